@@ -2,6 +2,7 @@
 # Prints the variables that forbid tests to skip what this machine can do: `env $(scripts/test-demands.sh) cargo test`.
 #   COPAL_TEST_REQUIRE_QEMU    always: install-deps.sh installs it
 #   COPAL_TEST_REQUIRE_LOOP    where a loop device can be attached (root and losetup)
+#   COPAL_TEST_REQUIRE_FUSE    where a file system of a process can be mounted (root and /dev/fuse); install-deps.sh installs fusermount3
 #   COPAL_TEST_REQUIRE_MEMCG   where a memory cgroup can be made and limited (root and a writable /sys/fs/cgroup)
 set -uo pipefail
 
@@ -13,6 +14,10 @@ truncate -s 1M "$image"
 if device=$(losetup --find --show "$image" 2>/dev/null); then
     losetup --detach "$device"
     echo COPAL_TEST_REQUIRE_LOOP=1
+fi
+
+if [ "$(id -u)" = 0 ] && { : <>/dev/fuse; } 2>/dev/null; then
+    echo COPAL_TEST_REQUIRE_FUSE=1
 fi
 
 for limit in /sys/fs/cgroup/memory/copal-probe-$$/memory.limit_in_bytes /sys/fs/cgroup/copal-probe-$$/memory.max; do

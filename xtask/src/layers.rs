@@ -44,7 +44,13 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ),
     (
         "backup",
-        &["copal-chunk", "copal-nbd", "copal-backup", "copal-agent"],
+        &[
+            "copal-chunk",
+            "copal-nbd",
+            "copal-backup",
+            "copal-agent",
+            "copal-doors",
+        ],
     ),
     ("app", &["copal"]),
 ];

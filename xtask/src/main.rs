@@ -6,12 +6,12 @@
 mod bench;
 mod chaos;
 mod ci;
-mod cluster_model;
 mod cluster_sim;
 mod crash;
 mod demo;
 mod kill_loop;
 mod layers;
+mod models;
 mod modules;
 mod mutants;
 mod tidy;
@@ -77,6 +77,12 @@ enum Chore {
     /// Search all orders of what may happen to a group of volumes on three members; prints how many states there were
     ClusterModel {
         /// Many more states, in a release build: a quarter of an hour and some GB of memory
+        #[arg(long)]
+        deep: bool,
+    },
+    /// Search all orders of what may happen to a fleet: backups, deletions, prunes, clean-ups, of hosts that die at any point
+    FleetModel {
+        /// Many more states, in a release build: some minutes and some GB of memory
         #[arg(long)]
         deep: bool,
     },
@@ -159,7 +165,8 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Crash { histories, from } => crash::run(&root, histories, from),
         Chore::ClusterSim { seeds, seed } => cluster_sim::run(&root, seeds, seed),
-        Chore::ClusterModel { deep } => cluster_model::run(&root, deep),
+        Chore::ClusterModel { deep } => models::run(&root, &models::CLUSTER, deep),
+        Chore::FleetModel { deep } => models::run(&root, &models::FLEET, deep),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
         Chore::ClusterChaos {
             minutes,

@@ -18,6 +18,7 @@ mod human;
 mod meter;
 mod output;
 mod password;
+mod pins;
 mod place;
 mod repository;
 mod signals;

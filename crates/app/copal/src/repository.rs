@@ -10,7 +10,7 @@ use crate::{
     password,
     place::{ClusterPlace, Place},
 };
-use copal_backup::{IndexHome, InitOptions, Layout, Repository, Unlock};
+use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
 use copal_node::{
     Access, MemoryShares, NewStore, Patience, Stack, StoreLocation, StoreOptions, UnfinishedStore,
@@ -252,6 +252,24 @@ pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outc
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let repository = open_on(common, shared, IndexHome::Kv(stack.kv().clone()))?;
     Opened::of(stack, repository, common)
+}
+
+/// Opens a repository of this machine for reading once more, with keys that were kept.
+pub(crate) fn open_kept(common: &Common, key: &KeptKey, patience: &Patience) -> Outcome<Opened> {
+    let Place::Store(location) = Place::find(common)? else {
+        return Err(Failure::plain("store", "a repository in a cluster stays open"));
+    };
+    let opened = location.open(Access::Read, &common.store_options(), patience)?;
+    let engine_bytes = MemoryShares::of(common.memory)?.engine;
+    let stack = Stack::open(location.path(), opened, Access::Read, engine_bytes)?;
+    let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
+    let repository = key.open(shared, IndexHome::Kv(stack.kv().clone()))?;
+    Ok(Opened {
+        repository: Some(Arc::new(repository)),
+        ground: Ground::Store(Box::new(stack)),
+        cache: None,
+        trace: None,
+    })
 }
 
 /// As [`open`] for writing; what a repository in a cluster is found by lies in a store in `cache`, not in memory.

@@ -40,6 +40,16 @@ pub(crate) enum Flaw {
     NamesUnwritten,
     /// BAK-22: A chunk moves to a popular frame that nobody has opened.
     MovesUnopened,
+    /// The order of snapshots is that of the times that the store stamps.
+    TrustsStamps,
+    /// BAK-20: A popular pack counts that nobody has checked.
+    CountsUnchecked,
+    /// BAK-23: A prune does not look for others that removed meanwhile.
+    RemovesBesideRemovals,
+    /// BAK-23: A prune counts on packs that another one has announced to go.
+    CountsOnGoingPacks,
+    /// BAK-24: A popular pack that its writer left goes without a mark in the log.
+    SweepsUnmarked,
 }
 
 #[cfg(test)]
@@ -85,5 +95,7 @@ mod fleet;
 mod leases;
 #[cfg(test)]
 mod removals;
+#[cfg(test)]
+mod removers;
 #[cfg(test)]
 mod roles;

@@ -35,14 +35,14 @@ const LISTS: ListKind = ListKind {
 const LEAST_PACK_BYTES: usize = 15;
 
 /// See the module.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct DeadFrames {
     packs: BTreeMap<PackNumber, PackBits>,
     /// Bytes of frames that are dead and stand in no list, as estimated by the error rates of the deletions so far.
     pub(crate) leak_bytes: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct PackBits {
     home: Home,
     volume: u32,

@@ -11,7 +11,8 @@
 //! - `pack_store`, `tree`, `fetch`, `pack_appender`: reading frames, trees, segments; writing packs.
 //! - `lease`: who holds sessions, and whether it is alive.
 //! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is instead. `vm_index`: a VM's index by them.
-//! - `lookup`, `backup`, `restore`, `check`, `affected`, `mark`, `prune`, `cleanup`, `reindex`: what a user asks for.
+//! - `steps`: the decisions that keep a fleet safe, pure; what follows asks there. `model` tries all orders of them.
+//! - `lookup`, `backup`, `restore`, `serve`, `check`, `affected`, `mark`, `prune`, `cleanup`, `reindex`: what a user asks for.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
 //! rounds, detectors and agents on several hosts (`copal-agent`).
@@ -41,6 +42,8 @@ mod list_file;
 mod lookup;
 mod manifest;
 mod mark;
+#[cfg(test)]
+mod model;
 mod moved_frames;
 mod open_session;
 mod pack;
@@ -65,8 +68,10 @@ mod role_key;
 mod roles;
 mod scan;
 mod seen;
+pub mod serve;
 mod signing;
 pub mod source;
+mod steps;
 pub mod summary;
 pub mod target;
 mod tree;
@@ -92,7 +97,7 @@ pub use key_list::ListedKey;
 pub use lease::{beating::Beating, watch::LeaseWatch};
 pub use open_session::{Holder, HolderId, HolderInfo, OpenSession, Session};
 pub use progress::{CancelFlag, Progress, Silent, Stage};
-pub use repository::Repository;
+pub use repository::{KeptKey, Repository};
 pub use request::*;
 pub use role::{KeyId, Role, RoleKey};
 pub use roles::Roles;

@@ -16,6 +16,7 @@ use crate::progress::{CancelFlag, Silent};
 use crate::reindex::{self, Whose};
 use crate::repository_locks::RepositoryLocks;
 use crate::request::Layout;
+use crate::steps::session::first_removed;
 use crate::vm_index::{self, VmIndex};
 use copal_chunk::Chunker;
 use copal_volume::{ReadOptions, VolumeError};
@@ -310,9 +311,9 @@ impl Parts {
     }
 
     /// Removes what a prune has listed in the log of a VM of a fleet, and may not have removed everywhere (BAK-15). The caller
-    /// has a session of the VM open, so no list comes to it.
+    /// has a session of the VM open, so no list comes to it, or gives way to whoever announces one.
     pub(crate) fn finish_removals_of(&self, vm: Uuid) -> Result<()> {
-        let removing = self.vm_state(vm)?.removing.clone();
+        let removing = first_removed(&*self.vm_state(vm)?).to_vec();
         for listed in removing.chunks(MAX_LISTED) {
             listed.iter().try_for_each(|place| self.remove_pack(place))?;
             let packs = listed.to_vec();

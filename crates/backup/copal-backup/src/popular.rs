@@ -15,6 +15,7 @@ use crate::parts::Parts;
 use crate::peers::{ShortId, Writer};
 use crate::progress::CancelFlag;
 use crate::request::Layout;
+use crate::steps::popular::{Entering, counts, entering, needs_check};
 use crate::volumes::Home;
 
 /// A popular pack that nobody has checked.
@@ -55,19 +56,23 @@ pub struct PopularStatus {
 }
 
 /// Enters a durable pack in the log, unless it is there.
+/// # Errors
+/// `Fenced`: its writer was taken for dead, and it goes (BAK-24). `Invalid`: there is no room. Those of the store.
 pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
-        if state.pack(written.number).is_some() {
-            return Ok(());
-        }
-        let (first_ordinal, frames) = (state.next_ordinal(), written.rows.len() as u32);
-        if !state.has_room(first_ordinal, frames) {
-            return Err(Error::Invalid {
-                reason: "there are as many popular chunks as can be counted; make a new repository with a smaller --pds-fraction"
-                    .into(),
-            });
-        }
+        let frames = written.rows.len() as u32;
+        let first_ordinal = match entering(&state, written.number, frames) {
+            Entering::Append { first_ordinal } => first_ordinal,
+            Entering::Entered => return Ok(()),
+            Entering::Going => return Err(Error::Fenced),
+            Entering::NoRoom => {
+                return Err(Error::Invalid {
+                    reason: "there are as many popular chunks as can be counted; make a new repository with a smaller --pds-fraction"
+                        .into(),
+                });
+            }
+        };
         let record = Record::Popular {
             volume: written.volume,
             pack: written.number,
@@ -97,7 +102,7 @@ pub(crate) fn for_each_since(
 ) -> Result<()> {
     let state = parts.catalog().popular()?;
     let mut found = Vec::new();
-    for pack in &state.packs {
+    for pack in state.packs.iter().filter(|pack| !pack.is_going()) {
         let positions = [(Some(pack.entered_at), false), (pack.checked_at, true)];
         for (at, is_checked) in positions {
             // Positions begin with 1, so that 0 stands before all.
@@ -130,7 +135,7 @@ pub(crate) fn for_each_since(
 /// Packs that nobody has checked.
 pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
     let state = parts.catalog().popular()?;
-    let unchecked = state.packs.iter().filter(|pack| pack.checked_at.is_none());
+    let unchecked = state.packs.iter().filter(|pack| needs_check(&state, pack.pack));
     let named = unchecked.map(|pack| UncheckedPack {
         pack: pack.pack.0,
         writer: pack.writer,
@@ -176,8 +181,8 @@ pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<b
     }
     loop {
         let state = parts.catalog().popular()?;
-        if state.pack(number).is_none_or(|pack| pack.checked_at.is_some()) {
-            return Ok(true);
+        if !needs_check(&state, number) {
+            return Ok(counts(&state, number));
         }
         let record = Record::Checked { pack: number };
         if let Append::Done = parts
@@ -209,12 +214,8 @@ pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
     }
     Ok(PopularStatus {
         fraction_millionths: popular_millionths,
-        packs: state.packs.len() as u64,
-        unchecked_packs: state
-            .packs
-            .iter()
-            .filter(|pack| pack.checked_at.is_none())
-            .count() as u64,
+        packs: state.packs.iter().filter(|pack| !pack.is_going()).count() as u64,
+        unchecked_packs: unchecked(parts)?.len() as u64,
         frames: state.packs.iter().map(|pack| u64::from(pack.frames)).sum(),
         bytes,
     })

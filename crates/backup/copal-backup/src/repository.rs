@@ -53,6 +53,28 @@ pub struct Repository {
     pub(crate) seen: Mutex<Seen>,
 }
 
+/// Keys of a repository that was open: for whoever closes its store now and then, so that others may write.
+pub struct KeptKey {
+    domain: Uuid,
+    keys: Arc<Keys>,
+    encrypted: bool,
+    opened_by: String,
+}
+
+impl KeptKey {
+    /// Opens the repository of a store.
+    /// # Errors
+    /// `NoRepository`: another one, or none, is there now. As [`Repository::open`].
+    pub fn open(&self, volumes: Arc<dyn VolumeStore>, index: IndexHome) -> Result<Repository> {
+        let (vid, domain) = find_catalog(&*volumes)?.ok_or(Error::NoRepository)?;
+        if domain != self.domain {
+            return Err(Error::NoRepository);
+        }
+        let opened = (Arc::clone(&self.keys), self.encrypted, self.opened_by.clone());
+        Repository::open_with(volumes, index, (vid, domain), opened)
+    }
+}
+
 impl Repository {
     /// Makes a repository in a store that has none.
     /// # Errors
@@ -120,6 +142,25 @@ impl Repository {
             }
         };
         let keys = Arc::new(keys);
+        Repository::open_with(volumes, index, (vid, domain), (keys, encrypted, opened_by))
+    }
+
+    /// What opens this repository again after its store was closed, without a password.
+    pub fn kept_key(&self) -> KeptKey {
+        KeptKey {
+            domain: self.info.domain,
+            keys: Arc::clone(&self.parts.pack_store().keys),
+            encrypted: self.info.encrypted,
+            opened_by: self.opened_by.clone(),
+        }
+    }
+
+    fn open_with(
+        volumes: Arc<dyn VolumeStore>,
+        index: IndexHome,
+        (vid, domain): (VolumeId, Uuid),
+        (keys, encrypted, opened_by): (Arc<Keys>, bool, String),
+    ) -> Result<Repository> {
         let catalog = Catalog::new(Arc::clone(&volumes), vid, Arc::clone(&keys));
         let first = catalog.record(LogName::Domain, 0)?;
         let created_ms = first.created_ms;

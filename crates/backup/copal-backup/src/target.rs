@@ -5,11 +5,12 @@
 //! - Every byte of the disk is covered exactly once, by `write_at` or by `hole`.
 //! - An ordered target is fed in ascending order from one thread; any other in any order from several.
 //!
-//! Not here: the targets themselves (`file`, `device`, `stream`; `open` chooses).
+//! Not here: the targets themselves (`file`, `device`, `stream`, `nbd`; `open` chooses).
 
 pub mod device;
 pub mod file;
 mod lock;
+pub mod nbd;
 pub mod open;
 mod punch;
 pub mod stream;

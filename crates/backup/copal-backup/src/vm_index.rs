@@ -16,6 +16,7 @@ use crate::moved_frames;
 use crate::pack_store::{PackStore, VmNews};
 use crate::progress::{CancelFlag, Silent};
 use crate::reindex::{self, Whose};
+use crate::steps::frames::is_in_use;
 use crate::volumes::Home;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -150,7 +151,7 @@ pub(crate) fn leave_out(pack_store: &PackStore, dead: &DeadFrames) -> Result<()>
             Err(error) => return Err(error),
         };
         let rows = footer.rows.iter().zip(0..);
-        let rows = rows.filter(|(_, slot)| dead.has(pack, *slot));
+        let rows = rows.filter(|(_, slot)| !is_in_use(dead, pack, *slot));
         let rows: Vec<(u32, [u8; 16])> = rows.map(|(row, slot)| (slot, row.id)).collect();
         writable(pack_store.index.remove_frames(home, pack, &rows))?;
     }

@@ -12,6 +12,7 @@ use crate::reindex::{Whose, for_each_pack};
 use crate::repository::Repository;
 use crate::request::{FreeMethod, PruneOptions, PruneSummary, Vm, VmStats};
 use crate::role::Role;
+use crate::steps::removal::{Use, in_use};
 use crate::volumes::for_each_volume;
 use copal_volume::{Remove, VolumeError};
 
@@ -127,11 +128,12 @@ impl Repository {
         let log = LogName::Vm(vm.uuid);
         loop {
             let state = parts.vm_state(vm.uuid)?;
-            if state.is_retired {
+            let used = in_use(&state);
+            if used == Use::Retired {
                 break;
             }
             self.may_remove(&vm, &state.published, force, accept_clock)?;
-            if !state.open.is_empty() {
+            if used == Use::Open {
                 return Err(busy(&vm));
             }
             // Behind all that was read: a backup that opens meanwhile has a record before it, and this one is lost.

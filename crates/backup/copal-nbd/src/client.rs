@@ -2,7 +2,7 @@
 //!
 //! The caller's threads send; one thread per connection receives and answers whoever waits. A
 //! connection that broke, timed out or met a broken rule stays dead: connect again.
-//! Shared by reference between threads. Not here: writing; Copal reads disks over NBD.
+//! Shared by reference between threads. Not here: several connections to one export (`connections`).
 
 use crate::{
     Context, ExportInfo, Map, NbdError, Uri,
@@ -66,6 +66,24 @@ impl PendingRead {
     /// `Request`: the server could not read, the connection goes on. `TimedOut` and all others:
     /// the connection is dead.
     pub fn wait(self) -> Result<ReadReply, NbdError> {
+        self.waiter.wait(&self.answer)
+    }
+}
+
+/// A write, a zeroing or a flush on the wire.
+#[derive(Debug)]
+pub struct PendingChange {
+    answer: Receiver<Result<(), NbdError>>,
+    waiter: Waiter,
+}
+
+impl PendingChange {
+    /// Waits until it is done.
+    ///
+    /// # Errors
+    /// `Request`: the server could not do it, the connection goes on. `TimedOut` and all others:
+    /// the connection is dead.
+    pub fn wait(self) -> Result<(), NbdError> {
         self.waiter.wait(&self.answer)
     }
 }
@@ -195,7 +213,7 @@ impl Client {
     /// Otherwise the connection is dead.
     pub fn start_read(&self, offset: u64, len: u32) -> Result<PendingRead, NbdError> {
         self.check(offset, u64::from(len))?;
-        if len > self.export.max_read_bytes {
+        if len > self.export.max_request_bytes {
             return Err(NbdError::OutOfRange {
                 offset,
                 len: u64::from(len),
@@ -207,7 +225,7 @@ impl Client {
             assembly: Assembly::new(offset, len),
             answer: sender,
         };
-        self.send(Command::Read, offset, len, body)?;
+        self.send(Command::Read, offset, len, &[], body)?;
         Ok(PendingRead {
             answer,
             waiter: self.waiter.clone(),
@@ -223,7 +241,7 @@ impl Client {
         const PIECE_BYTES: u32 = 512 << 10;
         self.check(offset, buf.len() as u64)?;
         let block = self.export.block_bytes;
-        let piece = PIECE_BYTES.max(block).min(self.export.max_read_bytes) as usize;
+        let piece = PIECE_BYTES.max(block).min(self.export.max_request_bytes) as usize;
         let mut pending = Vec::new();
         for (at, part) in (offset..).step_by(piece).zip(buf.chunks(piece)) {
             pending.push(self.start_read(at, part.len() as u32)?);
@@ -232,6 +250,76 @@ impl Client {
             part.copy_from_slice(&read.wait()?.data);
         }
         Ok(())
+    }
+
+    /// Sends `data` to be written at `offset` and returns once it is sent; durable after [`Client::flush`]. `offset` and the
+    /// length must be multiples of the export's block size.
+    ///
+    /// # Errors
+    /// As [`Client::start_read`]. `ReadOnly`: the export takes no writes, and was sent none.
+    pub fn start_write(&self, offset: u64, data: &[u8]) -> Result<PendingChange, NbdError> {
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        self.check_change(offset, len, self.export.max_request_bytes)?;
+        self.change(Command::Write, "write", offset, len, data)
+    }
+
+    /// Asks for a range to be zeroes, which the server may make a hole. As [`Client::start_write`], but that the range has at
+    /// most [`ExportInfo::MAX_ZERO_BYTES`].
+    ///
+    /// # Errors
+    /// As [`Client::start_write`].
+    pub fn start_zero(&self, offset: u64, len: u32) -> Result<PendingChange, NbdError> {
+        self.check_change(offset, len, ExportInfo::MAX_ZERO_BYTES)?;
+        self.change(Command::WriteZeroes, "zeroing", offset, len, &[])
+    }
+
+    /// Makes durable what was written before: on all connections to the export, where the server offers several. A server that
+    /// knows no flush is asked for none. Blocks.
+    ///
+    /// # Errors
+    /// As [`PendingChange::wait`]: what was written may be lost.
+    pub fn flush(&self) -> Result<(), NbdError> {
+        match self.export.can_flush() {
+            true => self.change(Command::Flush, "flush", 0, 0, &[])?.wait(),
+            false => Ok(()),
+        }
+    }
+
+    fn check_change(&self, offset: u64, len: u32, most: u32) -> Result<(), NbdError> {
+        if !self.export.can_write() {
+            return Err(NbdError::ReadOnly);
+        }
+        self.check(offset, u64::from(len))?;
+        match len > most {
+            false => Ok(()),
+            true => Err(NbdError::OutOfRange {
+                offset,
+                len: u64::from(len),
+                size: self.export.size,
+            }),
+        }
+    }
+
+    fn change(
+        &self,
+        command: Command,
+        what: &'static str,
+        offset: u64,
+        len: u32,
+        data: &[u8],
+    ) -> Result<PendingChange, NbdError> {
+        let (sender, answer) = sync_channel(1);
+        let body = Body::Change {
+            what,
+            offset,
+            len,
+            answer: sender,
+        };
+        self.send(command, offset, len, data, body)?;
+        Ok(PendingChange {
+            answer,
+            waiter: self.waiter.clone(),
+        })
     }
 
     /// Extents of every context from `offset` on: (context number, (length, flags) pairs). The
@@ -249,7 +337,7 @@ impl Client {
             found: Vec::new(),
             answer: sender,
         };
-        self.send(Command::BlockStatus, offset, len, body)?;
+        self.send(Command::BlockStatus, offset, len, &[], body)?;
         self.waiter.wait(&answer)
     }
 
@@ -284,7 +372,8 @@ impl Client {
         Ok(())
     }
 
-    fn send(&self, command: Command, offset: u64, len: u32, body: Body) -> Result<(), NbdError> {
+    /// `data` follows the request on the wire.
+    fn send(&self, command: Command, offset: u64, len: u32, data: &[u8], body: Body) -> Result<(), NbdError> {
         let cookie = self.cookie.fetch_add(1, Ordering::Relaxed);
         let table = &self.waiter.table;
         {
@@ -299,7 +388,10 @@ impl Client {
             state.pending.insert(cookie, WireRequest { body, failed: None });
         }
         let request = wire::encode_request(command, cookie, offset, len);
-        if let Err(error) = self.writer.lock().write_all(&request) {
+        let mut writer = self.writer.lock();
+        let sent = writer.write_all(&request).and_then(|()| writer.write_all(data));
+        drop(writer);
+        if let Err(error) = sent {
             let error = NbdError::from(error);
             table.end(error.clone());
             return Err(error);

@@ -25,6 +25,17 @@ pub enum NbdError {
         #[source]
         source: Arc<std::io::Error>,
     },
+    /// A server could not listen.
+    #[error(
+        "cannot listen at {address}: {source}; name another socket, or end what listens there, nothing was served"
+    )]
+    Listen {
+        /// Where.
+        address: String,
+        /// The system's answer.
+        #[source]
+        source: Arc<std::io::Error>,
+    },
     /// The connection broke.
     #[error("the connection to the NBD server broke: {source}")]
     Io {
@@ -58,7 +69,7 @@ pub enum NbdError {
     /// The server answered a request with an error number.
     #[error("the NBD server failed {request} of {len} bytes at {offset}: error {errno}{message}")]
     Request {
-        /// `read` or `block status`.
+        /// `read`, `write`, `zeroing`, `flush` or `block status`.
         request: &'static str,
         /// First byte of the request.
         offset: u64,
@@ -79,6 +90,9 @@ pub enum NbdError {
         /// Size of the export.
         size: u64,
     },
+    /// Writes were asked of an export that takes none.
+    #[error("the NBD export is read-only; start its server so that it may be written")]
+    ReadOnly,
     /// The server does not offer this metadata context.
     #[error("the NBD export has no metadata context {name:?}")]
     NoContext {
@@ -96,7 +110,10 @@ impl NbdError {
     pub fn is_connection_lost(&self) -> bool {
         !matches!(
             self,
-            NbdError::Request { .. } | NbdError::OutOfRange { .. } | NbdError::NoContext { .. }
+            NbdError::Request { .. }
+                | NbdError::OutOfRange { .. }
+                | NbdError::NoContext { .. }
+                | NbdError::ReadOnly
         )
     }
 }

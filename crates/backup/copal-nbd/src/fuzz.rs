@@ -1,4 +1,4 @@
-//! What decodes what an NBD server says, by name: for the fuzz targets, and a short run of each here.
+//! What decodes what an NBD server or client says, by name: for the fuzz targets, and a short run of each here.
 //!
 //! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
@@ -8,11 +8,12 @@ use crate::{
     assemble::Assembly,
     handshake,
     receive::{self, Body, RequestTable, WireRequest},
+    server::{self, Disk, DiskError, Exports, Run},
     wire::{self, limits},
 };
 use std::{
     io::{self, Read, Write},
-    sync::mpsc::sync_channel,
+    sync::{Arc, mpsc::sync_channel},
 };
 
 /// Takes any bytes, gives nothing back and must not panic.
@@ -40,6 +41,21 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("replies", |bytes| receive_all(bytes)),
     ("replies behind their magic", |bytes| receive_all(&chunks(bytes))),
+    ("client's handshake", |bytes| serve(bytes)),
+    ("client's requests", |bytes| {
+        let mut words = vec![0, 0, 0, 3];
+        words.extend(wire::encode_option(wire::OptionKind::StructuredReply, &[]));
+        let contexts = wire::encode_meta_context_request("disk", &["base:allocation"]);
+        words.extend(wire::encode_option(wire::OptionKind::SetMetaContext, &contexts));
+        let go = wire::encode_info_request("disk");
+        words.extend(wire::encode_option(wire::OptionKind::Go, &go));
+        for request in bytes.chunks(16) {
+            words.extend(wire::REQUEST_MAGIC.to_be_bytes());
+            words.extend(request);
+            words.resize(words.len() + 24 - request.len(), 0);
+        }
+        serve(&words);
+    }),
     ("address", |bytes| {
         let text = String::from_utf8_lossy(bytes);
         let _ = Uri::parse(&text);
@@ -119,6 +135,63 @@ impl Write for Server<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A disk of zeroes that takes everything.
+struct Nothing;
+
+impl Disk for Nothing {
+    fn size_bytes(&self) -> u64 {
+        1 << 16
+    }
+    fn is_writable(&self) -> bool {
+        true
+    }
+    fn read_at(&self, _: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        buf.fill(0);
+        Ok(())
+    }
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), DiskError> {
+        Ok(())
+    }
+    fn zero(&self, _: u64, _: u64) -> Result<(), DiskError> {
+        Ok(())
+    }
+    fn run_at(&self, _: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
+        let flags = (offset >> 12) as u32 & 1;
+        Ok(Run { len, flags })
+    }
+}
+
+impl Exports for Nothing {
+    fn names(&self) -> Vec<String> {
+        vec!["disk".to_owned()]
+    }
+    fn find(&self, name: &str) -> Option<Arc<dyn Disk>> {
+        (name == "disk").then(|| Arc::new(Nothing) as Arc<dyn Disk>)
+    }
+}
+
+/// A client that has said all it will, and listens to nothing.
+struct Deaf<'a>(&'a [u8]);
+
+impl Read for Deaf<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf)
+    }
+}
+
+impl Write for Deaf<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn serve(bytes: &[u8]) {
+    let _ = server::serve_halves(Deaf(bytes), io::sink(), &Nothing);
 }
 
 /// Chunks of structured replies: last or not, kind, request, length and payload are the input's.

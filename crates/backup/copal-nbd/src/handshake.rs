@@ -5,7 +5,7 @@
 
 use crate::{
     NbdError,
-    wire::{self, Cursor, OptionKind, limits},
+    wire::{self, Cursor, OptionKind, export_flags, limits},
 };
 use std::io::{Read, Write};
 
@@ -23,12 +23,41 @@ pub struct Context {
 pub struct ExportInfo {
     /// Size of the disk in bytes.
     pub size: u64,
-    /// Transmission flags as sent; bit 1 is "read-only".
+    /// Transmission flags as sent: bits of `export_flags`.
     pub flags: u16,
     /// Requests must be multiples of this many bytes; a power of two.
     pub block_bytes: u32,
-    /// Longest read to ask for, in bytes; a multiple of `block_bytes`.
-    pub max_read_bytes: u32,
+    /// Longest read or write to ask for, in bytes; a multiple of `block_bytes`.
+    pub max_request_bytes: u32,
+}
+
+impl ExportInfo {
+    /// Longest range to be made zero at once; a multiple of every block size.
+    pub const MAX_ZERO_BYTES: u32 = 1 << 30;
+
+    fn has(&self, bit: u16) -> bool {
+        self.flags & export_flags::HAS_FLAGS != 0 && self.flags & bit != 0
+    }
+
+    /// Whether the server takes writes.
+    pub fn can_write(&self) -> bool {
+        !self.has(export_flags::READ_ONLY)
+    }
+
+    /// Whether it makes what was written durable when asked.
+    pub fn can_flush(&self) -> bool {
+        self.has(export_flags::SEND_FLUSH)
+    }
+
+    /// Whether it makes ranges zero without their bytes being sent.
+    pub fn can_zero(&self) -> bool {
+        self.has(export_flags::SEND_WRITE_ZEROES)
+    }
+
+    /// Whether several connections see the same bytes, and a flush on one is a flush of all.
+    pub fn is_multi_conn(&self) -> bool {
+        self.has(export_flags::MULTI_CONN)
+    }
 }
 
 /// Outcome of a handshake.
@@ -220,7 +249,7 @@ fn meta_contexts<S: Read>(stream: &mut S, option: OptionKind) -> Result<Vec<Cont
 fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdError> {
     send(stream, OptionKind::Go, &wire::encode_info_request(export))?;
     let mut size_and_flags = None;
-    let (mut block_bytes, mut max_read_bytes) = (1u32, limits::READ_BYTES);
+    let (mut block_bytes, mut max_request_bytes) = (1u32, limits::READ_BYTES);
     for _ in 0..limits::OPTION_REPLIES {
         let reply = receive(stream, OptionKind::Go)?;
         match reply.kind {
@@ -231,7 +260,7 @@ fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdEr
                     size,
                     flags,
                     block_bytes,
-                    max_read_bytes,
+                    max_request_bytes,
                 });
             }
             wire::REPLY_INFO => {
@@ -247,7 +276,7 @@ fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdEr
                         size_and_flags = Some((size, flags));
                     }
                     wire::INFO_BLOCK_SIZE => {
-                        (block_bytes, max_read_bytes) = block_sizes(&mut cursor)?;
+                        (block_bytes, max_request_bytes) = block_sizes(&mut cursor)?;
                     }
                     // Names and descriptions are for people; unknown kinds may be skipped.
                     _ => continue,

@@ -1,4 +1,4 @@
-//! NBD, the network block device protocol: a pure codec and a blocking client.
+//! NBD, the network block device protocol: a pure codec, a blocking client and a server.
 //!
 //! Written by hand because Copal needs a small part of it, bounded in every length: fixed
 //! newstyle handshake, structured replies, block status. QEMU is the peer that matters
@@ -10,10 +10,11 @@
 //!   for, or against a constant of [`limits`].
 //! - A read is answered only when every byte of it was covered exactly once.
 //!
-//! Not here: the server, TLS, extended headers, starting `qemu-nbd` (`copal-backup`).
+//! Not here: TLS, extended headers, starting `qemu-nbd` and snapshots as disks (`copal-backup`, `copal-doors`).
 
 mod assemble;
 mod client;
+mod connections;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -21,13 +22,15 @@ pub mod fuzz;
 mod handshake;
 mod map;
 mod receive;
+pub mod server;
 mod stream;
 mod uri;
 pub mod wire;
 
-pub use client::{Client, ConnectOptions, PendingRead, ReadReply};
+pub use client::{Client, ConnectOptions, PendingChange, PendingRead, ReadReply};
+pub use connections::Connections;
 pub use error::NbdError;
 pub use handshake::{Context, ExportInfo};
 pub use map::{Extent, Map};
 pub use uri::{Address, Uri};
-pub use wire::{BASE_ALLOCATION, STATE_DIRTY, STATE_HOLE, STATE_ZERO, limits};
+pub use wire::{BASE_ALLOCATION, STATE_DIRTY, STATE_HOLE, STATE_ZERO, export_flags, limits};

@@ -40,11 +40,21 @@ pub(crate) enum Body {
         found: StatusReply,
         answer: SyncSender<Result<StatusReply, NbdError>>,
     },
+    /// What is done or not: a write, a zeroing, a flush.
+    Change {
+        what: &'static str,
+        offset: u64,
+        len: u32,
+        answer: SyncSender<Result<(), NbdError>>,
+    },
 }
 
 impl WireRequest {
     fn describe(&self) -> (&'static str, u64, u32) {
         match &self.body {
+            Body::Change {
+                what, offset, len, ..
+            } => (what, *offset, *len),
             Body::Read { assembly, .. } => ("read", assembly.offset(), assembly.len()),
             Body::Status { offset, len, .. } => ("block status", *offset, *len),
         }
@@ -86,6 +96,9 @@ impl WireRequest {
                     None => Ok(found),
                 };
                 let _ = answer.send(result);
+            }
+            Body::Change { answer, .. } => {
+                let _ = answer.send(failed.map_or(Ok(()), Err));
             }
         }
     }
@@ -195,6 +208,8 @@ fn simple_reply<R: Read>(reader: &mut R, table: &RequestTable, structured: bool)
         }
         match &mut pending.body {
             Body::Read { assembly, .. } if !structured => reader.read_exact(assembly.whole()?)?,
+            // Chunks are for what carries something.
+            Body::Change { .. } => {}
             _ => return Err(NbdError::protocol("a simple reply where chunks were agreed on")),
         }
         Ok(true)
@@ -225,7 +240,7 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
                 let payload = payload(reader, header.len, limits::STATUS_BYTES)?;
                 let (context, extents) = wire::decode_block_status(&payload)?;
                 let Body::Status { contexts, found, .. } = &mut pending.body else {
-                    return Err(NbdError::protocol("a block status answers a read"));
+                    return Err(NbdError::protocol("a block status answers something else"));
                 };
                 if !contexts.contains(&context) {
                     return Err(NbdError::protocol(
@@ -257,7 +272,7 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
 fn read_of(pending: &mut WireRequest) -> Result<&mut Assembly, NbdError> {
     match &mut pending.body {
         Body::Read { assembly, .. } => Ok(assembly),
-        Body::Status { .. } => Err(NbdError::protocol("data answers a block status")),
+        Body::Status { .. } | Body::Change { .. } => Err(NbdError::protocol("data answers what is no read")),
     }
 }
 

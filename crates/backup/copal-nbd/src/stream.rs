@@ -1,4 +1,4 @@
-//! The socket under a client: TCP or unix, split into a half that reads and one that writes.
+//! The socket of a connection: TCP or unix, split into a half that reads and one that writes.
 
 use crate::{Address, NbdError};
 use std::{
@@ -49,6 +49,14 @@ impl Stream {
                 stream.set_read_timeout(limit)?;
                 stream.set_write_timeout(limit)
             }
+        }
+    }
+
+    /// Limit of one write on the socket; shared by all clones.
+    pub(crate) fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_write_timeout(limit),
+            Stream::Unix(stream) => stream.set_write_timeout(limit),
         }
     }
 

@@ -75,6 +75,21 @@ impl Uri {
     }
 }
 
+impl std::fmt::Display for Uri {
+    /// As [`Uri::parse`] takes it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let export = encode_percent(&self.export);
+        match &self.address {
+            Address::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{export}"),
+            Address::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{export}"),
+            Address::Unix(path) => {
+                let socket = encode_percent(&path.to_string_lossy());
+                write!(f, "nbd+unix:///{export}?socket={socket}")
+            }
+        }
+    }
+}
+
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -101,6 +116,20 @@ fn split_port(authority: &str) -> Option<(String, u16)> {
         }
     };
     Some((if host.is_empty() { "localhost" } else { host }.to_owned(), port))
+}
+
+/// All that could end a part of an address, or mean something to a shell, is escaped.
+fn encode_percent(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b':' => {
+                out.push(char::from(byte));
+            }
+            byte => out.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    out
 }
 
 fn decode_percent(text: &str) -> Option<String> {
@@ -143,6 +172,7 @@ mod tests {
             ),
         ] {
             assert_eq!(Uri::parse(text).unwrap(), want, "{text}");
+            assert_eq!(Uri::parse(&want.to_string()).unwrap(), want, "{want}");
         }
     }
 

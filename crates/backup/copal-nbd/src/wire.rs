@@ -24,6 +24,8 @@ pub mod limits {
     pub const CHUNKS: u32 = 1 << 16;
     /// Most requests on the wire at once; another one waits.
     pub const IN_FLIGHT: usize = 64;
+    /// Longest write that is sent, and longest request that is taken, in bytes.
+    pub const REQUEST_BYTES: u32 = 32 << 20;
 }
 
 /// Metadata context that tells holes and zeroes from data.
@@ -32,13 +34,31 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 pub const STATE_HOLE: u32 = 1;
 /// Flag of `base:allocation`: reads as zeroes.
 pub const STATE_ZERO: u32 = 2;
-/// Flag of `qemu:dirty-bitmap:*`: changed since the bitmap was made.
+/// Flag of `qemu:dirty-bitmap:*` and `copal:diff:*`: changed since the bitmap, or that snapshot, was made.
 pub const STATE_DIRTY: u32 = 1;
+
+/// Bits of the transmission flags of an export.
+pub mod export_flags {
+    /// The other bits mean something.
+    pub const HAS_FLAGS: u16 = 1;
+    /// Writes are refused.
+    pub const READ_ONLY: u16 = 2;
+    /// FLUSH is understood.
+    pub const SEND_FLUSH: u16 = 4;
+    /// The flag FUA of a write is understood.
+    pub const SEND_FUA: u16 = 8;
+    /// TRIM is understood.
+    pub const SEND_TRIM: u16 = 32;
+    /// WRITE_ZEROES is understood.
+    pub const SEND_WRITE_ZEROES: u16 = 64;
+    /// Several connections see the same bytes, and a flush on one is a flush of all.
+    pub const MULTI_CONN: u16 = 256;
+}
 
 pub(crate) const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-const REQUEST_MAGIC: u32 = 0x2560_9513;
+pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
@@ -49,10 +69,14 @@ pub(crate) const FLAG_NO_ZEROES: u16 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OptionKind {
+    /// Start, the old way.
+    ExportName = 1,
     /// Leave.
     Abort = 2,
     /// Names of the exports.
     List = 3,
+    /// Go on in secret.
+    StartTls = 5,
     /// Describe an export.
     Info = 6,
     /// Describe an export and start.
@@ -69,6 +93,8 @@ impl OptionKind {
     /// Name for messages.
     pub fn name(self) -> &'static str {
         match self {
+            OptionKind::ExportName => "EXPORT_NAME",
+            OptionKind::StartTls => "STARTTLS",
             OptionKind::Abort => "ABORT",
             OptionKind::List => "LIST",
             OptionKind::Info => "INFO",
@@ -86,6 +112,9 @@ pub(crate) const REPLY_INFO: u32 = 3;
 pub(crate) const REPLY_META_CONTEXT: u32 = 4;
 pub(crate) const REPLY_ERROR_BIT: u32 = 0x8000_0000;
 pub(crate) const REPLY_ERR_UNSUP: u32 = 0x8000_0001;
+pub(crate) const REPLY_ERR_INVALID: u32 = 0x8000_0003;
+pub(crate) const REPLY_ERR_UNKNOWN: u32 = 0x8000_0006;
+pub(crate) const REPLY_ERR_TOO_BIG: u32 = 0x8000_0009;
 
 pub(crate) const INFO_EXPORT: u16 = 0;
 pub(crate) const INFO_BLOCK_SIZE: u16 = 3;
@@ -96,11 +125,26 @@ pub(crate) const INFO_BLOCK_SIZE: u16 = 3;
 pub enum Command {
     /// Bytes of the export.
     Read = 0,
+    /// New bytes for it.
+    Write = 1,
     /// Good-bye.
     Disconnect = 2,
+    /// Makes durable what was written.
+    Flush = 3,
+    /// A range nobody needs any more.
+    Trim = 4,
+    /// Makes a range zero.
+    WriteZeroes = 6,
     /// Extents of the metadata contexts chosen in the handshake.
     BlockStatus = 7,
 }
+
+/// Flag of a request: durable before it is answered.
+pub(crate) const REQUEST_FUA: u16 = 1;
+/// Flag of WRITE_ZEROES: no hole.
+pub(crate) const REQUEST_NO_HOLE: u16 = 2;
+/// Flag of BLOCK_STATUS: one extent is enough.
+pub(crate) const REQUEST_ONE: u16 = 8;
 
 pub(crate) const CHUNK_DONE: u16 = 1;
 pub(crate) const CHUNK_NONE: u16 = 0;

@@ -7,6 +7,7 @@ mod agent;
 mod backup;
 mod client;
 mod cluster;
+mod door;
 mod global;
 mod key;
 pub(crate) mod kv;
@@ -21,6 +22,7 @@ pub(crate) use cluster::{
     Data, Disk, Doctor, Events, FileWords, Fs, FsVerb, Group, Master, Meta, Node, Rebalance, Serve, Status,
     TransferWord,
 };
+pub(crate) use door::{Mount, Nbd};
 pub(crate) use global::{Common, Wait};
 pub(crate) use key::{KeyAdd, KeyRm, KeyWord, RoleWord};
 pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
@@ -149,6 +151,10 @@ pub(crate) enum Command {
     Ls(Ls),
     /// Write a disk of a snapshot to a file, a block device or standard output
     Restore(Restore),
+    /// Serve the disks of a snapshot to NBD clients: virtual machines, nbdcopy, qemu-img
+    Nbd(Nbd),
+    /// Show snapshots as files in a directory
+    Mount(Mount),
     /// Decode every chunk of a snapshot and compare it with its fingerprint
     Verify(Verify),
     /// Look for damage in the whole repository

@@ -51,23 +51,25 @@ pub(crate) struct Ls {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A new file is written as FILE.copal-partial and gets its name when it is whole. Holes stay holes. \
-Whatever exists already is refused unless --force is given.
+Whatever exists already is refused unless --force is given. An export of an NBD server is written in place, over several \
+connections where the server offers them; one whose server says that there is data needs --force.
 
 Examples:
   copal restore latest --vm web --target /tmp/web.raw
   copal restore 3fa8c1d2 --disk sdb --target /dev/vg/db-data --force
   copal restore latest --vm web --target - | zstd > web.raw.zst
+  copal restore latest --vm web --target 'nbd+unix:///web?socket=/run/web.sock' --force
   copal restore 3fa8c1d2 --disk sda --target a.raw && qemu-img convert -f raw -O qcow2 a.raw a.qcow2")]
 pub(crate) struct Restore {
     #[command(flatten)]
     pub(crate) which: Which,
-    /// File, block device, or - for standard output
+    /// File, block device, nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=FILE, or - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) target: String,
     /// Which disk, when the snapshot has several
     #[arg(long, value_name = "NAME")]
     pub(crate) disk: Option<String>,
-    /// Overwrite an existing file or a block device
+    /// Overwrite an existing file, a block device, or an NBD export that holds data
     #[arg(long, alias = "overwrite")]
     pub(crate) force: bool,
     /// Packs fetched at the same time

@@ -59,7 +59,7 @@ pub(crate) struct Forget {
     /// Say what would be forgotten and why, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Forget more than half of a VM's snapshots at once
+    /// Forget more than half of a VM's snapshots at once, and what `copal nbd` or `copal mount` shows: they are closed
     #[arg(long)]
     pub(crate) force: bool,
     /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots
@@ -112,6 +112,9 @@ pub(crate) struct Delete {
     /// Say what would happen, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Delete what `copal nbd` or `copal mount` shows, too: they are closed
+    #[arg(long)]
+    pub(crate) force: bool,
     /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots: a hold that
     /// ended meanwhile has ended
     #[arg(long)]
@@ -136,7 +139,7 @@ pub(crate) struct Prune {
     /// Say what would happen, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Forget more than half of a VM's snapshots at once
+    /// Forget more than half of a VM's snapshots at once, and what `copal nbd` or `copal mount` shows: they are closed
     #[arg(long)]
     pub(crate) force: bool,
     /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots

@@ -6,6 +6,8 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     output::Output,
+    pins::Pins,
+    place::Place,
     repository::Opened,
 };
 use copal_backup::{
@@ -70,8 +72,10 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
     } else {
         Access::Write
     };
-    let opened = context.open(access)?;
-    let outcome = judge(&opened, forget, &policy).and_then(|judgement| {
+    let judge = |opened: &Opened, pins: &Pins| judge(opened, forget, &policy, pins);
+    let pins = pins_out_of_the_way(context, forget.dry_run, forget.force, judge)?;
+    let opened = context.open_behind(access, &pins)?;
+    let outcome = judge(&opened, &pins).and_then(|judgement| {
         let judgement = judgement.or_refuse(forget.dry_run)?;
         if !forget.dry_run {
             forget_all(&opened, &judgement.judged, forget.accept_clock)?;
@@ -83,20 +87,53 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
     Ok(())
 }
 
-fn judge(opened: &Opened, forget: &Forget, policy: &Policy) -> Outcome<Judgement> {
+/// What doors show, for a command that lets snapshots go. With `force` those whose snapshots would go are closed; without,
+/// the command ends here, and need not wait for a store that a door is reading from.
+pub(super) fn pins_out_of_the_way(
+    context: &Context<'_>,
+    dry_run: bool,
+    force: bool,
+    judge: impl Fn(&Opened, &Pins) -> Outcome<Judgement>,
+) -> Outcome<Pins> {
+    let place = Place::find(&context.arguments.common)?;
+    let pins = Pins::look(&place);
+    if matches!(place, Place::Cluster(_)) {
+        if force {
+            return Ok(Pins::disregarded());
+        }
+        let opened = context.open(Access::Read)?;
+        let all = pins.with_other_hosts(opened.repository());
+        return close(opened, all);
+    }
+    if dry_run || pins.is_empty() {
+        return Ok(pins);
+    }
+    let asked = if force { Pins::disregarded() } else { pins.clone() };
+    let opened = context.open(Access::Read)?;
+    let judged = judge(&opened, &asked).and_then(|judgement| judgement.or_refuse(false));
+    let judgement = close(opened, judged)?;
+    if !force {
+        return Ok(pins);
+    }
+    let gone = judgement.judged.iter().filter(|one| !one.keep);
+    pins.close(gone.map(|one| &one.snapshot))
+}
+
+fn judge(opened: &Opened, forget: &Forget, policy: &Policy, pins: &Pins) -> Outcome<Judgement> {
     if policy.is_empty() {
         return by_name(
             opened,
             &forget.snapshots,
             forget.vm.as_deref(),
             forget.accept_clock,
+            pins,
         );
     }
     let guards = Guards {
         force: forget.force,
         accept_clock: forget.accept_clock,
     };
-    by_policy(opened, forget.vm.as_deref(), policy, guards)
+    by_policy(opened, forget.vm.as_deref(), policy, guards, pins)
 }
 
 /// Which guards of a policy the user lifts.
@@ -106,21 +143,23 @@ pub(super) struct Guards {
     pub(super) accept_clock: bool,
 }
 
-/// Snapshots that people name; held ones are guarded.
+/// Snapshots that people name; held ones, and those that doors show, are guarded.
 pub(super) fn by_name(
     opened: &Opened,
     names: &[String],
     vm: Option<&str>,
     accept_clock: bool,
+    pins: &Pins,
 ) -> Outcome<Judgement> {
     let named = resolve_all(opened, names, vm)?;
     let holds = named.iter().map(|snapshot| snapshot.held_until_ms);
     let clock = opened.repository().clock_for_holds(holds, accept_clock)?;
-    let refusal = |snapshot: &Snapshot| {
+    let held = |snapshot: &Snapshot| {
         let clock = clock.as_ref()?;
         let is_held = clock.holds(snapshot.held_until_ms);
         is_held.then(|| clock.refusal(&snapshot.id.short(), snapshot.held_until_ms))
     };
+    let refusal = |snapshot: &Snapshot| held(snapshot).or_else(|| pins.refusal(snapshot));
     let refusals = named.iter().filter_map(refusal).collect();
     let judged = named
         .into_iter()
@@ -133,12 +172,13 @@ pub(super) fn by_name(
     Ok(Judgement { judged, refusals })
 }
 
-/// Judges every VM alone, in the time zone of this machine.
+/// Judges every VM alone, in the time zone of this machine. What a door shows stays.
 pub(super) fn by_policy(
     opened: &Opened,
     vm: Option<&str>,
     policy: &Policy,
     guards: Guards,
+    pins: &Pins,
 ) -> Outcome<Judgement> {
     let mut snapshots = opened.repository().snapshots(vm)?;
     snapshots.sort_by_key(|snapshot| (snapshot.vm.uuid, snapshot.sequence));
@@ -189,10 +229,13 @@ pub(super) fn by_policy(
                 group[0].vm.name
             ));
         }
-        judged.extend(group.iter().zip(verdicts).map(|(snapshot, verdict)| Judged {
-            snapshot: snapshot.clone(),
-            keep: !verdict.is_remove(),
-            reason: verdict.to_string(),
+        judged.extend(group.iter().zip(verdicts).map(|(snapshot, verdict)| {
+            let in_use = pins.of(snapshot).filter(|_| verdict.is_remove());
+            Judged {
+                snapshot: snapshot.clone(),
+                keep: !verdict.is_remove() || in_use.is_some(),
+                reason: in_use.map_or_else(|| verdict.to_string(), |who| format!("in use by {who}")),
+            }
         }));
     }
     Ok(Judgement { judged, refusals })

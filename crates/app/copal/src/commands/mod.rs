@@ -5,6 +5,7 @@ mod as_json;
 mod backup;
 mod check;
 mod cluster;
+mod door;
 mod forget;
 mod hold;
 mod init;
@@ -25,6 +26,7 @@ use crate::{
     holder_text, human,
     meter::Meter,
     output::{Output, write_out},
+    pins::Pins,
     place::Place,
     repository::{self, Opened},
     signals,
@@ -34,6 +36,9 @@ use copal_backup::{CancelFlag, LostFrame, Snapshot};
 use copal_node::{Access, MemoryShares, Patience};
 use serde_json::json;
 use std::time::Duration;
+
+/// How long a writer waits for doors at least, which keep a store while they read.
+const DOORS: Duration = Duration::from_secs(10);
 
 /// What a command that works on a repository gets.
 pub(crate) struct Context<'a> {
@@ -76,6 +81,8 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Snapshots(snapshots) => list::snapshots(&context, snapshots),
         Command::Ls(ls) => list::ls(&context, ls),
         Command::Restore(restore) => restore::run(&context, restore),
+        Command::Nbd(words) => door::nbd(&context, words),
+        Command::Mount(words) => door::mount(&context, words),
         Command::Verify(verify) => check::verify(&context, verify),
         Command::Check(check) => check::check(&context, check),
         Command::Forget(forget) => forget::run(&context, forget),
@@ -122,8 +129,24 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
 }
 
 impl Context<'_> {
+    /// A writer waits a moment for doors, which keep a store only while they read from it.
     fn open(&self, access: Access) -> Outcome<Opened> {
-        repository::open(&self.arguments.common, access, &self.patience())
+        match access {
+            Access::Read => repository::open(&self.arguments.common, access, &self.patience()),
+            Access::Write => {
+                let pins = Pins::look(&Place::find(&self.arguments.common)?);
+                self.open_behind(access, &pins)
+            }
+        }
+    }
+
+    /// Opens the repository behind doors that may be reading from it: they let go of a store within moments.
+    fn open_behind(&self, access: Access, pins: &Pins) -> Outcome<Opened> {
+        let limit = match !pins.may_be_reading() || access == Access::Read {
+            true => self.wait,
+            false => self.wait.max(DOORS),
+        };
+        repository::open(&self.arguments.common, access, &self.patience_of(limit))
     }
 
     /// Opens the repository once more, for what a command does behind its own work: that is not recorded.
@@ -137,7 +160,10 @@ impl Context<'_> {
 
     /// How long this command waits for a store that somebody else has open: as long as `--wait` says; Ctrl-C ends it.
     fn patience(&self) -> Patience {
-        let limit = self.wait;
+        self.patience_of(self.wait)
+    }
+
+    fn patience_of(&self, limit: Duration) -> Patience {
         let cancel = self.cancel.clone();
         let output = *self.output;
         Patience::new(

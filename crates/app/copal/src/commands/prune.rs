@@ -8,6 +8,7 @@ use crate::{
     arguments::{Delete, Prune},
     failure::{Failure, Outcome},
     human,
+    pins::Pins,
     place::Place,
     repository::Opened,
 };
@@ -18,16 +19,22 @@ use serde_json::{Value, json};
 use std::time::Instant;
 
 pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
-    let opened = context.open(access(delete.dry_run))?;
-    let outcome = free(context, &opened, delete);
+    let judge = |opened: &Opened, pins: &Pins| judge_named(opened, delete, pins);
+    let pins = forget::pins_out_of_the_way(context, delete.dry_run, delete.force, judge)?;
+    let opened = context.open_behind(access(delete.dry_run), &pins)?;
+    let outcome = free(context, &opened, delete, &pins);
     let freed = close(context, opened, outcome, delete.dry_run)?;
     report(context, "delete", delete.dry_run, &freed);
     Ok(())
 }
 
-fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<Freed> {
+fn judge_named(opened: &Opened, delete: &Delete, pins: &Pins) -> Outcome<Judgement> {
     let visible = not_forgotten(opened, &delete.snapshots)?;
-    let judgement = forget::by_name(opened, &visible, None, delete.accept_clock)?;
+    forget::by_name(opened, &visible, None, delete.accept_clock, pins)
+}
+
+fn free(context: &Context<'_>, opened: &Opened, delete: &Delete, pins: &Pins) -> Outcome<Freed> {
+    let judgement = judge_named(opened, delete, pins)?;
     let judgement = judgement.or_refuse(delete.dry_run)?;
     if !delete.dry_run {
         forget::forget_all(opened, &judgement.judged, delete.accept_clock)?;
@@ -135,16 +142,18 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
         ));
     }
     let memory_bytes = context.memory()?.work;
-    let opened = context.open(access(prune.dry_run))?;
     let guards = forget::Guards {
         force: prune.force,
         accept_clock: prune.accept_clock,
     };
+    let judge = |opened: &Opened, pins: &Pins| match policy.is_empty() {
+        true => forget::by_name(opened, &[], None, false, pins),
+        false => forget::by_policy(opened, prune.vm.as_deref(), &policy, guards, pins),
+    };
+    let pins = forget::pins_out_of_the_way(context, prune.dry_run, prune.force, judge)?;
+    let opened = context.open_behind(access(prune.dry_run), &pins)?;
     let work = || -> Outcome<Freed> {
-        let judgement = match policy.is_empty() {
-            true => forget::by_name(&opened, &[], None, false)?,
-            false => forget::by_policy(&opened, prune.vm.as_deref(), &policy, guards)?,
-        };
+        let judgement = judge(&opened, &pins)?;
         let judgement = judgement.or_refuse(prune.dry_run)?;
         if !prune.dry_run {
             forget::forget_all(&opened, &judgement.judged, prune.accept_clock)?;

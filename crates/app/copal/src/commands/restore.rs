@@ -104,6 +104,7 @@ fn copy(
 fn interrupted(target: &str) -> Failure {
     let kept = match Path::new(target).metadata() {
         _ if target == "-" => "a part of the disk went to standard output".to_owned(),
+        _ if target::is_nbd(target) => format!("{target} holds a part of the disk"),
         Err(_) => format!("nothing was kept, there is no {target}"),
         Ok(meta) if meta.is_file() => format!("{target} is what it was before"),
         Ok(_) => format!("{target} holds a part of the disk"),

@@ -11,6 +11,7 @@ mod cluster_examples;
 mod damage;
 mod disks;
 mod doctor;
+mod doors;
 mod engine;
 mod errors;
 mod examples;

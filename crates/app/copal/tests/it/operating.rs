@@ -5,6 +5,7 @@
 
 use crate::{
     disks::{Disk, MIB},
+    examples::path_with_copal,
     qemu::have_qemu,
 };
 use std::{path::Path, process::Command};
@@ -51,13 +52,10 @@ fn the_commands_of_the_operators_page_work_as_printed() {
             .status();
         assert!(made.unwrap().success());
     }
-    // The binary under test by its name, on whatever file system the tests run.
-    let copal = env!("CARGO_BIN_EXE_copal");
-    let named = format!("set -euo pipefail\ncopal() {{ {copal} --allow-cow --allow-volatile \"$@\"; }}\n");
     let run = Command::new("bash")
-        .args(["-c", &format!("{named}{script}")])
+        .args(["-c", &format!("set -euo pipefail\n{script}")])
         .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("PATH", path_with_copal(&scratch.path().join("bin")))
         .output()
         .unwrap();
     let stderr = String::from_utf8_lossy(&run.stderr);

@@ -17,6 +17,7 @@ use crate::pack::Spot;
 use crate::peers::Answer;
 use crate::recipe::Ref;
 use crate::request::DiskSource;
+use crate::steps::popular::counts;
 use crate::volumes::Home;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use std::ops::Range;
@@ -205,7 +206,7 @@ impl Reader<'_> {
         let Some((pack, slot)) = popular.of_ordinal(ordinal) else {
             return Ok(None);
         };
-        if pack.checked_at.is_none() {
+        if !counts(popular, pack.pack) {
             return Ok(None);
         }
         let spot = Spot {

@@ -16,6 +16,7 @@ use crate::open_session::HolderId;
 use crate::parts::Parts;
 use crate::request::Vm;
 use crate::retention::misdated;
+use crate::steps::session::{Opening, Publishing, ending, opening, publishing};
 use crate::summary::store as summaries;
 use crate::volumes::settled;
 use bytes::Bytes;
@@ -62,38 +63,36 @@ impl Session {
         let mut lost: Option<Option<Base>> = None;
         loop {
             let state = parts.vm_state(vm)?;
-            // An append that is told to be lost may count.
-            let opened = state.open.contains(&id).then(|| lost.take()).flatten();
-            if let Some(base) = opened {
-                let sequence = state.next_sequence;
-                return Ok((Session { vm, id, sequence }, base));
-            }
-            if state.is_retired {
-                return Err(Error::Denied {
-                    reason: format!(
-                        "VM {} is being removed; `copal vm rm` ends that, and then its name is free",
-                        named.name
-                    ),
-                });
-            }
-            if let Some(&stale) = state.open.first() {
-                if !is_alone {
-                    match leases::open_sessions(parts, vm)?.into_iter().next() {
-                        Some(open) => {
-                            return Err(Error::SessionOpen {
-                                vm: named.name.clone(),
-                                open: Box::new(open),
-                            });
-                        }
-                        // It ended meanwhile.
-                        None => continue,
-                    }
+            match opening(&state, &id, is_alone) {
+                Opening::Opened => {
+                    let sequence = state.next_sequence;
+                    return Ok((Session { vm, id, sequence }, lost.flatten()));
                 }
-                // This process has the VM to itself, so whoever opened that session is gone.
-                parts
-                    .catalog()
-                    .append(log, state.next_number, &Record::Fence { session: stale })?;
-                continue;
+                Opening::Retired => {
+                    return Err(Error::Denied {
+                        reason: format!(
+                            "VM {} is being removed; `copal vm rm` ends that, and then its name is free",
+                            named.name
+                        ),
+                    });
+                }
+                Opening::Held => match leases::open_sessions(parts, vm)?.into_iter().next() {
+                    Some(open) => {
+                        return Err(Error::SessionOpen {
+                            vm: named.name.clone(),
+                            open: Box::new(open),
+                        });
+                    }
+                    // It ended meanwhile.
+                    None => continue,
+                },
+                Opening::Stale(session) => {
+                    // This process has the VM to itself.
+                    let record = Record::Fence { session };
+                    parts.catalog().append(log, state.next_number, &record)?;
+                    continue;
+                }
+                Opening::Append => {}
             }
             let base = newest_readable(parts, vm, &state);
             let session = id;
@@ -134,10 +133,9 @@ impl Session {
     pub(crate) fn fence(&self, parts: &Parts) -> Result<()> {
         loop {
             let state = parts.vm_state(self.vm)?;
-            if !state.open.contains(&self.id) {
+            let Some(record) = ending(&state, &self.id) else {
                 return Ok(());
-            }
-            let record = Record::Fence { session: self.id };
+            };
             let log = LogName::Vm(self.vm);
             if let Append::Done = parts.catalog().append(log, state.next_number, &record)? {
                 return Ok(());
@@ -179,13 +177,12 @@ impl Session {
         loop {
             let state = parts.vm_state(self.vm)?;
             let mut times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
-            let mut published = state.published.iter();
-            // An append that was told to be lost may count.
-            if let Some(published) = published.find(|one| one.snapshot == manifest.snapshot) {
-                return Ok(published_as(&manifest, &times, published.created_ms));
-            }
-            if !state.open.contains(&self.id) {
-                return Err(Error::Fenced);
+            match publishing(&state, &self.id, manifest.snapshot) {
+                Publishing::Published(published) => {
+                    return Ok(published_as(&manifest, &times, published.created_ms));
+                }
+                Publishing::Fenced => return Err(Error::Fenced),
+                Publishing::Append => {}
             }
             let now_ms = volumes.store.now_ms();
             let record = self.publish_record(&manifest, hash, now_ms);

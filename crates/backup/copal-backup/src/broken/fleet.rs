@@ -45,7 +45,7 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
         let web = back_up(&repository, "web", &noise(1), false);
         let (parts, vm) = (&repository.parts, web.vm.uuid);
         let state = parts.vm_state(vm).unwrap();
-        let mut announced = Announced::in_log(parts, vm, &state);
+        let mut announced = Announced::in_log(parts, vm, state.next_number);
         let opened = Record::Open {
             session: [1; 16],
             base: Some(web.snapshot),
@@ -62,6 +62,25 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
         let told = announced.add(&[pack]);
         matches!(told, Err(Error::Busy { .. })) && parts.vm_state(vm).unwrap().removing.is_empty()
     });
+}
+
+/// Its number is free again, since a checkpoint covers what stood there: a record that is created there counts for nothing.
+#[test]
+fn a_prune_whose_number_a_checkpoint_covers_removes_nothing() {
+    let repository = init_as(&MemoryStore::new(), FLEET);
+    let web = back_up(&repository, "web", &noise(1), false);
+    let (parts, vm) = (&repository.parts, web.vm.uuid);
+    let mut announced = Announced::in_log(parts, vm, parts.vm_state(vm).unwrap().next_number);
+    for _ in 0..80 {
+        parts.append(vm, &Record::Deleted { snapshots: vec![] }).unwrap();
+    }
+    let pack = PackPlace {
+        home: Home::Private(vm),
+        volume: 0,
+        pack: PackNumber(1),
+    };
+    assert!(matches!(announced.add(&[pack]), Err(Error::Busy { .. })));
+    assert!(parts.vm_state(vm).unwrap().removing.is_empty());
 }
 
 #[test]

@@ -32,16 +32,16 @@ impl LateStore {
         }
     }
 
-    fn die(&self) {
+    pub(super) fn die(&self) {
         self.late.lock().unwrap().is_dying = true;
     }
 
-    fn go_on(&self) {
+    pub(super) fn go_on(&self) {
         self.late.lock().unwrap().is_dying = false;
     }
 
     /// The server that was away is back.
-    fn bring_about(&self) -> usize {
+    pub(super) fn bring_about(&self) -> usize {
         let deletes = std::mem::take(&mut self.late.lock().unwrap().deletes);
         for (vid, name, fid) in &deletes {
             self.inner.delete(*vid, name, *fid).unwrap();

@@ -10,7 +10,7 @@ pub(crate) type SessionId = [u8; 16];
 pub(crate) const MAX_SEQUENCE: u64 = 1 << 48;
 
 /// The list of dead frames that is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DeadList {
     pub(crate) number: u64,
     /// Of its file.
@@ -41,7 +41,7 @@ pub(super) fn dead(input: &mut Reader<'_>) -> Result<Option<DeadList>, DecodeErr
 pub(crate) const MAX_MOVED_LISTS: usize = 1024;
 
 /// A list of moved frames that is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MovedList {
     pub(crate) number: u64,
     /// How many ids it leads on.

@@ -157,7 +157,7 @@ impl Catalog {
     /// The records from `first` on.
     /// # Errors
     /// `Damaged` when a record is not as written or missing.
-    pub(super) fn tail(&self, log: LogName, first: u64) -> Result<Vec<Entry>> {
+    pub(crate) fn tail(&self, log: LogName, first: u64) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         self.read_from(log, first, first, |_, outcome| {
             entries.push(outcome?);

@@ -19,6 +19,7 @@ mod epoch;
 pub(crate) mod fields;
 pub(crate) mod fold;
 pub(crate) mod log;
+pub(crate) mod pins;
 pub(crate) mod popular;
 pub(crate) mod record;
 pub(crate) mod removals;

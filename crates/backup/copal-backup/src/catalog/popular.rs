@@ -16,7 +16,7 @@ use copal_codec::{DecodeError, Put, Reader};
 const LEAST_PACK_BYTES: usize = 27;
 
 /// A pack of popular chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PopularPack {
     pub(crate) pack: PackNumber,
     pub(crate) volume: u32,
@@ -34,10 +34,15 @@ impl PopularPack {
     pub(crate) fn end_ordinal(&self) -> u32 {
         self.first_ordinal + self.frames
     }
+
+    /// It was entered without frames: its writer is gone, nobody refers to it, and it is removed (BAK-24).
+    pub(crate) fn is_going(&self) -> bool {
+        self.frames == 0
+    }
 }
 
 /// State of the log of popular packs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct PopularState {
     /// Number the next record gets.
     pub(crate) next_number: u64,

@@ -35,7 +35,7 @@ pub(crate) const MAX_NAME_BYTES: usize = 255;
 pub(crate) const MAX_LISTED: usize = 1024;
 
 /// One record. The first two belong to the domain's log, the others to a VM's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Record {
     /// The repository was made. Always record 0 of the domain's log.
     Init { domain: Uuid, profile: Profile },
@@ -127,7 +127,7 @@ pub(crate) enum Record {
 }
 
 /// Where a pack lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PackPlace {
     pub(crate) home: Home,
     pub(crate) volume: u32,

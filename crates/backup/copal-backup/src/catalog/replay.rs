@@ -191,7 +191,7 @@ impl Catalog {
 
     /// Whether a log has a checkpoint of a higher number. Where checkpoints are signed, one that is not is none: otherwise
     /// who may write any file would have every record taken for one that is covered.
-    pub(super) fn has_checkpoint_behind(&self, log: LogName, number: u64) -> Result<bool> {
+    pub(crate) fn has_checkpoint_behind(&self, log: LogName, number: u64) -> Result<bool> {
         let prefix = log.checkpoint_prefix();
         let mut after = Bytes::from(log.checkpoint_place(number));
         loop {

@@ -18,7 +18,7 @@ const FENCED_KEPT: usize = 64;
 const PUBLISHED_BYTES: usize = 81;
 
 /// A snapshot that is visible.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Published {
     pub(crate) snapshot: SnapshotId,
     pub(crate) sequence: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Published {
 }
 
 /// State of one VM's log.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct VmState {
     /// Number the next record gets.
     pub(crate) next_number: u64,
@@ -83,15 +83,15 @@ impl VmState {
         self.held.retain(|(held, _)| held != session);
     }
 
+    /// Whether a Publish record of this session counts behind all that was read (BAK-5).
+    pub(crate) fn may_publish(&self, session: &SessionId) -> bool {
+        self.open.contains(session) || broken::by(Flaw::FencedPublishes)
+    }
+
     /// Who holds an open session; `None`: it is not open, or nobody leaves signs of life for it.
     pub(crate) fn holder_of(&self, session: &SessionId) -> Option<HolderId> {
         let mut held = self.held.iter();
         held.find(|(held, _)| held == session).map(|(_, holder)| *holder)
-    }
-
-    /// Whether one of these snapshots is forgotten and nothing of it was freed yet.
-    pub(crate) fn lists_forgotten(&self, snapshots: &[SnapshotId]) -> bool {
-        self.forgotten.iter().any(|one| snapshots.contains(&one.snapshot))
     }
 
     /// Whether a snapshot of this id was published and is not deleted yet.
@@ -137,7 +137,7 @@ impl Fold for VmState {
             } => {
                 // A fenced session cannot publish. Its record would never be written by this program; a
                 // record that stands behind the fence is void.
-                if !self.open.contains(session) && !broken::by(Flaw::FencedPublishes) {
+                if !self.may_publish(session) {
                     return;
                 }
                 self.end(session);
@@ -145,7 +145,10 @@ impl Fold for VmState {
                     // Forgetting one of the two would take the other along, so there is no second.
                     return;
                 }
-                self.newest_ms = entry.created_ms.max(self.newest_ms + 1);
+                self.newest_ms = match broken::by(Flaw::TrustsStamps) {
+                    true => entry.created_ms,
+                    false => entry.created_ms.max(self.newest_ms + 1),
+                };
                 self.next_sequence = sequence + 1;
                 self.published.push(Published {
                     snapshot: *snapshot,

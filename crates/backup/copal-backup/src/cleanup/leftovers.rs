@@ -4,19 +4,25 @@
 //! 1. The packs that are there. Whoever wrote one had opened a session before, or moves chunks (`moving`).
 //! 2. The logs of all VMs. A pack of a session that is open stays. One that has ended by now has published, and had entered its
 //!    packs before; or it never publishes, and nothing refers to them.
-//! 3. The log of popular packs. What stands there stays.
+//! 3. The log of popular packs. What stands there stays. What does not is marked there, behind all that was read, before it goes
+//!    (BAK-24).
 //!
-//! A writer that enters a pack after this has removed it enters one that nobody ever checks: no host is led to it, a fenced
-//! session does not publish, and a clean-up gives nothing up for it. Names are random and do not come back, so a removal that
-//! comes about late takes nothing.
+//! A writer that was taken for dead and enters its pack after that finds the mark and refers to nothing of it. Without one the pack
+//! would count between the look at the log and the removal. Names are random and do not come back, so a removal that comes about
+//! late takes nothing.
 
+use crate::catalog::fields::SessionId;
+use crate::catalog::log::LogName;
+use crate::catalog::record::Record;
 use crate::error::{Error, Result};
 use crate::pack::reader;
+use crate::peers::Writer;
 use crate::progress::CancelFlag;
 use crate::reindex::{StoredPack, for_each_pack_of};
 use crate::repository::Repository;
 use crate::request::SweptPacks;
 use crate::role::Role;
+use crate::steps::popular::{Leftover, leftover};
 use crate::volumes::Home;
 use copal_volume::VolumeError;
 use std::collections::{BTreeSet, HashSet};
@@ -43,19 +49,22 @@ impl Repository {
             open.extend(parts.vm_state(vm.uuid)?.open.iter().copied());
         }
         let entered = parts.catalog().popular()?;
+        let stays = |pack: &&StoredPack| entered.pack(pack.number).is_some_and(|known| !known.is_going());
         let mut swept = SweptPacks::default();
         let mut emptied = BTreeSet::new();
-        for pack in packs.iter().filter(|pack| entered.pack(pack.number).is_none()) {
+        for pack in packs.iter().filter(|pack| !stays(pack)) {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled { kept_bytes: None });
             }
             let store = &pack_store.volumes.store;
-            match reader::header(&**store, pack.vid, pack.number) {
-                Ok(header) if open.contains(&header.session) => continue,
+            let session = match reader::header(&**store, pack.vid, pack.number) {
                 // Whose it is cannot be read: somebody looks.
                 Err(error) if error.is_corruption() => continue,
                 Err(Error::Volume(VolumeError::NotFound)) => continue,
-                header => header.map(drop)?,
+                header => header?.session,
+            };
+            if !self.mark_leftover(pack, &open, &session)? {
+                continue;
             }
             self.remove_leftover(pack)?;
             swept.packs += 1;
@@ -67,6 +76,33 @@ impl Repository {
         }
         parts.note_change();
         Ok(swept)
+    }
+
+    /// Sees that nobody enters a pack any more; `false`: it stays.
+    fn mark_leftover(
+        &self,
+        pack: &StoredPack,
+        open: &HashSet<SessionId>,
+        session: &SessionId,
+    ) -> Result<bool> {
+        let catalog = self.parts.catalog();
+        loop {
+            let state = catalog.popular()?;
+            let first_ordinal = match leftover(&state, open, pack.number, session) {
+                Leftover::Stays => return Ok(false),
+                Leftover::Going => return Ok(true),
+                Leftover::Mark { first_ordinal } => first_ordinal,
+            };
+            let mark = Record::Popular {
+                volume: pack.volume,
+                pack: pack.number,
+                first_ordinal,
+                frames: 0,
+                writer: Writer::default(),
+            };
+            // Whether it counts, the next look says.
+            catalog.append(LogName::Popular, state.next_number, &mark)?;
+        }
     }
 
     fn remove_leftover(&self, pack: &StoredPack) -> Result<()> {

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::moved_frames::{self, MAX_IDS, MovedFrames};
 use crate::parts::Parts;
 use crate::request::Vm;
+use crate::steps::removal::{Use, in_use};
 
 impl CleanUp<'_> {
     /// From here on these chunks are popular ones, and the VM's own frames of them dead.
@@ -78,14 +79,12 @@ fn with_last(parts: &Parts, vm: &Vm, lists: &[MovedList], moved: &MovedFrames) -
 
 /// `Busy` while the VM is being backed up; `Denied` where it is being removed.
 pub(super) fn must_be_idle(vm: &Vm, state: &VmState) -> Result<()> {
-    if state.is_retired {
-        return Err(Error::Denied {
+    match in_use(state) {
+        Use::Idle => Ok(()),
+        Use::Retired => Err(Error::Denied {
             reason: format!("VM {} is being removed", vm.name),
-        });
-    }
-    match state.open.is_empty() {
-        true => Ok(()),
-        false => Err(Error::Busy {
+        }),
+        Use::Open => Err(Error::Busy {
             what: format!("VM {}", vm.name),
         }),
     }

@@ -16,6 +16,8 @@ use crate::pack_store::{FrameReader, Located};
 use crate::parts::Parts;
 use crate::peers::{Answer, ShortId, Turn};
 use crate::request::Vm;
+use crate::steps::frames::is_in_use;
+use crate::steps::popular::counts;
 use crate::volumes::Home;
 
 /// A frame that others are asked about.
@@ -76,7 +78,7 @@ impl<'a> Round<'a> {
         let damaged = pack_store.index.damaged_slots(pack.number)?;
         let number = self.packs.len() as u32;
         let rows = footer.rows.iter().zip(0..);
-        let alive = rows.filter(|(_, slot)| !dead.has(pack.number, *slot) && !damaged.contains(slot));
+        let alive = rows.filter(|(_, slot)| is_in_use(dead, pack.number, *slot) && !damaged.contains(slot));
         self.frames.extend(alive.map(|(row, slot)| OwnFrame {
             id: row.id,
             pack: number,
@@ -119,7 +121,7 @@ impl<'a> Round<'a> {
         for (own, answer) in answers.iter().enumerate() {
             found.extend(hit(&state, *answer).map(|spot| self.found(own, spot)));
         }
-        found.retain(|found| is_checked(&state, found.popular.spot()));
+        found.retain(|found| counts(&state, found.popular.pack));
         let found = self.opened(cleanup, found)?;
         let news = answers.iter().filter(|answer| **answer == Answer::NEW).count();
         cleanup.summary.unanswered += (answers.len() - news).saturating_sub(found.len()) as u64;
@@ -199,9 +201,7 @@ impl<'a> Round<'a> {
         loop {
             cleanup.check_cancel()?;
             let state = self.parts.catalog().popular()?;
-            let unchecked = stored
-                .iter()
-                .filter(|found| !is_checked(&state, found.popular.spot()));
+            let unchecked = stored.iter().filter(|found| !counts(&state, found.popular.pack));
             let carried = answers.iter().enumerate();
             let carried = carried.filter(|(_, answer)| **answer == Answer::CARRY);
             let mut waiting: Vec<usize> = carried.map(|(number, _)| number).collect();
@@ -275,10 +275,4 @@ fn hit(state: &PopularState, answer: Answer) -> Option<Spot> {
         pack: pack.pack,
         slot,
     })
-}
-
-/// Whether another host has opened the pack of a spot.
-fn is_checked(state: &PopularState, spot: Spot) -> bool {
-    let pack = state.pack(spot.pack);
-    pack.is_some_and(|pack| pack.checked_at.is_some()) || broken::by(Flaw::MovesUnopened)
 }

@@ -19,6 +19,7 @@ use crate::parts::Parts;
 use crate::progress::CancelFlag;
 use crate::recipe::Ref;
 use crate::references::is_private;
+use crate::steps::removal::neighbours;
 use candidates::for_each_candidate;
 use merged::Merged;
 use uuid::Uuid;
@@ -84,16 +85,6 @@ pub(crate) fn find_dead(
         search.dead.leak_bytes = search.dead.leak_bytes.saturating_add(leak as u64);
     }
     Ok(Some(search.found))
-}
-
-/// The snapshots right before and behind one, among those that stay.
-fn neighbours<'a>(one: &Published, stay: &'a [Published]) -> impl Iterator<Item = &'a Published> {
-    let sequence = one.sequence;
-    let before = stay.iter().filter(move |other| other.sequence < sequence);
-    let behind = stay.iter().filter(move |other| other.sequence > sequence);
-    let before = before.max_by_key(|other| other.sequence);
-    let behind = behind.min_by_key(|other| other.sequence);
-    before.into_iter().chain(behind)
 }
 
 /// Takes damage out.

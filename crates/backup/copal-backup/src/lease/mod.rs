@@ -14,12 +14,13 @@ pub(crate) mod watch;
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::log::{Append, LogName};
-use crate::catalog::record::{MAX_NAME_BYTES, Record};
+use crate::catalog::record::MAX_NAME_BYTES;
 use crate::error::{Error, Result};
 use crate::open_session::{Holder, HolderInfo, OpenSession, Session};
 use crate::parts::Parts;
 use crate::repository::Repository;
 use crate::request::{FencedSession, Vm};
+use crate::steps::session::ending;
 use crate::words::is_plain;
 use beating::{Beating, Heart};
 use sessions::{info, newest_beats, open_sessions, with_holders};
@@ -155,10 +156,9 @@ fn fence_silent(parts: &Parts, vm: &Vm, watch: &mut LeaseWatch, now: Duration) -
 fn fence(parts: &Parts, vm: Uuid, session: &SessionId) -> Result<bool> {
     loop {
         let state = parts.vm_state(vm)?;
-        if !state.open.contains(session) {
+        let Some(record) = ending(&state, session) else {
             return Ok(false);
-        }
-        let record = Record::Fence { session: *session };
+        };
         let log = LogName::Vm(vm);
         if let Append::Done = parts.catalog().append(log, state.next_number, &record)? {
             return Ok(true);

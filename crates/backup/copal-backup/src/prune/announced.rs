@@ -3,18 +3,19 @@
 //! In the layout solo that is needed in a cluster only, where a removal may come about late: lists stand in files of their own,
 //! by epoch. In a fleet a list is a record of the VM's log, appended behind all that the prune has read. So it stands either
 //! before the record of a backup that opens, which then knows what is going, or the prune sees that backup and gives way (BAK-17).
+//! So it does to another prune of the VM (BAK-23).
 //!
 //! Not here: what the next writer does about a list (`parts`).
 
 use crate::broken::{self, Flaw};
-use crate::catalog::fields::{DeadList, MovedList};
+use crate::catalog::fields::DeadList;
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
 use crate::catalog::removals::Removal;
-use crate::catalog::vm::{Published, VmState};
 use crate::error::{Error, Result};
 use crate::parts::Parts;
 use crate::request::SnapshotId;
+use crate::steps::removal::{Lost, lost};
 use uuid::Uuid;
 
 /// Lists of one prune.
@@ -31,10 +32,6 @@ enum Place {
         vm: Uuid,
         /// Number of the record behind all that was read.
         next_number: u64,
-        /// The snapshots whose frames are marked.
-        published: Vec<Published>,
-        /// Where its moved chunks were known to be.
-        moved: Vec<MovedList>,
         listed: Vec<PackPlace>,
     },
 }
@@ -48,15 +45,13 @@ impl<'a> Announced<'a> {
         }
     }
 
-    /// Lists in the log of a VM that nobody backs up, by `state`, which marks are made from.
-    pub(crate) fn in_log(parts: &'a Parts, vm: Uuid, state: &VmState) -> Announced<'a> {
+    /// Lists in the log of a VM that nobody backs up. Marks are made from what it amounts to below `next_number`.
+    pub(crate) fn in_log(parts: &'a Parts, vm: Uuid, next_number: u64) -> Announced<'a> {
         Announced {
             parts,
             place: Place::Log {
                 vm,
-                next_number: state.next_number,
-                published: state.published.clone(),
-                moved: state.moved.clone(),
+                next_number,
                 listed: Vec::new(),
             },
         }
@@ -64,7 +59,8 @@ impl<'a> Announced<'a> {
 
     /// Lists packs; safe on return.
     /// # Errors
-    /// `Busy`: a backup of the VM began, its snapshots are others by now, or a clean-up has moved chunks. Those of the store. Then nothing may be removed.
+    /// `Busy`: a backup of the VM began, a clean-up has moved chunks, or another prune runs. Those of the store. Then nothing may
+    /// be removed.
     pub(crate) fn add(&mut self, packs: &[PackPlace]) -> Result<()> {
         if broken::by(Flaw::RemovesUnlisted) {
             return Ok(());
@@ -83,17 +79,13 @@ impl<'a> Announced<'a> {
             Place::Log {
                 vm,
                 next_number,
-                published,
-                moved,
                 listed,
             } => {
                 for packs in packs.chunks(MAX_LISTED) {
                     let record = Record::Removing {
                         packs: packs.to_vec(),
                     };
-                    let stands = |state: &VmState| packs.iter().all(|pack| state.removing.contains(pack));
-                    *next_number =
-                        append_unless_opened(parts, *vm, *next_number, (published, moved), &record, stands)?;
+                    *next_number = append_unless_disturbed(parts, *vm, *next_number, &record)?;
                     listed.extend_from_slice(packs);
                 }
                 Ok(())
@@ -105,23 +97,14 @@ impl<'a> Announced<'a> {
     /// # Errors
     /// As [`Announced::add`].
     pub(super) fn free(&mut self, gone: &[SnapshotId], dead: Option<DeadList>) -> Result<()> {
-        let Place::Log {
-            vm,
-            next_number,
-            published,
-            moved,
-            ..
-        } = &mut self.place
-        else {
+        let Place::Log { vm, next_number, .. } = &mut self.place else {
             return Ok(());
         };
         let mut listed = gone.chunks(MAX_LISTED);
         let mut snapshots = listed.next().unwrap_or_default().to_vec();
         loop {
             let record = Record::Freed { snapshots, dead };
-            let stands = |state: &VmState| state.dead == dead && !state.lists_forgotten(gone);
-            *next_number =
-                append_unless_opened(self.parts, *vm, *next_number, (published, moved), &record, stands)?;
+            *next_number = append_unless_disturbed(self.parts, *vm, *next_number, &record)?;
             match listed.next() {
                 Some(more) => snapshots = more.to_vec(),
                 None => return Ok(()),
@@ -144,33 +127,30 @@ impl<'a> Announced<'a> {
 }
 
 /// Appends a record to the log of a VM at `next_number`, or behind records that change nothing for it. Returns the number of
-/// the record after it. `stands`: whether a record of the log has this one's effect.
-fn append_unless_opened(
-    parts: &Parts,
-    vm: Uuid,
-    mut next_number: u64,
-    (published, moved): (&[Published], &[MovedList]),
-    record: &Record,
-    stands: impl Fn(&VmState) -> bool,
-) -> Result<u64> {
+/// the record after it.
+/// # Errors
+/// `Busy`: one of them does. Those of the store.
+fn append_unless_disturbed(parts: &Parts, vm: Uuid, mut next_number: u64, record: &Record) -> Result<u64> {
+    let (catalog, log) = (parts.catalog(), LogName::Vm(vm));
     loop {
-        if let Append::Done = parts.catalog().append(LogName::Vm(vm), next_number, record)? {
+        if let Append::Done = catalog.append(log, next_number, record)? {
             return Ok(next_number + 1);
         }
-        let state = parts.vm_state(vm)?;
-        let stays = |one: &Published| published.iter().any(|known| known.snapshot == one.snapshot);
-        // What was forgotten meanwhile keeps its frames until the next prune.
-        let is_as_marked = state.published.iter().all(stays) && state.moved == moved;
-        let has_changed = !state.open.is_empty() || !is_as_marked;
-        if has_changed && !broken::by(Flaw::RemovesBesideSessions) {
-            return Err(Error::Busy {
-                what: format!("VM {}", vm.simple()),
-            });
+        let since = catalog.tail(log, next_number);
+        let since = match catalog.has_checkpoint_behind(log, next_number)? {
+            // It stands in their place. A record that it covers is void, were it this one.
+            true => Vec::new(),
+            false => since?,
+        };
+        let behind = since.last().map_or(next_number, |last| last.number + 1);
+        match lost(record, &since) {
+            Lost::Stands => return Ok(behind),
+            Lost::Again => next_number = behind,
+            Lost::GiveWay => {
+                return Err(Error::Busy {
+                    what: format!("VM {}", vm.simple()),
+                });
+            }
         }
-        // A record that was told to be lost may be ours.
-        if stands(&state) {
-            return Ok(state.next_number);
-        }
-        next_number = state.next_number;
     }
 }

@@ -32,6 +32,7 @@ use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::reindex::{Whose, for_each_pack};
 use crate::request::{Layout, PruneOptions, PruneSummary, Vm};
+use crate::steps::session::ending;
 use crate::volumes::for_each_file;
 use announced::Announced;
 use copal_volume::{ReadOptions, VolumeError};
@@ -197,10 +198,9 @@ pub(crate) fn fence_all(parts: &Parts, vm: Uuid) -> Result<u64> {
     let mut fenced = 0;
     loop {
         let state = parts.vm_state(vm)?;
-        let Some(&session) = state.open.first() else {
+        let Some(record) = state.open.first().and_then(|stale| ending(&state, stale)) else {
             return Ok(fenced);
         };
-        let record = Record::Fence { session };
         if let Append::Done = parts
             .catalog()
             .append(LogName::Vm(vm), state.next_number, &record)?

@@ -16,6 +16,7 @@ use crate::mark::Slice;
 use crate::parts::Parts;
 use crate::reindex::Whose;
 use crate::request::{FreeMethod, SnapshotId, Vm};
+use crate::steps::removal::{Beginning, beginning};
 use crate::summary::store as summaries;
 use crate::volumes::for_each_file;
 use copal_volume::FileId;
@@ -34,16 +35,23 @@ impl<'a> Prune<'a> {
     pub(super) fn vm(&mut self, vm: &Vm) -> Result<()> {
         let parts = self.parts;
         let pack_store = parts.pack_store();
-        let mut state = parts.vm_state(vm.uuid)?;
-        if !state.open.is_empty() && !self.options.dry_run && !pack_store.volumes.store.is_replicated() {
-            // This process has the store to itself, so whoever opened the session is gone.
-            self.summary.swept_sessions += fence_all(parts, vm.uuid)?;
-            state = parts.vm_state(vm.uuid)?;
-        }
-        if !state.open.is_empty() {
-            self.summary.busy_vms += 1;
-            return Ok(());
-        }
+        let is_alone = !pack_store.volumes.store.is_replicated();
+        let state = loop {
+            let state = parts.vm_state(vm.uuid)?;
+            match beginning(&state, is_alone) {
+                Beginning::Go => break state,
+                Beginning::FinishFirst if self.options.dry_run => break state,
+                Beginning::FinishFirst => parts.finish_removals_of(vm.uuid)?,
+                // Whoever opened the session is gone.
+                Beginning::FenceFirst if !self.options.dry_run => {
+                    self.summary.swept_sessions += fence_all(parts, vm.uuid)?;
+                }
+                Beginning::FenceFirst | Beginning::GiveWay => {
+                    self.summary.busy_vms += 1;
+                    return Ok(());
+                }
+            }
+        };
         let before = pack_store.read_bytes();
         match self.free(vm, &state) {
             // A backup began meanwhile: it may need what would have been removed.
@@ -69,7 +77,7 @@ impl<'a> Prune<'a> {
         if by_summary && is_done && state.dead.is_none() {
             return Ok(());
         }
-        let mut announced = Announced::in_log(parts, vm.uuid, state);
+        let mut announced = Announced::in_log(parts, vm.uuid, state.next_number);
         let dead = match by_summary {
             true => self.find_dead(vm.uuid, state, &snapshots)?,
             false => None,

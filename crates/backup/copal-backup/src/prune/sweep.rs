@@ -18,6 +18,7 @@ use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::reindex::{StoredPack, Whose, for_each_pack};
 use crate::request::{PruneOptions, PruneSummary};
+use crate::steps::frames::{Fate, fate, is_in_use};
 use crate::volumes::Home;
 use copal_kv::Durability;
 use copal_volume::{VolumeError, VolumeId};
@@ -51,7 +52,7 @@ impl Live<'_, '_> {
     fn has(&self, pack: PackNumber, slot: u32) -> bool {
         match self {
             Live::Marked(marks) => marks.is_live(pack, slot),
-            Live::NotDead(dead) => !dead.has(pack, slot),
+            Live::NotDead(dead) => is_in_use(dead, pack, slot),
         }
     }
 
@@ -99,10 +100,10 @@ impl Sweep<'_, '_> {
             let (live, frames) = live.count(pack.number, entry.map(|entry| entry.frames));
             self.summary.live_frames += u64::from(live);
             self.summary.dead_frames += u64::from(frames.saturating_sub(live));
-            if live == 0 {
-                dead.push(pack);
-            } else if live < frames {
-                mixed.push(pack);
+            match fate(live, frames) {
+                Fate::Unlink => dead.push(pack),
+                Fate::Mixed => mixed.push(pack),
+                Fate::Stays => {}
             }
             Ok(())
         })?;

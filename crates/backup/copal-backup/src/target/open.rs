@@ -1,9 +1,17 @@
-//! From what a person typed to a target: `-`, an image file, a block device, a pipe.
+//! From what a person typed to a target: `-`, an image file, a block device, a pipe, an export of an NBD server.
 
-use super::{Target, TargetError, device::DeviceTarget, file, file::FileTarget, stream::StreamTarget};
+use super::{
+    Target, TargetError, device::DeviceTarget, file, file::FileTarget, nbd::NbdTarget, stream::StreamTarget,
+};
+use copal_nbd::Uri;
 use std::{fs::OpenOptions, os::unix::fs::FileTypeExt, path::Path};
 
-/// Opens what `spec` names: `-` for standard output, else a path. Whatever exists and would lose
+/// Whether `spec` is the address of an NBD export, and no path.
+pub fn is_nbd(spec: &str) -> bool {
+    Uri::looks_like(spec)
+}
+
+/// Opens what `spec` names: `-` for standard output, `nbd://` or `nbd+unix://` an export, else a path. Whatever exists and would lose
 /// data is refused unless `overwrite`.
 ///
 /// # Errors
@@ -11,6 +19,9 @@ use std::{fs::OpenOptions, os::unix::fs::FileTypeExt, path::Path};
 pub fn open(spec: &str, overwrite: bool) -> Result<Box<dyn Target>, TargetError> {
     if spec == "-" {
         return Ok(Box::new(StreamTarget::stdout()));
+    }
+    if is_nbd(spec) {
+        return Ok(Box::new(NbdTarget::connect(spec, overwrite)?));
     }
     let path = Path::new(spec);
     let Ok(metadata) = path.metadata() else {

@@ -19,5 +19,6 @@ mod leases;
 mod logs;
 mod progress;
 mod roles;
+mod serving;
 mod together;
 mod world;

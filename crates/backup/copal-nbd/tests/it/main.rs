@@ -4,3 +4,4 @@ mod fuzz;
 mod qemu;
 mod script;
 mod scripted;
+mod server;

@@ -4,6 +4,7 @@ use crate::{
     failure::{Failure, Outcome},
     place::Place,
 };
+pub(super) use copal_backup::target::open::is_nbd;
 use copal_backup::target::{self, Target};
 use std::path::Path;
 
@@ -12,7 +13,7 @@ const STDOUT: &str = "-";
 
 /// Opens the target for a restore from the repository at `place`.
 pub(super) fn open(place: &Place, target: &str, force: bool) -> Outcome<Box<dyn Target>> {
-    if target == STDOUT {
+    if target == STDOUT || is_nbd(target) {
         return Ok(target::open::open(target, force)?);
     }
     refuse_own_files(place, target)?;

@@ -1,0 +1,86 @@
+//! `copal mount`: snapshots as a file system.
+
+use super::{Door, End, deleted};
+use crate::{
+    arguments::Mount as Words,
+    commands::{Context, close},
+    failure::{Failure, Outcome},
+    output::write_out,
+    repository::Opened,
+};
+use copal_backup::{Error, serve};
+use copal_doors::{Mount, Shown};
+use copal_node::Access;
+use serde_json::json;
+use std::time::Duration;
+
+/// How often the mount looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
+    context.memory()?;
+    let opened = context.open(Access::Read)?;
+    // By its number from here on: a name may go to another VM.
+    let found = words
+        .vm
+        .as_deref()
+        .map(|name| vm_named(&opened, name))
+        .transpose();
+    let vm = match found {
+        Err(failure) => return close(opened, Err(failure)),
+        Ok(vm) => vm,
+    };
+    let shown = vm.map_or(serve::Shown::All, serve::Shown::Vm);
+    let vm = vm.map(|vm| vm.to_string());
+    let door = Door::open(context, opened, "mount", shown)?;
+    let outcome = show_until_ended(context, words, &door, vm);
+    let closed = door.close(context);
+    outcome?;
+    closed
+}
+
+/// The UUID of a VM, by that or by its name.
+fn vm_named(opened: &Opened, name: &str) -> Outcome<uuid::Uuid> {
+    let vms = opened.repository().vms()?;
+    let found = vms
+        .iter()
+        .find(|vm| vm.name == name || vm.uuid.to_string() == name);
+    found.map(|vm| vm.uuid).ok_or_else(|| {
+        let name = name.to_owned();
+        Failure::from(Error::NotFound { what: "VM", name })
+    })
+}
+
+fn show_until_ended(context: &Context<'_>, words: &Words, door: &Door, vm: Option<String>) -> Outcome<()> {
+    let lender = door.lender();
+    let listing = door.lender();
+    let shown = Shown {
+        lender,
+        cache: door.cache.clone(),
+        list: Box::new(move || Ok(listing.lend()?.list(vm.as_deref())?.snapshots)),
+    };
+    let of_mount = |error: copal_doors::MountError| Failure::plain("mount", error.to_string());
+    let mount = Mount::start(&words.directory, shown, &door.closing).map_err(of_mount)?;
+    let directory = words.directory.display().to_string();
+    match context.output.is_json() {
+        true => {
+            let fields = json!({ "command": "mount", "directory": directory });
+            context.output.message("ready", fields);
+        }
+        false => write_out(&format!("ready {directory}\n")),
+    }
+    let end = loop {
+        if mount.is_gone() {
+            break End::Asked;
+        }
+        if let Some(end) = door.end(context, |_| true) {
+            break end;
+        }
+        context.pause(LOOK);
+    };
+    mount.end().map_err(of_mount)?;
+    match end {
+        End::Asked => Ok(()),
+        End::Deleted => Err(deleted("a snapshot that is mounted here")),
+    }
+}

@@ -1,0 +1,276 @@
+//! Pins: files beside a store that say which snapshots the doors of this machine show, so that nobody forgets those.
+//!
+//! A pin is locked by the process whose door it is, so a dead one holds nothing. Whoever forgets by name is refused, retention
+//! passes over what is pinned, and `--force` asks the doors to close.
+//! Not here: a store that is a device, which has no place for pins: doors keep it locked instead. The pins of repositories in a
+//! cluster, which lie in the catalog (`copal_backup::serve::CatalogPin`).
+
+use crate::{
+    failure::{Failure, Outcome},
+    human,
+    place::Place,
+};
+use copal_backup::{Repository, Snapshot, SnapshotId, serve::Shown};
+use copal_node::StoreLocation;
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    fs::{DirBuilder, File},
+    io::{Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Directory of the pins, in that of the repository.
+const DIRECTORY: &str = "doors";
+const SUFFIX: &str = "pin";
+/// What a door is asked to close by: the name of its pin and this.
+const CLOSE: &str = "close";
+/// First line of a pin.
+const TITLE: &str = "copal door 1";
+/// No pin is longer.
+const MAX_PIN_BYTES: u64 = 64 << 10;
+/// How long a door may take to close.
+const TO_CLOSE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a door shows, as a line of its pin.
+fn line(shown: &Shown) -> String {
+    match shown {
+        Shown::Snapshot(id) => format!("snapshot {id}"),
+        Shown::Vm(uuid) => format!("vm {}", uuid.simple()),
+        Shown::All => "all".to_owned(),
+    }
+}
+
+/// The pin of this process's door; it goes when it is dropped.
+pub(crate) struct Pin {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Pin {
+    /// Pins what a door shows; `None`: there is no place for pins, and the lock of the store has to do.
+    pub(crate) fn set(place: &Place, door: &str, shown: &Shown) -> Option<Pin> {
+        let directory = directory(place)?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        let path = directory.join(format!("{}.{SUFFIX}", std::process::id()));
+        let pinned = made.and_then(|()| {
+            // Whoever looks meanwhile finds a pin that is whole, or none.
+            let unnamed = path.with_extension("new");
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&unnamed)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            let pid = std::process::id();
+            file.write_all(format!("{TITLE}\ncopal {door} (process {pid})\n{}\n", line(shown)).as_bytes())?;
+            // Left by a process of the same number that has died.
+            let _ = std::fs::remove_file(path.with_extension(CLOSE));
+            std::fs::rename(&unnamed, &path)?;
+            Ok(file)
+        });
+        match pinned {
+            Ok(_file) => Some(Pin { path, _file }),
+            Err(error) => {
+                tracing::debug!(%error, path = %path.display(), "no pin could be set");
+                None
+            }
+        }
+    }
+
+    /// Whether the door is asked to close.
+    pub(crate) fn is_to_close(&self) -> bool {
+        self.path.with_extension(CLOSE).exists()
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // What stays is nobody's, by its lock.
+        let _ = std::fs::remove_file(self.path.with_extension(CLOSE));
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A door that somebody has.
+#[derive(Clone, Debug)]
+struct Door {
+    path: PathBuf,
+    /// `copal nbd (process 4711)`.
+    who: String,
+    shown: Shown,
+}
+
+/// The doors of this machine to one repository, as they were a moment ago.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pins {
+    doors: Vec<Door>,
+    /// There were some a moment ago, which may not have let go of the store yet.
+    are_closed: bool,
+}
+
+impl Pins {
+    /// Looks for doors; pins of dead ones are removed.
+    pub(crate) fn look(place: &Place) -> Pins {
+        let entries = directory(place).and_then(|directory| std::fs::read_dir(directory).ok());
+        let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+        let pins = paths.filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
+        Pins {
+            doors: pins.filter_map(|path| read(&path)).collect(),
+            are_closed: false,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.doors.is_empty()
+    }
+
+    /// Whether a writer may meet a door that reads.
+    pub(crate) fn may_be_reading(&self) -> bool {
+        self.are_closed || !self.is_empty()
+    }
+
+    /// The same, with the doors of all hosts to a repository in a cluster. Those are not asked to close: they look themselves
+    /// whether what they show is still there.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn with_other_hosts(&self, repository: &Repository) -> Outcome<Pins> {
+        let mut all = self.clone();
+        let pinned = repository.pinned()?.into_iter();
+        all.doors.extend(pinned.map(|shown| Door {
+            path: PathBuf::new(),
+            who: "a door on some host (copal nbd or copal mount)".to_owned(),
+            shown,
+        }));
+        Ok(all)
+    }
+
+    /// As if all doors were closed.
+    pub(crate) fn disregarded() -> Pins {
+        Pins {
+            doors: Vec::new(),
+            are_closed: true,
+        }
+    }
+
+    /// Who shows a snapshot, in words.
+    pub(crate) fn of(&self, snapshot: &Snapshot) -> Option<&str> {
+        let door = self.doors.iter().find(|door| door.shown.has(snapshot));
+        door.map(|door| &*door.who)
+    }
+
+    /// Why a snapshot is not forgotten.
+    pub(crate) fn refusal(&self, snapshot: &Snapshot) -> Option<String> {
+        let who = self.of(snapshot)?;
+        Some(format!(
+            "snapshot {} is in use by {}; end that first, or add --force, which closes it, nothing was changed",
+            snapshot.id.short(),
+            human::visible(who)
+        ))
+    }
+
+    /// Asks the doors that show one of these to close, and waits until they have. What is left pins nothing that is asked for.
+    /// # Errors
+    /// One has not.
+    pub(crate) fn close<'a>(self, snapshots: impl Iterator<Item = &'a Snapshot> + Clone) -> Outcome<Pins> {
+        let mut asked = Vec::new();
+        for door in &self.doors {
+            if snapshots.clone().any(|snapshot| door.shown.has(snapshot)) {
+                let ask = File::create(door.path.with_extension(CLOSE));
+                if let Err(error) = ask {
+                    tracing::debug!(%error, "a door cannot be asked to close");
+                }
+                asked.push(door);
+            }
+        }
+        let until = Instant::now() + TO_CLOSE;
+        for door in asked {
+            while read(&door.path).is_some() {
+                if Instant::now() > until {
+                    return Err(Failure::busy(&door.path));
+                }
+                std::thread::park_timeout(LOOK);
+            }
+        }
+        Ok(Pins::disregarded())
+    }
+}
+
+fn directory(place: &Place) -> Option<PathBuf> {
+    match place {
+        Place::Store(StoreLocation::File(path) | StoreLocation::Files(path)) => {
+            Some(path.parent()?.join(DIRECTORY))
+        }
+        Place::Store(StoreLocation::Device(_)) | Place::Cluster(_) => None,
+    }
+}
+
+/// A pin that somebody holds.
+fn read(path: &Path) -> Option<Door> {
+    let mut file = File::open(path).ok()?;
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        // Nobody holds it: its process has died.
+        let _ = std::fs::remove_file(path);
+        let _ = std::fs::remove_file(path.with_extension(CLOSE));
+        return None;
+    }
+    let mut text = String::new();
+    let read = (&mut file).take(MAX_PIN_BYTES).read_to_string(&mut text);
+    let words = read.ok().and_then(|_| parse(&text));
+    // One that says nothing this program understands holds everything.
+    let (who, shown) = words.unwrap_or(("another program".to_owned(), Shown::All));
+    Some(Door {
+        path: path.to_owned(),
+        who,
+        shown,
+    })
+}
+
+fn number(digits: &str) -> Option<[u8; 16]> {
+    Some(u128::from_str_radix(digits, 16).ok()?.to_be_bytes())
+}
+
+fn parse(text: &str) -> Option<(String, Shown)> {
+    let mut lines = text.lines();
+    if lines.next() != Some(TITLE) {
+        return None;
+    }
+    let who = lines.next()?.to_owned();
+    let shown = match lines.next()?.split_once(' ') {
+        Some(("snapshot", id)) => Shown::Snapshot(SnapshotId(number(id)?)),
+        Some(("vm", uuid)) => Shown::Vm(uuid::Uuid::from_bytes(number(uuid)?)),
+        None | Some(_) => Shown::All,
+    };
+    Some((who, shown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_holds_while_its_door_lives() {
+        let scratch = tempfile::tempdir().unwrap();
+        let place = Place::Store(StoreLocation::File(scratch.path().join("store.copal")));
+        assert!(Pins::look(&place).is_empty());
+        let shown = Shown::Snapshot(SnapshotId([0xab; 16]));
+        let pin = Pin::set(&place, "nbd", &shown).unwrap();
+        let pins = Pins::look(&place);
+        assert_eq!(pins.doors[0].shown, shown);
+        assert!(pins.doors[0].who.starts_with("copal nbd (process "));
+        assert!(!pin.is_to_close());
+        File::create(pin.path.with_extension(CLOSE)).unwrap();
+        assert!(pin.is_to_close());
+        // Dead: the file is there, the lock is not.
+        let path = pin.path.clone();
+        drop(pin);
+        std::fs::write(&path, "left over").unwrap();
+        assert!(Pins::look(&place).is_empty());
+        assert!(!path.exists());
+        assert_eq!(
+            parse("copal door 1\nx\nall\n"),
+            Some(("x".to_owned(), Shown::All))
+        );
+        assert_eq!(parse("copal door 2\nx\nall\n"), None);
+    }
+}

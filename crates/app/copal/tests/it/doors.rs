@@ -1,0 +1,531 @@
+//! Doors, with the programs they are for: `copal nbd` and `copal mount` read by nbdinfo, nbdcopy, QEMU's tools, the kernel; and
+//! restores into servers of nbdkit, which fail as they are told.
+
+use crate::{
+    disks::{Disk, MIB, Random, assert_restored},
+    harness::{House, Run, Running, id},
+    qemu::{have_qemu, tool},
+};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    fs::File,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+/// Whether a file system can be mounted by this process; where not, a loud skip, or a failure where the suite must be complete.
+#[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
+fn have_fuse() -> bool {
+    let helped = Command::new("fusermount3").arg("--version").output().is_ok();
+    let have = File::options().read(true).write(true).open("/dev/fuse").is_ok() && helped;
+    if !have {
+        let required = std::env::var_os("COPAL_TEST_REQUIRE_FUSE").is_some();
+        assert!(
+            !required,
+            "/dev/fuse or fusermount3 is missing: apt install fuse3"
+        );
+        eprintln!("SKIPPED: /dev/fuse cannot be opened, or fusermount3 is missing; apt install fuse3");
+    }
+    have
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
+fn have_nbdkit() -> bool {
+    let have = Command::new("nbdkit").arg("--version").output().is_ok() && have_qemu();
+    if !have {
+        let required = std::env::var_os("COPAL_TEST_REQUIRE_QEMU").is_some();
+        assert!(!required, "nbdkit is missing: apt install nbdkit");
+        eprintln!("SKIPPED: nbdkit is missing; apt install nbdkit");
+    }
+    have
+}
+
+fn text(program: &str, args: &[&str]) -> String {
+    String::from_utf8(tool(program, args)).unwrap()
+}
+
+/// A door under way, and the address of its first export.
+fn door(house: &House, words: &[&str]) -> (Running, String) {
+    let mut door = Running::start(house, words);
+    let ready = door.wait_for("ready");
+    let uri = ready["uri"].as_str().unwrap_or_default().to_owned();
+    (door, uri)
+}
+
+fn end(door: Running) -> Run {
+    door.signal(Signal::TERM);
+    let run = door.end();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    run
+}
+
+fn two_snapshots(house: &House, seed: u64) -> (Disk, Vec<u8>, String, String) {
+    let mut disk = Disk::create(&house.path("disk.raw"), 24 * MIB, seed);
+    let first = id(&house.backup("web", &house.path("disk.raw")));
+    let before = disk.bytes.clone();
+    disk.mutate(5);
+    let second = id(&house.backup("web", &house.path("disk.raw")));
+    (disk, before, first, second)
+}
+
+#[test]
+fn the_tools_of_nbd_read_a_served_snapshot() {
+    if !have_qemu() {
+        return;
+    }
+    let house = House::plain();
+    let (disk, before, first, second) = two_snapshots(&house, 300);
+    let (socket, image, out) = (
+        house.word("s.sock"),
+        house.word("disk.raw"),
+        house.word("out.raw"),
+    );
+    let (served, uri) = door(&house, &["nbd", &second, "--socket", &socket]);
+    assert_eq!(house.path("s.sock").metadata().unwrap().mode() & 0o777, 0o600);
+
+    let info: Value = serde_json::from_slice(&tool("nbdinfo", &["--json", &uri])).unwrap();
+    let export = &info["exports"][0];
+    assert_eq!(export["export-size"], 24 * MIB);
+    assert_eq!(
+        (&export["is_read_only"], &export["can_multi_conn"]),
+        (&Value::Bool(true), &Value::Bool(true))
+    );
+    let contexts = export["contexts"].to_string();
+    assert!(contexts.contains(&format!("copal:diff:{first}")), "{contexts}");
+    let listed = text("nbdinfo", &["--list", &format!("nbd+unix:///?socket={socket}")]);
+    assert!(listed.contains("export=\"sda\""), "{listed}");
+
+    tool("nbdcopy", &[&uri, &out]);
+    assert_restored(Path::new(&out), &disk.bytes);
+    tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri, &image]);
+    let qcow2 = house.word("full.qcow2");
+    tool("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &uri, &qcow2]);
+    tool("qemu-img", &["check", &qcow2]);
+    tool(
+        "qemu-img",
+        &["compare", "-f", "qcow2", "-F", "raw", &qcow2, &image],
+    );
+    tool("qemu-io", &["-r", "-f", "raw", "-c", "read 1000 70000", &uri]);
+
+    let zeroes = disk
+        .bytes
+        .chunks(4096)
+        .filter(|block| block.iter().all(|b| *b == 0));
+    let zeroes = zeroes.count() as u64 * 4096;
+    assert_eq!(bytes_of_map(&uri, "base:allocation", 3), zeroes);
+    // What differs is told, and the rest is equal.
+    let context = format!("copal:diff:{}", &first[..8]);
+    let map: Value =
+        serde_json::from_slice(&tool("nbdinfo", &["--json", &format!("--map={context}"), &uri])).unwrap();
+    let mut told = 0;
+    for extent in map.as_array().unwrap() {
+        let at = extent["offset"].as_u64().unwrap() as usize;
+        let range = at..at + extent["length"].as_u64().unwrap() as usize;
+        match extent["type"].as_u64().unwrap() {
+            0 => assert!(
+                before[range.clone()] == disk.bytes[range],
+                "an unnoticed difference"
+            ),
+            _ => told += range.len(),
+        }
+    }
+    assert!(told > 0 && told < 4 << 20, "{told}");
+
+    // A backup runs beside a door that rests.
+    let third = id(&house.backup("web", Path::new(&image)));
+    assert_eq!(house.snapshots().last(), Some(&third));
+    tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri, &image]);
+    end(served);
+    assert!(!Path::new(&socket).exists());
+    house.check();
+}
+
+/// Bytes of a map whose flags are these.
+fn bytes_of_map(uri: &str, context: &str, flags: u64) -> u64 {
+    let map = tool("nbdinfo", &["--json", &format!("--map={context}"), uri]);
+    let map: Value = serde_json::from_slice(&map).unwrap();
+    let extents = map.as_array().unwrap().iter();
+    let such = extents.filter(|extent| extent["type"].as_u64() == Some(flags));
+    such.map(|extent| extent["length"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn an_overlay_takes_writes_and_has_them_next_time() {
+    if !have_qemu() {
+        return;
+    }
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 301);
+    house.backup("web", &house.path("disk.raw"));
+    let (socket, overlay) = (house.word("s.sock"), house.word("o"));
+    let words = ["nbd", "latest", "--socket", &socket, "--cow", &overlay];
+    let (served, uri) = door(&house, &words);
+    for command in [
+        "write -P 0xaa 1M 130k",
+        "write -z 4M 1M",
+        "write -P 0xbb 100 5000",
+        "flush",
+    ] {
+        tool("qemu-io", &["-f", "raw", "-c", command, &uri]);
+    }
+    // One at a time.
+    let other = house.word("t.sock");
+    let refused = house.run(["nbd", "latest", "--socket", &other, "--cow", &overlay]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused.sentence().contains("in use by another door"),
+        "{refused:?}"
+    );
+    end(served);
+    let (served, uri) = door(&house, &words);
+    let mut written = disk.bytes.clone();
+    written[MIB as usize..][..130 << 10].fill(0xaa);
+    written[4 * MIB as usize..][..MIB as usize].fill(0);
+    written[100..5100].fill(0xbb);
+    std::fs::write(house.path("want.raw"), &written).unwrap();
+    let want = house.word("want.raw");
+    tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri, &want]);
+    end(served);
+    // The snapshot is as it was.
+    assert_restored(&house.restore("latest", "out"), &disk.bytes);
+}
+
+/// A repository whose disk of noise has one byte of one chunk damaged: chunks fill its largest object.
+fn damaged() -> (House, Disk) {
+    let house = House::of_files();
+    let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 302);
+    let noise = Random::new(303).bytes(disk.bytes.len());
+    std::fs::write(house.path("disk.raw"), &noise).unwrap();
+    disk.bytes = noise;
+    house.backup("web", &house.path("disk.raw"));
+    let mut files = Vec::new();
+    files_below(&house.repository().join("store.files/objects"), &mut files);
+    let largest = files
+        .into_iter()
+        .max_by_key(|file| file.metadata().unwrap().len())
+        .unwrap();
+    let file = File::options().read(true).write(true).open(&largest).unwrap();
+    let middle = file.metadata().unwrap().len() / 2;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, middle).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
+    (house, disk)
+}
+
+fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap().flatten() {
+        match entry.file_type().unwrap().is_dir() {
+            true => files_below(&entry.path(), files),
+            false => files.push(entry.path()),
+        }
+    }
+}
+
+#[test]
+fn a_damaged_chunk_is_an_error_of_its_range_and_told_once() {
+    if !have_qemu() {
+        return;
+    }
+    let (house, disk) = damaged();
+    let socket = house.word("s.sock");
+    let (served, uri) = door(&house, &["nbd", "latest", "--socket", &socket]);
+    let mut words = vec!["-r".to_owned(), "-f".to_owned(), "raw".to_owned()];
+    for at in (0..disk.bytes.len()).step_by(64 << 10) {
+        words.extend(["-c".to_owned(), format!("read {at} 64k")]);
+    }
+    words.push(uri);
+    let read = || Command::new("qemu-io").args(&words).output().unwrap();
+    for _ in 0..2 {
+        let said = read();
+        let said =
+            String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
+        let failed = said
+            .lines()
+            .filter(|line| line.contains("Input/output error"))
+            .count();
+        let good = said
+            .lines()
+            .filter(|line| line.starts_with("read 65536/65536"))
+            .count();
+        assert!(
+            (1..=34).contains(&failed) && good + failed == 128,
+            "{good} good, {failed} failed"
+        );
+    }
+    let run = end(served);
+    let told = run.stderr.matches("cannot be read").count();
+    assert!((1..=33).contains(&told), "{run:?}");
+}
+
+#[test]
+fn a_served_snapshot_is_kept_until_force_closes_its_door() {
+    let house = House::plain();
+    let (_, _, first, second) = two_snapshots(&house, 304);
+    let third = id(&house.backup("web", &house.path("disk.raw")));
+    let socket = house.word("s.sock");
+    let (mut served, _) = door(&house, &["nbd", &first, "--socket", &socket]);
+    for words in [&["forget", &first][..], &["delete", &first]] {
+        let run = house.run(words);
+        assert_eq!(run.code, Some(21), "{run:?}");
+        let sentence = run.sentence();
+        assert!(
+            sentence.contains("copal nbd") && sentence.contains("--force"),
+            "{sentence}"
+        );
+    }
+    // Others go, and retention passes it over.
+    house.good(["delete", &second]);
+    let kept = house.summary(["forget", "--keep-last", "1"]);
+    assert_eq!(kept["forgotten"], 0, "{kept}");
+    assert_eq!(house.snapshots(), [first.clone(), third.clone()]);
+    house.good(["delete", &first, "--force"]);
+    let ended = served.wait_for("exit_error");
+    assert!(
+        ended["message"].as_str().unwrap().contains("was deleted"),
+        "{ended}"
+    );
+    assert_eq!(served.end().code, Some(1));
+    assert_eq!(house.snapshots(), std::slice::from_ref(&third));
+    assert!(!Path::new(&socket).exists());
+    // A door that was killed holds nothing.
+    let (served, _) = door(&house, &["nbd", &third, "--socket", &socket]);
+    served.signal(Signal::KILL);
+    served.end();
+    house.good(["forget", &third]);
+}
+
+/// A server of nbdkit; killed when it is dropped.
+struct Server {
+    child: Child,
+    uri: String,
+}
+
+impl Server {
+    fn start(house: &House, words: &[&str]) -> Server {
+        let socket = house.path("kit.sock");
+        let _ = std::fs::remove_file(&socket);
+        let mut command = Command::new("nbdkit");
+        command
+            .args(["--foreground", "--exit-with-parent", "--unix"])
+            .arg(&socket)
+            .args(words);
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "nbdkit {words:?} ended");
+            std::thread::yield_now();
+        }
+        Server {
+            child,
+            uri: format!("nbd+unix:///?socket={}", socket.display()),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_restore_fills_servers_of_every_kind_and_a_backup_reads_them() {
+    if !have_nbdkit() {
+        return;
+    }
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 12 * MIB, 305);
+    house.backup("web", &house.path("disk.raw"));
+    for words in [
+        &["memory", "12M"][..],
+        &["--no-sr", "memory", "12M"],
+        &["--filter=nozero", "memory", "12M", "zeromode=notrim"],
+        &["--filter=nozero", "memory", "12M"],
+        &["--filter=delay", "memory", "12M", "delay-write=1ms"],
+        &[
+            "--filter=blocksize-policy",
+            "memory",
+            "12M",
+            "blocksize-minimum=16k",
+            "blocksize-preferred=64k",
+            "blocksize-maximum=256k",
+            "blocksize-error-policy=error",
+        ],
+    ] {
+        let server = Server::start(&house, words);
+        house.good(["restore", "latest", "--vm", "web", "--target", &server.uri]);
+        let out = house.word("out.raw");
+        let _ = std::fs::remove_file(&out);
+        tool("nbdcopy", &[&server.uri, &out]);
+        assert_restored(Path::new(&out), &disk.bytes);
+        let read = house.summary(["backup", "--vm", "copy", "--disk", &format!("sda={}", server.uri)]);
+        let again = house.restore(&id(&read), "again.raw");
+        assert_restored(&again, &disk.bytes);
+        std::fs::remove_file(again).unwrap();
+    }
+}
+
+#[test]
+fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
+    if !have_nbdkit() {
+        return;
+    }
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), 12 * MIB, 306);
+    house.backup("web", &house.path("disk.raw"));
+    let restore = |server: &Server, more: &[&str]| {
+        let words = ["restore", "latest", "--target", &server.uri];
+        house.run(words.iter().chain(more))
+    };
+    for (words, code, part) in [
+        (&["-r", "memory", "12M"][..], 1, "read-only"),
+        (&["memory", "11M"], 1, "use a larger export"),
+        (
+            &[
+                "--filter=error",
+                "memory",
+                "12M",
+                "error-pwrite=EIO",
+                "error-pwrite-rate=100%",
+            ],
+            1,
+            "failed write",
+        ),
+        (&["data", "1 2 3", "size=12M"], 21, "--force"),
+    ] {
+        let server = Server::start(&house, words);
+        let run = restore(&server, &[]);
+        assert_eq!(run.code, Some(code), "{words:?}: {run:?}");
+        assert!(run.sentence().contains(part), "{words:?}: {run:?}");
+        if code == 21 {
+            assert_eq!(restore(&server, &["--force"]).code, Some(0));
+        }
+    }
+    // It dies under way.
+    let mut server = Server::start(&house, &["--filter=delay", "memory", "12M", "delay-write=100ms"]);
+    let restore = Running::start(&house, ["restore", "latest", "--target", &server.uri]);
+    let first = house.word("first.raw");
+    while tool("nbdcopy", &[&server.uri, &first]).is_empty()
+        && std::fs::read(&first).unwrap().iter().all(|b| *b == 0)
+    {}
+    server.child.kill().unwrap();
+    let run = restore.end();
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(
+        run.stderr.contains("a part of the disk is written there"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn snapshots_are_files_of_a_mount() {
+    if !have_fuse() {
+        return;
+    }
+    let house = House::plain();
+    // A disk with a file system, which is whole in the middle of its life.
+    let image = house.path("disk.raw");
+    File::create(&image).unwrap().set_len(16 * MIB).unwrap();
+    std::fs::create_dir(house.path("files")).unwrap();
+    std::fs::write(house.path("files/hello"), Random::new(307).bytes(1 << 20)).unwrap();
+    let (files, word) = (house.word("files"), house.word("disk.raw"));
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", "-d", &files, &word]);
+    let first = id(&house.backup("web", &image));
+    std::fs::create_dir(house.path("m")).unwrap();
+    let directory = house.word("m");
+    let (mounted, _) = door(&house, &["mount", &directory]);
+    let of = |id: &str| {
+        let snapshots = std::fs::read_dir(house.path("m/web")).unwrap().flatten();
+        let mut named = snapshots.filter(|one| one.file_name().to_str().unwrap().ends_with(&id[..8]));
+        named.next().map(|one| one.path().join("sda.raw"))
+    };
+    let file = of(&first).unwrap();
+    let meta = file.metadata().unwrap();
+    assert_eq!((meta.len(), meta.mode() & 0o777), (16 * MIB, 0o400));
+    assert_eq!(meta.uid(), rustix::process::geteuid().as_raw());
+    assert!(std::fs::read(&file).unwrap() == std::fs::read(&image).unwrap());
+    assert!(File::options().write(true).open(&file).is_err());
+    let file = file.to_str().unwrap();
+    tool("e2fsck", &["-fn", file]);
+    assert!(
+        tool("debugfs", &["-R", "cat /hello", file]) == std::fs::read(house.path("files/hello")).unwrap()
+    );
+
+    let run = house.run(["forget", &first]);
+    assert_eq!(run.code, Some(21), "{run:?}");
+    assert!(run.sentence().contains("copal mount"), "{run:?}");
+    let second = id(&house.backup("web", &image));
+    while of(&second).is_none() {
+        std::thread::yield_now();
+    }
+    tool("umount", &[&directory]);
+    let run = mounted.end();
+    assert_eq!(run.code, Some(0), "{run:?}");
+
+    // Ctrl-C unmounts, too.
+    let (mounted, _) = door(&house, &["mount", &directory, "--vm", "web"]);
+    assert!(of(&second).is_some());
+    end(mounted);
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    let refused = house.run(["mount", &house.word("files")]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.sentence().contains("is not empty"), "{refused:?}");
+}
+
+#[test]
+fn a_damaged_range_of_a_mounted_file_leaves_the_rest() {
+    if !have_fuse() {
+        return;
+    }
+    let (house, disk) = damaged();
+    std::fs::create_dir(house.path("m")).unwrap();
+    let (mounted, _) = door(&house, &["mount", &house.word("m")]);
+    let snapshot = std::fs::read_dir(house.path("m/web"))
+        .unwrap()
+        .flatten()
+        .next()
+        .unwrap();
+    let file = File::open(snapshot.path().join("sda.raw")).unwrap();
+    let (mut lost, mut page) = (0, vec![0; 4096]);
+    for at in (0..disk.bytes.len()).step_by(4096) {
+        match file.read_exact_at(&mut page, at as u64) {
+            Ok(()) => assert!(page == disk.bytes[at..at + 4096], "wrong bytes at {at}"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(5), "{error}");
+                lost += 4096;
+            }
+        }
+    }
+    assert!((4096..=2 << 20).contains(&lost), "{lost}");
+    drop(file);
+    end(mounted);
+}
+
+#[test]
+fn nbdfuse_shows_what_nbd_serves() {
+    if !have_qemu() || !have_fuse() {
+        return;
+    }
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 308);
+    house.backup("web", &house.path("disk.raw"));
+    let (served, uri) = door(&house, &["nbd", "latest", "--socket", &house.word("s.sock")]);
+    let file = house.path("shown");
+    File::create(&file).unwrap();
+    let mut nbdfuse = Command::new("nbdfuse")
+        .arg("-r")
+        .arg(&file)
+        .arg(&uri)
+        .spawn()
+        .unwrap();
+    while file.metadata().unwrap().len() == 0 {
+        assert!(nbdfuse.try_wait().unwrap().is_none(), "nbdfuse ended");
+        std::thread::yield_now();
+    }
+    assert!(std::fs::read(&file).unwrap() == disk.bytes);
+    tool("umount", &[file.to_str().unwrap()]);
+    nbdfuse.wait().unwrap();
+    end(served);
+}

@@ -1,0 +1,105 @@
+//! Pins: files that say what a door on some host shows.
+//!
+//! Files `p.<shown>.<holder>.<number>`; all they say is in the name. The store's stamp says how old one is: a pin asks not to
+//! forget, and keeps nothing safe that a clock could lose.
+//!
+//! Format: docs/formats/backup-catalog.md v3
+//! Not here: who sets them and who looks (`serve::pins`).
+
+use super::log::{Catalog, PAGE};
+use crate::error::Result;
+use crate::open_session::HolderId;
+use crate::request::SnapshotId;
+use bytes::Bytes;
+use copal_volume::{FileId, PutOptions, ReadOptions};
+use uuid::Uuid;
+
+const PREFIX: &str = "p.";
+/// What a pin holds, for people who meet one.
+const BODY: &[u8] = b"copal door 1\n";
+
+/// What a door shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// One snapshot.
+    Snapshot(SnapshotId),
+    /// All of a VM.
+    Vm(Uuid),
+    /// All there are.
+    All,
+}
+
+impl Shown {
+    fn name(self) -> String {
+        match self {
+            Shown::Snapshot(id) => format!("s{id}"),
+            Shown::Vm(vm) => format!("v{}", vm.simple()),
+            Shown::All => "all".to_owned(),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Shown> {
+        let number = |digits| Some(u128::from_str_radix(digits, 16).ok()?.to_be_bytes());
+        match name.split_at_checked(1)? {
+            _ if name == "all" => Some(Shown::All),
+            ("s", digits) => Some(Shown::Snapshot(SnapshotId(number(digits)?))),
+            ("v", digits) => Some(Shown::Vm(Uuid::from_bytes(number(digits)?))),
+            _ => None,
+        }
+    }
+}
+
+/// A pin as it lies in the catalog.
+pub(crate) struct StoredPin {
+    pub(crate) shown: Shown,
+    pub(crate) created_ms: u64,
+    pub(crate) file: (Bytes, FileId),
+}
+
+impl Catalog {
+    /// All pins there are.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn pins(&self) -> Result<Vec<StoredPin>> {
+        let mut found = Vec::new();
+        let mut after: Option<Bytes> = None;
+        loop {
+            let prefix = PREFIX.as_bytes();
+            let page = self
+                .store
+                .list(self.vid, prefix, after.as_deref(), PAGE, &ReadOptions::STRICT)?;
+            let Some((last, _)) = page.last() else {
+                return Ok(found);
+            };
+            after = Some(last.clone());
+            // A file whose name is no pin's is none.
+            found.extend(page.into_iter().filter_map(|(name, info)| {
+                let text = std::str::from_utf8(&name).ok()?;
+                let shown = Shown::parse(text.strip_prefix(PREFIX)?.split('.').next()?)?;
+                Some(StoredPin {
+                    shown,
+                    created_ms: info.created_ms,
+                    file: (name, info.fid),
+                })
+            }));
+        }
+    }
+
+    /// Sets a pin; durable on return.
+    /// # Errors
+    /// `Denied`: this client may not create. Those of the store.
+    pub(crate) fn set_pin(&self, shown: Shown, holder: HolderId, number: u64) -> Result<(Bytes, FileId)> {
+        let place = Bytes::from(format!("{PREFIX}{}.{holder}.{number:016x}", shown.name()));
+        let put = self
+            .store
+            .put(self.vid, &place, Bytes::from_static(BODY), &PutOptions::default());
+        Ok((place, put?.fid))
+    }
+
+    /// Takes pins away. Who may not delete leaves it to who may.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn drop_pins(&self, pins: &[(Bytes, FileId)]) -> Result<()> {
+        self.tidy(pins)
+    }
+}

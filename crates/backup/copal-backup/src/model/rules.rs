@@ -1,0 +1,115 @@
+//! By all rules nothing is lost, whatever comes between.
+
+use super::controls::backup;
+use super::search::{limit, search};
+use super::setup::{Left, Setup};
+
+fn holds(name: &str, setup: &Setup) {
+    let found = search(name, setup, limit());
+    if let Some(trace) = found.violation {
+        panic!("{name}:\n{trace}");
+    }
+    assert!(found.was_published, "{name}: the search sees no second snapshot");
+}
+
+#[test]
+fn backups_beside_deletions_and_walks() {
+    let left = Left {
+        backups: 3,
+        forgets: 2,
+        deletions: 1,
+        walks: 1,
+        fences: 1,
+        crashes: 1,
+        lost: 1,
+        vectors: 1,
+        ..Left::default()
+    };
+    holds("backups beside deletions and walks", &Setup::new(left));
+}
+
+#[test]
+fn prunes_beside_prunes() {
+    let left = Left {
+        backups: 3,
+        forgets: 1,
+        deletions: 1,
+        walks: 2,
+        repairs: 1,
+        crashes: 2,
+        ..Left::default()
+    };
+    holds("prunes beside prunes", &Setup::new(left));
+}
+
+#[test]
+fn repairs_behind_writers_that_died() {
+    let left = Left {
+        backups: 3,
+        forgets: 1,
+        repairs: 2,
+        fences: 2,
+        crashes: 1,
+        lost: 1,
+        ..Left::default()
+    };
+    holds("repairs behind writers that died", &Setup::new(left));
+}
+
+#[test]
+fn popular_chunks_of_two_machines() {
+    let left = Left {
+        backups: 3,
+        popular: 2,
+        spoilt: 1,
+        sweeps: 1,
+        fences: 1,
+        crashes: 1,
+        lost: 1,
+        ..Left::default()
+    };
+    let setup = Setup {
+        vms: 2,
+        before: backup(0, true),
+        ..Setup::new(left)
+    };
+    holds("popular chunks of two machines", &setup);
+}
+
+#[test]
+fn cleanups_beside_all_else() {
+    let left = Left {
+        backups: 3,
+        forgets: 1,
+        deletions: 1,
+        walks: 1,
+        cleanups: 2,
+        sweeps: 1,
+        popular: 1,
+        crashes: 1,
+        lost: 1,
+        ..Left::default()
+    };
+    holds("clean-ups beside all else", &Setup::new(left));
+}
+
+#[test]
+fn a_machine_that_is_removed() {
+    let left = Left {
+        backups: 3,
+        forgets: 1,
+        deletions: 1,
+        retirements: 1,
+        sweeps: 1,
+        popular: 1,
+        fences: 1,
+        crashes: 1,
+        ..Left::default()
+    };
+    let setup = Setup {
+        vms: 2,
+        before: backup(0, true),
+        ..Setup::new(left)
+    };
+    holds("a machine that is removed", &setup);
+}

@@ -1,0 +1,51 @@
+//! A search, and what it says.
+
+use super::invariants::check;
+use super::moves::{PUBLISHED, SAFE};
+use super::setup::Setup;
+use stateright::{Checker, HasDiscoveries, Model};
+use std::time::Instant;
+
+/// What a search has found.
+pub(super) struct Found {
+    /// The shortest way to what is wrong, and what that is.
+    pub(super) violation: Option<String>,
+    /// There were two snapshots.
+    pub(super) was_published: bool,
+}
+
+/// How many states a search looks at: few among other tests, many when `COPAL_MODEL_STATES` says so.
+pub(super) fn limit() -> usize {
+    let asked = std::env::var("COPAL_MODEL_STATES").ok();
+    asked.and_then(|states| states.parse().ok()).unwrap_or(1_000_000)
+}
+
+/// Looks at up to about `limit` states, the nearest first, and prints how many there were.
+pub(super) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
+    let started = Instant::now();
+    let checker = setup.clone().checker().threads(2).target_state_count(limit);
+    let checker = checker.finish_when(HasDiscoveries::AnyFailures);
+    let checker = checker.spawn_bfs().join();
+    let path = checker.discovery(SAFE);
+    let end = match (&path, checker.state_count() < limit) {
+        (Some(_), _) => "up to a violation",
+        (None, true) => "which are all",
+        (None, false) => "and there are more",
+    };
+    println!(
+        "{name}: {} states, {} of them different, {} steps deep, {end}, {:.1} s",
+        checker.state_count(),
+        checker.unique_state_count(),
+        checker.max_depth(),
+        started.elapsed().as_secs_f64(),
+    );
+    Found {
+        violation: path.map(|path| {
+            let told = check(path.last_state()).expect_err("it ends where it is wrong");
+            let moves = path.into_actions();
+            let moves: Vec<String> = moves.iter().map(|step| format!("{step:?}")).collect();
+            format!("{}\n{told}", moves.join("\n"))
+        }),
+        was_published: checker.discovery(PUBLISHED).is_some(),
+    }
+}

@@ -1,0 +1,202 @@
+//! Disks of snapshots that are served: the bytes of a restore at any place, through a cache that stays small.
+
+use crate::world::*;
+use copal_backup::serve::{self, AlwaysOpen, Lender, ServeCache, ServedDisk, Shown};
+use copal_backup::*;
+use copal_volume::MemoryStore;
+use std::sync::Arc;
+
+const MIB: usize = 1 << 20;
+
+fn disk_of(repository: &Arc<Repository>, cache: &Arc<ServeCache>, snapshot: SnapshotId) -> Arc<ServedDisk> {
+    let lender: Arc<dyn Lender> = Arc::new(AlwaysOpen(Arc::clone(repository)));
+    let mut disks = serve::serve(&lender, cache, snapshot).unwrap();
+    assert_eq!(disks.len(), 1);
+    disks.remove(0)
+}
+
+/// A disk with text, noise and holes.
+fn mixed(size: usize, seed: u64) -> Disk {
+    let mut disk = Disk::new(size);
+    let mut random = Random::new(seed);
+    for at in (0..size).step_by(MIB / 2) {
+        let end = (at + MIB / 2).min(size);
+        match random.below(3) {
+            0 => {}
+            1 => random.text(&mut disk.bytes[at..end]),
+            _ => random.fill(&mut disk.bytes[at..end]),
+        }
+    }
+    disk
+}
+
+#[test]
+fn any_read_by_any_number_of_threads_gives_the_bytes_of_the_disk() {
+    let store = MemoryStore::new();
+    let disk = mixed(11 * MIB + 12_345, 1);
+    let snapshot = back_up(&init(&store), "web", &disk, false).snapshot;
+    let repository = Arc::new(open(&store));
+    // Room for a third of the disk: what is read drives out what was.
+    let cache = Arc::new(ServeCache::new(4 << 20));
+    let served = disk_of(&repository, &cache, snapshot);
+    assert_eq!(served.size_bytes(), disk.bytes.len() as u64);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (served, disk, cache) = (&served, &disk, &cache);
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                let mut at = 0;
+                for step in 0..200 {
+                    let longest = if random.below(20) == 0 { 3 * MIB } else { 70_000 };
+                    let len = 1 + random.index(longest);
+                    // Some go on where they were, some jump.
+                    if random.below(4) == 0 {
+                        at = random.index(disk.bytes.len());
+                    }
+                    let len = len.min(disk.bytes.len() - at);
+                    let mut buf = vec![0xee; len];
+                    served.read_at(at as u64, &mut buf).unwrap();
+                    assert!(buf == disk.bytes[at..at + len], "thread {thread}, step {step}");
+                    assert!(cache.kept_bytes() <= 4 << 20);
+                    at = (at + len) % disk.bytes.len();
+                }
+            });
+        }
+    });
+    let mut one = [0];
+    assert!(served.read_at(disk.bytes.len() as u64, &mut one).is_err());
+    assert!(served.read_at(u64::MAX, &mut one).is_err());
+}
+
+#[test]
+fn extents_tell_holes_and_cover_the_disk() {
+    let store = MemoryStore::new();
+    let disk = mixed(9 * MIB + 4096, 2);
+    let snapshot = back_up(&init(&store), "web", &disk, false).snapshot;
+    let repository = Arc::new(open(&store));
+    let served = disk_of(&repository, &Arc::new(ServeCache::new(8 << 20)), snapshot);
+    let (mut at, mut holes) = (0, 0);
+    while at < served.size_bytes() {
+        let run = served.extent_at(at).unwrap();
+        assert!(run.length > 0 && at + run.length <= served.size_bytes());
+        let bytes = &disk.bytes[at as usize..(at + run.length) as usize];
+        if run.is_so {
+            assert!(bytes.iter().all(|byte| *byte == 0), "a hole with data at {at}");
+            holes += run.length;
+        }
+        at += run.length;
+    }
+    let zeroes = disk
+        .bytes
+        .chunks(BLOCK)
+        .filter(|b| b.iter().all(|x| *x == 0))
+        .count();
+    assert_eq!(holes, (zeroes * BLOCK) as u64);
+}
+
+#[test]
+fn differences_cover_what_differs_and_little_else() {
+    let store = MemoryStore::new();
+    let repository = init(&store);
+    let mut disk = mixed(12 * MIB, 3);
+    let first = back_up(&repository, "web", &disk, false).snapshot;
+    let before = disk.bytes.clone();
+    let mut random = Random::new(4);
+    for _ in 0..6 {
+        let mut fresh = vec![0; 5000];
+        random.fill(&mut fresh);
+        disk.write(random.index(disk.bytes.len() - 5000), &fresh);
+    }
+    let second = back_up(&repository, "web", &disk, false).snapshot;
+    let repository = Arc::new(repository);
+    let cache = Arc::new(ServeCache::new(8 << 20));
+    let (old, new) = (
+        disk_of(&repository, &cache, first),
+        disk_of(&repository, &cache, second),
+    );
+    let (mut at, mut told) = (0, 0);
+    while at < new.size_bytes() {
+        let run = new.difference_at(&old, at).unwrap();
+        let range = at as usize..(at + run.length) as usize;
+        match run.is_so {
+            true => told += run.length,
+            false => assert!(before[range.clone()] == disk.bytes[range], "unnoticed at {at}"),
+        }
+        at += run.length;
+    }
+    assert!(told > 0 && told < 3 * MIB as u64, "{told}");
+    // Of itself it differs nowhere.
+    assert!(!new.difference_at(&new, 0).unwrap().is_so);
+}
+
+#[test]
+fn a_damaged_chunk_costs_its_own_range_and_is_told_once() {
+    let store = MemoryStore::new();
+    let mut disk = Disk::new(4 * MIB);
+    Random::new(5).fill(&mut disk.bytes);
+    let snapshot = back_up(&init(&store), "web", &disk, false).snapshot;
+    // One byte in the middle of a pack of chunks.
+    let damaged = MemoryStore::new();
+    let mut hurt = false;
+    copy_into(&store, &damaged, |volume, _, body| {
+        if !hurt && volume.starts_with("pds-") {
+            let middle = body.len() / 2;
+            body[middle] ^= 1;
+            hurt = true;
+        }
+        true
+    });
+    assert!(hurt);
+    let repository = Arc::new(open(&damaged));
+    let served = disk_of(&repository, &Arc::new(ServeCache::new(8 << 20)), snapshot);
+    for _ in 0..2 {
+        let mut lost = 0;
+        for at in (0..disk.bytes.len()).step_by(BLOCK) {
+            let mut buf = [0; BLOCK];
+            match served.read_at(at as u64, &mut buf) {
+                Ok(()) => assert!(buf == disk.bytes[at..at + BLOCK]),
+                Err(error) => {
+                    assert!(error.is_corruption(), "{error}");
+                    lost += BLOCK;
+                }
+            }
+        }
+        assert!((1..=72 << 10).contains(&lost), "{lost}");
+    }
+    assert!(repository.is_published(snapshot).unwrap());
+    repository.forget(&[snapshot]).unwrap();
+    assert!(!repository.is_published(snapshot).unwrap());
+}
+
+#[test]
+fn a_pin_is_seen_by_every_handle_until_it_ends() {
+    let store = MemoryStore::new();
+    let disk = mixed(2 * MIB, 6);
+    let door = init(&store);
+    let first = back_up(&door, "web", &disk, false).snapshot;
+    back_up(&door, "db", &disk, false);
+    let vm = |name: &str| {
+        let vms = door.vms().unwrap();
+        vms.iter().find(|vm| vm.name == name).unwrap().uuid
+    };
+    let other = open(&store);
+    assert_eq!(other.pinned().unwrap(), []);
+    let shown = [Shown::Snapshot(first), Shown::Vm(vm("db")), Shown::All];
+    let mut pins: Vec<_> = shown.iter().map(|shown| door.pin(*shown).unwrap()).collect();
+    let mut seen = other.pinned().unwrap();
+    assert_eq!(seen.len(), 3);
+    seen.retain(|seen| !shown.contains(seen));
+    assert_eq!(seen, []);
+    for pin in &mut pins {
+        pin.keep(&door).unwrap();
+    }
+    for pin in pins {
+        pin.end(&door).unwrap();
+    }
+    assert_eq!(other.pinned().unwrap(), []);
+    // Nothing else of the catalog minds them.
+    door.pin(Shown::All).unwrap();
+    assert!(check(&open(&store)).is_clean());
+    let snapshots = other.snapshots(Some("web")).unwrap();
+    assert!(Shown::Vm(vm("web")).has(&snapshots[0]) && !Shown::Vm(vm("db")).has(&snapshots[0]));
+}

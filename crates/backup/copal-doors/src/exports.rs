@@ -1,0 +1,243 @@
+//! Disks of one snapshot as NBD exports, by the names they have in the VM.
+//!
+//! Beside `base:allocation` an export has a context `copal:diff:SNAPSHOT` for every other snapshot of the VM: flag 1 where the
+//! bytes may differ from that one. It is named by the whole id or a beginning of it, and asked of the snapshot, not of what an
+//! overlay has above it.
+
+use crate::{Closing, Overlay};
+use copal_backup::{
+    Error, SnapshotId,
+    serve::{Lender, ServeCache, ServedDisk, serve},
+};
+use copal_nbd::{
+    BASE_ALLOCATION, STATE_DIRTY, STATE_HOLE, STATE_ZERO,
+    server::{Disk, DiskError, Exports, Run},
+};
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
+
+/// What the names of contexts begin with that tell differences from another snapshot.
+pub const DIFFERENCES: &str = "copal:diff:";
+/// Fewer digits name no snapshot.
+const MIN_DIGITS: usize = 4;
+
+/// The disks of a snapshot.
+pub struct SnapshotExports {
+    disks: Vec<Arc<SnapshotDisk>>,
+}
+
+impl SnapshotExports {
+    /// Disks for a server; `others` are the other snapshots of the VM. A disk in `overlays` takes writes.
+    pub fn new(
+        disks: Vec<Arc<ServedDisk>>,
+        mut overlays: HashMap<String, Overlay>,
+        others: &Others,
+        closing: &Closing,
+    ) -> SnapshotExports {
+        let disk = |disk: Arc<ServedDisk>| SnapshotDisk {
+            overlay: overlays.remove(disk.name()),
+            disk,
+            others: others.clone(),
+            closing: closing.clone(),
+        };
+        SnapshotExports {
+            disks: disks.into_iter().map(disk).map(Arc::new).collect(),
+        }
+    }
+
+    /// Makes durable what clients wrote.
+    /// # Errors
+    /// What was written may be lost.
+    pub fn flush(&self) -> Result<(), DiskError> {
+        self.disks.iter().try_for_each(|disk| disk.flush())
+    }
+}
+
+impl Exports for SnapshotExports {
+    fn names(&self) -> Vec<String> {
+        self.disks
+            .iter()
+            .map(|disk| disk.disk.name().to_owned())
+            .collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<dyn Disk>> {
+        let found = match (name, &self.disks[..]) {
+            ("", [only]) => only,
+            (name, disks) => disks.iter().find(|disk| disk.disk.name() == name)?,
+        };
+        Some(Arc::clone(found) as Arc<dyn Disk>)
+    }
+}
+
+/// The other snapshots of a VM, and their disks once they were asked for.
+#[derive(Clone)]
+pub struct Others {
+    lender: Arc<dyn Lender>,
+    cache: Arc<ServeCache>,
+    ids: Arc<[SnapshotId]>,
+    open: Arc<Mutex<HashMap<SnapshotId, Vec<Arc<ServedDisk>>>>>,
+}
+
+impl Others {
+    /// Snapshots to compare with.
+    pub fn new(lender: &Arc<dyn Lender>, cache: &Arc<ServeCache>, ids: Vec<SnapshotId>) -> Others {
+        Others {
+            lender: Arc::clone(lender),
+            cache: Arc::clone(cache),
+            ids: ids.into(),
+            open: Arc::default(),
+        }
+    }
+
+    /// The one whose id begins so, if there is just one.
+    fn named(&self, digits: &str) -> Option<SnapshotId> {
+        let is_meant = |id: &&SnapshotId| id.to_string().starts_with(digits);
+        let mut found = self.ids.iter().filter(is_meant);
+        match (digits.len() >= MIN_DIGITS, found.next(), found.next()) {
+            (true, Some(id), None) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Its disk of that name; `None`: it has none.
+    fn disk(&self, snapshot: SnapshotId, name: &str) -> Result<Option<Arc<ServedDisk>>, Error> {
+        let mut open = self.open.lock();
+        let disks = match open.get(&snapshot) {
+            Some(disks) => disks,
+            None => {
+                let disks = serve(&self.lender, &self.cache, snapshot)?;
+                open.entry(snapshot).or_insert(disks)
+            }
+        };
+        Ok(disks.iter().find(|disk| disk.name() == name).cloned())
+    }
+}
+
+/// One disk, maybe under an overlay.
+struct SnapshotDisk {
+    disk: Arc<ServedDisk>,
+    overlay: Option<Overlay>,
+    others: Others,
+    closing: Closing,
+}
+
+impl SnapshotDisk {
+    fn may_go_on(&self) -> Result<(), DiskError> {
+        match self.closing.is_closed() {
+            true => Err(DiskError::Damaged),
+            false => Ok(()),
+        }
+    }
+
+    fn overlay(&self) -> Result<&Overlay, DiskError> {
+        self.may_go_on()?;
+        self.overlay.as_ref().ok_or(DiskError::ReadOnly)
+    }
+
+    fn below(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        self.disk.read_at(offset, buf).map_err(told)
+    }
+
+    fn allocation(&self, offset: u64, len: u64) -> Result<Run, DiskError> {
+        let mut most = len;
+        if let Some(overlay) = &self.overlay {
+            let (written, length) = overlay.run_at(offset, len);
+            if written {
+                return Ok(Run {
+                    len: length,
+                    flags: 0,
+                });
+            }
+            most = length;
+        }
+        let run = self.disk.extent_at(offset).map_err(told)?;
+        Ok(Run {
+            len: run.length.min(most),
+            flags: if run.is_so { STATE_HOLE | STATE_ZERO } else { 0 },
+        })
+    }
+
+    fn differences(&self, digits: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
+        let other = match self.others.named(digits) {
+            Some(snapshot) => self.others.disk(snapshot, self.disk.name()).map_err(told)?,
+            None => None,
+        };
+        let Some(other) = other else {
+            // What is not there differs everywhere.
+            return Ok(Run {
+                len,
+                flags: STATE_DIRTY,
+            });
+        };
+        let run = self.disk.difference_at(&other, offset).map_err(told)?;
+        Ok(Run {
+            len: run.length.min(len),
+            flags: if run.is_so { STATE_DIRTY } else { 0 },
+        })
+    }
+}
+
+/// Damage was logged where it was met; the rest is told here.
+fn told(error: Error) -> DiskError {
+    if !error.is_corruption() {
+        tracing::warn!(%error, "a request of a client failed");
+    }
+    DiskError::Damaged
+}
+
+impl Disk for SnapshotDisk {
+    fn size_bytes(&self) -> u64 {
+        self.disk.size_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.overlay.is_some()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        self.may_go_on()?;
+        match &self.overlay {
+            None => self.below(offset, buf),
+            Some(overlay) => overlay.read_at(offset, buf, |offset, buf| self.below(offset, buf)),
+        }
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        self.overlay()?
+            .write_at(offset, data, |offset, buf| self.below(offset, buf))
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        self.overlay()?
+            .zero(offset, len, |offset, buf| self.below(offset, buf))
+    }
+
+    fn flush(&self) -> Result<(), DiskError> {
+        match &self.overlay {
+            None => Ok(()),
+            Some(overlay) => overlay.flush(),
+        }
+    }
+
+    fn contexts(&self) -> Vec<String> {
+        let ids = self.others.ids.iter();
+        ids.map(|id| format!("{DIFFERENCES}{id}")).collect()
+    }
+
+    fn has_context(&self, name: &str) -> bool {
+        name.strip_prefix(DIFFERENCES)
+            .is_some_and(|digits| self.others.named(digits).is_some())
+    }
+
+    fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
+        self.may_go_on()?;
+        match context.strip_prefix(DIFFERENCES) {
+            Some(digits) => self.differences(digits, offset, len),
+            None => {
+                debug_assert_eq!(context, BASE_ALLOCATION);
+                self.allocation(offset, len)
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The file system as the kernel asks for it: look up, list, read.
+//!
+//! Everything is for reading and its owner's alone. A file never changes, so the kernel may keep what it has read; which
+//! snapshots there are is asked for anew after a moment.
+
+use super::{
+    names::{DiskFile, SnapshotDirectory, VmDirectory, directories},
+    shown::Shown,
+};
+use crate::Closing;
+use copal_backup::{
+    SnapshotId,
+    serve::{ServedDisk, serve},
+};
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
+    ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry, ReplyOpen, ReplyStatfs, Request,
+};
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// How long the kernel may keep names and attributes.
+const KEPT: Duration = Duration::from_secs(1);
+/// How long a list of snapshots is good for.
+const FRESH: Duration = Duration::from_secs(1);
+/// Snapshots whose disks stay open.
+const OPEN_SNAPSHOTS: usize = 64;
+/// Longest read that is answered at once, in bytes.
+const READ_BYTES: u32 = 4 << 20;
+
+/// What an inode stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Node {
+    Root,
+    Vm([u8; 16]),
+    Snapshot([u8; 16], SnapshotId),
+    /// By its place in the snapshot.
+    Disk([u8; 16], SnapshotId, usize),
+}
+
+/// Numbers of what the kernel has seen; they stay for as long as the mount does.
+struct Inodes {
+    nodes: Vec<Node>,
+    numbers: HashMap<Node, u64>,
+}
+
+impl Inodes {
+    fn new() -> Inodes {
+        let mut inodes = Inodes {
+            nodes: Vec::new(),
+            numbers: HashMap::new(),
+        };
+        inodes.number(Node::Root);
+        inodes
+    }
+
+    fn number(&mut self, node: Node) -> u64 {
+        let nodes = &mut self.nodes;
+        *self.numbers.entry(node).or_insert_with(|| {
+            nodes.push(node);
+            nodes.len() as u64
+        })
+    }
+
+    fn node(&self, number: u64) -> Option<Node> {
+        self.nodes
+            .get(usize::try_from(number).ok()?.checked_sub(1)?)
+            .copied()
+    }
+}
+
+/// The directories, and when they were listed.
+struct Listed {
+    vms: Arc<Vec<VmDirectory>>,
+    at: Option<Instant>,
+}
+
+/// All snapshots of a repository, or of a VM.
+pub(super) struct SnapshotTree {
+    shown: Shown,
+    closing: Closing,
+    owner: (u32, u32),
+    mounted_at: SystemTime,
+    inodes: Mutex<Inodes>,
+    listed: Mutex<Listed>,
+    open: Mutex<HashMap<SnapshotId, Vec<Arc<ServedDisk>>>>,
+}
+
+impl SnapshotTree {
+    pub(super) fn new(shown: Shown, closing: &Closing) -> SnapshotTree {
+        SnapshotTree {
+            shown,
+            closing: closing.clone(),
+            owner: (
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+            ),
+            mounted_at: SystemTime::now(),
+            inodes: Mutex::new(Inodes::new()),
+            listed: Mutex::new(Listed {
+                vms: Arc::default(),
+                at: None,
+            }),
+            open: Mutex::default(),
+        }
+    }
+
+    /// What there is; as it was before, where it cannot be asked for now.
+    fn vms(&self) -> Arc<Vec<VmDirectory>> {
+        let mut listed = self.listed.lock();
+        if listed.at.is_none_or(|at| at.elapsed() > FRESH) {
+            match (self.shown.list)() {
+                Ok(snapshots) => listed.vms = Arc::new(directories(&snapshots)),
+                Err(error) => tracing::debug!(%error, "the list of snapshots stays as it is"),
+            }
+            listed.at = Some(Instant::now());
+        }
+        Arc::clone(&listed.vms)
+    }
+
+    /// What a node has in it: name, node and kind of each.
+    fn entries(&self, node: Node) -> Option<Vec<(String, Node)>> {
+        let vms = self.vms();
+        match node {
+            Node::Root => Some(vms.iter().map(|vm| (vm.name.clone(), Node::Vm(vm.vm))).collect()),
+            Node::Vm(uuid) => {
+                let snapshots = find_vm(&vms, uuid)?.snapshots.iter();
+                Some(
+                    snapshots
+                        .map(|one| (one.name.clone(), Node::Snapshot(uuid, one.id)))
+                        .collect(),
+                )
+            }
+            Node::Snapshot(uuid, id) => {
+                let disks = find_snapshot(&vms, uuid, id)?.disks.iter().zip(0..);
+                Some(
+                    disks
+                        .map(|(disk, at)| (disk.name.clone(), Node::Disk(uuid, id, at)))
+                        .collect(),
+                )
+            }
+            Node::Disk(..) => None,
+        }
+    }
+
+    fn attributes(&self, number: u64, node: Node) -> Option<FileAttr> {
+        let vms = self.vms();
+        let created = |ms: u64| UNIX_EPOCH + Duration::from_millis(ms);
+        let (kind, size, time, links) = match node {
+            Node::Root => (FileType::Directory, 0, self.mounted_at, 2 + vms.len()),
+            Node::Vm(uuid) => {
+                let vm = find_vm(&vms, uuid)?;
+                let newest = vm.snapshots.iter().map(|one| one.created_ms).max();
+                let time = created(newest.unwrap_or(0));
+                (FileType::Directory, 0, time, 2 + vm.snapshots.len())
+            }
+            Node::Snapshot(uuid, id) => {
+                let snapshot = find_snapshot(&vms, uuid, id)?;
+                (FileType::Directory, 0, created(snapshot.created_ms), 2)
+            }
+            Node::Disk(uuid, id, at) => {
+                let snapshot = find_snapshot(&vms, uuid, id)?;
+                let disk: &DiskFile = snapshot.disks.get(at)?;
+                (
+                    FileType::RegularFile,
+                    disk.size_bytes,
+                    created(snapshot.created_ms),
+                    1,
+                )
+            }
+        };
+        Some(FileAttr {
+            ino: INodeNo(number),
+            size,
+            blocks: size.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind,
+            perm: if kind == FileType::Directory { 0o500 } else { 0o400 },
+            nlink: links as u32,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            flags: 0,
+            blksize: 64 << 10,
+        })
+    }
+
+    fn disk(&self, id: SnapshotId, at: usize) -> Result<Arc<ServedDisk>, Errno> {
+        let mut open = self.open.lock();
+        if !open.contains_key(&id) {
+            let disks = serve(&self.shown.lender, &self.shown.cache, id).map_err(|error| {
+                tracing::warn!(snapshot = id.short(), %error, "a snapshot cannot be opened");
+                Errno::EIO
+            })?;
+            if open.len() >= OPEN_SNAPSHOTS {
+                // Whoever reads of one has it still, or opens it again.
+                open.clear();
+            }
+            open.insert(id, disks);
+        }
+        let disks = open.get(&id).ok_or(Errno::EIO)?;
+        disks.get(at).cloned().ok_or(Errno::EIO)
+    }
+
+    fn node(&self, inode: INodeNo) -> Result<Node, Errno> {
+        let node = self.inodes.lock().node(inode.0);
+        node.ok_or(Errno::ENOENT)
+    }
+
+    fn read(&self, inode: INodeNo, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        let Node::Disk(_, id, at) = self.node(inode)? else {
+            return Err(Errno::EISDIR);
+        };
+        if self.closing.is_closed() {
+            return Err(Errno::EIO);
+        }
+        let disk = self.disk(id, at)?;
+        let rest = disk.size_bytes().saturating_sub(offset);
+        let mut bytes = vec![0; rest.min(u64::from(size.min(READ_BYTES))) as usize];
+        // The kernel asks for each page alone where it was refused several.
+        disk.read_at(offset, &mut bytes).map_err(|error| {
+            if !error.is_corruption() {
+                tracing::warn!(snapshot = id.short(), %error, "a read failed");
+            }
+            Errno::EIO
+        })?;
+        Ok(bytes)
+    }
+}
+
+fn find_vm(vms: &[VmDirectory], uuid: [u8; 16]) -> Option<&VmDirectory> {
+    vms.iter().find(|vm| vm.vm == uuid)
+}
+
+fn find_snapshot(vms: &[VmDirectory], uuid: [u8; 16], id: SnapshotId) -> Option<&SnapshotDirectory> {
+    let snapshots = &find_vm(vms, uuid)?.snapshots;
+    snapshots.iter().find(|snapshot| snapshot.id == id)
+}
+
+impl Filesystem for SnapshotTree {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.node(parent).ok().and_then(|node| {
+            let entries = self.entries(node)?;
+            let (_, node) = entries.into_iter().find(|(known, _)| name == known.as_str())?;
+            let number = self.inodes.lock().number(node);
+            self.attributes(number, node)
+        });
+        match found {
+            Some(attributes) => reply.entry(&KEPT, &attributes, Generation(0)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let node = self.node(inode).ok();
+        match node.and_then(|node| self.attributes(inode.0, node)) {
+            Some(attributes) => reply.attr(&KEPT, &attributes),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let writes = flags.0 & 0o3 != 0;
+        match self.node(inode) {
+            _ if writes => reply.error(Errno::EROFS),
+            Ok(Node::Disk(_, id, at)) => match self.disk(id, at) {
+                Ok(_) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+                Err(error) => reply.error(error),
+            },
+            Ok(_) => reply.error(Errno::EISDIR),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match SnapshotTree::read(self, inode, offset, size) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let node = match self.node(inode) {
+            Ok(node) => node,
+            Err(error) => return reply.error(error),
+        };
+        let Some(entries) = self.entries(node) else {
+            return reply.error(Errno::ENOTDIR);
+        };
+        let dots = [".", ".."].map(|name| (name.to_owned(), node));
+        let all = dots.into_iter().chain(entries).zip(1..);
+        for ((name, node), next) in all.skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+            let number = self.inodes.lock().number(node);
+            let kind = match node {
+                Node::Disk(..) => FileType::RegularFile,
+                _ => FileType::Directory,
+            };
+            if reply.add(INodeNo(number), next, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        // Nothing is free: nothing can be written.
+        let block = 64 << 10;
+        reply.statfs(0, 0, 0, 0, 0, block, 255, block);
+    }
+}

@@ -1,0 +1,124 @@
+//! What is shown under which name: `VM/TIME-ID/DISK.raw`.
+//!
+//! Pure: from a list of snapshots to directories. A name that no file can have is changed until it can, and of two that are
+//! alike one gets the number of its VM.
+
+use copal_backup::{Snapshot, SnapshotId};
+use std::collections::{BTreeMap, HashSet};
+
+/// Longest name of a file, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+/// A VM and its snapshots.
+#[derive(Debug)]
+pub(super) struct VmDirectory {
+    pub(super) vm: [u8; 16],
+    pub(super) name: String,
+    pub(super) snapshots: Vec<SnapshotDirectory>,
+}
+
+/// A snapshot and its disks.
+#[derive(Debug)]
+pub(super) struct SnapshotDirectory {
+    pub(super) id: SnapshotId,
+    pub(super) name: String,
+    pub(super) created_ms: u64,
+    pub(super) disks: Vec<DiskFile>,
+}
+
+/// A disk, in the order of the snapshot.
+#[derive(Debug)]
+pub(super) struct DiskFile {
+    pub(super) name: String,
+    pub(super) size_bytes: u64,
+}
+
+/// The directories of these snapshots; one whose manifest is damaged has none.
+pub(super) fn directories(snapshots: &[Snapshot]) -> Vec<VmDirectory> {
+    let mut vms: BTreeMap<[u8; 16], VmDirectory> = BTreeMap::new();
+    for snapshot in snapshots.iter().filter(|snapshot| snapshot.damage.is_none()) {
+        let uuid = *snapshot.vm.uuid.as_bytes();
+        let directory = vms.entry(uuid).or_insert_with(|| VmDirectory {
+            vm: uuid,
+            name: file_name(&snapshot.vm.name, ""),
+            snapshots: Vec::new(),
+        });
+        directory.snapshots.push(SnapshotDirectory {
+            id: snapshot.id,
+            name: format!("{}-{}", time(snapshot.created_ms), snapshot.id.short()),
+            created_ms: snapshot.created_ms,
+            disks: disks(snapshot),
+        });
+    }
+    let mut vms: Vec<VmDirectory> = vms.into_values().collect();
+    let mut taken = HashSet::new();
+    for vm in &mut vms {
+        if !taken.insert(vm.name.clone()) {
+            let number: String = vm.vm[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+            vm.name = file_name(&vm.name, &format!("-{number}"));
+            taken.insert(vm.name.clone());
+        }
+    }
+    vms
+}
+
+fn disks(snapshot: &Snapshot) -> Vec<DiskFile> {
+    let mut taken = HashSet::new();
+    let disk = |(disk, at): (&copal_backup::SnapshotDisk, usize)| {
+        let mut name = file_name(&disk.name, ".raw");
+        if !taken.insert(name.clone()) {
+            name = file_name(&disk.name, &format!("-{at}.raw"));
+        }
+        DiskFile {
+            name,
+            size_bytes: disk.size_bytes,
+        }
+    };
+    snapshot.disks.iter().zip(0..).map(disk).collect()
+}
+
+/// A name that a file can have: what cannot stand in one becomes a line, and the end gives way to `suffix`.
+fn file_name(name: &str, suffix: &str) -> String {
+    let mut fit: String = name
+        .chars()
+        .map(|c| if c == '/' || c.is_control() { '_' } else { c })
+        .collect();
+    if suffix.is_empty() && matches!(&*fit, "" | "." | "..") {
+        fit.push('_');
+    }
+    while fit.len() + suffix.len() > MAX_NAME_BYTES {
+        fit.pop();
+    }
+    fit + suffix
+}
+
+/// In UTC and without a colon, which some programs take for the end of a host's name.
+fn time(created_ms: u64) -> String {
+    let stamp = i64::try_from(created_ms).ok();
+    let stamp = stamp.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    stamp.map_or_else(
+        || "unknown".to_owned(),
+        |stamp| stamp.strftime("%Y-%m-%dT%H-%M-%SZ").to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_becomes_one_that_a_file_can_have() {
+        for (name, suffix, want) in [
+            ("web", "", "web"),
+            ("a/b\0c\n", ".raw", "a_b_c_.raw"),
+            ("..", "", ".._"),
+            ("", ".raw", ".raw"),
+        ] {
+            assert_eq!(file_name(name, suffix), want);
+        }
+        let long = file_name(&"ä".repeat(200), ".raw");
+        assert!(long.len() <= MAX_NAME_BYTES && long.ends_with("ä.raw"), "{long}");
+        assert_eq!(time(1_793_645_112_345), "2026-11-02T18-45-12Z");
+        assert_eq!(time(u64::MAX), "unknown");
+    }
+}

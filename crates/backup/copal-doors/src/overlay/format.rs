@@ -1,0 +1,135 @@
+//! Head of an overlay's file, and where bitmap and blocks stand.
+//!
+//! Format: docs/formats/door-overlay.md v1
+//! Not here: what is written when (`overlay`).
+
+use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
+
+const FORMAT: Format = Format {
+    magic: *b"COPALOVL",
+    name: "overlay of a disk",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
+
+/// Unit in which a disk is covered.
+pub(super) const BLOCK_BYTES: u64 = 64 << 10;
+/// Bytes of the head, padded with zeroes; the bitmap stands behind it.
+pub(super) const HEAD_BYTES: u64 = 4096;
+/// The bitmap is written in pages of so many bytes.
+pub(super) const PAGE_BYTES: u64 = 4096;
+/// Largest disk: 64 TiB, as that of a snapshot. Its bitmap has 128 MiB.
+const MAX_DISK_BYTES: u64 = 64 << 40;
+/// Longest name of a disk.
+const MAX_NAME_BYTES: usize = 1024;
+
+/// What an overlay lies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) size_bytes: u64,
+    pub(super) snapshot: [u8; 16],
+    pub(super) disk: String,
+}
+
+impl Head {
+    /// The padded head.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; ENVELOPE_LEN];
+        bytes.put_u64(self.size_bytes);
+        bytes.put_bytes(&self.snapshot);
+        bytes.put_prefixed(self.disk.as_bytes());
+        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+        bytes.resize(HEAD_BYTES as usize, 0);
+        bytes
+    }
+
+    /// Reads a head.
+    /// # Errors
+    /// What is wrong with it, as text.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Head, String> {
+        let text = |error: EnvelopeError| error.to_string();
+        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(text)?;
+        let mut input = Reader::new(body);
+        let mut read = || {
+            let size_bytes = input.u64()?;
+            let mut snapshot = [0; 16];
+            snapshot.copy_from_slice(input.bytes(16)?);
+            let len = input.bounded(MAX_NAME_BYTES)?;
+            let disk = input.bytes(len)?.to_vec();
+            Ok::<_, copal_codec::DecodeError>((size_bytes, snapshot, disk))
+        };
+        let (size_bytes, snapshot, disk) = read().map_err(|error| error.to_string())?;
+        input.finish().map_err(|error| error.to_string())?;
+        if size_bytes > MAX_DISK_BYTES {
+            return Err(format!("no disk has {size_bytes} bytes"));
+        }
+        Ok(Head {
+            size_bytes,
+            snapshot,
+            disk: String::from_utf8(disk).map_err(|_| "the name of its disk is not UTF-8")?,
+        })
+    }
+
+    /// Blocks of the disk; the last one may be short.
+    pub(super) fn blocks(&self) -> u64 {
+        self.size_bytes.div_ceil(BLOCK_BYTES)
+    }
+
+    /// Bytes of the bitmap, in whole pages.
+    pub(super) fn bitmap_bytes(&self) -> u64 {
+        self.blocks().div_ceil(8).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Where block 0 stands.
+    pub(super) fn blocks_at(&self) -> u64 {
+        (HEAD_BYTES + self.bitmap_bytes()).next_multiple_of(BLOCK_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Head {
+        Head {
+            size_bytes: 3 << 30,
+            snapshot: *b"0123456789abcdef",
+            disk: "sda".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_page_is_what_is_written() {
+        let page = include_str!("../../../../../docs/formats/door-overlay.md");
+        let example_bytes = example().encode();
+        let hex: String = page
+            .lines()
+            .skip_while(|line| !line.starts_with("## Example"))
+            .filter_map(|line| line.strip_prefix("    "))
+            .flat_map(|line| line.split_whitespace())
+            .collect();
+        let written: String = example_bytes[..hex.len() / 2]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert!(hex.len() > 100, "the page has no example");
+        assert_eq!(hex, written);
+        assert!(example_bytes[hex.len() / 2..].iter().all(|byte| *byte == 0));
+        assert_eq!(Head::decode(&example_bytes), Ok(example()));
+        assert_eq!(example().bitmap_bytes(), 8192);
+        assert_eq!(example().blocks_at(), 65536);
+    }
+
+    #[test]
+    fn damaged_heads_are_refused() {
+        let good = example().encode();
+        for at in 0..60 {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(Head::decode(&bad).is_err(), "byte {at}");
+        }
+        assert!(Head::decode(&good[..40]).is_err());
+        assert!(Head::decode(&[]).is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! Where a server listens: a unix socket that is its owner's alone, or TCP.
+
+use crate::{Address, NbdError, stream::Stream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    io::ErrorKind,
+    net::TcpListener,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{
+            fs::{FileTypeExt, MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// A listening socket. The file of a unix socket goes when it is dropped.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix {
+        listener: UnixListener,
+        path: PathBuf,
+        /// Device and number of the file that is ours.
+        file: (u64, u64),
+    },
+}
+
+impl Listener {
+    /// Listens. A socket that is left of a process that has died is replaced.
+    pub(crate) fn bind(address: &Address) -> Result<Listener, NbdError> {
+        let failed = |source| NbdError::Listen {
+            address: address.to_string(),
+            source: Arc::new(source),
+        };
+        match address {
+            Address::Tcp(host, port) => {
+                let listener = TcpListener::bind((host.as_str(), *port)).map_err(failed)?;
+                listener.set_nonblocking(true).map_err(failed)?;
+                Ok(Listener::Tcp(listener))
+            }
+            Address::Unix(path) => {
+                remove_stale(path).map_err(failed)?;
+                bind_private(path).map_err(failed)
+            }
+        }
+    }
+
+    /// The address as a client needs it: a port that was left to the system is known now.
+    pub(crate) fn address(&self) -> Result<Address, NbdError> {
+        match self {
+            Listener::Tcp(listener) => {
+                let local = listener.local_addr()?;
+                Ok(Address::Tcp(local.ip().to_string(), local.port()))
+            }
+            Listener::Unix { path, .. } => Ok(Address::Unix(path.clone())),
+        }
+    }
+
+    /// The next connection; `None`: there was none for so long.
+    pub(crate) fn accept(&self, most: Duration) -> Result<Option<Stream>, NbdError> {
+        let fd: BorrowedFd<'_> = match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix { listener, .. } => listener.as_fd(),
+        };
+        let most = Timespec {
+            tv_sec: most.as_secs() as i64,
+            tv_nsec: i64::from(most.subsec_nanos()),
+        };
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        match poll(&mut fds, Some(&most)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            polled => polled.map_err(std::io::Error::from)?,
+        };
+        let accepted = match self {
+            Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(false)?;
+                Ok(Stream::Tcp(stream))
+            }),
+            Listener::Unix { listener, .. } => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(false)?;
+                Ok(Stream::Unix(stream))
+            }),
+        };
+        match accepted {
+            Ok(stream) => Ok(Some(stream)),
+            // The client has gone already, or this process has too many files open: others may come.
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix { path, file, .. } = self
+            && identity(path).is_ok_and(|there| there == *file)
+        {
+            // It may be gone already; nothing else can be done about it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    let meta = path.symlink_metadata()?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+/// Removes a socket on which nobody listens; anything else is left for the bind to refuse.
+fn remove_stale(path: &Path) -> std::io::Result<()> {
+    let is_socket = path
+        .symlink_metadata()
+        .is_ok_and(|meta| meta.file_type().is_socket());
+    if is_socket
+        && matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Binds under another name, which becomes the socket's when it is its owner's alone.
+fn bind_private(path: &Path) -> std::io::Result<Listener> {
+    if path.symlink_metadata().is_ok() {
+        return Err(std::io::Error::new(
+            ErrorKind::AddrInUse,
+            "something is there, and not a socket that nobody listens on",
+        ));
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let unnamed = path.with_file_name(name);
+    let listener = UnixListener::bind(&unnamed)?;
+    let private = std::fs::Permissions::from_mode(0o600);
+    let ready = std::fs::set_permissions(&unnamed, private)
+        .and_then(|()| listener.set_nonblocking(true))
+        .and_then(|()| identity(&unnamed))
+        // Fails where somebody else was faster.
+        .and_then(|file| std::fs::hard_link(&unnamed, path).map(|()| file));
+    // The second name of the same socket, or one that is not wanted.
+    let removed = std::fs::remove_file(&unnamed);
+    let file = ready?;
+    removed?;
+    Ok(Listener::Unix {
+        listener,
+        path: path.to_owned(),
+        file,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_private_replaces_a_stale_one_and_goes_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        // Left by a process that has died: the file stays, nobody listens.
+        drop(UnixListener::bind(&path).unwrap());
+        let address = Address::Unix(path.clone());
+        let listener = Listener::bind(&address).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(UnixStream::connect(&path).is_ok());
+        assert!(listener.accept(Duration::from_secs(60)).unwrap().is_some());
+        // One on which somebody listens is not replaced, and neither is a file.
+        assert!(matches!(Listener::bind(&address), Err(NbdError::Listen { .. })));
+        drop(listener);
+        assert!(!path.exists());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        std::fs::write(&path, b"mine").unwrap();
+        assert!(matches!(Listener::bind(&address), Err(NbdError::Listen { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+}
