@@ -45,8 +45,8 @@ enum Said<R> {
     InView,
     /// The volume is gone.
     Gone,
-    /// It cannot read what it has.
-    Damaged(VolumeError),
+    /// It cannot read what it has, or this client may not.
+    Failed(VolumeError),
     /// Nothing that counts.
     Nothing,
 }
@@ -61,7 +61,7 @@ enum Answers<R> {
     },
     /// The volume is gone.
     Gone,
-    /// Not all have answered; why, if it is damage and no whole one could say more.
+    /// Not all have answered; why, if no whole one could say more.
     NotAll(Option<VolumeError>),
 }
 
@@ -76,12 +76,14 @@ enum Agreed {
     Gone,
     /// Not all have answered in one view.
     Not,
+    /// This client may not read there.
+    Refused(VolumeError),
 }
 
 impl Cluster {
     /// The live file of a name, by the word of all members that are up.
     /// # Errors
-    /// `NotFound`, `VolumeGone`; `Deadline`: not all of them answered in one view until `end`.
+    /// `NotFound`, `VolumeGone`, `Denied`; `Deadline`: not all of them answered in one view until `end`.
     pub(crate) async fn stat_strictly(
         &self,
         vid: VolumeId,
@@ -106,7 +108,7 @@ impl Cluster {
                     for fid in fids {
                         let (is_buried, epoch) = self.is_buried_somewhere(vid, fid, end).await?;
                         if is_buried {
-                            self.bury(vid, name.clone(), fid, end).await?;
+                            is_not_there &= self.bury_for_others(vid, name, fid, end).await?;
                         } else if epoch != view.epoch {
                             // Whoever had the delete may be away in this view, and the file is there as before.
                             is_not_there = false;
@@ -117,8 +119,25 @@ impl Cluster {
                     }
                 }
                 Agreed::Not => {}
+                Agreed::Refused(error) => return Err(error),
             }
             self.pause(end).await?;
+        }
+    }
+
+    /// Brings a delete of somebody else to its end. `false`: this client may not, and waits until who deletes does it, or the
+    /// members among themselves.
+    async fn bury_for_others(
+        &self,
+        vid: VolumeId,
+        name: &Bytes,
+        fid: FileId,
+        end: Instant,
+    ) -> Result<bool, VolumeError> {
+        match self.bury(vid, name.clone(), fid, end).await {
+            Ok(()) => Ok(true),
+            Err(VolumeError::Denied { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -165,6 +184,7 @@ impl Cluster {
         let (replies, are_whole) = match self.ask_each(view, Method::Stat, &request, end).await {
             Answers::All { whole, are_whole } => (whole, are_whole),
             Answers::Gone => return Agreed::Gone,
+            Answers::NotAll(Some(error @ VolumeError::Denied { .. })) => return Agreed::Refused(error),
             Answers::NotAll(_) => return Agreed::Not,
         };
         let head = |reply: Option<messages::StatReply>| reply.and_then(|reply| reply.head);
@@ -188,14 +208,14 @@ impl Cluster {
         }
         let calls = view.up().map(|disk| self.ask_one(disk, method, request, end));
         let mut calls: FuturesUnordered<_> = calls.collect();
-        let (mut whole, mut are_whole, mut answered, mut damage) = (Vec::new(), true, 0, None);
+        let (mut whole, mut are_whole, mut answered, mut failure) = (Vec::new(), true, 0, None);
         while let Some(said) = calls.next().await {
             match said {
                 Said::Whole(reply) => whole.push(reply),
                 Said::InView => are_whole = false,
                 Said::Gone => return Answers::Gone,
-                Said::Damaged(error) => {
-                    damage = Some(error);
+                Said::Failed(error) => {
+                    failure = Some(error);
                     continue;
                 }
                 Said::Nothing => continue,
@@ -204,7 +224,7 @@ impl Cluster {
         }
         match answered < view.up().count() {
             // Where another whole member can read it, the damaged one is soon not whole any more.
-            true => Answers::NotAll(damage.filter(|_| whole.is_empty())),
+            true => Answers::NotAll(failure.filter(|_| whole.is_empty())),
             false => Answers::All { whole, are_whole },
         }
     }
@@ -227,7 +247,7 @@ impl Cluster {
                     Code::NotFound => Said::Whole(None),
                     Code::NotAuthoritative => Said::InView,
                     Code::VolumeGone => Said::Gone,
-                    Code::Corrupt => Said::Damaged(volume_error(CallError::Failed(failure))),
+                    Code::Corrupt | Code::Denied => Said::Failed(volume_error(CallError::Failed(failure))),
                     _ => Said::Nothing,
                 }
             }

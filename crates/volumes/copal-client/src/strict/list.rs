@@ -67,7 +67,7 @@ impl From<ListReply> for Page {
 impl Cluster {
     /// A part of a volume, by the word of all members that are up. May hold no file and go on all the same.
     /// # Errors
-    /// `VolumeGone`; `Corrupt`: no whole member can read it; `Deadline`: not all of them answered in one view until `end`.
+    /// `VolumeGone`; `Denied`; `Corrupt`: no whole member can read it; `Deadline`: not all of them answered in one view until `end`.
     pub(crate) async fn list_strictly(
         &self,
         wanted: &ListedBelow,
@@ -86,7 +86,7 @@ impl Cluster {
                     return self.judged(wanted.vid, merged, are_whole, end).await;
                 }
                 Answers::Gone => return Err(VolumeError::VolumeGone),
-                Answers::NotAll(Some(damage)) => return Err(damage),
+                Answers::NotAll(Some(error)) => return Err(error),
                 // Nobody is whole who could know, or not all have answered.
                 Answers::All { .. } | Answers::NotAll(None) => {}
             }

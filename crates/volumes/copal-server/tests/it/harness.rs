@@ -7,13 +7,13 @@ use copal_device::{Device, MemoryDevice};
 use copal_master::{Master, MasterOptions, Pool, SqliteStore};
 use copal_server::{
     Authority, CLIENT_NAME, DataOptions, DataServer, JoinToken, Joining, Joins, Listener, MasterServer, Room,
-    join,
+    SigningRequest, join,
 };
 use copal_volume::{
     Clock, SystemClock,
     group::{Incarnation, Term},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     sync::{
         Arc,
@@ -274,6 +274,21 @@ impl Cluster {
 
     pub(crate) fn client(&self) -> ClusterStore {
         ClusterStore::connect(&self.profile, PATIENCE).unwrap()
+    }
+
+    /// A client by name, with the rights that it is granted below a path.
+    pub(crate) fn named_client(&self, name: &str, path: &str, rights: &str) -> ClusterStore {
+        let drawn = SigningRequest::draw().unwrap();
+        let order = json!({
+            "verb": "add", "name": name, "path": path, "rights": rights, "signing_request": drawn.request,
+        });
+        let told = self.ask("client", &order.to_string());
+        let certificate = told["certificate"].as_str().unwrap().to_owned();
+        let masters = vec![self.master_address.clone()];
+        let authority = self.profile.authority.clone();
+        let mut profile = Profile::new([7; 16], masters, authority, certificate, drawn.key);
+        profile.client = Some(name.to_owned());
+        ClusterStore::connect(&profile, PATIENCE).unwrap()
     }
 
     pub(crate) fn ask(&self, what: &str, argument: &str) -> Value {
