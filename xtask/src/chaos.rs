@@ -1,6 +1,6 @@
-//! The long form of the test that kills, freezes and cuts off processes of a cluster while clients use it: three masters over a
-//! MariaDB, each process in a network namespace of its own.
+//! The long forms of the tests that kill processes while others use them. Those of a fleet are killed for more rounds.
 //!
+//! Those of a cluster are frozen and cut off as well: three masters over a MariaDB, each process in a network namespace of its own.
 //! The whole run lies in namespaces of its own (network, mounts, processes), so nothing of it is left when it ends, however it
 //! ends. Root is not needed where the kernel lets users have namespaces.
 
@@ -12,6 +12,7 @@ use std::{
 };
 
 const TEST: &str = "chaos::nothing_acknowledged_is_lost_whoever_is_killed_or_frozen";
+const FLEET_TEST: &str = "fleet_chaos::nothing_published_is_lost_whoever_of_a_fleet_is_killed";
 /// All went well, but for links, which nobody could cut here.
 const WITHOUT_LINKS: u8 = 3;
 
@@ -63,6 +64,23 @@ pub(crate) fn run(root: &Path, trial: &Trial) -> Result<ExitCode> {
         Some(_) => ExitCode::SUCCESS,
         None => ExitCode::from(WITHOUT_LINKS),
     })
+}
+
+/// Kills processes of a fleet while it backs up, deletes, repairs and cleans up, for so many rounds.
+pub(crate) fn run_fleet(root: &Path, rounds: u64, seed: u64, release: bool) -> Result<()> {
+    let test = build(root, release)?;
+    let status = Command::new(&test)
+        .args([FLEET_TEST, "--exact", "--nocapture"])
+        .env("COPAL_FLEET_CHAOS_ROUNDS", rounds.to_string())
+        .env("COPAL_CHAOS_SEED", seed.to_string())
+        .current_dir(root.join("crates/app/copal"))
+        .status()
+        .context("the test runs")?;
+    ensure!(
+        status.success(),
+        "seed {seed}: something published was lost, or something is stored that nothing needs; it is printed above"
+    );
+    Ok(())
 }
 
 /// Builds the tests of the binary, and returns where they are.

@@ -122,6 +122,18 @@ enum Chore {
         #[arg(long)]
         release: bool,
     },
+    /// Kill agents, servers and commands of a fleet while VMs are backed up, deleted, repaired and cleaned up
+    FleetChaos {
+        /// Processes to kill
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+        rounds: u64,
+        /// Seed of the moments, the work and the images
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// In a release build
+        #[arg(long)]
+        release: bool,
+    },
     /// Break every function of a change once with `cargo mutants`, where that is installed, and see tests fail
     Mutants {
         /// Commit that the change begins at [default: HEAD, or the one before it where all is committed]
@@ -180,6 +192,11 @@ fn run(chore: Chore) -> Result<ExitCode> {
             };
             return chaos::run(&root, &trial);
         }
+        Chore::FleetChaos {
+            rounds,
+            seed,
+            release,
+        } => chaos::run_fleet(&root, rounds, seed, release),
         Chore::Mutants { base, arguments } => mutants::run(&root, base.as_deref(), &arguments),
         Chore::Bench {
             suite,

@@ -16,6 +16,7 @@ mod engine;
 mod errors;
 mod examples;
 mod fleet;
+mod fleet_chaos;
 mod full_disk;
 mod golden;
 mod harness;
