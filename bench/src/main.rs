@@ -4,6 +4,7 @@
 
 mod cluster;
 mod dedup;
+mod doors;
 mod filters;
 mod memory;
 mod objects;
@@ -82,6 +83,10 @@ enum Suite {
     RpcGate(cluster::gate::Options),
     /// Storage that leaks when snapshots are deleted by summary vectors
     DedupTable4(dedup::table4::Options),
+    /// What agents of three hosts save of what an exact index of all chunks saves
+    DedupFleet(dedup::fleet::Options),
+    /// Reads of a snapshot that `copal nbd` serves, beside a restore
+    NbdServe(doors::Options),
     /// Device commands of each operation of the object store
     ObjectCommands(objects::commands::Options),
     /// Durable append: file system against stream
@@ -127,6 +132,8 @@ fn run() -> Result<()> {
         Suite::VolumePowercut(options) => cluster::powercut::run(root, &options),
         Suite::RpcGate(options) => cluster::gate::run(root, &options),
         Suite::DedupTable4(options) => dedup::table4::run(root, &options),
+        Suite::DedupFleet(options) => dedup::fleet::run(root, &options),
+        Suite::NbdServe(options) => doors::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }

@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// Every suite there is; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 36] = [
+pub(crate) const SUITES: [Suite; 38] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -48,6 +48,16 @@ pub(crate) const SUITES: [Suite; 36] = [
     suite(
         "dedup-table4",
         "storage that leaks when snapshots are deleted by summary vectors",
+        Package::Bench,
+    ),
+    suite(
+        DEDUP_FLEET,
+        "what agents of three hosts save of what an exact index of all chunks saves",
+        Package::Bench,
+    ),
+    suite(
+        NBD_SERVE,
+        "reads of a snapshot that `copal nbd` serves, beside a restore",
         Package::Bench,
     ),
     suite(
@@ -199,6 +209,11 @@ pub(crate) const SUITES: [Suite; 36] = [
 /// The suite that stands beside backup programs, on the data set.
 const BACKUP_PEERS: &str = "backup-peers";
 
+/// The suites on images of more VMs, one day of each.
+const DEDUP_FLEET: &str = "dedup-fleet";
+const NBD_SERVE: &str = "nbd-serve";
+const OF_A_FLEET: [&str; 4] = ["DIR=.cache/dataset-fleet", "VMS=9", "DAYS=1", "SIZE=768M"];
+
 /// The suite that stands beside other stores on several servers.
 const FILE_SIZES: &str = "beanfs-fig8a";
 
@@ -264,20 +279,27 @@ fn prepare(root: &Path, suite: &Suite) -> Result<()> {
         Package::Kv => script(root, &["install-peers.sh", "kv"]),
         Package::Bench if suite.name == BACKUP_PEERS => {
             script(root, &["install-peers.sh"])?;
-            let parameters = Parameters::parse(&[])?;
-            let directory = root.join(&parameters.directory);
-            if directory.join("oracle.json").exists() {
-                return Ok(());
-            }
-            script(root, &["install-deps.sh", "dataset"])?;
-            dataset::build(&Parameters {
-                directory,
-                ..parameters
-            })
+            images(root, &[])
         }
+        Package::Bench if [DEDUP_FLEET, NBD_SERVE].contains(&suite.name) => images(root, &OF_A_FLEET),
         Package::Bench if suite.name == FILE_SIZES => script(root, &["install-peers.sh", "cluster"]),
         Package::Bench => Ok(()),
     }
+}
+
+/// Builds a data set that is not there yet.
+fn images(root: &Path, words: &[&str]) -> Result<()> {
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let parameters = Parameters::parse(&words)?;
+    let directory = root.join(&parameters.directory);
+    if directory.join("oracle.json").exists() {
+        return Ok(());
+    }
+    script(root, &["install-deps.sh", "dataset"])?;
+    dataset::build(&Parameters {
+        directory,
+        ..parameters
+    })
 }
 
 fn script(root: &Path, words: &[&str]) -> Result<()> {

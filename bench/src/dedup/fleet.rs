@@ -1,0 +1,368 @@
+//! `dedup-fleet`: how much of what an exact index of all chunks saves the agents of three hosts save, on real images.
+//!
+//! The same images go into four repositories: one that shares all chunks (layout solo), one that shares none (layout fleet without
+//! agents), one whose VMs are backed up in one job, and one whose VMs come one at a time, looked at before and after a clean-up.
+//! The last two lie in a cluster of three servers. Sizes are of packs: chunks, recipes and popular packs, without dead frames.
+//!
+//! Paper: low-profile-dedup §2 (98 % of what full deduplication finds)
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use copal_bench_harness::report::Report;
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+use xtask::{
+    copal,
+    dataset::oracle::{Oracle, Vm},
+};
+
+const HOSTS: usize = 3;
+/// Share of what the exact index saves.
+const TARGET: f64 = 97.0;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Directory of the data set [default: .cache/dataset-fleet]
+    #[arg(long, env = "COPAL_DATASET_FLEET")]
+    dataset: Option<PathBuf>,
+    /// Where repositories are made [default: .cache/bench]
+    #[arg(long)]
+    scratch: Option<PathBuf>,
+    /// Most of all chunks that may become popular
+    #[arg(long, default_value = "100%")]
+    pds_fraction: String,
+}
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let dataset = crate::default_below_cache(root, options.dataset.as_ref(), "dataset-fleet");
+    let scratch = crate::default_below_cache(root, options.scratch.as_ref(), "bench").join("fleet");
+    if scratch.exists() {
+        fs::remove_dir_all(&scratch)?;
+    }
+    fs::create_dir_all(&scratch)?;
+    let set = Set {
+        vms: Oracle::read(&dataset)?.vms,
+        dataset,
+        binary: copal::build_release(root)?,
+        scratch: scratch.clone(),
+        fraction: options.pds_fraction.clone(),
+    };
+    let mut report = Report::new(root, &scratch);
+
+    let exact = set.alone("exact", "solo")?;
+    let none = set.alone("none", "fleet")?;
+    report.fact("VMs", set.vms.len() as f64, "");
+    report.fact("each VM for itself", none as f64 / 1e6, "MB");
+    report.fact("all chunks shared (exact index)", exact as f64 / 1e6, "MB");
+    let saved = |bytes: u64| 100.0 * (none as f64 - bytes as f64) / (none as f64 - exact as f64);
+
+    let together = set.together()?;
+    report.fact("one job: packs", together.bytes as f64 / 1e6, "MB");
+    report.fact(
+        "one job: popular of all chunks stored",
+        together.popular_percent,
+        "%",
+    );
+    report.exactly(
+        "one job: chunks nobody answered for",
+        together.unresolved as f64,
+        "",
+        0.0,
+    );
+    report.at_least(
+        "one job: of what the exact index saves",
+        saved(together.bytes),
+        "%",
+        TARGET,
+    );
+
+    let [before, after] = set.one_at_a_time()?;
+    report.fact("one VM at a time: packs", before.bytes as f64 / 1e6, "MB");
+    report.fact(
+        "one VM at a time: of what the exact index saves",
+        saved(before.bytes),
+        "%",
+    );
+    report.fact(
+        "one VM at a time, after a clean-up: packs",
+        after.bytes as f64 / 1e6,
+        "MB",
+    );
+    report.at_least(
+        "one VM at a time, after a clean-up: of what the exact index saves",
+        saved(after.bytes),
+        "%",
+        TARGET,
+    );
+    fs::remove_dir_all(&scratch)?;
+    report.finish(root, "dedup-fleet")
+}
+
+/// What a repository of a fleet takes.
+struct Taken {
+    bytes: u64,
+    popular_percent: f64,
+    unresolved: u64,
+}
+
+struct Set {
+    vms: Vec<Vm>,
+    dataset: PathBuf,
+    binary: PathBuf,
+    scratch: PathBuf,
+    fraction: String,
+}
+
+impl Set {
+    fn image(&self, vm: &Vm) -> Result<PathBuf> {
+        let first = vm
+            .days
+            .first()
+            .with_context(|| format!("{} has a day", vm.name))?;
+        Ok(self.dataset.join(&first.image))
+    }
+
+    /// All VMs into a repository in a directory, one after the other, by a process that asks nobody. Returns what packs take.
+    fn alone(&self, name: &str, layout: &str) -> Result<u64> {
+        println!("{name}: {} VMs", self.vms.len());
+        let directory = self.scratch.join(name);
+        let asked = Asked {
+            binary: &self.binary,
+            repository: text(&directory)?.to_owned(),
+            profile: None,
+            password_file: self.password()?,
+        };
+        asked.run(&["init", "--layout", layout, "--backend", "hostfs"])?;
+        for vm in &self.vms {
+            let disk = format!("sda={}", text(&self.image(vm)?)?);
+            asked.run(&["backup", "--vm", &vm.name, "--disk", &disk])?;
+        }
+        let bytes = match layout {
+            "solo" => packs(&asked.run(&["stats"])?)?,
+            _ => self.packs_of_vms(&asked)?,
+        };
+        fs::remove_dir_all(&directory)?;
+        Ok(bytes)
+    }
+
+    fn password(&self) -> Result<PathBuf> {
+        let file = self.scratch.join("password");
+        fs::write(&file, "correct horse\n")?;
+        Ok(file)
+    }
+
+    fn packs_of_vms(&self, asked: &Asked<'_>) -> Result<u64> {
+        let mut bytes = 0;
+        for vm in &self.vms {
+            bytes += packs(&asked.run(&["stats", "--vm", &vm.name])?)?;
+        }
+        Ok(bytes)
+    }
+
+    fn taken(&self, asked: &Asked<'_>, unresolved: u64) -> Result<Taken> {
+        let popular = asked.run(&["pds", "status"])?;
+        let all = asked.run(&["stats"])?;
+        let chunks = |of: &Value| number(of, "chunks");
+        Ok(Taken {
+            bytes: self.packs_of_vms(asked)? + number(&popular, "bytes")?,
+            popular_percent: 100.0 * chunks(&popular)? as f64 / chunks(&all)?.max(1) as f64,
+            unresolved,
+        })
+    }
+
+    /// All VMs in one job of three agents.
+    fn together(&self) -> Result<Taken> {
+        let fleet = self.fleet("together")?;
+        let asked = fleet.asked()?;
+        let job = asked.run(&["job", "run", "--all", "--wait"])?;
+        ensure!(job["complete"] == true, "the job is not complete: {job}");
+        self.taken(&asked, number(&job, "unresolved")?)
+    }
+
+    /// Each VM by itself beside three agents; then a clean-up.
+    fn one_at_a_time(&self) -> Result<[Taken; 2]> {
+        let fleet = self.fleet("one-at-a-time")?;
+        let asked = fleet.asked()?;
+        let mut unresolved = 0;
+        for vm in &self.vms {
+            let disk = format!("sda={}", text(&self.image(vm)?)?);
+            let done = asked.run(&["backup", "--vm", &vm.name, "--disk", &disk])?;
+            unresolved += number(&done["counts"], "unresolved_chunks")?;
+        }
+        let before = self.taken(&asked, unresolved)?;
+        asked.run(&["pds", "cleanup"])?;
+        asked.run(&["delete"])?;
+        Ok([before, self.taken(&asked, unresolved)?])
+    }
+
+    /// A cluster of three servers with a repository, and an agent on each of three hosts.
+    fn fleet(&self, name: &str) -> Result<Fleet<'_>> {
+        println!("{name}: three servers, three agents");
+        let directory = self.scratch.join(name);
+        let port = free_ports()?;
+        let port = port.to_string();
+        let words = [
+            "serve",
+            "--dev",
+            "--dir",
+            text(&directory)?,
+            "--port",
+            &port,
+            "--json",
+        ];
+        let (serve, ready) = started(Command::new(&self.binary).args(words))?;
+        let mut fleet = Fleet {
+            set: self,
+            directory,
+            repository: ready["url"]
+                .as_str()
+                .context("serve prints an address")?
+                .to_owned(),
+            agents: Vec::new(),
+            serve,
+        };
+        let asked = fleet.asked()?;
+        asked.run(&["init", "--layout", "fleet", "--pds-fraction", &self.fraction])?;
+        for host in 0..HOSTS {
+            let of_host = self.vms.iter().skip(host).step_by(HOSTS);
+            let vms = of_host
+                .map(|vm| Ok(json!({ "vm": vm.name, "disks": { "sda": self.image(vm)? } })))
+                .collect::<Result<Vec<_>>>()?;
+            let plan = fleet.directory.join(format!("h{host}.plan"));
+            fs::write(&plan, json!({ "v": 1, "vms": vms }).to_string())?;
+            let (name, state) = (format!("h{host}"), fleet.directory.join(format!("h{host}.state")));
+            let words = [
+                "agent",
+                "--name",
+                &name,
+                "--state",
+                text(&state)?,
+                "--plan",
+                text(&plan)?,
+            ];
+            let agent = started(fleet.asked()?.command(&words))?;
+            fleet.agents.push(agent.0);
+        }
+        Ok(fleet)
+    }
+}
+
+struct Fleet<'s> {
+    set: &'s Set,
+    directory: PathBuf,
+    repository: String,
+    agents: Vec<Child>,
+    serve: Child,
+}
+
+impl Fleet<'_> {
+    fn asked(&self) -> Result<Asked<'_>> {
+        Ok(Asked {
+            binary: &self.set.binary,
+            repository: self.repository.clone(),
+            profile: Some(self.directory.join("client.json")),
+            password_file: self.set.password()?,
+        })
+    }
+}
+
+impl Drop for Fleet<'_> {
+    fn drop(&mut self) {
+        for child in self.agents.iter_mut().chain([&mut self.serve]) {
+            // Its servers end with it.
+            let _ = Command::new("kill").arg(child.id().to_string()).status();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A repository as commands name it.
+struct Asked<'s> {
+    binary: &'s Path,
+    repository: String,
+    profile: Option<PathBuf>,
+    password_file: PathBuf,
+}
+
+impl Asked<'_> {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.binary);
+        command
+            .args(words)
+            .arg("--json")
+            .env("COPAL_REPOSITORY", &self.repository)
+            .env("COPAL_PASSWORD_FILE", &self.password_file)
+            .stdin(Stdio::null());
+        if let Some(profile) = &self.profile {
+            command.env("COPAL_CLUSTER", profile);
+        }
+        command
+    }
+
+    /// The last message of a command that succeeds.
+    fn run(&self, words: &[&str]) -> Result<Value> {
+        let run = self.command(words).output().context("running copal")?;
+        ensure!(
+            run.status.success(),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&run.stderr)
+        );
+        let said = String::from_utf8_lossy(&run.stdout).into_owned();
+        let last = said
+            .lines()
+            .last()
+            .with_context(|| format!("{words:?} says something"))?;
+        Ok(serde_json::from_str(last)?)
+    }
+}
+
+/// A daemon, once it has printed that it is ready, and that line where it is JSON.
+fn started(mut command: impl std::borrow::BorrowMut<Command>) -> Result<(Child, Value)> {
+    let mut child = command
+        .borrow_mut()
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting copal")?;
+    let mut lines = BufReader::new(child.stdout.take().context("it has a standard output")?).lines();
+    for line in lines.by_ref() {
+        let line = line?;
+        let told: Value = serde_json::from_str(&line).unwrap_or_default();
+        if told["message_type"] == "ready" || line.starts_with("ready ") {
+            std::thread::spawn(move || lines.count());
+            return Ok((child, told));
+        }
+    }
+    bail!("{:?} has ended: {}", command.borrow_mut(), child.wait()?)
+}
+
+fn packs(stats: &Value) -> Result<u64> {
+    let dead = stats["dead_bytes"].as_u64().unwrap_or(0);
+    Ok(number(stats, "chunk_pack_bytes")? + number(stats, "recipe_pack_bytes")? - dead)
+}
+
+fn number(of: &Value, name: &str) -> Result<u64> {
+    of[name]
+        .as_u64()
+        .with_context(|| format!("{name} is a number of {of}"))
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("the scratch directory has a name in UTF-8")
+}
+
+/// The first of ports that are free for a cluster and, 200 behind, for its monitors.
+fn free_ports() -> Result<u16> {
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let all_free = |first: &u16| (0..4).all(|at| is_free(first + at) && is_free(first + 200 + at));
+    (17_400..30_000)
+        .step_by(400)
+        .find(all_free)
+        .context("eight ports are free")
+}
