@@ -47,7 +47,9 @@ const LAYERS: [(&str, &[&str]); 6] = [
         &[
             "copal-chunk",
             "copal-nbd",
+            "copal-qmp",
             "copal-backup",
+            "copal-live",
             "copal-agent",
             "copal-doors",
         ],

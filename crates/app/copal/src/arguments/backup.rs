@@ -2,7 +2,8 @@
 
 use crate::human;
 use clap::{Args, ValueEnum};
-use std::time::Duration;
+use copal_live::Fleece;
+use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -24,6 +25,11 @@ in full, which the summary says (--strict-incremental: exit code 22).
 \"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. A list of another size is \
 refused.
 
+A VM that runs is backed up with --qmp, the socket of its QEMU (-qmp unix:/run/db1.qmp,server=on,wait=off), and the block node of \
+each disk. Copal holds a point in time there, reads it, takes down all that it has put up, and leaves a dirty bitmap for the next \
+backup. What the guest overwrites meanwhile is kept in --fleece-dir; more than --fleece-limit ends the backup and never a write of \
+the guest.
+
 Examples:
   copal backup --vm web /var/lib/images/web.raw
   copal backup --vm db --disk sda=/dev/vg/db-root --disk sdb=/dev/vg/db-data
@@ -31,6 +37,8 @@ Examples:
   qemu-img bitmap --add web.qcow2 b2; copal backup --vm web web.qcow2 --bitmap b1 --starts-bitmap b2
   copal backup --vm web --disk sda='nbd+unix:///?socket=/run/vm' --bitmap b2 --starts-bitmap b3
   copal backup --vm web /var/lib/images/web.raw --changed-extents today.json --base 3fa8c1d2
+  copal backup --vm db1 --qmp /run/db1.qmp --node sda=vm0 --node sdb=vm1
+  copal backup --vm db1 --qmp /run/db1.qmp --node sda=vm0 --fleece-limit 20% --freeze agent
   zstdcat old.raw.zst | copal backup --vm archive -")]
 pub(crate) struct Backup {
     /// Name or UUID of the VM; a new one is entered
@@ -39,13 +47,15 @@ pub(crate) struct Backup {
     /// The only disk of the VM; it is called sda
     #[arg(
         value_name = "IMAGE",
-        required_unless_present = "disks",
+        required_unless_present_any = ["disks", "qmp"],
         conflicts_with = "disks"
     )]
     pub(crate) image: Option<String>,
     /// One disk of several (repeat)
     #[arg(long = "disk", value_name = "NAME=IMAGE")]
     pub(crate) disks: Vec<String>,
+    #[command(flatten)]
+    pub(crate) live: Live,
     /// Format of image files
     #[arg(long, value_enum, default_value_t = Format::Auto)]
     pub(crate) format: Format,
@@ -84,6 +94,44 @@ pub(crate) struct Backup {
     /// Text kept with the snapshot
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) description: String,
+}
+
+/// A VM that runs.
+#[derive(Debug, Args)]
+pub(crate) struct Live {
+    /// QMP socket of the QEMU, or storage daemon, that has the disks of a VM that runs
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        requires = "nodes",
+        conflicts_with_all = ["image", "disks", "changed_extents", "bitmap", "starts_bitmap", "base"]
+    )]
+    pub(crate) qmp: Option<PathBuf>,
+    /// A disk of the VM and its block node in QEMU, the one over the image file (repeat)
+    #[arg(long = "node", value_name = "NAME=NODE", requires = "qmp")]
+    pub(crate) nodes: Vec<String>,
+    /// Let the file systems of the guest hold still at the point in time, by its guest agent
+    #[arg(long, value_enum, value_name = "HOW", requires = "qmp")]
+    pub(crate) freeze: Option<FreezeWord>,
+    /// Socket of the guest agent, where QEMU names none that is called like one
+    #[arg(long, value_name = "SOCKET", requires = "freeze")]
+    pub(crate) agent_socket: Option<PathBuf>,
+    /// Directory for what the guest overwrites during the backup; QEMU must be able to write there
+    #[arg(long, value_name = "DIR", requires = "qmp", default_value = Fleece::DEFAULT_DIRECTORY)]
+    pub(crate) fleece_dir: PathBuf,
+    /// Most that is kept there, as a share of each disk
+    #[arg(long, value_name = "SHARE", requires = "qmp", default_value = "10%", value_parser = human::parse_share)]
+    pub(crate) fleece_limit: u32,
+    /// Unix socket of the NBD server of that QEMU, when one runs already
+    #[arg(long, value_name = "SOCKET", requires = "qmp")]
+    pub(crate) nbd_socket: Option<PathBuf>,
+}
+
+/// How a guest is made to hold still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FreezeWord {
+    /// By qemu-ga, which runs in the guest
+    Agent,
 }
 
 /// Format of an image file.

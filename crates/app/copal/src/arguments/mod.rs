@@ -5,6 +5,7 @@
 
 mod agent;
 mod backup;
+mod bitmap;
 mod client;
 mod cluster;
 mod door;
@@ -16,7 +17,8 @@ mod repository;
 mod retention;
 
 pub(crate) use agent::{Agent, AgentWord, JobOptions, JobRun, JobStatus, JobWord, PdsCleanup, PdsWord};
-pub(crate) use backup::{Backup, Format};
+pub(crate) use backup::{Backup, Format, FreezeWord};
+pub(crate) use bitmap::{BitmapLs, BitmapRm, BitmapWord};
 pub(crate) use client::Client;
 pub(crate) use cluster::{
     Data, Disk, Doctor, Events, FileWords, Fs, FsVerb, Group, Master, Meta, Node, Rebalance, Serve, Status,
@@ -184,6 +186,9 @@ pub(crate) enum Command {
     /// VMs of the repository
     #[command(subcommand)]
     Vm(VmWord),
+    /// Dirty bitmaps that backups of running VMs have begun in QEMU
+    #[command(subcommand)]
+    Bitmap(BitmapWord),
     /// Keys of the repository that may do less than its password
     #[command(subcommand)]
     Key(KeyWord),
@@ -287,6 +292,10 @@ mod tests {
             "copal backup --repo R --vm NAME IMAGE",
             "copal backup --repo R --vm NAME --disk sda=IMAGE --disk sdb=OTHER",
             "copal --repo R backup --vm NAME -",
+            "copal backup --vm NAME --qmp S --node sda=N --node sdb=M --freeze agent --fleece-dir D --fleece-limit 10%",
+            "copal bitmap ls --qmp S",
+            "copal bitmap rm --qmp S --node N NAME",
+            "copal bitmap rm --qmp S --node N --all",
             "copal snapshots --repo R --json",
             "copal restore --repo R latest --vm NAME --target OUT",
             "copal restore --repo R 3fa8 --target - --overwrite",
@@ -306,6 +315,11 @@ mod tests {
             "copal",
             "copal backup --vm NAME",
             "copal backup IMAGE",
+            "copal backup --vm NAME --qmp S",
+            "copal backup --vm NAME --node sda=N",
+            "copal backup --vm NAME --qmp S --node sda=N IMAGE",
+            "copal bitmap rm --qmp S --node N",
+            "copal bitmap rm --qmp S --node N NAME --all",
             "copal backup --vm NAME IMAGE --disk sda=IMAGE",
             "copal restore 3fa8",
             "copal check --read-data-subset 8/7",

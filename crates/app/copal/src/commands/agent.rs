@@ -167,10 +167,9 @@ pub(super) fn of_agent(error: AgentError) -> Failure {
     match error {
         AgentError::Repository(error) => error.into(),
         AgentError::Solo => Failure::new(exit::DENIED, "denied", sentence),
-        AgentError::Memory(_)
-        | AgentError::Plan(_)
-        | AgentError::Planned(_)
-        | AgentError::NameTaken { .. } => Failure::usage(sentence),
+        AgentError::Memory(_) | AgentError::Plan(_) | AgentError::NameTaken { .. } => {
+            Failure::usage(sentence)
+        }
         _ => Failure::plain("agent", sentence),
     }
 }

@@ -1,5 +1,6 @@
 //! `copal backup`.
 
+mod live;
 mod source;
 mod together;
 
@@ -21,6 +22,7 @@ use copal_backup::{
         stream::StreamSource,
     },
 };
+use copal_live::PointInTime;
 use copal_node::Access;
 use serde_json::json;
 use std::path::Path;
@@ -37,12 +39,24 @@ struct Typed {
 pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     let memory = context.memory()?;
     // Sources first: a missing image is said before a password is asked for.
-    let mut disks = open_disks(context, backup)?;
+    let typed = typed_disks(backup)?;
+    let running = live::typed_vm(backup, &typed);
+    let mut disks = match running {
+        Some(_) => Vec::new(),
+        None => open_disks(context, backup)?,
+    };
     let place = Place::find(&context.arguments.common)?;
-    for typed in typed_disks(backup)? {
+    for typed in typed.iter().filter(|_| running.is_none()) {
         source::refuse_own(&place, &typed.image)?;
     }
     let opened = context.open(Access::Write)?;
+    let mut point = None;
+    if let Some(vm) = running {
+        match live::hold(opened.repository(), vm) {
+            Ok((held, opened)) => (point, disks) = (Some(held), opened),
+            Err(failure) => return close(opened, Err(failure)),
+        }
+    }
     if let Some(base) = &backup.base
         && let Err(failure) = name_base(&opened, &backup.vm, base, &mut disks)
     {
@@ -62,8 +76,16 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
         false => opened.repository().backup(request, &meter, &context.cancel),
     };
     drop(meter);
-    let summary = close(opened, outcome.map_err(Failure::from))?;
-    report(context, &summary);
+    let is_frozen = point.as_ref().map(PointInTime::is_frozen);
+    let outcome = match point {
+        Some(point) => live::end(point, outcome),
+        None => outcome
+            .map(|summary| (summary, Vec::new()))
+            .map_err(Failure::from),
+    };
+    let (mut summary, told) = close(opened, outcome)?;
+    summary.warnings.extend(told);
+    report(context, &summary, is_frozen);
     Ok(())
 }
 
@@ -167,11 +189,13 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
             serial: None,
         });
     }
-    for disk in &backup.disks {
+    let images = backup.disks.iter().map(|disk| (disk, "--disk", "NAME=IMAGE"));
+    let nodes = backup.live.nodes.iter().map(|node| (node, "--node", "NAME=NODE"));
+    for (disk, option, form) in images.chain(nodes) {
         let (name, image) = disk
             .split_once('=')
             .filter(|(name, image)| !name.is_empty() && !image.is_empty())
-            .ok_or_else(|| Failure::usage(format!("--disk {disk:?} is not of the form NAME=IMAGE")))?;
+            .ok_or_else(|| Failure::usage(format!("{option} {disk:?} is not of the form {form}")))?;
         if disks.iter().any(|other| other.name == name) {
             return Err(Failure::usage(format!(
                 "there are two disks called {name}; give each its own name"
@@ -184,7 +208,8 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
             serial: None,
         });
     }
-    if disks.iter().filter(|disk| disk.image == "-").count() > 1 {
+    let is_live = backup.live.qmp.is_some();
+    if !is_live && disks.iter().filter(|disk| disk.image == "-").count() > 1 {
         return Err(Failure::usage("only one disk can come from standard input"));
     }
     for typed in &backup.changed_extents {
@@ -224,7 +249,7 @@ fn of_a_disk<'a>(disks: &[Typed], typed: &'a str) -> Option<(usize, &'a str)> {
     named.or_else(|| (disks.len() == 1).then_some((0, typed)))
 }
 
-fn report(context: &Context<'_>, summary: &BackupSummary) {
+fn report(context: &Context<'_>, summary: &BackupSummary, is_frozen: Option<bool>) {
     let counts = &summary.counts;
     for warning in &summary.warnings {
         let fields = json!({ "code": "warning", "message": warning });
@@ -240,6 +265,7 @@ fn report(context: &Context<'_>, summary: &BackupSummary) {
         "created_ms": summary.created_ms,
         "misdated_snapshots": summary.misdated,
         "disks": summary.disks.iter().map(as_json::disk_summary).collect::<Vec<_>>(),
+        "consistency": is_frozen.map(|is_frozen| if is_frozen { "file system" } else { "crash" }),
         "counts": as_json::counts(counts),
         "warnings": summary.warnings,
         "seconds": as_json::seconds(summary.duration),

@@ -3,6 +3,7 @@
 mod agent;
 mod as_json;
 mod backup;
+mod bitmap;
 mod check;
 mod cluster;
 mod door;
@@ -103,6 +104,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Pds(PdsWord::Cleanup(words)) => pds::cleanup::run(&context, words),
         Command::Sessions(SessionsWord::Ls) => vm::sessions(&context),
         Command::Sessions(SessionsWord::Fence(words)) => vm::fence(&context, words),
+        Command::Bitmap(words) => bitmap::run(&context, words),
         Command::Key(words) => key::run(&context, words),
         Command::Vm(VmWord::Ls) => vm::list(&context),
         Command::Vm(VmWord::Rm(words)) => vm::remove(&context, words),

@@ -86,7 +86,7 @@ fn ports_of_masters() -> u16 {
 /// Runs the block of the README; `more`: further words for `copal serve --dev`.
 fn run_the_readme(scratch: &Path, port: u16, more: &str) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
-    let script = commands(&std::fs::read_to_string(page).unwrap(), false);
+    let script = commands(&std::fs::read_to_string(page).unwrap(), &[]);
     assert!(
         script.contains("copal serve --dev") && script.contains("copal restore latest"),
         "{script}"

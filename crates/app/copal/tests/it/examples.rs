@@ -6,7 +6,9 @@
 use crate::{
     disks::{Disk, MIB},
     harness::{House, id},
+    live::{Daemon, have_daemon},
 };
+use serde_json::json;
 use std::{
     fs::{File, Permissions},
     os::unix::fs::PermissionsExt,
@@ -15,17 +17,24 @@ use std::{
 };
 
 /// Directories that examples speak of.
-const PLACES: [&str; 7] = [
+const PLACES: [&str; 8] = [
     "/var/lib/images/",
     "/backup/",
     "/root/",
     "/tmp/",
     "/dev/vg/",
     "/mnt/",
+    "/run/",
     "/etc/bash_completion.d/",
 ];
-/// What cannot work here, and how it ends: there is no VM.
-const FAILING: [(&str, i32); 2] = [("disk sda='nbd+unix:", 3), ("target 'nbd+unix:", 1)];
+/// What cannot work here, and how it ends: there is no VM, and a storage daemon has no guest.
+const FAILING: [(&str, i32); 3] = [
+    ("disk sda='nbd+unix:", 3),
+    ("target 'nbd+unix:", 1),
+    ("--freeze agent", 3),
+];
+/// The bitmap that an example removes.
+const BITMAP: &str = "copal-5f3a9c01-81b2c4d6-0e9f7a35";
 /// Commands of a cluster: their examples are run against one in `cluster_examples`.
 const OF_CLUSTERS: [&str; 13] = [
     "client",
@@ -114,6 +123,8 @@ struct Scene {
     house: House,
     /// A snapshot with two disks.
     snapshot: String,
+    /// In the place of a QEMU.
+    _daemon: Option<Daemon>,
 }
 
 /// Whether an example is of what only a fleet has.
@@ -158,8 +169,14 @@ impl Scene {
         std::fs::write(root.join("asked.txt"), "a key\n").unwrap();
         let list = format!("{{\"v\":1,\"size\":{MIB},\"extents\":[]}}");
         std::fs::write(root.join("today.json"), list).unwrap();
+        let daemon = have_daemon().then(|| Daemon::idle(&house));
+        if let Some(daemon) = &daemon {
+            std::os::unix::fs::symlink(daemon.path("qmp.sock"), root.join("run/db1.qmp")).unwrap();
+            daemon.execute("block-dirty-bitmap-add", json!({ "node": "vm0", "name": BITMAP }));
+        }
         let scene = Scene {
             snapshot: id(&made),
+            _daemon: daemon,
             house,
         };
         // Where a program is missing, the example that needs the file is left out, too.
@@ -224,6 +241,9 @@ impl Scene {
         let mut needed: Vec<&str> = programs.collect();
         if line.contains(".qcow2") {
             needed.extend(["qemu-img", "qemu-nbd"]);
+        }
+        if line.contains("--qmp") {
+            needed.push("qemu-storage-daemon");
         }
         if line.contains("copal mount") && File::open("/dev/fuse").is_err() {
             return Some("/dev/fuse".to_owned());

@@ -25,6 +25,7 @@ mod interrupt;
 mod keys;
 mod kill;
 mod language;
+mod live;
 mod loop_device;
 mod manifest;
 mod masters;

@@ -1,25 +1,26 @@
 //! The commands of `docs/operating.md`, run as printed, in order, in one shell.
 //!
-//! Blocks marked `sh qemu` are run where QEMU's programs are installed.
+//! Blocks marked `sh qemu` are run where QEMU's programs are installed, `sh qemu-daemon` where its storage daemon is, too.
 //! Only the places are moved: `/backup`, `/images`, `/restore` and `/etc/copal` lie in a scratch directory.
 
 use crate::{
     disks::{Disk, MIB},
     examples::path_with_copal,
+    live::have_daemon,
     qemu::have_qemu,
 };
 use std::{path::Path, process::Command};
 
 const PLACES: [&str; 4] = ["/backup", "/images", "/restore", "/etc/copal"];
 
-/// All `sh` blocks of a page, one after the other.
-pub(crate) fn commands(page: &str, with_qemu: bool) -> String {
+/// All `sh` blocks of a page, one after the other, and those of `kinds` that need programs of others.
+pub(crate) fn commands(page: &str, kinds: &[&str]) -> String {
     let mut script = String::new();
     let mut is_command = false;
     for line in page.lines() {
         match line {
             "```sh" => is_command = true,
-            "```sh qemu" => is_command = with_qemu,
+            line if line.starts_with("```sh ") => is_command = kinds.contains(&&line["```sh ".len()..]),
             "```" => is_command = false,
             line if is_command => script.push_str(&format!("{line}\n")),
             _ => {}
@@ -31,8 +32,12 @@ pub(crate) fn commands(page: &str, with_qemu: bool) -> String {
 #[test]
 fn the_commands_of_the_operators_page_work_as_printed() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/operating.md");
-    let with_qemu = have_qemu();
-    let script = commands(&std::fs::read_to_string(page).unwrap(), with_qemu);
+    let (with_qemu, with_daemon) = (have_qemu(), have_daemon());
+    let kinds: Vec<&str> = [(with_qemu, "qemu"), (with_daemon, "qemu-daemon")]
+        .into_iter()
+        .filter_map(|(is_there, kind)| is_there.then_some(kind))
+        .collect();
+    let script = commands(&std::fs::read_to_string(page).unwrap(), &kinds);
     assert!(script.lines().count() > 20, "{script}");
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let root = scratch.path().to_str().unwrap();
@@ -64,6 +69,10 @@ fn the_commands_of_the_operators_page_work_as_printed() {
     assert!(stdout.contains("no damage found"), "{stdout}");
     let is_incremental = |line: &&str| line.starts_with("  sda: ") && line.ends_with(", incremental");
     let count = stdout.lines().filter(is_incremental).count();
-    // By a list, by a bitmap of an image, by a bitmap of an export.
-    assert_eq!(count, if with_qemu { 3 } else { 1 }, "{stdout}");
+    // By a list, by a bitmap of an image, by a bitmap of an export, by one of a VM that runs.
+    assert_eq!(
+        count,
+        1 + if with_qemu { 2 } else { 0 } + usize::from(with_daemon),
+        "{stdout}"
+    );
 }

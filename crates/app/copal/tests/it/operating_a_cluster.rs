@@ -37,7 +37,7 @@ const OF_A_FILE: [&str; 3] = ["copal meta ", "/master.json ", "--dir /srv/copal/
 
 fn page() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/operating-a-cluster.md");
-    commands(&std::fs::read_to_string(page).unwrap(), false)
+    commands(&std::fs::read_to_string(page).unwrap(), &[])
 }
 
 /// The same commands where three masters share a database.

@@ -11,7 +11,7 @@ use std::{path::Path, process::Command};
 #[test]
 fn the_commands_of_the_operators_page_of_a_fleet_work_as_printed() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/operating-a-fleet.md");
-    let script = commands(&std::fs::read_to_string(page).unwrap(), false);
+    let script = commands(&std::fs::read_to_string(page).unwrap(), &[]);
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (root, port) = (scratch.path().to_str().unwrap(), free_ports(4));
     for place in ["srv", "etc/copal", "images", "restore"] {

@@ -18,7 +18,8 @@ use crate::{
     members::Responsible,
     throttle::Throttle,
 };
-use copal_backup::{BackupRequest, CancelFlag, Collaboration, Error, Progress, Repository, peers::Writer};
+use copal_backup::{BackupRequest, CancelFlag, Collaboration, Progress, Repository, peers::Writer};
+use copal_live::{Ended, PointInTime};
 use parking_lot::{Condvar, Mutex};
 use std::{
     io,
@@ -281,10 +282,7 @@ impl Job {
         };
         self.state.lock().vms[index].begin();
         let outcome = self.back_up(backup, part_bytes, &peers);
-        let outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(error) => VmOutcome::failed(error.code(), &error.to_string()),
-        };
+        let outcome = outcome.unwrap_or_else(|failed| failed);
         self.end_vm(index, turns, outcome);
     }
 
@@ -300,8 +298,10 @@ impl Job {
         backup: &PlannedBackup,
         part_bytes: u64,
         peers: &VmPeers<'_>,
-    ) -> Result<VmOutcome, Error> {
-        let disks = backup.open(&self.host.read_limit, &self.host.stop)?;
+    ) -> Result<VmOutcome, VmOutcome> {
+        let repository = &self.host.repository;
+        let opened = backup.open(repository, &self.host.read_limit, &self.host.stop);
+        let (point, disks) = opened.map_err(|error| VmOutcome::failed(error.code(), &error.to_string()))?;
         let mut request = BackupRequest::new(backup.vm.clone(), disks);
         request.memory_bytes = PIPELINE_BYTES;
         request.description = format!("by agent {}", self.host.name);
@@ -312,9 +312,25 @@ impl Job {
             part_bytes: backup.part_bytes(part_bytes),
         };
         let progress = Upload { host: &self.host };
-        let repository = &self.host.repository;
-        let summary = repository.backup_with(&request, Some(&others), &progress, &self.cancel)?;
-        Ok(VmOutcome::Done(Box::new(summary)))
+        let summary = repository.backup_with(&request, Some(&others), &progress, &self.cancel);
+        drop(request);
+        match (summary, point) {
+            (Ok(mut summary), point) => {
+                let told = point.map(|point| point.end(Ended::Published));
+                summary.warnings.extend(told.into_iter().flatten());
+                Ok(VmOutcome::Done(Box::new(summary)))
+            }
+            (Err(error), point) => {
+                let faults = point.as_ref().map(PointInTime::faults).unwrap_or_default();
+                let left = point.map(|point| point.end(Ended::Abandoned)).unwrap_or_default();
+                let reason = match faults.is_empty() {
+                    true => error.to_string(),
+                    false => faults.join("; "),
+                };
+                let reason = [vec![reason], left].concat().join("; ");
+                Err(VmOutcome::failed(error.code(), &reason))
+            }
+        }
     }
 }
 

@@ -74,9 +74,6 @@ pub enum AgentError {
     /// The plan file.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// What the plan asks for cannot be done.
-    #[error("{0}")]
-    Planned(String),
     /// Another agent has the name.
     #[error("an agent named {name} runs at {address}; give this one another --name, or end that one first")]
     NameTaken {
@@ -127,11 +124,7 @@ impl Agent {
         };
         Budget::of_process(options.memory_bytes)?;
         if let Some(plan) = &options.plan {
-            let planned = planned::Planned::read(plan, crate::rounds::RoundCount::Auto, options.memory_bytes);
-            planned.map_err(|error| match error {
-                planned::PlannedError::Plan(error) => AgentError::Plan(error),
-                live => AgentError::Planned(live.to_string()),
-            })?;
+            planned::Planned::read(plan, crate::rounds::RoundCount::Auto, options.memory_bytes)?;
         }
         let spool = options.state.join("spool");
         make_private(&options.state)?;

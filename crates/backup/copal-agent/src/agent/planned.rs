@@ -7,12 +7,13 @@ use crate::{
     throttle::Throttle,
 };
 use copal_backup::{
-    DiskSource, Error, parts_of_disk,
+    DiskSource, Error, Repository, parts_of_disk,
     source::{
         Extent, Source, SourceError,
         open::{self, Bitmaps, ImageFormat},
     },
 };
+use copal_live::{Fleece, LiveDisk, LiveError, LiveVm, PointInTime};
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -34,23 +35,31 @@ const VM_BYTES: u64 = 2 << 20;
 /// Mean length of a chunk.
 const CHUNK_BYTES: u64 = 16 << 10;
 
-/// Why a host cannot take part in a job.
+/// Why the disks of a VM cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlannedError {
+pub(crate) enum OpenError {
     #[error(transparent)]
-    Plan(#[from] PlanError),
-    #[error(
-        "VM {vm} of the plan file {plan} is a running QEMU, which agents do not back up yet: name its disks under \"disks\""
-    )]
-    Live { vm: String, plan: PathBuf },
+    Backup(#[from] Error),
+    #[error(transparent)]
+    Live(#[from] LiveError),
+}
+
+impl OpenError {
+    /// Short and stable, for machines.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            OpenError::Backup(error) => error.code(),
+            OpenError::Live(_) => "source",
+        }
+    }
 }
 
 /// A VM to be backed up.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedBackup {
     pub(crate) vm: String,
-    pub(crate) disks: Vec<(String, PathBuf)>,
-    /// Bytes that will be read, as far as the file system tells.
+    source: PlannedSource,
+    /// Bytes that will be read, as far as the file system tells; of a QEMU that runs nobody tells.
     pub(crate) bytes: u64,
     /// Size of each disk; `None`: only its server knows.
     sizes: Option<Vec<u64>>,
@@ -67,19 +76,22 @@ pub(crate) struct Planned {
 impl Planned {
     /// Reads the plan file and divides what it names.
     /// There are as many rounds as memory demands at least, whatever `count` says.
-    pub(crate) fn read(file: &Path, count: RoundCount, memory_bytes: u64) -> Result<Planned, PlannedError> {
+    pub(crate) fn read(file: &Path, count: RoundCount, memory_bytes: u64) -> Result<Planned, PlanError> {
         let plan = Plan::read(file)?;
         let mut vms = Vec::with_capacity(plan.vms.len());
         for vm in plan.vms {
-            let PlannedSource::Files(disks) = vm.source else {
-                let (vm, plan) = (vm.vm, file.to_owned());
-                return Err(PlannedError::Live { vm, plan });
+            let (sizes, bytes) = match &vm.source {
+                PlannedSource::Files(disks) => (
+                    disks.iter().map(|(_, path)| size_of(path)).collect(),
+                    disks.iter().map(|(_, path)| bytes_of(path)).sum(),
+                ),
+                PlannedSource::Qmp { .. } => (None, 0),
             };
             vms.push(PlannedBackup {
-                sizes: disks.iter().map(|(_, path)| size_of(path)).collect(),
-                bytes: disks.iter().map(|(_, path)| bytes_of(path)).sum(),
                 vm: vm.vm,
-                disks,
+                source: vm.source,
+                bytes,
+                sizes,
             });
         }
         Ok(Planned::of(vms, count, memory_bytes))
@@ -155,7 +167,10 @@ fn size_of(path: &Path) -> Option<u64> {
 impl PlannedBackup {
     /// The parts its backup is taken in; one whose size is not known before is taken whole.
     fn parts(&self, part_bytes: u64) -> usize {
-        let disks = self.disks.len();
+        let disks = match &self.source {
+            PlannedSource::Files(disks) => disks.len(),
+            PlannedSource::Qmp { nodes, .. } => nodes.len(),
+        };
         let parts = |sizes: &Vec<u64>| sizes.iter().map(|size| parts_of_disk(*size, part_bytes)).sum();
         self.sizes.as_ref().map_or(disks, parts).max(1)
     }
@@ -165,32 +180,65 @@ impl PlannedBackup {
         self.sizes.as_ref().map_or(u64::MAX, |_| part_bytes)
     }
 
-    /// Opens the disks, held back to a limit.
+    /// Opens the disks, held back to a limit; of a QEMU that runs, at a point in time that has to be ended behind the backup.
     pub(crate) fn open(
         &self,
+        repository: &Repository,
         limit: &Arc<Throttle>,
         stop: &Arc<AtomicBool>,
-    ) -> Result<Vec<DiskSource>, Error> {
-        let open_one = |(name, path): &(String, PathBuf)| {
-            let path = path.to_string_lossy();
-            let opened = open::open(&path, ImageFormat::Auto, Bitmaps::default());
-            let opened = opened.map_err(|error| Error::Source {
-                disk: name.clone(),
-                error,
-            })?;
-            let source = Box::new(Limited {
-                source: opened.source,
+    ) -> Result<(Option<PointInTime>, Vec<DiskSource>), OpenError> {
+        let (point, disks) = match &self.source {
+            PlannedSource::Files(files) => {
+                let opened = files.iter().map(open_file).collect::<Result<_, Error>>();
+                (None, opened?)
+            }
+            PlannedSource::Qmp { socket, nodes, nbd } => {
+                let mut vm = self.running(socket, nodes, nbd.as_ref());
+                vm.look_up_bitmaps(repository)?;
+                let (point, disks) = PointInTime::take(&vm, repository.info().domain)?;
+                (Some(point), disks)
+            }
+        };
+        let limited = disks.into_iter().map(|disk| DiskSource {
+            source: Box::new(Limited {
+                source: disk.source,
                 limit: Arc::clone(limit),
                 stop: Arc::clone(stop),
-            });
-            Ok(DiskSource {
-                warnings: opened.warnings,
-                no_changes: opened.no_changes,
-                ..DiskSource::new(name, source)
-            })
-        };
-        self.disks.iter().map(open_one).collect()
+            }),
+            ..disk
+        });
+        Ok((point, limited.collect()))
     }
+
+    fn running(&self, socket: &Path, nodes: &[(String, String)], nbd: Option<&PathBuf>) -> LiveVm {
+        let disks = nodes.iter().map(|(name, node)| LiveDisk {
+            name: name.clone(),
+            node: node.clone(),
+            serial: String::new(),
+            began_with_base: None,
+        });
+        LiveVm {
+            name: self.vm.clone(),
+            qmp: socket.to_owned(),
+            disks: disks.collect(),
+            nbd_socket: nbd.cloned(),
+            fleece: Fleece::default(),
+            freeze: None,
+        }
+    }
+}
+
+fn open_file((name, path): &(String, PathBuf)) -> Result<DiskSource, Error> {
+    let opened = open::open(&path.to_string_lossy(), ImageFormat::Auto, Bitmaps::default());
+    let opened = opened.map_err(|error| Error::Source {
+        disk: name.clone(),
+        error,
+    })?;
+    Ok(DiskSource {
+        warnings: opened.warnings,
+        no_changes: opened.no_changes,
+        ..DiskSource::new(name, opened.source)
+    })
 }
 
 /// A source that is read no faster than the host allows.
@@ -227,7 +275,7 @@ mod tests {
     fn vms(count: usize) -> Vec<PlannedBackup> {
         let vm = |number| PlannedBackup {
             vm: format!("vm{number}"),
-            disks: vec![("sda".into(), "disk".into())],
+            source: PlannedSource::Files(vec![("sda".into(), "disk".into())]),
             bytes: 1 << 20,
             sizes: Some(vec![1 << 20]),
         };

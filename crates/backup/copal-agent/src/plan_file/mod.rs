@@ -1,7 +1,8 @@
 //! Plan file: which VMs a host backs up, and where their disks are.
 //!
 //! JSON: `{"v":1,"vms":[{"vm":"vm1","disks":{"sda":"set/vm1/day0.raw"}},{"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}`.
-//! `disks` are files that are read as they are; `qmp` and `nodes` name a running QEMU's socket and its block nodes.
+//! `disks` are files that are read as they are; `qmp` and `nodes` name a running QEMU's socket and its block nodes, and `nbd` the
+//! socket of its NBD server if it runs one.
 //! Relative paths are relative to the working directory.
 //!
 //! Invariants
@@ -52,6 +53,8 @@ pub enum PlannedSource {
         socket: PathBuf,
         /// Name and block node of each disk.
         nodes: Vec<(String, String)>,
+        /// Socket of the NBD server that it runs already.
+        nbd: Option<PathBuf>,
     },
 }
 
@@ -69,6 +72,7 @@ struct VmJson {
     disks: Option<Named<PathBuf>>,
     qmp: Option<PathBuf>,
     nodes: Option<Named<String>>,
+    nbd: Option<PathBuf>,
 }
 
 /// A JSON object in its own order, no name of which stands twice.
@@ -156,9 +160,9 @@ impl Plan {
 fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
     let vm = json.vm;
     check_name(path, &vm)?;
-    let source = match (json.disks, json.qmp, json.nodes) {
-        (Some(Named(disks)), None, None) => PlannedSource::Files(disks),
-        (None, Some(socket), Some(Named(nodes))) => PlannedSource::Qmp { socket, nodes },
+    let source = match (json.disks, json.qmp, json.nodes, json.nbd) {
+        (Some(Named(disks)), None, None, None) => PlannedSource::Files(disks),
+        (None, Some(socket), Some(Named(nodes)), nbd) => PlannedSource::Qmp { socket, nodes, nbd },
         _ => {
             let path = path.to_owned();
             return Err(PlanError::Source { path, vm });
@@ -169,7 +173,7 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
             disks.iter().map(|(disk, _)| disk).collect(),
             disks.iter().any(|(_, file)| file.as_os_str().is_empty()),
         ),
-        PlannedSource::Qmp { socket, nodes } => {
+        PlannedSource::Qmp { socket, nodes, .. } => {
             nodes.iter().try_for_each(|(_, node)| check_name(path, node))?;
             let disks = nodes.iter().map(|(disk, _)| disk).collect();
             (disks, socket.as_os_str().is_empty())
@@ -240,7 +244,14 @@ mod tests {
         assert_eq!(plan.vms[0].source, PlannedSource::Files(disks));
         let socket = "db1.qmp".into();
         let nodes = vec![("sda".into(), "vm0".into())];
-        assert_eq!(plan.vms[1].source, PlannedSource::Qmp { socket, nodes });
+        assert_eq!(
+            plan.vms[1].source,
+            PlannedSource::Qmp {
+                socket,
+                nodes,
+                nbd: None
+            }
+        );
     }
 
     #[test]

@@ -56,7 +56,10 @@ impl NbdSource {
     }
 
     /// As [`NbdSource::connect`], for an address already understood; `what` names it in messages.
-    pub(super) fn connect_to(what: &str, uri: &Uri, bitmaps: &[&str]) -> Result<NbdSource, SourceError> {
+    ///
+    /// # Errors
+    /// As [`NbdSource::connect`], but for the address.
+    pub fn connect_to(what: &str, uri: &Uri, bitmaps: &[&str]) -> Result<NbdSource, SourceError> {
         let mut options = ConnectOptions::default();
         options
             .contexts

@@ -1,0 +1,82 @@
+//! A backup of a VM that runs: the point in time around it.
+
+use crate::{
+    arguments::{Backup, FreezeWord},
+    failure::{Failure, Outcome, exit},
+};
+use copal_backup::{DiskSource, Error, Repository};
+use copal_live::{Ended, Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
+use copal_qmp::QmpError;
+
+use super::Typed;
+
+/// The VM as it was typed, if one that runs was.
+pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
+    let live = &backup.live;
+    Some(LiveVm {
+        name: backup.vm.clone(),
+        qmp: live.qmp.clone()?,
+        disks: disks
+            .iter()
+            .map(|disk| LiveDisk {
+                name: disk.name.clone(),
+                node: disk.image.clone(),
+                serial: disk.serial.clone().unwrap_or_default(),
+                began_with_base: None,
+            })
+            .collect(),
+        nbd_socket: live.nbd_socket.clone(),
+        fleece: Fleece {
+            directory: live.fleece_dir.clone(),
+            limit_millionths: live.fleece_limit,
+        },
+        freeze: live
+            .freeze
+            .map(|FreezeWord::Agent| Freeze::Agent(live.agent_socket.clone())),
+    })
+}
+
+/// Takes the point in time.
+pub(super) fn hold(repository: &Repository, mut vm: LiveVm) -> Outcome<(PointInTime, Vec<DiskSource>)> {
+    vm.look_up_bitmaps(repository)?;
+    Ok(PointInTime::take(&vm, repository.info().domain)?)
+}
+
+/// Ends the point in time behind the backup that read it; returns the outcome, with what a person should know of it.
+pub(super) fn end<T>(point: PointInTime, outcome: Result<T, Error>) -> Outcome<(T, Vec<String>)> {
+    match outcome {
+        Ok(done) => Ok((done, point.end(Ended::Published))),
+        Err(error) => {
+            let is_source = matches!(error, Error::Source { .. });
+            let faults = if is_source { point.faults() } else { Vec::new() };
+            let left = point.end(Ended::Abandoned);
+            let mut failure = Failure::from(error);
+            if !faults.is_empty() {
+                failure.sentence = faults.join("; ");
+            }
+            for complaint in left {
+                failure.sentence.push_str("; ");
+                failure.sentence.push_str(&complaint);
+            }
+            Err(failure)
+        }
+    }
+}
+
+impl From<LiveError> for Failure {
+    fn from(error: LiveError) -> Failure {
+        match &error {
+            LiveError::Busy { .. } => Failure::new(exit::BUSY, "busy", error.to_string()),
+            LiveError::Qmp(QmpError::NoGreeting { .. }) => {
+                Failure::new(exit::BUSY, "busy", error.to_string())
+            }
+            _ => Failure::new(exit::SOURCE, "source", error.to_string()),
+        }
+    }
+}
+
+impl From<QmpError> for Failure {
+    fn from(error: QmpError) -> Failure {
+        LiveError::from(error).into()
+    }
+}

@@ -1,0 +1,461 @@
+//! VMs that run: a storage daemon whose disks are written all the time, and a guest under TCG.
+//!
+//! What a snapshot must hold is read independently: the test pauses its writer, so that it knows each byte of the moment that it
+//! lets `copal` choose, or asks the daemon for a second point in time of its own.
+
+mod daemon;
+mod guest;
+mod impostors;
+
+use crate::{
+    disks::MIB,
+    harness::{House, Run, Running, count, id},
+};
+pub(crate) use daemon::{Daemon, have_daemon};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// `copal backup` of both disks of a daemon.
+fn words(daemon: &Daemon) -> Vec<String> {
+    let word = |word: &str| word.to_owned();
+    let mut words = vec![
+        word("backup"),
+        word("--vm"),
+        word("db1"),
+        word("--qmp"),
+        daemon.path("qmp.sock"),
+    ];
+    words.extend(["--node", "sda=vm0", "--node", "sdb=vm1", "--nbd-socket"].map(word));
+    words.extend([daemon.path("nbd.sock"), word("--fleece-dir"), daemon.path("")]);
+    words
+}
+
+fn modes(summary: &Value) -> Vec<(&str, &str)> {
+    let disks = summary["disks"].as_array().unwrap().iter();
+    disks
+        .map(|disk| (disk["mode"].as_str().unwrap(), disk["reason"].as_str().unwrap()))
+        .collect()
+}
+
+/// Both disks of a snapshot are what they were.
+fn assert_holds(house: &House, summary: &Value, disks: &[Vec<u8>; 2]) {
+    for (name, bytes) in ["sda", "sdb"].iter().zip(disks) {
+        let target = house.path("restored");
+        house.good([
+            "restore",
+            &id(summary),
+            "--disk",
+            name,
+            "--target",
+            target.to_str().unwrap(),
+            "--overwrite",
+        ]);
+        let restored = std::fs::read(&target).unwrap();
+        let differs = restored.iter().zip(bytes).position(|(one, other)| one != other);
+        assert!(
+            restored.len() == bytes.len() && differs.is_none(),
+            "{name} differs at {differs:?}"
+        );
+    }
+}
+
+/// What every disk of the daemon is, but for the names that QEMU makes up.
+fn assert_nothing_left(daemon: &Daemon) {
+    assert_eq!(daemon.nodes(), ["top0", "top1", "vm0", "vm1"]);
+    let left: Vec<String> = std::fs::read_dir(daemon.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("copal-"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_full_backup_and_three_incremental_ones_hold_what_the_disks_were() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, 3 * MIB);
+    daemon.write(1, 5 * MIB, MIB);
+    let full = house.summary(words(&daemon));
+    assert!(modes(&full).iter().all(|(mode, _)| *mode == "full"), "{full}");
+    assert_eq!(full["consistency"], "crash");
+    assert_holds(&house, &full, &daemon.bytes);
+    for round in 0..3 {
+        daemon.write(0, (8 + round) * MIB, 200 << 10);
+        daemon.write(1, (2 + round) * MIB + 4096, 4096);
+        let next = house.summary([words(&daemon), vec!["--strict-incremental".into()]].concat());
+        assert_eq!(modes(&next), [("incremental", ""); 2], "{next}");
+        assert_eq!(count(&next, "dirty_bytes"), (256 << 10) + (64 << 10));
+        assert_eq!(next["warnings"], serde_json::json!([]), "{next}");
+        assert_holds(&house, &next, &daemon.bytes);
+        assert_nothing_left(&daemon);
+    }
+    // One bitmap for each disk, which the newest snapshot names.
+    let listed = house.summary(["bitmap", "ls", "--qmp", &daemon.path("qmp.sock")]);
+    let listed = listed["bitmaps"].as_array().unwrap();
+    let newest = house.snapshots().pop().unwrap();
+    assert_eq!(listed.len(), 2, "{listed:?}");
+    for (bitmap, (node, is_persistent)) in listed.iter().zip([("vm0", true), ("vm1", false)]) {
+        assert_eq!(bitmap["node"], node);
+        assert_eq!(
+            (&bitmap["snapshot"], &bitmap["recording"]),
+            (&newest.clone().into(), &true.into())
+        );
+        assert_eq!(bitmap["persistent"], is_persistent);
+    }
+    house.check();
+}
+
+/// While `copal` reads, a writer writes block after block, round and round: only one moment has a round up to some block and
+/// the round before behind it.
+#[test]
+fn what_is_written_meanwhile_is_in_the_next_snapshot_and_not_in_this_one() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, 8 * MIB);
+    house.summary(words(&daemon));
+    for _ in 0..3 {
+        let writer = daemon.write_on();
+        let made = house.summary([words(&daemon), vec!["--fleece-limit".into(), "100%".into()]].concat());
+        writer.stop();
+        assert_eq!(modes(&made)[0], ("incremental", ""), "{made}");
+        house.good([
+            "restore",
+            &id(&made),
+            "--disk",
+            "sda",
+            "--target",
+            &house.word("out"),
+            "--overwrite",
+        ]);
+        let moment = daemon::moment_of(&std::fs::read(house.path("out")).unwrap());
+        assert!(moment.is_some(), "the blocks are not of one moment");
+        daemon.read_back();
+    }
+    let quiet = house.summary([words(&daemon), vec!["--strict-incremental".into()]].concat());
+    assert_holds(&house, &quiet, &daemon.bytes);
+}
+
+#[test]
+fn a_bitmap_that_does_not_count_costs_its_disk_alone() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, MIB);
+    daemon.write(1, MIB, MIB);
+    house.summary(words(&daemon));
+    let expect = |daemon: &mut Daemon, more: &[&str], reason: &str| {
+        daemon.write(0, 9 * MIB, 4096);
+        daemon.write(1, 9 * MIB, 4096);
+        let more: Vec<String> = more.iter().map(|word| (*word).to_owned()).collect();
+        let words = [words(daemon), more].concat();
+        let strict = house.run([&words[..], &["--strict-incremental".into()]].concat());
+        assert_eq!(strict.code, Some(22), "{strict:?}");
+        let made = house.summary(&words);
+        let [(first, why), second] = &modes(&made)[..] else {
+            panic!()
+        };
+        assert!(*first == "rescan" && why.contains(reason), "{made}");
+        assert_eq!(*second, ("incremental", ""));
+        assert_holds(&house, &made, &daemon.bytes);
+        assert_nothing_left(daemon);
+    };
+    // Removed behind our back, by our own command and by QMP.
+    let qmp = daemon.path("qmp.sock");
+    let gone = house.summary(["bitmap", "rm", "--qmp", &qmp, "--node", "vm0", "--all"]);
+    assert_eq!(gone["removed"].as_array().unwrap().len(), 1);
+    expect(&mut daemon, &[], "has no dirty bitmap copal-");
+    let name = daemon.bitmaps("vm0").pop().unwrap();
+    daemon.execute(
+        "block-dirty-bitmap-remove",
+        serde_json::json!({ "node": "vm0", "name": name }),
+    );
+    expect(&mut daemon, &[], "has no dirty bitmap copal-");
+    // Disabled, cleared.
+    let name = daemon.bitmaps("vm0").pop().unwrap();
+    daemon.execute(
+        "block-dirty-bitmap-disable",
+        serde_json::json!({ "node": "vm0", "name": name }),
+    );
+    expect(&mut daemon, &[], "is disabled");
+    // Another disk by the same name.
+    expect(&mut daemon, &["--serial", "sda=other"], "the serial");
+    // Another size.
+    daemon.resize(0, 17 * MIB);
+    expect(&mut daemon, &["--serial", "sda=other"], "it has 17825792 now");
+    // What a bitmap does not name is not removed.
+    let none = house.run(["bitmap", "rm", "--qmp", &qmp, "--node", "vm0", "none"]);
+    assert_eq!(none.code, Some(3), "{none:?}");
+    house.check();
+}
+
+#[test]
+fn whoever_is_killed_between_the_moment_and_the_snapshot_forgets_no_write() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, 4 * MIB);
+    daemon.write(1, MIB, 4 * MIB);
+    house.summary(words(&daemon));
+    for (signal, code) in [(Signal::KILL, None), (Signal::INT, Some(130))] {
+        daemon.write(0, 6 * MIB, 4096);
+        daemon.limit_reads(MIB);
+        let backup = Running::start(&house, [words(&daemon), vec!["--full".into()]].concat());
+        daemon.wait_for_moment();
+        daemon.write(0, 7 * MIB, 4096);
+        backup.signal(signal);
+        let run = backup.end();
+        assert_eq!(run.code, code, "{run:?}");
+        daemon.limit_reads(0);
+        // What a kill leaves stands, a signal takes it down.
+        assert_eq!(daemon.nodes().len() > 4, code.is_none());
+        daemon.write(0, 8 * MIB, 4096);
+        daemon.write(1, 8 * MIB, 4096);
+        let next = house.summary([words(&daemon), vec!["--strict-incremental".into()]].concat());
+        assert_eq!(modes(&next), [("incremental", ""); 2], "{next}");
+        assert_holds(&house, &next, &daemon.bytes);
+        assert_nothing_left(&daemon);
+        assert_eq!(daemon.bitmaps("vm0").len(), 1);
+    }
+    house.check();
+}
+
+#[test]
+fn a_full_fleecing_image_ends_the_backup_and_no_write_of_the_guest() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, 0, 14 * MIB);
+    daemon.write(1, 0, 4 * MIB);
+    house.summary(words(&daemon));
+    daemon.limit_reads(MIB);
+    let small = [
+        words(&daemon),
+        vec!["--fleece-limit".into(), "1%".into(), "--full".into()],
+    ]
+    .concat();
+    let backup = Running::start(&house, small);
+    daemon.wait_for_moment();
+    daemon.write(1, 0, 4 * MIB);
+    daemon.write(0, 0, 14 * MIB);
+    daemon.limit_reads(0);
+    let run = backup.end();
+    assert_eq!(run.code, Some(3), "{run:?}");
+    assert!(run.stderr.contains("larger --fleece-limit"), "{run:?}");
+    assert_nothing_left(&daemon);
+    let next = house.summary([words(&daemon), vec!["--strict-incremental".into()]].concat());
+    assert_holds(&house, &next, &daemon.bytes);
+}
+
+#[test]
+fn a_daemon_that_is_killed_meanwhile_costs_a_rescan() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, 8 * MIB);
+    daemon.write(1, MIB, 4 * MIB);
+    house.summary(words(&daemon));
+    // Stopped in order, it keeps the bitmap of the qcow2 image.
+    daemon.stop();
+    daemon.start_again();
+    daemon.write(0, 3 * MIB, 4096);
+    let kept = house.summary(words(&daemon));
+    assert_eq!(modes(&kept)[0], ("incremental", ""), "{kept}");
+    assert!(modes(&kept)[1].1.contains("has no dirty bitmap"), "{kept}");
+    assert_holds(&house, &kept, &daemon.bytes);
+    daemon.stop();
+    daemon.start_again();
+    daemon.limit_reads(MIB);
+    let backup = Running::start(&house, [words(&daemon), vec!["--full".into()]].concat());
+    daemon.wait_for_moment();
+    daemon.kill();
+    let run = backup.end();
+    assert_eq!(run.code, Some(3), "{run:?}");
+    assert!(
+        std::fs::read_dir(daemon.path(""))
+            .unwrap()
+            .flatten()
+            .all(|entry| !entry.path().join("lock").exists())
+    );
+    daemon.start_again();
+    daemon.write(0, 2 * MIB, 4096);
+    let next = house.summary(words(&daemon));
+    let reasons = modes(&next);
+    assert!(
+        reasons[0].0 == "rescan" && reasons[0].1.contains("inconsistent"),
+        "{next}"
+    );
+    assert!(
+        reasons[1].0 == "rescan" && reasons[1].1.contains("has no dirty bitmap"),
+        "{next}"
+    );
+    assert_holds(&house, &next, &daemon.bytes);
+    let again = house.summary([words(&daemon), vec!["--strict-incremental".into()]].concat());
+    assert_holds(&house, &again, &daemon.bytes);
+    house.check();
+}
+
+#[test]
+fn a_qemu_without_a_limit_of_time_for_copies_is_read_as_a_whole() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, 4 * MIB);
+    house.summary(words(&daemon));
+    daemon.write(1, MIB, MIB);
+    let old = impostors::older_qemu(&daemon);
+    let words: Vec<String> = words(&daemon)
+        .into_iter()
+        .map(|word| {
+            if word.ends_with("qmp.sock") {
+                old.clone()
+            } else {
+                word
+            }
+        })
+        .collect();
+    let made = house.summary(&words);
+    assert!(
+        modes(&made)
+            .iter()
+            .all(|(mode, why)| *mode == "rescan" && why.contains("cbw-timeout")),
+        "{made}"
+    );
+    assert_holds(&house, &made, &daemon.bytes);
+    assert_nothing_left(&daemon);
+    // What began there may be believed where more is known.
+    daemon.write(1, 2 * MIB, MIB);
+    let next = house.summary([crate::live::words(&daemon), vec!["--strict-incremental".into()]].concat());
+    assert_holds(&house, &next, &daemon.bytes);
+}
+
+#[test]
+fn a_guest_is_frozen_for_the_moment_alone() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, MIB);
+    let socket = daemon.path("qga.sock");
+    let agent = impostors::guest_agent(&socket);
+    let freeze = ["--freeze", "agent", "--agent-socket", &socket].map(str::to_owned);
+    let made = house.summary([words(&daemon), freeze.to_vec()].concat());
+    assert_eq!(made["consistency"], "file system", "{made}");
+    assert_holds(&house, &made, &daemon.bytes);
+    let heard = agent.join().unwrap();
+    assert_eq!(
+        heard[heard.len() - 2..],
+        ["guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]
+    );
+    // Nobody is there any more: no backup, and nothing left.
+    let run = house.run([words(&daemon), freeze.to_vec()].concat());
+    assert_eq!(run.code, Some(3), "{run:?}");
+    assert!(run.sentence().contains("the guest was not frozen"), "{run:?}");
+    assert_nothing_left(&daemon);
+    assert_eq!(daemon.bitmaps("vm0").len(), 1);
+}
+
+#[test]
+fn an_agent_backs_up_what_runs() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::fleet();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, MIB);
+    let plan = serde_json::json!({ "v": 1, "vms": [{
+        "vm": "db1", "qmp": daemon.path("qmp.sock"), "nodes": { "sda": "vm0", "sdb": "vm1" }, "nbd": daemon.path("nbd.sock"),
+    }]});
+    std::fs::write(house.path("plan.json"), plan.to_string()).unwrap();
+    let (state, plan) = (house.word("agents"), house.word("plan.json"));
+    for mode in ["full", "incremental"] {
+        daemon.write(1, MIB, MIB);
+        house.good([
+            "agent", "--name", "h1", "--state", &state, "--plan", &plan, "--once",
+        ]);
+        let listed = house.summary(["snapshots"]);
+        let newest = listed["snapshots"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(newest["disks"][0]["mode"], mode, "{newest}");
+        assert_holds(
+            &house,
+            &serde_json::json!({ "snapshot": newest["id"] }),
+            &daemon.bytes,
+        );
+        assert_nothing_left(&daemon);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_in_a_sentence() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let daemon = Daemon::start(&house);
+    let qmp = daemon.path("qmp.sock");
+    let refused = |more: &[&str], code: i32, words: &str| {
+        let run: Run =
+            house.run([&["backup", "--vm", "db1", "--fleece-dir", &daemon.path("")], more].concat());
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert!(run.sentence().contains(words), "{run:?}");
+        assert_nothing_left(&daemon);
+    };
+    refused(
+        &["--qmp", "/none", "--node", "sda=vm0"],
+        3,
+        "check that QEMU runs",
+    );
+    refused(
+        &["--qmp", &daemon.path("nbd.sock"), "--node", "sda=vm0"],
+        11,
+        "or it is no QMP socket",
+    );
+    refused(
+        &["--qmp", &qmp, "--node", "sda=vm7"],
+        3,
+        "it has top0, top1, vm0, vm1",
+    );
+    refused(&["--qmp", &qmp, "--node", "sda=vm0"], 3, "--nbd-socket");
+    refused(
+        &["--qmp", &qmp, "--node", "sda=top0"],
+        3,
+        "put a raw node above it",
+    );
+    refused(
+        &["--qmp", &qmp, "--node", "sda=vm0", "--node", "sdb=vm0"],
+        3,
+        "name each node once",
+    );
+    refused(&["--qmp", &qmp, "--node", "sda"], 2, "NAME=NODE");
+    refused(
+        &["--qmp", &qmp, "--node", "sda=vm0", "--freeze", "agent"],
+        3,
+        "a storage daemon has no guest",
+    );
+    let held = std::os::unix::net::UnixStream::connect(&qmp).unwrap();
+    refused_while_held(&house, &qmp);
+    drop(held);
+}
+
+fn refused_while_held(house: &House, qmp: &str) {
+    let run = house.run(["bitmap", "ls", "--qmp", qmp]);
+    assert_eq!(run.code, Some(11), "{run:?}");
+    assert!(run.sentence().contains("another program is connected"), "{run:?}");
+}

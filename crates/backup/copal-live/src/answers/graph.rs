@@ -1,0 +1,140 @@
+//! Who uses a block node, from `x-debug-query-block-graph`, and which device a guest sees, from `query-block`.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What uses what.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Graph {
+    #[serde(default)]
+    nodes: Vec<Vertex>,
+    #[serde(default)]
+    edges: Vec<Edge>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Vertex {
+    id: u64,
+    #[serde(default)]
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Edge {
+    parent: u64,
+    child: u64,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    perm: Vec<String>,
+}
+
+/// Somebody who uses a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parent {
+    /// Of a block node its name; of others what QEMU calls them.
+    pub(crate) name: String,
+    /// `block-driver`, `block-backend`, `block-job`.
+    pub(crate) kind: String,
+    /// As what: `file`, `backing`, `root`.
+    pub(crate) role: String,
+    pub(crate) writes: bool,
+}
+
+impl Graph {
+    pub(crate) fn parse(answer: &Value) -> Graph {
+        Graph::deserialize(answer).unwrap_or_default()
+    }
+
+    /// Who uses a node.
+    pub(crate) fn parents_of(&self, node: &str) -> Vec<Parent> {
+        let Some(child) = self.id_of(node) else {
+            return Vec::new();
+        };
+        let edges = self.edges.iter().filter(|edge| edge.child == child);
+        let parent = |edge: &Edge| {
+            let vertex = self.nodes.iter().find(|vertex| vertex.id == edge.parent)?;
+            Some(Parent {
+                name: vertex.name.clone(),
+                kind: vertex.kind.clone(),
+                role: edge.name.clone(),
+                writes: edge
+                    .perm
+                    .iter()
+                    .any(|word| matches!(word.as_str(), "write" | "resize")),
+            })
+        };
+        edges.filter_map(parent).collect()
+    }
+
+    /// What a node uses in this role.
+    pub(crate) fn child_of(&self, node: &str, role: &str) -> Option<&str> {
+        let parent = self.id_of(node)?;
+        let edge = self
+            .edges
+            .iter()
+            .find(|edge| edge.parent == parent && edge.name == role)?;
+        let vertex = self.nodes.iter().find(|vertex| vertex.id == edge.child)?;
+        Some(&vertex.name)
+    }
+
+    fn id_of(&self, node: &str) -> Option<u64> {
+        let mut drivers = self.nodes.iter().filter(|vertex| vertex.kind == "block-driver");
+        drivers.find(|vertex| vertex.name == node).map(|vertex| vertex.id)
+    }
+}
+
+/// The devices of guests whose disk is this node, as paths of objects.
+pub(crate) fn devices_of(answer: &Value, node: &str) -> Vec<String> {
+    let devices = answer.as_array().into_iter().flatten();
+    devices
+        .filter(|device| device["inserted"]["node-name"] == node)
+        .filter_map(|device| device["qdev"].as_str())
+        .map(|device| match device.starts_with('/') {
+            true => device.to_owned(),
+            false => format!("/machine/peripheral/{device}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn whoever_uses_a_node_is_found_with_what_they_may_do() {
+        let graph = Graph::parse(&json!({
+            "nodes": [{"id": 1, "name": "vm0", "type": "block-driver"}, {"id": 2, "name": "top", "type": "block-driver"},
+                      {"id": 3, "name": "vm0", "type": "block-backend"}],
+            "edges": [{"parent": 2, "child": 1, "name": "file", "perm": ["write", "consistent-read"], "shared-perm": []},
+                      {"parent": 3, "child": 2, "name": "root", "perm": [], "shared-perm": []},
+                      {"parent": 9, "child": 1, "name": "file", "perm": []}]}));
+        let [parent] = &graph.parents_of("vm0")[..] else {
+            panic!()
+        };
+        assert_eq!(
+            (parent.name.as_str(), parent.role.as_str(), parent.writes),
+            ("top", "file", true)
+        );
+        assert!(!graph.parents_of("top")[0].writes);
+        assert_eq!(graph.child_of("top", "file"), Some("vm0"));
+        assert_eq!(graph.parents_of("none"), Vec::new());
+        assert_eq!(Graph::parse(&json!([1])).parents_of("vm0"), Vec::new());
+    }
+
+    #[test]
+    fn a_device_is_named_by_its_path() {
+        let answer = json!([
+            {"qdev": "/machine/peripheral/vd0/virtio-backend", "inserted": {"node-name": "vm0"}},
+            {"qdev": "scsi1", "inserted": {"node-name": "vm1"}}, {"device": "floppy0"}]);
+        assert_eq!(
+            devices_of(&answer, "vm0"),
+            ["/machine/peripheral/vd0/virtio-backend"]
+        );
+        assert_eq!(devices_of(&answer, "vm1"), ["/machine/peripheral/scsi1"]);
+        assert!(devices_of(&Value::Null, "vm0").is_empty());
+    }
+}

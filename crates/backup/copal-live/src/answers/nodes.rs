@@ -1,0 +1,138 @@
+//! Block nodes and their dirty bitmaps, from `query-named-block-nodes`.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A dirty bitmap of a block node.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct DirtyBitmap {
+    /// Its name; empty for those that QEMU uses itself.
+    #[serde(default)]
+    pub name: String,
+    /// Bytes one bit stands for.
+    #[serde(default)]
+    pub granularity: u64,
+    /// Bytes that are marked.
+    #[serde(default, rename = "count")]
+    pub dirty_bytes: u64,
+    /// It notes what is written.
+    #[serde(default, rename = "recording")]
+    pub is_recording: bool,
+    /// Somebody uses it, an export or a job.
+    #[serde(default, rename = "busy")]
+    pub is_busy: bool,
+    /// It is kept in the image when QEMU ends.
+    #[serde(default, rename = "persistent")]
+    pub is_persistent: bool,
+    /// QEMU was killed while it recorded: it says nothing, and can only be removed.
+    #[serde(default, rename = "inconsistent")]
+    pub is_inconsistent: bool,
+}
+
+/// A block node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    /// `qcow2`, `raw`, `file`.
+    pub(crate) driver: String,
+    /// The file behind it, as QEMU calls it.
+    pub(crate) file: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) is_read_only: bool,
+    pub(crate) cache: Value,
+    pub(crate) detect_zeroes: String,
+    pub(crate) bitmaps: Vec<DirtyBitmap>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    #[serde(default, rename = "node-name")]
+    name: String,
+    #[serde(default, rename = "drv")]
+    driver: String,
+    #[serde(default)]
+    file: String,
+    #[serde(default)]
+    ro: bool,
+    #[serde(default)]
+    cache: Cache,
+    #[serde(default)]
+    detect_zeroes: String,
+    #[serde(default)]
+    image: Image,
+    #[serde(default, rename = "dirty-bitmaps")]
+    bitmaps: Vec<DirtyBitmap>,
+}
+#[derive(Default, Deserialize)]
+struct Cache {
+    #[serde(default)]
+    direct: bool,
+    #[serde(default, rename = "no-flush")]
+    no_flush: bool,
+}
+#[derive(Default, Deserialize)]
+struct Image {
+    #[serde(default, rename = "virtual-size")]
+    size_bytes: u64,
+}
+
+impl Node {
+    /// The bitmap of this name.
+    pub(crate) fn bitmap(&self, name: &str) -> Option<&DirtyBitmap> {
+        self.bitmaps.iter().find(|bitmap| bitmap.name == name)
+    }
+}
+
+/// All nodes; one that is not understood is left out.
+pub(crate) fn parse(answer: &Value) -> Vec<Node> {
+    let listed = answer.as_array().into_iter().flatten();
+    listed
+        .filter_map(|node| Listed::deserialize(node).ok())
+        .filter(|node| !node.name.is_empty())
+        .map(|node| Node {
+            name: node.name,
+            driver: node.driver,
+            file: node.file,
+            size_bytes: node.image.size_bytes,
+            is_read_only: node.ro,
+            cache: json!({ "direct": node.cache.direct, "no-flush": node.cache.no_flush }),
+            detect_zeroes: match node.detect_zeroes.is_empty() {
+                true => "off".into(),
+                false => node.detect_zeroes,
+            },
+            bitmaps: node.bitmaps,
+        })
+        .collect()
+}
+
+/// The node of this name.
+pub(crate) fn find<'a>(nodes: &'a [Node], name: &str) -> Option<&'a Node> {
+    nodes.iter().find(|node| node.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_and_bitmaps_are_read_as_qemu_7_tells_them() {
+        let answer = json!([
+            {"node-name": "vm0", "drv": "qcow2", "file": "/a/vm.qcow2", "ro": false, "detect_zeroes": "off",
+             "cache": {"writeback": true, "direct": true, "no-flush": false}, "image": {"virtual-size": 1048576},
+             "dirty-bitmaps": [
+                {"name": "b", "recording": true, "persistent": true, "busy": false, "granularity": 65536, "count": 131072},
+                {"recording": false, "persistent": false, "busy": false, "granularity": 65536, "count": 9}]},
+            {"drv": "file"}, 7, {"node-name": 7}]);
+        let nodes = parse(&answer);
+        assert_eq!(nodes.len(), 1);
+        let node = find(&nodes, "vm0").unwrap();
+        assert_eq!(
+            (node.size_bytes, &node.cache),
+            (1 << 20, &json!({"direct": true, "no-flush": false}))
+        );
+        let bitmap = node.bitmap("b").unwrap();
+        assert!(bitmap.is_recording && bitmap.is_persistent && !bitmap.is_inconsistent);
+        assert_eq!((bitmap.dirty_bytes, bitmap.granularity), (128 << 10, 64 << 10));
+        assert_eq!(parse(&json!({})), Vec::new());
+    }
+}

@@ -1,0 +1,209 @@
+//! Takes down what a session has put up in QEMU, by what is found there.
+//!
+//! One code for the end of a backup, for its failure, and for what a killed one left. Every step is tried, whatever became of
+//! the one before, and may be repeated.
+
+use crate::{
+    answers::nodes::Node,
+    error::LiveError,
+    fleece,
+    names::{PREFIX, Part, SessionName},
+    path_of_writes::{Surroundings, WritePath, lead},
+};
+use copal_qmp::{Client, QmpError};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+/// Takes down what sessions have left whose processes are gone. Returns what could not be.
+/// # Errors
+/// `Busy`: one of them is alive. Those of QEMU.
+pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveError> {
+    let surroundings = Surroundings::ask(client)?;
+    let exports = names_in(&client.execute("query-block-exports", json!({}))?, "id");
+    let jobs = names_in(&client.execute("query-jobs", json!({}))?, "id");
+    let nodes = surroundings.nodes.iter().map(|node| node.name.clone());
+    let all = nodes.chain(exports).chain(jobs);
+    let sessions: BTreeSet<SessionName> = all.filter_map(|name| SessionName::of(&name)).collect();
+    for session in &sessions {
+        if directory_of(&surroundings.nodes, session).is_some_and(|directory| fleece::is_held(&directory)) {
+            return Err(LiveError::Busy {
+                session: session.to_string(),
+            });
+        }
+    }
+    let mut complaints = Vec::new();
+    for session in &sessions {
+        tracing::info!(%session, "a backup that was killed left this session; it is taken down");
+        let directory = directory_of(&surroundings.nodes, session);
+        let has_server = directory.as_deref().is_some_and(fleece::has_socket);
+        complaints.extend(clear(client, session, has_server));
+        if let Some(directory) = directory {
+            remove(&directory, session, &mut complaints);
+        }
+    }
+    // Copies of bitmaps serve a reader, and there is none.
+    for node in &surroundings.nodes {
+        for bitmap in node
+            .bitmaps
+            .iter()
+            .filter(|bitmap| SessionName::is_map(&bitmap.name))
+        {
+            let removed = remove_bitmap(client, &node.name, &bitmap.name);
+            complaints.extend(removed.err().map(|error| error.to_string()));
+        }
+    }
+    Ok(complaints)
+}
+
+/// Takes down the exports, nodes and jobs of a session, and with `has_server` the NBD server, if nobody else uses it. Returns
+/// what could not be.
+pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut tell = |outcome: Result<(), QmpError>| {
+        let is_dead = outcome.as_ref().is_err_and(QmpError::is_disconnected);
+        complaints.extend(outcome.err().map(|error| error.to_string()));
+        !is_dead
+    };
+    let is_alive = tell(end_exports(client, session))
+        && tell(take_down(client, session, &[Part::Snapshot]))
+        && tell(lead_back(client, session))
+        && tell(if has_server { end_server(client) } else { Ok(()) })
+        && tell(take_down(client, session, &Part::TOP_DOWN[1..]))
+        && tell(dismiss_jobs(client, session));
+    if !is_alive {
+        // QEMU itself has gone, most likely, and all of it with it.
+        complaints.truncate(1);
+    }
+    complaints
+}
+
+fn end_exports(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+    let listed = client.execute("query-block-exports", json!({}))?;
+    let own = names_in(&listed, "id")
+        .into_iter()
+        .filter(|id| session.part_of(id).is_some());
+    for id in own {
+        client.execute("block-export-del", json!({ "id": id, "mode": "hard" }))?;
+        let is_gone = names_in(&client.execute("query-block-exports", json!({}))?, "id")
+            .iter()
+            .all(|other| *other != id);
+        if !is_gone {
+            client.wait_for(
+                |event| event.name == "BLOCK_EXPORT_DELETED" && event.data["id"] == id,
+                "block-export-del",
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets the guest write to its disk again as it did.
+fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+    let surroundings = Surroundings::ask(client)?;
+    let filters = surroundings
+        .nodes
+        .iter()
+        .filter(|node| session.part_of(&node.name) == Some(Part::Filter));
+    let mut paths = Vec::new();
+    for filter in filters {
+        let Some(below) = surroundings.below(&filter.name) else {
+            continue;
+        };
+        match surroundings.path_to(filter) {
+            Ok(WritePath::Nobody) => {}
+            Ok(path) => paths.push((path, below.to_owned())),
+            Err(writers) => {
+                return Err(QmpError::Protocol {
+                    reason: format!("{} is used by {writers}, which is not ours", filter.name),
+                });
+            }
+        }
+    }
+    lead(client, &paths, false)
+}
+
+fn take_down(client: &mut Client, session: &SessionName, parts: &[Part]) -> Result<(), QmpError> {
+    for part in parts {
+        let nodes = client.execute("query-named-block-nodes", json!({ "flat": true }))?;
+        let own = names_in(&nodes, "node-name")
+            .into_iter()
+            .filter(|name| session.part_of(name) == Some(*part));
+        for name in own {
+            client.execute("blockdev-del", json!({ "node-name": name }))?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends the NBD server, if nothing but ours was on it.
+fn end_server(client: &mut Client) -> Result<(), QmpError> {
+    let exports = client.execute("query-block-exports", json!({}))?;
+    let mut exports = exports.as_array().into_iter().flatten();
+    let is_used = exports
+        .any(|export| export["type"] == "nbd" && !export["id"].as_str().unwrap_or("").starts_with(PREFIX));
+    match is_used {
+        true => Ok(()),
+        false => match client.execute("nbd-server-stop", json!({})) {
+            // It does not run.
+            Err(QmpError::Refused { .. }) => Ok(()),
+            outcome => outcome.map(|_| ()),
+        },
+    }
+}
+
+fn dismiss_jobs(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+    let jobs = client.execute("query-jobs", json!({}))?;
+    for id in names_in(&jobs, "id")
+        .into_iter()
+        .filter(|id| session.part_of(id).is_some())
+    {
+        client.execute("job-dismiss", json!({ "id": id }))?;
+    }
+    Ok(())
+}
+
+/// Removes a bitmap; one that is gone is none to be removed.
+pub(crate) fn remove_bitmap(client: &mut Client, node: &str, bitmap: &str) -> Result<(), QmpError> {
+    let removed = client.execute(
+        "block-dirty-bitmap-remove",
+        json!({ "node": node, "name": bitmap }),
+    );
+    match removed {
+        Err(QmpError::Refused { description, .. }) if description.contains("not found") => Ok(()),
+        outcome => outcome.map(|_| ()),
+    }
+}
+
+fn directory_of(nodes: &[Node], session: &SessionName) -> Option<PathBuf> {
+    let file = nodes
+        .iter()
+        .find(|node| session.part_of(&node.name) == Some(Part::File))?;
+    Some(Path::new(&file.file).parent()?.to_owned())
+}
+
+/// Removes the directory of a session, if it is called like one.
+fn remove(directory: &Path, session: &SessionName, complaints: &mut Vec<String>) {
+    if directory
+        .file_name()
+        .is_none_or(|name| *name != *session.directory())
+    {
+        return;
+    }
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            complaints.push(format!("{} is not removed: {error}", directory.display()));
+        }
+        _ => {}
+    }
+}
+
+/// The values of a field of each object of a list.
+fn names_in(listed: &Value, field: &str) -> Vec<String> {
+    let listed = listed.as_array().into_iter().flatten();
+    listed
+        .filter_map(|object| Some(object[field].as_str()?.to_owned()))
+        .collect()
+}

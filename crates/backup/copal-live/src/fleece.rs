@@ -1,0 +1,274 @@
+//! The directory of a session, and the images in it that take what a guest overwrites.
+//!
+//! A fleecing image is a qcow2 image in a file that cannot grow: QEMU finds no room beyond the bound, and breaks the snapshot.
+//! Who holds the lock in the directory is alive.
+
+use crate::{
+    error::LiveError,
+    names::{Part, SessionName},
+    request::Fleece,
+};
+use copal_qmp::{Client, QmpError};
+use serde_json::json;
+use std::{
+    fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Unit of a qcow2 image.
+const CLUSTER_BYTES: u64 = 64 << 10;
+/// Least that may be overwritten, however small the disk.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Longest path of a unix socket.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+const LOCK: &str = "lock";
+const SOCKET: &str = "nbd.sock";
+
+/// A directory for the files of one session. Dropping it removes it, unless QEMU may still use it.
+#[derive(Debug)]
+pub(crate) struct SessionDirectory {
+    path: PathBuf,
+    /// Who may write there: the user that QEMU runs as.
+    owner: Option<(u32, u32)>,
+    is_in_use: bool,
+    _lock: File,
+}
+
+impl SessionDirectory {
+    /// Makes the directory, for this user and the one whose QEMU made the socket `qmp`.
+    pub(crate) fn make(
+        fleece: &Fleece,
+        session: &SessionName,
+        qmp: &Path,
+    ) -> Result<SessionDirectory, LiveError> {
+        let failed = |error| LiveError::Fleece {
+            path: fleece.directory.clone(),
+            error,
+        };
+        let base = std::path::absolute(&fleece.directory).map_err(failed)?;
+        let path = base.join(session.directory());
+        if path.join(SOCKET).as_os_str().len() > MAX_SOCKET_PATH_BYTES {
+            return Err(LiveError::LongPath {
+                path: path.join(SOCKET),
+            });
+        }
+        DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        let made = || {
+            let lock = private().open(path.join(LOCK))?;
+            lock.lock()?;
+            let (own, theirs) = (path.metadata()?, std::fs::metadata(qmp)?);
+            let owner = (own.uid() != theirs.uid()).then(|| (theirs.uid(), theirs.gid()));
+            let directory = SessionDirectory {
+                path: path.clone(),
+                owner,
+                is_in_use: false,
+                _lock: lock,
+            };
+            directory.hand_over(&directory.path)?;
+            Ok(directory)
+        };
+        made().map_err(|error| {
+            // The error that counts is that one.
+            let _ = std::fs::remove_dir_all(&path);
+            failed(error)
+        })
+    }
+
+    /// Only root can give a file away; for others QEMU says what it may not open.
+    fn hand_over(&self, path: &Path) -> io::Result<()> {
+        match self.owner {
+            Some((user, group)) => match std::os::unix::fs::chown(path, Some(user), Some(group)) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+                done => done,
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Where an NBD server of this session listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.join(SOCKET)
+    }
+
+    /// Lets nobody else connect there; the directory lets nobody in before that.
+    pub(crate) fn close_socket(&self) -> io::Result<()> {
+        std::fs::set_permissions(self.socket(), Permissions::from_mode(0o600))
+    }
+
+    /// QEMU may still use it: by the files there the next backup knows what to take down.
+    pub(crate) fn leave(mut self) {
+        self.is_in_use = true;
+    }
+
+    pub(crate) fn image(&self, disk: usize) -> PathBuf {
+        self.path.join(format!("{disk}.image"))
+    }
+
+    /// Makes the fleecing image of a disk in QEMU and returns the name of its node. Blocks for some milliseconds.
+    /// # Errors
+    /// `Fleece`; those of QEMU.
+    pub(crate) fn add_image(
+        &self,
+        client: &mut Client,
+        session: &SessionName,
+        disk: usize,
+        (size_bytes, bound_bytes): (u64, u64),
+    ) -> Result<String, LiveError> {
+        let path = self.image(disk);
+        let make = || {
+            private().open(&path)?.set_len(bound_bytes)?;
+            self.hand_over(&path)
+        };
+        make().map_err(|error| LiveError::Fleece {
+            path: path.clone(),
+            error,
+        })?;
+        let name = |part| session.part(part, disk);
+        let (file, bound, image) = (name(Part::File), name(Part::Bound), name(Part::Image));
+        let add = |client: &mut Client, node| client.execute("blockdev-add", node);
+        add(
+            client,
+            json!({ "driver": "file", "node-name": file, "filename": path, "discard": "unmap" }),
+        )?;
+        add(
+            client,
+            json!({ "driver": "raw", "node-name": bound, "file": file, "size": bound_bytes, "discard": "unmap" }),
+        )?;
+        let options =
+            json!({ "driver": "qcow2", "file": bound, "size": size_bytes, "cluster-size": CLUSTER_BYTES });
+        client.execute("blockdev-create", json!({ "job-id": image, "options": options }))?;
+        client.wait_for(
+            |event| {
+                event.name == "JOB_STATUS_CHANGE"
+                    && event.data["id"] == image
+                    && event.data["status"] == "concluded"
+            },
+            "blockdev-create",
+        )?;
+        let jobs = client.execute("query-jobs", json!({}))?;
+        let mut jobs = jobs.as_array().into_iter().flatten();
+        let error = jobs
+            .find(|job| job["id"] == image)
+            .and_then(|job| job["error"].as_str().map(str::to_owned));
+        client.execute("job-dismiss", json!({ "id": image }))?;
+        if let Some(description) = error {
+            return Err(LiveError::Qmp(QmpError::Refused {
+                command: "blockdev-create".into(),
+                class: "GenericError".into(),
+                description,
+            }));
+        }
+        add(
+            client,
+            json!({ "driver": "qcow2", "node-name": image, "file": bound, "discard": "unmap" }),
+        )?;
+        Ok(image)
+    }
+}
+
+impl SessionDirectory {
+    /// Takes all space of an image now, so that none is missing later.
+    /// # Errors
+    /// `Fleece`: there is too little.
+    pub(crate) fn reserve(&self, disk: usize, bound_bytes: u64) -> Result<(), LiveError> {
+        let path = self.image(disk);
+        let reserve = || {
+            let image = OpenOptions::new().write(true).open(&path)?;
+            rustix::fs::fallocate(&image, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bound_bytes)?;
+            Ok(())
+        };
+        reserve().map_err(|error| LiveError::Fleece {
+            path: path.clone(),
+            error,
+        })
+    }
+}
+
+impl Drop for SessionDirectory {
+    fn drop(&mut self) {
+        if self.is_in_use {
+            return;
+        }
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "the directory of a session stays");
+        }
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    options
+}
+
+/// Bytes of the file that a fleecing image may fill, for a disk of this size.
+pub(crate) fn bound_bytes(size_bytes: u64, limit_millionths: u32) -> u64 {
+    let share = (u128::from(size_bytes) * u128::from(limit_millionths) / 1_000_000) as u64;
+    // Header and tables: 8 bytes for each cluster of the disk, 2 for each of the file, rounded up to clusters.
+    let tables = size_bytes / CLUSTER_BYTES * 16;
+    (share.max(LEAST_BYTES) + tables).next_multiple_of(CLUSTER_BYTES) + 16 * CLUSTER_BYTES
+}
+
+/// Whether an image has no room for more than a little.
+pub(crate) fn is_full(image: &Path, bound_bytes: u64) -> bool {
+    let allocated = std::fs::metadata(image).map(|found| found.blocks() * 512);
+    allocated
+        .is_ok_and(|allocated| allocated + bound_bytes / 8 >= bound_bytes.saturating_sub(12 * CLUSTER_BYTES))
+}
+
+/// Whether the process that made the directory around a file lives.
+pub(crate) fn is_held(directory: &Path) -> bool {
+    match File::open(directory.join(LOCK)).map(|lock| lock.try_lock()) {
+        Ok(Err(TryLockError::WouldBlock)) => true,
+        Ok(Ok(()) | Err(TryLockError::Error(_))) | Err(_) => false,
+    }
+}
+
+/// The socket of a server that a session began.
+pub(crate) fn has_socket(directory: &Path) -> bool {
+    directory.join(SOCKET).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_of_a_session_is_private_held_and_goes_with_it() {
+        let base = tempfile::tempdir().unwrap();
+        let fleece = Fleece {
+            directory: base.path().to_owned(),
+            ..Fleece::default()
+        };
+        let session = SessionName::draw().unwrap();
+        let directory = SessionDirectory::make(&fleece, &session, base.path()).unwrap();
+        let path = directory.path.clone();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(is_held(&path) && !has_socket(&path));
+        drop(directory);
+        assert!(!path.exists() && !is_held(&path));
+        let nowhere = Fleece {
+            directory: "/none".into(),
+            ..fleece
+        };
+        let error = SessionDirectory::make(&nowhere, &session, base.path())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("--fleece-dir"), "{error}");
+    }
+
+    #[test]
+    fn a_bound_leaves_room_for_the_tables_of_an_image() {
+        for size in [0, 1 << 20, 64 << 20, 2 << 40] {
+            let bound = bound_bytes(size, 100_000);
+            assert!(
+                bound >= size / 10 + size / CLUSTER_BYTES * 10 + LEAST_BYTES.min(size),
+                "{size}"
+            );
+            assert!(bound <= size / 10 + size / 2000 + (3 << 20), "{size}: {bound}");
+            assert_eq!(bound % CLUSTER_BYTES, 0);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Freezing, with an agent that is a script.
+
+use super::*;
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixListener,
+};
+
+/// An agent that answers `count` commands and returns their names; `deaf` ones are not answered.
+fn agent(path: &Path, deaf: &'static str) -> JoinHandle<Vec<String>> {
+    let listener = UnixListener::bind(path).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap());
+        let mut heard = Vec::new();
+        for line in lines.split(b'\n') {
+            let Ok(line) = line else { break };
+            let line = line.strip_prefix(b"\xff").unwrap_or(&line).to_vec();
+            let command: Value = serde_json::from_slice(&line).unwrap();
+            let name = command["execute"].as_str().unwrap().to_owned();
+            let value = match name.as_str() {
+                "guest-fsfreeze-status" => json!("thawed"),
+                _ => json!(1),
+            };
+            let is_deaf = name == deaf;
+            heard.push(name);
+            if is_deaf {
+                break;
+            }
+            stream
+                .write_all(format!("{}\n", json!({ "return": value, "id": command["id"] })).as_bytes())
+                .unwrap();
+        }
+        heard
+    })
+}
+
+const FROZEN: [&str; 4] = [
+    "guest-sync",
+    "guest-fsfreeze-status",
+    "guest-fsfreeze-freeze",
+    "guest-fsfreeze-thaw",
+];
+
+#[test]
+fn what_is_frozen_is_thawed_whatever_happens() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    // In the ordinary way.
+    let heard = agent(&path("a"), "");
+    assert!(Frozen::begin(&path("a")).unwrap().end().unwrap());
+    assert_eq!(heard.join().unwrap(), FROZEN);
+    // Somebody went another way.
+    let heard = agent(&path("b"), "");
+    drop(Frozen::begin(&path("b")).unwrap());
+    assert_eq!(heard.join().unwrap(), FROZEN);
+    // The point in time took too long.
+    let heard = agent(&path("c"), "");
+    let frozen = Frozen::begin(&path("c")).unwrap();
+    while !frozen.thread.as_ref().unwrap().is_finished() {
+        std::thread::yield_now();
+    }
+    assert!(!frozen.end().unwrap());
+    assert_eq!(heard.join().unwrap(), FROZEN);
+    // The agent went away while it froze.
+    let heard = agent(&path("d"), "guest-fsfreeze-freeze");
+    let error = Frozen::begin(&path("d")).err().unwrap().to_string();
+    assert!(
+        error.contains("was not frozen") && error.contains("qemu-ga"),
+        "{error}"
+    );
+    heard.join().unwrap();
+}
+
+#[test]
+fn the_agents_socket_is_found_by_what_it_is_called() {
+    let listed = json!([
+        {"label": "serial0", "filename": "unix:/run/vm/serial,server=on"},
+        {"label": "charchannel0", "filename": "disconnected:unix:/run/vm/org.qemu.guest_agent.0,server=on"}]);
+    assert_eq!(find(&listed), Some("/run/vm/org.qemu.guest_agent.0".into()));
+    assert_eq!(
+        find(&json!([{"label": "qga0", "filename": "pty:/dev/pts/1"}])),
+        None
+    );
+    assert_eq!(find(&json!(7)), None);
+}

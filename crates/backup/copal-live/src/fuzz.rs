@@ -1,0 +1,60 @@
+//! What takes answers of QEMU apart, by name: for the fuzz target, and a short run of each here.
+//!
+//! Built for tests and fuzzing only.
+
+use crate::{
+    answers::{graph, graph::Graph, nodes, schema::Abilities},
+    names::SessionName,
+};
+use serde_json::Value;
+
+/// Takes any bytes, gives nothing back and must not panic.
+pub type Decoder = fn(&[u8]);
+
+fn json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or(Value::Null)
+}
+
+/// Names and decoders.
+pub const DECODERS: &[(&str, Decoder)] = &[
+    ("nodes", |bytes| {
+        let _ = nodes::parse(&json(bytes));
+    }),
+    ("graph", |bytes| {
+        let graph = Graph::parse(&json(bytes));
+        let _ = (graph.parents_of("vm0"), graph.child_of("vm0", "file"));
+        let _ = graph::devices_of(&json(bytes), "vm0");
+    }),
+    ("schema", |bytes| {
+        let _ = Abilities::parse(&json(bytes)).missing();
+    }),
+    ("names", |bytes| {
+        let name = String::from_utf8_lossy(bytes);
+        let _ = (SessionName::of(&name), SessionName::is_map(&name));
+        let name = format!("copal-{name}");
+        let _ = SessionName::of(&name).map(|session| session.part_of(&name));
+    }),
+];
+
+#[test]
+fn no_decoder_panics() {
+    let mut random = copal_testkit::Random::new(1);
+    let shapes = [
+        r#"[{"node-name":"vm0","drv":7,"dirty-bitmaps":[{"count":-1}]}]"#,
+        r#"{"nodes":[{"id":1,"name":"vm0","type":"block-driver"}],"edges":[{"parent":1,"child":1}]}"#,
+        r#"[{"name":"blockdev-add","arg-type":"blockdev-add","variants":[{"case":"copy-before-write","type":"blockdev-add"}]}]"#,
+        "[{\"qdev\":7}]",
+        "0123abcd-cbw",
+        "0123abcd-äcbw",
+    ];
+    for (_, decode) in DECODERS {
+        for shape in shapes {
+            decode(shape.as_bytes());
+            for at in 0..shape.len() {
+                let mut bytes = shape.as_bytes().to_vec();
+                bytes[at] = random.bytes(1)[0];
+                decode(&bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Disks of VMs that run: QEMU holds a point in time of them for as long as a backup reads.
+//!
+//! The guest writes on. What it overwrites is copied before (`copy-before-write`) into a fleecing image, and a backup reads the
+//! disk as it was through an NBD export of that. A dirty bitmap that begins at the point in time tells the next backup what was
+//! written since.
+//!
+//! Design: docs/design/backup.md#disks-of-vms-that-run BAK-3, BAK-25, BAK-26
+//! Invariants
+//! - A new bitmap records before the point in time, and the old one goes on recording until the snapshot that names the new one
+//!   is published. So whoever is killed, whenever, one of them has every write since the newest snapshot.
+//! - Whatever stands in the way of a copy breaks the point in time and not the guest's write.
+//! - What was put up carries the name of its session, and is taken down by what is found, not by what is remembered: after an
+//!   error, and by the next backup after a kill, with the same code.
+//!
+//! Inside, bottom to top:
+//! - `names`: what carries whose name. `answers`: what QEMU says of nodes, of their graph, and of what it can do.
+//! - `path_of_writes`: where a guest's writes pass, and how they are sent another way. `fleece`: the directory and the images of a session.
+//! - `freeze`: file systems of a guest that hold still. `clear`: takes down what a session has put up.
+//! - `point`: all of it in order. `listing`: bitmaps as a person looks at them.
+//!
+//! Not here: the protocol (`copal-qmp`), reading the disks (`copal-backup`).
+
+mod answers;
+mod clear;
+mod error;
+mod fleece;
+mod freeze;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+mod listing;
+mod names;
+mod path_of_writes;
+mod point;
+mod request;
+
+pub use answers::nodes::DirtyBitmap;
+pub use error::LiveError;
+pub use listing::{NodeBitmap, list_bitmaps, remove_bitmaps};
+pub use point::{Ended, PointInTime};
+pub use request::{Fleece, Freeze, LiveDisk, LiveVm};

@@ -1,0 +1,179 @@
+//! Names of what is put up in QEMU, by which it is found again.
+//!
+//! `copal-<session>-<part><disk>` for nodes, exports and jobs, 31 bytes at most as QEMU has it; bitmaps carry the repository and
+//! the VM, too: `copal-<repository>-<vm>-<session>`. Each of the three is 8 hex digits.
+
+use std::fmt;
+use uuid::Uuid;
+
+/// Begins every name.
+pub(crate) const PREFIX: &str = "copal-";
+const DIGITS: usize = 8;
+
+/// One backup of one VM.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SessionName(String);
+
+impl fmt::Display for SessionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a node, an export or a job is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The file of a fleecing image.
+    File,
+    /// Its bound.
+    Bound,
+    /// The image in it.
+    Image,
+    /// The filter through which the guest writes.
+    Filter,
+    /// The disk as it was.
+    Snapshot,
+}
+
+impl Part {
+    /// In the order in which they are taken down.
+    pub(crate) const TOP_DOWN: [Part; 5] =
+        [Part::Snapshot, Part::Filter, Part::Image, Part::Bound, Part::File];
+
+    fn word(self) -> &'static str {
+        match self {
+            Part::File => "file",
+            Part::Bound => "bound",
+            Part::Image => "image",
+            Part::Filter => "cbw",
+            Part::Snapshot => "snap",
+        }
+    }
+}
+
+impl SessionName {
+    pub(crate) fn draw() -> Result<SessionName, getrandom::Error> {
+        let mut bytes = [0; 4];
+        getrandom::fill(&mut bytes)?;
+        Ok(SessionName(format!("{:08x}", u32::from_le_bytes(bytes))))
+    }
+
+    /// The session that a node, export or job belongs to.
+    pub(crate) fn of(name: &str) -> Option<SessionName> {
+        let rest = name.strip_prefix(PREFIX)?;
+        let (digits, part) = rest.split_at_checked(DIGITS)?;
+        let is_part = part.starts_with('-')
+            && Part::TOP_DOWN
+                .iter()
+                .any(|known| part[1..].starts_with(known.word()));
+        (is_part && is_hex(digits)).then(|| SessionName(digits.to_owned()))
+    }
+
+    /// The name of a part of a disk, by the disk's position.
+    pub(crate) fn part(&self, part: Part, disk: usize) -> String {
+        format!("{PREFIX}{}-{}{disk}", self.0, part.word())
+    }
+
+    /// What a name is for, if it is one of this session's.
+    pub(crate) fn part_of(&self, name: &str) -> Option<Part> {
+        if SessionName::of(name).as_ref() != Some(self) {
+            return None;
+        }
+        let rest = &name[PREFIX.len() + DIGITS + 1..];
+        Part::TOP_DOWN
+            .into_iter()
+            .find(|part| rest.starts_with(part.word()))
+    }
+
+    /// The copy of a bitmap that is handed to a reader.
+    pub(crate) fn map(&self) -> String {
+        format!("{PREFIX}{}-map", self.0)
+    }
+
+    /// Whether a bitmap is such a copy, whosever.
+    pub(crate) fn is_map(name: &str) -> bool {
+        let middle = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.strip_suffix("-map"));
+        middle.is_some_and(is_hex)
+    }
+
+    /// The directory of the session.
+    pub(crate) fn directory(&self) -> String {
+        format!("{PREFIX}{}", self.0)
+    }
+}
+
+/// Whose bitmaps those of a VM are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BitmapOwner(String);
+
+impl BitmapOwner {
+    pub(crate) fn of(repository: Uuid, vm: &str) -> BitmapOwner {
+        let (repository, ..) = repository.as_fields();
+        BitmapOwner(format!("{PREFIX}{repository:08x}-{:08x}-", fold(vm)))
+    }
+
+    /// The name of a bitmap that begins with a session.
+    pub(crate) fn bitmap(&self, session: &SessionName) -> String {
+        format!("{}{session}", self.0)
+    }
+
+    /// Whether a bitmap began with a backup of this VM into this repository.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let session = name.strip_prefix(&self.0);
+        session.is_some_and(is_hex)
+    }
+}
+
+fn is_hex(digits: &str) -> bool {
+    digits.len() == DIGITS
+        && digits
+            .bytes()
+            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// FNV-1a: tells VMs of one QEMU apart, nothing more hangs on it.
+fn fold(word: &str) -> u32 {
+    word.bytes().fold(0x811c_9dc5, |sum, byte| {
+        (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_its_session_and_nothing_else_does() {
+        let session = SessionName("0123abcd".into());
+        for part in Part::TOP_DOWN {
+            let name = session.part(part, 255);
+            assert!(name.len() <= 31, "{name} is too long for QEMU");
+            assert_eq!(SessionName::of(&name), Some(session.clone()));
+            assert_eq!(session.part_of(&name), Some(part));
+        }
+        for other in [
+            "vm0",
+            "copal-",
+            "copal-0",
+            "copal-0123abcd-",
+            "copal-0123ABCD-cbw0",
+            "copal-0123abcd-map",
+            "copal-äbcdefg-cbw0",
+        ] {
+            assert_eq!(SessionName::of(other), None, "{other}");
+        }
+        assert!(SessionName::is_map(&session.map()) && !SessionName::is_map("copal-map"));
+    }
+
+    #[test]
+    fn bitmaps_of_other_repositories_and_vms_are_none_of_ours() {
+        let session = SessionName::draw().unwrap();
+        let (one, two) = (Uuid::from_u128(1 << 100), Uuid::from_u128(2 << 100));
+        let own = BitmapOwner::of(one, "db1").bitmap(&session);
+        assert!(BitmapOwner::of(one, "db1").has(&own));
+        assert!(!BitmapOwner::of(one, "db2").has(&own) && !BitmapOwner::of(two, "db1").has(&own));
+        assert!(!BitmapOwner::of(one, "db1").has("copal-0") && !SessionName::is_map(&own));
+    }
+}

@@ -1,0 +1,217 @@
+//! Where the writes of a guest pass on their way to a node, and how they are sent another way.
+//!
+//! Invariants
+//! - Whatever writes to a node is led through the filter, or there is no point in time. QEMU itself lets nobody else write to
+//!   the node while the filter is used.
+//! - A node that is opened anew keeps all that QEMU tells of it; `discard` is passed on, and the node below decides about it.
+
+use crate::{
+    answers::{
+        graph::{self, Graph},
+        nodes::{self, Node},
+    },
+    names::PREFIX,
+};
+use copal_qmp::{Client, QmpError};
+use serde_json::{Value, json};
+
+/// Where the writes of a guest pass.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum WritePath {
+    /// Through a raw node, which can be opened anew over another one.
+    Raw(Box<Node>),
+    /// From a device of the guest, which can be given another node.
+    Device(String),
+    /// Nobody writes, and nobody can begin to while the filter is there.
+    Nobody,
+}
+
+/// All that is needed to find a path.
+pub(crate) struct Surroundings {
+    pub(crate) nodes: Vec<Node>,
+    graph: Graph,
+    devices: Value,
+}
+
+impl Surroundings {
+    pub(crate) fn ask(client: &mut Client) -> Result<Surroundings, QmpError> {
+        let nodes = client.execute("query-named-block-nodes", json!({ "flat": true }))?;
+        let graph = client.execute("x-debug-query-block-graph", json!({}))?;
+        let devices = match client.execute("query-block", json!({})) {
+            Err(error) if error.is_unknown_command() => Value::Null,
+            answer => answer?,
+        };
+        Ok(Surroundings {
+            nodes: nodes::parse(&nodes),
+            graph: Graph::parse(&graph),
+            devices,
+        })
+    }
+
+    /// What a filter stands over.
+    pub(crate) fn below(&self, filter: &str) -> Option<&str> {
+        self.graph.child_of(filter, "file")
+    }
+
+    /// The path to a node.
+    /// # Errors
+    /// Who writes there, in words, if they cannot be led elsewhere.
+    pub(crate) fn path_to(&self, node: &Node) -> Result<WritePath, String> {
+        let parents = self.graph.parents_of(&node.name);
+        let others: Vec<_> = parents
+            .iter()
+            .filter(|parent| !parent.name.starts_with(PREFIX))
+            .collect();
+        let raw = |name: &str| {
+            let above = nodes::find(&self.nodes, name)?;
+            // One of another size shows a part of it, from an offset that QEMU does not tell.
+            (above.driver == "raw" && above.size_bytes == node.size_bytes).then(|| above.clone())
+        };
+        let raws: Vec<Node> = others
+            .iter()
+            .filter(|parent| parent.kind == "block-driver" && parent.role == "file")
+            .filter_map(|parent| raw(&parent.name))
+            .collect();
+        let writers: Vec<_> = others.iter().filter(|parent| parent.writes).collect();
+        if let [above] = &raws[..]
+            && writers
+                .iter()
+                .all(|writer| writer.kind == "block-driver" && writer.name == above.name)
+        {
+            return Ok(WritePath::Raw(Box::new(above.clone())));
+        }
+        match &writers[..] {
+            [] => Ok(WritePath::Nobody),
+            [writer] if writer.kind == "block-backend" => {
+                match &graph::devices_of(&self.devices, &node.name)[..] {
+                    [device] => Ok(WritePath::Device(device.clone())),
+                    _ => Err(format!("the export or device {:?}", writer.name)),
+                }
+            }
+            writers => {
+                let names: Vec<String> = writers
+                    .iter()
+                    .map(|writer| format!("{:?}", writer.name))
+                    .collect();
+                Err(names.join(", "))
+            }
+        }
+    }
+}
+
+/// Sends the writes of each path to a node; with `at_once` in one moment for all, for which a guest with several devices is
+/// stopped for some milliseconds.
+/// # Errors
+/// Those of QEMU. Some paths may lead there then.
+pub(crate) fn lead(
+    client: &mut Client,
+    paths: &[(WritePath, String)],
+    at_once: bool,
+) -> Result<(), QmpError> {
+    let raws: Vec<Value> = paths.iter().filter_map(|(path, to)| reopened(path, to)).collect();
+    let devices: Vec<(&String, &String)> = paths
+        .iter()
+        .filter_map(|(path, to)| match path {
+            WritePath::Device(device) => Some((device, to)),
+            WritePath::Raw(_) | WritePath::Nobody => None,
+        })
+        .collect();
+    let moments = usize::from(!raws.is_empty()) + devices.len();
+    let is_stopped = at_once && moments > 1 && is_running(client)?;
+    if is_stopped {
+        client.execute("stop", json!({}))?;
+    }
+    let mut led = Ok(Value::Null);
+    if !raws.is_empty() {
+        led = client.execute("blockdev-reopen", json!({ "options": raws }));
+    }
+    for (device, to) in devices {
+        let give = json!({ "path": device, "property": "drive", "value": to });
+        led = led.and_then(|_| client.execute("qom-set", give));
+    }
+    if is_stopped {
+        // Whatever became of the rest.
+        client.execute("cont", json!({}))?;
+    }
+    led.map(|_| ())
+}
+
+fn is_running(client: &mut Client) -> Result<bool, QmpError> {
+    let status = client.execute("query-status", json!({}))?;
+    Ok(status["running"] == true)
+}
+
+/// The options that put a raw node over another one.
+fn reopened(path: &WritePath, to: &str) -> Option<Value> {
+    let WritePath::Raw(above) = path else { return None };
+    Some(json!({
+        "driver": "raw",
+        "node-name": above.name,
+        "file": to,
+        "read-only": above.is_read_only,
+        "cache": above.cache,
+        "detect-zeroes": above.detect_zeroes,
+        "discard": "unmap",
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// vm0 below the parents given: name, kind, driver and size of a node, whether it writes.
+    fn surroundings(parents: &[(&str, &str, &str, u64, bool)]) -> Surroundings {
+        let mut listed = vec![json!({"node-name": "vm0", "drv": "qcow2", "image": {"virtual-size": 100}})];
+        let mut vertices = vec![json!({"id": 0, "name": "vm0", "type": "block-driver"})];
+        let mut edges = Vec::new();
+        for (at, (name, kind, driver, size, writes)) in parents.iter().enumerate() {
+            listed.push(json!({"node-name": name, "drv": driver, "image": {"virtual-size": size}}));
+            vertices.push(json!({"id": at + 1, "name": name, "type": kind}));
+            let perm: &[&str] = if *writes { &["write"] } else { &[] };
+            let role = if *kind == "block-driver" { "file" } else { "root" };
+            edges.push(json!({"parent": at + 1, "child": 0, "name": role, "perm": perm}));
+        }
+        Surroundings {
+            nodes: nodes::parse(&Value::Array(listed)),
+            graph: Graph::parse(&json!({ "nodes": vertices, "edges": edges })),
+            devices: json!([{"qdev": "/machine/peripheral/vd0", "inserted": {"node-name": "vm0"}}]),
+        }
+    }
+
+    #[test]
+    fn every_writer_is_led_elsewhere_or_none() {
+        let path = |parents: &[(&str, &str, &str, u64, bool)]| {
+            let surroundings = surroundings(parents);
+            surroundings.path_to(nodes::find(&surroundings.nodes, "vm0").unwrap())
+        };
+        let (driver, backend) = ("block-driver", "block-backend");
+        assert_eq!(path(&[]), Ok(WritePath::Nobody));
+        assert_eq!(path(&[("r", backend, "", 0, false)]), Ok(WritePath::Nobody));
+        let top = ("top", driver, "raw", 100, true);
+        for parents in [
+            &[top][..],
+            &[top, ("r", backend, "", 0, false)],
+            &[("top", driver, "raw", 100, false)],
+        ] {
+            assert!(matches!(path(parents), Ok(WritePath::Raw(above)) if above.name == "top"));
+        }
+        let device = ("vd0", backend, "", 0, true);
+        assert_eq!(
+            path(&[device]),
+            Ok(WritePath::Device("/machine/peripheral/vd0".into()))
+        );
+        for (parents, writers) in [
+            (&[top, device][..], "\"top\", \"vd0\""),
+            (&[("part", driver, "raw", 50, true)], "\"part\""),
+            (&[("throttled", driver, "throttle", 100, true)], "\"throttled\""),
+            (&[("job0", "block-job", "", 0, true)], "\"job0\""),
+        ] {
+            assert_eq!(path(parents), Err(writers.into()));
+        }
+        // What we put up ourselves is no writer of the guest's.
+        assert_eq!(
+            path(&[("copal-01234567-cbw0", driver, "copy-before-write", 100, true)]),
+            Ok(WritePath::Nobody)
+        );
+    }
+}

@@ -1,0 +1,484 @@
+//! A point in time of the disks of a VM, from the first command to QEMU to the last.
+//!
+//! Order: new bitmaps; then the moment, in which all writes are led through filters; then the copies of the old bitmaps, which
+//! a reader gets. So a new bitmap and a copy of an old one may name a write too many, and never one too few.
+
+use crate::{
+    answers::{
+        nodes::{self, DirtyBitmap, Node},
+        schema::Abilities,
+    },
+    clear::{clear, clear_leftovers, remove_bitmap},
+    error::LiveError,
+    fleece::{self, SessionDirectory},
+    freeze::{Frozen, agent_socket},
+    names::{BitmapOwner, Part, SessionName},
+    path_of_writes::{Surroundings, WritePath, lead},
+    request::{Freeze, LiveDisk, LiveVm},
+};
+use copal_backup::{
+    DiskSource,
+    source::{Bitmap, ChangedExtents, nbd::NbdSource},
+};
+use copal_nbd::{Address, Uri};
+use copal_qmp::{Client, QmpError};
+use serde_json::json;
+use std::path::PathBuf;
+use uuid::Uuid;
+
+/// Bytes one bit of a new bitmap stands for.
+const GRANULARITY_BYTES: u64 = 64 << 10;
+/// A copy that takes longer than this breaks the snapshot, in seconds.
+const COPY_TIMEOUT_S: u64 = 45;
+
+/// How a backup has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// A snapshot that names the new bitmaps is published.
+    Published,
+    /// There is none, or nobody knows: the next backup is told by the old bitmaps once more.
+    Abandoned,
+}
+
+/// Disks of a VM as they were in one moment, held until this is ended or dropped.
+#[derive(Debug)]
+pub struct PointInTime {
+    client: Client,
+    qmp: PathBuf,
+    session: SessionName,
+    directory: Option<SessionDirectory>,
+    has_server: bool,
+    disks: Vec<Held>,
+    is_frozen: bool,
+    warnings: Vec<String>,
+}
+
+/// A disk that is held.
+#[derive(Debug)]
+struct Held {
+    disk: LiveDisk,
+    size_bytes: u64,
+    bound_bytes: u64,
+    path: WritePath,
+    /// Granularity of the bitmap that is believed, or why none is.
+    old: Result<u64, String>,
+    /// The bitmap that begins here, or why there is none.
+    new: Result<String, String>,
+    has_map: bool,
+}
+
+impl PointInTime {
+    /// Takes a point in time of all disks of a VM for a backup into `repository`, and opens them. Blocks for as long as QEMU
+    /// needs to let the requests of the guest end: some milliseconds, unless its disks hang.
+    /// # Errors
+    /// A sentence; what was put up is taken down then.
+    pub fn take(vm: &LiveVm, repository: Uuid) -> Result<(PointInTime, Vec<DiskSource>), LiveError> {
+        check_names(&vm.disks)?;
+        let mut client = Client::connect(&vm.qmp)?;
+        let abilities = Abilities::parse(&client.execute("query-qmp-schema", json!({}))?);
+        if let Some(missing) = abilities.missing() {
+            return Err(LiveError::TooOld { missing });
+        }
+        let warnings = clear_leftovers(&mut client)?;
+        let agent = match &vm.freeze {
+            Some(Freeze::Agent(named)) => Some(agent_socket(&mut client, named.as_ref())?),
+            None => None,
+        };
+        let surroundings = Surroundings::ask(&mut client)?;
+        let disks = vm
+            .disks
+            .iter()
+            .map(|disk| Held::of(disk, vm, &surroundings, &abilities));
+        let disks = disks.collect::<Result<Vec<_>, _>>()?;
+        let session = SessionName::draw().map_err(LiveError::Random)?;
+        let mut point = PointInTime {
+            client,
+            qmp: vm.qmp.clone(),
+            directory: Some(SessionDirectory::make(&vm.fleece, &session, &vm.qmp)?),
+            session,
+            has_server: false,
+            disks,
+            is_frozen: false,
+            warnings,
+        };
+        // From here on dropping it takes all down.
+        let owner = BitmapOwner::of(repository, &vm.name);
+        point.remove_stale(&owner, &surroundings.nodes);
+        point.put_up_filters(&abilities)?;
+        let socket = point.server(vm)?;
+        point.begin_bitmaps(&owner, &surroundings.nodes);
+        point.choose_moment(agent)?;
+        point.copy_bitmaps();
+        point.put_up_exports()?;
+        let sources = point.open(socket)?;
+        Ok((point, sources))
+    }
+
+    /// Whether file systems of the guest held still; else the disks are as after a power cut.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.is_frozen
+    }
+
+    /// Why reading may have failed, in a sentence for each disk that can be told of.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let Some(directory) = &self.directory else {
+            return Vec::new();
+        };
+        let full = self
+            .disks
+            .iter()
+            .enumerate()
+            .filter(|(at, disk)| fleece::is_full(&directory.image(*at), disk.bound_bytes));
+        full.map(|(_, disk)| {
+            format!(
+                "the guest has overwritten more of disk {} during the backup than the fleecing image of {} bytes takes, so QEMU gave \
+                 the point in time up; no write of the guest failed and none is forgotten: back up again with a larger --fleece-limit",
+                disk.disk.name, disk.bound_bytes
+            )
+        })
+        .collect()
+    }
+
+    /// Takes all down. Returns what a person should know.
+    pub fn end(mut self, ended: Ended) -> Vec<String> {
+        self.take_down(ended);
+        std::mem::take(&mut self.warnings)
+    }
+
+    /// Bitmaps of backups that were killed, or whose snapshot nobody has any more.
+    fn remove_stale(&mut self, owner: &BitmapOwner, nodes: &[Node]) {
+        for held in &self.disks {
+            let node = nodes::find(nodes, &held.disk.node);
+            let bitmaps = node.into_iter().flat_map(|node| &node.bitmaps);
+            let stale = bitmaps.filter(|bitmap| {
+                owner.has(&bitmap.name)
+                    && (held.disk.began_with_base.as_ref() != Some(&bitmap.name) || bitmap.is_inconsistent)
+            });
+            for bitmap in stale {
+                if let Err(error) = remove_bitmap(&mut self.client, &held.disk.node, &bitmap.name) {
+                    self.warnings.push(format!("disk {}: {error}", held.disk.name));
+                }
+            }
+        }
+    }
+
+    fn put_up_filters(&mut self, abilities: &Abilities) -> Result<(), LiveError> {
+        let directory = self.directory.as_ref().expect("it is there until the end");
+        for (at, held) in self.disks.iter().enumerate() {
+            let sizes = (held.size_bytes, held.bound_bytes);
+            let image = directory.add_image(&mut self.client, &self.session, at, sizes)?;
+            if !abilities.has_break_snapshot {
+                // A copy that finds no room would be a write of the guest that fails.
+                directory.reserve(at, held.bound_bytes)?;
+            }
+            let mut filter = json!({
+                "driver": "copy-before-write",
+                "node-name": self.session.part(Part::Filter, at),
+                "file": held.disk.node,
+                "target": image,
+                "discard": "unmap",
+            });
+            if abilities.has_break_snapshot {
+                filter["on-cbw-error"] = "break-snapshot".into();
+            }
+            if abilities.has_timeout {
+                filter["cbw-timeout"] = COPY_TIMEOUT_S.into();
+            }
+            self.client.execute("blockdev-add", filter)?;
+        }
+        Ok(())
+    }
+
+    /// Where the exports will be: a server of our own, or the one that is there.
+    fn server(&mut self, vm: &LiveVm) -> Result<PathBuf, LiveError> {
+        if let Some(socket) = &vm.nbd_socket {
+            return Ok(socket.clone());
+        }
+        let directory = self.directory.as_ref().expect("it is there until the end");
+        let socket = directory.socket();
+        let address = json!({ "type": "unix", "data": { "path": socket } });
+        match self
+            .client
+            .execute("nbd-server-start", json!({ "addr": address }))
+        {
+            Ok(_) => {}
+            Err(source @ QmpError::Refused { .. }) => return Err(LiveError::ServerRuns { source }),
+            Err(error) => return Err(error.into()),
+        }
+        self.has_server = true;
+        directory.close_socket().map_err(|error| LiveError::Fleece {
+            path: socket.clone(),
+            error,
+        })?;
+        Ok(socket)
+    }
+
+    fn begin_bitmaps(&mut self, owner: &BitmapOwner, nodes: &[Node]) {
+        let name = owner.bitmap(&self.session);
+        for held in &mut self.disks {
+            let is_qcow2 = nodes::find(nodes, &held.disk.node)
+                .is_some_and(|node| node.driver == "qcow2" && !node.is_read_only);
+            let mut add = |persistent: bool| {
+                let bitmap = json!({
+                    "node": held.disk.node, "name": name, "granularity": GRANULARITY_BYTES, "persistent": persistent,
+                });
+                self.client.execute("block-dirty-bitmap-add", bitmap)
+            };
+            // Images of the first version of the format keep none.
+            let added = match is_qcow2 {
+                true => add(true).or_else(|_| add(false)),
+                false => add(false),
+            };
+            held.new = added.map(|_| name.clone()).map_err(|error| error.to_string());
+        }
+    }
+
+    /// The point in time: from here on the guest's writes pass the filters.
+    fn choose_moment(&mut self, agent: Option<PathBuf>) -> Result<(), LiveError> {
+        let frozen = agent.map(|socket| Frozen::begin(&socket)).transpose()?;
+        let filters = self.disks.iter().enumerate();
+        let paths: Vec<_> = filters
+            .map(|(at, held)| (held.path.clone(), self.session.part(Part::Filter, at)))
+            .collect();
+        lead(&mut self.client, &paths, true)?;
+        if let Some(frozen) = frozen {
+            self.is_frozen = frozen.end()?;
+            if !self.is_frozen {
+                self.warnings.push(
+                    "the guest was thawed before the point in time, which took too long: its disks are as after a power cut".into(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A bitmap that records cannot be exported for reading, and the old one goes on: a reader gets a copy.
+    fn copy_bitmaps(&mut self) {
+        let map = self.session.map();
+        for held in &mut self.disks {
+            let (Ok(granularity), Some(old)) = (&held.old, &held.disk.began_with_base) else {
+                continue;
+            };
+            let node = &held.disk.node;
+            let actions = json!([
+                { "type": "block-dirty-bitmap-add",
+                  "data": { "node": node, "name": map, "granularity": granularity, "disabled": true } },
+                { "type": "block-dirty-bitmap-merge", "data": { "node": node, "target": map, "bitmaps": [old] } },
+            ]);
+            match self.client.execute("transaction", json!({ "actions": actions })) {
+                Ok(_) => held.has_map = true,
+                Err(error) => held.old = Err(format!("the dirty bitmap {old} cannot be read: {error}")),
+            }
+        }
+    }
+
+    fn put_up_exports(&mut self) -> Result<(), LiveError> {
+        for (at, held) in self.disks.iter().enumerate() {
+            let (filter, snapshot) = (
+                self.session.part(Part::Filter, at),
+                self.session.part(Part::Snapshot, at),
+            );
+            let access = json!({ "driver": "snapshot-access", "node-name": snapshot, "file": filter, "read-only": true });
+            self.client.execute("blockdev-add", access)?;
+            let mut export = json!({ "type": "nbd", "id": snapshot, "node-name": snapshot, "name": snapshot, "writable": false });
+            if held.has_map {
+                export["bitmaps"] = json!([{ "node": held.disk.node, "name": self.session.map() }]);
+            }
+            self.client.execute("block-export-add", export)?;
+        }
+        Ok(())
+    }
+
+    fn open(&self, socket: PathBuf) -> Result<Vec<DiskSource>, LiveError> {
+        let map = self.session.map();
+        let open = |(at, held): (usize, &Held)| {
+            let failed = |error| LiveError::Source {
+                disk: held.disk.name.clone(),
+                error,
+            };
+            let uri = Uri {
+                address: Address::Unix(socket.clone()),
+                export: self.session.part(Part::Snapshot, at),
+            };
+            let what = format!("the point in time of {}", held.disk.node);
+            let wanted: &[&str] = if held.has_map { &[&map] } else { &[] };
+            let source = NbdSource::connect_to(&what, &uri, wanted).map_err(failed)?;
+            let (mut changed, mut no_changes) = (None, held.old.clone().err());
+            if held.has_map {
+                match source.has_bitmap(&map) {
+                    true => changed = Some(named_after(source.changed(&map).map_err(failed)?, held)),
+                    false => no_changes = Some("QEMU does not export the copy of the dirty bitmap".into()),
+                }
+            }
+            let mut disk = DiskSource::new(&held.disk.name, Box::new(source));
+            disk.serial.clone_from(&held.disk.serial);
+            (disk.changed, disk.no_changes) = (changed, no_changes);
+            match &held.new {
+                Ok(name) => {
+                    disk.starts = Some(Bitmap {
+                        name: name.clone(),
+                        dirty_bytes: 0,
+                    });
+                }
+                Err(reason) => disk.warnings.push(format!(
+                    "disk {}: no dirty bitmap begins with this backup, so the next one reads the whole disk: {reason}",
+                    held.disk.name
+                )),
+            }
+            Ok(disk)
+        };
+        self.disks.iter().enumerate().map(open).collect()
+    }
+
+    fn take_down(&mut self, ended: Ended) {
+        if self.directory.is_none() {
+            return;
+        }
+        let mut complaints = clear(&mut self.client, &self.session, self.has_server);
+        if !complaints.is_empty() {
+            // A command that was not answered in time may have been carried out since: look again, over a new connection.
+            match Client::connect(&self.qmp) {
+                Ok(client) => {
+                    self.client = client;
+                    complaints = clear(&mut self.client, &self.session, self.has_server);
+                }
+                // QEMU has ended, or is about to, and all of it with it.
+                Err(error) if matches!(error, QmpError::Connect { .. }) || error.is_disconnected() => {
+                    complaints.clear()
+                }
+                Err(_) => {}
+            }
+        }
+        let is_clear = complaints.is_empty();
+        for held in &self.disks {
+            let (begun, before) = (held.new.as_ref().ok(), held.disk.began_with_base.as_ref());
+            let map = self.session.map();
+            let gone = match ended {
+                // A bitmap that was missing is none to be removed.
+                Ended::Published => before.filter(|_| held.old.is_ok()),
+                Ended::Abandoned => begun,
+            };
+            for name in gone.into_iter().chain(held.has_map.then_some(&map)) {
+                let removed = remove_bitmap(&mut self.client, &held.disk.node, name);
+                complaints.extend(
+                    removed
+                        .err()
+                        .filter(|error| !error.is_disconnected())
+                        .map(|error| error.to_string()),
+                );
+            }
+        }
+        self.warnings.extend(complaints.into_iter().map(|complaint| {
+            format!(
+                "not all of session {} was taken down in {}: {complaint}; the next backup does that",
+                self.session,
+                self.qmp.display()
+            )
+        }));
+        match self.directory.take() {
+            Some(directory) if !is_clear => directory.leave(),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for PointInTime {
+    fn drop(&mut self) {
+        self.take_down(Ended::Abandoned);
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+}
+
+impl Held {
+    fn of(
+        disk: &LiveDisk,
+        vm: &LiveVm,
+        surroundings: &Surroundings,
+        abilities: &Abilities,
+    ) -> Result<Held, LiveError> {
+        let nodes = &surroundings.nodes;
+        let Some(node) = nodes::find(nodes, &disk.node) else {
+            // Names that QEMU makes up begin with a hash.
+            let known = nodes.iter().filter(|node| !node.name.starts_with('#'));
+            let mut known: Vec<String> = known.map(|node| node.name.clone()).collect();
+            known.sort();
+            return Err(LiveError::NoNode {
+                disk: disk.name.clone(),
+                node: disk.node.clone(),
+                known,
+            });
+        };
+        let path = surroundings.path_to(node).map_err(|writers| LiveError::NoWay {
+            disk: disk.name.clone(),
+            node: disk.node.clone(),
+            writers,
+        })?;
+        // Without a bound where a full image would make writes of the guest fail.
+        let limit = match abilities.has_break_snapshot {
+            true => vm.fleece.limit_millionths,
+            false => 1_000_000,
+        };
+        Ok(Held {
+            disk: disk.clone(),
+            size_bytes: node.size_bytes,
+            bound_bytes: fleece::bound_bytes(node.size_bytes, limit),
+            path,
+            old: believed(disk, node, abilities).map(|bitmap| bitmap.granularity),
+            new: Err("it has not begun".into()),
+            has_map: false,
+        })
+    }
+}
+
+/// The bitmap that says what was written since the newest snapshot, or why none does.
+fn believed<'a>(disk: &LiveDisk, node: &'a Node, abilities: &Abilities) -> Result<&'a DirtyBitmap, String> {
+    let Some(name) = &disk.began_with_base else {
+        return Err("the newest snapshot names no dirty bitmap of this disk".into());
+    };
+    if !abilities.has_timeout {
+        return Err("this QEMU has no cbw-timeout (it came with 7.1), so what its bitmap leaves out is not taken on trust".into());
+    }
+    let Some(bitmap) = node.bitmap(name) else {
+        return Err(format!(
+            "the node {} has no dirty bitmap {name}, which began with the newest snapshot: it was removed, or QEMU was started \
+             anew and the image does not keep it",
+            node.name
+        ));
+    };
+    let fault = if bitmap.is_inconsistent {
+        "is inconsistent: QEMU was killed while it recorded"
+    } else if !bitmap.is_recording {
+        "is disabled: it has not recorded what was written"
+    } else if bitmap.is_busy {
+        "is in use by somebody else"
+    } else {
+        return Ok(bitmap);
+    };
+    Err(format!("the dirty bitmap {name} {fault}"))
+}
+
+/// What a copy says is what the bitmap said that it is a copy of.
+fn named_after(changed: ChangedExtents, held: &Held) -> ChangedExtents {
+    let bitmap = changed.bitmap.map(|bitmap| Bitmap {
+        name: held.disk.began_with_base.clone().unwrap_or(bitmap.name),
+        ..bitmap
+    });
+    ChangedExtents { bitmap, ..changed }
+}
+
+fn check_names(disks: &[LiveDisk]) -> Result<(), LiveError> {
+    for (at, disk) in disks.iter().enumerate() {
+        if let Some(other) = disks[..at].iter().find(|other| other.node == disk.node) {
+            return Err(LiveError::NodeTwice {
+                node: disk.node.clone(),
+                first: other.name.clone(),
+                second: disk.name.clone(),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! A connection: commands go out one after the other, a thread takes in what comes back.
+//!
+//! The thread reads all the time, so that a server that tells many events is never held up by a client that waits for a backup.
+
+use crate::{
+    error::QmpError,
+    line::Lines,
+    message::{self, Complaint, Event, Message},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::VecDeque,
+    io::{ErrorKind, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    path::Path,
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// How long a server may take to greet.
+const GREETING: Duration = Duration::from_secs(5);
+/// How long a command may take. Most are instant; what changes the graph of nodes waits for the disk's requests to end.
+const COMMAND: Duration = Duration::from_secs(60);
+/// Messages that wait to be taken; above it events are dropped.
+const MAX_WAITING: usize = 256;
+/// Events that are kept while an answer is waited for.
+const MAX_EVENTS: usize = 256;
+
+/// What the thread hands on.
+type Incoming = Result<Message, String>;
+
+/// A connection to QEMU or a storage daemon. Dropping it ends it.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    incoming: Receiver<Incoming>,
+    events: VecDeque<Event>,
+    next_id: u64,
+    timeout: Duration,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Client {
+    /// Connects and leaves the state in which nothing but that is allowed. Blocks for five seconds at most.
+    /// # Errors
+    /// `Connect`; `NoGreeting`: somebody else is connected. `Protocol`: it is no QMP server.
+    pub fn connect(path: &Path) -> Result<Client, QmpError> {
+        let mut client = Client::attach(path)?;
+        let until = Instant::now() + GREETING;
+        match client.receive(until, "the greeting") {
+            Ok(Message::Greeting) => {}
+            Ok(_) => {
+                return Err(QmpError::Protocol {
+                    reason: "its first line is no greeting".into(),
+                });
+            }
+            Err(QmpError::TimedOut { .. }) => {
+                return Err(QmpError::NoGreeting {
+                    path: path.to_owned(),
+                    seconds: GREETING.as_secs(),
+                });
+            }
+            Err(error) => return Err(error),
+        }
+        client.execute("qmp_capabilities", json!({}))?;
+        Ok(client)
+    }
+
+    /// A connection on which nobody greets.
+    pub(crate) fn attach(path: &Path) -> Result<Client, QmpError> {
+        let failed = |source| QmpError::Connect {
+            path: path.to_owned(),
+            source,
+        };
+        let stream = UnixStream::connect(path).map_err(failed)?;
+        stream.set_write_timeout(Some(COMMAND)).map_err(failed)?;
+        let input = stream.try_clone().map_err(failed)?;
+        let (sender, incoming) = sync_channel(MAX_WAITING);
+        let reader = std::thread::Builder::new()
+            .name("qmp".into())
+            .spawn(move || read_all(input, &sender))
+            .map_err(failed)?;
+        Ok(Client {
+            stream,
+            incoming,
+            events: VecDeque::new(),
+            next_id: 1,
+            timeout: COMMAND,
+            reader: Some(reader),
+        })
+    }
+
+    /// Sets how long a command may take, 60 s unless told otherwise.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Sends a command and waits for its answer.
+    /// # Errors
+    /// `Refused`: it was not carried out. `TimedOut`: nobody knows. `Closed`, `Protocol`: the connection is dead.
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(
+            command,
+            &json!({ "execute": command, "arguments": arguments, "id": id }),
+        )?;
+        let until = Instant::now() + self.timeout;
+        loop {
+            match self.receive(until, command)? {
+                // An error about a line that could not be understood has no id.
+                Message::Answer {
+                    id: answered,
+                    outcome,
+                } if answered.is_none_or(|answered| answered == id) => {
+                    return outcome.map_err(|Complaint { class, description }| QmpError::Refused {
+                        command: command.to_owned(),
+                        class,
+                        description,
+                    });
+                }
+                Message::Event(event) => self.keep(event),
+                Message::Answer { .. } | Message::Greeting => {}
+            }
+        }
+    }
+
+    /// Waits for an event that has come since the last call, or comes. Others are dropped.
+    /// # Errors
+    /// As [`Client::execute`], without `Refused`.
+    pub fn wait_for(&mut self, wanted: impl Fn(&Event) -> bool, what: &str) -> Result<Event, QmpError> {
+        let until = Instant::now() + self.timeout;
+        loop {
+            while let Some(event) = self.events.pop_front() {
+                if wanted(&event) {
+                    return Ok(event);
+                }
+            }
+            if let Message::Event(event) = self.receive(until, what)? {
+                self.keep(event);
+            }
+        }
+    }
+
+    /// Bytes on the wire that stand for themselves, before a line.
+    pub(crate) fn send_raw(&mut self, command: &str, bytes: &[u8]) -> Result<(), QmpError> {
+        self.stream.write_all(bytes).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => QmpError::TimedOut {
+                command: command.to_owned(),
+                seconds: COMMAND.as_secs(),
+            },
+            _ => closed(command),
+        })
+    }
+
+    fn send(&mut self, command: &str, message: &Value) -> Result<(), QmpError> {
+        self.send_raw(command, format!("{message}\n").as_bytes())
+    }
+
+    fn keep(&mut self, event: Event) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    fn receive(&mut self, until: Instant, command: &str) -> Result<Message, QmpError> {
+        let rest = until.saturating_duration_since(Instant::now());
+        match self.incoming.recv_timeout(rest) {
+            Ok(Ok(message)) => Ok(message),
+            Ok(Err(reason)) => Err(QmpError::Protocol { reason }),
+            Err(RecvTimeoutError::Timeout) => Err(QmpError::TimedOut {
+                command: command.to_owned(),
+                seconds: self.timeout.as_secs(),
+            }),
+            Err(RecvTimeoutError::Disconnected) => Err(closed(command)),
+        }
+    }
+}
+
+fn closed(command: &str) -> QmpError {
+    QmpError::Closed {
+        command: command.to_owned(),
+    }
+}
+
+fn read_all(input: UnixStream, sender: &SyncSender<Incoming>) {
+    let mut lines = Lines::new(input);
+    loop {
+        let message = match lines.next_line() {
+            Ok(Some(line)) => message::parse(&line),
+            Err(error) if error.kind() == ErrorKind::InvalidData => Err(error.to_string()),
+            Ok(None) | Err(_) => return,
+        };
+        let is_event = matches!(message, Ok(Message::Event(_)));
+        let is_end = message.is_err();
+        let sent = match is_event {
+            // Nobody waits for it, or somebody who looks at the state as well.
+            true => match sender.try_send(message) {
+                Err(TrySendError::Disconnected(_)) => Err(()),
+                Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
+            },
+            false => sender.send(message).map_err(|_| ()),
+        };
+        if sent.is_err() || is_end {
+            return;
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // The peer may have gone already, which is what we want.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        // A thread that waits for room is let go by the receiver, which goes first.
+        let (_, nobody) = sync_channel(1);
+        self.incoming = nobody;
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! The agent inside a guest (`qemu-ga`), as far as it freezes file systems.
+
+use crate::{client::Client, error::QmpError};
+use serde_json::{Value, json};
+use std::{path::Path, time::Duration};
+
+/// How long the agent may take; one that is not running never answers.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A connection to the agent of a guest.
+#[derive(Debug)]
+pub struct GuestAgent {
+    client: Client,
+}
+
+impl GuestAgent {
+    /// Connects, and sees that somebody in the guest answers.
+    /// # Errors
+    /// `Connect`; `TimedOut`: no agent runs in the guest.
+    pub fn connect(path: &Path) -> Result<GuestAgent, QmpError> {
+        let mut client = Client::attach(path)?;
+        client.set_timeout(ANSWER);
+        // Throws away half a line that an earlier client left behind.
+        client.send_raw("guest-sync", b"\xff")?;
+        let id = u64::from(std::process::id());
+        client.execute("guest-sync", json!({ "id": id }))?;
+        Ok(GuestAgent { client })
+    }
+
+    /// Whether its file systems are frozen.
+    /// # Errors
+    /// Those of [`Client::execute`].
+    pub fn is_frozen(&mut self) -> Result<bool, QmpError> {
+        let status = self.client.execute("guest-fsfreeze-status", json!({}))?;
+        Ok(status.as_str() == Some("frozen"))
+    }
+
+    /// Freezes all file systems; returns how many.
+    /// # Errors
+    /// Those of [`Client::execute`]. They may be frozen all the same: thaw.
+    pub fn freeze(&mut self) -> Result<u64, QmpError> {
+        let frozen = self.client.execute("guest-fsfreeze-freeze", json!({}))?;
+        Ok(frozen.as_u64().unwrap_or(0))
+    }
+
+    /// Thaws all file systems; returns how many.
+    /// # Errors
+    /// Those of [`Client::execute`].
+    pub fn thaw(&mut self) -> Result<u64, QmpError> {
+        let thawed: Value = self.client.execute("guest-fsfreeze-thaw", json!({}))?;
+        Ok(thawed.as_u64().unwrap_or(0))
+    }
+}

@@ -1,0 +1,56 @@
+//! Lines of a bounded length.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// Longest line that is read: the schema of QEMU, the longest answer of all, is a quarter of a megabyte.
+pub const MAX_LINE_BYTES: usize = 8 << 20;
+
+/// Reads lines, none longer than [`MAX_LINE_BYTES`].
+pub(crate) struct Lines<R> {
+    input: BufReader<R>,
+}
+
+impl<R: Read> Lines<R> {
+    pub(crate) fn new(input: R) -> Lines<R> {
+        Lines {
+            input: BufReader::new(input),
+        }
+    }
+
+    /// The next line, without its end; `None` when there is no more. Blocks.
+    /// # Errors
+    /// The system's, and `InvalidData` for a line that is too long.
+    pub(crate) fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let mut bounded = (&mut self.input).take(MAX_LINE_BYTES as u64 + 1);
+        if bounded.read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if line.last() != Some(&b'\n') && line.len() > MAX_LINE_BYTES {
+            let words = format!("a line is longer than {MAX_LINE_BYTES} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+        }
+        while matches!(line.last(), Some(b'\n' | b'\r')) {
+            line.pop();
+        }
+        Ok(Some(line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_an_end_is_refused_once_it_is_too_long() {
+        let mut lines = Lines::new(&b"a\r\n\nb"[..]);
+        let mut next = || lines.next_line().unwrap();
+        assert_eq!(next(), Some(b"a".to_vec()));
+        assert_eq!(next(), Some(Vec::new()));
+        assert_eq!(next(), Some(b"b".to_vec()));
+        assert_eq!(next(), None);
+        let mut endless = Lines::new(io::repeat(b'x'));
+        let error = endless.next_line().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+}
