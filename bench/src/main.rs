@@ -81,6 +81,19 @@ enum Suite {
     VolumePowercut(cluster::powercut::Options),
     /// Processor time of a small put over frames and over tonic
     RpcGate(cluster::gate::Options),
+    /// Memory, local I/O, storage and network of a day's backup, simulated, by scheme
+    DedupTable1(dedup::table1::Options),
+    /// Job span and time of a VM, simulated, by scheme
+    DedupTable2(dedup::table2::Options),
+    /// Job span and time of a VM by the number of rounds, simulated
+    DedupFigure4(dedup::figure4::Options),
+    /// What slow hosts cost the others, simulated
+    DedupStragglers(dedup::stragglers::Options),
+    /// Time and memory of deletion, simulated, by method
+    DedupTable3(dedup::table3::Options),
+    /// 100,000 VMs on 4,000 hosts, simulated
+    #[command(name = "dedup-100k")]
+    Dedup100k(dedup::large::Options),
     /// Storage that leaks when snapshots are deleted by summary vectors
     DedupTable4(dedup::table4::Options),
     /// What agents of three hosts save of what an exact index of all chunks saves
@@ -131,6 +144,12 @@ fn run() -> Result<()> {
         Suite::VolumeRestart(options) => cluster::large::restart(root, &options),
         Suite::VolumePowercut(options) => cluster::powercut::run(root, &options),
         Suite::RpcGate(options) => cluster::gate::run(root, &options),
+        Suite::DedupTable1(options) => dedup::table1::run(root, &options),
+        Suite::DedupTable2(options) => dedup::table2::run(root, &options),
+        Suite::DedupFigure4(options) => dedup::figure4::run(root, &options),
+        Suite::DedupStragglers(options) => dedup::stragglers::run(root, &options),
+        Suite::DedupTable3(options) => dedup::table3::run(root, &options),
+        Suite::Dedup100k(options) => dedup::large::run(root, &options),
         Suite::DedupTable4(options) => dedup::table4::run(root, &options),
         Suite::DedupFleet(options) => dedup::fleet::run(root, &options),
         Suite::NbdServe(options) => doors::run(root, &options),

@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// Every suite there is; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 38] = [
+pub(crate) const SUITES: [Suite; 44] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -43,6 +43,36 @@ pub(crate) const SUITES: [Suite; 38] = [
     suite(
         "backup-scale",
         "processor time and reads of small commands among 2,000 VMs, and 500 snapshots",
+        Package::Bench,
+    ),
+    suite(
+        "dedup-table1",
+        "memory, local I/O, storage and network of a day's backup, simulated, by scheme",
+        Package::Bench,
+    ),
+    suite(
+        "dedup-table2",
+        "job span and time of a VM, simulated, by scheme",
+        Package::Bench,
+    ),
+    suite(
+        "dedup-figure4",
+        "job span and time of a VM by the number of rounds, simulated",
+        Package::Bench,
+    ),
+    suite(
+        "dedup-stragglers",
+        "what slow hosts cost the others, simulated",
+        Package::Bench,
+    ),
+    suite(
+        "dedup-table3",
+        "time and memory of deletion, simulated, by method",
+        Package::Bench,
+    ),
+    suite(
+        "dedup-100k",
+        "100,000 VMs on 4,000 hosts, simulated",
         Package::Bench,
     ),
     suite(

@@ -1,6 +1,13 @@
 //! What the paper of the backup layer measured, by the code that ships.
 //!
-//! Paper: low-profile-dedup §2, §5
+//! Paper: low-profile-dedup §2, §5, §6
 
+pub(crate) mod figure4;
 pub(crate) mod fleet;
+pub(crate) mod large;
+mod simulator;
+pub(crate) mod stragglers;
+pub(crate) mod table1;
+pub(crate) mod table2;
+pub(crate) mod table3;
 pub(crate) mod table4;

@@ -1,7 +1,7 @@
 //! Numbers that only look random: SplitMix64, and zipf by rejection-inversion.
 
 /// One step of SplitMix64 as a function: spreads ids over 64 bits.
-pub(super) fn mix(id: u64) -> u64 {
+pub(crate) fn mix(id: u64) -> u64 {
     let mut z = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -13,10 +13,17 @@ use std::time::{Duration, Instant};
 
 /// No answer is given up earlier.
 pub const LEAST_DEADLINE: Duration = Duration::from_secs(5);
+/// Others are waited for at least so long after the first one has asked.
+pub const LEAST_PATIENCE: Duration = Duration::from_secs(10);
 /// Earlier answers that count.
 const MOST_SAMPLES: usize = 256;
 /// Rounds whose markers are kept at a time; of more, those that began first are due at once.
 const MOST_ROUNDS: usize = 64;
+
+/// How long others are waited for by who took so long itself.
+pub fn patience_after(took: Duration) -> Duration {
+    LEAST_PATIENCE.max(took / 2)
+}
 
 /// How long answers took lately.
 #[derive(Clone, Debug, Default)]

@@ -5,6 +5,7 @@
 //! that are about as fast see each other's chunks. Who comes later is compared then.
 
 use crate::{
+    deadline::patience_after,
     detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks},
     server::Detect,
     wire::{Answers, Ask, Marker},
@@ -19,15 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Others are waited for at least so long after the first one has asked.
-pub(crate) const LEAST_PATIENCE: Duration = Duration::from_secs(10);
 /// Rounds that are remembered.
 const MOST_ROUNDS: usize = 256;
-
-/// How long others are waited for by who took so long itself.
-pub(crate) fn patience_after(took: Duration) -> Duration {
-    LEAST_PATIENCE.max(took / 2)
-}
 
 /// A round of a job.
 type Round = ([u8; 16], u32);

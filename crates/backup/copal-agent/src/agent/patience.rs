@@ -1,9 +1,8 @@
 //! How long this host waits for answers, from how long it took itself and how long answers took lately.
 
-use super::owner::patience_after;
 use crate::{
     asker::Patience,
-    deadline::{AnswerTimes, LEAST_DEADLINE},
+    deadline::{AnswerTimes, LEAST_DEADLINE, patience_after},
 };
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
@@ -86,7 +85,7 @@ mod tests {
         assert_eq!(alone.deadline(), LEAST_DEADLINE);
         let among_others = HostPatience::new(Duration::from_secs(30), 3);
         among_others.answered(0, Duration::from_millis(10));
-        assert!(among_others.deadline() >= super::super::owner::LEAST_PATIENCE + LEAST_DEADLINE);
+        assert!(among_others.deadline() >= crate::deadline::LEAST_PATIENCE + LEAST_DEADLINE);
         assert!(among_others.hedge_after() < among_others.deadline());
     }
 }

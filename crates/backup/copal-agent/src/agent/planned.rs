@@ -3,7 +3,7 @@
 use crate::{
     budget::DEFAULT_MEMORY_BYTES,
     plan_file::{Plan, PlanError, PlannedSource},
-    rounds::{self, PAGE_BYTES, RoundCount, RoundLimits, VmChanges},
+    rounds::{self, ANSWERS_BYTES, CHUNK_BYTES, PAGE_BYTES, RoundCount, RoundLimits, VmChanges},
     throttle::Throttle,
 };
 use copal_backup::{
@@ -26,14 +26,10 @@ use super::turns::Item;
 const LEAST_ROUND_BYTES: u64 = 7_200_000_000;
 /// More rounds than that shorten nobody's backup by much.
 const MOST_ROUNDS_FOR_TIME: u64 = 12;
-/// Memory for the answers of a round.
-const ANSWERS_BYTES: u64 = 6 << 20;
 /// VMs of one round at the usual memory limit. Each has a thread, buffers of its packs, and footers until it has ended: 1.7 MB were
 /// measured.
 const USUAL_VMS: u64 = 12;
 const VM_BYTES: u64 = 2 << 20;
-/// Mean length of a chunk.
-const CHUNK_BYTES: u64 = 16 << 10;
 
 /// Why the disks of a VM cannot be opened.
 #[derive(Debug, thiserror::Error)]

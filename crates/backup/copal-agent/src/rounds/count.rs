@@ -5,6 +5,10 @@ use std::str::FromStr;
 
 /// Bytes that wait for one chunk's answer: the answer, and what is noted beside it.
 pub const ANSWER_BYTES: u64 = 5;
+/// Memory that a host has for the answers of a round.
+pub const ANSWERS_BYTES: u64 = 6 << 20;
+/// Mean length of a chunk.
+pub const CHUNK_BYTES: u64 = 16 << 10;
 /// Rounds of a job that has parts enough: more of them end a VM's backup, and its snapshot, earlier.
 const LEAST_ROUNDS: u64 = 12;
 

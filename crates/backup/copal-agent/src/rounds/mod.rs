@@ -14,7 +14,9 @@
 mod count;
 mod parts;
 
-pub use count::{ANSWER_BYTES, NotARoundCount, RoundCount, RoundLimits, round_count};
+pub use count::{
+    ANSWER_BYTES, ANSWERS_BYTES, CHUNK_BYTES, NotARoundCount, RoundCount, RoundLimits, round_count,
+};
 pub use parts::{PAGE_BYTES, Part, VmChanges, parts};
 
 /// Divides the VMs of a host into rounds: small VMs first, and those that missed windows before their size's turn.

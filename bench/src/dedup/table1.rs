@@ -1,0 +1,93 @@
+//! Memory, local I/O, storage and network of a day's backup, by scheme.
+//!
+//! Paper: low-profile-dedup §5, table 1
+
+use super::simulator::{beside, between, run_scaled};
+use anyhow::Result;
+use clap::Args;
+use copal_bench_harness::report::Report;
+use std::path::Path;
+
+/// How far the paper's own scheme may be from what it prints.
+const NEAR: f64 = 0.05;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Chunks of 4 KiB that one id stands for
+    #[arg(long, default_value = "1000")]
+    scale: String,
+}
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let simulate = |words: &[&str]| run_scaled(root, &options.scale, words);
+    let mut report = Report::new(root, root);
+    let told = simulate(&[])?;
+    for (scheme, local_io, stored, network) in [
+        ("dirty-bit", 220.0, 22_000.0, 22_000.0),
+        ("synchronous", 453.0, 4840.0, 5500.0),
+        ("collaborative", 491.0, 4840.0, 5500.0),
+    ] {
+        for (name, figure, paper) in [
+            ("local I/O of a host", "local_io_gb_a_host", local_io),
+            ("storage", "storage_gb", stored),
+            ("network", "network_gb", network),
+        ] {
+            let value = told.scheme(scheme, figure)?;
+            beside(
+                &mut report,
+                &format!("{scheme}: {name}"),
+                value,
+                "GB",
+                (paper, NEAR),
+            );
+        }
+    }
+    let memory = told.scheme("collaborative", "memory_mb")?;
+    beside(
+        &mut report,
+        "collaborative: memory of answers",
+        memory,
+        "MB",
+        (90.0, NEAR),
+    );
+    let memory = told.scheme("synchronous", "memory_mb")?;
+    report.fact("synchronous: memory of answers (paper: 40)", memory, "MB");
+    let copal = |figure| told.scheme("copal", figure);
+    report.fact("copal: memory of answers", copal("memory_mb")?, "MB");
+    let local_io = copal("local_io_gb_a_host")?;
+    between(
+        &mut report,
+        "copal: local I/O of a host",
+        local_io,
+        "GB",
+        (265.0, 290.0),
+    );
+    report.at_most("copal: local I/O of a host, never more", local_io, "GB", 330.0);
+    between(
+        &mut report,
+        "copal: storage",
+        copal("storage_gb")?,
+        "GB",
+        (4665.0, 5015.0),
+    );
+    report.at_most(
+        "copal: messages of a host",
+        copal("messages_gb_a_host")?,
+        "GB",
+        0.5,
+    );
+    report.fact("copal: stored without an answer", told.unresolved("copal")?, "%");
+    for seconds in ["10", "60"] {
+        let gathered = simulate(&["--scheme", "copal", "--gather-late", seconds])?;
+        let value = gathered.scheme("copal", "local_io_gb_a_host")?;
+        report.fact(
+            format!("copal, late hosts gathered for {seconds} s: local I/O of a host"),
+            value,
+            "GB",
+        );
+    }
+    let even = simulate(&["--scheme", "copal", "--sizes", "even"])?;
+    let value = even.scheme("copal", "local_io_gb_a_host")?;
+    report.fact("copal, even sizes: local I/O of a host", value, "GB");
+    report.finish(root, "dedup-table1")
+}

@@ -1,0 +1,89 @@
+//! Parts of VMs on their way through a job.
+
+use super::super::hosts::Hosts;
+use super::super::trace::Trace;
+use copal_agent::rounds::{self, ANSWERS_BYTES, CHUNK_BYTES, PAGE_BYTES, RoundCount, RoundLimits, VmChanges};
+use copal_backup::peers::ShortId;
+use std::collections::BTreeSet;
+
+/// Memory for answers that any round fits: the number of rounds is what was asked for, to see what it does.
+const ANSWERS_OF_ANY_ROUND: u64 = 1 << 40;
+
+/// A run of pages of a VM.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) host: usize,
+    pub(super) vm: usize,
+    pub(super) is_first: bool,
+    pub(super) is_last: bool,
+    pub(super) bytes: f64,
+    /// Its ids among those of the VM.
+    pub(super) ids: std::ops::Range<u64>,
+    /// Ids that others were asked about, ascending, until all is answered.
+    pub(super) asked: Vec<ShortId>,
+    /// Of those, not answered yet.
+    pub(super) open: u64,
+    /// To be stored as the VM's own.
+    pub(super) private: u64,
+    /// To be stored where all find it.
+    pub(super) popular: Vec<ShortId>,
+    /// Others are storing it.
+    pub(super) carried: BTreeSet<ShortId>,
+    /// It was time to give up, or all is there: carried ones are decided.
+    pub(super) is_decided: bool,
+}
+
+/// The parts of all hosts, and those of each host's rounds.
+pub(super) fn plan(hosts: &Hosts<'_>, trace: &Trace, count: RoundCount) -> (Vec<Part>, Vec<Vec<Vec<usize>>>) {
+    let limits = RoundLimits {
+        rounds: count,
+        answers_bytes: match count {
+            RoundCount::Auto => ANSWERS_BYTES,
+            RoundCount::Exactly(_) => ANSWERS_OF_ANY_ROUND,
+        },
+        chunk_bytes: CHUNK_BYTES,
+    };
+    let mut parts = Vec::new();
+    let mut all = Vec::new();
+    for (host, vms) in hosts.fleet.hosts.iter().enumerate() {
+        let changes: Vec<VmChanges> = vms.iter().map(|&vm| changes(hosts, vm)).collect();
+        let planned = rounds::plan(&changes, &limits).into_iter().map(|round| {
+            let of_round = round.into_iter().map(|part| {
+                let vm = vms[part.vm];
+                let pages = changes[part.vm].pages.len();
+                let ids = trace.ids_of(hosts.fleet.vms[vm].dirty_bytes);
+                let at = |page: usize| ids * page as u64 / pages as u64;
+                parts.push(Part {
+                    host,
+                    vm,
+                    is_first: part.first_page == 0,
+                    is_last: part.first_page + part.pages == pages,
+                    bytes: part.changed_bytes as f64,
+                    ids: at(part.first_page)..at(part.first_page + part.pages),
+                    asked: Vec::new(),
+                    open: 0,
+                    private: 0,
+                    popular: Vec::new(),
+                    carried: BTreeSet::new(),
+                    is_decided: false,
+                });
+                parts.len() - 1
+            });
+            of_round.collect()
+        });
+        all.push(planned.collect());
+    }
+    (parts, all)
+}
+
+/// What changed of each page: the same of all.
+fn changes(hosts: &Hosts<'_>, vm: usize) -> VmChanges {
+    let vm = hosts.fleet.vms[vm];
+    let pages = (vm.bytes / PAGE_BYTES as f64).ceil().max(1.0) as u64;
+    let dirty = vm.dirty_bytes as u64;
+    let upto = |page: u64| (u128::from(dirty) * u128::from(page) / u128::from(pages)) as u64;
+    VmChanges {
+        pages: (0..pages).map(|page| upto(page + 1) - upto(page)).collect(),
+        missed_windows: 0,
+    }
+}
