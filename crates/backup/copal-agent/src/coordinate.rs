@@ -7,6 +7,7 @@ use crate::{
     asker::Member,
     channel::Secret,
     members::partition_bits,
+    scheme::{Scheme, stages},
 };
 use agent::commands::{Command, Run, call, hex};
 use copal_backup::{CancelFlag, Repository};
@@ -28,6 +29,8 @@ pub struct JobOptions {
     pub rounds: String,
     /// Longest time for an answer of an owner that has been asked by all it waits for.
     pub timeout: Duration,
+    /// The product's way, or one that it stands beside.
+    pub scheme: Scheme,
 }
 
 /// Why a job does not begin.
@@ -98,6 +101,22 @@ impl AgentReport {
         self.lost.is_some() || self.status["done"] == true
     }
 
+    /// Adds what it did in the next stage.
+    fn add(&mut self, next: AgentReport) {
+        let (now, then) = (&mut self.status, next.status);
+        if let (Some(vms), Some(more)) = (now["vms"].as_array_mut(), then["vms"].as_array()) {
+            vms.extend(more.iter().cloned());
+        }
+        for name in ["message_bytes", "dropped_answers"] {
+            let of = |status: &Value| status[name].as_u64().unwrap_or(0);
+            now[name] = (of(now) + of(&then)).into();
+        }
+        let seconds = |status: &Value| status["seconds"].as_f64().unwrap_or(0.0);
+        now["seconds"] = (seconds(now) + seconds(&then)).into();
+        now["peak_memory_bytes"] = then["peak_memory_bytes"].clone();
+        self.lost = next.lost;
+    }
+
     /// Its VMs.
     pub fn vms(&self) -> &[Value] {
         self.status["vms"].as_array().map_or(&[], Vec::as_slice)
@@ -117,6 +136,15 @@ impl JobReport {
             rounds: begun.rounds,
             agents: agents.collect(),
             took: Duration::ZERO,
+        }
+    }
+
+    /// Adds what the same agents did in the next stage.
+    fn add_stage(&mut self, stage: JobReport) {
+        self.rounds += stage.rounds;
+        self.took += stage.took;
+        for (agent, next) in self.agents.iter_mut().zip(stage.agents) {
+            agent.add(next);
         }
     }
 
@@ -186,17 +214,57 @@ impl Begun {
     }
 }
 
-/// Begins a job on all agents.
+/// Begins a job on all agents; one in stages, with the first.
 /// # Errors
 /// It has not begun.
 pub fn begin(repository: &Repository, options: &JobOptions) -> Result<Begun, JobError> {
     let secret = Secret::new(*repository.agents_secret());
     let (members, plans) = plans(repository, &secret, options)?;
     no_vm_twice(&members, &plans)?;
+    let rounds = plans.iter().map(|plan| plan.rounds).max().unwrap_or(1);
+    begin_on(members, &secret, options, rounds, Vec::new())
+}
+
+/// Runs a job in stages, to its end: none begins before all VMs of the one before have ended. Blocks.
+/// # Errors
+/// A stage has not begun. What the stages before it stored is there.
+pub fn run_in_stages(
+    repository: &Repository,
+    options: &JobOptions,
+    cancel: &CancelFlag,
+    tell: &mut dyn FnMut(&JobReport),
+) -> Result<JobReport, JobError> {
+    let secret = Secret::new(*repository.agents_secret());
+    let (members, plans) = plans(repository, &secret, options)?;
+    no_vm_twice(&members, &plans)?;
+    let vms: Vec<Vec<String>> = plans.into_iter().map(|plan| plan.vms).collect();
+    let mut all: Option<JobReport> = None;
+    for only in stages(&vms) {
+        let begun = begin_on(members.clone(), &secret, options, 1, only)?;
+        let report = begun.wait(cancel, tell);
+        let is_over = cancel.is_cancelled() || report.agents.iter().any(|agent| agent.lost.is_some());
+        match &mut all {
+            Some(all) => all.add_stage(report),
+            None => all = Some(report),
+        }
+        if is_over {
+            break;
+        }
+    }
+    all.ok_or_else(|| JobError::Refused("the plans of the agents have no VM".to_owned()))
+}
+
+/// Begins a job on these agents; `only` these VMs, if there are any.
+fn begin_on(
+    members: Vec<Member>,
+    secret: &Secret,
+    options: &JobOptions,
+    rounds: u32,
+    only: Vec<String>,
+) -> Result<Begun, JobError> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| JobError::Random(std::io::Error::other(error)))?;
     let job = hex(&id);
-    let rounds = plans.iter().map(|plan| plan.rounds).max().unwrap_or(1);
     let run = Command::Run(Run {
         job: job.clone(),
         members: members
@@ -208,18 +276,20 @@ pub fn begin(repository: &Repository, options: &JobOptions) -> Result<Begun, Job
         rounds: options.rounds.clone(),
         all_rounds: rounds,
         timeout_ms: options.timeout.as_millis() as u64,
+        scheme: options.scheme,
+        only,
     });
     for (at, member) in members.iter().enumerate() {
-        if let Err(reason) = call(member, &secret, &run) {
+        if let Err(reason) = call(member, secret, &run) {
             for begun in &members[..at] {
-                let _ = call(begun, &secret, &Command::Cancel { job: job.clone() });
+                let _ = call(begun, secret, &Command::Cancel { job: job.clone() });
             }
             return Err(JobError::Refused(reason));
         }
     }
     Ok(Begun {
         members,
-        secret,
+        secret: secret.clone(),
         job,
         rounds,
     })

@@ -6,6 +6,7 @@
 //! - [`detect`]: what an owner answers, from its runs and the requests of all hosts.
 //! - [`deadline`]: how long is waited, for an answer and before a comparison.
 //! - [`rounds`]: which parts of which VMs are backed up together.
+//! - [`scheme`]: the product's way, and those that it stands beside.
 //! - [`plan_file`]: which VMs a host backs up.
 //! - [`budget`] and [`throttle`]: bounds on memory, and on bytes read and sent.
 //! - [`channel`]: encrypted connections between members of a domain; [`wire`]: what is said over them; [`greeting`]: who one is.
@@ -29,6 +30,7 @@ pub mod members;
 pub mod partition;
 pub mod plan_file;
 pub mod rounds;
+pub mod scheme;
 pub mod server;
 pub mod throttle;
 pub mod wire;

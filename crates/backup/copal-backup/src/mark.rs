@@ -54,6 +54,8 @@ pub(crate) struct Marks<'a> {
     sole: HashMap<PackNumber, u32>,
     /// Whether the snapshots of one VM are walked, for its own packs.
     is_of_vm: bool,
+    /// The snapshots that are walked now are of other VMs.
+    is_of_others: bool,
     frames: FrameReader<'a>,
 }
 
@@ -71,6 +73,7 @@ impl<'a> Marks<'a> {
             slice,
             live: HashMap::new(),
             is_of_vm: vm.is_some(),
+            is_of_others: false,
             sole: pack_store.index.sole_frames(vm)?,
             frames: FrameReader::new(pack_store)?,
         })
@@ -112,6 +115,12 @@ impl<'a> Marks<'a> {
             return Ok(());
         }
         let is_there = self.is_present(reference.spot.pack);
+        if self.is_of_others {
+            return match is_there {
+                true => self.mark(reference, reference.spot),
+                false => Ok(()),
+            };
+        }
         if is_there && self.is_alone(reference.spot.pack)? {
             return self.mark(reference, reference.spot);
         }
@@ -190,6 +199,12 @@ impl<'a> Marks<'a> {
             bits[word] |= 1 << (slot % 64);
         }
         Ok(())
+    }
+
+    /// From here on snapshots of other VMs are walked, whose chunks are somewhere else: what they name of these packs is marked,
+    /// what they name of others is nobody's business here.
+    pub(crate) fn walk_others(&mut self) {
+        self.is_of_others = true;
     }
 
     /// Marks everything the snapshots of one VM name; `manifests` are all of them, oldest first.

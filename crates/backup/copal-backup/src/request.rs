@@ -174,6 +174,8 @@ pub struct BackupRequest {
     /// Share of the data that changed extents leave out which is read and compared with the base, in millionths; at least
     /// 16 MiB of each such disk unless it is 0. A difference makes the disk be read as a whole, with a warning.
     pub spot_check_millionths: u32,
+    /// Segments that changed are stored whole: none of their chunks is looked for. What is stored otherwise stands beside that.
+    pub whole_segments: bool,
     /// Memory the pipeline may hold, in bytes; [`BackupRequest::DEFAULT_MEMORY_BYTES`].
     pub memory_bytes: u64,
     /// Who backs up, told to others who want the same VM; counts in a fleet on several servers, unless
@@ -196,6 +198,7 @@ impl BackupRequest {
             strict_incremental: false,
             full: false,
             spot_check_millionths: BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS,
+            whole_segments: false,
             memory_bytes: BackupRequest::DEFAULT_MEMORY_BYTES,
             holder: Holder::default(),
         }
@@ -559,6 +562,11 @@ pub enum FreeMethod {
     Summary,
     /// By a walk of all snapshots of the VM: reads all recipes, leaves nothing.
     Exact,
+    /// As `Exact`, and as if chunks were not a VM's own: the snapshots of all VMs are walked for each. A comparator.
+    MarkSweep,
+    /// As `MarkSweep`, but of the other VMs only those with forgotten snapshots are walked, since what was marked of the rest
+    /// is as it was. A comparator.
+    Grouped,
 }
 
 /// How `prune` works.

@@ -132,27 +132,30 @@ impl Profile {
     }
 }
 
-/// Writes a file that only its owner may read, durably; one that is there is replaced whole.
+/// Writes a file that only its owner may read, durably; one that is there is replaced whole. Who writes it at the same time does
+/// not matter: the last one counts.
 /// # Errors
 /// As the file system says.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let unfinished = path.with_extension("unfinished");
-    // Whoever made a file of that name may have it open.
-    match std::fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    // Of this writer alone, and of a name that nobody can have made before.
+    let drawn =
+        copal_volume::random_incarnation().map_err(|error| std::io::Error::other(error.to_string()))?;
+    let unfinished = path.with_extension(format!("{drawn:016x}.unfinished"));
+    let written = write_new(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, path));
+    if let Err(error) = written {
+        // It may not be there at all.
+        let _ = std::fs::remove_file(&unfinished);
+        return Err(error);
     }
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&unfinished)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&unfinished, path)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
 }
 
 impl std::fmt::Debug for Profile {
@@ -162,5 +165,34 @@ impl std::fmt::Debug for Profile {
             .field("cluster", &self.cluster)
             .field("masters", &self.masters)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: `copal serve --masters 3` ended with "cannot write the profile: No such file", where a command looked at the
+    /// cluster at the same moment. Cause: both wrote the file by way of one unfinished file, and each removed the other's. Fix:
+    /// each has one of its own.
+    #[test]
+    fn a_file_that_several_write_at_once_is_always_one_of_theirs() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("client.json");
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let path = &path;
+                scope.spawn(move || {
+                    let text = format!("{writer}").repeat(5000);
+                    for _ in 0..25 {
+                        write_private(path, &text).unwrap();
+                        let read = std::fs::read_to_string(path).unwrap();
+                        assert!(read.len() == 5000 && read.bytes().all(|byte| byte == read.as_bytes()[0]));
+                    }
+                });
+            }
+        });
+        let left = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 1, "nothing unfinished is left");
     }
 }

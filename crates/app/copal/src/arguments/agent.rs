@@ -1,7 +1,7 @@
 //! What can be typed about agents: `copal agent`, `copal job`, `copal pds`.
 
 use crate::human;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use copal_agent::rounds::RoundCount;
 use std::{path::PathBuf, time::Duration};
 
@@ -109,6 +109,20 @@ pub(crate) struct JobOptions {
     /// Longest time for an answer; what nobody answers is stored for its VM alone, and counted as unresolved
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = human::parse_duration)]
     pub(crate) timeout: Duration,
+    /// How duplicates are found; the others are for comparison, and store more or take longer
+    #[arg(long, value_name = "SCHEME", value_enum, default_value_t = SchemeWord::Collaborative)]
+    pub(crate) scheme: SchemeWord,
+}
+
+/// `--scheme`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemeWord {
+    /// Nobody is asked, and segments that changed are stored whole
+    DirtyBit,
+    /// Hosts ask each other in stages of one VM each, and all wait for the slowest; takes --wait
+    Synchronous,
+    /// Hosts ask each other in rounds, and wait for nobody who is late
+    Collaborative,
 }
 
 /// `copal pds`.

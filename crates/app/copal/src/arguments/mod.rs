@@ -16,7 +16,9 @@ mod reading;
 mod repository;
 mod retention;
 
-pub(crate) use agent::{Agent, AgentWord, JobOptions, JobRun, JobStatus, JobWord, PdsCleanup, PdsWord};
+pub(crate) use agent::{
+    Agent, AgentWord, JobOptions, JobRun, JobStatus, JobWord, PdsCleanup, PdsWord, SchemeWord,
+};
 pub(crate) use backup::{Backup, Format, FreezeWord};
 pub(crate) use bitmap::{BitmapLs, BitmapRm, BitmapWord};
 pub(crate) use client::Client;
@@ -31,7 +33,7 @@ pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
 pub(crate) use repository::{
     Chunking, Init, Repair, RepairLeak, RepairStore, SessionsFence, SessionsWord, Stats, VmRm, VmWord,
 };
-pub(crate) use retention::{Delete, Forget, Hold, Keep, Prune};
+pub(crate) use retention::{Delete, Forget, Hold, Keep, MethodWord, Prune};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 

@@ -1,6 +1,6 @@
 //! What can be typed behind commands that let snapshots go or keep them: `forget`, `hold`, `delete`, `prune`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// What to keep. Options apply in this order, from the newest snapshot back.
 #[derive(Debug, Args)]
@@ -106,9 +106,12 @@ pub(crate) struct Delete {
     /// Snapshots to forget first: ids or unique beginnings
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshots: Vec<String>,
-    /// In a fleet: walk all snapshots of the VMs concerned instead of asking their vectors
-    #[arg(long)]
+    /// In a fleet: walk all snapshots of the VMs concerned instead of asking their vectors, as --method local does
+    #[arg(long, conflicts_with = "method")]
     pub(crate) exact: bool,
+    /// In a fleet: how it is found out what nobody needs any more; the first two are for comparison
+    #[arg(long, value_name = "METHOD", value_enum)]
+    pub(crate) method: Option<MethodWord>,
     /// Say what would happen, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -154,4 +157,17 @@ fn parse_percent(text: &str) -> Result<u8, String> {
         Ok(percent @ 0..=100) => Ok(percent),
         _ => Err(format!("{text:?} is not a share from 0% to 100%")),
     }
+}
+
+/// `--method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MethodWord {
+    /// Walk the snapshots of all VMs for each VM that frees something
+    MarkSweep,
+    /// The same, but of the other VMs only those that free something themselves
+    Grouped,
+    /// Walk the snapshots of the VM
+    Local,
+    /// Ask the summary vectors of the VM's snapshots: the default
+    Summary,
 }

@@ -2,11 +2,14 @@
 
 use super::{Context, close};
 use crate::{
-    arguments::{JobOptions, JobRun, JobStatus},
+    arguments::{JobOptions, JobRun, JobStatus, SchemeWord},
     failure::{Failure, Outcome},
     human,
 };
-use copal_agent::coordinate::{self, AgentReport, Begun, JobError, JobReport};
+use copal_agent::{
+    coordinate::{self, AgentReport, Begun, JobError, JobReport},
+    scheme::Scheme,
+};
 use copal_backup::Repository;
 use copal_node::Access;
 use serde_json::{Value, json};
@@ -22,6 +25,14 @@ pub(super) fn run(context: &Context<'_>, words: &JobRun) -> Outcome<()> {
 
 /// Begins a job; its report, if this command waits for it.
 fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -> Outcome<Option<JobReport>> {
+    if options.scheme == SchemeWord::Synchronous {
+        if context.arguments.common.wait.is_none() {
+            return Err(Failure::usage(
+                "--scheme synchronous takes --wait: between two stages this command waits for all hosts",
+            ));
+        }
+        return in_stages(context, repository, options).map(Some);
+    }
     let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
     if context.arguments.common.wait.is_some() {
         return Ok(Some(follow(context, &begun)));
@@ -47,8 +58,21 @@ fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -
 
 /// Runs a job to its end in the process of its agents.
 pub(super) fn once(context: &Context<'_>, repository: &Repository, options: &JobOptions) -> Outcome<()> {
-    let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
-    tell(context, "agent", &follow(context, &begun))
+    let report = match options.scheme {
+        SchemeWord::Synchronous => in_stages(context, repository, options)?,
+        SchemeWord::Collaborative | SchemeWord::DirtyBit => {
+            let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
+            follow(context, &begun)
+        }
+    };
+    tell(context, "agent", &report)
+}
+
+fn in_stages(context: &Context<'_>, repository: &Repository, options: &JobOptions) -> Outcome<JobReport> {
+    let mut teller = Teller::default();
+    let mut tell = |report: &JobReport| teller.hear(context, report);
+    let ran = coordinate::run_in_stages(repository, &options_of(options), &context.cancel, &mut tell);
+    ran.map_err(of_job)
 }
 
 pub(super) fn status(context: &Context<'_>, words: &JobStatus) -> Outcome<()> {
@@ -65,19 +89,34 @@ fn options_of(words: &JobOptions) -> coordinate::JobOptions {
     coordinate::JobOptions {
         rounds: words.rounds.clone(),
         timeout: words.timeout,
+        scheme: match words.scheme {
+            SchemeWord::DirtyBit => Scheme::DirtyBit,
+            SchemeWord::Synchronous => Scheme::Synchronous,
+            SchemeWord::Collaborative => Scheme::Collaborative,
+        },
+    }
+}
+
+/// Tells how far a job is, once for each step.
+#[derive(Default)]
+struct Teller {
+    told: String,
+}
+
+impl Teller {
+    fn hear(&mut self, context: &Context<'_>, report: &JobReport) {
+        let now = progress(report);
+        if now != self.told {
+            context.output.notice(&now);
+            self.told = now;
+        }
     }
 }
 
 /// Says how far a job is until it has ended.
 fn follow(context: &Context<'_>, begun: &Begun) -> JobReport {
-    let mut told = String::new();
-    begun.wait(&context.cancel, &mut |report| {
-        let now = progress(report);
-        if now != told {
-            context.output.notice(&now);
-            told = now;
-        }
-    })
+    let mut teller = Teller::default();
+    begun.wait(&context.cancel, &mut |report| teller.hear(context, report))
 }
 
 /// Says what a job did. One that goes on is no failure.

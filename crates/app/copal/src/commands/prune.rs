@@ -5,14 +5,14 @@ use super::{
     forget::{self, Judged, Judgement},
 };
 use crate::{
-    arguments::{Delete, Prune},
+    arguments::{Delete, MethodWord, Prune},
     failure::{Failure, Outcome},
     human,
     pins::Pins,
     place::Place,
     repository::Opened,
 };
-use copal_backup::{FreeMethod, PruneOptions, PruneSummary};
+use copal_backup::{FreeMethod, Layout, PruneOptions, PruneSummary};
 use copal_node::Access;
 use copal_object::Shrunk;
 use serde_json::{Value, json};
@@ -41,16 +41,29 @@ fn free(context: &Context<'_>, opened: &Opened, delete: &Delete, pins: &Pins) ->
     }
     // A pack that is needed in part stays, however little of it is needed.
     let options = PruneOptions {
-        method: if delete.exact {
-            FreeMethod::Exact
-        } else {
-            FreeMethod::Summary
-        },
+        method: method_of(opened, delete)?,
         max_unused_percent: 100,
         dry_run: delete.dry_run,
         ..PruneOptions::default()
     };
     sweep(context, opened, judgement, &options)
+}
+
+/// How dead frames are found. In the layout solo there is one way.
+fn method_of(opened: &Opened, delete: &Delete) -> Outcome<FreeMethod> {
+    if delete.method.is_some() && opened.repository().info().layout == Layout::Solo {
+        return Err(Failure::usage(
+            "--method is of a fleet's repository; in this one deletion is always exact, so leave it out",
+        ));
+    }
+    Ok(match delete.method {
+        Some(MethodWord::MarkSweep) => FreeMethod::MarkSweep,
+        Some(MethodWord::Grouped) => FreeMethod::Grouped,
+        Some(MethodWord::Local) => FreeMethod::Exact,
+        Some(MethodWord::Summary) => FreeMethod::Summary,
+        None if delete.exact => FreeMethod::Exact,
+        None => FreeMethod::Summary,
+    })
 }
 
 /// Those of the named snapshots that `forget` has not been told of before: the space of the others returns anyway.
@@ -70,6 +83,8 @@ struct Freed {
     /// `None`: something stands in its way.
     summary: Option<PruneSummary>,
     seconds: f64,
+    /// How dead frames were to be found.
+    method: &'static str,
     /// In the store; `None`: it is in a cluster, with others.
     store_bytes: Option<u64>,
     /// What the file system has again, and what the store takes of it then.
@@ -115,6 +130,12 @@ fn sweep(
         judgement,
         summary,
         seconds: begun.elapsed().as_secs_f64(),
+        method: match options.method {
+            FreeMethod::MarkSweep => "mark-sweep",
+            FreeMethod::Grouped => "grouped",
+            FreeMethod::Exact => "local",
+            FreeMethod::Summary => "summary",
+        },
         store_bytes: opened.store().map(|store| store.objects().space().live_bytes),
         shrunk: Shrunk::default(),
         allocated_bytes: None,
@@ -213,6 +234,7 @@ fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value 
         "unused_bytes": summary.unused_bytes,
         "freed_bytes": freed_bytes(&summary),
         "mode": mode(&summary),
+        "method": freed.method,
         "candidates": summary.candidates,
         "dead": summary.candidates_dead,
         "kept": summary.candidates_kept,

@@ -8,6 +8,7 @@ mod changing;
 mod chaos;
 mod cluster;
 mod cluster_examples;
+mod comparators;
 mod damage;
 mod disks;
 mod doctor;

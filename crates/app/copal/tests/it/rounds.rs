@@ -16,15 +16,15 @@ use std::{
 
 /// A number of an answer.
 #[track_caller]
-fn count(told: &Value, name: &str) -> u64 {
+pub(crate) fn count(told: &Value, name: &str) -> u64 {
     let number = told[name].as_u64();
     number.unwrap_or_else(|| panic!("no {name} in {told}"))
 }
 
-const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
+pub(crate) const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
 
 /// The image of a VM on a day: what all have, what it alone has, and a little that changes.
-fn image(vm: u64, day: u64) -> Vec<u8> {
+pub(crate) fn image(vm: u64, day: u64) -> Vec<u8> {
     let mut bytes = vec![0; 6 * MIB as usize];
     Random::new(1).fill(&mut bytes[..3 << 20]);
     Random::new(100 + vm).fill(&mut bytes[3 << 20..4 << 20]);
@@ -35,7 +35,7 @@ fn image(vm: u64, day: u64) -> Vec<u8> {
 }
 
 /// Writes images of VMs 1 to 6 and a plan for each host.
-fn write_set(directory: &Path, day: u64) {
+pub(crate) fn write_set(directory: &Path, day: u64) {
     for vm in 1..=6 {
         std::fs::write(directory.join(format!("vm{vm}.raw")), image(vm, day)).unwrap();
     }
@@ -199,7 +199,7 @@ impl Fleet {
     }
 }
 
-fn vms(job: &Value) -> &Vec<Value> {
+pub(crate) fn vms(job: &Value) -> &Vec<Value> {
     job["vms"].as_array().unwrap()
 }
 

@@ -10,6 +10,7 @@ use crate::{
     channel::Secret,
     control::{self, Control},
     rounds::RoundCount,
+    scheme::Scheme,
 };
 use copal_backup::Repository;
 use parking_lot::Mutex;
@@ -54,6 +55,11 @@ pub(crate) struct Run {
     /// As many as the host with most has.
     pub(crate) all_rounds: u32,
     pub(crate) timeout_ms: u64,
+    #[serde(default)]
+    pub(crate) scheme: Scheme,
+    /// Names of the VMs that are backed up, of those in the plans; all, if there are none.
+    #[serde(default)]
+    pub(crate) only: Vec<String>,
 }
 
 /// What an agent says of itself.
@@ -132,7 +138,7 @@ impl Commands {
                 serde_json::to_value(info).map_err(|error| error.to_string())
             }
             Command::Plan { rounds } => {
-                let planned = self.planned(&rounds)?;
+                let planned = self.planned(&rounds, &[])?;
                 let info = PlanInfo {
                     bytes: planned.vms.iter().map(|vm| vm.bytes).sum(),
                     rounds: planned.rounds.len() as u32,
@@ -159,16 +165,21 @@ impl Commands {
         }
     }
 
-    fn planned(&self, rounds: &str) -> Result<Planned, String> {
+    fn planned(&self, rounds: &str, only: &[String]) -> Result<Planned, String> {
         let rounds: RoundCount = rounds
             .parse()
             .map_err(|error: crate::rounds::NotARoundCount| error.to_string())?;
         let plan = self.plan.as_ref().ok_or("it has no plan, and only answers")?;
-        Planned::read(plan, rounds, self.memory_bytes).map_err(|error| error.to_string())
+        Planned::read(plan, rounds, self.memory_bytes, only).map_err(|error| error.to_string())
     }
 
     fn run(&self, run: Run) -> Result<Value, String> {
-        let planned = self.planned(&run.rounds)?;
+        let planned = self.planned(&run.rounds, &run.only)?;
+        let planned = match run.scheme {
+            Scheme::Collaborative | Scheme::Synchronous => planned,
+            // Nobody is asked, so nobody waits for answers.
+            Scheme::DirtyBit => planned.one_at_a_time(),
+        };
         let agreed = Agreed {
             id: id_of(&run.job).ok_or("the job's id is not 32 hex digits")?,
             members: run
@@ -180,6 +191,7 @@ impl Commands {
             partition_bits: run.partition_bits,
             rounds: run.all_rounds.max(planned.rounds.len() as u32),
             timeout: Duration::from_millis(run.timeout_ms),
+            scheme: run.scheme,
         };
         let mut jobs = self.jobs.lock();
         if jobs.find(&run.job).is_some() {

@@ -16,6 +16,7 @@ use crate::{
     asker::{Asker, AskerOptions, Member},
     channel::{Secret, Traffic},
     members::Responsible,
+    scheme::Scheme,
     throttle::Throttle,
 };
 use copal_backup::{BackupRequest, CancelFlag, Collaboration, Progress, Repository, peers::Writer};
@@ -46,6 +47,7 @@ pub(crate) struct Agreed {
     /// As many as the host with most has.
     pub(crate) rounds: u32,
     pub(crate) timeout: Duration,
+    pub(crate) scheme: Scheme,
 }
 
 /// What a host has for all its jobs.
@@ -311,8 +313,11 @@ impl Job {
             writer: Writer::of(&self.host.name),
             part_bytes: backup.part_bytes(part_bytes),
         };
+        let is_alone = self.agreed.scheme == Scheme::DirtyBit;
+        request.whole_segments = is_alone;
+        let others = (!is_alone).then_some(&others);
         let progress = Upload { host: &self.host };
-        let summary = repository.backup_with(&request, Some(&others), &progress, &self.cancel);
+        let summary = repository.backup_with(&request, others, &progress, &self.cancel);
         drop(request);
         match (summary, point) {
             (Ok(mut summary), point) => {

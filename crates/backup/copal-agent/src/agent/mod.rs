@@ -124,7 +124,7 @@ impl Agent {
         };
         Budget::of_process(options.memory_bytes)?;
         if let Some(plan) = &options.plan {
-            planned::Planned::read(plan, crate::rounds::RoundCount::Auto, options.memory_bytes)?;
+            planned::Planned::read(plan, crate::rounds::RoundCount::Auto, options.memory_bytes, &[])?;
         }
         let spool = options.state.join("spool");
         make_private(&options.state)?;

@@ -70,12 +70,20 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// Reads the plan file and divides what it names.
+    /// Reads the plan file and divides what it names, or of that `only` these VMs, if there are any.
     /// There are as many rounds as memory demands at least, whatever `count` says.
-    pub(crate) fn read(file: &Path, count: RoundCount, memory_bytes: u64) -> Result<Planned, PlanError> {
+    pub(crate) fn read(
+        file: &Path,
+        count: RoundCount,
+        memory_bytes: u64,
+        only: &[String],
+    ) -> Result<Planned, PlanError> {
         let plan = Plan::read(file)?;
         let mut vms = Vec::with_capacity(plan.vms.len());
         for vm in plan.vms {
+            if !only.is_empty() && !only.contains(&vm.vm) {
+                continue;
+            }
             let (sizes, bytes) = match &vm.source {
                 PlannedSource::Files(disks) => (
                     disks.iter().map(|(_, path)| size_of(path)).collect(),
@@ -91,6 +99,16 @@ impl Planned {
             });
         }
         Ok(Planned::of(vms, count, memory_bytes))
+    }
+
+    /// A round for each VM, which has all of its parts.
+    pub(crate) fn one_at_a_time(self) -> Planned {
+        let items = self.rounds.concat();
+        let of_vm = |vm: usize| items.iter().copied().filter(|(of, _)| *of == vm).collect();
+        Planned {
+            rounds: (0..self.vms.len()).map(of_vm).collect(),
+            ..self
+        }
     }
 
     fn of(vms: Vec<PlannedBackup>, count: RoundCount, memory_bytes: u64) -> Planned {

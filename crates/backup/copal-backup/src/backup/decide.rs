@@ -96,6 +96,9 @@ impl Reader<'_> {
 
     /// Is this chunk in the old recipe, in this backup, in the repository, or new?
     fn decide(&mut self, id: ChunkId, piece: &Piece, old: Option<&SegmentRecipe>) -> Stopping<ChunkState> {
+        if self.stores_whole_segments && !self.in_flight.has(&id.short()) {
+            return Ok(self.state_of_new(id, piece.range()));
+        }
         let bytes = u64::from(piece.length);
         let mut old_chunks = old
             .into_iter()

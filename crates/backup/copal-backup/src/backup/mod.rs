@@ -208,6 +208,7 @@ impl<'a> Reading<'a> {
         if self.request.full {
             reader.believe_nothing()?;
         }
+        reader.stores_whole_segments = self.request.whole_segments;
         Ok(reader)
     }
 

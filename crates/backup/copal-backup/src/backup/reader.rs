@@ -69,6 +69,8 @@ pub(crate) struct Reader<'a> {
     pub(super) tree: TreeReader<'a>,
     /// Opens the frames that others stored, before they are referred to; `None`: they are believed.
     pub(super) opened: Option<FrameReader<'a>>,
+    /// Chunks of segments that changed are stored without being looked for.
+    pub(super) stores_whole_segments: bool,
     /// Packs that the index led to and that are there: 8 bytes for each of 16 MiB.
     pub(super) seen: HashSet<PackNumber>,
     pub(super) outlet: Outlet,
@@ -99,6 +101,7 @@ impl<'a> Reader<'a> {
             chunks: pack_store.home_of_chunks(vm),
             tree: TreeReader::new(pack_store, vm)?,
             opened: None,
+            stores_whole_segments: false,
             seen: HashSet::new(),
             outlet,
             counts: BackupCounts::default(),

@@ -17,6 +17,7 @@
 
 pub(crate) mod announced;
 mod of_vm;
+mod others;
 mod sweep;
 
 use crate::catalog::log::{Append, LogName};
@@ -59,7 +60,10 @@ pub(crate) fn run(
         Layout::Solo => prune.all(&vms)?,
         Layout::Fleet { .. } => {
             let wanted = |vm: &&Vm| options.vm.is_none_or(|only| only == vm.uuid);
-            vms.iter().filter(wanted).try_for_each(|vm| prune.vm(vm))?;
+            let walked = others::walked(parts, options.method, &vms)?;
+            vms.iter()
+                .filter(wanted)
+                .try_for_each(|vm| prune.vm(vm, &walked))?;
         }
     }
     parts.pack_store().forget_cached();
@@ -97,7 +101,7 @@ impl<'a> Prune<'a> {
             },
         };
         let mut announced = Announced::in_epoch(parts);
-        self.sweep(Whose::All, vms, &mut announced, None)?;
+        self.sweep(Whose::All, vms, &[], &mut announced, None)?;
         if !self.options.dry_run {
             for vm in vms {
                 drop_manifests(parts, vm.uuid)?;
@@ -111,11 +115,13 @@ impl<'a> Prune<'a> {
         Ok(())
     }
 
-    /// Marks and sweeps packs, slice by slice; `vms` are all whose snapshots may name a frame of them.
+    /// Marks and sweeps packs, slice by slice; `vms` are all whose snapshots may name a frame of them, `others` are walked all
+    /// the same.
     fn sweep(
         &mut self,
         whose: Whose,
         vms: &[Vm],
+        others: &[Vm],
         announced: &mut Announced<'a>,
         mut left: Option<&mut DeadFrames>,
     ) -> Result<()> {
@@ -134,6 +140,11 @@ impl<'a> Prune<'a> {
             }
             let mut marks = Marks::new(pack_store, &present, slice, whose.vm())?;
             for vm in vms {
+                let manifests = manifests(parts, vm.uuid, self.options)?;
+                marks.vm(&manifests, self.progress, self.cancel)?;
+            }
+            marks.walk_others();
+            for vm in others {
                 let manifests = manifests(parts, vm.uuid, self.options)?;
                 marks.vm(&manifests, self.progress, self.cancel)?;
             }

@@ -31,8 +31,8 @@ struct Snapshots {
 }
 
 impl<'a> Prune<'a> {
-    /// Prunes what belongs to one VM. One that is being backed up is left alone.
-    pub(super) fn vm(&mut self, vm: &Vm) -> Result<()> {
+    /// Prunes what belongs to one VM; the method walks the snapshots of `walked`, too. One that is being backed up is left alone.
+    pub(super) fn vm(&mut self, vm: &Vm, walked: &[Vm]) -> Result<()> {
         let parts = self.parts;
         let pack_store = parts.pack_store();
         let is_alone = !pack_store.volumes.store.is_replicated();
@@ -53,7 +53,12 @@ impl<'a> Prune<'a> {
             }
         };
         let before = pack_store.read_bytes();
-        match self.free(vm, &state) {
+        let others: Vec<Vm> = walked
+            .iter()
+            .filter(|other| other.uuid != vm.uuid)
+            .cloned()
+            .collect();
+        match self.free(vm, &state, &others) {
             // A backup began meanwhile: it may need what would have been removed.
             Err(Error::Busy { .. }) => self.summary.busy_vms += 1,
             freed => freed?,
@@ -62,7 +67,7 @@ impl<'a> Prune<'a> {
         Ok(())
     }
 
-    fn free(&mut self, vm: &Vm, state: &VmState) -> Result<()> {
+    fn free(&mut self, vm: &Vm, state: &VmState, others: &[Vm]) -> Result<()> {
         let parts = self.parts;
         let mut snapshots = Snapshots {
             gone: state.forgotten.clone(),
@@ -84,7 +89,7 @@ impl<'a> Prune<'a> {
         };
         let list = match dead {
             Some(dead) => self.sweep_dead(vm.uuid, state, &snapshots, dead, &mut announced)?,
-            None => self.sweep_unmarked(vm, state, &snapshots, &mut announced)?,
+            None => self.sweep_unmarked(vm, state, &snapshots, others, &mut announced)?,
         };
         if !self.options.dry_run {
             drop_freed(parts, vm.uuid)?;
@@ -148,6 +153,7 @@ impl<'a> Prune<'a> {
         vm: &Vm,
         state: &VmState,
         snapshots: &Snapshots,
+        others: &[Vm],
         announced: &mut Announced<'a>,
     ) -> Result<Option<DeadList>> {
         self.parts.index_vm_packs(vm.uuid)?;
@@ -156,6 +162,7 @@ impl<'a> Prune<'a> {
         self.sweep(
             Whose::Vm(vm.uuid),
             std::slice::from_ref(vm),
+            others,
             announced,
             Some(&mut left),
         )?;

@@ -267,7 +267,10 @@ impl Pair {
             } => {
                 let path = self.path(candidates, partition);
                 let Ok(mut bytes) = fs::read(&path) else { return };
-                let at = at as usize % bytes.len();
+                // It may have been cut to nothing before.
+                let Some(at) = (at as usize).checked_rem(bytes.len()) else {
+                    return;
+                };
                 if cut {
                     bytes.truncate(at);
                 } else {

@@ -1,0 +1,171 @@
+//! What a fleet stands beside: the other schemes of backup and the other methods of deletion keep and free the same, and cost
+//! what they are said to.
+
+use crate::{
+    disks::MIB,
+    harness::House,
+    rounds::{HOSTS, count, image, vms, write_set},
+};
+use serde_json::{Value, json};
+use std::process::Command;
+
+const VMS: u64 = 6;
+/// What is stored of a change that is smaller, where nothing of its segment is looked for.
+const SEGMENT: u64 = 2 * MIB;
+
+fn fleet() -> House {
+    let house = House::empty();
+    let init = [
+        "init",
+        "--size",
+        "128MiB",
+        "--layout",
+        "fleet",
+        "--pds-fraction",
+        "60%",
+    ];
+    house.good(init);
+    house
+}
+
+/// Backs up all VMs as they are on a day, by three hosts in one process.
+fn job(house: &House, day: u64, scheme: &str) -> Value {
+    write_set(&house.path(""), day);
+    let plans = HOSTS.map(|host| house.word(&format!("{host}.json"))).join(",");
+    let state = house.word("state");
+    let words = [
+        "agent", "--name", "h1,h2,h3", "--plan", &plans, "--state", &state, "--once",
+    ];
+    let job = house.summary(words.iter().chain(&["--scheme", scheme]).copied());
+    assert_eq!(
+        (vms(&job).len() as u64, &job["complete"]),
+        (VMS, &true.into()),
+        "{job}"
+    );
+    job
+}
+
+fn stored(job: &Value) -> u64 {
+    vms(job).iter().map(|vm| count(&vm["bytes"], "stored")).sum()
+}
+
+fn restored(house: &House, vm: u64, number: usize) -> Vec<u8> {
+    let name = format!("vm{vm}");
+    let told = house.summary(["snapshots", "--vm", &name]);
+    let snapshot = told["snapshots"][number]["id"].as_str().unwrap();
+    let target = house.word("restored.raw");
+    house.good(["restore", snapshot, "--target", &target, "--overwrite"]);
+    std::fs::read(target).unwrap()
+}
+
+#[test]
+fn each_scheme_of_backup_keeps_the_same_and_the_product_stores_least() {
+    let mut both_days = Vec::new();
+    for scheme in ["dirty-bit", "synchronous", "collaborative"] {
+        let house = fleet();
+        let (first, second) = (job(&house, 0, scheme), job(&house, 1, scheme));
+        // A stage has one VM of each host, and is a job of its own.
+        assert_eq!(first["rounds"] == 2, scheme == "synchronous", "{first}");
+        for vm in 1..=VMS {
+            for day in [0, 1] {
+                assert!(
+                    restored(&house, vm, day as usize) == image(vm, day),
+                    "{scheme}: vm{vm} of day {day}"
+                );
+            }
+        }
+        house.check();
+        both_days.push((stored(&first), stored(&second)));
+    }
+    let [dirty, synchronous, collaborative] = both_days[..] else {
+        panic!("{both_days:?}");
+    };
+    // Each VM has 4 MiB, of which others have three; on the second day 60 kB of each have changed.
+    assert!(
+        dirty.0 > VMS * 4 * MIB && dirty.1 > VMS * SEGMENT,
+        "{both_days:?}"
+    );
+    assert!(
+        synchronous.0 < 12 * MIB && collaborative.0 < 12 * MIB,
+        "{both_days:?}"
+    );
+    assert!(collaborative.1 < VMS * SEGMENT / 4, "{both_days:?}");
+}
+
+#[test]
+fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
+    let house = fleet();
+    for day in 0..3 {
+        job(&house, day, "collaborative");
+    }
+    // Of half of the VMs the snapshot in the middle goes.
+    for vm in 1..=VMS / 2 {
+        let told = house.summary(["snapshots", "--vm", &format!("vm{vm}")]);
+        house.good(["forget", told["snapshots"][1]["id"].as_str().unwrap()]);
+    }
+    let (repository, before) = (house.repository(), house.path("before"));
+    copy(&repository, &before);
+    let mut freed = Vec::new();
+    for method in ["mark-sweep", "grouped", "local", "summary"] {
+        std::fs::remove_dir_all(&repository).unwrap();
+        copy(&before, &repository);
+        let told = house.summary(["delete", "--method", method]);
+        assert_eq!(told["method"], method, "{told}");
+        let mut left = Vec::new();
+        for vm in 1..=VMS {
+            for (number, day) in if vm <= VMS / 2 {
+                &[(0, 0), (1, 2)][..]
+            } else {
+                &[(1, 1)]
+            } {
+                assert!(
+                    restored(&house, vm, *number) == image(vm, *day),
+                    "{method}: vm{vm} of day {day}"
+                );
+            }
+            let stats = house.summary(["stats", "--vm", &format!("vm{vm}")]);
+            left.push((count(&stats, "chunk_pack_bytes"), count(&stats, "dead_bytes")));
+        }
+        house.check();
+        freed.push((left, count(&told, "read_bytes")));
+    }
+    let [sweep, grouped, local, summary] = &freed[..] else {
+        panic!("{freed:?}");
+    };
+    assert!(sweep.0 == grouped.0 && grouped.0 == local.0, "{freed:?}");
+    let kept = |left: &[(u64, u64)]| left.iter().map(|(all, dead)| all - dead).sum::<u64>();
+    assert!(kept(&summary.0) >= kept(&local.0), "{freed:?}");
+    // What vectors leave is one in a thousand.
+    assert!(kept(&summary.0) <= kept(&local.0) + 300_000, "{freed:?}");
+    // All VMs for each, then three for each, then one.
+    assert!(sweep.1 > grouped.1 && grouped.1 > local.1, "{freed:?}");
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let copied = Command::new("cp")
+        .args(["-r", "--sparse=always"])
+        .arg(from)
+        .arg(to)
+        .status();
+    assert!(copied.unwrap().success());
+}
+
+#[test]
+fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
+    let house = House::plain();
+    let refused = house.run(["delete", "--method", "local"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.sentence().contains("always exact"), "{refused:?}");
+    let fleet = fleet();
+    write_set(&fleet.path(""), 0);
+    let refused = fleet.run(["job", "run", "--all", "--scheme", "synchronous"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.sentence().contains("--wait"), "{refused:?}");
+    for words in [
+        ["job", "run", "--all", "--scheme", "none"],
+        ["delete", "--exact", "--method", "local", "--dry-run"],
+    ] {
+        assert_eq!(fleet.run(words).code, Some(2), "{words:?}");
+    }
+    assert_eq!(fleet.summary(["snapshots"])["snapshots"], json!([]));
+}
