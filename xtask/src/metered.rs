@@ -192,6 +192,7 @@ mod tests {
     fn what_a_program_writes_is_counted() {
         // Below the target directory: what a file system in memory takes does not count.
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+        std::fs::create_dir_all(&directory).expect("a directory for it");
         let file = tempfile::NamedTempFile::new_in(directory).expect("a file below target");
         let script = "head -c 3000000 /dev/zero > \"$1\"";
         let run = run(Command::new("sh").args(["-c", script, "sh"]).arg(file.path())).expect("sh runs");

@@ -23,6 +23,8 @@ use xtask::{
 };
 
 const HOSTS: usize = 3;
+/// Of all repositories here.
+pub(super) const PASSWORD: &str = "correct horse";
 /// Share of what the exact index saves.
 const TARGET: f64 = 97.0;
 
@@ -153,7 +155,7 @@ impl Set {
 
     fn password(&self) -> Result<PathBuf> {
         let file = self.scratch.join("password");
-        fs::write(&file, "correct horse\n")?;
+        fs::write(&file, format!("{PASSWORD}\n"))?;
         Ok(file)
     }
 
@@ -179,7 +181,7 @@ impl Set {
     /// All VMs in one job of three agents.
     fn together(&self) -> Result<Taken> {
         let fleet = self.fleet("together")?;
-        let asked = fleet.asked()?;
+        let asked = fleet.asked();
         let job = asked.run(&["job", "run", "--all", "--wait"])?;
         ensure!(job["complete"] == true, "the job is not complete: {job}");
         self.taken(&asked, number(&job, "unresolved")?)
@@ -188,7 +190,7 @@ impl Set {
     /// Each VM by itself beside three agents; then a clean-up.
     fn one_at_a_time(&self) -> Result<[Taken; 2]> {
         let fleet = self.fleet("one-at-a-time")?;
-        let asked = fleet.asked()?;
+        let asked = fleet.asked();
         let mut unresolved = 0;
         for vm in &self.vms {
             let disk = format!("sda={}", text(&self.image(vm)?)?);
@@ -201,34 +203,10 @@ impl Set {
         Ok([before, self.taken(&asked, unresolved)?])
     }
 
-    /// A cluster of three servers with a repository, and an agent on each of three hosts.
-    fn fleet(&self, name: &str) -> Result<Fleet<'_>> {
+    /// A fleet with an agent on each of three hosts, which have the VMs in turn.
+    fn fleet(&self, name: &str) -> Result<Fleet> {
         println!("{name}: three servers, three agents");
-        let directory = self.scratch.join(name);
-        let port = free_ports()?;
-        let port = port.to_string();
-        let words = [
-            "serve",
-            "--dev",
-            "--dir",
-            text(&directory)?,
-            "--port",
-            &port,
-            "--json",
-        ];
-        let (serve, ready) = started(Command::new(&self.binary).args(words))?;
-        let mut fleet = Fleet {
-            set: self,
-            directory,
-            repository: ready["url"]
-                .as_str()
-                .context("serve prints an address")?
-                .to_owned(),
-            agents: Vec::new(),
-            serve,
-        };
-        let asked = fleet.asked()?;
-        asked.run(&["init", "--layout", "fleet", "--pds-fraction", &self.fraction])?;
+        let mut fleet = Fleet::start(&self.binary, &self.scratch.join(name), &self.fraction)?;
         for host in 0..HOSTS {
             let of_host = self.vms.iter().skip(host).step_by(HOSTS);
             let vms = of_host
@@ -236,43 +214,96 @@ impl Set {
                 .collect::<Result<Vec<_>>>()?;
             let plan = fleet.directory.join(format!("h{host}.plan"));
             fs::write(&plan, json!({ "v": 1, "vms": vms }).to_string())?;
-            let (name, state) = (format!("h{host}"), fleet.directory.join(format!("h{host}.state")));
-            let words = [
-                "agent",
-                "--name",
-                &name,
-                "--state",
-                text(&state)?,
-                "--plan",
-                text(&plan)?,
-            ];
-            let agent = started(fleet.asked()?.command(&words))?;
-            fleet.agents.push(agent.0);
+            fleet.start_agent(&format!("h{host}"), &["--plan", text(&plan)?], None)?;
         }
         Ok(fleet)
     }
 }
 
-struct Fleet<'s> {
-    set: &'s Set,
-    directory: PathBuf,
+/// A cluster of three servers with a repository, and agents.
+pub(super) struct Fleet {
+    binary: PathBuf,
+    pub(super) directory: PathBuf,
     repository: String,
-    agents: Vec<Child>,
+    pub(super) agents: Vec<Child>,
     serve: Child,
 }
 
-impl Fleet<'_> {
-    fn asked(&self) -> Result<Asked<'_>> {
-        Ok(Asked {
-            binary: &self.set.binary,
+impl Fleet {
+    /// Starts the cluster in a directory that is not there yet, and makes the repository.
+    pub(super) fn start(binary: &Path, directory: &Path, fraction: &str) -> Result<Fleet> {
+        let port = free_ports()?.to_string();
+        let words = [
+            "serve",
+            "--dev",
+            "--dir",
+            text(directory)?,
+            "--port",
+            &port,
+            "--json",
+        ];
+        let (serve, ready) = started(Command::new(binary).args(words))?;
+        let fleet = Fleet {
+            binary: binary.to_owned(),
+            directory: directory.to_owned(),
+            repository: ready["url"]
+                .as_str()
+                .context("serve prints an address")?
+                .to_owned(),
+            agents: Vec::new(),
+            serve,
+        };
+        fs::write(fleet.password_file(), format!("{PASSWORD}\n"))?;
+        fleet
+            .asked()
+            .run(&["init", "--layout", "fleet", "--pds-fraction", fraction])?;
+        Ok(fleet)
+    }
+
+    /// Starts an agent; `group`: in this control group.
+    pub(super) fn start_agent(&mut self, name: &str, more: &[&str], group: Option<&Path>) -> Result<()> {
+        let state = self.directory.join(format!("{name}.state"));
+        let words = [&["agent", "--name", name, "--state", text(&state)?][..], more].concat();
+        let mut command = self.asked().command(&words);
+        if let Some(group) = group {
+            // A shell enters the group, and becomes the agent.
+            let script = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
+            let mut entering = Command::new("sh");
+            entering
+                .args(["-c", script])
+                .arg(group)
+                .arg(&self.binary)
+                .args(&words)
+                .arg("--json");
+            for (name, value) in command.get_envs() {
+                entering.env(name, value.unwrap_or_default());
+            }
+            entering.stdin(Stdio::null());
+            command = entering;
+        }
+        self.agents.push(started(&mut command)?.0);
+        Ok(())
+    }
+
+    pub(super) fn profile(&self) -> PathBuf {
+        self.directory.join("client.json")
+    }
+
+    fn password_file(&self) -> PathBuf {
+        self.directory.join("password")
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        Asked {
+            binary: &self.binary,
             repository: self.repository.clone(),
-            profile: Some(self.directory.join("client.json")),
-            password_file: self.set.password()?,
-        })
+            profile: Some(self.profile()),
+            password_file: self.password_file(),
+        }
     }
 }
 
-impl Drop for Fleet<'_> {
+impl Drop for Fleet {
     fn drop(&mut self) {
         for child in self.agents.iter_mut().chain([&mut self.serve]) {
             // Its servers end with it.

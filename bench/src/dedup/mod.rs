@@ -5,6 +5,7 @@
 pub(crate) mod figure4;
 pub(crate) mod fleet;
 pub(crate) mod large;
+mod real_agent;
 mod simulator;
 pub(crate) mod stragglers;
 pub(crate) mod table1;

@@ -6,7 +6,7 @@ use super::simulator::{beside, between, run_scaled};
 use anyhow::Result;
 use clap::Args;
 use copal_bench_harness::report::Report;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How far the paper's own scheme may be from what it prints.
 const NEAR: f64 = 0.05;
@@ -16,11 +16,26 @@ pub(crate) struct Options {
     /// Chunks of 4 KiB that one id stands for
     #[arg(long, default_value = "1000")]
     scale: String,
+    /// Where the real agent works [default: .cache/bench]
+    #[arg(long)]
+    scratch: Option<PathBuf>,
+    /// Measure the real agent only
+    #[arg(long)]
+    real_agent: bool,
 }
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let simulate = |words: &[&str]| run_scaled(root, &options.scale, words);
     let mut report = Report::new(root, root);
+    let scratch = crate::default_below_cache(root, options.scratch.as_ref(), "bench");
+    super::real_agent::measure(root, &scratch, &mut report)?;
+    if !options.real_agent {
+        simulated(root, options, &mut report)?;
+    }
+    report.finish(root, "dedup-table1")
+}
+
+fn simulated(root: &Path, options: &Options, report: &mut Report) -> Result<()> {
+    let simulate = |words: &[&str]| run_scaled(root, &options.scale, words);
     let told = simulate(&[])?;
     for (scheme, local_io, stored, network) in [
         ("dirty-bit", 220.0, 22_000.0, 22_000.0),
@@ -33,18 +48,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             ("network", "network_gb", network),
         ] {
             let value = told.scheme(scheme, figure)?;
-            beside(
-                &mut report,
-                &format!("{scheme}: {name}"),
-                value,
-                "GB",
-                (paper, NEAR),
-            );
+            beside(report, &format!("{scheme}: {name}"), value, "GB", (paper, NEAR));
         }
     }
     let memory = told.scheme("collaborative", "memory_mb")?;
     beside(
-        &mut report,
+        report,
         "collaborative: memory of answers",
         memory,
         "MB",
@@ -56,7 +65,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.fact("copal: memory of answers", copal("memory_mb")?, "MB");
     let local_io = copal("local_io_gb_a_host")?;
     between(
-        &mut report,
+        report,
         "copal: local I/O of a host",
         local_io,
         "GB",
@@ -64,7 +73,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     );
     report.at_most("copal: local I/O of a host, never more", local_io, "GB", 330.0);
     between(
-        &mut report,
+        report,
         "copal: storage",
         copal("storage_gb")?,
         "GB",
@@ -89,5 +98,5 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let even = simulate(&["--scheme", "copal", "--sizes", "even"])?;
     let value = even.scheme("copal", "local_io_gb_a_host")?;
     report.fact("copal, even sizes: local I/O of a host", value, "GB");
-    report.finish(root, "dedup-table1")
+    Ok(())
 }

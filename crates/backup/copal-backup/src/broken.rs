@@ -50,6 +50,16 @@ pub(crate) enum Flaw {
     CountsOnGoingPacks,
     /// BAK-24: A popular pack that its writer left goes without a mark in the log.
     SweepsUnmarked,
+    /// BAK-27: A session refers to popular packs that were condemned before it opened.
+    RefersToCondemned,
+    /// BAK-27: Whoever counts what is needed does not wait for sessions that were open.
+    CountsBesideSessions,
+    /// BAK-27: What forgotten snapshots need does not count.
+    CountsPublishedOnly,
+    /// BAK-27: What chunks moved to does not count.
+    CountsWithoutMoved,
+    /// BAK-27: Frames are given up for popular ones that were condemned meanwhile.
+    MovesToCondemned,
 }
 
 #[cfg(test)]

@@ -419,6 +419,14 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
             dead: None,
             resolved_below: 7,
         },
+        Record::Condemned {
+            packs: vec![PackNumber(3), PackNumber(u64::MAX)],
+        },
+        Record::Spared {
+            packs: vec![PackNumber(3)],
+        },
+        Record::Gone { packs: vec![] },
+        Record::Counted,
         Record::Retired,
         Record::VmRemoved { vm: VM },
         Record::Roles,

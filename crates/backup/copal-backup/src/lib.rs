@@ -12,7 +12,7 @@
 //! - `lease`: who holds sessions, and whether it is alive.
 //! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is instead. `vm_index`: a VM's index by them.
 //! - `steps`: the decisions that keep a fleet safe, pure; what follows asks there. `model` tries all orders of them.
-//! - `lookup`, `backup`, `restore`, `serve`, `check`, `affected`, `mark`, `prune`, `cleanup`, `reindex`: what a user asks for.
+//! - `lookup`, `backup`, `restore`, `serve`, `check`, `affected`, `mark`, `prune`, `cleanup`, `unneeded`, `reindex`: what a user asks for.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
 //! rounds, detectors and agents on several hosts (`copal-agent`).
@@ -76,6 +76,7 @@ pub mod summary;
 pub mod target;
 mod tree;
 mod unlock;
+mod unneeded;
 mod vm_index;
 mod vms;
 mod volumes;

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::pack::{PackNumber, Spot, format};
 use crate::pack_store::{FrameReader, PackStore, nowhere};
+use crate::peers::ShortId;
 use crate::progress::{CancelFlag, Progress};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root};
 use crate::references::is_private;
@@ -56,6 +57,8 @@ pub(crate) struct Marks<'a> {
     is_of_vm: bool,
     /// The snapshots that are walked now are of other VMs.
     is_of_others: bool,
+    /// Packs that are marked where one of their ids is named, wherever its frame is.
+    wanted: HashMap<ShortId, PackNumber>,
     frames: FrameReader<'a>,
 }
 
@@ -74,6 +77,7 @@ impl<'a> Marks<'a> {
             live: HashMap::new(),
             is_of_vm: vm.is_some(),
             is_of_others: false,
+            wanted: HashMap::new(),
             sole: pack_store.index.sole_frames(vm)?,
             frames: FrameReader::new(pack_store)?,
         })
@@ -116,6 +120,10 @@ impl<'a> Marks<'a> {
         }
         let is_there = self.is_present(reference.spot.pack);
         if self.is_of_others {
+            // A reader whose frame is damaged looks for another one.
+            if let Some(pack) = self.wanted.get(&reference.id.short()) {
+                self.live.entry(*pack).or_insert_with(|| vec![1]);
+            }
             return match is_there {
                 true => self.mark(reference, reference.spot),
                 false => Ok(()),
@@ -179,6 +187,9 @@ impl<'a> Marks<'a> {
 
     /// Marks the recipe that was read last, by the name of `reference`.
     fn recipe(&mut self, tree: &TreeReader<'_>, reference: &Ref) -> Result<()> {
+        if self.is_of_others {
+            return Ok(());
+        }
         self.mark(reference, tree.place().unwrap_or(reference.spot))
     }
 
@@ -199,6 +210,25 @@ impl<'a> Marks<'a> {
             bits[word] |= 1 << (slot % 64);
         }
         Ok(())
+    }
+
+    /// No marks yet, of packs that snapshots of any VM may name: `present`, and those of which `wanted` has an id.
+    pub(crate) fn of_others(
+        pack_store: &'a PackStore,
+        present: &'a [PackNumber],
+        wanted: HashMap<ShortId, PackNumber>,
+    ) -> Result<Marks<'a>> {
+        Ok(Marks {
+            pack_store,
+            present,
+            slice: Slice { index: 0, of: 1 },
+            live: HashMap::new(),
+            is_of_vm: false,
+            is_of_others: true,
+            wanted,
+            sole: HashMap::new(),
+            frames: FrameReader::new(pack_store)?,
+        })
     }
 
     /// From here on snapshots of other VMs are walked, whose chunks are somewhere else: what they name of these packs is marked,

@@ -5,6 +5,7 @@
 //! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: which chunks are popular (`copal-agent`).
 
 use crate::catalog::log::{Append, LogName};
+use crate::catalog::popular::Fate;
 use crate::catalog::record::Record;
 use crate::error::{Error, Result};
 use crate::pack::PackNumber;
@@ -49,6 +50,8 @@ pub struct PopularStatus {
     pub packs: u64,
     /// Those that no other agent has opened yet.
     pub unchecked_packs: u64,
+    /// Packs of which it is not known yet whether anybody needs them: nobody refers to them anew.
+    pub condemned_packs: u64,
     /// Frames.
     pub frames: u64,
     /// Bytes of the packs' files.
@@ -94,6 +97,11 @@ pub(crate) fn newest(parts: &Parts) -> Result<u64> {
     Ok(parts.catalog().popular()?.next_number)
 }
 
+/// Changes whenever packs were condemned, spared or gone; 0: none ever was.
+pub(crate) fn generation(parts: &Parts) -> Result<u64> {
+    Ok(parts.catalog().popular()?.generation)
+}
+
 /// Hands over what was entered behind `after`, in order.
 pub(crate) fn for_each_since(
     parts: &Parts,
@@ -102,7 +110,12 @@ pub(crate) fn for_each_since(
 ) -> Result<()> {
     let state = parts.catalog().popular()?;
     let mut found = Vec::new();
-    for pack in state.packs.iter().filter(|pack| !pack.is_going()) {
+    // What is condemned is told of again once it is spared: whoever indexes it begins anew with each generation.
+    for pack in state
+        .packs
+        .iter()
+        .filter(|pack| pack.frames > 0 && pack.fate == Fate::Stays)
+    {
         let positions = [(Some(pack.entered_at), false), (pack.checked_at, true)];
         for (at, is_checked) in positions {
             // Positions begin with 1, so that 0 stands before all.
@@ -216,7 +229,13 @@ pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
         fraction_millionths: popular_millionths,
         packs: state.packs.iter().filter(|pack| !pack.is_going()).count() as u64,
         unchecked_packs: unchecked(parts)?.len() as u64,
-        frames: state.packs.iter().map(|pack| u64::from(pack.frames)).sum(),
+        condemned_packs: state.condemned().count() as u64,
+        frames: state
+            .packs
+            .iter()
+            .filter(|pack| !pack.is_going())
+            .map(|pack| u64::from(pack.frames))
+            .sum(),
         bytes,
     })
 }

@@ -284,6 +284,13 @@ impl Repository {
         popular::newest(&self.parts)
     }
 
+    /// Changes whenever popular packs were condemned, spared or gone; 0: none ever was.
+    /// # Errors
+    /// Those of the store.
+    pub fn popular_generation(&self) -> Result<u64> {
+        popular::generation(&self.parts)
+    }
+
     /// Hands over what the log of popular packs says behind a position, in order; reads the footers of those packs.
     /// # Errors
     /// `Damaged`: the log is. Those of the store and of `visit`.

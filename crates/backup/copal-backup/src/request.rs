@@ -737,6 +737,25 @@ pub struct CleanUpSummary {
     pub read_bytes: u64,
 }
 
+/// What became of popular packs that nobody needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnneededPacks {
+    /// VMs that are being backed up: as long as they are, nothing is decided.
+    pub waiting_for: Vec<Vm>,
+    /// Packs of which no snapshot needed a chunk at first.
+    pub unneeded_packs: u64,
+    /// Those that are condemned still: nobody refers to them anew, and the next run decides.
+    pub condemned_packs: u64,
+    /// Those that turned out to be needed.
+    pub spared_packs: u64,
+    /// Those that nobody needs.
+    pub gone_packs: u64,
+    /// Packs whose files were removed, also those that earlier runs, and writers that died, had left.
+    pub removed_packs: u64,
+    /// Their bytes.
+    pub removed_bytes: u64,
+}
+
 /// Packs that were removed because nothing names them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweptPacks {

@@ -142,6 +142,23 @@ Examples:
   copal pds cleanup
   copal pds cleanup --vm web --key ops.key")]
     Cleanup(PdsCleanup),
+    /// Remove popular chunks that no snapshot needs any more
+    #[command(after_help = "\
+A deletion leaves popular chunks, since other VMs may need them. This reads what all snapshots need, and removes the packs of which none \
+needs a chunk. While VMs are being backed up nothing is decided, so run it when no job does; once a month is often enough. It may be \
+interrupted: what was found stays where it is, and the next run goes on.
+
+Examples:
+  copal pds prune --dry-run
+  copal pds prune --key ops.key")]
+    Prune(PdsPrune),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PdsPrune {
+    /// Say what would go, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]

@@ -17,7 +17,7 @@ mod repository;
 mod retention;
 
 pub(crate) use agent::{
-    Agent, AgentWord, JobOptions, JobRun, JobStatus, JobWord, PdsCleanup, PdsWord, SchemeWord,
+    Agent, AgentWord, JobOptions, JobRun, JobStatus, JobWord, PdsCleanup, PdsPrune, PdsWord, SchemeWord,
 };
 pub(crate) use backup::{Backup, Format, FreezeWord};
 pub(crate) use bitmap::{BitmapLs, BitmapRm, BitmapWord};

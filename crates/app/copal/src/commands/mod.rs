@@ -102,6 +102,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Job(JobWord::Status(words)) => job::status(&context, words),
         Command::Pds(PdsWord::Status) => pds::status(&context),
         Command::Pds(PdsWord::Cleanup(words)) => pds::cleanup::run(&context, words),
+        Command::Pds(PdsWord::Prune(words)) => pds::prune::run(&context, words),
         Command::Sessions(SessionsWord::Ls) => vm::sessions(&context),
         Command::Sessions(SessionsWord::Fence(words)) => vm::fence(&context, words),
         Command::Bitmap(words) => bitmap::run(&context, words),

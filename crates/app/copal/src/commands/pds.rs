@@ -1,6 +1,7 @@
 //! `copal pds`: the chunks that many VMs have.
 
 pub(super) mod cleanup;
+pub(super) mod prune;
 
 use super::{Context, close};
 use crate::{
@@ -21,6 +22,7 @@ pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
         "chunks": status.frames,
         "packs": status.packs,
         "unchecked_packs": status.unchecked_packs,
+        "condemned_packs": status.condemned_packs,
         "bytes": status.bytes,
     });
     context.output.answer(fields, || {
@@ -28,6 +30,7 @@ pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
             ("Popular chunks", status.frames.to_string()),
             ("Packs", status.packs.to_string()),
             ("  not checked yet", status.unchecked_packs.to_string()),
+            ("  condemned", status.condemned_packs.to_string()),
             ("Bytes", human::bytes(status.bytes)),
             ("At most", format!("{} % of all chunks", fraction * 100.0)),
         ];

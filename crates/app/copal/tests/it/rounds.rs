@@ -334,6 +334,30 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     }
     fleet.assert_restored("latest", 9, 0);
     fleet.good(&["check", "--read-data"]);
+
+    // Popular chunks stay as long as anybody needs them.
+    fleet.bad(21, &["pds", "prune", "--key", "h1.key"]);
+    let pruned = fleet.good(&["pds", "prune", "--key", "ops.key"]);
+    assert_eq!(
+        (&pruned["gone_packs"], &pruned["waiting_for"]),
+        (&0.into(), &json!([])),
+        "{pruned}"
+    );
+    for vm in 1..=10 {
+        if ![7, 8].contains(&vm) {
+            fleet.good(&["vm", "rm", &format!("vm{vm}"), "--force", "--key", "ops.key"]);
+        }
+    }
+    let planned = fleet.run(&["pds", "prune", "--dry-run", "--key", "ops.key"]);
+    assert_eq!(planned.code, Some(0), "{planned:?}");
+    let pruned = fleet.good(&["pds", "prune", "--key", "ops.key"]);
+    assert!(count(&pruned, "removed_bytes") > 2 * MIB, "{pruned}");
+    let popular = fleet.good(&["pds", "status"]);
+    assert_eq!(
+        (count(&popular, "bytes"), count(&popular, "chunks")),
+        (0, 0),
+        "{popular}"
+    );
 }
 
 fn stored_bytes(fleet: &Fleet, vm: &str) -> u64 {

@@ -186,18 +186,28 @@ impl Detect for Owner {
 struct Log<'a> {
     repository: &'a Repository,
     newest: u64,
+    generation: u64,
 }
 
 impl<'a> Log<'a> {
     fn read(repository: &'a Repository) -> io::Result<Log<'a>> {
         let newest = repository.newest_popular().map_err(io::Error::other)?;
-        Ok(Log { repository, newest })
+        let generation = repository.popular_generation().map_err(io::Error::other)?;
+        Ok(Log {
+            repository,
+            newest,
+            generation,
+        })
     }
 }
 
 impl PopularPacks for Log<'_> {
     fn newest(&self) -> u64 {
         self.newest
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
     }
 
     fn for_each_since(

@@ -21,6 +21,7 @@ mod compare;
 mod error;
 mod file_name;
 pub(crate) mod format;
+mod generation;
 mod grants;
 mod index;
 mod limits;
@@ -204,6 +205,9 @@ impl Detector {
             });
         }
         let mut comparing = self.comparing.lock();
+        if generation::begin(&self.dir, popular.generation())? {
+            comparing.complete_to.clear();
+        }
         let mut compared = Compared::default();
         loop {
             let Some(mut apart) = self.spools.lock().set_apart(partition)? else {

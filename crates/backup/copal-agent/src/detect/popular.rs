@@ -21,6 +21,12 @@ pub trait PopularPacks {
     /// Number of the last entry; 0 of an empty log.
     fn newest(&self) -> u64;
 
+    /// Changes when packs that were visited are visited no more, or again; 0: that never was. What was made of entries in another
+    /// generation is of no use.
+    fn generation(&self) -> u64 {
+        0
+    }
+
     /// Visits the entries after number `after`, in their order, at least up to what [`PopularPacks::newest`] has said.
     /// # Errors
     /// The log cannot be read; or what `visit` fails with.

@@ -11,6 +11,8 @@ use crate::error::Result;
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::format::SEGMENT_LEVEL;
 use crate::recipe::{Entry, Ref, SegmentRecipe};
+use crate::steps::popular::counts;
+use crate::volumes::Home;
 use copal_chunk::{ChunkId, Piece};
 use std::ops::Range;
 
@@ -159,6 +161,10 @@ impl Reader<'_> {
             }
             // What moved to a popular pack is noted as damaged there, and led to all the same.
             if self.pack_store.index.is_damaged(row.pack, row.slot)? {
+                continue;
+            }
+            let popular = self.popular.as_ref().filter(|_| entry.home == Home::Shared);
+            if popular.is_some_and(|popular| !counts(popular, row.pack)) {
                 continue;
             }
             let spot = entry.spot(row);

@@ -209,6 +209,10 @@ impl<'a> Reading<'a> {
             reader.believe_nothing()?;
         }
         reader.stores_whole_segments = self.request.whole_segments;
+        if pack_store.layout.is_fleet() {
+            // Behind the record of the session (BAK-27).
+            reader.popular = Some(self.parts.catalog().popular()?);
+        }
         Ok(reader)
     }
 

@@ -13,6 +13,8 @@ use super::job::{Job, Step};
 use super::outlet::Outlet;
 use super::read_helpers::{data_of, pieces_of, read_exactly, read_fully};
 use super::stop::{Stop, Stopping};
+use crate::catalog::popular::PopularState;
+use crate::catalog::replay::Replayed;
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
 use crate::pack::PackNumber;
@@ -28,6 +30,7 @@ use crate::volumes::Home;
 use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// A changed segment of which one block is clean for so many written ones, or fewer, is read whole.
@@ -69,6 +72,8 @@ pub(crate) struct Reader<'a> {
     pub(super) tree: TreeReader<'a>,
     /// Opens the frames that others stored, before they are referred to; `None`: they are believed.
     pub(super) opened: Option<FrameReader<'a>>,
+    /// Which popular packs count, in a fleet: what a VM's own index leads to may be condemned by now.
+    pub(super) popular: Option<Arc<Replayed<PopularState>>>,
     /// Chunks of segments that changed are stored without being looked for.
     pub(super) stores_whole_segments: bool,
     /// Packs that the index led to and that are there: 8 bytes for each of 16 MiB.
@@ -101,6 +106,7 @@ impl<'a> Reader<'a> {
             chunks: pack_store.home_of_chunks(vm),
             tree: TreeReader::new(pack_store, vm)?,
             opened: None,
+            popular: None,
             stores_whole_segments: false,
             seen: HashSet::new(),
             outlet,

@@ -28,6 +28,18 @@ pub(crate) struct PopularPack {
     pub(crate) entered_at: u64,
     /// Number of the record that says that another agent has opened it.
     pub(crate) checked_at: Option<u64>,
+    pub(crate) fate: Fate,
+}
+
+/// What is to become of a pack that was entered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Fate {
+    #[default]
+    Stays,
+    /// Nobody refers to it anew since the record of this number.
+    Condemned(u64),
+    /// Nobody needs it.
+    Gone,
 }
 
 impl PopularPack {
@@ -35,9 +47,10 @@ impl PopularPack {
         self.first_ordinal + self.frames
     }
 
-    /// It was entered without frames: its writer is gone, nobody refers to it, and it is removed (BAK-24).
+    /// Nobody refers to it, and it is removed: it was entered without frames, since its writer is gone (BAK-24), or nobody needs
+    /// it (BAK-27).
     pub(crate) fn is_going(&self) -> bool {
-        self.frames == 0
+        self.frames == 0 || self.fate == Fate::Gone
     }
 }
 
@@ -48,6 +61,8 @@ pub(crate) struct PopularState {
     pub(crate) next_number: u64,
     /// In the order of their ordinals.
     pub(crate) packs: Vec<PopularPack>,
+    /// One more than the number of the newest record by which packs were condemned, spared or gone; 0: there was none.
+    pub(crate) generation: u64,
 }
 
 impl PopularState {
@@ -67,6 +82,22 @@ impl PopularState {
     pub(crate) fn pack(&self, pack: PackNumber) -> Option<&PopularPack> {
         // Those asked for came lately.
         self.packs.iter().rev().find(|known| known.pack == pack)
+    }
+
+    /// Packs of which it is not known whether somebody needs them, and since when.
+    pub(crate) fn condemned(&self) -> impl Iterator<Item = (PackNumber, u64)> {
+        self.packs.iter().filter_map(|pack| match pack.fate {
+            Fate::Condemned(at) => Some((pack.pack, at)),
+            Fate::Stays | Fate::Gone => None,
+        })
+    }
+
+    /// Changes what is to become of packs, where that is possible.
+    fn decide(&mut self, number: u64, packs: &[PackNumber], decide: impl Fn(Fate) -> Fate) {
+        self.generation = number + 1;
+        for known in self.packs.iter_mut().filter(|known| packs.contains(&known.pack)) {
+            known.fate = decide(known.fate);
+        }
     }
 
     /// Whether frames may have the ordinals from `first` on.
@@ -109,6 +140,7 @@ impl Fold for PopularState {
                     writer: *writer,
                     entered_at: entry.number,
                     checked_at: None,
+                    fate: Fate::Stays,
                 });
             }
             Record::Checked { pack } => {
@@ -116,6 +148,19 @@ impl Fold for PopularState {
                     known.checked_at.get_or_insert(entry.number);
                 }
             }
+            Record::Condemned { packs } => {
+                let number = entry.number;
+                self.decide(number, packs, |fate| match fate {
+                    Fate::Stays => Fate::Condemned(number),
+                    Fate::Condemned(_) | Fate::Gone => fate,
+                });
+            }
+            Record::Spared { packs } => self.decide(entry.number, packs, |fate| match fate {
+                Fate::Stays | Fate::Condemned(_) => Fate::Stays,
+                Fate::Gone => Fate::Gone,
+            }),
+            // Whoever wrote it knew that they were condemned, though that record may be lost.
+            Record::Gone { packs } => self.decide(entry.number, packs, |_| Fate::Gone),
             _ => {}
         }
     }
@@ -135,6 +180,24 @@ impl Fold for PopularState {
             bytes.put_varint(pack.entered_at);
             bytes.put_varint(pack.checked_at.map_or(0, |at| at + 1));
         }
+        // A state in which nothing was ever condemned has the bytes that it had before that could be.
+        if self.generation == 0 {
+            return;
+        }
+        bytes.put_varint(self.generation);
+        let decided = self.packs.iter().zip(0..);
+        let decided: Vec<(u64, u64)> = decided
+            .filter_map(|(pack, index)| match pack.fate {
+                Fate::Stays => None,
+                Fate::Gone => Some((index, 0)),
+                Fate::Condemned(at) => Some((index, at + 1)),
+            })
+            .collect();
+        bytes.put_varint(decided.len() as u64);
+        for (index, fate) in decided {
+            bytes.put_varint(index);
+            bytes.put_varint(fate);
+        }
     }
 
     fn parse(next_number: u64, input: &mut Reader<'_>, _version: u16) -> Result<PopularState, String> {
@@ -145,6 +208,7 @@ impl Fold for PopularState {
         let mut state = PopularState {
             next_number,
             packs: Vec::with_capacity(count),
+            generation: 0,
         };
         for _ in 0..count {
             let pack = PackNumber(input.u64().map_err(text)?);
@@ -162,7 +226,25 @@ impl Fold for PopularState {
                 writer: Writer(input.u64().map_err(text)?),
                 entered_at: input.varint().map_err(text)?,
                 checked_at: input.varint().map_err(text)?.checked_sub(1),
+                fate: Fate::Stays,
             });
+        }
+        if input.remaining() == 0 {
+            return Ok(state);
+        }
+        state.generation = input.varint().map_err(text)?;
+        let count = input.bounded(state.packs.len()).map_err(text)?;
+        for _ in 0..count {
+            let index = input.varint().map_err(text)?;
+            let fate = input.varint().map_err(text)?;
+            let pack = usize::try_from(index)
+                .ok()
+                .and_then(|index| state.packs.get_mut(index));
+            let pack = pack.ok_or("it condemns a pack that it does not list")?;
+            pack.fate = match fate.checked_sub(1) {
+                None => Fate::Gone,
+                Some(at) => Fate::Condemned(at),
+            };
         }
         Ok(state)
     }
@@ -218,6 +300,36 @@ mod tests {
         let mut bytes = Vec::new();
         state.put(&mut bytes);
         assert_eq!(PopularState::parse(5, &mut Reader::new(&bytes), 2), Ok(state));
+    }
+
+    #[test]
+    fn what_is_condemned_is_spared_or_goes_and_a_checkpoint_says_so() {
+        let packs = |numbers: &[u64]| numbers.iter().map(|number| PackNumber(*number)).collect();
+        let state = state_of([
+            popular(1, 0, 3),
+            popular(2, 3, 3),
+            popular(3, 6, 3),
+            popular(4, 9, 3),
+            Record::Spared { packs: packs(&[4]) },
+            Record::Condemned {
+                packs: packs(&[1, 2, 3, 9]),
+            },
+            Record::Spared {
+                packs: packs(&[2, 4]),
+            },
+            Record::Gone { packs: packs(&[3]) },
+        ]);
+        let fates: Vec<Fate> = state.packs.iter().map(|pack| pack.fate).collect();
+        assert_eq!(fates, [Fate::Condemned(5), Fate::Stays, Fate::Gone, Fate::Stays]);
+        assert_eq!(state.generation, 8);
+        // Its ordinals are nobody else's.
+        assert_eq!(state.next_ordinal(), 12);
+        let mut bytes = Vec::new();
+        state.put(&mut bytes);
+        assert_eq!(PopularState::parse(8, &mut Reader::new(&bytes), 2), Ok(state));
+        for len in 0..bytes.len() {
+            let _ = PopularState::parse(8, &mut Reader::new(&bytes[..len]), 2);
+        }
     }
 
     #[test]

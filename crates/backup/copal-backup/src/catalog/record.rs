@@ -124,6 +124,15 @@ pub(crate) enum Record {
         /// Of no snapshot below this sequence there is a chunk about which nobody answered.
         resolved_below: u64,
     },
+    /// In the log of popular packs: nobody refers to these anew, until it is known whether somebody needs them.
+    Condemned { packs: Vec<PackNumber> },
+    /// In the log of popular packs: these were condemned, and are needed.
+    Spared { packs: Vec<PackNumber> },
+    /// In the log of popular packs: these were condemned, and nobody needs them; they are removed.
+    Gone { packs: Vec<PackNumber> },
+    /// In the log of a VM: somebody counts what popular packs it needs. What is appended behind it goes by what the log of
+    /// popular packs says now.
+    Counted,
 }
 
 /// Where a pack lies.
@@ -158,6 +167,10 @@ impl Record {
             Record::Roles => 19,
             Record::OpenHeld { .. } => 20,
             Record::Moved { .. } => 21,
+            Record::Condemned { .. } => 22,
+            Record::Spared { .. } => 23,
+            Record::Gone { .. } => 24,
+            Record::Counted => 25,
             Record::Void { code } => *code,
         }
     }
@@ -185,6 +198,10 @@ impl Record {
             | Record::Removing { .. }
             | Record::Freed { .. }
             | Record::Moved { .. }
+            | Record::Condemned { .. }
+            | Record::Spared { .. }
+            | Record::Gone { .. }
+            | Record::Counted
             | Record::Retired
             | Record::VmRemoved { .. }
             | Record::Roles
@@ -250,7 +267,11 @@ impl Record {
                 put_listed(&mut bytes, snapshots);
             }
             Record::Removing { packs } | Record::Removed { packs } => put_packs(&mut bytes, packs),
-            Record::Retired | Record::Roles | Record::Void { .. } => {}
+            Record::Condemned { packs } | Record::Spared { packs } | Record::Gone { packs } => {
+                bytes.put_varint(packs.len() as u64);
+                packs.iter().for_each(|pack| bytes.put_u64(pack.0));
+            }
+            Record::Counted | Record::Retired | Record::Roles | Record::Void { .. } => {}
             Record::VmRemoved { vm } => bytes.put_bytes(vm.as_bytes()),
             Record::Popular {
                 volume,
@@ -455,6 +476,16 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 resolved_below: input.u64()?.min(MAX_SEQUENCE),
                 moved: moved(input)?,
             },
+            22 => Record::Condemned {
+                packs: numbers(input)?,
+            },
+            23 => Record::Spared {
+                packs: numbers(input)?,
+            },
+            24 => Record::Gone {
+                packs: numbers(input)?,
+            },
+            25 => Record::Counted,
             other => {
                 return Ok(Err(format!(
                     "records of kind {other} are not known; use a newer copal"
@@ -473,6 +504,11 @@ fn put_listed(bytes: &mut Vec<u8>, snapshots: &[SnapshotId]) {
 fn listed(input: &mut Reader<'_>) -> Result<Vec<SnapshotId>, DecodeError> {
     let count = input.bounded(MAX_LISTED)?;
     (0..count).map(|_| input.array().map(SnapshotId)).collect()
+}
+
+fn numbers(input: &mut Reader<'_>) -> Result<Vec<PackNumber>, DecodeError> {
+    let count = input.bounded(MAX_LISTED)?;
+    (0..count).map(|_| input.u64().map(PackNumber)).collect()
 }
 
 /// Packs: how many, then each with its home: what of whom.

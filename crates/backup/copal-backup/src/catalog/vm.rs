@@ -199,6 +199,10 @@ impl Fold for VmState {
             | Record::VmAdded { .. }
             | Record::Popular { .. }
             | Record::Checked { .. }
+            | Record::Condemned { .. }
+            | Record::Spared { .. }
+            | Record::Gone { .. }
+            | Record::Counted
             | Record::Beat { .. }
             | Record::VmRemoved { .. }
             | Record::Roles

@@ -6,6 +6,7 @@
 
 use super::one_vm::CleanUp;
 use super::round::{Found, Round};
+use crate::broken::{self, Flaw};
 use crate::catalog::fields::{MAX_MOVED_LISTS, MovedList};
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::Record;
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::moved_frames::{self, MAX_IDS, MovedFrames};
 use crate::parts::Parts;
 use crate::request::Vm;
+use crate::steps::popular::counts;
 use crate::steps::removal::{Use, in_use};
 
 impl CleanUp<'_> {
@@ -25,13 +27,23 @@ impl CleanUp<'_> {
         }
         let parts = self.parts;
         let pack_store = parts.pack_store();
-        let moved = MovedFrames::of(found.iter().map(|found| found.popular).collect());
+        let mut given_up: Vec<Found> = Vec::new();
         let mut freed_bytes = 0;
         let state = append_unless_changed(parts, vm, |state| {
+            // Behind the log of the VM: whoever counts what it needs has put a record there after he had condemned packs, so this
+            // one stands before that and is counted, or what was condemned is known here (BAK-27).
+            let popular = parts.catalog().popular()?;
+            let counts =
+                |found: &&Found| counts(&popular, found.popular.pack) || broken::by(Flaw::MovesToCondemned);
+            given_up = found.iter().filter(counts).copied().collect();
+            if given_up.is_empty() {
+                return Ok(None);
+            }
+            let moved = MovedFrames::of(given_up.iter().map(|found| found.popular).collect());
             let moved = with_last(parts, vm, &state.moved, &moved)?;
             let mut dead = dead_frames::read(pack_store, vm.uuid, state.dead.as_ref())?;
             freed_bytes = 0;
-            for one in &found {
+            for one in &given_up {
                 let (spot, frames) = round.place(one.own);
                 if dead.add(spot, frames) {
                     freed_bytes += u64::from(round.frame(one.own).stored);
@@ -43,8 +55,8 @@ impl CleanUp<'_> {
                 resolved_below: state.resolved_below,
             }))
         })?;
-        self.summary.moved += found.len() as u64;
-        let raw = found.iter().map(|one| u64::from(round.frame(one.own).raw));
+        self.summary.moved += given_up.len() as u64;
+        let raw = given_up.iter().map(|one| u64::from(round.frame(one.own).raw));
         self.summary.moved_bytes += raw.sum::<u64>();
         self.summary.freed_bytes += freed_bytes;
         parts.index_vm(vm.uuid)?;

@@ -3,6 +3,7 @@
 use super::setup::{Setup, Weak};
 use super::state::{Append, Job, Log, State};
 use super::store::{Id, add_dead};
+use crate::broken::{self, Flaw};
 use crate::catalog::record::Record;
 use crate::pack::PackNumber;
 use crate::steps::popular::{Entering, Leftover, counts, entering, leftover, needs_check};
@@ -19,6 +20,8 @@ pub(super) enum Phase {
     Waits(PackNumber),
     /// It has opened the popular frame.
     GivesUp(PackNumber),
+    /// It has read the VM's log up to this number, and then that the pack counts.
+    Moves(PackNumber, u64),
     /// A list that a record names is written, behind it.
     WritesList(PackNumber),
 }
@@ -80,7 +83,9 @@ impl State {
         let vm = cleanup.vm;
         match cleanup.phase {
             Phase::Enters(pack) => self.enter(host, pack),
-            Phase::GivesUp(popular) if in_use(&self.vms[vm]) == Use::Idle => {
+            Phase::Moves(popular, number)
+                if in_use(&self.vms[vm]) == Use::Idle && self.next_number(Log::Vm(vm)) == number =>
+            {
                 let state = self.vms[vm].clone();
                 let (number, slot, id) = cleanup.own;
                 let mut lists = self.lists_with(&state, vm, id, popular);
@@ -149,8 +154,20 @@ impl State {
                 Phase::GivesUp(pack)
             }
             Phase::Waits(_) => return None,
-            Phase::GivesUp(pack) if is_done && setup.is_weak(Weak::ListNotDurable) => Phase::WritesList(pack),
-            Phase::GivesUp(_) => {
+            Phase::GivesUp(pack) if counts(&self.popular, pack) || broken::by(Flaw::MovesToCondemned) => {
+                Phase::Moves(pack, self.next_number(Log::Vm(vm)))
+            }
+            Phase::GivesUp(_) => return Some(Job::Idle),
+            Phase::Moves(pack, number) if !is_done && self.next_number(Log::Vm(vm)) != number => {
+                match in_use(&self.vms[vm]) {
+                    Use::Idle => Phase::GivesUp(pack),
+                    Use::Open | Use::Retired => return Some(Job::Idle),
+                }
+            }
+            Phase::Moves(pack, _) if is_done && setup.is_weak(Weak::ListNotDurable) => {
+                Phase::WritesList(pack)
+            }
+            Phase::Moves(..) => {
                 let state = self.vms[vm].clone();
                 self.store.drop_lists(vm, &state);
                 return Some(Job::Idle);

@@ -2,10 +2,12 @@
 //! must find what is lost, and with it nothing, from the same beginning.
 
 use super::backup::Answer;
-use super::moves::Move::{self, BacksUp, Forgets, GoesOn, Looks};
+use super::moves::Move::{self, BacksUp, Checks, Forgets, GoesOn, Looks};
+use super::prune::Method;
 use super::search::search;
 use super::setup::{Left, Setup, Weak};
 use crate::broken::Flaw;
+use crate::pack::PackNumber;
 
 const LIMIT: usize = 2_000_000;
 /// Most twins have fewer states.
@@ -31,6 +33,23 @@ pub(super) fn backup(disk: usize, stores: bool) -> Vec<Move> {
     let mut moves = vec![BacksUp(0, 0, disk), GoesOn(0), GoesOn(0), Looks(0, Answer::New)];
     moves.extend(stores.then_some(GoesOn(0)));
     moves.push(GoesOn(0));
+    moves
+}
+
+/// A backup that stores a chunk for all, which another host checks, and whose snapshot is forgotten.
+pub(super) fn popular_forgotten() -> Vec<Move> {
+    let mut moves = vec![
+        BacksUp(0, 0, 0),
+        GoesOn(0),
+        GoesOn(0),
+        Looks(0, Answer::StorePopular),
+    ];
+    // It stores and enters that, then stores the rest, and publishes.
+    moves.extend(vec![GoesOn(0); 4]);
+    moves.extend([Checks(1, PackNumber(1)), Forgets(0, 0)]);
+    // Its space is freed as well: until then what it needs counts.
+    moves.push(Move::Prunes(0, 0, Method::Walk));
+    moves.extend(vec![GoesOn(0); 7]);
     moves
 }
 
@@ -325,4 +344,106 @@ fn popular_chunks_do_not_go_with_the_machine_that_stored_them() {
         ..weak(Weak::RemovesShared, left)
     };
     must_fail("shared packs go with a machine", &setup);
+}
+
+/// Of the popular chunk that one machine needed.
+fn unneeded(flaws: &'static [Flaw], left: Left) -> Setup {
+    Setup {
+        vms: 2,
+        disks: &[[1, 2]],
+        before: popular_forgotten(),
+        left: Left {
+            backups: left.backups + 1,
+            forgets: left.forgets + 1,
+            popular: 1,
+            unneeded: 1,
+            walks: left.walks + 1,
+            ..left
+        },
+        ..flawed(flaws, left)
+    }
+}
+
+/// BAK-27. It opened behind the condemnation, and its owner does not know of that.
+#[test]
+fn a_session_that_refers_to_a_condemned_pack_loses_it() {
+    let left = Left {
+        backups: 1,
+        ..Left::default()
+    };
+    must_fail("refers to condemned", &unneeded(&[Flaw::RefersToCondemned], left));
+}
+
+/// BAK-27. It had looked before the condemnation, and publishes behind the count.
+#[test]
+fn a_session_that_was_open_is_overlooked_by_a_count() {
+    let left = Left {
+        backups: 1,
+        ..Left::default()
+    };
+    must_fail(
+        "counts beside sessions",
+        &unneeded(&[Flaw::CountsBesideSessions], left),
+    );
+}
+
+/// BAK-27. A machine has stored a chunk for itself, and gave it up for the popular one.
+#[test]
+fn what_a_chunk_moved_to_is_needed() {
+    let left = Left {
+        backups: 1,
+        cleanups: 1,
+        ..Left::default()
+    };
+    must_fail(
+        "counts without moved",
+        &unneeded(&[Flaw::CountsWithoutMoved], left),
+    );
+}
+
+/// BAK-27. A clean-up has seen the pack before it was condemned, and writes its record behind the count.
+#[test]
+fn a_chunk_that_moves_to_a_condemned_pack_is_lost() {
+    let left = Left {
+        backups: 1,
+        cleanups: 1,
+        ..Left::default()
+    };
+    must_fail("moves to condemned", &unneeded(&[Flaw::MovesToCondemned], left));
+}
+
+/// BAK-27. The same, where nothing in the log of the machine tells it to look again.
+#[test]
+fn a_count_that_leaves_no_record_is_passed_by_a_clean_up() {
+    let left = Left {
+        backups: 1,
+        cleanups: 1,
+        ..Left::default()
+    };
+    let setup = Setup {
+        weak: Some(Weak::CountsUnmarked),
+        ..unneeded(&[], left)
+    };
+    must_fail("counts unmarked", &setup);
+}
+
+/// BAK-27. A removal has met nobody who needs the pack, then a backup refers to it and publishes, and the pack is condemned. A
+/// session that opens now has it from that base, and the base is forgotten before the next count.
+#[test]
+fn a_base_that_is_forgotten_is_needed_by_its_session() {
+    let mut before = popular_forgotten();
+    before.extend([Move::RemovesUnneeded(0), GoesOn(0)]);
+    before.extend([BacksUp(1, 0, 0), GoesOn(1), GoesOn(1), Looks(1, Answer::Hit)]);
+    // It publishes; then the record that condemns stands.
+    before.extend([GoesOn(1), GoesOn(1), GoesOn(0)]);
+    let left = Left {
+        backups: 2,
+        forgets: 1,
+        ..Left::default()
+    };
+    let setup = Setup {
+        before,
+        ..unneeded(&[Flaw::CountsPublishedOnly], left)
+    };
+    must_fail("counts published only", &setup);
 }

@@ -8,6 +8,7 @@
 
 use super::state::State;
 use super::store::Ref;
+use crate::catalog::popular::Fate;
 use crate::catalog::vm::VmState;
 use crate::dead_frames::DeadFrames;
 
@@ -98,6 +99,12 @@ impl View<'_> {
             pack.slot(reference.0)
                 .is_some_and(|slot| !self.dead.has(number, slot))
         });
-        is_live || self.is_popular(reference)
+        // What is gone by the log goes at any time.
+        let is_gone = |pack| {
+            let known = self.state.popular.pack(pack);
+            known.is_some_and(|known| known.fate == Fate::Gone)
+        };
+        let moved = self.state.store.moved_to(self.vm, self.log, reference.0);
+        is_live || (self.is_popular(reference) && !is_gone(reference.1) && !moved.is_some_and(is_gone))
     }
 }

@@ -2,7 +2,7 @@
 //! What is decided is decided by the steps and folds that the program runs (`steps`, `catalog`).
 //!
 //! Design: docs/design/backup.md#the-model
-//! - [`backup`], [`prune`], [`cleanup`]: what a host does, as many steps as others can come between. [`moves`]: what may happen.
+//! - [`backup`], [`prune`], [`cleanup`], [`unneeded`]: what a host does, as many steps as others can come between. [`moves`]: what may happen.
 //! - [`invariants`]: what must hold. [`controls`]: rules left out, each of which a search must notice.
 #![expect(
     clippy::print_stdout,
@@ -20,3 +20,4 @@ mod search;
 mod setup;
 mod state;
 mod store;
+mod unneeded;

@@ -7,6 +7,7 @@ use super::prune::Method;
 use super::setup::{Setup, Weak};
 use super::state::{Append, HOSTS, Job, Log, State};
 use super::store::{Pack, uuid};
+use super::unneeded::Unneeded;
 use crate::broken::with;
 use crate::catalog::record::Record;
 use crate::pack::PackNumber;
@@ -31,6 +32,8 @@ pub(super) enum Move {
     Prunes(usize, usize, Method),
     CleansUp(usize, usize),
     Sweeps(usize),
+    /// It removes popular packs that nobody needs.
+    RemovesUnneeded(usize),
     /// It opens a popular pack and says that it is good.
     Checks(usize, PackNumber),
     /// The next step of what it is doing.
@@ -139,6 +142,9 @@ fn beginnings(setup: &Setup, state: &State, host: usize, moves: &mut Vec<Move>) 
     if left.sweeps > 0 {
         moves.push(Move::Sweeps(host));
     }
+    if left.unneeded > 0 {
+        moves.push(Move::RemovesUnneeded(host));
+    }
 }
 
 fn steps(state: &State, host: usize, job: &Job, moves: &mut Vec<Move>) {
@@ -178,6 +184,7 @@ impl State {
             Job::CleanUp(cleanup) if cleanup.phase != cleanup::Phase::Begun => {
                 self.append_of_cleanup(setup, host, &cleanup)
             }
+            Job::Unneeded(unneeded) => self.append_of_unneeded(setup, &unneeded),
             Job::CleanUp(_) | Job::Idle | Job::Sweep(_) | Job::Removal(_) => None,
         }
     }
@@ -221,6 +228,10 @@ impl State {
             Move::Sweeps(host) => {
                 self.left.sweeps -= 1;
                 self.hosts[host] = Job::Sweep(Sweep::new());
+            }
+            Move::RemovesUnneeded(host) => {
+                self.left.unneeded -= 1;
+                self.hosts[host] = Job::Unneeded(Unneeded::new());
             }
             Move::Checks(host, pack) => self.check(host, pack)?,
             Move::GoesOn(host) => self.go_on(setup, host)?,
@@ -295,6 +306,7 @@ impl State {
             }
             Job::CleanUp(cleanup) => self.go_on_with_cleanup(setup, host, cleanup)?,
             Job::Sweep(sweep) => self.go_on_with_sweep(setup, sweep),
+            Job::Unneeded(unneeded) => self.go_on_with_unneeded(setup, unneeded),
             Job::Removal(vm) => {
                 let home = Home::Private(uuid(vm));
                 let keeps_shared = !setup.is_weak(Weak::RemovesShared);

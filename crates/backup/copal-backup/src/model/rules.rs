@@ -1,6 +1,6 @@
 //! By all rules nothing is lost, whatever comes between.
 
-use super::controls::backup;
+use super::controls::{backup, popular_forgotten};
 use super::search::{limit, search};
 use super::setup::{Left, Setup};
 
@@ -112,4 +112,28 @@ fn a_machine_that_is_removed() {
         ..Setup::new(left)
     };
     holds("a machine that is removed", &setup);
+}
+
+#[test]
+fn popular_packs_that_nobody_needs() {
+    let left = Left {
+        backups: 3,
+        forgets: 2,
+        deletions: 1,
+        walks: 1,
+        cleanups: 1,
+        unneeded: 2,
+        popular: 1,
+        fences: 1,
+        crashes: 1,
+        lost: 1,
+        ..Left::default()
+    };
+    let setup = Setup {
+        vms: 2,
+        disks: &[[1, 2]],
+        before: popular_forgotten(),
+        ..Setup::new(left)
+    };
+    holds("popular packs that nobody needs", &setup);
 }

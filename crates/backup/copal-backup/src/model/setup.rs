@@ -32,6 +32,8 @@ pub(super) enum Weak {
     RemovesShared,
     /// A session looks for chunks before it removes what is going.
     LooksFirst,
+    /// Whoever counts what popular packs are needed leaves no record in the logs that he reads.
+    CountsUnmarked,
 }
 
 /// See the module.
@@ -59,6 +61,8 @@ pub(super) struct Left {
     pub(super) repairs: u8,
     pub(super) cleanups: u8,
     pub(super) sweeps: u8,
+    /// Removals of popular packs that nobody needs.
+    pub(super) unneeded: u8,
     pub(super) retirements: u8,
     pub(super) fences: u8,
     pub(super) crashes: u8,

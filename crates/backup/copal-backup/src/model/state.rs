@@ -5,6 +5,7 @@ use super::cleanup::{CleanUp, Sweep};
 use super::prune::Prune;
 use super::setup::{Left, Setup};
 use super::store::Store;
+use super::unneeded::Unneeded;
 use crate::catalog::fold::{Entry, Fold};
 use crate::catalog::popular::PopularState;
 use crate::catalog::record::Record;
@@ -35,6 +36,7 @@ pub(super) enum Job {
     Prune(Prune),
     CleanUp(CleanUp),
     Sweep(Sweep),
+    Unneeded(Unneeded),
     /// Of a VM that is retired.
     Removal(usize),
 }

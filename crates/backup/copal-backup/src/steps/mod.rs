@@ -5,10 +5,12 @@
 //! do (`model`).
 //!
 //! - [`session`]: opening, publishing, ending. [`removal`]: what takes something away of a VM, and when it gives way.
-//! - [`popular`]: entering packs, checking them, referring to them, removing what writers left. [`frames`]: of a VM's own packs.
+//! - [`popular`]: entering packs, checking them, referring to them, removing what writers left; [`popular_removal`]: removing
+//!   what nobody needs. [`frames`]: of a VM's own packs.
 //! - When a holder may be taken for dead is pure already: `lease::watch`. What the logs amount to: `catalog`.
 
 pub(crate) mod frames;
 pub(crate) mod popular;
+pub(crate) mod popular_removal;
 pub(crate) mod removal;
 pub(crate) mod session;

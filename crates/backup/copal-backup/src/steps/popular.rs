@@ -6,7 +6,7 @@
 
 use crate::broken::{self, Flaw};
 use crate::catalog::fields::SessionId;
-use crate::catalog::popular::PopularState;
+use crate::catalog::popular::{Fate, PopularPack, PopularState};
 use crate::pack::PackNumber;
 use crate::peers::Writer;
 use std::collections::HashSet;
@@ -37,7 +37,7 @@ pub(crate) fn entering(state: &PopularState, pack: PackNumber, frames: u32) -> E
 
 /// Whether any host may refer to frames of a pack, or give its own up for them.
 pub(crate) fn counts(state: &PopularState, pack: PackNumber) -> bool {
-    let known = state.pack(pack).filter(|known| !known.is_going());
+    let known = state.pack(pack).filter(|known| stays(known));
     known.is_some_and(|known| known.checked_at.is_some() || broken::by(Flaw::CountsUnchecked))
 }
 
@@ -47,7 +47,13 @@ pub(crate) fn counts_for(state: &PopularState, pack: PackNumber, host: Writer) -
     counts(state, pack)
         || state
             .pack(pack)
-            .is_some_and(|known| !known.is_going() && is_own(known.writer))
+            .is_some_and(|known| stays(known) && is_own(known.writer))
+}
+
+/// Whether it may be referred to anew (BAK-27).
+fn stays(known: &PopularPack) -> bool {
+    let is_condemned = matches!(known.fate, Fate::Condemned(_)) && !broken::by(Flaw::RefersToCondemned);
+    !known.is_going() && !is_condemned
 }
 
 /// Whether somebody who has opened all of a pack says so.

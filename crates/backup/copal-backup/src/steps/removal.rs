@@ -76,6 +76,10 @@ fn disturbs(record: &Record) -> bool {
         | Record::VmRemoved { .. }
         | Record::Popular { .. }
         | Record::Checked { .. }
+        | Record::Condemned { .. }
+        | Record::Spared { .. }
+        | Record::Gone { .. }
+        | Record::Counted
         | Record::Beat { .. }
         | Record::Roles
         | Record::Void { .. } => false,

@@ -21,4 +21,5 @@ mod progress;
 mod roles;
 mod serving;
 mod together;
+mod unneeded;
 mod world;

@@ -20,8 +20,8 @@ use std::{
 use twin::{Twin, day_of, image, unique_bytes};
 
 const VMS: u64 = HOSTS.len() as u64 * VMS_OF_A_HOST;
-/// Work takes two or three seconds on the machines that run tests.
-const LATEST_KILL: u64 = 3_000;
+/// A server is away for so long at most.
+const LONGEST_ABSENCE: u64 = 3_000;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
@@ -71,13 +71,16 @@ impl Trial {
                 .chain(self.deletion(vm))
                 .collect(),
             5 => vec![ops(&["repair", "leak", "--vm", &format!("vm{vm}")])],
+            6 if self.random.one_in(2) => vec![ops(&["pds", "prune"])],
             6 => vec![ops(&["pds", "cleanup"])],
             _ => vec![self.hosts.backup(vm), ops(&["prune", "--max-unused", "0%"])],
         };
         let names: Vec<String> = work.iter().map(|work| work.words.join(" ")).collect();
         let mut running: Vec<_> = work.iter().map(|work| self.hosts.begin(work)).collect();
         let victim = self.hosts.victim(&mut self.random, running.len());
-        let after = self.random.below(LATEST_KILL);
+        // Most work takes less than a second.
+        let magnitude = self.random.below(12);
+        let after = self.random.below(1 << magnitude);
         self.told.push(format!(
             "day {day}: {} | {victim:?} after {after} ms",
             names.join(" | ")
@@ -89,7 +92,7 @@ impl Trial {
         }
         // A server that comes back while work waits for it, as an init system brings it back.
         if !matches!(victim, Victim::Command(_)) {
-            thread::park_timeout(Duration::from_millis(self.random.below(LATEST_KILL)));
+            thread::park_timeout(Duration::from_millis(self.random.below(LONGEST_ABSENCE)));
             self.hosts.again(&victim);
         }
         for running in running {

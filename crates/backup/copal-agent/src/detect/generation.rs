@@ -1,0 +1,40 @@
+//! Which decisions about popular packs the index runs of a detector know: made under others, they may lead to what is gone.
+//!
+//! A file says it, in digits; none: nothing was ever decided. Whoever finds another number takes all index runs away, which are made
+//! anew from the log of popular packs when they are needed.
+
+use super::error::{DetectError, Result};
+use super::file_name::{self, FileName};
+use super::format::RunKind;
+use std::io::ErrorKind;
+use std::path::Path;
+
+const FILE: &str = "generation";
+
+/// Sees that no index run is there that was made in another generation; whether any could be.
+/// # Errors
+/// Those of the disk.
+pub(super) fn begin(dir: &Path, generation: u64) -> Result<bool> {
+    let path = dir.join(FILE);
+    let known = match std::fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().ok(),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(0),
+        Err(source) => return Err(DetectError::io("read", &path, source)),
+    };
+    if known == Some(generation) {
+        return Ok(false);
+    }
+    let list_failed = |source| DetectError::io("list", dir, source);
+    for entry in std::fs::read_dir(dir).map_err(list_failed)? {
+        let entry = entry.map_err(list_failed)?;
+        let name = entry.file_name();
+        let found = name.to_str().and_then(FileName::parse);
+        if found.is_some_and(|found| found.prefix == RunKind::Popular.file_prefix()) {
+            file_name::remove(&entry.path())?;
+        }
+    }
+    // At last: whoever dies before it takes them away once more.
+    std::fs::write(&path, generation.to_string())
+        .map_err(|source| DetectError::io("write", &path, source))?;
+    Ok(true)
+}
