@@ -169,7 +169,8 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
     disk.write(2 << 20, &template);
     for handle in [&repository, &open(&store), &kept(&index)] {
         let next = back_up(handle, "web", &disk, false);
-        assert!(next.counts.new_bytes < 200_000, "{:?}", next.counts);
+        // New are chunks that lie across a border of the 4 MiB, or of a segment: where they are cut differs with each key.
+        assert!(next.counts.new_bytes < 600_000, "{:?}", next.counts);
         assert_eq!(restore(&open(&store), next.snapshot), disk.bytes);
     }
 }
