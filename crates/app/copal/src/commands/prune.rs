@@ -29,6 +29,8 @@ pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
 }
 
 fn judge_named(opened: &Opened, delete: &Delete, pins: &Pins) -> Outcome<Judgement> {
+    // Before a door is closed or a snapshot forgotten.
+    method_of(opened, delete)?;
     let visible = not_forgotten(opened, &delete.snapshots)?;
     forget::by_name(opened, &visible, None, delete.accept_clock, pins)
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     disks::MIB,
-    harness::House,
+    harness::{House, id},
     rounds::{HOSTS, count, image, vms, write_set},
 };
 use serde_json::{Value, json};
@@ -153,9 +153,14 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 #[test]
 fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
     let house = House::plain();
-    let refused = house.run(["delete", "--method", "local"]);
-    assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(refused.sentence().contains("always exact"), "{refused:?}");
+    std::fs::write(house.path("disk.raw"), image(1, 0)).unwrap();
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    for named in [&[][..], &[&snapshot[..]]] {
+        let refused = house.run(["delete", "--method", "local"].iter().chain(named));
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.sentence().contains("always exact"), "{refused:?}");
+    }
+    assert_eq!(house.snapshots(), [snapshot], "refused, it is not forgotten either");
     let fleet = fleet();
     write_set(&fleet.path(""), 0);
     let refused = fleet.run(["job", "run", "--all", "--scheme", "synchronous"]);
