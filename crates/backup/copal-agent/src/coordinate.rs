@@ -221,7 +221,7 @@ pub fn begin(repository: &Repository, options: &JobOptions) -> Result<Begun, Job
     let secret = Secret::new(*repository.agents_secret());
     let (members, plans) = plans(repository, &secret, options)?;
     no_vm_twice(&members, &plans)?;
-    let rounds = plans.iter().map(|plan| plan.rounds).max().unwrap_or(1);
+    let rounds = most_rounds(&plans);
     begin_on(members, &secret, options, rounds, Vec::new())
 }
 
@@ -240,7 +240,12 @@ pub fn run_in_stages(
     let vms: Vec<Vec<String>> = plans.into_iter().map(|plan| plan.vms).collect();
     let mut all: Option<JobReport> = None;
     for only in stages(&vms) {
-        let begun = begin_on(members.clone(), &secret, options, 1, only)?;
+        // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for that.
+        let plans = members
+            .iter()
+            .map(|member| plan_of(member, &secret, options, &only));
+        let rounds = most_rounds(&plans.collect::<Result<Vec<_>, _>>()?);
+        let begun = begin_on(members.clone(), &secret, options, rounds, only)?;
         let report = begun.wait(cancel, tell);
         let is_over = cancel.is_cancelled() || report.agents.iter().any(|agent| agent.lost.is_some());
         match &mut all {
@@ -350,17 +355,32 @@ fn plans(
             reasons.push_str(&format!(" ({reason})"));
             continue;
         }
-        let rounds = options.rounds.clone();
-        let plan = call(&member, secret, &Command::Plan { rounds }).map_err(JobError::Refused)?;
-        let plan = serde_json::from_value(plan)
-            .map_err(|error| JobError::Refused(format!("agent {}: {error}", member.name)))?;
+        plans.push(plan_of(&member, secret, options, &[])?);
         members.push(member);
-        plans.push(plan);
     }
     match members.is_empty() {
         true => Err(JobError::Nobody { reasons }),
         false => Ok((members, plans)),
     }
+}
+
+/// What an agent would back up; of that `only` these VMs, if there are any.
+fn plan_of(
+    member: &Member,
+    secret: &Secret,
+    options: &JobOptions,
+    only: &[String],
+) -> Result<PlanInfo, JobError> {
+    let command = Command::Plan {
+        rounds: options.rounds.clone(),
+        only: only.to_vec(),
+    };
+    let plan = call(member, secret, &command).map_err(JobError::Refused)?;
+    serde_json::from_value(plan).map_err(|error| JobError::Refused(format!("agent {}: {error}", member.name)))
+}
+
+fn most_rounds(plans: &[PlanInfo]) -> u32 {
+    plans.iter().map(|plan| plan.rounds).max().unwrap_or(1)
 }
 
 fn no_vm_twice(members: &[Member], plans: &[PlanInfo]) -> Result<(), JobError> {

@@ -103,7 +103,7 @@ pub(crate) struct JobRun {
 /// How a job is run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct JobOptions {
-    /// In how many rounds: a number, or auto (one for each two minutes of reading, 12 at most, more where memory demands it)
+    /// In how many rounds: a number, or auto (one for each two minutes of reading, 12 at most, more where memory or a disk in parts demands it)
     #[arg(long, value_name = "NUMBER", default_value = "auto", value_parser = parse_rounds)]
     pub(crate) rounds: String,
     /// Longest time for an answer; what nobody answers is stored for its VM alone, and counted as unresolved
@@ -117,7 +117,7 @@ pub(crate) struct JobOptions {
 /// `--scheme`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SchemeWord {
-    /// Nobody is asked, and segments that changed are stored whole
+    /// Nobody is asked, and segments that changed are stored whole; delete such snapshots with --method local
     DirtyBit,
     /// Hosts ask each other in stages of one VM each, and all wait for the slowest; takes --wait
     Synchronous,

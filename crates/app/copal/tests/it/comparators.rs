@@ -6,8 +6,9 @@ use crate::{
     harness::{House, id},
     rounds::{HOSTS, count, image, vms, write_set},
 };
+use copal_testkit::Random;
 use serde_json::{Value, json};
-use std::process::Command;
+use std::{ffi::OsStr, os::unix::fs::FileExt, process::Command};
 
 const VMS: u64 = 6;
 /// What is stored of a change that is smaller, where nothing of its segment is looked for.
@@ -31,6 +32,11 @@ fn fleet() -> House {
 /// Backs up all VMs as they are on a day, by three hosts in one process.
 fn job(house: &House, day: u64, scheme: &str) -> Value {
     write_set(&house.path(""), day);
+    run(house, scheme)
+}
+
+/// Backs up all VMs as their images are.
+fn run(house: &House, scheme: &str) -> Value {
     let plans = HOSTS.map(|host| house.word(&format!("{host}.json"))).join(",");
     let state = house.word("state");
     let words = [
@@ -90,6 +96,44 @@ fn each_scheme_of_backup_keeps_the_same_and_the_product_stores_least() {
         "{both_days:?}"
     );
     assert!(collaborative.1 < VMS * SEGMENT / 4, "{both_days:?}");
+}
+
+/// A disk of three GiB is taken in three parts, each in a round of its own: the next one is read when one is stored, so two that
+/// were asked about together would wait for each other until their time is over.
+#[test]
+fn a_disk_in_parts_waits_for_no_part_of_its_own() {
+    const FAR: u64 = 2500 * MIB;
+    let house = fleet();
+    for scheme in ["collaborative", "synchronous"] {
+        write_set(&house.path(""), 0);
+        let disk = std::fs::File::options()
+            .write(true)
+            .open(house.path("vm1.raw"))
+            .unwrap();
+        disk.set_len(3 << 30).unwrap();
+        let mut far = vec![0; MIB as usize];
+        Random::new(50 + scheme.len() as u64).fill(&mut far);
+        disk.write_all_at(&far, FAR).unwrap();
+        let job = run(&house, scheme);
+        assert_eq!(job["unresolved"], 0, "{scheme}: {job}");
+        // Whoever has a small disk ends the rounds of the large one, too; the second stage has one.
+        let rounds = if scheme == "synchronous" { 4 } else { 3 };
+        assert_eq!(job["rounds"], rounds, "{scheme}: {job}");
+        let target = house.path("restored.raw");
+        house.good(
+            ["restore", "latest", "--vm", "vm1", "--target"]
+                .map(OsStr::new)
+                .into_iter()
+                .chain([target.as_os_str(), OsStr::new("--overwrite")]),
+        );
+        let restored = std::fs::File::open(target).unwrap();
+        for (at, wanted) in [(0, &image(1, 0)), (FAR, &far)] {
+            let mut bytes = vec![0; wanted.len()];
+            restored.read_exact_at(&mut bytes, at).unwrap();
+            assert!(bytes == *wanted, "{scheme}: another disk at {at}");
+        }
+    }
+    house.check();
 }
 
 #[test]
@@ -160,7 +204,11 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.sentence().contains("always exact"), "{refused:?}");
     }
-    assert_eq!(house.snapshots(), [snapshot], "refused, it is not forgotten either");
+    assert_eq!(
+        house.snapshots(),
+        [snapshot],
+        "refused, it is not forgotten either"
+    );
     let fleet = fleet();
     write_set(&fleet.path(""), 0);
     let refused = fleet.run(["job", "run", "--all", "--scheme", "synchronous"]);

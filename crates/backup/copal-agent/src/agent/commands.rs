@@ -30,7 +30,12 @@ pub(crate) enum Command {
     /// Who are you?
     Info,
     /// What would you back up, in how many rounds?
-    Plan { rounds: String },
+    Plan {
+        rounds: String,
+        /// Names of the VMs that are meant, of those in its plan; all, if there are none.
+        #[serde(default)]
+        only: Vec<String>,
+    },
     /// Back it up, with these others.
     Run(Run),
     /// How far is the job?
@@ -137,8 +142,8 @@ impl Commands {
                 };
                 serde_json::to_value(info).map_err(|error| error.to_string())
             }
-            Command::Plan { rounds } => {
-                let planned = self.planned(&rounds, &[])?;
+            Command::Plan { rounds, only } => {
+                let planned = self.planned(&rounds, &only)?;
                 let info = PlanInfo {
                     bytes: planned.vms.iter().map(|vm| vm.bytes).sum(),
                     rounds: planned.rounds.len() as u32,

@@ -140,20 +140,31 @@ impl Planned {
         let rounds = rounds::plan(&changes, &limits);
         let items = rounds.iter().map(|round| {
             let parts = round.iter();
-            parts
-                .flat_map(|part| {
-                    let first = part.first_page as u32;
-                    (first..first + part.pages as u32).map(|page| (part.vm, page))
-                })
-                .collect()
+            parts.flat_map(|part| {
+                let first = part.first_page as u32;
+                (first..first + part.pages as u32).map(|page| (part.vm, page))
+            })
         });
-        let rounds = items.collect();
         Planned {
-            rounds,
+            rounds: items.flat_map(one_part_of_each).collect(),
             vms,
             part_bytes,
         }
     }
+}
+
+/// Divides a round in which VMs have several parts. A part is answered when all of its round was asked, and read when the one
+/// before it is stored: two of a VM in one round would wait for each other.
+fn one_part_of_each(round: impl Iterator<Item = Item>) -> Vec<Vec<Item>> {
+    let mut rounds: Vec<Vec<Item>> = Vec::new();
+    for item in round {
+        let has_it = |round: &Vec<Item>| round.iter().any(|(vm, _)| *vm == item.0);
+        match rounds.iter_mut().find(|round| !has_it(round)) {
+            Some(round) => round.push(item),
+            None => rounds.push(vec![item]),
+        }
+    }
+    rounds
 }
 
 /// How many VMs a round may have at a memory limit.
@@ -285,6 +296,7 @@ impl Source for Limited {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn vms(count: usize) -> Vec<PlannedBackup> {
         let vm = |number| PlannedBackup {
@@ -294,6 +306,31 @@ mod tests {
             sizes: Some(vec![1 << 20]),
         };
         (0..count).map(vm).collect()
+    }
+
+    #[test]
+    fn no_round_has_two_parts_of_a_vm_and_parts_stay_in_order() {
+        const GIB: u64 = 1 << 30;
+        let mut vms = vms(5);
+        // Sparse: little to read, and by its size 40 parts; another one has two disks.
+        vms[1].sizes = Some(vec![40 * GIB]);
+        vms[3].sizes = Some(vec![GIB, GIB]);
+        for count in [RoundCount::Auto, RoundCount::Exactly(1), RoundCount::Exactly(7)] {
+            let planned = Planned::of(vms.clone(), count, DEFAULT_MEMORY_BYTES);
+            let parts_of = |vm| {
+                let items = planned.rounds.iter().flatten().filter(move |item| item.0 == vm);
+                items.map(|item| item.1).collect::<Vec<_>>()
+            };
+            for (vm, parts) in [(0, 1), (1, 40), (2, 1), (3, 2), (4, 1)] {
+                assert_eq!(parts_of(vm), (0..parts).collect::<Vec<_>>(), "{planned:?}");
+            }
+            for round in &planned.rounds {
+                let vms: BTreeSet<usize> = round.iter().map(|item| item.0).collect();
+                assert_eq!(vms.len(), round.len(), "{planned:?}");
+            }
+            // As many as the disk has parts, and the others that were asked for.
+            assert!((40..40 + 7).contains(&planned.rounds.len()), "{planned:?}");
+        }
     }
 
     #[test]
