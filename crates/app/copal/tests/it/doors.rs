@@ -4,6 +4,7 @@
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
     harness::{House, Run, Running, id},
+    loop_device::LoopDevice,
     qemu::{have_qemu, tool},
 };
 use rustix::process::Signal;
@@ -452,6 +453,18 @@ fn snapshots_are_files_of_a_mount() {
     assert!(
         tool("debugfs", &["-R", "cat /hello", file]) == std::fs::read(house.path("files/hello")).unwrap()
     );
+
+    // The kernel mounts it, and finds what the machine had.
+    if let Some(device) = LoopDevice::attach_read_only(Path::new(file)) {
+        let path = device.path.to_str().unwrap();
+        tool("e2fsck", &["-fn", path]);
+        std::fs::create_dir(house.path("mounted")).unwrap();
+        let mounted = house.word("mounted");
+        tool("mount", &["-t", "ext4", "-o", "ro,noload", path, &mounted]);
+        let read = std::fs::read(house.path("mounted/hello"));
+        tool("umount", &[&mounted]);
+        assert!(read.unwrap() == std::fs::read(house.path("files/hello")).unwrap());
+    }
 
     let run = house.run(["forget", &first]);
     assert_eq!(run.code, Some(21), "{run:?}");

@@ -15,7 +15,6 @@ pub(crate) struct LoopDevice {
 impl LoopDevice {
     /// A device over `file`, which is made `size` bytes long. `None`, and a line that says so, where there are none;
     /// `COPAL_TEST_REQUIRE_LOOP` makes that a failure.
-    #[expect(clippy::print_stderr, reason = "a skipped test says so")]
     pub(crate) fn attach(file: &Path, size: u64) -> Option<LoopDevice> {
         let image = File::options()
             .create(true)
@@ -24,10 +23,17 @@ impl LoopDevice {
             .open(file)
             .unwrap();
         image.set_len(size).unwrap();
-        let made = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(file)
-            .output();
+        LoopDevice::over(&["--find", "--show"], file)
+    }
+
+    /// A device for reading over a file as it is. `None` as of [`LoopDevice::attach`].
+    pub(crate) fn attach_read_only(file: &Path) -> Option<LoopDevice> {
+        LoopDevice::over(&["--find", "--show", "--read-only"], file)
+    }
+
+    #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+    fn over(words: &[&str], file: &Path) -> Option<LoopDevice> {
+        let made = Command::new("losetup").args(words).arg(file).output();
         let path = match made {
             Ok(made) if made.status.success() => String::from_utf8(made.stdout).unwrap(),
             refused => {
