@@ -403,6 +403,50 @@ fn an_agent_backs_up_what_runs() {
 }
 
 #[test]
+fn an_agent_freezes_a_guest_as_its_plan_says() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::fleet();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, MIB);
+    let socket = daemon.path("qga.sock");
+    let plan = serde_json::json!({ "v": 1, "vms": [{
+        "vm": "db1", "qmp": daemon.path("qmp.sock"), "nodes": { "sda": "vm0", "sdb": "vm1" }, "nbd": daemon.path("nbd.sock"),
+        "freeze": "agent", "agent_socket": socket,
+    }]});
+    std::fs::write(house.path("plan.json"), plan.to_string()).unwrap();
+    let (state, plan) = (house.word("agents"), house.word("plan.json"));
+    let words = [
+        "agent", "--name", "h1", "--state", &state, "--plan", &plan, "--once",
+    ];
+    let agent = impostors::guest_agent(&socket);
+    house.good(words);
+    let heard = agent.join().unwrap();
+    assert_eq!(
+        heard[heard.len() - 2..],
+        ["guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]
+    );
+    let taken = house.snapshots();
+    assert_eq!(taken.len(), 1);
+    assert_holds(
+        &house,
+        &serde_json::json!({ "snapshot": taken[0] }),
+        &daemon.bytes,
+    );
+    // Nobody is there any more: that VM has no snapshot, and nothing is left.
+    let run = house.run(words);
+    assert_ne!(run.code, Some(0), "{run:?}");
+    assert!(
+        format!("{}{}", String::from_utf8_lossy(&run.stdout), run.stderr)
+            .contains("the guest was not frozen"),
+        "{run:?}"
+    );
+    assert_eq!(house.snapshots(), taken);
+    assert_nothing_left(&daemon);
+}
+
+#[test]
 fn what_cannot_be_done_is_said_in_a_sentence() {
     if !have_daemon() {
         return;

@@ -13,7 +13,7 @@ use copal_backup::{
         open::{self, Bitmaps, ImageFormat},
     },
 };
-use copal_live::{Fleece, LiveDisk, LiveError, LiveVm, PointInTime};
+use copal_live::{Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -217,8 +217,13 @@ impl PlannedBackup {
                 let opened = files.iter().map(open_file).collect::<Result<_, Error>>();
                 (None, opened?)
             }
-            PlannedSource::Qmp { socket, nodes, nbd } => {
-                let mut vm = self.running(socket, nodes, nbd.as_ref());
+            PlannedSource::Qmp {
+                socket,
+                nodes,
+                nbd,
+                freeze,
+            } => {
+                let mut vm = self.running(socket, nodes, nbd.as_ref(), freeze.as_ref());
                 vm.look_up_bitmaps(repository)?;
                 let (point, disks) = PointInTime::take(&vm, repository.info().domain)?;
                 (Some(point), disks)
@@ -235,7 +240,13 @@ impl PlannedBackup {
         Ok((point, limited.collect()))
     }
 
-    fn running(&self, socket: &Path, nodes: &[(String, String)], nbd: Option<&PathBuf>) -> LiveVm {
+    fn running(
+        &self,
+        socket: &Path,
+        nodes: &[(String, String)],
+        nbd: Option<&PathBuf>,
+        freeze: Option<&Freeze>,
+    ) -> LiveVm {
         let disks = nodes.iter().map(|(name, node)| LiveDisk {
             name: name.clone(),
             node: node.clone(),
@@ -248,7 +259,7 @@ impl PlannedBackup {
             disks: disks.collect(),
             nbd_socket: nbd.cloned(),
             fleece: Fleece::default(),
-            freeze: None,
+            freeze: freeze.cloned(),
         }
     }
 }

@@ -92,9 +92,19 @@ pub enum PlanError {
     },
     /// It is not clear where a VM's disks are.
     #[error(
-        "the plan file {path} must say of the VM {vm:?} either \"disks\", or both \"qmp\" and \"nodes\"; write one of the two"
+        "the plan file {path} must say of the VM {vm:?} either \"disks\", or both \"qmp\" and \"nodes\" with what else there is of QEMU; write one of the two"
     )]
     Source {
+        /// The plan file.
+        path: PathBuf,
+        /// The VM.
+        vm: String,
+    },
+    /// The socket of a guest agent has no use.
+    #[error(
+        "the plan file {path} names an \"agent_socket\" of the VM {vm:?} that nobody asks; add \"freeze\":\"agent\", or leave it out"
+    )]
+    AgentSocket {
         /// The plan file.
         path: PathBuf,
         /// The VM.

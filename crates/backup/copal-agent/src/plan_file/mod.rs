@@ -2,7 +2,8 @@
 //!
 //! JSON: `{"v":1,"vms":[{"vm":"vm1","disks":{"sda":"set/vm1/day0.raw"}},{"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}`.
 //! `disks` are files that are read as they are; `qmp` and `nodes` name a running QEMU's socket and its block nodes, and `nbd` the
-//! socket of its NBD server if it runs one.
+//! socket of its NBD server if it runs one. `"freeze":"agent"` lets the guest's file systems hold still at the point in time, by its
+//! guest agent, whose socket `agent_socket` names where QEMU does not.
 //! Relative paths are relative to the working directory.
 //!
 //! Invariants
@@ -13,6 +14,7 @@ mod error;
 
 pub use error::{MAX_DISKS, MAX_PLAN_BYTES, MAX_VMS, PlanError, VmInTwoPlans};
 
+use copal_live::Freeze;
 use error::MAX_NAME_BYTES;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -55,6 +57,8 @@ pub enum PlannedSource {
         nodes: Vec<(String, String)>,
         /// Socket of the NBD server that it runs already.
         nbd: Option<PathBuf>,
+        /// How its guest is made to hold still, if it is.
+        freeze: Option<Freeze>,
     },
 }
 
@@ -73,6 +77,14 @@ struct VmJson {
     qmp: Option<PathBuf>,
     nodes: Option<Named<String>>,
     nbd: Option<PathBuf>,
+    freeze: Option<FreezeWord>,
+    agent_socket: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FreezeWord {
+    Agent,
 }
 
 /// A JSON object in its own order, no name of which stands twice.
@@ -160,23 +172,51 @@ impl Plan {
 fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
     let vm = json.vm;
     check_name(path, &vm)?;
-    let source = match (json.disks, json.qmp, json.nodes, json.nbd) {
-        (Some(Named(disks)), None, None, None) => PlannedSource::Files(disks),
-        (None, Some(socket), Some(Named(nodes)), nbd) => PlannedSource::Qmp { socket, nodes, nbd },
+    let of_qemu = json.nbd.is_some() || json.freeze.is_some() || json.agent_socket.is_some();
+    let source = match (json.disks, json.qmp, json.nodes) {
+        (Some(Named(disks)), None, None) if !of_qemu => PlannedSource::Files(disks),
+        (None, Some(socket), Some(Named(nodes))) => {
+            let freeze = match (json.freeze, json.agent_socket) {
+                (Some(FreezeWord::Agent), named) => Some(Freeze::Agent(named)),
+                (None, None) => None,
+                (None, Some(_)) => {
+                    let path = path.to_owned();
+                    return Err(PlanError::AgentSocket { path, vm });
+                }
+            };
+            let nbd = json.nbd;
+            PlannedSource::Qmp {
+                socket,
+                nodes,
+                nbd,
+                freeze,
+            }
+        }
         _ => {
             let path = path.to_owned();
             return Err(PlanError::Source { path, vm });
         }
     };
+    let is_empty = |file: &PathBuf| file.as_os_str().is_empty();
     let (disks, has_empty_path): (Vec<&String>, bool) = match &source {
         PlannedSource::Files(disks) => (
             disks.iter().map(|(disk, _)| disk).collect(),
-            disks.iter().any(|(_, file)| file.as_os_str().is_empty()),
+            disks.iter().any(|(_, file)| is_empty(file)),
         ),
-        PlannedSource::Qmp { socket, nodes, .. } => {
+        PlannedSource::Qmp {
+            socket,
+            nodes,
+            nbd,
+            freeze,
+        } => {
             nodes.iter().try_for_each(|(_, node)| check_name(path, node))?;
             let disks = nodes.iter().map(|(disk, _)| disk).collect();
-            (disks, socket.as_os_str().is_empty())
+            let agent = freeze.as_ref().and_then(|Freeze::Agent(named)| named.as_ref());
+            let has_empty = [Some(socket), nbd.as_ref(), agent]
+                .into_iter()
+                .flatten()
+                .any(is_empty);
+            (disks, has_empty)
         }
     };
     if disks.is_empty() || disks.len() > MAX_DISKS {
@@ -234,7 +274,9 @@ mod tests {
     fn files_and_running_vms_are_read_in_their_order() {
         let plan = parse(
             r#"{"v":1,"vms":[{"vm":"vm1","disks":{"sdb":"b.raw","sda":"set/vm1/day0.raw"}},
-                             {"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}"#,
+                             {"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}},
+                             {"vm":"db2","qmp":"q","nodes":{"sda":"n"},"nbd":"nbd.sock","freeze":"agent"},
+                             {"vm":"db3","qmp":"q","nodes":{"sda":"n"},"freeze":"agent","agent_socket":"qga.sock"}]}"#,
         );
         let plan = plan.unwrap();
         let disks = vec![
@@ -249,16 +291,25 @@ mod tests {
             PlannedSource::Qmp {
                 socket,
                 nodes,
-                nbd: None
+                nbd: None,
+                freeze: None
             }
         );
+        let freezes = [(2, Some("nbd.sock"), None), (3, None, Some("qga.sock"))];
+        for (at, wanted, socket) in freezes {
+            let PlannedSource::Qmp { nbd, freeze, .. } = &plan.vms[at].source else {
+                panic!("{plan:?}")
+            };
+            assert_eq!(nbd, &wanted.map(PathBuf::from));
+            assert_eq!(freeze, &Some(Freeze::Agent(socket.map(PathBuf::from))));
+        }
     }
 
     #[test]
     fn what_is_wrong_is_one_sentence_that_names_the_file() {
         let vm = |fields: &str| refused(&format!(r#"{{"v":1,"vms":[{{"vm":"a"{fields}}}]}}"#));
-        let either = "the plan file h1.json must say of the VM \"a\" either \"disks\", or both \"qmp\" and \"nodes\"; \
-                      write one of the two";
+        let either = "the plan file h1.json must say of the VM \"a\" either \"disks\", or both \"qmp\" and \"nodes\" with what else \
+                      there is of QEMU; write one of the two";
         for fields in [
             "",
             r#","qmp":"q""#,
@@ -266,6 +317,9 @@ mod tests {
             r#","disks":{"sda":"f"},"nodes":{"sda":"n"}"#,
             r#","disks":{"sda":"f"},"qmp":"q""#,
             r#","disks":{"sda":"f"},"qmp":"q","nodes":{"sda":"n"}"#,
+            r#","disks":{"sda":"f"},"nbd":"s""#,
+            r#","disks":{"sda":"f"},"freeze":"agent""#,
+            r#","disks":{"sda":"f"},"agent_socket":"s""#,
         ] {
             assert_eq!(vm(fields), either, "{fields}");
         }
@@ -276,6 +330,16 @@ mod tests {
         assert!(vm(r#","disks":{"sda":"f"},"bitmap":"b""#).contains("unknown field `bitmap`"));
         assert!(vm(r#","disks":{}"#).contains("0 disks; list 1 to 128"));
         assert!(vm(r#","disks":{"sda":""}"#).contains("empty path"));
+        for socket in ["nbd", "agent_socket"] {
+            let empty = format!(r#","qmp":"q","nodes":{{"sda":"n"}},"freeze":"agent","{socket}":"""#);
+            assert!(vm(&empty).contains("empty path"), "{empty}");
+        }
+        let qmp = r#","qmp":"q","nodes":{"sda":"n"}"#;
+        assert_eq!(
+            vm(&format!(r#"{qmp},"agent_socket":"s""#)),
+            "the plan file h1.json names an \"agent_socket\" of the VM \"a\" that nobody asks; add \"freeze\":\"agent\", or leave it out"
+        );
+        assert!(vm(&format!(r#"{qmp},"freeze":"yes""#)).contains("unknown variant `yes`, expected `agent`"));
         assert!(vm(r#","disks":{"s\nda":"f"}"#).contains("control characters"));
         assert!(vm(r#","qmp":"q","nodes":{"sda":""}"#).contains("has the name \"\""));
         assert!(refused("{").contains("is not a plan: EOF"));
