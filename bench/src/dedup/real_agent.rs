@@ -38,12 +38,18 @@ pub(super) fn measure(root: &Path, scratch: &Path, report: &mut Report) -> Resul
     fs::create_dir_all(&scratch)?;
     let binary = copal::build_release(root)?;
     let mut fleet = Fleet::start(&binary, &scratch.join("fleet"), "4%")?;
-    let group = Group::make();
-    fleet.start_agent(
-        "h0",
-        &["--memory", "96M"],
-        group.as_ref().map(|group| group.0.as_path()),
+    // It only answers: no job is run.
+    let plan = fleet.directory.join("h0.plan");
+    fs::write(
+        &plan,
+        r#"{"v":1,"vms":[{"vm":"none","disks":{"sda":"none.raw"}}]}"#,
     )?;
+    let plan = plan
+        .to_str()
+        .context("the scratch directory has a name in UTF-8")?;
+    let group = Group::make();
+    let within = group.as_ref().map(|group| group.0.as_path());
+    fleet.start_agent("h0", &["--memory", "96M", "--plan", plan], within)?;
     let pid = fleet.agents[0].id();
 
     let store = ClusterStore::connect(&Profile::read(&fleet.profile())?, PATIENCE)?.rooted("vms")?;
