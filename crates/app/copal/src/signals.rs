@@ -1,22 +1,45 @@
-//! Ctrl-C and SIGTERM: the first asks the operation to stop where the store is consistent, the
-//! second ends the process at once (the store survives that too, by its own recovery).
+//! Ctrl-C and SIGTERM: the first asks the operation to stop where the store is consistent, a later one ends the process at
+//! once (the store survives that too, by its own recovery).
 
 use crate::failure::{Failure, Outcome, exit};
 use copal_backup::CancelFlag;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
-    flag,
+    iterator::Signals,
+    low_level,
 };
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// What comes so soon behind the first signal asks for the same: `timeout` signals its child and then its group, and Ctrl-C
+/// reaches the servers of `copal serve` from the terminal and from their parent.
+const SAME: Duration = Duration::from_millis(500);
+/// The thread only waits.
+const STACK_BYTES: usize = 64 << 10;
 
 /// Catches the signals from here on; the flag is raised by the first of them.
 pub(crate) fn catch() -> Outcome<CancelFlag> {
     let raised = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // In this order: the shutdown looks at the flag before the same signal raises it.
-        flag::register_conditional_shutdown(signal, i32::from(exit::INTERRUPTED), Arc::clone(&raised))
-            .and_then(|_| flag::register(signal, Arc::clone(&raised)))
-            .map_err(|error| Failure::plain("signals", format!("cannot catch signals: {error}")))?;
-    }
+    let flag = Arc::clone(&raised);
+    let caught = Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(|signals| {
+        let thread = std::thread::Builder::new().name("signals".to_owned());
+        thread.stack_size(STACK_BYTES).spawn(move || wait(signals, &flag))
+    });
+    caught.map_err(|error| Failure::plain("signals", format!("cannot catch signals: {error}")))?;
     Ok(CancelFlag::from_shared(raised))
+}
+
+fn wait(mut signals: Signals, raised: &AtomicBool) {
+    let mut first: Option<Instant> = None;
+    for _ in signals.forever() {
+        if first.get_or_insert_with(Instant::now).elapsed() > SAME {
+            low_level::exit(i32::from(exit::INTERRUPTED));
+        }
+        raised.store(true, Ordering::SeqCst);
+    }
 }

@@ -18,7 +18,7 @@ use std::{
 
 /// Whether a file system can be mounted by this process; where not, a loud skip, or a failure where the suite must be complete.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
-fn have_fuse() -> bool {
+pub(crate) fn have_fuse() -> bool {
     let helped = Command::new("fusermount3").arg("--version").output().is_ok();
     let have = File::options().read(true).write(true).open("/dev/fuse").is_ok() && helped;
     if !have {
@@ -485,6 +485,26 @@ fn snapshots_are_files_of_a_mount() {
     let refused = house.run(["mount", &house.word("files")]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.sentence().contains("is not empty"), "{refused:?}");
+}
+
+/// Symptom: `copal mount` on what a killed one had left blamed /dev/fuse. Fix: it says what that is and how it goes.
+#[test]
+fn what_a_killed_mount_leaves_is_named() {
+    if !have_fuse() {
+        return;
+    }
+    let house = House::plain();
+    std::fs::create_dir(house.path("m")).unwrap();
+    let directory = house.word("m");
+    let (mounted, _) = door(&house, &["mount", &directory]);
+    mounted.signal(Signal::KILL);
+    mounted.end();
+    let refused = house.run(["mount", &directory]);
+    tool("umount", &[&directory]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.sentence().contains("fusermount3 -u"), "{refused:?}");
+    let (mounted, _) = door(&house, &["mount", &directory]);
+    end(mounted);
 }
 
 #[test]

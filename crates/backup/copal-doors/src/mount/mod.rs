@@ -36,6 +36,15 @@ pub enum MountError {
         /// As it was named.
         path: String,
     },
+    /// Its file system has nobody who answers for it.
+    #[error(
+        "{path} is a mount whose process was killed; unmount it (fusermount3 -u {path}, as root also umount {path}), then \
+         try again"
+    )]
+    Left {
+        /// As it was named.
+        path: String,
+    },
     /// The kernel, or the helper, refused.
     #[error(
         "cannot mount on {path}: {source}; this needs /dev/fuse, and unless you are root the program fusermount3 \
@@ -64,6 +73,7 @@ impl Mount {
         let named = || path.display().to_string();
         let mut entries = std::fs::read_dir(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => MountError::NoDirectory { path: named() },
+            ErrorKind::NotConnected => MountError::Left { path: named() },
             _ => MountError::System {
                 path: named(),
                 source: error,
