@@ -17,6 +17,7 @@ run:
 
 test:
 	@bash scripts/install-deps.sh
+	@bash scripts/guest-kernel.sh
 	env $$(bash scripts/test-demands.sh) cargo xtask ci
 
 build:
@@ -28,6 +29,7 @@ install: build
 
 bench:
 	@bash scripts/install-deps.sh
+	@bash scripts/guest-kernel.sh
 	cargo xtask bench $(if $(SUITE),--prepare $(SUITE))
 
 dataset:

@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
 # Prints the variables that forbid tests to skip what this machine can do: `env $(scripts/test-demands.sh) cargo test`.
 #   COPAL_TEST_REQUIRE_QEMU    always: install-deps.sh installs it
-#   COPAL_TEST_REQUIRE_GUEST   where a kernel for one is: linux-image-cloud-amd64, or what COPAL_TEST_KERNEL names has it
+#   COPAL_TEST_KERNEL          what guest-kernel.sh unpacked, unless another is named
+#   COPAL_TEST_REQUIRE_GUEST   where a kernel for a guest is: there, or linux-image-cloud-amd64 is installed
 #   COPAL_TEST_REQUIRE_LOOP    where a loop device can be attached (root and losetup)
 #   COPAL_TEST_REQUIRE_FUSE    where a file system of a process can be mounted (root and /dev/fuse); install-deps.sh installs fusermount3
 #   COPAL_TEST_REQUIRE_MEMCG   where a memory cgroup can be made and limited (root and a writable /sys/fs/cgroup)
 set -uo pipefail
 
 echo COPAL_TEST_REQUIRE_QEMU=1
+kernel=$(dirname "$0")/../.cache/kernel
+if [ -z "${COPAL_TEST_KERNEL:-}" ] && [ -d "$kernel" ]; then
+    COPAL_TEST_KERNEL=$(realpath "$kernel")
+    echo "COPAL_TEST_KERNEL=$COPAL_TEST_KERNEL"
+fi
 if compgen -G "${COPAL_TEST_KERNEL:-}/boot/vmlinuz-*-cloud-amd64" >/dev/null; then
     echo COPAL_TEST_REQUIRE_GUEST=1
 fi

@@ -83,7 +83,7 @@ fn parts() -> Option<Parts> {
         }),
         _ => {
             let missing = "qemu-system-x86_64, busybox-static or a cloud kernel is missing: apt install qemu-system-x86 busybox-static \
-                           linux-image-cloud-amd64 (or unpack the last one and set COPAL_TEST_KERNEL)";
+                           linux-image-cloud-amd64 (or let scripts/guest-kernel.sh unpack the last one and set COPAL_TEST_KERNEL)";
             assert!(
                 std::env::var_os("COPAL_TEST_REQUIRE_GUEST").is_none(),
                 "{missing}"
