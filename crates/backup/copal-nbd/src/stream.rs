@@ -40,15 +40,15 @@ impl Stream {
 
     /// Limit of one read or write on the socket; shared by all clones.
     pub(crate) fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(limit)?;
+        self.set_write_timeout(limit)
+    }
+
+    /// Limit of one read on the socket; shared by all clones.
+    pub(crate) fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => {
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)
-            }
-            Stream::Unix(stream) => {
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)
-            }
+            Stream::Tcp(stream) => stream.set_read_timeout(limit),
+            Stream::Unix(stream) => stream.set_read_timeout(limit),
         }
     }
 

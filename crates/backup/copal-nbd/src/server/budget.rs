@@ -16,6 +16,11 @@ impl Budget {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> u64 {
+        *self.left.lock()
+    }
+
     /// Takes so many bytes, which must not be more than there are in all. Blocks until they are there.
     pub(crate) fn take(&self, bytes: u64) -> Taken<'_> {
         let mut left = self.left.lock();

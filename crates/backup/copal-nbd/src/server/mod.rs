@@ -11,16 +11,19 @@ mod export;
 pub(crate) mod handshake;
 mod listener;
 mod reply;
+#[cfg(test)]
+mod tests;
 mod transmit;
 
 pub use export::{Disk, DiskError, Exports, Run};
+pub(crate) use transmit::Receive;
 
 use crate::{Address, NbdError, Uri, stream::Stream, wire::limits};
 use budget::Budget;
 use listener::Listener;
 use parking_lot::Mutex;
 #[cfg(any(test, fuzzing))]
-use std::io::{Read, Write};
+use std::io::Write;
 use std::{
     collections::HashMap,
     io::BufReader,
@@ -34,7 +37,7 @@ const CONNECTIONS: usize = 64;
 const HELD_BYTES: u64 = 2 * limits::REQUEST_BYTES as u64;
 /// How long each message of a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(60);
-/// How long a client may leave an answer, whose bytes are held meanwhile, untaken.
+/// How long a client may leave an answer untaken or a write unfinished, whose bytes are held meanwhile.
 const TAKING: Duration = Duration::from_secs(60);
 /// Between two looks whether the server is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -45,6 +48,8 @@ pub struct Server {
     connections: Mutex<HashMap<u64, Stream>>,
     next: AtomicU64,
     budget: Budget,
+    /// How long a client may pause in the middle of a write, whose bytes are held meanwhile.
+    pause: Duration,
 }
 
 impl Server {
@@ -58,6 +63,7 @@ impl Server {
             connections: Mutex::default(),
             next: AtomicU64::new(0),
             budget: Budget::new(HELD_BYTES),
+            pause: TAKING,
         })
     }
 
@@ -128,21 +134,27 @@ impl Server {
         stream.set_timeout(None)?;
         stream.set_write_timeout(Some(TAKING))?;
         let reader = BufReader::with_capacity(16 << 10, stream.try_clone()?);
-        let outcome = transmit::run(reader, stream.try_clone()?, &choice, &self.budget);
+        let outcome = transmit::run(reader, stream.try_clone()?, &choice, &self.budget, self.pause);
         stream.shutdown();
         outcome
     }
 }
 
+impl Receive for BufReader<Stream> {
+    fn set_pause(&mut self, most: Option<Duration>) -> std::io::Result<()> {
+        self.get_ref().set_read_timeout(most)
+    }
+}
+
 /// Serves one client over any two halves of a connection, for tests and the fuzzer.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn serve_halves<S: Read + Write, W: Write + Send>(
+pub(crate) fn serve_halves<S: Receive + Write, W: Write + Send>(
     mut stream: S,
     writer: W,
     exports: &dyn Exports,
 ) -> Result<(), NbdError> {
     match handshake::receive_client(&mut stream, exports)? {
-        Some(choice) => transmit::run(stream, writer, &choice, &Budget::new(HELD_BYTES)),
+        Some(choice) => transmit::run(stream, writer, &choice, &Budget::new(HELD_BYTES), TAKING),
         None => Ok(()),
     }
 }

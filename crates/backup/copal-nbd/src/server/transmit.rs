@@ -3,6 +3,7 @@
 //! Generic over both halves, so that tests and the fuzzer feed it bytes.
 //! Invariants
 //! - No request is longer than [`limits::REQUEST_BYTES`]; its bytes are taken from a budget that all connections share.
+//! - Who holds bytes of the budget while its own are on their way is not waited for for ever ([`Receive`]).
 //! - What a client may not do gets an error, and the connection goes on; what makes the stream unreadable ends it.
 
 use super::{
@@ -17,8 +18,9 @@ use crate::{
 };
 use parking_lot::Mutex;
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     sync::mpsc::{Receiver, sync_channel},
+    time::{Duration, Instant},
 };
 
 /// Threads that answer requests of one connection.
@@ -30,8 +32,17 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Most extents that one reply tells of one context.
 const EXTENTS: usize = 4096;
 
+/// A client that sends a write more slowly than this is no longer waited for, beyond one pause.
+const LEAST_BYTES_PER_S: u64 = 64 << 10;
+
 const EINVAL: u32 = 22;
 const EPERM: u32 = 1;
+
+/// A half that is read.
+pub(crate) trait Receive: Read {
+    /// Ends each read that gets nothing for so long; `None`: however long.
+    fn set_pause(&mut self, most: Option<Duration>) -> io::Result<()>;
+}
 
 /// A request whose fields fit the disk.
 struct Request<'a> {
@@ -57,11 +68,12 @@ enum Incoming<'a> {
 /// Answers requests until the client leaves or the stream breaks.
 /// # Errors
 /// Why it ended, if not in peace.
-pub(crate) fn run<R: Read, W: Write + Send>(
+pub(crate) fn run<R: Receive, W: Write + Send>(
     mut reader: R,
     writer: W,
     choice: &Choice,
     budget: &Budget,
+    pause: Duration,
 ) -> Result<(), NbdError> {
     let replies = Replies::new(writer, choice.is_structured);
     let (sender, receiver) = sync_channel::<Request<'_>>(WAITING);
@@ -75,7 +87,7 @@ pub(crate) fn run<R: Read, W: Write + Send>(
             worker.spawn_scoped(scope, move || answer_all(receiver, choice, replies))?;
         }
         loop {
-            match receive(&mut reader, &*choice.disk, budget)? {
+            match receive(&mut reader, &*choice.disk, budget, pause)? {
                 // Workers end with the sender, so there is one to receive.
                 Incoming::Request(request) => drop(sender.send(request)),
                 Incoming::Refused(cookie, errno, why) => replies.done(cookie, Err((errno, why)))?,
@@ -86,10 +98,11 @@ pub(crate) fn run<R: Read, W: Write + Send>(
 }
 
 /// Reads one request and what follows it, whatever is wrong with it.
-fn receive<'a, R: Read>(
+fn receive<'a, R: Receive>(
     reader: &mut R,
     disk: &dyn Disk,
     budget: &'a Budget,
+    pause: Duration,
 ) -> Result<Incoming<'a>, NbdError> {
     let mut header = [0; 28];
     reader.read_exact(&mut header)?;
@@ -137,7 +150,9 @@ fn receive<'a, R: Read>(
     let mut data = Vec::new();
     if command == Command::Write {
         data.resize(len as usize, 0);
-        reader.read_exact(&mut data)?;
+        reader.set_pause(Some(pause))?;
+        receive_data(reader, &mut data, pause)?;
+        reader.set_pause(None)?;
     }
     Ok(Incoming::Request(Request {
         flags,
@@ -148,6 +163,24 @@ fn receive<'a, R: Read>(
         data,
         _taken: taken,
     }))
+}
+
+/// The bytes of a write, which has to come at some rate.
+fn receive_data<R: Read>(reader: &mut R, data: &mut [u8], pause: Duration) -> Result<(), NbdError> {
+    let most = pause + Duration::from_secs(data.len() as u64 / LEAST_BYTES_PER_S);
+    let (began, mut filled) = (Instant::now(), 0);
+    while filled < data.len() {
+        match reader.read(&mut data[filled..]) {
+            Ok(0) => return Err(NbdError::Closed),
+            Ok(came) => filled += came,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+        if filled < data.len() && began.elapsed() > most {
+            return Err(NbdError::protocol("a write takes too long to come"));
+        }
+    }
+    Ok(())
 }
 
 /// Why a request is not even tried.
@@ -192,7 +225,7 @@ fn refusal(
 
 /// Reads and forgets the bytes of a write that is refused.
 fn discard<R: Read>(reader: &mut R, len: u32) -> Result<(), NbdError> {
-    let copied = std::io::copy(&mut reader.take(u64::from(len)), &mut std::io::sink())?;
+    let copied = io::copy(&mut reader.take(u64::from(len)), &mut io::sink())?;
     match copied == u64::from(len) {
         true => Ok(()),
         false => Err(NbdError::Closed),
