@@ -1,7 +1,6 @@
 //! A hundred thousand VMs on four thousand hosts.
 //!
 //! Paper: low-profile-dedup §6 (0.96 PB become 196 TB in less than 3 h, 6.6 GB of messages from each host)
-//! Late hosts are gathered here, which agents do not do: a comparison for each of thousands that are late would take the simulator hours.
 
 use super::simulator::{between, run as simulate};
 use anyhow::Result;
@@ -22,8 +21,6 @@ pub(crate) fn run(root: &Path, _: &Options) -> Result<()> {
             &[
                 "--scheme",
                 "copal",
-                "--gather-late",
-                "60",
                 "--fewer-partitions",
                 "64",
             ],

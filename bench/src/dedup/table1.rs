@@ -86,15 +86,6 @@ fn simulated(root: &Path, options: &Options, report: &mut Report) -> Result<()> 
         0.5,
     );
     report.fact("copal: stored without an answer", told.unresolved("copal")?, "%");
-    for seconds in ["10", "60"] {
-        let gathered = simulate(&["--scheme", "copal", "--gather-late", seconds])?;
-        let value = gathered.scheme("copal", "local_io_gb_a_host")?;
-        report.fact(
-            format!("copal, late hosts gathered for {seconds} s: local I/O of a host"),
-            value,
-            "GB",
-        );
-    }
     let even = simulate(&["--scheme", "copal", "--sizes", "even"])?;
     let value = even.scheme("copal", "local_io_gb_a_host")?;
     report.fact("copal, even sizes: local I/O of a host", value, "GB");

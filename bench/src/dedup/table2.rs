@@ -85,13 +85,6 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             0.16,
         );
     }
-    for seconds in ["10", "60"] {
-        let gathered = simulate(&["--scheme", "copal", "--gather-late", seconds])?;
-        for (name, figure) in [("span", "span_h"), ("per VM", "per_vm_h")] {
-            let at = format!("copal, skewed, late hosts gathered for {seconds} s: {name}");
-            report.fact(at, gathered.scheme("copal", figure)?, "h");
-        }
-    }
     for (skew, seed) in [("20", "1"), ("20", "2"), ("45", "1")] {
         let words = [
             "--scheme",

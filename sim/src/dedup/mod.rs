@@ -85,9 +85,6 @@ pub(crate) struct Arguments {
     /// How many times slower they are
     #[arg(long, default_value_t = 10.0)]
     pub(crate) slowdown: f64,
-    /// Seconds for which late hosts wait for others that are late, before owners compare for them; agents do not wait
-    #[arg(long, default_value_t = 0.0)]
-    pub(crate) gather_late: f64,
     /// So many times fewer partitions than a fleet has
     #[arg(long, default_value_t = 4)]
     pub(crate) fewer_partitions: u32,
@@ -189,7 +186,6 @@ fn copal_days(arguments: &Arguments, hosts: &Hosts<'_>, trace: &Trace) -> Result
     };
     let rules = copal::Rules {
         rounds: arguments.rounds.map_or(RoundCount::Auto, RoundCount::Exactly),
-        gather_late_s: arguments.gather_late,
     };
     let mut domain = copal::Domain::open(hosts.count(), trace, arguments.fewer_partitions, &scratch)?;
     let mut last = domain.job(hosts, trace, rules)?;

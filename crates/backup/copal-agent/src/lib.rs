@@ -4,7 +4,7 @@
 //!
 //! - [`partition`], [`members`]: who answers for which ids.
 //! - [`detect`]: what an owner answers, from its runs and the requests of all hosts.
-//! - [`deadline`]: how long is waited, for an answer and before a comparison.
+//! - [`deadline`]: how long is waited for an answer; [`markers`]: before a comparison.
 //! - [`rounds`]: which parts of which VMs are backed up together.
 //! - [`scheme`]: the product's way, and those that it stands beside.
 //! - [`plan_file`]: which VMs a host backs up.
@@ -26,6 +26,7 @@ pub mod detect;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod greeting;
+pub mod markers;
 pub mod members;
 pub mod partition;
 pub mod plan_file;

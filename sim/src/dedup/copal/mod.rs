@@ -1,10 +1,11 @@
 //! Copal's own scheme: rounds, partitions, detectors, patience and promotion are those that ship; turns and messages are not.
 //!
 //! Design: docs/design/backup.md#the-simulator
-//! Real: `copal_agent::{rounds, partition, detect, deadline}`, on real ids.
+//! Real: `copal_agent::{rounds, partition, detect, deadline, markers}`, on real ids. Every part of a VM asks every owner and a
+//! marker reaches all of them at one time, so all owners share the markers of a round.
 //! Step functions here, since the real ones are threads and connections:
 //! - turns of a host (`copal_agent::agent::turns`): one VM reads or stores at a time, popular chunks before the rest;
-//! - when a round is due ([`markers`]) and when a host gives up;
+//! - when a host gives up;
 //! - the second pair of eyes (`copal_agent::agent::checker`): the two first in rank open a pack, the second 5 s later;
 //! - asking again: whoever carries an id learns from the log when it is checked, and stores it itself once its time is over.
 //!
@@ -12,7 +13,6 @@
 
 mod checkers;
 mod log;
-mod markers;
 mod owners;
 mod parts;
 
@@ -24,16 +24,16 @@ use super::trace::{Seen, Trace};
 use anyhow::{Result, ensure};
 use checkers::first_two;
 use copal_agent::deadline::{AnswerTimes, LEAST_DEADLINE, patience_after};
+use copal_agent::markers::Markers;
 use copal_agent::partition::Partitions;
 use copal_agent::rounds::RoundCount;
 use copal_backup::peers::{Answer, ShortId};
 use log::{Log, PackNumber};
-use markers::{Marked, Markers};
 use owners::{Batch, Owners, Reply, io_bytes};
 use parts::{Part, plan};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The second in rank opens a pack so much later.
 const HEAD_START_S: f64 = 5.0;
@@ -64,8 +64,6 @@ enum Turn {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) rounds: RoundCount,
-    /// Late hosts wait so long for others that are late; 0 is what ships.
-    pub(super) gather_late_s: f64,
 }
 
 /// What days have in common: detectors, popular chunks, names.
@@ -108,6 +106,7 @@ impl Domain {
                 seen: HashMap::new(),
                 times: AnswerTimes::default(),
                 marked: vec![],
+                longest: Duration::ZERO,
             })
             .collect();
         let most_rounds = rounds.iter().map(Vec::len).max().unwrap_or(0);
@@ -129,7 +128,7 @@ impl Domain {
             vms: Vec::new(),
             chunks_per_id,
             partitions: f64::from(Partitions::for_fleet(popular_chunks as u64, hosts.count() as u32).count()),
-            gather_late: super::engine::nanos(rules.gather_late_s),
+            epoch: Instant::now(),
             domain: self,
         };
         let most_answers = job.most_answers();
@@ -174,6 +173,8 @@ struct Host {
     times: AnswerTimes,
     /// When each of its rounds had been asked.
     marked: Vec<Nanos>,
+    /// Its longest round.
+    longest: Duration,
 }
 
 struct Job<'a> {
@@ -184,7 +185,7 @@ struct Job<'a> {
     parts: Vec<Part>,
     /// Parts by host and round.
     rounds: Vec<Vec<Vec<usize>>>,
-    markers: Vec<Markers>,
+    markers: Vec<Markers<usize>>,
     /// Answers of comparisons that are not over.
     replies: BTreeMap<usize, Vec<Reply>>,
     /// Parts that wait for an id.
@@ -197,7 +198,8 @@ struct Job<'a> {
     chunks_per_id: f64,
     /// Of a fleet that is not scaled.
     partitions: f64,
-    gather_late: Nanos,
+    /// What the agents' rules have for the beginning.
+    epoch: Instant,
     domain: &'a mut Domain,
 }
 
@@ -222,7 +224,8 @@ impl Job<'_> {
             }
             Tag::Marker(host, round) => self.mark(host, round)?,
             Tag::PatienceEnds(round) => {
-                if self.markers[round].close() {
+                let now = self.now();
+                if self.markers[round].take_due(now) {
                     self.compare_due(round)?;
                 }
             }
@@ -356,7 +359,9 @@ impl Job<'_> {
         self.bytes.messages +=
             chunks * copal::MESSAGE_BYTES + chunks.min(self.partitions) * copal::BATCH_BYTES;
         let round = state.round;
-        self.markers[round].ask(self.engine.now());
+        if part.open > 0 {
+            self.markers[round].ask(part.host);
+        }
         let batches: Vec<_> = self.domain.owners.batches(&part.asked).collect();
         for (first, ids) in batches {
             self.domain.owners.take(&Batch {
@@ -375,27 +380,36 @@ impl Job<'_> {
         let now = self.engine.now();
         let state = &mut self.state[host];
         state.marked.push(now);
-        let took = Duration::from_nanos(now - state.round_began);
+        state.longest = state.longest.max(Duration::from_nanos(now - state.round_began));
         let timeout = Duration::from_secs_f64(copal::TIMEOUT_S);
         let p99 = state.times.percentile(99).unwrap_or(timeout);
         let usual = p99.saturating_mul(3).max(LEAST_DEADLINE).min(timeout);
-        let deadline = (patience_after(took) + usual).as_secs_f64();
+        let deadline = (patience_after(state.longest) + usual).as_secs_f64();
         let round = state.round;
         self.engine.after(ROUND_TRIP_S / 2.0, Tag::Marker(host, round));
         self.engine.after(deadline, Tag::GivesUp(host, round));
     }
 
     fn mark(&mut self, host: usize, round: usize) -> Result<()> {
-        let now = self.engine.now();
-        match self.markers[round].mark(host, self.hosts.count(), now, self.gather_late) {
-            Marked::Due => self.compare_due(round),
-            Marked::Until(at) => {
-                let seconds = (at - now) as f64 / 1e9;
-                self.engine.after(seconds, Tag::PatienceEnds(round));
-                Ok(())
-            }
-            Marked::Waits => Ok(()),
+        let (now, all) = (self.now(), self.hosts.count());
+        let patience = patience_after(self.state[host].longest);
+        let markers = &mut self.markers[round];
+        let before = markers.due();
+        if markers.mark(host, patience, all, now) {
+            return self.compare_due(round);
         }
+        if let Some(due) = markers.due()
+            && before != Some(due)
+        {
+            let seconds = (due - now).as_secs_f64();
+            self.engine.after(seconds, Tag::PatienceEnds(round));
+        }
+        Ok(())
+    }
+
+    /// The time as the agents' rules have it.
+    fn now(&self) -> Instant {
+        self.epoch + Duration::from_nanos(self.engine.now())
     }
 
     fn compare_due(&mut self, round: usize) -> Result<()> {

@@ -1,12 +1,12 @@
 //! The owner's side: takes what hosts ask, and says when a partition is compared with what.
 //!
-//! A partition is compared when all hosts of a round have asked, or when the others were waited for long enough: half as long
-//! again as the first one took, and ten seconds at least. So one host that is ten times slower delays nobody, and hosts
-//! that are about as fast see each other's chunks. Who comes later is compared then.
+//! A partition is compared when all hosts of a round have asked, or when the patience of one that waits is over (`markers`):
+//! half of its longest round, and ten seconds at least. So one host that is ten times slower delays nobody, and hosts that are
+//! about as fast see each other's chunks.
 
 use crate::{
-    deadline::patience_after,
     detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks},
+    markers::Markers,
     server::Detect,
     wire::{Answers, Ask, Marker},
 };
@@ -47,12 +47,9 @@ struct State {
 #[derive(Default)]
 struct Asked {
     places: BTreeSet<Place>,
-    hosts: BTreeSet<[u8; 16]>,
-    /// When the first host had asked all, and how long the others are waited for.
-    first: Option<(Instant, Duration)>,
-    /// When the first batch came.
+    markers: Markers<[u8; 16]>,
+    /// When the first message came.
     began: Option<Instant>,
-    is_closed: bool,
 }
 
 impl Owner {
@@ -114,22 +111,21 @@ impl Detect for Owner {
             .map_err(|error| error.to_string())?;
         let place = (ask.partition_bits, ask.partition);
         let mut state = self.state.lock();
-        state
-            .round((ask.job, ask.round), Instant::now())
-            .places
-            .insert(place);
+        let asked = state.round((ask.job, ask.round), Instant::now());
+        asked.places.insert(place);
+        asked.markers.ask(host);
         Ok(())
     }
 
     fn mark(&self, marker: &Marker, host: [u8; 16]) {
         let now = Instant::now();
         let mut state = self.state.lock();
+        let patience = Duration::from_millis(marker.patience_ms.into());
         let asked = state.round((marker.job, marker.round), now);
-        asked.hosts.insert(host);
-        let took = now.saturating_duration_since(asked.began.unwrap_or(now));
-        asked.first.get_or_insert((now, patience_after(took)));
-        if asked.is_closed || asked.hosts.len() >= marker.participants as usize {
-            asked.is_closed = true;
+        if asked
+            .markers
+            .mark(host, patience, marker.participants as usize, now)
+        {
             let places = std::mem::take(&mut asked.places);
             state.due.extend(places);
         }
@@ -138,18 +134,12 @@ impl Detect for Owner {
     fn due(&self, now: Instant) -> Option<u32> {
         let mut state = self.state.lock();
         if state.due.is_empty() {
-            let mut late = Vec::new();
-            for asked in state.rounds.values_mut().filter(|asked| !asked.is_closed) {
-                if asked
-                    .first
-                    .is_some_and(|(first, patience)| now >= first + patience)
-                {
-                    asked.is_closed = true;
-                    late.append(&mut asked.places.iter().copied().collect());
-                    asked.places.clear();
+            let State { rounds, due } = &mut *state;
+            for asked in rounds.values_mut() {
+                if asked.markers.take_due(now) {
+                    due.append(&mut asked.places);
                 }
             }
-            state.due.extend(late);
         }
         state
             .due

@@ -19,7 +19,8 @@ pub(crate) struct HostPatience {
 struct State {
     times: AnswerTimes,
     round_began: Instant,
-    took: Duration,
+    /// What the longest round of the job took.
+    longest: Duration,
 }
 
 impl HostPatience {
@@ -30,7 +31,7 @@ impl HostPatience {
             state: Mutex::new(State {
                 times: AnswerTimes::default(),
                 round_began: Instant::now(),
-                took: Duration::ZERO,
+                longest: Duration::ZERO,
             }),
         }
     }
@@ -43,19 +44,19 @@ impl HostPatience {
     /// This host has asked all it will in the round.
     pub(crate) fn end_round(&self) {
         let mut state = self.state.lock();
-        state.took = state.round_began.elapsed();
-    }
-
-    fn for_others(&self) -> Duration {
-        match self.has_others {
-            // Owners wait half as long as the first host took, which is no longer than this one.
-            true => patience_after(self.state.lock().took),
-            false => Duration::ZERO,
-        }
+        state.longest = state.longest.max(state.round_began.elapsed());
     }
 }
 
 impl Patience for HostPatience {
+    fn for_others(&self) -> Duration {
+        match self.has_others {
+            // A short round says little of what others have to read in it.
+            true => patience_after(self.state.lock().longest),
+            false => Duration::ZERO,
+        }
+    }
+
     fn hedge_after(&self) -> Duration {
         let p95 = self.state.lock().times.percentile(95);
         let usual = p95.unwrap_or(self.timeout / 2).min(self.timeout);

@@ -5,7 +5,7 @@ use super::{
     batch::{BatchId, Event, Pending, Role, Standing},
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -53,21 +53,22 @@ fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) {
         let member = shared.ask(batch, Role::StandIn, None);
         asked.extend(member.map(|member| (member, batch.ticket)));
     }
-    // Behind the marker of a round come no questions: so after these, it comes again.
-    let mut rounds = BTreeSet::new();
+    // Behind the marker of a round come no questions: so after these, it comes again, with what is left of our patience.
+    let mut rounds = BTreeMap::new();
+    let for_others = shared.patience.for_others();
     {
         let pending = shared.pending.lock();
         let now = shared.round.load(Ordering::Acquire);
         for (member, ticket) in asked {
             let part = pending.parts.get(&ticket);
-            rounds.extend(
-                part.filter(|part| part.round < now)
-                    .map(|part| (member, part.round)),
-            );
+            rounds.extend(part.filter(|part| part.round < now).map(|part| {
+                let waited = part.since.map_or(Duration::ZERO, |since| since.elapsed());
+                ((member, part.round), for_others.saturating_sub(waited))
+            }));
         }
     }
-    for (member, round) in rounds.into_iter().take_while(|_| goes_on()) {
-        shared.mark(member, round);
+    for ((member, round), patience) in rounds.into_iter().take_while(|_| goes_on()) {
+        shared.mark(member, round, patience);
     }
 }
 

@@ -41,7 +41,7 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 struct Shared {
@@ -123,8 +123,11 @@ impl Asker {
     /// could be told. Nobody sends meanwhile.
     pub fn end_round(&self) -> usize {
         let round = self.shared.round.fetch_add(1, Ordering::AcqRel);
+        let patience = self.shared.patience.for_others();
         let members = 0..self.shared.links.len();
-        let told = members.filter(|&member| self.shared.mark(member, round)).count();
+        let told = members
+            .filter(|&member| self.shared.mark(member, round, patience))
+            .count();
         self.shared.pending.lock().end_round(round, Instant::now());
         self.shared.changed.notify_all();
         told
@@ -204,12 +207,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Tells a member that we have asked all of `round`; whether it could be told.
-    fn mark(self: &Arc<Shared>, member: usize, round: u32) -> bool {
+    /// Tells a member that we have asked all of `round`, and wait so long for others; whether it could be told.
+    fn mark(self: &Arc<Shared>, member: usize, round: u32, patience: Duration) -> bool {
         let marker = Message::Marker(Marker {
             job: self.options.job,
             round,
             participants: self.options.participants,
+            patience_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
         });
         let bytes = marker.encode();
         // The connection may have ended unseen: once more.

@@ -28,8 +28,11 @@ pub trait Owners: Send + Sync {
     fn stand_in(&self, partition: u32) -> Option<usize>;
 }
 
-/// How long to wait for answers, counted from the end of the round.
+/// How long to wait, counted from the end of the round.
 pub trait Patience: Send + Sync {
+    /// So long owners wait for other hosts before they compare; the times for answers are longer.
+    fn for_others(&self) -> Duration;
+
     /// After so long without an answer, a batch goes to the stand-in, too.
     fn hedge_after(&self) -> Duration;
 
@@ -45,6 +48,8 @@ pub trait Patience: Send + Sync {
 /// The same times always.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedPatience {
+    /// See [`Patience::for_others`].
+    pub for_others: Duration,
     /// See [`Patience::hedge_after`].
     pub hedge_after: Duration,
     /// See [`Patience::deadline`].
@@ -52,6 +57,10 @@ pub struct FixedPatience {
 }
 
 impl Patience for FixedPatience {
+    fn for_others(&self) -> Duration {
+        self.for_others
+    }
+
     fn hedge_after(&self) -> Duration {
         self.hedge_after
     }

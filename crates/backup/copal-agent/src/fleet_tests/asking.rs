@@ -13,10 +13,12 @@ use crate::{
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const QUICK_HEDGE: FixedPatience = FixedPatience {
+    for_others: Duration::from_millis(40),
     hedge_after: Duration::from_millis(50),
     deadline: HANG,
 };
 const SOON: FixedPatience = FixedPatience {
+    for_others: Duration::from_millis(40),
     hedge_after: Duration::from_millis(50),
     deadline: Duration::from_millis(500),
 };
@@ -267,6 +269,46 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
     assert_eq!(dropped.violations, 0);
 }
 
+/// Symptom: two silent hosts, and what the stand-in of one was asked had no answer in time.
+/// Cause: the marker behind questions to a stand-in told the whole patience once more, so the stand-in waited for the other silent
+/// host, which had been waited for. Fix: it tells what is left.
+#[test]
+fn a_stand_in_is_told_what_is_left_of_patience() {
+    let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let (heard, mut kept) = (Arc::clone(&told), Vec::new());
+    let stand_in = Scripted::start(
+        "h2",
+        Box::new(move |message, writer| {
+            match message {
+                Message::Ask(ask) => kept.push(ask.clone()),
+                Message::Marker(marker) => {
+                    heard.lock().push((marker.patience_ms, kept.len()));
+                    kept.drain(..).for_each(|ask| say(writer, answers_to(&ask)));
+                }
+                _ => {}
+            }
+            true
+        }),
+    );
+    let silent = Twin::of(Manner {
+        silent: true,
+        ..Manner::default()
+    });
+    let silent = serve("h1", silent);
+    let members = [member("h1", &silent), stand_in.member.clone()];
+    let asker = asker(options(&members, 2), QUICK_HEDGE);
+    let ticket = send(&asker, 1, 0..3000);
+    asker.end_round();
+    assert!(asker.receive(ticket) == all_known(0..3000));
+    let told = told.lock();
+    assert_eq!(told[0], (40, 4), "four of eight partitions are its own");
+    let again: Vec<_> = told[1..].iter().filter(|(_, asked)| *asked > 0).collect();
+    assert!(
+        !again.is_empty() && again.iter().all(|(left, _)| *left == 0),
+        "{told:?}"
+    );
+}
+
 /// Short at first, long when it is told to be.
 #[derive(Default)]
 struct Wearing {
@@ -274,6 +316,10 @@ struct Wearing {
 }
 
 impl Patience for Wearing {
+    fn for_others(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn hedge_after(&self) -> Duration {
         HANG
     }

@@ -25,6 +25,7 @@ const JOB: [u8; 16] = *b"the job of tests";
 const HANG: Duration = Duration::from_secs(60);
 /// Nothing is hedged and nothing missing is waited for in vain.
 const PATIENT: FixedPatience = FixedPatience {
+    for_others: Duration::ZERO,
     hedge_after: HANG,
     deadline: HANG,
 };

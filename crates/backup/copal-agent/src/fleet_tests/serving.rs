@@ -42,6 +42,7 @@ fn marker() -> Message {
         job: JOB,
         round: 0,
         participants: 1,
+        patience_ms: 0,
     })
 }
 

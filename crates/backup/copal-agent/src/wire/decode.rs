@@ -35,6 +35,7 @@ impl Message {
                 job: input.array()?,
                 round: input.u32()?,
                 participants: input.u32()?,
+                patience_ms: input.u32()?,
             }),
             ANSWERS => Message::Answers(answers(&mut input)?),
             REFUSED => Message::Refused(Refused {

@@ -54,6 +54,7 @@ fn put_marker(out: &mut Vec<u8>, marker: &Marker) {
     out.put_bytes(&marker.job);
     out.put_u32(marker.round);
     out.put_u32(marker.participants);
+    out.put_u32(marker.patience_ms);
 }
 
 fn put_answers(out: &mut Vec<u8>, answers: &Answers) {

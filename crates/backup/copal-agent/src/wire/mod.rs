@@ -1,6 +1,6 @@
 //! Messages between agents: one byte that says which, then its fields, little-endian.
 //!
-//! Format: docs/formats/agent-message.md v1
+//! Format: docs/formats/agent-message.md v2
 //! Invariants
 //! - Nothing that a peer sends is trusted: counts and lengths are bounded before they size anything, and what is left
 //!   over at the end refuses the message.
@@ -21,7 +21,7 @@ use copal_backup::peers::ShortId;
 pub use decode::WireError;
 
 /// Version of the messages that this build speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Most ids of one [`Ask`], and most codes of one [`Answers`].
 pub const BATCH_IDS: usize = 4096;
 /// Most bits of an id that choose its partition.
@@ -71,6 +71,8 @@ pub struct Marker {
     pub round: u32,
     /// Hosts that send this marker.
     pub participants: u32,
+    /// How long the sender waits for others from now on, in milliseconds.
+    pub patience_ms: u32,
 }
 
 /// What is known of the ids of one batch, in their order.

@@ -26,13 +26,16 @@ fn message() -> impl Strategy<Value = Message> {
                     ids,
                 })
             }),
-        (job, any::<u32>(), any::<u32>()).prop_map(|(job, round, participants)| {
-            Message::Marker(Marker {
-                job,
-                round,
-                participants,
-            })
-        }),
+        (job, any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+            |(job, round, participants, patience_ms)| {
+                Message::Marker(Marker {
+                    job,
+                    round,
+                    participants,
+                    patience_ms,
+                })
+            }
+        ),
         (
             job,
             any::<u32>(),
@@ -208,6 +211,7 @@ fn the_bytes_are_those_of_the_page() {
             job,
             round: 2,
             participants: 100,
+            patience_ms: 90_000,
         }),
         Message::Answers(Answers {
             job,

@@ -1,0 +1,156 @@
+//! When a round's questions are compared: when all hosts have asked, or the patience of one that waits is over.
+//!
+//! Paper: low-profile-dedup §3, stragglers.
+//! Pure: instants are the caller's. An agent has one per round of a job that it is asked in; the simulator has the same.
+//!
+//! A host that has asked all it will in a round sends a marker, which says how long it waits for others. Hosts that are about
+//! as fast see each other's chunks in one comparison. Those that come after it are late, and wait for each other the same way:
+//! a comparison for each would read the same part of the index once more for each of them.
+//!
+//! Invariants
+//! - Whoever waits is compared before its patience is over.
+//! - Who has asked nothing waits for nothing: its marker hurries nobody.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+/// One round of a job, at one owner. `H` names a host.
+#[derive(Clone, Debug)]
+pub struct Markers<H> {
+    marked: BTreeSet<H>,
+    /// Those with questions since the last comparison.
+    asking: BTreeSet<H>,
+    due: Option<Instant>,
+}
+
+impl<H> Default for Markers<H> {
+    fn default() -> Markers<H> {
+        Markers {
+            marked: BTreeSet::new(),
+            asking: BTreeSet::new(),
+            due: None,
+        }
+    }
+}
+
+impl<H: Ord> Markers<H> {
+    /// A host asks.
+    pub fn ask(&mut self, host: H) {
+        self.asking.insert(host);
+    }
+
+    /// A host has asked all it will and waits so long for others. Whether what was asked is compared now, since all
+    /// `participants` have marked the round. A marker may come again, behind questions that came again.
+    pub fn mark(&mut self, host: H, patience: Duration, participants: usize, now: Instant) -> bool {
+        if self.asking.contains(&host) {
+            let end = now + patience;
+            self.due = Some(self.due.map_or(end, |due| due.min(end)));
+        }
+        self.marked.insert(host);
+        let all = self.marked.len() >= participants;
+        if all {
+            self.close();
+        }
+        all
+    }
+
+    /// When somebody's patience is over; `None`: nobody waits.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether what was asked is compared now, since somebody's patience is over.
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        let is_due = self.due.is_some_and(|due| now >= due);
+        if is_due {
+            self.close();
+        }
+        is_due
+    }
+
+    fn close(&mut self) {
+        self.due = None;
+        let marked = &self.marked;
+        self.asking.retain(|host| !marked.contains(host));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = seconds(50);
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn asked_by(hosts: impl IntoIterator<Item = u8>) -> Markers<u8> {
+        let mut markers = Markers::default();
+        hosts.into_iter().for_each(|host| markers.ask(host));
+        markers
+    }
+
+    #[test]
+    fn a_round_is_compared_when_all_have_asked() {
+        let (mut round, now) = (asked_by(1..4), Instant::now());
+        assert_eq!(round.due(), None, "who still asks does not wait");
+        assert!(!round.mark(1, PATIENCE, 3, now));
+        assert!(!round.mark(1, PATIENCE, 3, now), "twice is once");
+        assert!(!round.mark(2, PATIENCE, 3, now + seconds(1)));
+        assert!(round.mark(3, PATIENCE, 3, now + seconds(2)));
+        assert_eq!(round.due(), None);
+        assert!(!round.take_due(now + seconds(1000)));
+    }
+
+    #[test]
+    fn the_least_patience_counts() {
+        let (mut round, now) = (asked_by(1..4), Instant::now());
+        round.mark(1, PATIENCE, 4, now);
+        round.mark(2, seconds(10), 4, now + seconds(20));
+        round.mark(3, PATIENCE, 4, now + seconds(25));
+        assert_eq!(round.due(), Some(now + seconds(30)));
+        assert!(!round.take_due(now + seconds(29)));
+        assert!(round.take_due(now + seconds(30)));
+        assert!(!round.take_due(now + seconds(1000)), "nobody waits");
+    }
+
+    #[test]
+    fn late_hosts_wait_for_each_other() {
+        let (mut round, now) = (asked_by([1]), Instant::now());
+        round.mark(1, PATIENCE, 4, now);
+        round.ask(2);
+        assert!(round.take_due(now + seconds(50)));
+        round.ask(3);
+        round.mark(2, PATIENCE, 4, now + seconds(200));
+        assert_eq!(round.due(), Some(now + seconds(250)));
+        round.mark(3, PATIENCE, 4, now + seconds(220));
+        assert!(round.take_due(now + seconds(250)));
+        round.ask(4);
+        assert!(round.mark(4, PATIENCE, 4, now + seconds(300)), "the last");
+    }
+
+    #[test]
+    fn who_asks_nothing_hurries_nobody() {
+        let (mut round, now) = (asked_by([2, 3]), Instant::now());
+        round.mark(1, seconds(10), 3, now);
+        assert_eq!(round.due(), None);
+        round.mark(2, PATIENCE, 3, now + seconds(100));
+        assert_eq!(round.due(), Some(now + seconds(150)));
+        assert!(round.mark(3, PATIENCE, 3, now + seconds(101)));
+    }
+
+    #[test]
+    fn questions_that_come_again_are_compared_within_what_is_left_of_patience() {
+        let (mut round, now) = (asked_by([1]), Instant::now());
+        round.mark(1, PATIENCE, 2, now);
+        assert!(round.take_due(now + seconds(50)));
+        assert!(!round.mark(1, PATIENCE, 2, now + seconds(51)));
+        assert_eq!(round.due(), None, "a marker without questions");
+        round.ask(1);
+        round.mark(1, Duration::ZERO, 2, now + seconds(60));
+        assert!(round.take_due(now + seconds(60)));
+    }
+}
