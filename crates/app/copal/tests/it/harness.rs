@@ -263,8 +263,13 @@ impl Running {
     /// Starts with `--json` and a pipe as standard input.
     pub(crate) fn start<S: AsRef<OsStr>>(house: &House, words: impl IntoIterator<Item = S>) -> Running {
         let mut command = house.command(["--json"]);
+        command.args(words);
+        Running::of(command)
+    }
+
+    /// Starts a command that prints JSON lines.
+    pub(crate) fn of(mut command: Command) -> Running {
         command
-            .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

@@ -7,6 +7,7 @@ mod changes;
 mod changing;
 mod chaos;
 mod cluster;
+mod cluster_doors;
 mod cluster_examples;
 mod comparators;
 mod damage;
