@@ -2,7 +2,9 @@
 //!
 //! Restores (into a file), copies of the served disk by `nbdcopy` (into a file) and copies of the image by it take turns; medians
 //! and their ratio are told. Single reads of 4 KiB, one at a time, go to random places of the served disk, in a process that has
-//! read nothing yet.
+//! read nothing yet. Then a guest boots from the door, which keeps its writes in a file (`--cow`), and from a copy of the image.
+
+mod boot;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -39,6 +41,9 @@ pub(crate) struct Options {
     /// Single reads
     #[arg(long, default_value_t = 2000)]
     reads: usize,
+    /// How often a guest boots each way
+    #[arg(long, default_value_t = 3)]
+    boots: usize,
 }
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
@@ -66,7 +71,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     // The first round warms up.
     for round in 0..=options.rounds {
         let restored = timed(|| copal.restore("latest", &scratch.join("restored.raw")).map(drop))?;
-        let door = Door::open(&copal, &binary, &scratch)?;
+        let door = Door::open(&copal, &binary, &scratch, None)?;
         let copied = timed(|| door.copy(&scratch.join("copied.raw")))?;
         door.close()?;
         if round == 0 {
@@ -92,7 +97,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.fact("nbdcopy of the image into a file", data / plain, "MB/s");
     report.at_least("served / restored, sequential", restore / copy, "", SHARE);
 
-    let door = Door::open(&copal, &binary, &scratch)?;
+    let door = Door::open(&copal, &binary, &scratch, None)?;
     let mut times = single_reads(&door.socket, day.size_bytes, options.reads)?;
     let peak = door.peak_memory()?;
     door.close()?;
@@ -110,8 +115,35 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     );
     report.fact("memory of copal nbd, at most", peak / 1e6, "MB");
 
+    boots(&mut report, &copal, &binary, &image, &scratch, options.boots)?;
     fs::remove_dir_all(&scratch)?;
     report.finish(root, "nbd-serve")
+}
+
+fn boots(
+    report: &mut Report,
+    copal: &Copal,
+    binary: &Path,
+    image: &Path,
+    scratch: &Path,
+    count: usize,
+) -> Result<()> {
+    let system = boot::System::of(image, scratch)?;
+    let (written, copied) = (scratch.join("writes.cow"), scratch.join("copied.raw"));
+    let (mut served, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let door = Door::open(copal, binary, scratch, Some(&written))?;
+        served.push(system.boot(&format!("nbd:unix:{}", door.socket.display()))?.as_secs_f64());
+        door.close()?;
+        fs::remove_file(&written)?;
+        xtask::sparse::copy(image, &copied)?;
+        plain.push(system.boot(&copied.display().to_string())?.as_secs_f64());
+        fs::remove_file(&copied)?;
+    }
+    let middle = |times: Vec<f64>| median(times).context("at least one boot is measured");
+    report.fact("boot to login from --cow", middle(served)?, "s");
+    report.fact("boot to login from a copy of the image", middle(plain)?, "s");
+    Ok(())
 }
 
 /// `copal nbd` of the newest snapshot.
@@ -122,8 +154,10 @@ struct Door {
 }
 
 impl Door {
-    fn open(copal: &Copal, binary: &Path, scratch: &Path) -> Result<Door> {
+    /// Keeps what is written in `writes`; without that nothing can be.
+    fn open(copal: &Copal, binary: &Path, scratch: &Path, writes: Option<&Path>) -> Result<Door> {
         let socket = scratch.join("door.sock");
+        let writes = writes.map(|file| ["--cow".as_ref(), file.as_os_str()]);
         let mut child = Command::new(binary)
             .args(["nbd", "latest", "--vm", "vm0", "--json", "--socket"])
             .arg(&socket)
@@ -131,6 +165,7 @@ impl Door {
             .arg(copal.repository())
             .arg("--password-file")
             .arg(copal.password_file())
+            .args(writes.into_iter().flatten())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
