@@ -32,7 +32,7 @@ use copal_volume::{
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use prost::Message;
-use std::time::Instant;
+use std::{collections::BTreeSet, time::Instant};
 
 /// A create of this age is refused by nobody any more: by the clocks of all it has been too old for long.
 const DECIDED_MS: u64 = MAX_OP_AGE_MS + MAX_OP_AHEAD_MS + BUCKET_MS;
@@ -41,8 +41,8 @@ const DECIDED_MS: u64 = MAX_OP_AGE_MS + MAX_OP_AHEAD_MS + BUCKET_MS;
 enum Said<R> {
     /// A whole member; none: there is no such file.
     Whole(Option<R>),
-    /// It is in the view and does not know: it is not whole.
-    InView,
+    /// It is in the view and not whole: what it has, if anything, counts for nothing by itself.
+    InView(Option<R>),
     /// The volume is gone.
     Gone,
     /// It cannot read what it has, or this client may not.
@@ -56,8 +56,8 @@ enum Answers<R> {
     All {
         /// Of each whole one; none: there is no such file.
         whole: Vec<Option<R>>,
-        /// Whether all of them are whole.
-        are_whole: bool,
+        /// Of each that is not; none: it has nothing to say.
+        others: Vec<Option<R>>,
     },
     /// The volume is gone.
     Gone,
@@ -71,8 +71,8 @@ enum Agreed {
     /// All whole members have it; others that are up do not say.
     HeldByWhole(messages::FileHead),
     NotFound,
-    /// Whole members differ: a create or a delete is on its way.
-    Differ(Vec<FileId>),
+    /// Whole members differ, or a member that is not whole has a file that none of them has: a create or a delete may be on its way.
+    Differ(BTreeSet<FileId>),
     Gone,
     /// Not all have answered in one view.
     Not,
@@ -181,17 +181,17 @@ impl Cluster {
             name: name.clone(),
             if_file: None,
         };
-        let (replies, are_whole) = match self.ask_each(view, Method::Stat, &request, end).await {
-            Answers::All { whole, are_whole } => (whole, are_whole),
+        let (whole, others) = match self.ask_each(view, Method::Stat, &request, end).await {
+            Answers::All { whole, others } => (whole, others),
             Answers::Gone => return Agreed::Gone,
             Answers::NotAll(Some(error @ VolumeError::Denied { .. })) => return Agreed::Refused(error),
             Answers::NotAll(_) => return Agreed::Not,
         };
-        let head = |reply: Option<messages::StatReply>| reply.and_then(|reply| reply.head);
-        match agreed(replies.into_iter().map(head).collect()) {
-            Agreed::Held(head) if !are_whole => Agreed::HeldByWhole(head),
-            agreed => agreed,
-        }
+        let heads = |replies: Vec<Option<messages::StatReply>>| {
+            let head = |reply: Option<messages::StatReply>| reply.and_then(|reply| reply.head);
+            replies.into_iter().map(head).collect()
+        };
+        agreed(heads(whole), heads(others))
     }
 
     /// Asks all members that are up.
@@ -208,24 +208,20 @@ impl Cluster {
         }
         let calls = view.up().map(|disk| self.ask_one(disk, method, request, end));
         let mut calls: FuturesUnordered<_> = calls.collect();
-        let (mut whole, mut are_whole, mut answered, mut failure) = (Vec::new(), true, 0, None);
+        let (mut whole, mut others, mut failure) = (Vec::new(), Vec::new(), None);
         while let Some(said) = calls.next().await {
             match said {
                 Said::Whole(reply) => whole.push(reply),
-                Said::InView => are_whole = false,
+                Said::InView(reply) => others.push(reply),
                 Said::Gone => return Answers::Gone,
-                Said::Failed(error) => {
-                    failure = Some(error);
-                    continue;
-                }
-                Said::Nothing => continue,
+                Said::Failed(error) => failure = Some(error),
+                Said::Nothing => {}
             }
-            answered += 1;
         }
-        match answered < view.up().count() {
+        match whole.len() + others.len() < view.up().count() {
             // Where another whole member can read it, the damaged one is soon not whole any more.
             true => Answers::NotAll(failure.filter(|_| whole.is_empty())),
-            false => Answers::All { whole, are_whole },
+            false => Answers::All { whole, others },
         }
     }
 
@@ -238,14 +234,14 @@ impl Cluster {
     ) -> Said<R> {
         match self.call::<R>(disk, method, request, end).await {
             Ok(reply) if role(reply.role()) == Some(Role::Normal) => Said::Whole(Some(reply)),
-            Ok(_) => Said::InView,
+            Ok(reply) => Said::InView(Some(reply)),
             Err(CallError::Failed(failure)) => {
                 if let Some(newer) = &failure.view {
                     self.map().learn(newer);
                 }
                 match Code::try_from(failure.code).unwrap_or(Code::Unspecified) {
                     Code::NotFound => Said::Whole(None),
-                    Code::NotAuthoritative => Said::InView,
+                    Code::NotAuthoritative => Said::InView(None),
                     Code::VolumeGone => Said::Gone,
                     Code::Corrupt | Code::Denied => Said::Failed(volume_error(CallError::Failed(failure))),
                     _ => Said::Nothing,
@@ -265,18 +261,26 @@ fn is_decided(head: &messages::FileHead) -> bool {
     age_ms > DECIDED_MS
 }
 
-fn agreed(heads: Vec<Option<messages::FileHead>>) -> Agreed {
-    let fid = |head: &Option<messages::FileHead>| head.as_ref().map(|head| FileId(id(head.fid)));
-    let mut fids: Vec<FileId> = heads.iter().filter_map(fid).collect();
-    let are_equal = heads.windows(2).all(|two| fid(&two[0]) == fid(&two[1]));
-    fids.sort_unstable();
-    fids.dedup();
-    match (heads.into_iter().next(), are_equal) {
+fn fid_of(head: &Option<messages::FileHead>) -> Option<FileId> {
+    head.as_ref().map(|head| FileId(id(head.fid)))
+}
+
+/// What follows from the heads that whole members have, and others that are up.
+fn agreed(whole: Vec<Option<messages::FileHead>>, others: Vec<Option<messages::FileHead>>) -> Agreed {
+    let fids = |heads: &[Option<messages::FileHead>]| -> BTreeSet<FileId> {
+        heads.iter().filter_map(fid_of).collect()
+    };
+    let are_equal = whole.windows(2).all(|two| fid_of(&two[0]) == fid_of(&two[1]));
+    let by_whole = fids(&whole);
+    match (whole.into_iter().next(), are_equal) {
         // Nobody is whole who could know.
         (None, _) => Agreed::Not,
-        (Some(Some(head)), true) => Agreed::Held(head),
-        (Some(None), true) => Agreed::NotFound,
-        (Some(_), false) => Agreed::Differ(fids),
+        (Some(Some(head)), true) if others.is_empty() => Agreed::Held(head),
+        (Some(Some(head)), true) => Agreed::HeldByWhole(head),
+        (Some(None), true) if others.iter().all(Option::is_none) => Agreed::NotFound,
+        // It may become whole by what it had before the delete, and then the file is back.
+        (Some(None), true) => Agreed::Differ(fids(&others)),
+        (Some(_), false) => Agreed::Differ(by_whole),
     }
 }
 
@@ -294,11 +298,21 @@ mod tests {
 
     #[test]
     fn only_what_all_whole_members_say_is_so() {
-        assert!(matches!(agreed(vec![head(1), head(1)]), Agreed::Held(_)));
-        assert!(matches!(agreed(vec![None, None]), Agreed::NotFound));
-        assert!(matches!(agreed(vec![]), Agreed::Not), "nobody is whole");
+        let all = |whole| agreed(whole, vec![]);
+        assert!(matches!(all(vec![head(1), head(1)]), Agreed::Held(_)));
+        assert!(matches!(all(vec![None, None]), Agreed::NotFound));
+        assert!(matches!(all(vec![]), Agreed::Not), "nobody is whole");
         for heads in [vec![head(1), None], vec![None, head(1)], vec![head(1), head(2)]] {
-            assert!(matches!(agreed(heads), Agreed::Differ(fids) if fids.contains(&FileId(1))));
+            assert!(matches!(all(heads), Agreed::Differ(fids) if fids.contains(&FileId(1))));
         }
+    }
+
+    #[test]
+    fn what_only_a_member_has_that_is_not_whole_may_be_a_file_whose_delete_has_begun() {
+        let with = |whole, other| agreed(vec![whole], vec![other]);
+        assert!(matches!(with(head(1), None), Agreed::HeldByWhole(_)));
+        assert!(matches!(with(head(1), head(2)), Agreed::HeldByWhole(_)));
+        assert!(matches!(with(None, None), Agreed::NotFound));
+        assert!(matches!(with(None, head(2)), Agreed::Differ(fids) if fids.contains(&FileId(2))));
     }
 }

@@ -1,11 +1,11 @@
 //! Strict lists: of each name what a strict read of it says.
 //!
-//! All members that are up list the same part of a volume in one view, and what the whole ones show is merged by name. A name
-//! that all of them show alike, or none of them shows, is answered by that. One on which they differ, or whose create may yet
-//! be refused by a member that is not whole, is read by itself.
+//! All members that are up list the same part of a volume in one view, and what they show is merged by name. A name that all
+//! whole ones show alike, or nobody shows, is answered by that. One on which they differ, that only a member shows that is not
+//! whole, or whose create may yet be refused by such a one, is read by itself.
 //!
 //! Design: docs/design/cluster.md#rules VOL-22
-//! Invariant: a name counts only up to where every whole member has listed.
+//! Invariant: a name counts only up to where every member has listed.
 
 use super::{Answers, is_decided};
 use crate::cluster::Cluster;
@@ -80,9 +80,13 @@ impl Cluster {
                 .ask_each::<ListReply>(&view, Method::List, &request, end)
                 .await
             {
-                Answers::All { whole, are_whole } if whole.iter().any(Option::is_some) => {
-                    let pages = whole.into_iter().map(|page| Page::from(page.unwrap_or_default()));
-                    let merged = merged(pages.collect());
+                Answers::All { whole, others } if whole.iter().any(Option::is_some) => {
+                    let are_whole = others.is_empty();
+                    let pages = |replies: Vec<Option<ListReply>>| {
+                        let pages = replies.into_iter();
+                        pages.map(|page| Page::from(page.unwrap_or_default())).collect()
+                    };
+                    let merged = merged(pages(whole), pages(others));
                     return self.judged(wanted.vid, merged, are_whole, end).await;
                 }
                 Answers::Gone => return Err(VolumeError::VolumeGone),
@@ -130,25 +134,28 @@ impl Cluster {
     }
 }
 
-/// What whole members have listed.
+/// What members have listed.
 #[derive(Debug, PartialEq)]
 struct Merged {
-    /// In order; with the head that all of them show, none: they differ.
+    /// In order; with the head that all whole ones show, none: they differ, or only others show the name.
     names: Vec<(Bytes, Option<FileHead>)>,
     /// As of a [`Page`].
     goes_on_after: Option<Bytes>,
 }
 
 /// Merges pages by name, up to the first end of one that goes on: behind it a name may be there and not be listed.
-fn merged(pages: Vec<Page>) -> Merged {
-    let count = pages.len();
-    let ends = pages.iter().filter_map(|page| page.goes_on_after.clone());
-    let goes_on_after = ends.min();
+fn merged(whole: Vec<Page>, others: Vec<Page>) -> Merged {
+    let count = whole.len();
+    let ends = whole.iter().chain(&others);
+    let goes_on_after = ends.filter_map(|page| page.goes_on_after.clone()).min();
+    let is_listed = |name: &Bytes| goes_on_after.as_ref().is_none_or(|end| name <= end);
+    let files = |pages: Vec<Page>| pages.into_iter().flat_map(|page| page.files);
     let mut by_name: BTreeMap<Bytes, Vec<FileHead>> = BTreeMap::new();
-    for (name, head) in pages.into_iter().flat_map(|page| page.files) {
-        if goes_on_after.as_ref().is_none_or(|end| name <= *end) {
-            by_name.entry(name).or_default().push(head);
-        }
+    for (name, head) in files(whole).filter(|(name, _)| is_listed(name)) {
+        by_name.entry(name).or_default().push(head);
+    }
+    for (name, _) in files(others).filter(|(name, _)| is_listed(name)) {
+        by_name.entry(name).or_default();
     }
     let names = by_name.into_iter().map(|(name, mut heads)| {
         let are_equal = heads.windows(2).all(|two| id(two[0].fid) == id(two[1].fid));
@@ -199,7 +206,7 @@ mod tests {
     fn what_all_whole_members_list_alike_is_so_and_all_else_is_asked_for() {
         let one = page(&[("a", 1), ("b", 2), ("d", 4)], false);
         let two = page(&[("a", 1), ("b", 9), ("c", 3), ("d", 4)], false);
-        let merged = merged(vec![one, two]);
+        let merged = merged(vec![one, two], vec![]);
         assert_eq!(
             shown(&merged),
             [("a", Some(1)), ("b", None), ("c", None), ("d", Some(4))]
@@ -212,17 +219,30 @@ mod tests {
         let one = page(&[("a", 1), ("b", 2)], true);
         let two = page(&[("a", 1), ("c", 3)], true);
         let whole = page(&[("a", 1), ("b", 2), ("c", 3)], false);
-        let merged = merged(vec![one, two, whole]);
+        let merged = merged(vec![one, two, whole], vec![]);
         // `b` is not on the second page, which would show it.
         assert_eq!(shown(&merged), [("a", Some(1)), ("b", None)]);
         assert_eq!(merged.goes_on_after.as_deref(), Some(&b"b"[..]));
     }
 
     #[test]
+    fn what_only_a_member_shows_that_is_not_whole_is_asked_for() {
+        let whole = || vec![page(&[("a", 1), ("c", 3)], false)];
+        let merged_with = |other| merged(whole(), vec![other]);
+        // What it lacks or has otherwise says nothing.
+        let one = merged_with(page(&[("a", 9), ("b", 2)], false));
+        assert_eq!(shown(&one), [("a", Some(1)), ("b", None), ("c", Some(3))]);
+        // Behind its end it may have more such names.
+        let cut = merged_with(page(&[("b", 2)], true));
+        assert_eq!(shown(&cut), [("a", Some(1)), ("b", None)]);
+        assert_eq!(cut.goes_on_after.as_deref(), Some(&b"b"[..]));
+    }
+
+    #[test]
     fn one_whole_member_is_believed_as_far_as_it_lists() {
-        let merged = merged(vec![page(&[("a", 1)], true)]);
+        let merged = merged(vec![page(&[("a", 1)], true)], vec![]);
         assert_eq!(shown(&merged), [("a", Some(1))]);
         assert_eq!(merged.goes_on_after.as_deref(), Some(&b"a"[..]));
-        assert!(super::merged(vec![page(&[], false)]).names.is_empty());
+        assert!(super::merged(vec![page(&[], false)], vec![]).names.is_empty());
     }
 }
