@@ -16,16 +16,7 @@ pub(crate) fn run(root: &Path, _: &Options) -> Result<()> {
     let words = ["dedup", "--hosts", "4000", "--vms", "100000", "--scale", "20000"];
     let told = simulate(
         root,
-        &[
-            &words[..],
-            &[
-                "--scheme",
-                "copal",
-                "--fewer-partitions",
-                "64",
-            ],
-        ]
-        .concat(),
+        &[&words[..], &["--scheme", "copal", "--fewer-partitions", "64"]].concat(),
     )?;
     let stored = told.scheme("copal", "storage_gb")? / 1000.0;
     between(

@@ -60,7 +60,14 @@ impl System {
         let console = File::create(&self.console)?;
         let began = Instant::now();
         let machine = Command::new("qemu-system-x86_64")
-            .args(["-machine", "q35,accel=tcg", "-m", "512", "-nodefaults", "-no-reboot"])
+            .args([
+                "-machine",
+                "q35,accel=tcg",
+                "-m",
+                "512",
+                "-nodefaults",
+                "-no-reboot",
+            ])
             .args(["-display", "none", "-serial", "stdio"])
             .arg("-kernel")
             .arg(&self.kernel)

@@ -133,7 +133,11 @@ fn boots(
     let (mut served, mut plain) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let door = Door::open(copal, binary, scratch, Some(&written))?;
-        served.push(system.boot(&format!("nbd:unix:{}", door.socket.display()))?.as_secs_f64());
+        served.push(
+            system
+                .boot(&format!("nbd:unix:{}", door.socket.display()))?
+                .as_secs_f64(),
+        );
         door.close()?;
         fs::remove_file(&written)?;
         xtask::sparse::copy(image, &copied)?;
