@@ -140,6 +140,9 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
 /// then went away; another had copied all before and became whole without it. A file that a member has which is up and not whole is
 /// asked about, and its delete brought to its end (VOL-22).
 ///
+/// 586: a whole member lacked an acknowledged file. It was back, the master did not know yet, and it compared itself with a whole one in a
+/// view in which it was away; the file held there a moment later without it. It asks in views in which it is up (VOL-16).
+///
 /// 1645: a whole member lacked acknowledged files. It had failed to drop what it had when it left the group, and was made a member
 /// again before it was back. It is not before its server knows of the view without it (VOL-24).
 ///
@@ -154,7 +157,9 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
 /// 227: a disk lost what had been flushed. The enumerator of crash states forgot writes in flight when a device was repaired.
 #[test]
 fn seeds_that_have_failed_hold() {
-    for seed in [5, 8, 15, 21, 25, 68, 91, 198, 227, 438, 859, 1470, 1645, 1930] {
+    for seed in [
+        5, 8, 15, 21, 25, 68, 91, 198, 227, 438, 586, 859, 1470, 1645, 1930,
+    ] {
         let long = Trial {
             minutes: 8,
             ..trial(seed)

@@ -4,7 +4,7 @@
 //! Design: docs/design/cluster.md#rules VOL-16
 //! Invariants
 //! - A member is whole when it has everything of a snapshot that a whole member took in the epoch that this member was in when
-//!   it asked, and no operation could hold without it since.
+//!   it asked, and no operation could hold without it since. It asks in no epoch in which it is away: there they can.
 //! - Live operations are taken meanwhile; no order of the two matters (VOL-10).
 
 use crate::{
@@ -26,7 +26,7 @@ use copal_proto::{
 };
 use copal_volume::{
     FileId, OpId, VolumeId,
-    group::{Bucket, Closing, DiskId, Epoch, GroupId, Role, settle_name},
+    group::{Bucket, Closing, DiskId, Epoch, GroupId, Role, View, settle_name},
 };
 use futures_util::{StreamExt, stream};
 use std::{
@@ -62,6 +62,8 @@ pub(crate) enum NotYet {
     Here(Refused),
     #[error("no whole member is there to copy from")]
     NoDonor,
+    #[error("this member is away in its view: operations hold without it")]
+    Away,
     #[error(
         "the view has changed, or the donor's files, or a name has two files and it is too early to say which stays"
     )]
@@ -81,6 +83,11 @@ impl From<FetchError> for NotYet {
             FetchError::Here(refused) => NotYet::Here(refused),
         }
     }
+}
+
+/// Whether a disk takes part in what holds in a view.
+fn takes_part(view: &View, disk: DiskId) -> bool {
+    view.role(disk).is_some_and(Role::is_up)
 }
 
 /// A group of which everything that a donor showed is here.
@@ -134,7 +141,7 @@ impl DataServer {
         let mut by_donor: BTreeMap<DiskId, Vec<Membership>> = BTreeMap::new();
         for membership in lacking.iter().filter(|membership| membership.is_covered) {
             let view = self.map.view(membership.group);
-            let view = view.filter(|view| view.epoch == membership.epoch);
+            let view = view.filter(|view| view.epoch == membership.epoch && takes_part(view, me));
             let whole = view.and_then(|view| {
                 let mut members = view.members.into_iter();
                 members.find(|(disk, role)| *disk != me && *role == Role::Normal)
@@ -234,6 +241,9 @@ impl DataServer {
             return Err(NotYet::Changed);
         }
         let me = self.disk();
+        if !takes_part(&cached.view, me) {
+            return Err(NotYet::Away);
+        }
         let heard = self.heard.of(group, membership.epoch);
         let closed_before = closed_by_all(&cached.view, (me, membership.closing), &heard);
         let mut donors: Vec<(DiskId, Role)> = cached.view.members.clone();
