@@ -4,7 +4,7 @@ use super::{
     checks,
     database::Database,
     faults::Mending,
-    hosts::{CLUSTER, ClientHost, DataHost, MasterHost, Names},
+    hosts::{CLUSTER, ClientHost, DataHost, End, MasterHost, Names},
     network::Network,
     process::Process,
     workload::{self, Work},
@@ -120,6 +120,7 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
     if violations.is_empty() {
         violations = told(simulation.settle().await);
     }
+    simulation.end().await;
     let history = simulation.work.history.lock();
     violations.extend(history.violations());
     let mut counts = BTreeMap::new();
@@ -206,6 +207,14 @@ impl Simulation {
             "a cluster without faults never became whole: {:?}",
             simulation.ask("status", "").await
         )
+    }
+
+    /// Ends all data servers. What a store that is only dropped has under way stays in the queue of its disk, where nobody drives
+    /// it any more, and keeps store and disk in memory.
+    pub(super) async fn end(&mut self) {
+        for data in &mut self.data {
+            data.end(&self.network, End::Kill).await;
+        }
     }
 
     async fn make_volumes(&self) -> Result<Vec<VolumeId>> {
