@@ -104,6 +104,19 @@ fn a_name_settled_before_it_is_closed_loses_a_file() {
     must_fail("CE4, settled early", "I1", &setup);
 }
 
+/// The member is back, and the master does not know: a create holds without it in the view in which it asked, later than the one
+/// since which it is known to miss something. Found by the simulator, seed 586.
+#[test]
+fn a_member_that_asks_while_it_is_away_becomes_whole_without_a_file() {
+    let setup = Setup {
+        failures: 2,
+        weak: Some(Weak::CopiesWhileAway),
+        before: vec![IsTakenForAway(0), IsTakenForAway(1), ComesBack(1)],
+        ..Setup::new(&[Create(0)])
+    };
+    must_fail("asked while away", "I1", &setup);
+}
+
 /// CE5: the member chooses one of the two, and another is told of the other one that it holds.
 #[test]
 fn a_confirmation_after_closing_loses_a_file() {

@@ -85,7 +85,8 @@ impl State {
     pub(crate) fn may_copy(&self, setup: &Setup, at: usize, donor: usize) -> bool {
         let (member, donor) = (&self.members[at], &self.members[donor]);
         let is_new_enough = donor.epoch() >= member.epoch() || setup.is_weak(Weak::DonorBehind);
-        let wants = member.role != Role::Normal && member.takes_part();
+        let is_asked = member.takes_part() || setup.is_weak(Weak::CopiesWhileAway);
+        let wants = member.role != Role::Normal && is_asked;
         wants && donor.role == Role::Normal && is_new_enough
     }
 

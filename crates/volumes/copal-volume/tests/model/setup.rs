@@ -40,6 +40,8 @@ pub(crate) enum Weak {
     WholeWithTwoOfOneName,
     /// A member that was away is not told what it missed.
     MissedNotTold,
+    /// A member asks for what it lacks in a view in which it is away.
+    CopiesWhileAway,
     /// A whole member buries its own file of a name for that of one that is not whole.
     WholeYieldsToAny,
 }
