@@ -183,7 +183,7 @@ pub(crate) fn init(
         unfinished.path(),
         unfinished.open(&options, patience)?,
         Access::Write,
-        MemoryShares::of(common.memory)?.engine,
+        MemoryShares::of(common.memory_bytes())?.engine,
     )?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let options = InitOptions {
@@ -247,7 +247,7 @@ pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outc
         }
     };
     let opened = location.open(access, &common.store_options(), patience)?;
-    let engine_bytes = MemoryShares::of(common.memory)?.engine;
+    let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
     let stack = Stack::open(location.path(), opened, access, engine_bytes)?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let repository = open_on(common, shared, IndexHome::Kv(stack.kv().clone()))?;
@@ -260,7 +260,7 @@ pub(crate) fn open_kept(common: &Common, key: &KeptKey, patience: &Patience) -> 
         return Err(Failure::plain("store", "a repository in a cluster stays open"));
     };
     let opened = location.open(Access::Read, &common.store_options(), patience)?;
-    let engine_bytes = MemoryShares::of(common.memory)?.engine;
+    let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
     let stack = Stack::open(location.path(), opened, Access::Read, engine_bytes)?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let repository = key.open(shared, IndexHome::Kv(stack.kv().clone()))?;
@@ -290,7 +290,7 @@ fn open_cache(common: &Common, cache: &Path, patience: &Patience) -> Outcome<Sta
         accept_tail_loss: true,
         ..common.store_options()
     };
-    let engine_bytes = MemoryShares::of(common.memory)?.engine;
+    let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
     let found = StoreLocation::find(cache).and_then(|location| {
         let opened = location.open(Access::Write, &options, patience)?;
         Stack::open(location.path(), opened, Access::Write, engine_bytes)

@@ -65,6 +65,9 @@ pub struct ServerHome {
     /// Bytes a second that copies from and to others may take; none: as its disk allows.
     #[serde(default)]
     pub recovery_bytes_per_s: Option<u64>,
+    /// Most memory that it may take; none: as any process.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
     /// Where it answers monitors; none: behind its own port.
     #[serde(default)]
     pub http: HttpAt,
@@ -100,6 +103,7 @@ impl ServerHome {
             limit_bytes,
             http: HttpAt::default(),
             recovery_bytes_per_s: None,
+            memory_bytes: None,
             zone: String::new(),
             rack: String::new(),
         })
@@ -189,6 +193,15 @@ pub struct MasterHome {
     /// Where it answers monitors; none: behind its own port.
     #[serde(default)]
     pub http: HttpAt,
+    /// Silence after which a server is given up, ms; none: as this release has it.
+    #[serde(default)]
+    pub permanent_after_ms: Option<u64>,
+    /// Groups that are copied at once; none: as the number of servers says.
+    #[serde(default)]
+    pub copies_at_once: Option<u16>,
+    /// Data servers that a new cluster waits for; none: as many as copies.
+    #[serde(default)]
+    pub first_servers: Option<u16>,
 }
 
 impl MasterHome {
@@ -203,6 +216,9 @@ impl MasterHome {
             authority: authority.certificate().to_owned(),
             key: authority.key().to_owned(),
             http: HttpAt::default(),
+            permanent_after_ms: None,
+            copies_at_once: None,
+            first_servers: None,
         }
     }
 

@@ -44,10 +44,10 @@ pub(crate) struct Master {
         value_parser = clap::value_parser!(u8).range(1..=7))]
     pub(crate) replicas: u8,
     /// Data servers that a new cluster waits for; its groups are spread over these. Servers that join later hold nothing until
-    /// `copal rebalance apply` [default: as many as copies]
+    /// `copal rebalance apply`. Kept for later starts [default: as many as copies]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) first_servers: Option<u16>,
-    /// Groups that are copied at once when servers are lost (default: half as many as there are servers)
+    /// Groups that are copied at once when servers are lost; kept for later starts [default: half as many as there are servers]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) copies_at_once: Option<u16>,
     /// Lead by a database that is a copy, or older than what data servers have heard of: go on above what was lost. All data
@@ -64,9 +64,10 @@ pub(crate) struct Master {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Times {
-    /// A server that is away for so long is given up, and its groups are copied from others
-    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = human::parse_duration)]
-    pub(crate) permanent_after: Duration,
+    /// A server that is away for so long is given up, and its groups are copied from others; kept for later starts [default:
+    /// 30m]
+    #[arg(long, value_name = "DURATION", value_parser = human::parse_duration)]
+    pub(crate) permanent_after: Option<Duration>,
 }
 
 /// For whoever watches a process.
@@ -103,7 +104,7 @@ pub(crate) struct Data {
     /// Where to listen, and be reached: HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
-    /// Bytes a second that copies to and from others may take (default: 200M, on a disk that turns 40M)
+    /// Bytes a second that copies to and from others may take, kept for later starts (default: 200M, on a disk that turns 40M)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) recovery_rate: Option<u64>,
     /// Token of `copal node token`, good once for ten minutes; `-` reads it from standard input

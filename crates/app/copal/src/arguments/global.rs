@@ -56,9 +56,9 @@ pub(crate) struct Common {
     /// Print nothing on success, unless it was asked for (a listing, statistics, a dry run)
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
-    /// Most memory the process may take, at least 80M
-    #[arg(long, global = true, value_name = "SIZE", default_value = "96M", value_parser = human::parse_bytes)]
-    pub(crate) memory: u64,
+    /// Most memory the process may take, at least 80M [default: 96M; of a data server what it was given last]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) memory: Option<u64>,
     /// Most bytes the store file may grow to (default: as far as its file system goes)
     #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) store_limit: Option<u64>,
@@ -85,7 +85,15 @@ pub(crate) struct Common {
     pub(crate) record_gets: Option<PathBuf>,
 }
 
+/// Memory of a process that was told nothing.
+const MEMORY_BYTES: u64 = 96_000_000;
+
 impl Common {
+    /// Most memory that the process may take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory.unwrap_or(MEMORY_BYTES)
+    }
+
     /// The directory or device that was named.
     /// # Errors
     /// None was.

@@ -146,7 +146,7 @@ fn start_all(
             },
             listen: words.listen.clone(),
             plan: Some(plan.clone()),
-            memory_bytes: context.arguments.common.memory,
+            memory_bytes: context.arguments.common.memory_bytes(),
             read_limit: limit(words.limit_read),
             upload_limit: limit(words.limit_upload),
         };

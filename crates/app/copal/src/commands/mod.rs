@@ -234,7 +234,7 @@ impl Context<'_> {
     }
 
     fn memory(&self) -> Outcome<MemoryShares> {
-        Ok(MemoryShares::of(self.arguments.common.memory)?)
+        Ok(MemoryShares::of(self.arguments.common.memory_bytes())?)
     }
 
     fn meter(&self) -> Meter {

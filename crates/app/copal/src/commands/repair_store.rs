@@ -40,10 +40,15 @@ pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
     let (options, patience) = (common.store_options(), context.patience());
     let (objects, recovery) = place.open_to_save(&options, &patience)?;
     let used = objects.space().live_bytes;
-    let from = engine(place.path(), objects, common.memory, Access::Read)?;
+    let from = engine(place.path(), objects, common.memory_bytes(), Access::Read)?;
     let unfinished = UnfinishedStore::start(&words.to, &options, &as_new(&place))?;
     let (objects, _) = unfinished.open(&options, &patience)?;
-    let to = engine(unfinished.path(), objects.clone(), common.memory, Access::Write)?;
+    let to = engine(
+        unfinished.path(),
+        objects.clone(),
+        common.memory_bytes(),
+        Access::Write,
+    )?;
 
     let rescued = copy(context, &from, &to, used);
     let lost_of_logs = from.lost_of_logs().to_vec();

@@ -30,7 +30,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
     }
     let _lock = take(&words.dir)?;
     let home = match ServerHome::read(&words.dir) {
-        Ok(home) if home.has_joined() => again(words, home)?,
+        Ok(home) if home.has_joined() => again(context, words, home)?,
         Ok(home) => begin(context, words, Some(home))?,
         Err(HomeError::Missing { .. }) => begin(context, words, None)?,
         Err(error) => return Err(start_failure(error)),
@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
     let options = store_options(context, home.limit_bytes);
     let location = StoreLocation::find(&words.dir).map_err(|_| gone(words))?;
     let opened = location.open(copal_node::Access::Write, &options, &context.patience())?;
-    let shares = MemoryShares::of(context.arguments.common.memory)?;
+    let shares = shares(context, &home)?;
     let stack = MemberStack::open(location.path(), opened, shares.engine)?;
     let whose = stack.members().identity()?;
     if whose.is_none_or(|whose| (whose.server, whose.disk) != (home.server_uuid(), home.disk_uuid())) {
@@ -87,7 +87,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
 }
 
 /// A start after the first.
-fn again(words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
+fn again(context: &Context<'_>, words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
     if words.join.is_some() {
         return Err(Failure::new(
             exit::DENIED,
@@ -112,8 +112,12 @@ fn again(words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
     if let Some(http) = &words.monitored.http {
         home.http.clone_from(http);
     }
+    let memory = context.arguments.common.memory;
+    home.memory_bytes = memory.or(home.memory_bytes);
+    // Before it is written down: a start that is refused changes nothing.
+    shares(context, &home)?;
     let is_changed = words.listen.is_some() || words.recovery_rate.is_some() || words.limit.is_some();
-    if place(words, &mut home) || is_changed || words.monitored.http.is_some() {
+    if place(words, &mut home) || is_changed || memory.is_some() || words.monitored.http.is_some() {
         home.write(&words.dir).map_err(start_failure)?;
     }
     Ok(home)
@@ -160,6 +164,9 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
     };
     place(words, &mut home);
     home.recovery_bytes_per_s = words.recovery_rate;
+    home.memory_bytes = context.arguments.common.memory;
+    // Before the token is used up.
+    shares(context, &home)?;
     home.http = words.monitored.http.clone().unwrap_or_default();
     home.write(&words.dir).map_err(start_failure)?;
     let capacity = words.limit.unwrap_or_else(|| free_bytes(&words.dir));
@@ -187,7 +194,7 @@ fn make_store(context: &Context<'_>, words: &Data, home: &ServerHome) -> Outcome
     };
     let unfinished = UnfinishedStore::start(&words.dir, &options, &new)?;
     let opened = unfinished.open(&options, &context.patience())?;
-    let shares = MemoryShares::of(context.arguments.common.memory)?;
+    let shares = shares(context, home)?;
     let stack = MemberStack::open(unfinished.path(), opened, shares.engine)?;
     let founded = stack.members().found(&MemberIdentity {
         cluster: home.cluster(),
@@ -207,6 +214,13 @@ fn store_options(context: &Context<'_>, limit_bytes: Option<u64>) -> StoreOption
         limit_bytes,
         ..context.arguments.common.store_options()
     }
+}
+
+/// What the memory of this start, or of the last that was told, is for.
+fn shares(context: &Context<'_>, home: &ServerHome) -> Outcome<MemoryShares> {
+    let kept = home.memory_bytes;
+    let bytes = kept.unwrap_or_else(|| context.arguments.common.memory_bytes());
+    Ok(MemoryShares::of(bytes)?)
 }
 
 /// The directory says who the server is, and its store does not, or is not there.

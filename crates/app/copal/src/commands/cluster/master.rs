@@ -30,17 +30,10 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
         (false, Some(token)) => join(words, token)?,
         (false, None) => find(words)?,
     };
-    if let Some(http) = &words.monitored.http {
-        home.http.clone_from(http);
+    if keep(words, &mut home) {
         home.write(&words.dir).map_err(start_failure)?;
     }
-    let options = MasterOptions {
-        permanent_after_ms: words.times.permanent_after.as_millis() as u64,
-        copies_at_once: words.copies_at_once.map(usize::from),
-        first_servers: words.first_servers.map(usize::from),
-        after_restore: words.after_restore,
-        ..MasterOptions::default()
-    };
+    let options = options(&home, words.after_restore);
     let process = MasterProcess::start(
         Database::of(&home, &words.dir).opener(),
         options,
@@ -71,6 +64,31 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     context.wait_for_end(LOOK);
     process.stop();
     Ok(())
+}
+
+/// Takes over what later starts go by; whether anything was said.
+fn keep(words: &Master, home: &mut MasterHome) -> bool {
+    if let Some(http) = &words.monitored.http {
+        home.http.clone_from(http);
+    }
+    if let Some(after) = words.times.permanent_after {
+        home.permanent_after_ms = Some(after.as_millis() as u64);
+    }
+    home.copies_at_once = words.copies_at_once.or(home.copies_at_once);
+    home.first_servers = words.first_servers.or(home.first_servers);
+    let is_timed = words.times.permanent_after.is_some() || words.copies_at_once.is_some();
+    is_timed || words.first_servers.is_some() || words.monitored.http.is_some()
+}
+
+fn options(home: &MasterHome, after_restore: bool) -> MasterOptions {
+    let fallback = MasterOptions::default();
+    MasterOptions {
+        permanent_after_ms: home.permanent_after_ms.unwrap_or(fallback.permanent_after_ms),
+        copies_at_once: home.copies_at_once.map(usize::from),
+        first_servers: home.first_servers.map(usize::from),
+        after_restore,
+        ..fallback
+    }
 }
 
 /// Where a new master listens, and where others reach it.

@@ -109,9 +109,10 @@ impl Serving<'_> {
             "--dir".to_owned(),
             directory.display().to_string(),
         ];
-        typed.push("--permanent-after".to_owned());
-        typed.push(format!("{}s", self.words.times.permanent_after.as_secs()));
         let again = typed.clone();
+        if let Some(after) = self.words.times.permanent_after {
+            typed.extend(["--permanent-after".to_owned(), format!("{}s", after.as_secs())]);
+        }
         let mut token = None;
         if is_new {
             typed.extend(["--listen".to_owned(), address]);
@@ -146,16 +147,12 @@ impl Serving<'_> {
     fn start_server(&self, dir: &Path, profile: &Path, number: u16) -> Outcome<Process> {
         let name = format!("data{number}");
         let directory = dir.join(&name);
-        let memory = self.context.arguments.common.memory.to_string();
-        let typed = [
-            "data",
-            "--dir",
-            &directory.display().to_string(),
-            "--memory",
-            &memory,
-        ];
+        let typed = ["data", "--dir", &directory.display().to_string()];
         let again: Vec<String> = typed.into_iter().map(str::to_owned).collect();
         let mut typed = again.clone();
+        if let Some(memory) = self.context.arguments.common.memory {
+            typed.extend(["--memory".to_owned(), memory.to_string()]);
+        }
         let has_joined = copal_server::ServerHome::read(&directory).is_ok_and(|home| home.has_joined());
         if has_joined {
             return self.start(&name, directory, typed, &again, None);

@@ -74,7 +74,7 @@ fn objects(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Objects)> {
 fn engine(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Store)> {
     let (path, objects) = objects(place, access)?;
     let options = Options {
-        memory_bytes: MemoryShares::of(place.common.memory)?.engine,
+        memory_bytes: MemoryShares::of(place.common.memory_bytes())?.engine,
         read_only: access == Access::Read,
         ..Options::default()
     };

@@ -80,7 +80,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> O
 fn open_replica(place: &Where<'_>, path: &Path) -> Outcome<Store> {
     let (objects, _) = bare(path)?.open(Access::Read, &place.common.store_options(), &place.patience)?;
     let options = Options {
-        memory_bytes: MemoryShares::of(place.common.memory)?.engine / 2,
+        memory_bytes: MemoryShares::of(place.common.memory_bytes())?.engine / 2,
         read_only: true,
         ..Options::default()
     };

@@ -87,7 +87,7 @@ fn start_own(
         state: directory.join("agent"),
         listen: "127.0.0.1:0".to_owned(),
         plan: None,
-        memory_bytes: context.arguments.common.memory,
+        memory_bytes: context.arguments.common.memory_bytes(),
         read_limit: None,
         upload_limit: None,
     };
