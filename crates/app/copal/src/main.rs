@@ -26,6 +26,7 @@ mod stdin;
 mod stdout;
 mod store_failure;
 
+use arguments::Command;
 use failure::Failure;
 use output::Output;
 use std::process::ExitCode;
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return refuse_words(&error),
     };
+    if matches!(arguments.command, Command::Data(_) | Command::Fs(_)) {
+        allocator::keep_blocks_of_files();
+    }
     let output = Output::new(arguments.common.json, arguments.common.quiet);
     match commands::run(&arguments, &output) {
         Ok(()) => end_well(),
