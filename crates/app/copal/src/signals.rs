@@ -5,14 +5,12 @@ use crate::failure::{Failure, Outcome, exit};
 use copal_backup::CancelFlag;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
     iterator::Signals,
     low_level,
 };
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -22,24 +20,34 @@ const SAME: Duration = Duration::from_millis(500);
 /// The thread only waits.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Catches the signals from here on; the flag is raised by the first of them.
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Catches the signals from here on; the flag is raised by the first of them, in its handler: whoever fails behind it, since the
+/// reader of a pipe was told as well, knows that it was interrupted.
 pub(crate) fn catch() -> Outcome<CancelFlag> {
     let raised = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&raised);
-    let caught = Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(|signals| {
+    for signal in SIGNALS {
+        flag::register(signal, Arc::clone(&raised)).map_err(uncaught)?;
+    }
+    let caught = Signals::new(SIGNALS).and_then(|signals| {
         let thread = std::thread::Builder::new().name("signals".to_owned());
-        thread.stack_size(STACK_BYTES).spawn(move || wait(signals, &flag))
+        thread
+            .stack_size(STACK_BYTES)
+            .spawn(move || end_at_the_second(signals))
     });
-    caught.map_err(|error| Failure::plain("signals", format!("cannot catch signals: {error}")))?;
+    caught.map_err(uncaught)?;
     Ok(CancelFlag::from_shared(raised))
 }
 
-fn wait(mut signals: Signals, raised: &AtomicBool) {
+fn uncaught(error: std::io::Error) -> Failure {
+    Failure::plain("signals", format!("cannot catch signals: {error}"))
+}
+
+fn end_at_the_second(mut signals: Signals) {
     let mut first: Option<Instant> = None;
     for _ in signals.forever() {
         if first.get_or_insert_with(Instant::now).elapsed() > SAME {
             low_level::exit(i32::from(exit::INTERRUPTED));
         }
-        raised.store(true, Ordering::SeqCst);
     }
 }
