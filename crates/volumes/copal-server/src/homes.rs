@@ -199,9 +199,6 @@ pub struct MasterHome {
     /// Groups that are copied at once; none: as the number of servers says.
     #[serde(default)]
     pub copies_at_once: Option<u16>,
-    /// Data servers that a new cluster waits for; none: as many as copies.
-    #[serde(default)]
-    pub first_servers: Option<u16>,
 }
 
 impl MasterHome {
@@ -218,7 +215,6 @@ impl MasterHome {
             http: HttpAt::default(),
             permanent_after_ms: None,
             copies_at_once: None,
-            first_servers: None,
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     if keep(words, &mut home) {
         home.write(&words.dir).map_err(start_failure)?;
     }
-    let options = options(&home, words.after_restore);
+    let options = options(&home, words);
     let process = MasterProcess::start(
         Database::of(&home, &words.dir).opener(),
         options,
@@ -75,18 +75,18 @@ fn keep(words: &Master, home: &mut MasterHome) -> bool {
         home.permanent_after_ms = Some(after.as_millis() as u64);
     }
     home.copies_at_once = words.copies_at_once.or(home.copies_at_once);
-    home.first_servers = words.first_servers.or(home.first_servers);
     let is_timed = words.times.permanent_after.is_some() || words.copies_at_once.is_some();
-    is_timed || words.first_servers.is_some() || words.monitored.http.is_some()
+    is_timed || words.monitored.http.is_some()
 }
 
-fn options(home: &MasterHome, after_restore: bool) -> MasterOptions {
+fn options(home: &MasterHome, words: &Master) -> MasterOptions {
     let fallback = MasterOptions::default();
     MasterOptions {
         permanent_after_ms: home.permanent_after_ms.unwrap_or(fallback.permanent_after_ms),
         copies_at_once: home.copies_at_once.map(usize::from),
-        first_servers: home.first_servers.map(usize::from),
-        after_restore,
+        // The database keeps it, for all masters.
+        first_servers: words.first_servers.map(usize::from),
+        after_restore: words.after_restore,
         ..fallback
     }
 }
