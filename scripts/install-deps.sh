@@ -9,7 +9,7 @@ export DEBIAN_FRONTEND=noninteractive
 PATH=$PATH:/usr/sbin:/sbin
 
 # command:package
-wanted=(cc:build-essential mke2fs:e2fsprogs debugfs:e2fsprogs qemu-img:qemu-utils qemu-nbd:qemu-utils qemu-storage-daemon:qemu-system-common qemu-system-x86_64:qemu-system-x86 busybox:busybox-static nbdinfo:libnbd-bin nbdkit:nbdkit fusermount3:fuse3 jq:jq mariadbd:mariadb-server-core)
+wanted=(cc:build-essential mke2fs:e2fsprogs debugfs:e2fsprogs qemu-img:qemu-utils qemu-nbd:qemu-utils qemu-storage-daemon:qemu-system-common qemu-system-x86_64:qemu-system-x86 busybox:busybox-static nbdinfo:libnbd-bin nbdkit:nbdkit fusermount3:fuse3 jq:jq curl:curl ip:iproute2 unshare:util-linux mariadbd:mariadb-server-core)
 if [ "${1:-}" = dataset ]; then
     wanted+=(mmdebstrap:mmdebstrap losetup:mount mount:mount fstrim:util-linux)
 fi

@@ -80,7 +80,7 @@ impl Scene {
         bash.args(["-c", &format!("set -uo pipefail\n{line}")])
             .current_dir(self.cluster.scratch.path().join("here"))
             .env_clear()
-            .env("PATH", named_copal(self.cluster.scratch.path()))
+            .env("PATH", named_copal(self.cluster.scratch.path(), ""))
             .env("COPAL_PASSWORD_FILE", self.password.path("password"))
             .env("COPAL_CLUSTER", self.cluster.scratch.path().join("c/client.json"))
             .stdin(Stdio::null());

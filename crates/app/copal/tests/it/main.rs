@@ -36,6 +36,7 @@ mod monitoring;
 mod operating;
 mod operating_a_cluster;
 mod operating_a_fleet;
+mod pages;
 mod permits;
 mod places;
 mod qemu;

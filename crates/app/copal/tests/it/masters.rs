@@ -30,7 +30,7 @@ impl House {
         let maria = MariaDb::start(&place, 32).unwrap();
         std::fs::write(scratch.path().join("pw"), "secret\n").unwrap();
         House {
-            path: named_copal(scratch.path()),
+            path: named_copal(scratch.path(), ""),
             database: format!("mysql://copal@127.0.0.1:{}/copal", maria.port()),
             port: free_ports(8),
             processes: Vec::new(),

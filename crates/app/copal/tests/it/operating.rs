@@ -7,27 +7,12 @@ use crate::{
     disks::{Disk, MIB},
     examples::path_with_copal,
     live::have_daemon,
+    pages::commands,
     qemu::have_qemu,
 };
 use std::{path::Path, process::Command};
 
 const PLACES: [&str; 4] = ["/backup", "/images", "/restore", "/etc/copal"];
-
-/// All `sh` blocks of a page, one after the other, and those of `kinds` that need programs of others.
-pub(crate) fn commands(page: &str, kinds: &[&str]) -> String {
-    let mut script = String::new();
-    let mut is_command = false;
-    for line in page.lines() {
-        match line {
-            "```sh" => is_command = true,
-            line if line.starts_with("```sh ") => is_command = kinds.contains(&&line["```sh ".len()..]),
-            "```" => is_command = false,
-            line if is_command => script.push_str(&format!("{line}\n")),
-            _ => {}
-        }
-    }
-    script
-}
 
 #[test]
 fn the_commands_of_the_operators_page_work_as_printed() {

@@ -24,12 +24,16 @@ pub(crate) fn status(context: &Context<'_>, words: &Status) -> Outcome<()> {
         }
         None => None,
     };
+    let common = &context.arguments.common;
     let store = loop {
-        match cluster::connect(&context.arguments.common) {
+        // A starting cluster has not written its profile yet, or its master does not answer yet.
+        let is_profile_missing = common.cluster.as_deref().is_some_and(|path| !path.exists());
+        match cluster::connect(common) {
             Ok(store) => break store,
-            // A cluster that is just being started.
             Err(failure)
-                if wanted.is_some() && failure.exit_code == exit::TOO_FEW && Instant::now() < end =>
+                if wanted.is_some()
+                    && (is_profile_missing || failure.exit_code == exit::TOO_FEW)
+                    && Instant::now() < end =>
             {
                 context.pause(ASK);
             }

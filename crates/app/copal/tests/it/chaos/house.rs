@@ -56,7 +56,7 @@ impl House {
         };
         let database = (masters > 1).then(|| start_database(&network, scratch.path()));
         let mut house = House {
-            path: named_copal(scratch.path()),
+            path: named_copal(scratch.path(), ""),
             processes: BTreeMap::new(),
             names: BTreeMap::new(),
             drawn: 0,

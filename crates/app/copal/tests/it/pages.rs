@@ -1,0 +1,107 @@
+//! Runs the commands of a page as printed: unedited, in one shell, in an empty directory.
+//!
+//! Pages name fixed ports and loopback addresses. Each run therefore gets a network and processes of its own, as far as this
+//! machine allows that (`unshare`); elsewhere the runs take turns. All processes that a page starts end with its shell.
+
+use std::{
+    fs::File,
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::OnceLock,
+};
+
+/// All `sh` blocks of a page, one after the other, and those of `kinds` that need programs of others.
+pub(crate) fn commands(page: &str, kinds: &[&str]) -> String {
+    let mut script = String::new();
+    let mut is_command = false;
+    for line in page.lines() {
+        match line {
+            "```sh" => is_command = true,
+            line if line.starts_with("```sh ") => is_command = kinds.contains(&&line["```sh ".len()..]),
+            "```" => is_command = false,
+            line if is_command => script.push_str(&format!("{line}\n")),
+            _ => {}
+        }
+    }
+    script
+}
+
+/// The `sh` blocks of a file of this repository.
+pub(crate) fn commands_of(page: &str, kinds: &[&str]) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(page);
+    let script = commands(&std::fs::read_to_string(path).unwrap(), kinds);
+    assert!(
+        script.lines().count() > 15,
+        "{page} has lost its commands: {script}"
+    );
+    script
+}
+
+/// The program and its words that give a shell a network and processes of its own.
+const OWN_NETWORK: [&str; 7] = [
+    "unshare",
+    "--net",
+    "--mount",
+    "--pid",
+    "--mount-proc",
+    "--fork",
+    "--kill-child",
+];
+
+fn have_own_network() -> bool {
+    static IS_THERE: OnceLock<bool> = OnceLock::new();
+    *IS_THERE.get_or_init(|| {
+        Command::new(OWN_NETWORK[0])
+            .args(&OWN_NETWORK[1..])
+            .args(["ip", "link", "set", "lo", "up"])
+            .stdin(Stdio::null())
+            .output()
+            .is_ok_and(|run| run.status.success())
+    })
+}
+
+/// Runs `script` in `scratch/here`, which is made and is empty, in a network of its own where this machine allows that. A
+/// command that fails ends it, as does a variable that is not set. `path`: the search path.
+pub(crate) fn run_as_printed(script: &str, scratch: &Path, path: &str) -> Output {
+    match have_own_network() {
+        true => {
+            let mut command = Command::new(OWN_NETWORK[0]);
+            let up = "ip link set lo up; exec bash -euo pipefail ../page.sh";
+            command.args(&OWN_NETWORK[1..]).args(["bash", "-c", up]);
+            run(command, script, scratch, path)
+        }
+        false => run_in_this_network(script, scratch, path),
+    }
+}
+
+/// As [`run_as_printed`], in the network of this test, where such runs take turns.
+pub(crate) fn run_in_this_network(script: &str, scratch: &Path, path: &str) -> Output {
+    let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages.lock")).unwrap();
+    turn.lock().unwrap();
+    let mut command = Command::new("bash");
+    let ending = "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT; set -euo pipefail; . ../page.sh";
+    command.args(["-c", ending]);
+    run(command, script, scratch, path)
+}
+
+fn run(mut command: Command, script: &str, scratch: &Path, path: &str) -> Output {
+    let here = scratch.join("here");
+    std::fs::create_dir(&here).unwrap();
+    std::fs::write(scratch.join("page.sh"), script).unwrap();
+    let output = command
+        .current_dir(&here)
+        .env_clear()
+        .env("PATH", path)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{}\n{stdout}\n{stderr}\n{script}",
+        output.status
+    );
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    output
+}
