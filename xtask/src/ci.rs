@@ -22,18 +22,8 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         root,
         "cargo clippy --workspace --all-targets --locked --quiet -- -D warnings",
     )?;
-    if Command::new("cargo")
-        .args(["nextest", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-    {
-        step(root, "cargo nextest run --workspace --locked --no-fail-fast")?;
-        step(root, "cargo test --workspace --locked --doc --no-fail-fast")?;
-    } else {
-        step(root, "cargo test --workspace --locked --no-fail-fast")?;
-    }
+    timed("cargo test", || crate::slowest::run(root))?;
+    step(root, "cargo test --workspace --locked --doc --no-fail-fast")?;
     // A workspace of its own; without the engines it stands beside.
     step(
         root,

@@ -14,6 +14,7 @@ mod layers;
 mod models;
 mod modules;
 mod mutants;
+mod slowest;
 mod tidy;
 
 use anyhow::{Context, Result};
