@@ -26,6 +26,8 @@ enum Mends {
     PausedServer(usize),
     PausedMaster(usize),
     Clock(usize),
+    MasterClock(usize),
+    ClientClock(usize),
     SlowDisk(usize),
     FullDisk(usize),
     Database,
@@ -33,7 +35,7 @@ enum Mends {
 }
 
 /// Everything that can go wrong, by the word that counts it.
-pub(super) const KINDS: [&str; 19] = [
+pub(super) const KINDS: [&str; 21] = [
     "server killed",
     "power cut of one",
     "power cut of all",
@@ -53,6 +55,18 @@ pub(super) const KINDS: [&str; 19] = [
     "server given up",
     "server drained",
     "server added",
+    "clock jump of a master",
+    "clock jump of a client",
+];
+
+/// By how much a clock jumps: from an hour back to a year ahead.
+const CLOCK_JUMPS_MS: [i64; 6] = [
+    -3_600_000,
+    -300_000,
+    -90_000,
+    90_000,
+    3_600_000,
+    365 * 24 * 3_600_000,
 ];
 
 impl Simulation {
@@ -61,7 +75,7 @@ impl Simulation {
         let kind = match faults {
             Faults::None => return Ok(()),
             Faults::PowerCuts => 6 + self.world.below(7),
-            Faults::All => self.world.below(40),
+            Faults::All => self.world.below(42),
         };
         let at = self.world.below(self.data.len() as u64) as usize;
         let master = self.world.below(self.masters.len() as u64) as usize;
@@ -139,13 +153,26 @@ impl Simulation {
                 }
             }
             23 => {
-                let minutes = if self.world.one_in(2) { 5 } else { -5 };
-                self.met(9, &format!("{name} by {minutes} min"));
-                self.data[at]
+                let jump_ms = CLOCK_JUMPS_MS[self.world.below(CLOCK_JUMPS_MS.len() as u64) as usize];
+                self.met(9, &format!("{name} by {jump_ms} ms"));
+                self.data[at].host.skew_ms.store(jump_ms, Ordering::Relaxed);
+                self.mend_within(1_000, 60_000, Mends::Clock(at));
+            }
+            40 => {
+                let jump_ms = CLOCK_JUMPS_MS[self.world.below(CLOCK_JUMPS_MS.len() as u64) as usize];
+                self.met(19, &format!("{} by {jump_ms} ms", self.masters[master].number));
+                self.masters[master]
                     .host
                     .skew_ms
-                    .store(minutes * 60_000, Ordering::Relaxed);
-                self.mend_within(1_000, 60_000, Mends::Clock(at));
+                    .store(jump_ms, Ordering::Relaxed);
+                self.mend_within(1_000, 60_000, Mends::MasterClock(master));
+            }
+            41 if !self.client_clocks.is_empty() => {
+                let client = self.world.below(self.client_clocks.len() as u64) as usize;
+                let jump_ms = CLOCK_JUMPS_MS[self.world.below(CLOCK_JUMPS_MS.len() as u64) as usize];
+                self.met(20, &format!("{} by {jump_ms} ms", self.clients[client]));
+                self.client_clocks[client].store(jump_ms, Ordering::Relaxed);
+                self.mend_within(1_000, 60_000, Mends::ClientClock(client));
             }
             24..=26 => {
                 if let Some(running) = &self.data[at].running {
@@ -299,6 +326,8 @@ impl Simulation {
                 }
                 Mends::PausedMaster(at) => resume(&self.masters[at]),
                 Mends::Clock(at) => self.data[at].host.skew_ms.store(0, Ordering::Relaxed),
+                Mends::MasterClock(at) => self.masters[at].host.skew_ms.store(0, Ordering::Relaxed),
+                Mends::ClientClock(at) => self.client_clocks[at].store(0, Ordering::Relaxed),
                 Mends::SlowDisk(at) => self.data[at].host.device_ms.store(0, Ordering::Relaxed),
                 Mends::FullDisk(at) => self.data[at].taken_percent.store(0, Ordering::Relaxed),
                 Mends::Database => self.database.set_away(false),

@@ -23,7 +23,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -88,6 +88,8 @@ pub(super) struct Simulation {
     pub(super) work: Arc<Work>,
     /// Numbers of the clients' hosts.
     pub(super) clients: Vec<u32>,
+    /// By how much their clocks are ahead, ms.
+    pub(super) client_clocks: Vec<Arc<AtomicI64>>,
     /// Whoever gives orders, on a host of its own that nothing happens to.
     pub(super) operator: (Arc<Process>, Cluster),
     pub(super) mendings: Vec<Mending>,
@@ -182,6 +184,7 @@ impl Simulation {
             data: Vec::new(),
             work: Arc::new(work),
             clients: Vec::new(),
+            client_clocks: Vec::new(),
             operator,
             mendings: Vec::new(),
             spares: 0,
@@ -243,6 +246,7 @@ impl Simulation {
         for at in 0..CLIENTS {
             let client = ClientHost::new(&self.names, at);
             self.clients.push(client.number);
+            self.client_clocks.push(Arc::clone(&client.host.skew_ms));
             clients.push(tokio::spawn(workload::drive(Arc::clone(&self.work), client)));
         }
         let end_ms = self.world.now_ms() + trial.minutes * 60_000;

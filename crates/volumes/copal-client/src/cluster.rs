@@ -14,12 +14,12 @@ use crate::{
     transfer::Choice,
 };
 use bytes::Bytes;
-use copal_proto::{Cost, Method, incarnation_prefix, messages};
+use copal_proto::{Cost, Method, messages};
 use copal_volume::{
     FileId, FileIds, OpId, VolumeError, VolumeId,
-    group::{DiskId, GroupId, View},
+    group::{DiskId, GroupId, MAX_OP_AHEAD_MS, View},
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -98,18 +98,16 @@ impl Cluster {
         let masters = Masters::new(&profile.masters, connections.clone());
         let map = Arc::new(MapCache::default());
         let first = messages::WatchMap { since: 0, wait_ms: 0 };
+        let asked = machine::now();
         let first: messages::Map = masters
             .call(Method::WatchMap, &first, deadline)
             .await
             .map_err(ConnectError::Masters)?;
-        map.apply(&first);
+        map.apply_answer(&first, asked);
         masters.learn(&first.masters);
         let drawn = machine::draw().map_err(|error| ConnectError::Random(error.to_string()))?;
-        // What a named client buries is what clients of its name have made: their ids tell.
-        let incarnation = match &profile.client {
-            None => drawn,
-            Some(client) => u64::from(incarnation_prefix(client)) << 32 | drawn >> 32,
-        };
+        let permits = Permits::new(profile.client.clone());
+        let incarnation = permits.draw_from(drawn);
         let follows = machine::spawn(follow(masters.clone(), Arc::clone(&map))).abort_handle();
         let inner = Inner {
             masters,
@@ -121,7 +119,7 @@ impl Cluster {
             turn: AtomicUsize::default(),
             transfer: Choice::default(),
             pace: Pace::default(),
-            permits: Permits::new(profile.client.clone(), incarnation),
+            permits,
             is_unsettled: AtomicBool::new(false),
             follows,
         };
@@ -292,18 +290,32 @@ impl Cluster {
     }
 
     pub(crate) fn draw_file(&self) -> FileId {
-        self.inner.ids.lock().draw_file(self.inner.map.now_ms())
+        let (mut ids, now_ms) = self.ids();
+        ids.draw_file(now_ms)
     }
 
     pub(crate) fn draw_op(&self) -> OpId {
-        self.inner.ids.lock().draw_op(self.inner.map.now_ms())
+        let (mut ids, now_ms) = self.ids();
+        ids.draw_op(now_ms)
     }
 
     pub(crate) fn draw_op_above(&self, other: OpId) -> OpId {
-        self.inner
-            .ids
-            .lock()
-            .draw_op_above(self.inner.map.now_ms(), other)
+        let (mut ids, now_ms) = self.ids();
+        ids.draw_op_above(now_ms, other)
+    }
+
+    /// The generator of ids, and the time. One that has run far ahead of the cluster's clock, since that was wrong for a while or
+    /// a file from its future was deleted, would draw nothing but what members refuse: another takes its place.
+    fn ids(&self) -> (MutexGuard<'_, FileIds>, u64) {
+        let now_ms = self.inner.map.now_ms();
+        let mut ids = self.inner.ids.lock();
+        if ids.high_ms() > now_ms.saturating_add(MAX_OP_AHEAD_MS / 2)
+            && let Ok(drawn) = machine::draw()
+        {
+            let incarnation = self.inner.permits.draw_from(drawn);
+            *ids = FileIds::new(incarnation, 0);
+        }
+        (ids, now_ms)
     }
 
     /// Tells the master, in the background, that a member does not answer.
@@ -337,13 +349,14 @@ async fn follow(masters: Masters, map: Arc<MapCache>) {
             since: map.version(),
             wait_ms: WATCH.as_millis() as u32,
         };
+        let asked = machine::now();
         match masters
             .call_waiting::<messages::Map>(Method::WatchMap, &request, WATCH, WATCH * 2)
             .await
         {
             Ok(changed) => {
                 masters.learn(&changed.masters);
-                map.apply(&changed);
+                map.apply_answer(&changed, asked);
             }
             Err(error) => {
                 tracing::debug!(%error, "the map could not be followed");

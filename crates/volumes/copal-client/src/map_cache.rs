@@ -6,8 +6,8 @@
 use crate::machine;
 use copal_proto::{messages, view_of};
 use copal_volume::{
-    VolumeId,
-    group::{DiskId, Epoch, GroupId, View},
+    ReferenceClock, VolumeId,
+    group::{CLOCK_STEP_MS, DiskId, Epoch, GroupId, View},
 };
 use parking_lot::RwLock;
 use std::{
@@ -52,8 +52,10 @@ struct Known {
     views: HashMap<GroupId, CachedView>,
     disks: HashMap<DiskId, DiskPlace>,
     gone: HashSet<VolumeId>,
-    /// The master's clock at a moment of this process' own.
-    clock: (u64, Instant),
+    /// The clock of the cluster at a moment of this process' own; `None`: no master has told it yet.
+    clock: Option<(u64, Instant)>,
+    /// This machine's clock when the cache was made.
+    fallback: (u64, Instant),
 }
 
 /// See the module.
@@ -70,7 +72,8 @@ impl Default for MapCache {
             views: HashMap::new(),
             disks: HashMap::new(),
             gone: HashSet::new(),
-            clock: (machine::wall_ms(), machine::now()),
+            clock: None,
+            fallback: (machine::wall_ms(), machine::now()),
         };
         MapCache {
             known: RwLock::new(known),
@@ -80,12 +83,18 @@ impl Default for MapCache {
 }
 
 impl MapCache {
-    /// Takes a map, or what changed of it. Returns the views that are new here.
+    /// Takes a map, or what changed of it. Returns the views that are new here. Its time counts as told just now.
     pub fn apply(&self, map: &messages::Map) -> Vec<CachedView> {
+        self.apply_answer(map, machine::now())
+    }
+
+    /// As [`MapCache::apply`], for the answer to a question that was asked at a moment of this process' own clock: the time that
+    /// it tells lies between then and now, however long the answer was on its way.
+    pub fn apply_answer(&self, map: &messages::Map, asked: Instant) -> Vec<CachedView> {
         let mut known = self.known.write();
         known.term = known.term.max(map.term);
         if map.now_ms > 0 {
-            known.clock = (map.now_ms, machine::now());
+            known.learn_clock(map.now_ms, asked);
         }
         if map.version >= known.version {
             known.version = map.version;
@@ -166,15 +175,39 @@ impl MapCache {
         self.known.read().gone.contains(&vid)
     }
 
-    /// The master's clock, carried on by this process' own: ms since 1970. So a client whose clock is wrong writes like any
-    /// other.
+    /// The clock of the cluster, carried on by this process' own: ms since 1970. So a client whose clock is wrong writes like
+    /// any other.
     pub fn now_ms(&self) -> u64 {
-        let (then_ms, then) = self.known.read().clock;
-        then_ms + machine::since(then).as_millis() as u64
+        let known = self.known.read();
+        carried(known.clock.unwrap_or(known.fallback))
     }
 }
 
+impl ReferenceClock for MapCache {
+    fn reference_ms(&self) -> Option<u64> {
+        self.known.read().clock.map(carried)
+    }
+}
+
+/// A time that was told at a moment, as it is now.
+fn carried((then_ms, then): (u64, Instant)) -> u64 {
+    then_ms.saturating_add(machine::since(then).as_millis() as u64)
+}
+
 impl Known {
+    /// Takes the time of an answer, which was `told_ms` at some moment since it was asked for. What is carried on stays as long as
+    /// it agrees with that: an answer that was long on its way does not set the clock back.
+    fn learn_clock(&mut self, told_ms: u64, asked: Instant) {
+        let latest_ms = told_ms.saturating_add(machine::since(asked).as_millis() as u64);
+        let agrees = self.clock.is_some_and(|clock| {
+            let carried_ms = carried(clock);
+            carried_ms >= told_ms && carried_ms <= latest_ms.saturating_add(CLOCK_STEP_MS)
+        });
+        if !agrees {
+            self.clock = Some((told_ms, machine::now()));
+        }
+    }
+
     fn learn(&mut self, message: &messages::View) -> Option<CachedView> {
         let view = view_of(message)?;
         let present = self.views.get(&view.group);
@@ -203,6 +236,7 @@ mod tests {
     use super::*;
     use copal_proto::of_view;
     use copal_volume::group::Role;
+    use std::time::Duration;
 
     fn view(epoch: u64) -> messages::View {
         of_view(&View {
@@ -212,6 +246,29 @@ mod tests {
             replicas: 3,
             min_ack: 2,
         })
+    }
+
+    /// Symptom: a process that stood still with an answer in its socket went by a clock as old as that answer. Cause: whatever
+    /// time an answer told was taken for the time of its arrival. Fix: it is the time of some moment since it was asked for.
+    #[test]
+    fn an_answer_that_was_long_on_its_way_does_not_set_the_clock_back_and_a_prompt_one_does() {
+        let cache = MapCache::default();
+        assert_eq!(cache.reference_ms(), None, "nobody has told it");
+        let told = |now_ms| messages::Map {
+            now_ms,
+            ..messages::Map::default()
+        };
+        let long_ago = machine::now().checked_sub(Duration::from_secs(60)).unwrap();
+        cache.apply(&told(1_000_000));
+        cache.apply_answer(&told(950_000), long_ago);
+        assert!(cache.now_ms() >= 1_000_000, "within a minute");
+        cache.apply_answer(&told(1_050_000), long_ago);
+        assert!(cache.now_ms() >= 1_050_000, "it is that late at least");
+        cache.apply_answer(&told(500_000), long_ago);
+        assert!(
+            (500_000..560_000).contains(&cache.now_ms()),
+            "the cluster's clock was set back"
+        );
     }
 
     #[test]

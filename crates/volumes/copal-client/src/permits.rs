@@ -9,10 +9,11 @@
 
 use crate::machine;
 use bytes::Bytes;
-use copal_proto::messages;
+use copal_proto::{incarnation_prefix, messages};
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -22,7 +23,8 @@ const MOST: usize = 10_000;
 /// The permits of one client.
 pub(crate) struct Permits {
     client: Option<String>,
-    incarnation: u64,
+    /// With which the client draws ids of files.
+    incarnation: AtomicU64,
     held: Mutex<Held>,
 }
 
@@ -47,12 +49,24 @@ struct Kept {
 }
 
 impl Permits {
-    pub(crate) fn new(client: Option<String>, incarnation: u64) -> Permits {
+    pub(crate) fn new(client: Option<String>) -> Permits {
         Permits {
             client,
-            incarnation,
+            incarnation: AtomicU64::new(0),
             held: Mutex::default(),
         }
+    }
+
+    /// The incarnation with which ids are drawn from here on, made of a random number. What a named client buries is what clients
+    /// of its name have made: their ids tell. Permits that name another incarnation are not shown any more.
+    pub(crate) fn draw_from(&self, drawn: u64) -> u64 {
+        let incarnation = match &self.client {
+            None => drawn,
+            Some(client) => u64::from(incarnation_prefix(client)) << 32 | drawn >> 32,
+        };
+        self.incarnation.store(incarnation, Ordering::Relaxed);
+        self.held.lock().of_volumes.clear();
+        incarnation
     }
 
     /// The right to write is over: nothing that stands on it is shown any more.
@@ -134,7 +148,7 @@ impl Permits {
             volume,
             lease,
             lease_path,
-            incarnation: self.incarnation,
+            incarnation: self.incarnation.load(Ordering::Relaxed),
         }
     }
 }

@@ -150,7 +150,7 @@ impl Cluster {
         head: &messages::FileHead,
         end: Instant,
     ) -> Result<bool, VolumeError> {
-        if is_decided(head) {
+        if is_decided(head, self.map().now_ms()) {
             return Ok(false);
         }
         let found = self
@@ -255,9 +255,9 @@ impl Cluster {
     }
 }
 
-/// Whether a create is too old to be refused by anybody.
-fn is_decided(head: &messages::FileHead) -> bool {
-    let age_ms = machine::wall_ms().saturating_sub(OpId(id(head.op)).ms());
+/// Whether a create is too old to be refused by anybody, at a time by the cluster's clock: its id was drawn by that clock, too.
+fn is_decided(head: &messages::FileHead, now_ms: u64) -> bool {
+    let age_ms = now_ms.saturating_sub(OpId(id(head.op)).ms());
     age_ms > DECIDED_MS
 }
 
@@ -294,6 +294,31 @@ mod tests {
             fid: Some(of_id(fid)),
             ..messages::FileHead::default()
         })
+    }
+
+    /// Symptom: strict reads of a client whose own clock was ahead showed files that were refused later. Cause: the age of a create
+    /// was judged by the client's wall clock, while its id has the cluster's time. Fix: ages are judged by the cluster's clock.
+    #[test]
+    fn the_age_of_a_create_is_judged_by_the_clock_that_drew_its_id() {
+        let fresh = messages::FileHead {
+            op: Some(of_id(FileId::new(1_000_000, 1, 1).0)),
+            ..messages::FileHead::default()
+        };
+        // This machine's own clock shows a time long after; the cluster's shows that one.
+        let map = crate::map_cache::MapCache::default();
+        map.apply(&messages::Map {
+            now_ms: 1_000_000,
+            ..messages::Map::default()
+        });
+        assert!(
+            !is_decided(&fresh, map.now_ms()),
+            "a create that has just begun may be refused yet"
+        );
+        map.apply(&messages::Map {
+            now_ms: 1_000_000 + DECIDED_MS + 1,
+            ..messages::Map::default()
+        });
+        assert!(is_decided(&fresh, map.now_ms()));
     }
 
     #[test]

@@ -112,6 +112,15 @@ impl Leases {
         Some(held.ends_ms).filter(|&ends_ms| ends_ms > now_ms)
     }
 
+    /// The reference has moved: what is held lasts as long as before.
+    pub(crate) fn move_times(&mut self, step_ms: i64) {
+        let moved = |at_ms: u64| at_ms.saturating_add_signed(step_ms);
+        self.began_ms = self.began_ms.map(moved);
+        for lease in self.held.values_mut() {
+            lease.ends_ms = moved(lease.ends_ms);
+        }
+    }
+
     /// Gives a lease back.
     pub(crate) fn release(&mut self, path: &str, number: u64) {
         if self.held.get(path).is_some_and(|lease| lease.number == number) {

@@ -15,6 +15,8 @@
 mod accepting;
 mod age;
 mod clients;
+mod clock_state;
+mod clocks;
 mod disks;
 mod fill;
 mod forgetting;
@@ -43,6 +45,7 @@ mod why_degraded;
 
 pub use accepting::Remaining;
 pub use age::SeenBy;
+pub use clocks::ClockVerdict;
 pub use keeping::{KeepError, Kept, back_up, check as check_tables, put_back};
 pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
 pub use map::ClusterMap;

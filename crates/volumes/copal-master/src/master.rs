@@ -1,6 +1,7 @@
 //! The master itself: one lock over database and map, and who waits for the map to change.
 
 use crate::{
+    clock_state::Clocks,
     leases::{Lease, Leases, NoLease},
     map::ClusterMap,
     meta::{ClusterRow, Holder, Lead, MetaError, MetaStore, Pool, QuotaRow, setting},
@@ -9,7 +10,11 @@ use crate::{
 };
 use copal_volume::{VolumeError, VolumeId};
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::atomic::AtomicBool, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, AtomicI64},
+    time::Duration,
+};
 
 /// Times and counts of a cluster.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +77,7 @@ pub(crate) struct Reign {
     /// Volumes that have a quota.
     pub(crate) quotas: Vec<QuotaRow>,
     pub(crate) watches: BTreeMap<u32, Watch>,
+    pub(crate) clocks: Clocks,
     pub(crate) volumes_by_group: Vec<u64>,
     /// Copies that wait and run.
     pub(crate) recovery: Recovery,
@@ -98,9 +104,11 @@ pub struct Master {
     pub(crate) uuid: [u8; 16],
     pub(crate) term: u64,
     pub(crate) reign: Mutex<Reign>,
-    leases: Mutex<Leases>,
+    pub(crate) leases: Mutex<Leases>,
     address: Mutex<String>,
     pub(crate) is_older: AtomicBool,
+    /// How far the reference is ahead of the ruler, for those who ask without the lock.
+    pub(crate) reference_ahead_ms: AtomicI64,
     pub(crate) changed: Changed,
 }
 
@@ -204,6 +212,7 @@ impl Master {
             forgot_ms: 0,
             quotas,
             watches: BTreeMap::new(),
+            clocks: Clocks::default(),
             volumes_by_group,
             recovery,
             masters,
@@ -217,6 +226,7 @@ impl Master {
             leases: Mutex::default(),
             address: Mutex::default(),
             is_older: AtomicBool::new(false),
+            reference_ahead_ms: AtomicI64::new(0),
             changed: Changed::default(),
         })
     }

@@ -24,6 +24,11 @@ impl Progress {
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
     }
 
+    /// The clock has moved: what was measured by it says nothing.
+    pub(crate) fn restart(&mut self) {
+        self.samples.clear();
+    }
+
     /// A group got its copy.
     pub(crate) fn finished(&mut self) {
         self.groups += 1;

@@ -114,3 +114,18 @@ impl Default for Recovery {
         }
     }
 }
+
+impl Recovery {
+    /// The reference has moved: waits last as long as before, rates are measured anew.
+    pub(crate) fn move_times(&mut self, step_ms: i64) {
+        self.queue.move_times(step_ms);
+        self.progress.restart();
+        self.relieved_ms = 0;
+        for since_ms in self.since.values_mut() {
+            *since_ms = since_ms.saturating_add_signed(step_ms);
+        }
+        for (_, at_ms) in self.got_on.values_mut() {
+            *at_ms = at_ms.saturating_add_signed(step_ms);
+        }
+    }
+}

@@ -6,6 +6,7 @@
 //! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back in.
 
 use crate::{
+    clocks::seconds,
     layout,
     master::{Master, MasterError, Mastered, Reign},
     medium::Medium,
@@ -73,6 +74,10 @@ pub struct Beat {
     pub zone: String,
     /// The rack, in its zone; empty: not told.
     pub rack: String,
+    /// How far its clock is ahead of the ruler, ms; `None`: not told.
+    pub clock_ahead_ms: Option<i64>,
+    /// It keeps seals from the future, which it ignores from the next view on.
+    pub has_future_seals: bool,
 }
 
 impl Master {
@@ -188,6 +193,10 @@ impl Master {
         if beat.seen_term > self.term || beat.seen_version > reign.map.version {
             return Err(self.note_age(&mut reign, (disk, beat.seen_term, beat.seen_version)));
         }
+        let now_ms = self.hear_clock(&mut reign, disk, beat.clock_ahead_ms, now_ms)?;
+        // A step of the reference may have changed its row.
+        let before = reign.map.servers.get(&disk).cloned().unwrap_or(before);
+        let is_shut_out = before.state != ServerState::Lost && reign.is_to_be_shut_out(&before, now_ms);
         let mut server = before.clone();
         server.address = beat.address;
         server.capacity_bytes = beat.capacity_bytes;
@@ -196,6 +205,7 @@ impl Master {
         let is_new_boot = before.incarnation.count() != 0 && !is_same_boot;
         server.state = match (before.state, &beat.failed) {
             (_, Some(_)) => ServerState::Failed,
+            (_, None) if is_shut_out => ServerState::Failed,
             (ServerState::Failed, None) => ServerState::Recovering,
             (ServerState::Normal, None) if is_new_boot => ServerState::Recovering,
             // Who was only cut off from the master knows of nothing it missed before it has this map.
@@ -216,7 +226,8 @@ impl Master {
         let is_elsewhere = (&server.zone, &server.rack) != (&before.zone, &before.rack);
         let is_changed =
             server.state != before.state || server.address != before.address || is_new_boot || is_elsewhere;
-        if is_changed || before.incarnation != server.incarnation {
+        let reopens = beat.has_future_seals && reign.is_to_reopen(disk, now_ms);
+        if is_changed || before.incarnation != server.incarnation || reopens {
             reign.change(server.clone())?;
             self.changed.notify_all();
         }
@@ -224,6 +235,13 @@ impl Master {
             let text = match server.state {
                 ServerState::Normal => format!("{} is whole again", server.name),
                 ServerState::Recovering => format!("{} is back and catches up", server.name),
+                ServerState::Failed if beat.failed.is_none() => {
+                    let off = seconds(reign.server_clock(disk).unwrap_or_default());
+                    format!(
+                        "the clock of {} is {off} from the cluster's: it takes no part in writes until it is right",
+                        server.name
+                    )
+                }
                 ServerState::Failed | ServerState::Lost => {
                     let why = beat.failed.as_deref().unwrap_or_default();
                     format!("the disk of {} failed: {why}", server.name)
@@ -238,6 +256,7 @@ impl Master {
         let tells_of_copies = beat.groups.iter().any(|(group, ..)| needs.contains_key(group));
         let watch = reign.watches.entry(disk).or_default();
         (watch.heard_ms, watch.pid, watch.used_bytes) = (now_ms, beat.pid, beat.used_bytes);
+        watch.is_shut_out = is_shut_out;
         // What it has entered it goes by for ever, also while a boot has entered nothing yet.
         watch.entered_version = watch.entered_version.max(beat.map_version);
         for (group, epoch, role) in beat.groups {
@@ -369,6 +388,17 @@ impl Reign {
             self.note(now_ms, "repair", &text)?;
         }
         Ok(())
+    }
+
+    /// Whether groups of a disk are to get a newer view, in which it ignores seals from the future (VOL-43); once in a while.
+    fn is_to_reopen(&mut self, disk: u32, now_ms: u64) -> bool {
+        const EVERY_MS: u64 = 15_000;
+        let watch = self.watches.entry(disk).or_default();
+        let is_due = watch.reopened_ms.abs_diff(now_ms) >= EVERY_MS;
+        if is_due {
+            watch.reopened_ms = now_ms;
+        }
+        is_due
     }
 
     pub(crate) fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Mastered<()> {

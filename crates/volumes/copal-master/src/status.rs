@@ -26,6 +26,9 @@ impl Master {
         for drain in reign.drains() {
             sentence.push_str(&format!("; {drain}"));
         }
+        for clock in reign.clock_sentences() {
+            sentence.push_str(&format!("; {clock}"));
+        }
         sentence.push_str(&reign.outlook());
         let servers: Vec<Value> = reign
             .map
@@ -46,7 +49,8 @@ impl Master {
             "map_version": reign.map.version,
             "gone_volumes": reign.gone.len(),
             "version": env!("CARGO_PKG_VERSION"),
-            "master": { "leader": true, "address": self.address(), "term": self.term, "masters": reign.masters },
+            "master": { "leader": true, "address": self.address(), "term": self.term, "masters": reign.masters,
+                "clock_off_ms": reign.leader_clock().0, "clock_wrong": reign.leader_clock().1 },
         })
     }
 
@@ -153,7 +157,12 @@ impl Reign {
                 0 => "copied from others now".to_owned(),
                 left => format!("copied from others in {left} min"),
             };
+            let is_shut_out = self
+                .watches
+                .get(&server.disk)
+                .is_some_and(|watch| watch.is_shut_out);
             let down = match announced_ms {
+                _ if is_shut_out => "is shut out of writes for its clock".to_owned(),
                 0 => format!("down {} s", down_ms / 1000),
                 left => format!("away as announced for {} min more", left.div_ceil(60_000)),
             };
@@ -234,6 +243,9 @@ impl Reign {
             "groups": groups,
             "draining": server.is_draining,
             "announced_until_ms": (server.failed_since_ms > now_ms).then_some(server.failed_since_ms),
+            "clock_off_ms": self.server_clock(server.disk),
+            "clock_wrong": watch.clock_wrong_since_ms.is_some(),
+            "shut_out": watch.is_shut_out,
             "silent_ms": now_ms.saturating_sub(watch.heard_ms),
         })
     }

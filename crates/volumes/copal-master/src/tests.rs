@@ -9,7 +9,7 @@ use copal_volume::{
 };
 use std::time::Duration;
 
-fn master() -> Master {
+pub(crate) fn master() -> Master {
     let mut meta = SqliteStore::in_memory().unwrap();
     let pool = Pool {
         replicas: 3,
@@ -54,6 +54,8 @@ pub(crate) fn beat(number: u8, incarnation: u64) -> Beat {
         sizes: Vec::new(),
         recovery_bytes_per_s: 0,
         medium: None,
+        clock_ahead_ms: None,
+        has_future_seals: false,
     }
 }
 

@@ -24,6 +24,16 @@ pub(crate) struct Watch {
     pub(crate) copied_bytes: u64,
     /// Bytes a second that copies may take there.
     pub(crate) recovery_bytes_per_s: u64,
+    /// How far its clock is ahead of the ruler, ms, and when that was told.
+    pub(crate) clock: Option<(i64, u64)>,
+    /// Since when its clock has been wrong.
+    pub(crate) clock_wrong_since_ms: Option<u64>,
+    /// How far from the reference it was when that was told last, ms.
+    pub(crate) told_off_ms: i64,
+    /// It takes no part in writes for its clock.
+    pub(crate) is_shut_out: bool,
+    /// When its groups last got a newer view since it keeps seals from the future.
+    pub(crate) reopened_ms: u64,
 }
 
 /// Who is told when the map changes: threads that wait, and one who is called.

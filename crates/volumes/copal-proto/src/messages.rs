@@ -138,7 +138,17 @@ pub struct Failure {
 }
 /// Nested message and enum types in `Failure`.
 pub mod failure {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum Code {
         Unspecified = 0,
@@ -858,7 +868,17 @@ pub struct VolumeState {
 }
 /// Nested message and enum types in `VolumeState`.
 pub mod volume_state {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum State {
         /// with or without a quota, and not removed after all
@@ -1151,6 +1171,18 @@ pub struct Heartbeat {
     /// what the disk is: hdd, ssd; empty: not known
     #[prost(string, tag = "19")]
     pub medium: ::prost::alloc::string::String,
+    /// the server's own clock as it sends this; 0: not told
+    #[prost(uint64, tag = "20")]
+    pub clock_ms: u64,
+    /// the reign of which clock_ahead_ms was measured; 0: not measured yet
+    #[prost(uint64, tag = "21")]
+    pub clock_term: u64,
+    /// how far its own clock is ahead of the ruler of that reign's master
+    #[prost(sint64, tag = "22")]
+    pub clock_ahead_ms: i64,
+    /// it keeps seals from the future of the reference, and ignores them from the next view on
+    #[prost(bool, tag = "23")]
+    pub future_seals: bool,
 }
 /// A master that is about to lead asks each data server what it has heard of before; answered by Seen.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1166,6 +1198,9 @@ pub struct Seen {
     pub version: u64,
     #[prost(message, repeated, tag = "3")]
     pub groups: ::prost::alloc::vec::Vec<GroupState>,
+    /// the server's own clock; 0: not told
+    #[prost(uint64, tag = "4")]
+    pub clock_ms: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupSize {
@@ -1205,6 +1240,18 @@ pub struct HeartbeatReply {
     pub term: u64,
     #[prost(uint32, tag = "3")]
     pub disk: u32,
+    /// the ruler against which the master has clocks measured: it never jumps; 0: not told
+    #[prost(uint64, tag = "4")]
+    pub clock_ms: u64,
+    /// how far the server's own clock is from the reference
+    #[prost(sint64, tag = "5")]
+    pub clock_off_ms: i64,
+    /// that is too far
+    #[prost(bool, tag = "6")]
+    pub clock_wrong: bool,
+    /// and the server takes no part in writes before it is right
+    #[prost(bool, tag = "7")]
+    pub shut_out: bool,
 }
 /// ---- operators
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -10,6 +10,7 @@ use crate::{
     damaged::Repairs,
     heard::Heard,
     listener::{Refused, expired, refused},
+    own_clock::OwnClock,
     snapshots::Snapshots,
 };
 use bytes::Bytes;
@@ -56,7 +57,7 @@ pub struct DataServer {
     /// What its disk is: `hdd`, `ssd`; empty: not known.
     pub(crate) medium: String,
     pub(crate) room: Box<dyn Room>,
-    pub(crate) map: MapCache,
+    pub(crate) map: Arc<MapCache>,
     pub(crate) masters: Masters,
     pub(crate) connections: Connections,
     /// Number of the disk, once the master has told it; 0: not yet.
@@ -69,6 +70,8 @@ pub struct DataServer {
     pub(crate) entering: tokio::sync::Mutex<()>,
     /// When a master took a heartbeat last.
     pub(crate) beaten: Mutex<Option<Instant>>,
+    /// What was found out about the own clock.
+    pub(crate) clock: Mutex<OwnClock>,
     pub(crate) beat_now: Notify,
     pub(crate) sync_now: Notify,
     /// Other masters are there than before.
@@ -112,6 +115,8 @@ impl DataServer {
         let mut disk = [0; 8];
         disk.copy_from_slice(&identity.disk[..8]);
         let drawn = u64::from_be_bytes(disk) ^ identity.incarnation.0;
+        let map = Arc::new(MapCache::default());
+        store.go_by(Arc::clone(&map) as _);
         Ok(Arc::new(DataServer {
             access: AccessControl::new(identity.cluster, &options.authority)?,
             heard: Heard::default(),
@@ -125,7 +130,7 @@ impl DataServer {
             place: options.place,
             medium: options.medium,
             room,
-            map: MapCache::default(),
+            map,
             masters,
             connections,
             disk: AtomicU64::new(0),
@@ -133,6 +138,7 @@ impl DataServer {
             untold: Mutex::default(),
             entering: tokio::sync::Mutex::default(),
             beaten: Mutex::default(),
+            clock: Mutex::default(),
             beat_now: Notify::new(),
             sync_now: Notify::new(),
             masters_changed: Notify::new(),

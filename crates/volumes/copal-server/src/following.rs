@@ -8,6 +8,7 @@ use crate::{
     answers::{blocking, encoded, of_volume_error},
     data_server::DataServer,
     listener::{Refused, refused},
+    own_clock::SentAt,
 };
 use bytes::Bytes;
 use copal_client::{CachedView, CallError, machine};
@@ -19,7 +20,7 @@ use copal_volume::{
 };
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Between two heartbeats.
@@ -93,6 +94,7 @@ impl DataServer {
                 term: term.0,
                 version,
                 groups: memberships.iter().map(state).collect(),
+                clock_ms: self.store.own_clock_ms(),
             }))
         })
         .await
@@ -120,6 +122,9 @@ impl DataServer {
             });
         }
         let (seen_term, seen_version) = self.seen(&memberships);
+        let clock = *self.clock.lock();
+        let future_seals = self.store.has_future_seals().unwrap_or_default();
+        let sent = SentAt::now(self.store.own_clock_ms());
         let beat = messages::Heartbeat {
             server_uuid: self.identity.server.to_vec().into(),
             disk_uuid: self.identity.disk.to_vec().into(),
@@ -140,6 +145,10 @@ impl DataServer {
             zone: self.place.0.clone(),
             rack: self.place.1.clone(),
             medium: self.medium.clone(),
+            clock_ms: self.store.own_clock_ms(),
+            clock_term: clock.term,
+            clock_ahead_ms: clock.ahead_ms,
+            future_seals,
         };
         let reply: Result<messages::HeartbeatReply, _> =
             self.masters.call(Method::Heartbeat, &beat, ANSWER).await;
@@ -156,6 +165,12 @@ impl DataServer {
             }
         };
         *self.beaten.lock() = Some(machine::now());
+        let is_measured = clock.term == reply.term;
+        self.clock.lock().hear(&reply, &sent, self.store.own_clock_ms());
+        if !is_measured && self.clock.lock().term == reply.term {
+            // The master is told at once.
+            self.beat_now.notify_one();
+        }
         self.disk.store(reply.disk.into(), Ordering::Relaxed);
         if reply.term != *last_term {
             *last_term = reply.term;
@@ -166,7 +181,7 @@ impl DataServer {
             }
         }
         if let Some(map) = reply.map
-            && let Err(error) = self.enter(map).await
+            && let Err(error) = self.enter(map, sent.moment()).await
         {
             tracing::error!(text = error.text, "views could not be entered");
         }
@@ -179,16 +194,17 @@ impl DataServer {
             since: self.entered.load(Ordering::Acquire),
             wait_ms: 0,
         };
+        let asked_at = machine::now();
         let asked: Result<messages::Map, _> = self.masters.call(Method::WatchMap, &request, ANSWER).await;
         if let Ok(map) = asked
-            && let Err(error) = self.enter(map).await
+            && let Err(error) = self.enter(map, asked_at).await
         {
             tracing::error!(text = error.text, "views could not be entered");
         }
     }
 
-    /// Enters the views of a map, one map after the other.
-    async fn enter(&self, map: messages::Map) -> Result<(), Refused> {
+    /// Enters the views of a map, one map after the other; when it was asked for.
+    async fn enter(&self, map: messages::Map, asked: Instant) -> Result<(), Refused> {
         if self.masters.learn(&map.masters) {
             // Whoever starts this server again asks those.
             self.masters_changed.notify_one();
@@ -196,10 +212,11 @@ impl DataServer {
         let _turn = self.entering.lock().await;
         let disk = self.disk();
         if disk == DiskId(0) || map.version <= self.entered.load(Ordering::Acquire) {
-            self.map.apply(&map);
+            self.map.apply_answer(&map, asked);
             return Ok(());
         }
-        self.map.apply(&map);
+        // First: by its time seals are looked at when views are entered.
+        self.map.apply_answer(&map, asked);
         let store = self.store.clone();
         // All views that are known: of one that was learned early nothing has been entered yet.
         let known = self

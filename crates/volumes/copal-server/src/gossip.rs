@@ -146,7 +146,9 @@ impl DataServer {
                 let mut members = view.members.iter();
                 members.any(|(disk, _)| *disk == from)
             });
-            if let Some(told) = told_of(message).filter(|_| is_member) {
+            // What it closed by a clock that was wrong it takes back itself, in the next view.
+            let is_believed = |told: &OwnTold| !self.store.is_seal_in_future(told.closing);
+            if let Some(told) = told_of(message).filter(|told| is_member && is_believed(told)) {
                 self.heard.note(group, from, told);
             }
         }

@@ -137,7 +137,11 @@ impl Candidate {
             false => {
                 let seen = server.ask_what_was_seen(false, SEEN).await;
                 let checked = Arc::clone(&server);
-                on_a_thread(move || checked.master.check_age(&seen)).await?;
+                on_a_thread(move || {
+                    checked.master.check_age(&seen)?;
+                    checked.go_by_clocks(&clocks)
+                })
+                .await?;
                 server
             }
         };
@@ -155,7 +159,7 @@ impl Candidate {
 
     /// Begins above what was lost, by what data servers have heard of (VOL-71).
     async fn rise(&self, server: Arc<MasterServer>) -> Result<Arc<MasterServer>, MasterError> {
-        let seen = server.ask_what_was_seen(true, SEEN_AFTER_RESTORE).await;
+        let (seen, _) = server.ask_what_was_seen(true, SEEN_AFTER_RESTORE).await;
         // Nobody else has it yet.
         let master = Arc::into_inner(server).map(|server| server.master);
         let master = master.ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;

@@ -33,6 +33,7 @@ mod listener;
 mod master_server;
 mod monitoring;
 mod orders;
+mod own_clock;
 mod permitting;
 mod processes;
 mod refusal;

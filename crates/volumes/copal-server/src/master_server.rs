@@ -29,7 +29,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::timeout_at};
 
 /// Between two looks at who is silent.
 const TICK: Duration = Duration::from_millis(250);
@@ -45,6 +45,13 @@ const EVENTS: usize = 1000;
 pub const SITE_NAME_BYTES: usize = 100;
 /// Groups of which a member says in one call that it is whole.
 pub(crate) const MOST_WHOLE: usize = 1000;
+
+/// A data server's clock, as it told it before a reign answered anybody.
+pub(crate) struct SeenClock {
+    disk: u32,
+    /// Ahead of the ruler, ms.
+    ahead_ms: i64,
+}
 
 /// See the module.
 pub struct MasterServer {
@@ -89,12 +96,12 @@ impl MasterServer {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let server = Arc::clone(&self);
+            let (server, ahead_ms) = (Arc::clone(&self), self.own_ahead_ms());
             let ticked = blocking(move || {
-                server
-                    .master
-                    .tick(server.now_ms())
-                    .map_err(|error| of_master(&error))
+                let judged = server.master.judge_clocks(ahead_ms, server.now_ms());
+                judged.map_err(|error| of_master(&error))?;
+                let ticked = server.master.tick(server.now_ms());
+                ticked.map_err(|error| of_master(&error))
             });
             match ticked.await {
                 Ok(()) => *self.database_at.lock() = Some(machine::now()),
@@ -127,15 +134,34 @@ impl MasterServer {
         Ok(token)
     }
 
-    /// The machine's clock when the process began, carried on by a clock that never jumps.
-    pub(crate) fn now_ms(&self) -> u64 {
+    /// The ruler against which clocks are measured: this machine's clock when the reign began, carried on by one that never jumps.
+    fn ruler_ms(&self) -> u64 {
         self.clock.0 + machine::since(self.clock.1).as_millis() as u64
+    }
+
+    /// The clock of the cluster: the ruler, moved to the median of all clocks.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.ruler_ms()
+            .saturating_add_signed(self.master.reference_ahead_ms())
+    }
+
+    /// How far this machine's clock is ahead of the ruler.
+    fn own_ahead_ms(&self) -> i64 {
+        machine::wall_ms() as i64 - self.ruler_ms() as i64
+    }
+
+    /// Goes by the clocks that data servers have told before anybody is answered.
+    pub(crate) fn go_by_clocks(&self, seen: &[SeenClock]) -> Result<(), MasterError> {
+        let clocks: Vec<(u32, i64)> = seen.iter().map(|seen| (seen.disk, seen.ahead_ms)).collect();
+        self.master.note_clocks(&clocks, self.own_ahead_ms(), self.now_ms())?;
+        Ok(())
     }
 
     async fn watch_map(&self, request: messages::WatchMap) -> Result<Bytes, Refused> {
         const LONGEST: Duration = Duration::from_secs(30);
         let wait = Duration::from_millis(request.wait_ms.into()).min(LONGEST);
         let end = tokio::time::Instant::now() + wait;
+        let reference = self.master.reference_ahead_ms();
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
@@ -144,8 +170,9 @@ impl MasterServer {
             let map = self
                 .master
                 .map_since(request.since, Duration::ZERO, self.now_ms());
-            let is_over = map.version > request.since || tokio::time::timeout_at(end, changed).await.is_err();
-            if is_over {
+            // Who waits for the map goes by the clock that it tells.
+            let is_moved = self.master.reference_ahead_ms() != reference;
+            if map.version > request.since || is_moved || timeout_at(end, changed).await.is_err() {
                 return Ok(encoded(&map));
             }
         }
@@ -183,17 +210,33 @@ impl MasterServer {
             seen_version: request.seen_version,
             zone: place(&request.zone)?,
             rack: place(&request.rack)?,
+            clock_ahead_ms: self.ahead_of_ruler(&request),
+            has_future_seals: request.future_seals,
         };
         let disk = self
             .master
             .beat(beat, self.now_ms())
             .map_err(|error| of_master(&error))?;
         let map = self.master.map_since(since, Duration::ZERO, self.now_ms());
+        let verdict = self.master.clock_verdict(disk);
         Ok(encoded(&messages::HeartbeatReply {
             map: Some(map),
             term: self.master.term(),
             disk,
+            clock_ms: self.ruler_ms(),
+            clock_off_ms: verdict.off_ms,
+            clock_wrong: verdict.is_wrong,
+            shut_out: verdict.is_shut_out,
         }))
+    }
+
+    /// How far a server's clock is ahead of the ruler: as it has measured it, or, before it has, as its heartbeat arrives.
+    fn ahead_of_ruler(&self, beat: &messages::Heartbeat) -> Option<i64> {
+        match beat.clock_ms {
+            0 => None,
+            _ if beat.clock_term == self.master.term() => Some(beat.clock_ahead_ms),
+            clock_ms => Some(ahead_of(clock_ms, self.ruler_ms())),
+        }
     }
 
     fn become_whole(&self, request: messages::BecomeWhole, peer: &Peer) -> Result<Bytes, Refused> {
@@ -324,7 +367,11 @@ impl MasterServer {
 
     /// What data servers have heard of, as far as they answer in time; of all that were not given up, or of those that are
     /// there by the tables.
-    pub(crate) async fn ask_what_was_seen(&self, of_all: bool, patience: Duration) -> Vec<SeenBy> {
+    pub(crate) async fn ask_what_was_seen(
+        &self,
+        of_all: bool,
+        patience: Duration,
+    ) -> (Vec<SeenBy>, Vec<SeenClock>) {
         let asked = self
             .master
             .map()
@@ -336,13 +383,14 @@ impl MasterServer {
             true => server.state != ServerState::Lost,
             false => !server.is_away(),
         });
-        let answers: Arc<Mutex<Vec<SeenBy>>> = Arc::default();
+        let answers: Arc<Mutex<(Vec<SeenBy>, Vec<SeenClock>)>> = Arc::default();
         let cluster = Bytes::copy_from_slice(&self.master.uuid());
         let asked = asked.map(|server| {
             let (connections, cluster) = (self.connections.clone(), cluster.clone());
             let answers = Arc::clone(&answers);
             machine::spawn(async move {
                 let name = name_of_server(&server.server_uuid);
+            let ruler = self.clock;
                 let request = messages::WhatSeen { cluster };
                 let asked = async {
                     let connection = connections.to(&server.address, name, Class::Control).await?;
@@ -352,7 +400,16 @@ impl MasterServer {
                 };
                 if let Ok(Ok(seen)) = tokio::time::timeout(patience, asked).await {
                     let groups = seen.groups.iter();
-                    answers.lock().push(SeenBy {
+                    let mut answers = answers.lock();
+                    if seen.clock_ms > 0 {
+                        // Read while the question was under way, which took no longer than the patience.
+                        let now_ms = ruler.0 + machine::since(ruler.1).as_millis() as u64;
+                        answers.1.push(SeenClock {
+                            disk: server.disk,
+                            ahead_ms: ahead_of(seen.clock_ms, now_ms),
+                        });
+                    }
+                    answers.0.push(SeenBy {
                         disk: server.disk,
                         term: seen.term,
                         version: seen.version,
@@ -720,4 +777,9 @@ pub(crate) fn of_master(error: &MasterError) -> Refused {
         MasterError::Meta(error) => refused(Code::Internal, error.to_string()),
         MasterError::Denied(reason) => refused(Code::Denied, reason),
     }
+/// How far a clock is ahead of a time, ms.
+fn ahead_of(clock_ms: u64, time_ms: u64) -> i64 {
+    i64::try_from(i128::from(clock_ms) - i128::from(time_ms)).unwrap_or(i64::MAX)
+}
+
 }

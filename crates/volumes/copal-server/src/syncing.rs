@@ -104,6 +104,8 @@ struct Donor {
     group: GroupId,
     source: Source,
     closing: Closing,
+    /// The view in which it was asked.
+    asked_in: Epoch,
     /// What all members that take part had closed before the snapshot was taken.
     closed_before: Vec<Closing>,
 }
@@ -207,13 +209,17 @@ impl DataServer {
             else {
                 continue;
             };
+            let closing = Closing {
+                below: Bucket(equal.closed_below),
+            };
+            if self.store.is_seal_in_future(closing) {
+                continue;
+            }
             ready.push(Ready {
                 group,
                 generation: *generation,
                 asked_in: membership.epoch,
-                closing: Closing {
-                    below: Bucket(equal.closed_below),
-                },
+                closing,
             });
         }
         self.be_whole(&ready).await
@@ -272,26 +278,27 @@ impl DataServer {
             };
             let gone = opened.gone_volumes.iter().map(|vid| VolumeId(*vid));
             self.learn_gone(group, gone.collect()).await?;
+            let closing = Closing {
+                below: Bucket(opened.closed_below),
+            };
+            if self.store.is_seal_in_future(closing) {
+                // Closed here as well it would outlive the clock that was wrong.
+                tracing::warn!(%group, %donor, "a donor has closed what lies in the future; it is not copied from");
+                self.close_snapshot(&connection, opened.sync).await;
+                continue;
+            }
             let donor = Donor {
                 group,
                 source: Source {
                     connection,
                     snapshot: opened.sync,
                 },
-                closing: Closing {
-                    below: Bucket(opened.closed_below),
-                },
+                closing,
+                asked_in: membership.epoch,
                 closed_before,
             };
             let taken = self.take_all(&donor, Bucket(opened.horizon)).await;
-            let close = messages::SyncClose { sync: opened.sync };
-            let closed: Result<messages::Done, _> = donor
-                .source
-                .connection
-                .call(Method::SyncClose, &close, ANSWER)
-                .await;
-            // It goes by itself, later.
-            let _ = closed;
+            self.close_snapshot(&donor.source.connection, opened.sync).await;
             let taken = taken?;
             let ready = Ready {
                 group,
@@ -305,6 +312,13 @@ impl DataServer {
             };
         }
         Err(NotYet::NoDonor)
+    }
+
+    async fn close_snapshot(&self, connection: &Connection, sync: u64) {
+        let close = messages::SyncClose { sync };
+        let closed: Result<messages::Done, _> = connection.call(Method::SyncClose, &close, ANSWER).await;
+        // It goes by itself, later.
+        let _ = closed;
     }
 
     /// Goes by what a donor knows of volumes that are gone: the master may have forgotten them by now.
@@ -496,10 +510,20 @@ impl DataServer {
                     op,
                 };
                 tracing::info!(%group, loser = %loser.fid, "of two files of a name one goes");
-                self.take(group, disputed.vid, bury).await?;
+                self.settle_one(donor, bury).await?;
             }
         }
         Ok(())
+    }
+
+    /// Buries a file that loses its name, in the view in which the donor was asked only: what members had closed there says nothing
+    /// in a later one, in which they may have taken back a seal from the future (VOL-43).
+    async fn settle_one(&self, donor: &Donor, bury: Operation) -> Result<(), NotYet> {
+        match self.apply(donor.group, donor.asked_in, bury).await? {
+            Ok(_) => Ok(()),
+            Err(NotHeld::Failed(error)) => Err(NotYet::Here(of_volume_error(&error))),
+            Err(_) => Err(NotYet::Changed),
+        }
     }
 
     pub(crate) async fn take(

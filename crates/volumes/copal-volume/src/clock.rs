@@ -9,6 +9,12 @@ pub trait Clock: Send + Sync {
     fn now_ms(&self) -> u64;
 }
 
+/// The clock of a cluster: what a member goes by instead of its own clock, once it was told.
+pub trait ReferenceClock: Send + Sync {
+    /// Milliseconds since 1970; `None`: nobody has told it yet. Never jumps with the wall clock of this machine.
+    fn reference_ms(&self) -> Option<u64>;
+}
+
 /// The machine's wall clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;

@@ -31,7 +31,7 @@ mod memory;
 mod names;
 mod store;
 
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock, ReferenceClock, SystemClock};
 pub use error::VolumeError;
 pub use ids::{FileId, FileIds, LAST_CLOCK_MS, LAST_ID_MS, MAX_MS, OpId, VolumeId, random_incarnation};
 pub use limits::{

@@ -106,12 +106,13 @@ impl Cluster {
         are_whole: bool,
         end: Instant,
     ) -> Result<Page, VolumeError> {
+        let now_ms = self.map().now_ms();
         let mut files = Vec::with_capacity(merged.names.len());
         for names in merged.names.chunks(READ_AT_ONCE) {
             let judge = |(name, shown): &(Bytes, Option<FileHead>)| {
                 let (name, shown) = (name.clone(), shown.clone());
                 async move {
-                    let shown = shown.filter(|head| are_whole || is_decided(head));
+                    let shown = shown.filter(|head| are_whole || is_decided(head, now_ms));
                     let head = match shown {
                         Some(head) => Some(head),
                         None => match self.stat_strictly(vid, &name, end).await {

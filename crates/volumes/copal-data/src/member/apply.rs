@@ -17,8 +17,8 @@ use copal_kv::{Batch, Durability};
 use copal_volume::{
     FileId, OpId, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
     group::{
-        Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, decide_confirm, decide_create,
-        decide_delete, decide_union,
+        Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, MAX_OP_AHEAD_MS, decide_confirm,
+        decide_create, decide_delete, decide_union,
     },
 };
 use std::{collections::BTreeSet, sync::atomic::Ordering};
@@ -93,6 +93,7 @@ impl<'a> Batching<'a> {
                     is_volume_gone: self.is_gone(*vid)?,
                     is_buried: self.is_buried(*fid)?,
                     is_closed: self.closing.is_closed(*op),
+                    created_ms: self.created_ms(*vid, name, *fid, *op)?,
                 };
                 match decide_delete(&facts).map_err(NotHeld::Refused)? {
                     Accept::Done => Ok(()),
@@ -160,6 +161,19 @@ impl<'a> Batching<'a> {
             true => Err(NotHeld::Refused(Answer::Busy)),
             false => Ok(()),
         }
+    }
+
+    /// When a file was created that a delete from ahead of the clock names; 0: it is not live here. Others are not looked up.
+    fn created_ms(&self, vid: VolumeId, name: &[u8], fid: FileId, delete: OpId) -> Result<u64, NotHeld> {
+        if delete.ms() <= self.now_ms.saturating_add(MAX_OP_AHEAD_MS) {
+            return Ok(0);
+        }
+        let live = self.live(vid, name)?.filter(|live| live.fid == fid);
+        let held = match live {
+            Some(live) => Some(live),
+            None => self.sibling(vid, name, fid)?,
+        };
+        Ok(held.map_or(0, |held| held.op.ms()))
     }
 
     fn create_facts(&self, vid: VolumeId, name: &[u8], head: &NewHead) -> Result<CreateFacts, NotHeld> {

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use copal_kv::{Batch, Durability, Keyspace};
 use copal_volume::{
     FileId, VolumeError, VolumeId,
-    group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record, Role},
+    group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record, Role, is_seal_in_future},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,13 +42,14 @@ const KEPT_BUCKETS: u64 = 3;
 const CUT_ROWS: usize = 2_000;
 
 impl MemberStore {
-    /// Closes in all groups what is due by this member's clock and has operations in it, and what others have closed: `told` by group.
+    /// Closes in all groups what is due and has operations in it, and what others have closed: `told` by group. What is due goes
+    /// by the cluster's clock or by this machine's own, whichever is earlier (VOL-42).
     /// One durable write, and none where nothing changes, so a group that nobody writes to costs nothing. Returns groups whose
     /// journal is not empty.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn close_due(&self, told: &BTreeMap<GroupId, Closing>) -> Result<Vec<GroupId>, VolumeError> {
-        let now_ms = self.core.clock.now_ms();
+        let now_ms = self.core.clock.sealing_ms();
         let (mut open, mut closes) = (Vec::new(), Vec::new());
         for membership in self.memberships()? {
             let group = membership.group;
@@ -129,13 +130,14 @@ impl MemberStore {
         Ok(digest)
     }
 
-    /// Raises the horizon of a group and cuts what lies well below it, some rows at a time.
+    /// Raises the horizon of a group, not above what is closed here, and cuts what lies well below it, some rows at a time.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn raise_horizon(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
         self.change(group, |row| match row.is_covered {
             true => MemberRow {
-                horizon: row.horizon.max(horizon),
+                // A view that was entered since may have taken back a seal in the future.
+                horizon: row.horizon.max(horizon.min(row.closing.below)),
                 ..row
             },
             false => row,
@@ -245,6 +247,23 @@ impl MemberStore {
         let key = keys::journal(group, entry.op);
         let row = self.core.own.journal.get(&key);
         Ok(row.map_err(|error| of_engine(&error))?.is_none())
+    }
+
+    /// Whether any group here has a seal that lies in the future of the cluster's clock: it is ignored from the next view on.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn has_future_seals(&self) -> Result<bool, VolumeError> {
+        let Some(reference_ms) = self.core.clock.reference_ms() else {
+            return Ok(false);
+        };
+        let mut all = self.memberships()?.into_iter();
+        Ok(all.any(|own| is_seal_in_future(own.closing.below, reference_ms)))
+    }
+
+    /// Whether a seal that another member claims lies in the future of the cluster's clock.
+    pub fn is_seal_in_future(&self, closing: Closing) -> bool {
+        let reference_ms = self.core.clock.reference_ms();
+        reference_ms.is_some_and(|reference_ms| is_seal_in_future(closing.below, reference_ms))
     }
 
     fn change(&self, group: GroupId, change: impl FnOnce(MemberRow) -> MemberRow) -> Result<(), VolumeError> {

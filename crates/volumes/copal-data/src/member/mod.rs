@@ -21,6 +21,7 @@ mod facts;
 mod identity;
 mod journal_entry;
 mod line;
+mod member_clock;
 mod operation;
 mod reads;
 mod roles;

@@ -9,7 +9,7 @@ use crate::{
 use copal_kv::Durability;
 use copal_volume::{
     VolumeError,
-    group::{Bucket, Closing, Epoch, GroupId, OwnState, Role, own_role},
+    group::{Bucket, Closing, Epoch, GroupId, OwnState, Role, own_role, without_future},
 };
 use std::sync::Arc;
 
@@ -218,13 +218,35 @@ impl MemberCore {
             is_covered: false,
         });
         let is_whole = role == Role::Normal;
+        let (closing, horizon) = match epoch > before.epoch {
+            true => self.sealed_in_a_new_view(group, &before),
+            false => (before.closing, before.horizon),
+        };
         Ok(MemberRow {
             epoch,
             role,
             last_normal: if is_whole { epoch } else { before.last_normal },
+            closing,
+            horizon,
             is_covered: is_whole || before.is_covered,
-            ..before
         })
+    }
+
+    /// Seal and horizon of a group as they are in a newer view. What lies in the future of the cluster's clock was sealed by a
+    /// clock that was wrong, and would refuse every operation until that time comes: it is ignored (VOL-43). Only here: what
+    /// other members concluded from the seal they concluded in the older view, in which nothing holds any more.
+    fn sealed_in_a_new_view(&self, group: GroupId, before: &MemberRow) -> (Closing, Bucket) {
+        let Some(reference_ms) = self.clock.reference_ms() else {
+            return (before.closing, before.horizon);
+        };
+        let below = without_future(before.closing.below, reference_ms);
+        if below < before.closing.below {
+            let ahead = (before.closing.below.0 - below.0) * copal_volume::group::BUCKET_MS / 1000;
+            tracing::warn!(%group, ahead_seconds = ahead, "a seal lies in the future of the cluster's clock: it is ignored");
+            // Buckets that are open again are counted again.
+            self.digests.lock().forget_group(group);
+        }
+        (Closing { below }, before.horizon.min(below))
     }
 
     /// Makes rows of groups durable; `None`: the row goes.

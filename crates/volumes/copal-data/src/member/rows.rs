@@ -1,9 +1,9 @@
 //! What all of a member store's parts share: the rows, the queues of its groups, why nothing more is written.
 
-use super::{digests::Digests, line::GroupQueue};
+use super::{digests::Digests, line::GroupQueue, member_clock::MemberClock};
 use crate::{format::MemberIdentity, spaces::Spaces};
 use copal_kv::{Keyspace, Store};
-use copal_volume::{Clock, VolumeError, VolumeId, group::GroupId};
+use copal_volume::{VolumeError, VolumeId, group::GroupId};
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
@@ -26,7 +26,7 @@ pub(super) struct MemberCore {
     pub(super) kv: Store,
     pub(super) spaces: Spaces,
     pub(super) own: MemberSpaces,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) clock: MemberClock,
     pub(super) queues: Mutex<HashMap<GroupId, Arc<GroupQueue>>>,
     /// Bytes of live files in volumes that have a quota and were written to.
     pub(super) used: Mutex<HashMap<VolumeId, u64>>,

@@ -2,6 +2,7 @@
 
 use super::{
     line::Queued,
+    member_clock::MemberClock,
     operation::{Operation, Reply},
     rows::{MemberCore, MemberSpaces},
     work::Work,
@@ -9,7 +10,7 @@ use super::{
 use crate::{error::of_engine, spaces::Spaces};
 use copal_kv::{KeyspaceOptions, Store};
 use copal_volume::{
-    Clock, VolumeError,
+    Clock, ReferenceClock, VolumeError,
     group::{Epoch, GroupId},
 };
 use parking_lot::Mutex;
@@ -47,7 +48,7 @@ impl MemberStore {
             spaces: Spaces::of_member(&kv)?,
             own,
             kv,
-            clock,
+            clock: MemberClock::new(clock),
             queues: Mutex::default(),
             used: Mutex::default(),
             digests: Mutex::default(),
@@ -128,6 +129,16 @@ impl MemberStore {
     /// `Failed`.
     pub fn close(&self) -> Result<(), VolumeError> {
         self.core.kv.close().map_err(|error| of_engine(&error))
+    }
+
+    /// Goes by the reference of a cluster from here on, as soon as that is told.
+    pub fn go_by(&self, reference: Arc<dyn ReferenceClock>) {
+        self.core.clock.go_by(reference);
+    }
+
+    /// What this machine's own clock shows, ms since 1970.
+    pub fn own_clock_ms(&self) -> u64 {
+        self.core.clock.own_ms()
     }
 
     /// Whether the disk is so full that it takes no creates of clients, nor pieces of them; deletes go on, and so does what is

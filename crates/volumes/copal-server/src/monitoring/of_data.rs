@@ -1,12 +1,12 @@
 //! What a data server tells a monitor.
 
-use super::{Pages, Said, text::Numbers, text::seconds};
+use super::{Pages, Said, text::Numbers, text::seconds, text::signed_seconds};
 use crate::{data_server::DataServer, traffic::Traffic};
 use copal_volume::group::{BUCKET_MS, Role};
 use serde_json::json;
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 /// A master that was not reached for so long counts this server as failed.
@@ -51,6 +51,17 @@ impl Pages for OfData {
                 age,
             );
         }
+        let clock = *self.server.clock.lock();
+        numbers.gauge(
+            "copal_clock_off_seconds",
+            "How far the clock of this machine is ahead of the cluster's, as the master says.",
+            signed_seconds(clock.off_ms),
+        );
+        numbers.gauge(
+            "copal_clock_shut_out",
+            "1: this server takes no part in writes until its clock is right.",
+            u8::from(clock.is_shut_out),
+        );
         let failed = u8::from(self.server.store.failure().is_some());
         numbers.gauge("copal_store_failed", "1: the disk takes no more writes.", failed);
         let repairs = &self.server.repairs;
@@ -86,6 +97,17 @@ impl Pages for OfData {
         };
         if let Some(reason) = self.server.store.failure() {
             return bad(format!("the disk takes no more writes: {reason}"));
+        }
+        let clock = *self.server.clock.lock();
+        if clock.is_wrong {
+            let off = signed_seconds(clock.off_ms);
+            let then = match clock.is_shut_out {
+                true => ", and this server takes no part in writes",
+                false => "",
+            };
+            return bad(format!(
+                "the clock of this machine is {off} s from the cluster's{then}; let it follow a time server"
+            ));
         }
         match self.server.silence() {
             None => bad("no master was reached since this server was started".to_owned()),
@@ -151,8 +173,7 @@ impl OfData {
             "Those that are not known to be on every member.",
             depth.unstable,
         );
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = now.map_or(0, |since| since.as_millis() as u64);
+        let now_ms = self.server.map.now_ms();
         let age = depth.oldest.map_or(0, |oldest| {
             now_ms.saturating_sub(oldest.0.saturating_mul(BUCKET_MS)) / 1000
         });

@@ -1,6 +1,6 @@
 //! What a master tells a monitor.
 
-use super::{Pages, Said, text::Numbers, text::seconds};
+use super::{Pages, Said, text::Numbers, text::seconds, text::signed_seconds};
 use crate::{leading::Candidate, traffic::Traffic};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -57,6 +57,12 @@ impl Pages for OfMaster {
             "copal_master_term",
             "Number of the reign.",
             number(&status["master"]["term"]),
+        );
+        let off_ms = status["master"]["clock_off_ms"].as_i64().unwrap_or_default();
+        numbers.gauge(
+            "copal_master_clock_off_seconds",
+            "How far the clock of this machine is ahead of the cluster's.",
+            signed_seconds(off_ms),
         );
         let leads = u8::from(status["master"]["leader"] == true);
         numbers.gauge("copal_master_leads", "1: this master rules.", leads);
@@ -148,6 +154,26 @@ fn servers(numbers: &mut Numbers, status: &Value) {
             let value = server[field].as_u64().unwrap_or_default();
             numbers.sample(metric, &[("server", &name(server))], value);
         }
+    }
+    numbers.name(
+        "copal_server_clock_off_seconds",
+        "gauge",
+        "How far its clock is ahead of the cluster's.",
+    );
+    for server in servers {
+        if let Some(off_ms) = server["clock_off_ms"].as_i64() {
+            let labels = [("server", &*name(server))];
+            numbers.sample("copal_server_clock_off_seconds", &labels, signed_seconds(off_ms));
+        }
+    }
+    numbers.name(
+        "copal_server_shut_out",
+        "gauge",
+        "1: it takes no part in writes until its clock is right.",
+    );
+    for server in servers {
+        let shut_out = u8::from(server["shut_out"] == true);
+        numbers.sample("copal_server_shut_out", &[("server", &name(server))], shut_out);
     }
     numbers.name(
         "copal_server_heartbeat_age_seconds",

@@ -166,6 +166,11 @@ pub(super) fn seconds(micros: u64) -> String {
     format!("{}", micros as f64 / 1e6)
 }
 
+/// Milliseconds of either sign as seconds.
+pub(super) fn signed_seconds(ms: i64) -> String {
+    format!("{}", ms as f64 / 1e3)
+}
+
 fn escaped(word: &str) -> String {
     word.replace('\\', "\\\\")
         .replace('"', "\\\"")

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -44,6 +44,25 @@ impl Clock for MovedClock {
     }
 }
 
+/// The clock of one data server: that of all, and what it is wrong by.
+pub(crate) struct ServersClock {
+    of_all: Arc<MovedClock>,
+    wrong_by_ms: AtomicI64,
+}
+
+impl ServersClock {
+    pub(crate) fn be_wrong_by(&self, ms: i64) {
+        self.wrong_by_ms.store(ms, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ServersClock {
+    fn now_ms(&self) -> u64 {
+        let wrong_by_ms = self.wrong_by_ms.load(Ordering::Relaxed);
+        self.of_all.now_ms().saturating_add_signed(wrong_by_ms)
+    }
+}
+
 /// Looks again and again until something is so.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -67,6 +86,7 @@ pub(crate) struct Server {
     of_cluster: [u8; 16],
     uuid: [u8; 16],
     address: String,
+    pub(crate) clock: Arc<ServersClock>,
     running: Option<(Runtime, MemberStore)>,
 }
 
@@ -171,7 +191,11 @@ impl Cluster {
             place: Default::default(),
         };
         let (of_cluster, identity) = runtime().block_on(join(token, &joining, PATIENCE)).unwrap();
-        let store = MemberStore::open(kv(&device), Arc::clone(&self.clock) as _).unwrap();
+        let clock = Arc::new(ServersClock {
+            of_all: Arc::clone(&self.clock),
+            wrong_by_ms: AtomicI64::new(0),
+        });
+        let store = MemberStore::open(kv(&device), Arc::clone(&clock) as _).unwrap();
         let whose = MemberIdentity {
             cluster: of_cluster,
             server: uuid,
@@ -187,6 +211,7 @@ impl Cluster {
             of_cluster,
             uuid,
             address,
+            clock,
             running: None,
         });
         let at = self.servers.len() - 1;
@@ -196,7 +221,7 @@ impl Cluster {
     /// Starts a server that stands still.
     pub(crate) fn run(&mut self, at: usize) {
         let server = &mut self.servers[at];
-        let store = MemberStore::open(kv(&server.device), Arc::clone(&self.clock) as _).unwrap();
+        let store = MemberStore::open(kv(&server.device), Arc::clone(&server.clock) as _).unwrap();
         let identity = store.boot(getrandom::u64().unwrap()).unwrap();
         assert_eq!(
             (identity.cluster, identity.server),
@@ -234,6 +259,14 @@ impl Cluster {
             tokio::spawn(data.follow());
         });
         server.running = Some((runtime, store));
+    }
+
+    /// The store of a server that stands still, as its disk has it.
+    pub(crate) fn with_store_at_rest(&self, at: usize, look: impl FnOnce(&MemberStore)) {
+        let server = &self.servers[at];
+        let store = MemberStore::open(kv(&server.device), Arc::clone(&server.clock) as _).unwrap();
+        look(&store);
+        store.close().unwrap();
     }
 
     /// Takes a server away: its sockets close, its store as it is.

@@ -2,6 +2,7 @@
 
 mod accepting;
 mod chains;
+mod clocks;
 mod closing;
 mod conformance;
 mod harness;

@@ -146,6 +146,9 @@ pub struct DeleteFacts {
     pub is_buried: bool,
     /// The time of the operation is closed.
     pub is_closed: bool,
+    /// When the file was created, if it is live here, ms; 0: it is not, or that was not looked up. A file that was created while
+    /// clocks were ahead can be deleted all the same: its delete is later than its create, so as far ahead.
+    pub created_ms: u64,
 }
 
 /// Whether and how a delete is taken. Whether the file is live does not matter: one that is unknown may yet come.
@@ -155,7 +158,10 @@ pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
     if facts.is_volume_gone {
         return Err(Answer::VolumeGone);
     }
-    let time = check_time(facts.now_ms, facts.op, facts.is_closed);
+    let time = match check_time(facts.now_ms, facts.op, facts.is_closed) {
+        Err(Answer::ClockSkew) => check_time(facts.created_ms, facts.op, facts.is_closed),
+        time => time,
+    };
     match (facts.is_buried, time) {
         // Another delete of the same file is an operation of its own, which every member has.
         (true, Ok(())) => Ok(Accept::Again),
@@ -257,6 +263,7 @@ mod tests {
             is_volume_gone: false,
             is_buried: false,
             is_closed: false,
+            created_ms: 0,
         };
         assert_eq!(decide_delete(&delete), Ok(Accept::Apply));
         delete.is_closed = true;

@@ -12,6 +12,7 @@
 //! Not here: rows (`copal-data`), messages (`copal-proto`), who decides on views (`copal-master`).
 
 mod client;
+mod clocks;
 mod closing;
 pub mod invariants;
 mod member;
@@ -23,6 +24,10 @@ mod settle;
 mod view;
 
 pub use client::{Action, Call, ClientOp, Event, Outcome, Refusal};
+pub use clocks::{
+    CLOCK_RIGHT_MS, CLOCK_STEP_MS, MAX_CLOCK_OFF_MS, is_clock_wrong, is_seal_in_future, reference_of,
+    without_future,
+};
 pub use closing::{BUCKET_MS, Bucket, CLOSING_LAG_MS, Closing, Digest, OwnTold, Record, Told, horizon};
 pub use member::{
     Accept, Answer, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, decide_confirm, decide_create,

@@ -91,6 +91,7 @@ impl State {
                 is_volume_gone: false,
                 is_buried: member.buried.has(file),
                 is_closed: member.closing.is_closed(op),
+                created_ms: 0,
             })?;
             member.bury(file);
             return Ok(member.role);

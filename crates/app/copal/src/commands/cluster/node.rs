@@ -27,9 +27,13 @@ pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
                         } else {
                             ""
                         };
+                        let shut_out = match node["shut_out"] == true {
+                            true => ", clock wrong",
+                            false => "",
+                        };
                         vec![
                             text(&node["name"]),
-                            text(&node["state"]) + draining,
+                            text(&node["state"]) + draining + shut_out,
                             text(&node["address"]),
                             super::site_as_text(node),
                             node["pid"].to_string(),

@@ -339,3 +339,153 @@ fn become_whole(store: &MemberStore, epoch: Epoch, closing: Closing) -> Membersh
     store.end_whole(&told).unwrap();
     store.membership(GROUP).unwrap().unwrap()
 }
+
+/// A cluster's clock that is told by hand; 0: not told.
+struct Told(ManualClock);
+
+impl copal_volume::ReferenceClock for Told {
+    fn reference_ms(&self) -> Option<u64> {
+        Some(copal_volume::Clock::now_ms(&self.0)).filter(|now_ms| *now_ms > 0)
+    }
+}
+
+fn member_of_cluster(own_ms: u64, reference_ms: u64) -> (MemberStore, Arc<ManualClock>, Arc<Told>) {
+    let (store, own) = member(Role::Normal);
+    own.set(own_ms);
+    let reference = Arc::new(Told(ManualClock::new(reference_ms)));
+    store.go_by(Arc::clone(&reference) as _);
+    (store, own, reference)
+}
+
+const HOUR: u64 = 3_600_000;
+const YEAR: u64 = 365 * 24 * HOUR;
+const BEHIND: u64 = 600_000;
+
+/// Symptom: one data server's clock that was ahead sealed all that its groups would write for as long as the jump was large, and
+/// refused every operation that a right clock drew. Cause: operations were judged and buckets sealed by the server's own clock.
+/// Fix: both go by the cluster's clock, seals also by the own one where that is earlier.
+#[test]
+fn a_clock_that_is_ahead_seals_nothing_and_refuses_nothing() {
+    for ahead_ms in [90_000, HOUR, YEAR] {
+        let (store, _, _) = member_of_cluster(NOW + ahead_ms, NOW);
+        apply(&store, create(1, "a", bytes(10)));
+        store.close_due(&BTreeMap::new()).unwrap();
+        apply(&store, create(2, "b", bytes(10)));
+        apply(&store, delete(1, "a"));
+        assert!(!store.has_future_seals().unwrap());
+        assert!(store.membership(GROUP).unwrap().unwrap().closing.below <= Bucket::first_open(NOW));
+    }
+}
+
+#[test]
+fn a_clock_that_is_behind_takes_what_the_cluster_draws_and_seals_late() {
+    let (store, own, _) = member_of_cluster(NOW - BEHIND, NOW);
+    apply(&store, create(1, "a", bytes(10)));
+    store.close_due(&BTreeMap::new()).unwrap();
+    assert_eq!(
+        store.membership(GROUP).unwrap().unwrap().closing.below,
+        Bucket::first_open(NOW - BEHIND)
+    );
+    own.set(NOW);
+    store.close_due(&BTreeMap::new()).unwrap();
+    assert_eq!(
+        store.membership(GROUP).unwrap().unwrap().closing.below,
+        Bucket::first_open(NOW)
+    );
+}
+
+/// Symptom: after a server whose clock had been a year ahead was right again, or gone, its groups took no write: what it had sealed
+/// was on its disk, and on those of members that became whole from it. Cause: a seal never falls. Fix: one that lies in the future
+/// of the cluster's clock is ignored from the next view on, and the horizon with it.
+#[test]
+fn a_seal_from_the_future_is_ignored_in_the_next_view_and_not_before() {
+    for ahead_ms in [HOUR, YEAR] {
+        let (store, own, reference) = member_of_cluster(NOW + ahead_ms, 0);
+        apply_before_the_jump(&store, &own, ahead_ms);
+        store.close_due(&BTreeMap::new()).unwrap();
+        let sealed = store.membership(GROUP).unwrap().unwrap().closing.below;
+        store.raise_horizon(GROUP, sealed).unwrap();
+        own.set(NOW);
+        reference.0.set(NOW);
+        assert!(store.has_future_seals().unwrap());
+        let refused = store.apply(GROUP, EPOCH, create(2, "b", bytes(10))).unwrap();
+        assert_eq!(
+            refused,
+            Err(NotHeld::Refused(Answer::TooOld)),
+            "what others concluded in this view still holds"
+        );
+        store.enter_view(GROUP, Epoch(6), Role::Normal).unwrap();
+        let own_row = store.membership(GROUP).unwrap().unwrap();
+        assert!(!store.has_future_seals().unwrap() && own_row.horizon <= own_row.closing.below);
+        // Nothing opens that a right clock may have drawn so far.
+        let refused = store.apply(GROUP, Epoch(6), create(2, "b", bytes(10))).unwrap();
+        assert_eq!(refused, Err(NotHeld::Refused(Answer::TooOld)));
+        let soon = own_row.closing.below.0 * 10_000;
+        assert!(soon <= NOW + 30_000);
+        reference.0.set(soon);
+        own.set(soon);
+        let body = bytes(10);
+        let later = Operation::Create {
+            vid: vid(),
+            name: Bytes::from_static(b"c"),
+            head: NewHead {
+                op: OpId(FileId::new(soon, 7, 3).0),
+                fid: FileId::new(soon, 6, 3),
+                ..head(3, &body)
+            },
+            body: Body::Here(body),
+        };
+        store.apply(GROUP, Epoch(6), later).unwrap().unwrap();
+        assert_eq!(digests(&store).len(), 0, "it is open");
+        // The horizon does not rise again above what is closed here, whatever was concluded before.
+        store.raise_horizon(GROUP, sealed).unwrap();
+        assert_eq!(
+            store.membership(GROUP).unwrap().unwrap().horizon,
+            own_row.closing.below
+        );
+    }
+}
+
+fn apply_before_the_jump(store: &MemberStore, own: &ManualClock, ahead_ms: u64) {
+    own.set(NOW);
+    apply(store, create(1, "a", bytes(10)));
+    own.set(NOW + ahead_ms);
+}
+
+/// Symptom: a file that was created while all clocks were an hour ahead could not be deleted for an hour after they were set back.
+/// Cause: its delete is later than its create, and so was refused as drawn by a clock that is ahead. Fix: a delete may be as far
+/// ahead as the create of the file that it names.
+#[test]
+fn a_file_from_the_future_can_be_deleted() {
+    let (store, _, reference) = member_of_cluster(NOW, NOW + HOUR);
+    let body = bytes(10);
+    let fid = FileId::new(NOW + HOUR, 1, 1);
+    let future = Operation::Create {
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        head: NewHead {
+            op: OpId(FileId::new(NOW + HOUR, 2, 1).0),
+            fid,
+            ..head(1, &body)
+        },
+        body: Body::Here(body),
+    };
+    apply(&store, future);
+    reference.0.set(NOW);
+    let gone = |fid, number| Operation::Delete {
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        fid,
+        op: OpId(FileId::new(NOW + HOUR + 1, number, 1).0),
+    };
+    let other = store
+        .apply(GROUP, EPOCH, gone(FileId::new(NOW, 9, 9), 1))
+        .unwrap();
+    assert_eq!(
+        other,
+        Err(NotHeld::Refused(Answer::ClockSkew)),
+        "it names no such file"
+    );
+    apply(&store, gone(fid, 2));
+    assert!(store.is_over(vid(), fid).unwrap());
+}

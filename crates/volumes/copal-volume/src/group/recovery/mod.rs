@@ -157,6 +157,13 @@ impl RecoveryQueue {
         true
     }
 
+    /// The clock by which times are given has moved: what waits is as far from its turn as before.
+    pub fn move_times(&mut self, step_ms: i64) {
+        for waiting in self.waiting.values_mut() {
+            waiting.ready_ms = waiting.ready_ms.saturating_add_signed(step_ms);
+        }
+    }
+
     fn wait(&mut self, job: Job, ready_ms: u64) {
         let priority = job.priority();
         self.places.insert(job.group, priority);

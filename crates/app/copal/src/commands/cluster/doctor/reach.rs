@@ -39,7 +39,7 @@ pub(super) fn look(profile: &Profile, identity: &Identity, findings: &mut Findin
 fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
     let skew_ms = ahead_ms.unsigned_abs();
     let seconds = ahead_ms as f64 / 1000.0;
-    let sentence = format!("the clock of {address} is {seconds:+.1} s from this machine's");
+    let sentence = format!("the clock of the cluster is {seconds:+.1} s from this machine's, says {address}");
     if skew_ms <= SKEW_MS {
         findings.good("clock", sentence);
     } else if skew_ms <= MOST_SKEW_MS {
@@ -47,7 +47,7 @@ fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
     } else {
         findings.bad(
             "clock",
-            format!("{sentence}: data servers so far apart refuse operations; let both follow a time server"),
+            format!("{sentence}; let this machine follow a time server"),
         );
     }
 }
@@ -72,6 +72,16 @@ fn cluster(identity: &Identity, told: &Value, findings: &mut Findings) {
             ),
         }
     }
+    if told["master"]["clock_wrong"] == true {
+        let seconds = told["master"]["clock_off_ms"].as_i64().unwrap_or_default() as f64 / 1000.0;
+        findings.bad(
+            "clock",
+            format!(
+                "the clock of the master that leads is {seconds:+.1} s from the cluster's, and it goes by the cluster's; let it \
+                 follow a time server"
+            ),
+        );
+    }
     for server in told["servers"].as_array().map(Vec::as_slice).unwrap_or_default() {
         data_server(identity, server, findings);
     }
@@ -80,8 +90,29 @@ fn cluster(identity: &Identity, told: &Value, findings: &mut Findings) {
 fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let (name, state, address) = (text("name"), text("state"), text("address"));
+    let off_s = server["clock_off_ms"].as_i64().unwrap_or_default() as f64 / 1000.0;
+    let is_shut_out = server["shut_out"] == true;
+    match (server["clock_wrong"] == true, is_shut_out) {
+        (true, true) => findings.bad(
+            "clock",
+            format!(
+                "the clock of {name} is {off_s:+.1} s from the cluster's: it takes no part in writes; let it follow a time server"
+            ),
+        ),
+        (true, false) => findings.bad(
+            "clock",
+            format!(
+                "the clock of {name} is {off_s:+.1} s from the cluster's, and it goes by the cluster's; let it follow a time server"
+            ),
+        ),
+        _ if server["clock_off_ms"].is_i64() => {
+            findings.good("clock", format!("the clock of {name} is {off_s:+.1} s from the cluster's"));
+        }
+        _ => {}
+    }
     match (state.as_str(), uuid(server)) {
         ("lost", _) => {}
+        ("down", _) if is_shut_out => {}
         ("down", _) => findings.bad(
             "server",
             format!("{name} ({address}) is down; start it there with `copal data --dir DIR`, or `copal node lost {name}`"),

@@ -1,0 +1,168 @@
+use super::*;
+use crate::Beat;
+use crate::tests::{beat, joiner, master};
+
+const HOUR: i64 = 3_600_000;
+const NOW: u64 = 1_700_000_000_000;
+const YEAR: i64 = 365 * 24 * HOUR;
+
+/// Three servers that hold all groups, and each server's clock ahead of the ruler.
+struct House {
+    master: Master,
+    /// By the ruler.
+    ruler_ms: u64,
+    leader_ms: i64,
+    servers: Vec<(u8, i64)>,
+}
+
+impl House {
+    fn new() -> House {
+        let master = master();
+        for number in 1..=3 {
+            master.join(&joiner(number), NOW).unwrap();
+        }
+        let mut house = House {
+            master,
+            ruler_ms: NOW,
+            leader_ms: 0,
+            servers: vec![(1, 0), (2, 0), (3, 0)],
+        };
+        house.pass(2);
+        house
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.ruler_ms
+            .saturating_add_signed(self.master.reference_ahead_ms())
+    }
+
+    /// Lets seconds pass: each server beats once in each.
+    fn pass(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.ruler_ms += 1000;
+            self.master.judge_clocks(self.leader_ms, self.now_ms()).unwrap();
+            for &(number, ahead_ms) in &self.servers {
+                let beat = Beat {
+                    clock_ahead_ms: Some(ahead_ms),
+                    ..beat(number, 1)
+                };
+                self.master.beat(beat, self.now_ms()).unwrap();
+            }
+            self.master.tick(self.now_ms()).unwrap();
+        }
+    }
+
+    fn state(&self, number: u32) -> ServerState {
+        self.master.map().server(number).unwrap().state
+    }
+
+    fn events(&self) -> String {
+        let events = self.master.events(0, 100).unwrap();
+        events.into_iter().map(|event| event.text + "\n").collect()
+    }
+}
+
+/// Symptom: one data server's clock that was ahead stopped all writes of its groups, and `status` said healthy. Cause: nobody
+/// compared clocks. Fix: the median of all clocks is the reference; a server that is off it is told so, and shut out of writes
+/// while its groups can do without it.
+#[test]
+fn a_server_with_a_wrong_clock_is_shut_out_until_it_is_right() {
+    for wrong_ms in [6_000, -90_000, -HOUR, HOUR, YEAR] {
+        let mut house = House::new();
+        house.servers[1].1 = wrong_ms;
+        house.pass(1);
+        assert!(house.master.clock_verdict(2).is_wrong, "told at once");
+        house.pass(4);
+        assert_eq!(house.state(2), ServerState::Failed);
+        assert_eq!(
+            (house.state(1), house.state(3)),
+            (ServerState::Normal, ServerState::Normal)
+        );
+        assert_eq!(house.master.reference_ahead_ms(), 0);
+        let status = house.master.status(house.now_ms());
+        let sentence = status["sentence"].as_str().unwrap();
+        assert!(sentence.contains("the clock of data2"), "{sentence}");
+        assert_ne!(status["health"], "healthy");
+        assert_eq!(status["servers"][1]["shut_out"], true);
+        house.servers[1].1 = 0;
+        house.pass(2);
+        assert_eq!(house.state(2), ServerState::Normal);
+        assert!(
+            house.events().contains("the clock of data2 is right again"),
+            "{}",
+            house.events()
+        );
+    }
+}
+
+#[test]
+fn a_server_that_its_groups_need_is_let_in_again_whatever_its_clock_shows() {
+    let mut house = House::new();
+    house.servers[1].1 = HOUR;
+    house.pass(5);
+    assert_eq!(house.state(2), ServerState::Failed);
+    house.servers.remove(0);
+    house.pass(12);
+    assert_eq!(house.state(1), ServerState::Failed, "it was silent");
+    assert_ne!(house.state(2), ServerState::Failed);
+    let verdict = house.master.clock_verdict(2);
+    assert!(verdict.is_wrong && !verdict.is_shut_out);
+}
+
+/// Symptom: after the master was started on a machine whose clock was an hour ahead, no put succeeded. Cause: its clock was the
+/// cluster's. Fix: it goes by the median, and says so.
+#[test]
+fn a_leader_with_a_wrong_clock_goes_by_the_servers_and_nobody_is_shut_out_or_fails() {
+    for wrong_ms in [-HOUR, 90_000, YEAR] {
+        let mut house = House::new();
+        let lease = house.master.take_lease("a", "holder", house.now_ms()).unwrap();
+        house.leader_ms = wrong_ms;
+        house.pass(5);
+        assert_eq!(house.master.reference_ahead_ms(), 0);
+        for number in 1..=3 {
+            assert_eq!(house.state(number), ServerState::Normal);
+        }
+        assert!(
+            house.events().contains("the master that leads"),
+            "{}",
+            house.events()
+        );
+        let ends = house.master.lease_ends("a", lease.number, house.now_ms());
+        assert!(ends.is_some_and(|ends_ms| ends_ms - house.now_ms() <= 25_000));
+    }
+}
+
+/// All clocks of a site are set: the reference follows, and what is measured in the master's memory moves with it.
+#[test]
+fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before() {
+    for step_ms in [-HOUR, HOUR, YEAR] {
+        let mut house = House::new();
+        let lease = house.master.take_lease("a", "holder", house.now_ms()).unwrap();
+        for server in &mut house.servers {
+            server.1 = step_ms;
+        }
+        house.leader_ms = step_ms;
+        house.pass(4);
+        assert_eq!(house.master.reference_ahead_ms(), step_ms);
+        for number in 1..=3 {
+            assert_eq!(house.state(number), ServerState::Normal);
+        }
+        let ends = house.master.lease_ends("a", lease.number, house.now_ms());
+        assert!(ends.is_some_and(|ends_ms| (20_000..=26_000).contains(&(ends_ms - house.now_ms()))));
+        house.servers.remove(0);
+        house.pass(11);
+        assert_eq!(
+            house.state(1),
+            ServerState::Failed,
+            "who is silent is noticed still"
+        );
+    }
+}
+
+#[test]
+fn a_reign_knows_the_reference_before_it_answers_anybody() {
+    let house = House::new();
+    let clocks = [(1, -HOUR), (2, -HOUR), (3, -HOUR)];
+    assert!(house.master.note_clocks(&clocks, 0, house.now_ms()).unwrap());
+    assert_eq!(house.master.reference_ahead_ms(), -HOUR);
+}
