@@ -45,6 +45,7 @@ mod snapshots;
 mod syncing;
 mod token;
 mod traffic;
+mod unauthenticated;
 mod validity;
 
 pub use admission::{Admitted, Budgets};

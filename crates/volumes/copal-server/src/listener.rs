@@ -1,14 +1,15 @@
 //! A listening socket: handshakes, frames in, answers out.
 //!
-//! Each connection has a task that reads and one that writes; each call a task of its own, a bounded number at a time per
+//! Each connection is accepted at once, and has some seconds to show who it is (`unauthenticated`). It has a task that reads and one that writes; each call a task of its own, a bounded number at a time per
 //! connection, so that who sends more than it reads waits for itself.
 
 pub(crate) use crate::refusal::expired;
 pub use crate::refusal::{Refused, refused};
 use crate::{
     admission::{Budgets, Held},
-    requests::{Request, Requests},
+    requests::{Request, Requests, Unreadable},
     traffic::{Called, Traffic, TurnedAway},
+    unauthenticated::{Place, Unauthenticated},
 };
 use bytes::Bytes;
 use copal_client::{
@@ -23,7 +24,10 @@ use std::{
     collections::HashMap,
     future::Future,
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::{
@@ -47,8 +51,6 @@ use webpki::EndEntityCert;
 
 /// How long a connection may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Handshakes at a time.
-const HANDSHAKES: usize = 64;
 /// Calls of one connection that are under way at a time.
 const CALLS: usize = 128;
 /// Longest frame of who has shown no certificate.
@@ -241,43 +243,24 @@ impl Listener {
 
     /// Serves until the task is dropped. Calls that are under way then end with it.
     pub async fn serve<H: Handler>(mut self, handler: Arc<H>) {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+        let unauthenticated = Unauthenticated::new();
         loop {
-            let Ok(turn) = Arc::clone(&handshakes).acquire_owned().await else {
-                return;
-            };
             let came = match self.door.next().await {
                 Ok(came) => came,
                 Err(error) => {
                     // No descriptors left, mostly: some come back when connections end.
                     tracing::warn!(%error, "a connection could not be accepted");
+                    unauthenticated.make_room();
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
             };
             let (handler, traffic) = (Arc::clone(&handler), Arc::clone(&self.traffic));
+            let place = unauthenticated.enter(came.address().ip());
             machine::spawn(async move {
                 traffic.accept();
                 let address = came.address();
-                let greeted = timeout(HANDSHAKE, greet(came)).await;
-                drop(turn);
-                let ended = match greeted {
-                    Ok(Ok((stream, certificate @ Some(_)))) => {
-                        let peer = Peer::new(address, certificate);
-                        let ended = converse(stream, peer, handler, &traffic).await;
-                        ended.map_err(|reason| (TurnedAway::Garbage, reason))
-                    }
-                    Ok(Ok((stream, None))) => {
-                        let peer = Peer::new(address, None);
-                        let heard = timeout(HANDSHAKE, hear_stranger(stream, peer, handler)).await;
-                        match heard {
-                            Ok(heard) => heard.map_err(|reason| (TurnedAway::NoCertificate, reason)),
-                            Err(_) => Err((TurnedAway::Silent, "it did not say what it wants".to_owned())),
-                        }
-                    }
-                    Ok(Err(error)) => Err((TurnedAway::Handshake, error.to_string())),
-                    Err(_) => Err((TurnedAway::Silent, "it did not say who it is".to_owned())),
-                };
+                let ended = attend(came, place, handler, &traffic).await;
                 traffic.end();
                 if let Err((why, reason)) = ended {
                     traffic.turn_away(why);
@@ -285,6 +268,44 @@ impl Listener {
                 }
             });
         }
+    }
+}
+
+/// Serves one connection to its end; why this side ended it.
+async fn attend<H: Handler>(
+    came: Came,
+    mut place: Place,
+    handler: Arc<H>,
+    traffic: &Arc<Traffic>,
+) -> Result<(), (TurnedAway, String)> {
+    let address = came.address();
+    let crowded = || (TurnedAway::Crowded, "too many peers have not shown who they are".to_owned());
+    let greeting = greet(came, Arc::clone(&place.has_spoken));
+    let greeted = tokio::select! {
+        biased;
+        greeted = timeout(HANDSHAKE, greeting) => greeted,
+        () = place.lost() => return Err(crowded()),
+    };
+    match greeted {
+        Ok(Ok((stream, certificate @ Some(_)))) => {
+            drop(place);
+            let peer = Peer::new(address, certificate);
+            converse(stream, peer, handler, traffic).await
+        }
+        Ok(Ok((stream, None))) => {
+            let peer = Peer::new(address, None);
+            let heard = tokio::select! {
+                biased;
+                heard = timeout(HANDSHAKE, hear_stranger(stream, peer, handler)) => heard,
+                () = place.lost() => return Err(crowded()),
+            };
+            match heard {
+                Ok(heard) => heard.map_err(|reason| (TurnedAway::NoCertificate, reason)),
+                Err(_) => Err((TurnedAway::Silent, "it did not say what it wants".to_owned())),
+            }
+        }
+        Ok(Err(error)) => Err((TurnedAway::Handshake, error.to_string())),
+        Err(_) => Err((TurnedAway::Silent, "it did not say who it is".to_owned())),
     }
 }
 
@@ -309,12 +330,17 @@ impl Came {
     }
 }
 
-async fn greet(came: Came) -> std::io::Result<(Stream, Option<Arc<[u8]>>)> {
+async fn greet(
+    came: Came,
+    has_spoken: Arc<AtomicBool>,
+) -> std::io::Result<(Stream, Option<Arc<[u8]>>)> {
     let (socket, tls) = match came {
         Came::Socket(socket, _, tls) => (socket, tls),
         Came::Taken(taken) => return Ok((taken.stream, taken.certificate)),
     };
     socket.set_nodelay(true)?;
+    socket.readable().await?;
+    has_spoken.store(true, Ordering::Relaxed);
     let stream = tls.accept(socket).await?;
     let shown = stream
         .get_ref()
@@ -550,13 +576,14 @@ async fn write_answers(into: WriteHalf<Stream>, mut answers: mpsc::Receiver<Outg
     let _ = timeout(TO_READ, SinkExt::<Bytes>::close(&mut sink)).await;
 }
 
-/// Answers calls until the other side has no more. An error: it sent what is no frame.
+/// Answers calls until the other side has no more. An error: it sent what is no frame, or began one and did not end it. A
+/// connection that breaks is neither: honest processes are killed, too.
 async fn converse<H: Handler>(
     stream: Stream,
     peer: Peer,
     handler: Arc<H>,
     traffic: &Arc<Traffic>,
-) -> Result<(), String> {
+) -> Result<(), (TurnedAway, String)> {
     let (from, into) = tokio::io::split(stream);
     let (out, answers) = mpsc::channel::<Outgoing>(CALLS);
     let writer = machine::spawn(write_answers(into, answers));
@@ -579,7 +606,15 @@ async fn converse<H: Handler>(
                 continue;
             }
             Ok(None) => break Ok(()),
-            Err(reason) => break Err(reason),
+            Err(Unreadable::Broken(reason)) => {
+                tracing::debug!(reason, "a connection broke");
+                break Ok(());
+            }
+            Err(Unreadable::Late) => {
+                let reason = "it began a frame and did not end it".to_owned();
+                break Err((TurnedAway::Silent, reason));
+            }
+            Err(Unreadable::Garbage(reason)) => break Err((TurnedAway::Garbage, reason)),
         };
         let chain = match frame.method == Method::PutChain as u16 {
             false => None,
@@ -588,7 +623,10 @@ async fn converse<H: Handler>(
                     let (id, out) = (frame.id, out.clone());
                     Some((parts, Acks { id, out }))
                 }
-                None => break Err("it began more chains than it may, or one twice".to_owned()),
+                None => {
+                    let reason = "it began more chains than it may, or one twice".to_owned();
+                    break Err((TurnedAway::Garbage, reason));
+                }
             },
         };
         // Nothing more is read from here before there is a turn for it. Chains take fewer turns than there are.

@@ -8,14 +8,16 @@ use crate::{
 };
 use bytes::BytesMut;
 use copal_proto::{Cost, FRAME_HEADER_LEN, Frame, MAX_FRAME_BYTES, Method, SMALL_BYTES};
-use std::time::Duration;
+use std::{io::ErrorKind, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, BufReader},
     time::timeout,
 };
 
-/// How long the rest of a frame may take to come once its first bytes are here.
-const TO_ARRIVE: Duration = Duration::from_secs(30);
+/// How long a frame may stand still once its first bytes are here.
+const TO_ARRIVE: Duration = Duration::from_secs(10);
+/// A long frame has a second more for so many bytes, and no more than that: its room is wanted by others.
+const BYTES_PER_S: u64 = 64 << 10;
 const LENGTH_LEN: usize = 4;
 
 /// What came.
@@ -26,6 +28,27 @@ pub(crate) enum Request {
     Part(Frame),
     /// One that finds no room; of a long one all but the header was passed over.
     NoRoom(Frame, Refused),
+}
+
+/// Why nothing more can be read of a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// It broke, or ended in the middle of a frame.
+    Broken(String),
+    /// It sent what is no request.
+    Garbage(String),
+    /// It began a frame and did not end it in time.
+    Late,
+}
+
+impl From<std::io::Error> for Unreadable {
+    fn from(error: std::io::Error) -> Unreadable {
+        match error.kind() {
+            // What TLS cannot decrypt.
+            ErrorKind::InvalidData => Unreadable::Garbage(error.to_string()),
+            _ => Unreadable::Broken(error.to_string()),
+        }
+    }
 }
 
 /// See the module.
@@ -43,19 +66,18 @@ impl<R: AsyncRead + Unpin> Requests<R> {
     /// The next request; `None`: no more come.
     /// # Errors
     /// What came is no request; the connection cannot be used any more.
-    pub(crate) async fn next(&mut self, admission: &Admission) -> Result<Option<Request>, String> {
+    pub(crate) async fn next(&mut self, admission: &Admission) -> Result<Option<Request>, Unreadable> {
         let mut head = [0; LENGTH_LEN + FRAME_HEADER_LEN];
-        let first = self.from.read(&mut head).await;
-        let first = first.map_err(|error| error.to_string())?;
+        let first = self.from.read(&mut head).await?;
         if first == 0 {
             return Ok(None);
         }
         let rest = timeout(TO_ARRIVE, self.from.read_exact(&mut head[first..])).await;
-        rest.map_err(|_| LATE)?.map_err(|error| error.to_string())?;
+        rest.map_err(|_| Unreadable::Late)??;
         let (length, header) = head.split_at(LENGTH_LEN);
         let length = u32::from_be_bytes(length.try_into().unwrap_or_default()) as usize;
         if !(FRAME_HEADER_LEN..=MAX_FRAME_BYTES).contains(&length) {
-            return Err(format!("a frame of {length} bytes"));
+            return Err(Unreadable::Garbage(format!("a frame of {length} bytes")));
         }
         if length <= SMALL_BYTES {
             let frame = self.read(header, length).await?;
@@ -79,7 +101,8 @@ impl<R: AsyncRead + Unpin> Requests<R> {
             method,
             Some(Method::PutChain | Method::ChainData | Method::ChainCommit)
         ) {
-            return Err(format!("a frame of a chain of {length} bytes"));
+            let reason = format!("a frame of a chain of {length} bytes");
+            return Err(Unreadable::Garbage(reason));
         }
         match admission.admit(Cost::of_length(method, length)).await {
             Ok(room) => Ok(Some(Request::Admitted(self.read(header, length).await?, room))),
@@ -90,41 +113,95 @@ impl<R: AsyncRead + Unpin> Requests<R> {
         }
     }
 
-    async fn read(&mut self, header: &[u8], length: usize) -> Result<Frame, String> {
+    async fn read(&mut self, header: &[u8], length: usize) -> Result<Frame, Unreadable> {
         let mut bytes = BytesMut::with_capacity(length);
         bytes.extend_from_slice(header);
         let mut rest = (&mut self.from).take((length - header.len()) as u64);
         let whole = async {
             while bytes.len() < length {
-                if rest
-                    .read_buf(&mut bytes)
-                    .await
-                    .map_err(|error| error.to_string())?
-                    == 0
-                {
-                    return Err("it ended in the middle of a frame".to_owned());
+                let more = timeout(TO_ARRIVE, rest.read_buf(&mut bytes)).await;
+                if more.map_err(|_| Unreadable::Late)?? == 0 {
+                    return Err(ended());
                 }
             }
             Ok(())
         };
-        timeout(TO_ARRIVE, whole).await.map_err(|_| LATE)??;
-        let frame = Frame::decode(bytes.freeze()).map_err(|error| error.to_string())?;
+        let whole = timeout(to_arrive(length as u64), whole).await;
+        whole.map_err(|_| Unreadable::Late)??;
+        let frame = Frame::decode(bytes.freeze()).map_err(|error| Unreadable::Garbage(error.to_string()))?;
         match frame.is_reply {
             false => Ok(frame),
-            true => Err("it answered what nobody asked".to_owned()),
+            true => Err(Unreadable::Garbage("it answered what nobody asked".to_owned())),
         }
     }
 
-    async fn pass_over(&mut self, bytes: u64) -> Result<(), String> {
+    async fn pass_over(&mut self, bytes: u64) -> Result<(), Unreadable> {
         let mut rest = (&mut self.from).take(bytes);
-        let mut nowhere = tokio::io::sink();
-        let passed = timeout(TO_ARRIVE, tokio::io::copy(&mut rest, &mut nowhere)).await;
-        match passed.map_err(|_| LATE)? {
-            Ok(passed) if passed == bytes => Ok(()),
-            Ok(_) => Err("it ended in the middle of a frame".to_owned()),
-            Err(error) => Err(error.to_string()),
-        }
+        let passed = async {
+            let (mut nowhere, mut passed) = (vec![0; SMALL_BYTES], 0);
+            while passed < bytes {
+                let more = timeout(TO_ARRIVE, rest.read(&mut nowhere)).await;
+                match more.map_err(|_| Unreadable::Late)?? {
+                    0 => return Err(ended()),
+                    more => passed += more as u64,
+                }
+            }
+            Ok(())
+        };
+        let passed = timeout(to_arrive(bytes), passed).await;
+        passed.map_err(|_| Unreadable::Late)?
     }
 }
 
-const LATE: &str = "the rest of a frame did not come";
+/// How long so many bytes of a frame may take.
+fn to_arrive(bytes: u64) -> Duration {
+    TO_ARRIVE + Duration::from_secs(bytes / BYTES_PER_S)
+}
+
+fn ended() -> Unreadable {
+    Unreadable::Broken("it ended in the middle of a frame".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Budgets;
+    use tokio::io::AsyncWriteExt;
+
+    /// What comes of a connection over which `bytes` come and then nothing, and how long that took by a clock that does not wait.
+    fn read(bytes: &'static [u8]) -> (Unreadable, Duration) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async move {
+            let (mut to, from) = tokio::io::duplex(1 << 20);
+            to.write_all(bytes).await.unwrap();
+            let began = tokio::time::Instant::now();
+            let read = Requests::new(from)
+                .next(&Admission::new(&Budgets::default()))
+                .await;
+            (read.err().unwrap(), began.elapsed())
+        })
+    }
+
+    /// Symptom: a client with a certificate held room for 30 s with each frame that it began and did not end. Fix: 10 s, as before the
+    /// certificate is shown.
+    #[test]
+    fn a_frame_that_is_begun_and_not_ended_is_waited_for_ten_seconds() {
+        const LONG: [u8; 40] = {
+            let mut begun = [0; 40];
+            begun[1] = 0x20;
+            begun
+        };
+        for bytes in [&LONG[..2], &LONG[..4], &LONG[..10], &LONG[..]] {
+            assert_eq!(
+                read(bytes),
+                (Unreadable::Late, TO_ARRIVE),
+                "{} bytes",
+                bytes.len()
+            );
+        }
+    }
+}

@@ -24,20 +24,23 @@ const CODES: usize = 64;
 pub(crate) enum TurnedAway {
     /// No handshake: not TLS, or a certificate that the authority has not signed.
     Handshake,
-    /// It did not say in time who it is.
+    /// It did not say in time who it is, or did not end a frame that it began.
     Silent,
     /// It showed no certificate, and asked for what takes one.
     NoCertificate,
     /// It sent what is no frame.
     Garbage,
+    /// Too many had not shown who they are, and it was the oldest of them.
+    Crowded,
 }
 
 impl TurnedAway {
-    pub(crate) const ALL: [TurnedAway; 4] = [
+    pub(crate) const ALL: [TurnedAway; 5] = [
         TurnedAway::Handshake,
         TurnedAway::Silent,
         TurnedAway::NoCertificate,
         TurnedAway::Garbage,
+        TurnedAway::Crowded,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -46,6 +49,7 @@ impl TurnedAway {
             TurnedAway::Silent => "silent",
             TurnedAway::NoCertificate => "no_certificate",
             TurnedAway::Garbage => "garbage",
+            TurnedAway::Crowded => "crowded",
         }
     }
 }

@@ -364,3 +364,59 @@ async fn a_frame_that_says_it_is_longer_than_frames_are_takes_no_memory() {
         tokio::task::yield_now().await;
     }
 }
+
+/// Symptom: 100 connections that said nothing shut every client out of a master or a data server, for ten seconds and again. Cause:
+/// no connection was accepted while 64 were in their handshake. Fix: each is accepted at once; there is a bound for those that have
+/// not shown who they are, and the oldest silent one makes room.
+#[tokio::test]
+async fn silent_connections_shut_nobody_out() {
+    let authority = Authority::new("test").unwrap();
+    let (address, traffic) = start(&authority).await;
+    let mut silent = Vec::new();
+    for _ in 0..220 {
+        silent.push(TcpStream::connect(&address).await.unwrap());
+    }
+    let connection = timeout(SOON, connect(&address, &authority))
+        .await
+        .unwrap()
+        .unwrap();
+    let _: Ping = connection.call(Method::Ping, &Ping {}, SOON).await.unwrap();
+    // All of them, as far as they are in time.
+    assert!(traffic.connections().0 > 64);
+}
+
+/// Symptom: each client that was killed counted as one that sends garbage. Cause: every end of a connection but a clean one was
+/// counted so. Fix: a connection that breaks is no garbage, wherever in a frame it does.
+#[tokio::test]
+async fn a_client_that_is_killed_is_not_counted_as_one_that_sends_garbage() {
+    let authority = Authority::new("test").unwrap();
+    let (address, traffic) = start(&authority).await;
+    let identity = authority.identity("client.copal").unwrap();
+    let frame = Frame {
+        id: 1,
+        method: Method::Ping as u16,
+        is_reply: false,
+        is_failure: false,
+        is_more: false,
+        trace: 0,
+        left_ms: None,
+        permit: Bytes::new(),
+        message: Bytes::from_static(&[0; 100]),
+    };
+    let encoded = frame.encode();
+    let length = (encoded.len() as u32).to_be_bytes();
+    for sent in [0, 2, 4, 20, 50] {
+        let tls = TlsConnector::from(client_tls(&identity).unwrap());
+        let socket = TcpStream::connect(&address).await.unwrap();
+        let mut stream = tls.connect(name_of_master(), socket).await.unwrap();
+        let bytes = [&length[..], &encoded[..]].concat();
+        stream.write_all(&bytes[..sent]).await.unwrap();
+        stream.flush().await.unwrap();
+        // Without a word of TLS, as when a process is killed.
+        drop(stream);
+    }
+    while traffic.connections() != (5, 0) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(traffic.turned_away(), 0);
+}

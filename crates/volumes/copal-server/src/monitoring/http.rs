@@ -1,5 +1,6 @@
 //! A small HTTP server: `/metrics`, `/health`, `/ready`, for GET and HEAD.
 
+use crate::unauthenticated::Unauthenticated;
 use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
 };
@@ -10,7 +11,10 @@ use std::{
     convert::Infallible,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     str::FromStr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -27,8 +31,10 @@ const TO_ANSWER: Duration = Duration::from_secs(10);
 const HEADER_BYTES: usize = 8 << 10;
 /// Headers of a request.
 const HEADERS: usize = 64;
-/// Connections at a time; others wait to be accepted.
-const CONNECTIONS: usize = 16;
+/// Connections at a time; of more the oldest makes room, one that has asked for nothing first.
+const CONNECTIONS: usize = 64;
+/// Answers that are made at a time.
+const ANSWERS: usize = 16;
 
 /// Where a process answers a monitor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,29 +113,42 @@ pub(crate) async fn bind(
 
 /// Answers until the task is dropped.
 pub(crate) async fn serve(listener: TcpListener, pages: Arc<dyn Pages>) {
-    let turns = Arc::new(Semaphore::new(CONNECTIONS));
+    let turns = Arc::new(Semaphore::new(ANSWERS));
+    let connections = Unauthenticated::with(CONNECTIONS, CONNECTIONS);
     loop {
-        let Ok(turn) = Arc::clone(&turns).acquire_owned().await else {
-            return;
-        };
-        let Ok((socket, _)) = listener.accept().await else {
+        let Ok((socket, address)) = listener.accept().await else {
             // No descriptors left, mostly: some come back when connections end.
+            connections.make_room();
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let pages = Arc::clone(&pages);
+        let (pages, turns) = (Arc::clone(&pages), Arc::clone(&turns));
+        let mut place = connections.enter(address.ip());
         tokio::spawn(async move {
+            let conversation = converse(socket, pages, turns, Arc::clone(&place.has_spoken));
             // Whoever is too slow, or sends something else, is not answered.
-            let _ = timeout(TO_ANSWER, converse(socket, pages)).await;
-            drop(turn);
+            tokio::select! {
+                _ = timeout(TO_ANSWER, conversation) => {}
+                () = place.lost() => {}
+            }
         });
     }
 }
 
-async fn converse(socket: TcpStream, pages: Arc<dyn Pages>) -> Result<(), hyper::Error> {
+async fn converse(
+    socket: TcpStream,
+    pages: Arc<dyn Pages>,
+    turns: Arc<Semaphore>,
+    has_asked: Arc<AtomicBool>,
+) -> Result<(), hyper::Error> {
     let answer = service_fn(move |request: Request<Incoming>| {
-        let pages = Arc::clone(&pages);
-        async move { Ok::<_, Infallible>(answer(&request, pages).await) }
+        let (pages, turns) = (Arc::clone(&pages), Arc::clone(&turns));
+        has_asked.store(true, Ordering::Relaxed);
+        async move {
+            // Never closed.
+            let _turn = turns.acquire_owned().await;
+            Ok::<_, Infallible>(answer(&request, pages).await)
+        }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
