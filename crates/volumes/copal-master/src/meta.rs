@@ -333,6 +333,9 @@ pub enum MetaError {
     /// Nothing was changed.
     #[error("the master's database failed: {0}")]
     Failed(String),
+    /// The database is not reached, or is just starting or ending. Nothing was changed.
+    #[error("the master's database is not reached: {0}")]
+    Away(String),
     /// The connection broke during the commit: whether the change holds is unknown, so the master has to begin a new reign.
     #[error(
         "the master's database went away during a commit, which may hold or not: {0}; start the master again"

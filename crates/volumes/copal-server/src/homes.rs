@@ -50,8 +50,11 @@ pub struct ServerHome {
     v: u32,
     /// Its name.
     pub name: String,
-    /// Where it listens, and is reached.
+    /// Where it listens.
     pub listen: String,
+    /// Where others reach it; none: where it listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     server: String,
     disk: String,
     cluster: String,
@@ -93,6 +96,7 @@ impl ServerHome {
             v: VERSION,
             name: name.to_owned(),
             listen: listen.to_owned(),
+            advertise: None,
             server: draw()?,
             disk: draw()?,
             cluster: String::new(),
@@ -107,6 +111,11 @@ impl ServerHome {
             zone: String::new(),
             rack: String::new(),
         })
+    }
+
+    /// Where others reach it.
+    pub fn reached_at(&self) -> &str {
+        self.advertise.as_deref().unwrap_or(&self.listen)
     }
 
     /// Reads what a directory says.

@@ -38,6 +38,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// So long before the lease ends its holder stops.
 const EARLY: Duration = Duration::from_secs(2);
 
+/// A reason why this master does not lead is logged once in so long.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
 /// How long a new reign waits for what data servers have heard of.
 const SEEN: Duration = Duration::from_secs(1);
 /// The same where that decides who has missed something.
@@ -84,6 +87,8 @@ pub struct Candidate {
     is_after_restore: AtomicBool,
     /// Somebody was told that this master leads no more: it looks at its lease now.
     doubted: Notify,
+    /// Whether the database has said who leads since the process was started.
+    has_reached_database: AtomicBool,
 }
 
 impl Candidate {
@@ -107,6 +112,7 @@ impl Candidate {
             reigning: RwLock::default(),
             is_after_restore: AtomicBool::new(options.after_restore),
             doubted: Notify::new(),
+            has_reached_database: AtomicBool::new(false),
         }))
     }
 
@@ -127,6 +133,7 @@ impl Candidate {
         let master = match opened {
             Opened::Leads(master) => *master,
             Opened::Follows { left_ms } => {
+                self.has_reached_database.store(true, Ordering::Release);
                 tracing::debug!(left_ms, "another master leads");
                 return Ok(false);
             }
@@ -135,7 +142,7 @@ impl Candidate {
         let server = match after_restore {
             true => self.rise(server).await?,
             false => {
-                let seen = server.ask_what_was_seen(false, SEEN).await;
+                let (seen, clocks) = server.ask_what_was_seen(false, SEEN).await;
                 let checked = Arc::clone(&server);
                 on_a_thread(move || {
                     checked.master.check_age(&seen)?;
@@ -149,6 +156,7 @@ impl Candidate {
         on_a_thread(move || reached.master.be_reached_at(&address)).await?;
         self.is_after_restore.store(false, Ordering::Release);
         let has_lease = server.master.has_lease();
+        self.has_reached_database.store(true, Ordering::Release);
         tracing::info!(term = server.master.term(), "this master leads");
         *self.reigning.write() = Some(Reigning {
             server,
@@ -179,15 +187,21 @@ impl Candidate {
 
     /// Leads whenever it can, until the task is dropped.
     pub async fn run(self: Arc<Self>) {
+        let mut told: Option<(String, Instant)> = None;
         loop {
             if self.reigning.read().is_some() {
                 Arc::clone(&self).reign().await;
             }
             match self.try_to_lead().await {
-                Ok(true) => {}
+                Ok(true) => told = None,
                 Ok(false) => tokio::time::sleep(LOOK).await,
                 Err(error) => {
-                    tracing::warn!(%error, "this master does not lead");
+                    let reason = error.to_string();
+                    let is_new = told.as_ref().is_none_or(|(before, at)| *before != reason || machine::since(*at) >= TELL_EVERY);
+                    if is_new {
+                        tracing::warn!(%error, "this master does not lead");
+                        told = Some((reason, machine::now()));
+                    }
                     tokio::time::sleep(LOOK).await;
                 }
             }
@@ -236,6 +250,11 @@ impl Candidate {
         time.abort();
         // Whoever waits for the map here is to ask another.
         server.wake_all();
+    }
+
+    /// Whether the database has said who leads since the process was started.
+    pub fn has_reached_database(&self) -> bool {
+        self.has_reached_database.load(Ordering::Acquire)
     }
 
     /// Who answers now.

@@ -261,6 +261,7 @@ impl MasterServer {
     fn join(&self, request: messages::Join) -> Result<Bytes, Refused> {
         let server_uuid = uuid(&request.server_uuid)?;
         copal_volume::check_volume_name(&request.name).map_err(|error| of_volume_error(&error))?;
+        check_reachable(&request.address)?;
         let now_ms = self.now_ms();
         let hash = hash_of_secret(&request.secret, Joins::DataServer);
         let taken = self.master.take_token(hash, now_ms);
@@ -297,6 +298,7 @@ impl MasterServer {
         if request.address.is_empty() || request.address.len() > 500 {
             return Err(refused(Code::Invalid, "a master has an address"));
         }
+        check_reachable(&request.address)?;
         self.master.take_token(hash, self.now_ms()).map_err(failed)?;
         self.master.add_master(&self.address).map_err(failed)?;
         self.master.add_master(&request.address).map_err(failed)?;
@@ -388,9 +390,9 @@ impl MasterServer {
         let asked = asked.map(|server| {
             let (connections, cluster) = (self.connections.clone(), cluster.clone());
             let answers = Arc::clone(&answers);
+            let ruler = self.clock;
             machine::spawn(async move {
                 let name = name_of_server(&server.server_uuid);
-            let ruler = self.clock;
                 let request = messages::WhatSeen { cluster };
                 let asked = async {
                     let connection = connections.to(&server.address, name, Class::Control).await?;
@@ -751,6 +753,18 @@ fn require(holds: bool, otherwise: &str) -> Result<(), Refused> {
     }
 }
 
+/// Refuses an address that says only that a process listens at every interface of its machine: all clients would be told it.
+fn check_reachable(address: &str) -> Result<(), Refused> {
+    let parsed = address.parse::<std::net::SocketAddr>();
+    match parsed.is_ok_and(|at| at.ip().to_canonical().is_unspecified()) {
+        false => Ok(()),
+        true => Err(refused(
+            Code::Invalid,
+            format!("nobody reaches {address}; start the new process with --advertise and the address that others are to use"),
+        )),
+    }
+}
+
 /// The name of a zone or a rack; none is empty.
 fn place(name: &str) -> Result<String, Refused> {
     let is_good = name.is_empty() || copal_volume::check_volume_name(name).is_ok();
@@ -761,6 +775,11 @@ fn place(name: &str) -> Result<String, Refused> {
             "a zone or rack has a name of 100 bytes at most, without slashes",
         )),
     }
+}
+
+/// How far a clock is ahead of a time, ms.
+fn ahead_of(clock_ms: u64, time_ms: u64) -> i64 {
+    i64::try_from(i128::from(clock_ms) - i128::from(time_ms)).unwrap_or(i64::MAX)
 }
 
 fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
@@ -777,9 +796,4 @@ pub(crate) fn of_master(error: &MasterError) -> Refused {
         MasterError::Meta(error) => refused(Code::Internal, error.to_string()),
         MasterError::Denied(reason) => refused(Code::Denied, reason),
     }
-/// How far a clock is ahead of a time, ms.
-fn ahead_of(clock_ms: u64, time_ms: u64) -> i64 {
-    i64::try_from(i128::from(clock_ms) - i128::from(time_ms)).unwrap_or(i64::MAX)
-}
-
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 use copal_client::{Connections, Identity, Masters, client_tls, machine, master_tls, server_tls};
 use copal_data::{MemberIdentity, MemberStore};
-use copal_master::{MasterError, MasterOptions};
+use copal_master::{MasterError, MasterOptions, MetaError};
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -103,7 +103,8 @@ pub struct MasterProcess {
     address: String,
     candidate: Arc<Candidate>,
     traffic: Arc<Traffic>,
-    leads: bool,
+    /// Why it began to wait for its database.
+    waits: Option<String>,
 }
 
 impl MasterProcess {
@@ -127,8 +128,13 @@ impl MasterProcess {
         let address = listener.address()?.to_string();
         let connections = Connections::new(outward);
         let candidate = Candidate::new(open, options, authority, advertise.to_owned(), connections)?;
-        // Here, so that whoever starts it hears what is wrong with the database.
-        let leads = runtime.block_on(candidate.try_to_lead())?;
+        // Here, so that whoever starts it hears what is wrong with the database. One that is away may come back: a machine that
+        // starts begins its database and its master in any order.
+        let waits = match runtime.block_on(candidate.try_to_lead()) {
+            Ok(_) => None,
+            Err(MasterError::Meta(error @ MetaError::Away(_))) => Some(error.to_string()),
+            Err(error) => return Err(error.into()),
+        };
         runtime.spawn(Arc::clone(&candidate).run());
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&candidate)));
@@ -137,7 +143,7 @@ impl MasterProcess {
             address,
             candidate,
             traffic,
-            leads,
+            waits,
         })
     }
 
@@ -165,9 +171,15 @@ impl MasterProcess {
         &self.address
     }
 
-    /// Whether it led when it was started.
+    /// Whether it leads now.
     pub fn leads(&self) -> bool {
-        self.leads
+        self.candidate.leading().is_some()
+    }
+
+    /// Why it has waited for its database since it was started; `None`: the database has said who leads.
+    pub fn waits_for_database(&self) -> Option<&str> {
+        let waits = self.waits.as_deref();
+        waits.filter(|_| !self.candidate.has_reached_database())
     }
 
     /// Ends it.
@@ -213,7 +225,7 @@ impl DataProcess {
             store,
             identity,
             DataOptions {
-                address: address.clone(),
+                address: home.advertise.clone().unwrap_or_else(|| address.clone()),
                 authority: own.authority.clone(),
                 recovery_bytes_per_s,
                 place: (home.zone.clone(), home.rack.clone()),
@@ -300,7 +312,7 @@ impl ServerHome {
     ) -> Result<(), JoinError> {
         let joining = Joining {
             name: self.name.clone(),
-            address: self.listen.clone(),
+            address: self.reached_at().to_owned(),
             server_uuid: self.server_uuid(),
             disk_uuid: self.disk_uuid(),
             capacity_bytes,

@@ -36,6 +36,9 @@ pub(crate) struct Agent {
     /// Where it listens for other agents; several agents listen at ports of their own
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
+    /// Where others reach it, if not where it listens
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) advertise: Option<String>,
     /// Most bytes a second that it reads from disks; 0: as many as there are
     #[arg(long, value_name = "SIZE", default_value = "60M", value_parser = human::parse_bytes)]
     pub(crate) limit_read: u64,

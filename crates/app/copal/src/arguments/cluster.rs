@@ -82,9 +82,9 @@ pub(crate) struct Monitored {
 /// For processes that `copal serve` starts.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Child {
-    /// End when the process that started this one ends
-    #[arg(long, hide = true)]
-    pub(crate) end_with_parent: bool,
+    /// End when the process that started this one ends, which has this number
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) end_with_parent: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -93,7 +93,8 @@ The first start joins a cluster, with a token of `copal node token`. Later start
 
 Examples:
   copal data --dir /srv/copal/data1 --name data1 --listen 10.0.0.2:7401 --join \"$(copal node token)\"
-  copal data --dir /srv/copal/data1 --rack r7 --zone north")]
+  copal data --dir /srv/copal/data1 --rack r7 --zone north
+  copal data --dir /srv/data --name data2 --listen 0.0.0.0:7401 --advertise 10.0.0.3:7401 --join \"$(copal node token)\"")]
 pub(crate) struct Data {
     /// Directory of the server: its store, who it is
     #[arg(long, value_name = "DIR")]
@@ -101,9 +102,12 @@ pub(crate) struct Data {
     /// Name of a new server, unique in the cluster
     #[arg(long, value_name = "NAME", requires = "join")]
     pub(crate) name: Option<String>,
-    /// Where to listen, and be reached: HOST:PORT
+    /// Where to listen: HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
+    /// Where others reach it, if not where it listens; kept for later starts
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) advertise: Option<String>,
     /// Bytes a second that copies to and from others may take, kept for later starts (default: 200M, on a disk that turns 40M)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) recovery_rate: Option<u64>,

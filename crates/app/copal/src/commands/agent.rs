@@ -1,6 +1,6 @@
 //! `copal agent`: the daemon on a host of VMs.
 
-use super::{Context, close, job};
+use super::{Context, close, cluster, job};
 use crate::{
     arguments::Agent as Words,
     failure::{Failure, Outcome, exit},
@@ -32,6 +32,7 @@ pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
             "where does the agent keep its files? give --state DIR",
         ));
     };
+    cluster::check_advertised(words.advertise.as_deref().unwrap_or(&words.listen))?;
     context.memory()?;
     let several = check_names(context, words)?;
     let cache = state.join("cache");
@@ -105,6 +106,11 @@ fn check_names(context: &Context<'_>, words: &Words) -> Outcome<bool> {
         )));
     }
     let several = words.name.len() > 1;
+    if several && words.advertise.is_some() {
+        return Err(Failure::usage(
+            "several agents listen at ports of their own, so no one --advertise is of all; run one in each process",
+        ));
+    }
     if several && matches!(Place::find(&context.arguments.common)?, Place::Cluster(_)) {
         return Err(Failure::usage(
             "several agents in one process are for a repository in a directory; with copal:// run one on each host",
@@ -145,6 +151,7 @@ fn start_all(
                 state.to_owned()
             },
             listen: words.listen.clone(),
+            advertise: words.advertise.clone(),
             plan: Some(plan.clone()),
             memory_bytes: context.arguments.common.memory_bytes(),
             read_limit: limit(words.limit_read),

@@ -47,6 +47,7 @@ mod rescue;
 mod retention;
 mod round_trip;
 mod rounds;
+mod starting;
 mod terminal;
 mod trust;
 mod waiting;

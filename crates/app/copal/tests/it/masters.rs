@@ -246,3 +246,72 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
     let logs = std::fs::read_to_string(house.dir("log")).unwrap();
     assert!(!logs.contains("secret") && !logs.contains("panicked"), "{logs}");
 }
+
+/// Lets what listens at `to` be reached at `at`, too.
+fn forward(at: u16, to: u16) {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", at)).unwrap();
+    std::thread::spawn(move || {
+        for came in listener.incoming() {
+            let Ok(came) = came else { return };
+            let gone = std::net::TcpStream::connect(("127.0.0.1", to)).unwrap();
+            let ways = [
+                (came.try_clone().unwrap(), gone.try_clone().unwrap()),
+                (gone, came),
+            ];
+            for (mut from, mut into) in ways {
+                std::thread::spawn(move || {
+                    // Ends when either side does.
+                    let _ = std::io::copy(&mut from, &mut into);
+                    let _ = into.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+}
+
+/// Symptom: after a boot all masters were gone. Cause: each ended when the database did not answer yet, and the service manager gave
+/// up after five tries. Fix: a master whose database is not reached at its start says so and waits.
+#[test]
+fn a_master_waits_for_its_database_and_says_so() {
+    let mut house = House::new();
+    house.start_master(1);
+    house.kill("master1");
+    // Where nobody listens yet.
+    let elsewhere = house.port + 6;
+    let real = house.database.clone();
+    let home = house.dir("master1/master.json");
+    let written = std::fs::read_to_string(&home).unwrap();
+    let port = real
+        .rsplit_once(':')
+        .unwrap()
+        .1
+        .split_once('/')
+        .unwrap()
+        .0
+        .to_owned();
+    std::fs::write(
+        &home,
+        written.replace(&format!(":{port}/"), &format!(":{elsewhere}/")),
+    )
+    .unwrap();
+    let dir = house.dir("master1");
+    let mut child = house.copal(&["master", "--dir", dir.to_str().unwrap(), "--json"]);
+    let mut child = child
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    house.processes.push(("master1".to_owned(), child));
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let waiting = next();
+    assert_eq!(waiting["message_type"], "waiting", "{waiting}");
+    assert!(
+        waiting["reason"].as_str().unwrap().contains("database"),
+        "{waiting}"
+    );
+    forward(elsewhere, port.parse().unwrap());
+    let ready = next();
+    // Whether it leads at once or when the lease of the one that was killed has ended.
+    assert_eq!(ready["message_type"], "ready", "{ready}");
+}

@@ -49,6 +49,8 @@ pub struct AgentOptions {
     pub state: PathBuf,
     /// Where it listens, host:port; port 0 is any free one.
     pub listen: String,
+    /// Where others reach it; none: where it listens.
+    pub advertise: Option<String>,
     /// Which VMs it backs up; read anew for each job. `None`: it only answers.
     pub plan: Option<PathBuf>,
     /// Ceiling of the process.
@@ -163,7 +165,10 @@ impl Agent {
         let server = server.map_err(AgentError::Listen)?;
         let holder = Holder {
             name: options.name.clone(),
-            address: server.address().to_string(),
+            address: options
+                .advertise
+                .clone()
+                .unwrap_or_else(|| server.address().to_string()),
         };
         // From here on others find it.
         let beat = repository.beat(&holder)?;

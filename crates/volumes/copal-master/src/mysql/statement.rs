@@ -9,6 +9,9 @@ use mysql::{
 /// Two transactions waited for each other; one waited too long for a lock. The whole of it may be run again.
 const RETRIED: [u16; 2] = [1213, 1205];
 
+/// Too many connections; the server is shutting down; a Galera node that is not ready.
+const ENDING: [u16; 5] = [1040, 1053, 1077, 1079, 1047];
+
 /// Why a step of a transaction did not do.
 pub(super) enum Trouble {
     Sql(mysql::Error),
@@ -24,16 +27,22 @@ impl From<mysql::Error> for Trouble {
 
 impl From<Trouble> for MetaError {
     fn from(trouble: Trouble) -> MetaError {
-        MetaError::Failed(match trouble {
-            Trouble::Sql(error) => error.to_string(),
-            Trouble::Row(reason) => reason,
-        })
+        let is_away = trouble.is_broken_connection() || trouble.is_of_a_server_that_ends();
+        match trouble {
+            Trouble::Sql(error) if is_away => MetaError::Away(error.to_string()),
+            Trouble::Sql(error) => MetaError::Failed(error.to_string()),
+            Trouble::Row(reason) => MetaError::Failed(reason),
+        }
     }
 }
 
 impl Trouble {
     pub(super) fn is_to_be_retried(&self) -> bool {
         matches!(self, Trouble::Sql(mysql::Error::MySqlError(error)) if RETRIED.contains(&error.code))
+    }
+
+    fn is_of_a_server_that_ends(&self) -> bool {
+        matches!(self, Trouble::Sql(mysql::Error::MySqlError(error)) if ENDING.contains(&error.code))
     }
 
     pub(super) fn is_broken_connection(&self) -> bool {

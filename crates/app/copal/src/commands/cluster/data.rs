@@ -1,6 +1,6 @@
 //! `copal data`.
 
-use super::{Context, check_address, child, start_failure, take, tokens};
+use super::{Context, check_address, check_advertised, child, start_failure, take, tokens};
 use crate::{
     arguments::Data,
     failure::{Failure, Outcome, exit},
@@ -25,8 +25,8 @@ const TO_JOIN: Duration = Duration::from_secs(30);
 const FIRST_BYTES: u64 = 64 << 20;
 
 pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
-    if words.child.end_with_parent {
-        child::end_with_parent()?;
+    if let Some(parent) = words.child.end_with_parent {
+        child::end_with_parent(parent)?;
     }
     let _lock = take(&words.dir)?;
     let home = match ServerHome::read(&words.dir) {
@@ -102,7 +102,13 @@ fn again(context: &Context<'_>, words: &Data, mut home: ServerHome) -> Outcome<S
     if let Some(listen) = &words.listen {
         check_address(listen)?;
         home.listen.clone_from(listen);
+        // It is of where the server listened before.
+        home.advertise = None;
     }
+    if words.advertise.is_some() {
+        home.advertise.clone_from(&words.advertise);
+    }
+    check_advertised(home.reached_at())?;
     if words.recovery_rate.is_some() {
         home.recovery_bytes_per_s = words.recovery_rate;
     }
@@ -116,7 +122,10 @@ fn again(context: &Context<'_>, words: &Data, mut home: ServerHome) -> Outcome<S
     home.memory_bytes = memory.or(home.memory_bytes);
     // Before it is written down: a start that is refused changes nothing.
     shares(context, &home)?;
-    let is_changed = words.listen.is_some() || words.recovery_rate.is_some() || words.limit.is_some();
+    let is_changed = words.listen.is_some()
+        || words.advertise.is_some()
+        || words.recovery_rate.is_some()
+        || words.limit.is_some();
     if place(words, &mut home) || is_changed || memory.is_some() || words.monitored.http.is_some() {
         home.write(&words.dir).map_err(start_failure)?;
     }
@@ -151,6 +160,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
     let listen =
         listen.ok_or_else(|| Failure::usage("where is the new server to listen? give --listen HOST:PORT"))?;
     check_address(listen)?;
+    check_advertised(words.advertise.as_deref().unwrap_or(listen))?;
     let token = tokens::read(token)?;
     let mut home = match drawn {
         // A first start that was cut short: the same server, in whatever it is told now.
@@ -162,6 +172,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
         }
         None => ServerHome::draw(name, listen, words.limit).map_err(start_failure)?,
     };
+    home.advertise.clone_from(&words.advertise);
     place(words, &mut home);
     home.recovery_bytes_per_s = words.recovery_rate;
     home.memory_bytes = context.arguments.common.memory;

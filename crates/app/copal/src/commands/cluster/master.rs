@@ -1,7 +1,7 @@
 //! `copal master`.
 
 use super::{
-    Context, check_address, child,
+    Context, check_address, check_advertised, child,
     database::{Database, check_url},
     start_failure, take, tokens,
 };
@@ -21,8 +21,8 @@ const TO_JOIN: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
-    if words.child.end_with_parent {
-        child::end_with_parent()?;
+    if let Some(parent) = words.child.end_with_parent {
+        child::end_with_parent(parent)?;
     }
     let _lock = take(&words.dir)?;
     let mut home = match (words.new, &words.join) {
@@ -46,6 +46,23 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
         error => start_failure(error),
     })?;
     let http = process.answer_monitor(&home.http).map_err(start_failure)?;
+    if let Some(reason) = process.waits_for_database() {
+        context.output.message(
+            "waiting",
+            json!({ "name": "master", "pid": std::process::id(), "address": process.address(), "reason": reason }),
+        );
+        context.output.line(&format!(
+            "waiting: {reason}; the master at {} goes on trying, and leads or stands by once the database answers",
+            process.address()
+        ));
+    }
+    while process.waits_for_database().is_some() {
+        if context.is_ended() {
+            process.stop();
+            return Ok(());
+        }
+        context.pause(LOOK);
+    }
     let profile = words.dir.join("client.json");
     context.output.message(
         "ready",
@@ -99,12 +116,7 @@ fn addresses(words: &Master) -> Outcome<(&str, &str)> {
         .ok_or_else(|| Failure::usage("where is the new master to listen? give --listen HOST:PORT"))?;
     let advertise = words.advertise.as_deref().unwrap_or(listen);
     check_address(listen)?;
-    check_address(advertise)?;
-    if ["0.0.0.0:", "[::]:"].iter().any(|any| advertise.starts_with(any)) {
-        return Err(Failure::usage(format!(
-            "nobody reaches {advertise}; give --advertise with the address that others are to use"
-        )));
-    }
+    check_advertised(advertise)?;
     if MasterHome::read(&words.dir).is_ok() {
         return Err(taken(&words.dir));
     }

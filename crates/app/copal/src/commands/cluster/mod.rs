@@ -34,7 +34,7 @@ pub(super) use status::{events, status};
 use super::Context;
 use crate::failure::{Failure, exit};
 use copal_node::DirectoryLock;
-use std::path::Path;
+use std::{net::ToSocketAddrs, path::Path};
 
 /// The directory of a process, for this process alone.
 fn take(directory: &Path) -> crate::failure::Outcome<DirectoryLock> {
@@ -68,6 +68,19 @@ fn start_failure(error: impl std::fmt::Display) -> Failure {
 }
 
 /// An address as it is typed: HOST:PORT.
+/// Refuses to tell others an address at which nobody is reached: that of every interface of a machine.
+pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
+    check_address(address)?;
+    // A name that is not known here may be known to others.
+    let resolved = address.to_socket_addrs().map(Vec::from_iter).unwrap_or_default();
+    match resolved.iter().any(|at| at.ip().to_canonical().is_unspecified()) {
+        false => Ok(()),
+        true => Err(Failure::usage(format!(
+            "nobody reaches {address}; give --advertise with the address that others are to use"
+        ))),
+    }
+}
+
 fn check_address(address: &str) -> crate::failure::Outcome<()> {
     let port = address
         .rsplit_once(':')

@@ -182,7 +182,10 @@ impl Serving<'_> {
         input: Option<String>,
     ) -> Outcome<Process> {
         let mut command = Command::new(&self.program);
-        command.args(&typed).args(["--json", "--end-with-parent"]);
+        let parent = std::process::id().to_string();
+        command
+            .args(&typed)
+            .args(["--json", "--end-with-parent", &parent]);
         // Files in memory are asked for by who serves there.
         if self.context.arguments.common.allow_volatile {
             command.arg("--allow-volatile");

@@ -83,6 +83,7 @@ fn start_own(
     stop: &Arc<AtomicBool>,
 ) -> Outcome<Agent> {
     let options = AgentOptions {
+        advertise: None,
         name: "cleanup".to_owned(),
         state: directory.join("agent"),
         listen: "127.0.0.1:0".to_owned(),
