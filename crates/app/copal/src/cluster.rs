@@ -6,6 +6,7 @@ use crate::{
     human,
 };
 use copal_client::{CallError, ClusterStore, ConnectError, Profile, ProfileError};
+use copal_server::{SigningRequest, Validity};
 use copal_volume::{FileInfo, VolumeError};
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
@@ -40,7 +41,30 @@ pub(crate) fn connect(common: &Common) -> Outcome<ClusterStore> {
         // Whoever may not write it asks those that are in it, as before.
         let _ = profile.write(path);
     }
+    if let Some(path) = &common.cluster {
+        renew_in_place(&store, &mut profile, path);
+    }
     Ok(store)
+}
+
+/// Renews the certificate of a profile when half of its time is over by the cluster's clock, where the file can be written. It is good
+/// for as long again as it was already, so whatever fails is tried by the next command.
+fn renew_in_place(store: &ClusterStore, profile: &mut Profile, path: &Path) {
+    let now_ms = copal_volume::VolumeStore::now_ms(store);
+    let is_due = Validity::of_pem(&profile.certificate).is_ok_and(|validity| validity.is_half_over(now_ms));
+    if !is_due || rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_err() {
+        return;
+    }
+    let Ok(drawn) = SigningRequest::draw() else { return };
+    match store.wait(store.cluster().renew(&drawn.request, TO_CONNECT)) {
+        Ok(certificate) => {
+            (profile.certificate, profile.key) = (certificate, drawn.key);
+            if let Err(error) = profile.write(path) {
+                tracing::debug!(%error, "the renewed profile could not be written");
+            }
+        }
+        Err(error) => tracing::debug!(%error, "the certificate of the profile could not be renewed"),
+    }
 }
 
 /// Connects with a profile.
@@ -50,6 +74,10 @@ pub(crate) fn connect_with(profile: &Profile) -> Outcome<ClusterStore> {
 
 fn of_connect(error: ConnectError) -> Failure {
     match error {
+        ConnectError::Masters(error) if copal_client::ended_certificate(&error).is_some() => {
+            let sentence = copal_client::ended_certificate(&error).unwrap_or_default();
+            Failure::new(exit::PASSWORD, "certificate_ended", sentence)
+        }
         ConnectError::Masters(error @ CallError::Unreachable { .. }) if is_of_certificate(&error) => {
             Failure::new(
                 exit::DENIED,
@@ -86,6 +114,9 @@ fn is_of_certificate(error: &CallError) -> bool {
 
 /// What a call to the master means.
 pub(crate) fn of_call(error: CallError) -> Failure {
+    if let Some(sentence) = copal_client::ended_certificate(&error) {
+        return Failure::new(exit::PASSWORD, "certificate_ended", sentence);
+    }
     of_volume(copal_client::volume_error(error))
 }
 

@@ -138,6 +138,18 @@ impl Cluster {
         &self.inner.map
     }
 
+    /// Asks for another certificate with the name that this client has, for the key of a signing request, PEM.
+    /// # Errors
+    /// As the master says.
+    pub async fn renew(&self, signing_request: &str, deadline: Duration) -> Result<String, CallError> {
+        let request = messages::Renew {
+            signing_request: signing_request.to_owned(),
+        };
+        let masters = &self.inner.masters;
+        let renewed: messages::Renewed = masters.call(Method::Renew, &request, deadline).await?;
+        Ok(renewed.certificate)
+    }
+
     /// Asks the master for what operators ask; the answer is JSON.
     /// # Errors
     /// As the master says.

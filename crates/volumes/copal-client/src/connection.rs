@@ -31,7 +31,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
 };
-use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 /// How long a connection may take to come about.
@@ -130,6 +130,38 @@ pub fn codec() -> LengthDelimitedCodec {
         .new_codec()
 }
 
+/// Why a connection did not come about, with the certificate or clock whose fault it is.
+fn handshake_fault(error: &std::io::Error, name: &ServerName<'_>) -> String {
+    let name = name.to_str();
+    let tls = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let fault = match tls {
+        Some(rustls::Error::InvalidCertificate(certificate)) => match certificate {
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                format!("another process answers there: its certificate is not that of {name}")
+            }
+            CertificateError::UnknownIssuer => {
+                format!("the certificate of {name} is not signed by the authority of this cluster")
+            }
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => {
+                format!("the certificate of {name} and its authority's were never good at the same time")
+            }
+            _ => format!("the certificate of {name} cannot be used"),
+        },
+        Some(rustls::Error::AlertReceived(AlertDescription::CertificateExpired)) => {
+            format!(
+                "{name} takes the certificate of this process for ended: it is, or the clock there is wrong"
+            )
+        }
+        _ => return error.to_string(),
+    };
+    format!("{fault} ({error})")
+}
+
 impl Connection {
     /// Connects to `address`, where `name` is to be found.
     /// # Errors
@@ -155,12 +187,12 @@ impl Connection {
             address: address.to_owned(),
             reason,
         };
-        let stream = match timeout(CONNECT, machine::connect(address, name, tls)).await {
+        let stream = match timeout(CONNECT, machine::connect(address, name.clone(), tls)).await {
             Ok(Ok((stream, took))) => {
                 link.note_round_trip(took);
                 stream
             }
-            Ok(Err(error)) => return Err(unreachable(error.to_string())),
+            Ok(Err(error)) => return Err(unreachable(handshake_fault(&error, &name))),
             Err(_) => return Err(unreachable("it does not answer".to_owned())),
         };
         Ok(Connection::over(address, stream, link))

@@ -22,6 +22,16 @@ pub fn volume_error(error: CallError) -> VolumeError {
     }
 }
 
+/// What a server says to a client whose certificate has ended; `None`: the call failed for another reason.
+pub fn ended_certificate(error: &CallError) -> Option<&str> {
+    match error {
+        CallError::Failed(failure) if failure.code == i32::from(Code::CertificateEnded) => {
+            Some(&failure.text)
+        }
+        _ => None,
+    }
+}
+
 fn of_failure(failure: &Failure) -> VolumeError {
     let number = |at: usize| failure.numbers.get(at).copied().unwrap_or(0);
     let text = || failure.text.clone();
@@ -42,7 +52,7 @@ fn of_failure(failure: &Failure) -> VolumeError {
             wanted: number(2),
         },
         Code::Corrupt => VolumeError::Corrupt { what: text() },
-        Code::Denied | Code::WrongCluster => VolumeError::Denied { reason: text() },
+        Code::Denied | Code::WrongCluster | Code::CertificateEnded => VolumeError::Denied { reason: text() },
         Code::Invalid => VolumeError::InvalidName { reason: text() },
         Code::TooLarge => VolumeError::TooLarge {
             what: "the request",

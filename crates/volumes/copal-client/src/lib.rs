@@ -34,6 +34,7 @@ mod settling;
 mod store;
 mod strict;
 mod tls;
+mod tls_time;
 mod trace;
 mod transfer;
 mod upload;
@@ -44,7 +45,7 @@ pub use cluster::{Cluster, ConnectError};
 pub use connection::{CallError, Connection, Encoded, Streamed, codec};
 pub use connections::Connections;
 pub use deadline::{LONGEST, current_end, is_over, with_end, without_end};
-pub use errors::volume_error;
+pub use errors::{ended_certificate, volume_error};
 pub use files::Writer;
 pub use join_tls::{fingerprint, joining_tls};
 pub use lease::{LeaseError, WriterLease};
@@ -53,7 +54,9 @@ pub use masters::Masters;
 pub use probing::{Probed, probe};
 pub use profile::{Profile, ProfileError, write_private};
 pub use store::ClusterStore;
-pub use tls::{Identity, TlsError, client_tls, master_tls, name_of_master, name_of_server, server_tls};
+pub use tls::{
+    Credentials, Identity, TlsError, client_tls, master_tls, name_of_master, name_of_server, server_tls,
+};
 pub use trace::{current_trace, last_trace, trace_text, with_trace};
 pub use transfer::Transfer;
 pub use verifying::{Difference, GroupReport};

@@ -1,9 +1,16 @@
 //! TLS between all processes of a cluster: each shows a certificate of the cluster's own authority.
 
+use crate::tls_time::{ClientAtAnyTime, ServerAtAnyTime};
+use parking_lot::RwLock;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use std::sync::Arc;
 use tokio_rustls::rustls::{
-    ClientConfig, RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier, version::TLS13,
+    ClientConfig, RootCertStore, ServerConfig, SignatureScheme,
+    client::{ResolvesClientCert, WebPkiServerVerifier},
+    crypto::ring,
+    server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier},
+    sign::CertifiedKey,
+    version::TLS13,
 };
 
 /// Who a process is: certificate and key, and the authority that both sides trust. PEM.
@@ -45,57 +52,149 @@ fn roots(authority: &str) -> Result<Arc<RootCertStore>, TlsError> {
     Ok(Arc::new(roots))
 }
 
-fn chain(identity: &Identity) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-    let certificates = CertificateDer::pem_slice_iter(identity.certificate.as_bytes());
-    let certificates = certificates.collect::<Result<_, _>>().map_err(unusable)?;
+/// Certificate and key of a process, as it shows them in handshakes; another certificate may take the place of this one while the
+/// process runs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    authority: String,
+    shown: Arc<Shown>,
+}
+
+#[derive(Debug)]
+struct Shown {
+    /// The authority's own certificate is shown, too.
+    with_authority: bool,
+    key: RwLock<Arc<CertifiedKey>>,
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.key.read()))
+    }
+}
+
+impl ResolvesClientCert for Shown {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.key.read()))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl Credentials {
+    /// What an identity shows.
+    /// # Errors
+    /// The certificate or key cannot be used.
+    pub fn new(identity: &Identity) -> Result<Credentials, TlsError> {
+        Credentials::shown(identity, false)
+    }
+
+    /// What a master shows: whoever joins knows the authority by its fingerprint only.
+    /// # Errors
+    /// As [`Credentials::new`].
+    pub fn of_master(identity: &Identity) -> Result<Credentials, TlsError> {
+        Credentials::shown(identity, true)
+    }
+
+    fn shown(identity: &Identity, with_authority: bool) -> Result<Credentials, TlsError> {
+        Ok(Credentials {
+            authority: identity.authority.clone(),
+            shown: Arc::new(Shown {
+                with_authority,
+                key: RwLock::new(certified(identity, with_authority)?),
+            }),
+        })
+    }
+
+    /// Shows another certificate of the same authority from here on. Connections that are there stay.
+    /// # Errors
+    /// It cannot be used; the one before it is shown still.
+    pub fn replace(&self, identity: &Identity) -> Result<(), TlsError> {
+        let certified = certified(identity, self.shown.with_authority)?;
+        *self.shown.key.write() = certified;
+        Ok(())
+    }
+
+    /// How the process calls others.
+    /// # Errors
+    /// The authority's certificate cannot be used.
+    pub fn client_tls(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(roots(&self.authority)?, Arc::clone(&provider));
+        let verifier = verifier.build().map_err(unusable)?;
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(unusable)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(ServerAtAnyTime(verifier)))
+            .with_client_cert_resolver(Arc::clone(&self.shown) as _);
+        Ok(Arc::new(config))
+    }
+
+    /// How the process is called: nobody without a certificate of the authority gets past the handshake.
+    /// # Errors
+    /// The authority's certificate cannot be used.
+    pub fn server_tls(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        self.called(false)
+    }
+
+    /// How a master is called: who shows no certificate gets past the handshake, to join.
+    /// # Errors
+    /// The authority's certificate cannot be used.
+    pub fn master_tls(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        self.called(true)
+    }
+
+    fn called(&self, by_anybody: bool) -> Result<Arc<ServerConfig>, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots(&self.authority)?, Arc::clone(&provider));
+        let verifier = match by_anybody {
+            true => verifier.allow_unauthenticated().build(),
+            false => verifier.build(),
+        };
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(Arc::new(ClientAtAnyTime(verifier.map_err(unusable)?)))
+            .with_cert_resolver(Arc::clone(&self.shown) as _);
+        Ok(Arc::new(config))
+    }
+}
+
+fn certified(identity: &Identity, with_authority: bool) -> Result<Arc<CertifiedKey>, TlsError> {
+    let mut chain = Vec::new();
+    let pems = [&identity.certificate, &identity.authority];
+    for pem in &pems[..1 + usize::from(with_authority)] {
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            chain.push(certificate.map_err(unusable)?);
+        }
+    }
     let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).map_err(unusable)?;
-    Ok((certificates, key))
+    let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
+    Ok(Arc::new(certified.map_err(unusable)?))
 }
 
 /// How this process calls others.
 /// # Errors
 /// The certificate or key cannot be used.
 pub fn client_tls(identity: &Identity) -> Result<Arc<ClientConfig>, TlsError> {
-    let (certificates, key) = chain(identity)?;
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_protocol_versions(&[&TLS13])
-        .map_err(unusable)?
-        .with_root_certificates(roots(&identity.authority)?)
-        .with_client_auth_cert(certificates, key);
-    Ok(Arc::new(config.map_err(unusable)?))
+    Credentials::new(identity)?.client_tls()
 }
 
 /// How a master is called: who shows no certificate gets past the handshake, to join.
 /// # Errors
 /// The certificate or key cannot be used.
 pub fn master_tls(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
-    let provider = Arc::new(ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots(&identity.authority)?, provider.clone());
-    let verifier = verifier.allow_unauthenticated().build().map_err(unusable)?;
-    let (mut certificates, key) = chain(identity)?;
-    // Whoever joins knows the authority by its fingerprint only.
-    for certificate in CertificateDer::pem_slice_iter(identity.authority.as_bytes()) {
-        certificates.push(certificate.map_err(unusable)?);
-    }
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])
-        .map_err(unusable)?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(certificates, key);
-    Ok(Arc::new(config.map_err(unusable)?))
+    Credentials::of_master(identity)?.master_tls()
 }
 
 /// How this process is called: nobody without a certificate of the authority gets past the handshake.
 /// # Errors
 /// The certificate or key cannot be used.
 pub fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
-    let (certificates, key) = chain(identity)?;
-    let provider = Arc::new(ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots(&identity.authority)?, provider.clone());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])
-        .map_err(unusable)?
-        .with_client_cert_verifier(verifier.build().map_err(unusable)?)
-        .with_single_cert(certificates, key);
-    Ok(Arc::new(config.map_err(unusable)?))
+    Credentials::new(identity)?.server_tls()
 }

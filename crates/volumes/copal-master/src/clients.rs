@@ -9,6 +9,9 @@ use crate::{
     meta::{ClientRow, setting},
 };
 
+/// Longer than a permit is good.
+const REVOKED_FOR_MS: u64 = 15 * 60_000;
+
 impl Master {
     /// All of them, by name.
     /// # Errors
@@ -41,6 +44,19 @@ impl Master {
         Ok(is_added)
     }
 
+    /// Those that were taken away so lately that a permit of theirs may not have ended yet.
+    pub fn removed_clients(&self, now_ms: u64) -> Vec<String> {
+        let mut reign = self.reign.lock();
+        reign
+            .removed_clients
+            .retain(|(_, at_ms)| at_ms.abs_diff(now_ms) < REVOKED_FOR_MS);
+        reign
+            .removed_clients
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
     /// Takes one away, and its name for good; false: there is none of that name. What it was permitted ends within ten minutes.
     /// # Errors
     /// The database failed.
@@ -49,7 +65,10 @@ impl Master {
         let mut known = reign.meta.clients()?.into_iter();
         if known.any(|client| client.name == name) {
             // First: a name that is free again before this is written would be given to somebody else.
-            reign.meta.set(&setting::removed_client(name), Some("1"))?;
+            reign
+                .meta
+                .set(&setting::removed_client(name), Some(&now_ms.to_string()))?;
+            reign.removed_clients.push((name.to_owned(), now_ms));
         }
         let is_removed = reign.meta.remove_client(name)?;
         if is_removed {

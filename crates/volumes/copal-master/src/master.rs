@@ -78,6 +78,8 @@ pub(crate) struct Reign {
     pub(crate) quotas: Vec<QuotaRow>,
     pub(crate) watches: BTreeMap<u32, Watch>,
     pub(crate) clocks: Clocks,
+    /// Clients that were taken away, and when; those of long ago are left out.
+    pub(crate) removed_clients: Vec<(String, u64)>,
     pub(crate) volumes_by_group: Vec<u64>,
     /// Copies that wait and run.
     pub(crate) recovery: Recovery,
@@ -213,6 +215,7 @@ impl Master {
             quotas,
             watches: BTreeMap::new(),
             clocks: Clocks::default(),
+            removed_clients: removed_clients(&settings),
             volumes_by_group,
             recovery,
             masters,
@@ -389,4 +392,14 @@ impl Reign {
                 .collect(),
         }
     }
+}
+
+/// Clients that were taken away, and when, as settings of the cluster tell.
+fn removed_clients(settings: &BTreeMap<String, String>) -> Vec<(String, u64)> {
+    let prefix = setting::removed_client("");
+    let removed = settings.iter().filter_map(|(key, at_ms)| {
+        let name = key.strip_prefix(&prefix)?;
+        Some((name.to_owned(), at_ms.parse().ok()?))
+    });
+    removed.collect()
 }

@@ -138,17 +138,7 @@ pub struct Failure {
 }
 /// Nested message and enum types in `Failure`.
 pub mod failure {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum Code {
         Unspecified = 0,
@@ -188,6 +178,8 @@ pub mod failure {
         Newer = 24,
         /// the time that the request was given is over
         Expired = 25,
+        /// by the cluster's clock; text: whose, and how another is to be had
+        CertificateEnded = 26,
     }
     impl Code {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -222,6 +214,7 @@ pub mod failure {
                 Self::NotLeader => "NOT_LEADER",
                 Self::Newer => "NEWER",
                 Self::Expired => "EXPIRED",
+                Self::CertificateEnded => "CERTIFICATE_ENDED",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -253,6 +246,7 @@ pub mod failure {
                 "NOT_LEADER" => Some(Self::NotLeader),
                 "NEWER" => Some(Self::Newer),
                 "EXPIRED" => Some(Self::Expired),
+                "CERTIFICATE_ENDED" => Some(Self::CertificateEnded),
                 _ => None,
             }
         }
@@ -868,17 +862,7 @@ pub struct VolumeState {
 }
 /// Nested message and enum types in `VolumeState`.
 pub mod volume_state {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum State {
         /// with or without a quota, and not removed after all
@@ -1252,6 +1236,22 @@ pub struct HeartbeatReply {
     /// and the server takes no part in writes before it is right
     #[prost(bool, tag = "7")]
     pub shut_out: bool,
+    /// taken away lately: nothing that they were permitted counts any more
+    #[prost(string, repeated, tag = "8")]
+    pub removed_clients: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A process whose certificate has half of its time behind it asks for another with the same name, for a new key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Renew {
+    /// PEM
+    #[prost(string, tag = "1")]
+    pub signing_request: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Renewed {
+    /// PEM
+    #[prost(string, tag = "1")]
+    pub certificate: ::prost::alloc::string::String,
 }
 /// ---- operators
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

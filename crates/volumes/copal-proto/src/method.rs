@@ -114,6 +114,8 @@ methods! {
     Leading = 67,
     /// A new master to the one that leads, with a token.
     JoinMaster = 68,
+    /// Data server or client to master: another certificate before its own ends.
+    Renew = 69,
     /// Operator to master: a question, or an order.
     Ask = 80,
 }

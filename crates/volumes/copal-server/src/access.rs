@@ -23,7 +23,7 @@ use copal_proto::{
 use copal_volume::FileId;
 use parking_lot::Mutex;
 use prost::Message;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use webpki::{EndEntityCert, ring::ECDSA_P256_SHA256};
 
@@ -39,6 +39,8 @@ pub(crate) struct AccessControl {
     known: Mutex<HashMap<Bytes, messages::Permit>>,
     /// The highest number of a right to write that was seen, by its path.
     rights: Mutex<BTreeMap<String, u64>>,
+    /// Clients that were taken away lately.
+    removed: Mutex<BTreeSet<String>>,
 }
 
 /// What a call of a client takes; `None`: it is not for clients.
@@ -66,7 +68,24 @@ impl AccessControl {
             authority: certificate_of(authority)?,
             known: Mutex::default(),
             rights: Mutex::default(),
+            removed: Mutex::default(),
         })
+    }
+
+    /// Takes the clients that a master has taken away lately: permits that they were given before count for nothing.
+    pub(crate) fn forget_clients(&self, removed: Vec<String>) {
+        let mut known = self.removed.lock();
+        if known.len() + removed.len() > MOST_KNOWN {
+            known.clear();
+        }
+        known.extend(removed);
+    }
+
+    fn refuse_removed(&self, client: &str) -> Result<(), Refused> {
+        match self.removed.lock().contains(client) {
+            true => Err(denied(format!("client {client} was taken away"))),
+            false => Ok(()),
+        }
     }
 
     /// Lets a call through, or says why not.
@@ -84,7 +103,12 @@ impl AccessControl {
             false => Some(self.read(&peer.permit)?),
         };
         let client = peer.client_name();
+        if let Some(client) = client {
+            self.refuse_removed(client)?;
+        }
         if let Some(permit) = &permit {
+            // Also where a member passes on what it has been sent.
+            self.refuse_removed(&permit.client)?;
             if permit.until_ms <= now_ms {
                 return Err(denied("the permit has ended: another is to be had of a master"));
             }

@@ -7,7 +7,16 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
     IsCa, Issuer, KeyPair, KeyUsagePurpose, SigningKey,
 };
+use std::time::Duration;
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
+
+/// How long certificates of servers and clients are good: 398 days.
+pub(crate) const LEAF_LIFE: Duration = Duration::from_secs(398 * DAY_S);
+/// How long that of the authority is: ten years.
+const AUTHORITY_LIFE: Duration = Duration::from_secs(3653 * DAY_S);
+/// Certificates begin before they are made: clocks differ.
+const BEGINS_BEFORE: Duration = Duration::from_secs(DAY_S);
+const DAY_S: u64 = 24 * 3600;
 
 /// A key or certificate that cannot be made or read.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +42,7 @@ impl Authority {
     /// No key can be made.
     pub fn new(cluster: &str) -> Result<Authority, AuthorityError> {
         let mut params = CertificateParams::default();
+        live(&mut params, wall_ms(), AUTHORITY_LIFE);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params
@@ -60,12 +70,19 @@ impl Authority {
         &self.key
     }
 
-    /// Makes key and certificate for a process that is called `name`.
+    /// Makes key and certificate for a process that is called `name`, good for 398 days by this machine's clock.
     /// # Errors
     /// No key can be made, or the authority's cannot be read.
     pub fn identity(&self, name: &str) -> Result<Identity, AuthorityError> {
+        self.identity_at(name, wall_ms())
+    }
+
+    /// As [`Authority::identity`], by another clock: ms since 1970.
+    /// # Errors
+    /// As [`Authority::identity`].
+    pub fn identity_at(&self, name: &str, now_ms: u64) -> Result<Identity, AuthorityError> {
         let key = KeyPair::generate()?;
-        let params = leaf(CertificateParams::new(vec![name.to_owned()])?, name);
+        let params = leaf(CertificateParams::new(vec![name.to_owned()])?, name, now_ms);
         let certificate = params.signed_by(&key, &self.issuer()?)?;
         Ok(Identity {
             authority: self.certificate.clone(),
@@ -74,12 +91,13 @@ impl Authority {
         })
     }
 
-    /// Signs a request of a process that keeps its key for itself, whatever names the request asks for: it gets `name`.
+    /// Signs a request of a process that keeps its key for itself, whatever names the request asks for: it gets `name`, for 398
+    /// days from `now_ms` on.
     /// # Errors
     /// The request cannot be read.
-    pub fn sign(&self, request: &str, name: &str) -> Result<String, AuthorityError> {
+    pub fn sign(&self, request: &str, name: &str, now_ms: u64) -> Result<String, AuthorityError> {
         let mut request = CertificateSigningRequestParams::from_pem(request)?;
-        request.params = leaf(CertificateParams::new(vec![name.to_owned()])?, name);
+        request.params = leaf(CertificateParams::new(vec![name.to_owned()])?, name, now_ms);
         Ok(request.signed_by(&self.issuer()?)?.pem())
     }
 
@@ -107,7 +125,22 @@ pub(crate) fn certificate_of(authority: &str) -> Result<CertificateDer<'static>,
         .map_err(|error| AuthorityError::Unreadable(error.to_string()))
 }
 
-fn leaf(mut params: CertificateParams, name: &str) -> CertificateParams {
+fn wall_ms() -> u64 {
+    copal_volume::Clock::now_ms(&copal_volume::SystemClock)
+}
+
+/// The certificate begins a little before a time, and ends so long after it.
+fn live(params: &mut CertificateParams, now_ms: u64, life: Duration) {
+    // Beyond it the calendar of certificates ends.
+    const LAST_MS: u64 = 200_000_000_000_000;
+    let now = Duration::from_millis(now_ms.min(LAST_MS));
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + now.saturating_sub(BEGINS_BEFORE);
+    params.not_after = epoch + (now + life);
+}
+
+fn leaf(mut params: CertificateParams, name: &str, now_ms: u64) -> CertificateParams {
+    live(&mut params, now_ms, LEAF_LIFE);
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![

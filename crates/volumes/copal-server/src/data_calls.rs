@@ -12,10 +12,14 @@ use copal_proto::{
     Method, id,
     messages::{self, failure::Code},
 };
-use copal_volume::{FileId, OpId, VolumeId};
+use copal_volume::{FileId, OpId, ReferenceClock, VolumeId};
 use std::sync::Arc;
 
 impl Handler for DataServer {
+    fn clock_ms(&self) -> Option<u64> {
+        self.map.reference_ms()
+    }
+
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
         self.access.check(&peer, method, &message, self.map.now_ms())?;
         match method {

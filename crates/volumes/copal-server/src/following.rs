@@ -165,6 +165,9 @@ impl DataServer {
             }
         };
         *self.beaten.lock() = Some(machine::now());
+        if !reply.removed_clients.is_empty() {
+            self.access.forget_clients(reply.removed_clients.clone());
+        }
         let is_measured = clock.term == reply.term;
         self.clock.lock().hear(&reply, &sent, self.store.own_clock_ms());
         if !is_measured && self.clock.lock().term == reply.term {

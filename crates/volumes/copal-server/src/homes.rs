@@ -152,6 +152,12 @@ impl ServerHome {
         self.key.clone_from(&identity.key);
     }
 
+    /// It has another certificate, for another key.
+    pub(crate) fn renewed(&mut self, identity: &Identity) {
+        self.certificate.clone_from(&identity.certificate);
+        self.key.clone_from(&identity.key);
+    }
+
     /// Whether it has.
     pub fn has_joined(&self) -> bool {
         !self.certificate.is_empty()

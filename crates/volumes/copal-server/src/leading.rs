@@ -197,7 +197,9 @@ impl Candidate {
                 Ok(false) => tokio::time::sleep(LOOK).await,
                 Err(error) => {
                     let reason = error.to_string();
-                    let is_new = told.as_ref().is_none_or(|(before, at)| *before != reason || machine::since(*at) >= TELL_EVERY);
+                    let is_new = told
+                        .as_ref()
+                        .is_none_or(|(before, at)| *before != reason || machine::since(*at) >= TELL_EVERY);
                     if is_new {
                         tracing::warn!(%error, "this master does not lead");
                         told = Some((reason, machine::now()));
@@ -288,6 +290,10 @@ fn not_leader() -> Refused {
 
 impl Handler for Candidate {
     const OF_STRANGERS: &'static [Method] = MasterServer::OF_STRANGERS;
+
+    fn clock_ms(&self) -> Option<u64> {
+        self.leading().map(|server| server.now_ms())
+    }
 
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
         if method == Method::Ping {

@@ -10,6 +10,7 @@ use crate::{
     requests::{Request, Requests, Unreadable},
     traffic::{Called, Traffic, TurnedAway},
     unauthenticated::{Place, Unauthenticated},
+    validity::Validity,
 };
 use bytes::Bytes;
 use copal_client::{
@@ -69,6 +70,8 @@ pub struct Peer {
     pub name: Arc<str>,
     /// What it showed with the call; empty: nothing.
     pub permit: Bytes,
+    /// When its certificate is good; none: it has none that can be read.
+    pub validity: Option<Validity>,
 }
 
 /// Name in the certificate of a client that may do everything.
@@ -81,8 +84,12 @@ impl Peer {
             let parsed = EndEntityCert::try_from(&certificate).ok()?;
             parsed.valid_dns_names().next().map(Arc::from)
         });
+        let validity = certificate
+            .as_ref()
+            .and_then(|certificate| Validity::of_der(certificate));
         Peer {
             address,
+            validity,
             certificate,
             name: name.unwrap_or_else(|| Arc::from("")),
             permit: Bytes::new(),
@@ -97,6 +104,33 @@ impl Peer {
     /// The name of a client that may do only what it was granted.
     pub fn client_name(&self) -> Option<&str> {
         self.name.strip_suffix(CLIENT_NAME)?.strip_suffix('.')
+    }
+
+    /// Refuses a peer whose certificate has ended by the cluster's clock. A server may still ask for another: it has the key, and
+    /// nobody is there who would do it in its place.
+    fn check_certificate(&self, now_ms: Option<u64>, method: Method) -> Result<(), Refused> {
+        let (Some(validity), Some(now_ms)) = (self.validity, now_ms) else {
+            return Ok(());
+        };
+        if !validity.has_ended(now_ms) || (method == Method::Renew && !self.is_client()) {
+            return Ok(());
+        }
+        let day = validity.last_day();
+        let text = match self.client_name() {
+            Some(name) => format!(
+                "the certificate of client {name} ended on {day}; `copal client renew {name}` writes a new profile, with one that \
+                 may do everything"
+            ),
+            None if self.is_client() => format!(
+                "the certificate of this profile ended on {day}; take client.json from the directory of a master that was started \
+                 since then"
+            ),
+            None => format!(
+                "the certificate of {} ended on {day}; it gets another as soon as a master answers",
+                self.name
+            ),
+        };
+        Err(refused(Code::CertificateEnded, text))
     }
 
     /// Whether the peer's certificate is for this name.
@@ -114,6 +148,11 @@ impl Peer {
 pub trait Handler: Send + Sync + 'static {
     /// Calls that a peer without a certificate may make, one to a connection.
     const OF_STRANGERS: &'static [Method] = &[];
+
+    /// The cluster's clock, by which certificates end, ms since 1970; `None`: it is not known.
+    fn clock_ms(&self) -> Option<u64> {
+        None
+    }
 
     /// Answers one call with an encoded message.
     fn call(
@@ -279,7 +318,12 @@ async fn attend<H: Handler>(
     traffic: &Arc<Traffic>,
 ) -> Result<(), (TurnedAway, String)> {
     let address = came.address();
-    let crowded = || (TurnedAway::Crowded, "too many peers have not shown who they are".to_owned());
+    let crowded = || {
+        (
+            TurnedAway::Crowded,
+            "too many peers have not shown who they are".to_owned(),
+        )
+    };
     let greeting = greet(came, Arc::clone(&place.has_spoken));
     let greeted = tokio::select! {
         biased;
@@ -330,10 +374,7 @@ impl Came {
     }
 }
 
-async fn greet(
-    came: Came,
-    has_spoken: Arc<AtomicBool>,
-) -> std::io::Result<(Stream, Option<Arc<[u8]>>)> {
+async fn greet(came: Came, has_spoken: Arc<AtomicBool>) -> std::io::Result<(Stream, Option<Arc<[u8]>>)> {
     let (socket, tls) = match came {
         Came::Socket(socket, _, tls) => (socket, tls),
         Came::Taken(taken) => return Ok((taken.stream, taken.certificate)),
@@ -392,6 +433,7 @@ async fn answered<H: Handler>(
 ) -> Result<Bytes, Refused> {
     let (handler, message) = (Arc::clone(handler), frame.message.clone());
     let called = async move {
+        peer.check_certificate(handler.clock_ms(), method)?;
         match chain {
             None => handler.call(peer, method, message).await,
             Some((parts, acks)) => handler.chain(peer, message, parts, acks).await,

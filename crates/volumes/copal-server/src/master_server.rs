@@ -153,7 +153,8 @@ impl MasterServer {
     /// Goes by the clocks that data servers have told before anybody is answered.
     pub(crate) fn go_by_clocks(&self, seen: &[SeenClock]) -> Result<(), MasterError> {
         let clocks: Vec<(u32, i64)> = seen.iter().map(|seen| (seen.disk, seen.ahead_ms)).collect();
-        self.master.note_clocks(&clocks, self.own_ahead_ms(), self.now_ms())?;
+        self.master
+            .note_clocks(&clocks, self.own_ahead_ms(), self.now_ms())?;
         Ok(())
     }
 
@@ -227,6 +228,7 @@ impl MasterServer {
             clock_off_ms: verdict.off_ms,
             clock_wrong: verdict.is_wrong,
             shut_out: verdict.is_shut_out,
+            removed_clients: self.master.removed_clients(self.now_ms()),
         }))
     }
 
@@ -267,7 +269,7 @@ impl MasterServer {
         let taken = self.master.take_token(hash, now_ms);
         taken.map_err(|error| of_master(&error))?;
         let name = name_of_server(&server_uuid).to_str().into_owned();
-        let signed = self.authority.sign(&request.signing_request, &name);
+        let signed = self.authority.sign(&request.signing_request, &name, now_ms);
         let certificate = signed.map_err(|error| refused(Code::Invalid, error.to_string()))?;
         let joiner = Joiner {
             name: request.name,
@@ -289,6 +291,25 @@ impl MasterServer {
             server: disk,
             disk,
         }))
+    }
+
+    /// Another certificate with the name that the peer has, for a key that it has drawn.
+    fn renew(&self, request: &messages::Renew, peer: &Peer) -> Result<Bytes, Refused> {
+        let is_server = || {
+            let map = self.master.map();
+            let mut servers = map.servers().filter(|server| server.state != ServerState::Lost);
+            servers.any(|server| peer.is(&name_of_server(&server.server_uuid)))
+        };
+        // Whether a named client is one still was looked at before.
+        require(
+            peer.is_client() || is_server(),
+            "a certificate is given to clients and data servers of the cluster",
+        )?;
+        let signed = self
+            .authority
+            .sign(&request.signing_request, &peer.name, self.now_ms());
+        let certificate = signed.map_err(|error| refused(Code::Invalid, error.to_string()))?;
+        Ok(encoded(&messages::Renewed { certificate }))
     }
 
     /// Another master joins: with the authority's key it is as much the cluster as this one.
@@ -675,6 +696,10 @@ impl MasterServer {
 impl Handler for MasterServer {
     const OF_STRANGERS: &'static [Method] = &[Method::Join, Method::JoinMaster];
 
+    fn clock_ms(&self) -> Option<u64> {
+        Some(self.now_ms())
+    }
+
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
         if let Some(client) = peer.client_name() {
             let this = Arc::clone(&self);
@@ -702,6 +727,10 @@ impl Handler for MasterServer {
                 blocking(move || self.become_whole(request, &peer)).await
             }
             Method::Leading => Ok(encoded(&messages::Leading {})),
+            Method::Renew => {
+                let request = read(message)?;
+                blocking(move || self.renew(&request, &peer)).await
+            }
             Method::JoinMaster => {
                 let request = read(message)?;
                 blocking(move || self.join_master(request)).await
@@ -760,7 +789,9 @@ fn check_reachable(address: &str) -> Result<(), Refused> {
         false => Ok(()),
         true => Err(refused(
             Code::Invalid,
-            format!("nobody reaches {address}; start the new process with --advertise and the address that others are to use"),
+            format!(
+                "nobody reaches {address}; start the new process with --advertise and the address that others are to use"
+            ),
         )),
     }
 }

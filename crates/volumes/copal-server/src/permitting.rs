@@ -107,6 +107,8 @@ impl MasterServer {
             Method::Ping | Method::WatchMap | Method::Suspect | Method::Leading | Method::Known => Ok(()),
             // It looks at the grant itself.
             Method::Permit => Ok(()),
+            // That there is one was looked at above.
+            Method::Renew => Ok(()),
             Method::Resolve => {
                 let request: messages::Resolve = read(message)?;
                 // Whoever makes a tree looks whether what is above it is there.
@@ -174,6 +176,10 @@ impl MasterServer {
             Rm {
                 name: String,
             },
+            Renew {
+                name: String,
+                signing_request: String,
+            },
             Add {
                 name: String,
                 path: String,
@@ -201,6 +207,17 @@ impl MasterServer {
                     false => Err(refused(Code::NotFound, format!("there is no client {name}"))),
                 }
             }
+            Wanted::Renew {
+                name,
+                signing_request,
+            } => {
+                self.grant(&name)
+                    .map_err(|_| refused(Code::NotFound, format!("there is no client {name}")))?;
+                let name_in_it = format!("{name}.{CLIENT_NAME}");
+                let certificate = self.authority.sign(&signing_request, &name_in_it, now_ms);
+                let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
+                Ok(json!({ "name": name, "certificate": certificate }))
+            }
             Wanted::Add {
                 name,
                 path,
@@ -220,9 +237,9 @@ impl MasterServer {
                 split_path(&path).map_err(|error| invalid(error.to_string()))?;
                 let rights = Rights::parse(&rights)
                     .ok_or_else(|| invalid("rights are read, create and delete, with commas".to_owned()))?;
-                let certificate = self
-                    .authority
-                    .sign(&signing_request, &format!("{name}.{CLIENT_NAME}"));
+                let certificate =
+                    self.authority
+                        .sign(&signing_request, &format!("{name}.{CLIENT_NAME}"), now_ms);
                 let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
                 let row = ClientRow {
                     name: name.clone(),

@@ -5,16 +5,19 @@ use crate::{
     data_server::{DataOptions, DataServer, Room},
     following::NotLetIn,
     homes::ServerHome,
-    joining::{JoinError, JoinedMaster, Joining, join, join_as_master},
+    joining::{JoinError, JoinedMaster, Joining, SigningRequest, join, join_as_master},
     leading::{Candidate, OpenMeta},
     listener::Listener,
     monitoring::{self, HttpAt, OfData, OfMaster, Pages},
     token::JoinToken,
     traffic::Traffic,
+    validity::Validity,
 };
-use copal_client::{Connections, Identity, Masters, client_tls, machine, master_tls, server_tls};
+use copal_client::{Connections, Credentials, Identity, Masters, machine};
 use copal_data::{MemberIdentity, MemberStore};
 use copal_master::{MasterError, MasterOptions, MetaError};
+use copal_proto::{Method, messages};
+use copal_volume::ReferenceClock;
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -27,6 +30,13 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How long calls that are under way may take to end, once the process is told to.
 const TO_END: Duration = Duration::from_secs(3);
+
+/// Between two looks at certificates that may have to be renewed.
+const LOOK: Duration = Duration::from_secs(60);
+/// How long a master may take to sign one.
+const TO_RENEW: Duration = Duration::from_secs(10);
+/// Name in the certificate of a master.
+const MASTER_NAME: &str = "master.copal";
 
 /// Why a process does not start.
 #[derive(Debug, thiserror::Error)]
@@ -118,15 +128,17 @@ impl MasterProcess {
         listen: &str,
         advertise: &str,
     ) -> Result<MasterProcess, StartError> {
-        let identity: Identity = authority.identity("master.copal").map_err(identity_error)?;
+        let identity: Identity = authority.identity(MASTER_NAME).map_err(identity_error)?;
+        let credentials = Credentials::of_master(&identity).map_err(identity_error)?;
         let (inward, outward) = (
-            master_tls(&identity).map_err(identity_error)?,
-            client_tls(&identity).map_err(identity_error)?,
+            credentials.master_tls().map_err(identity_error)?,
+            credentials.client_tls().map_err(identity_error)?,
         );
         let runtime = runtime()?;
         let listener = runtime.block_on(bind(listen, inward))?;
         let address = listener.address()?.to_string();
         let connections = Connections::new(outward);
+        runtime.spawn(renew_own(authority.clone(), credentials, identity.certificate));
         let candidate = Candidate::new(open, options, authority, advertise.to_owned(), connections)?;
         // Here, so that whoever starts it hears what is wrong with the database. One that is away may come back: a machine that
         // starts begins its database and its master in any order.
@@ -212,9 +224,10 @@ impl DataProcess {
         medium: &str,
     ) -> Result<DataProcess, StartError> {
         let own = home.identity();
+        let credentials = Credentials::new(&own).map_err(identity_error)?;
         let (inward, outward) = (
-            server_tls(&own).map_err(identity_error)?,
-            client_tls(&own).map_err(identity_error)?,
+            credentials.server_tls().map_err(identity_error)?,
+            credentials.client_tls().map_err(identity_error)?,
         );
         let runtime = runtime()?;
         let listener = runtime.block_on(bind(&home.listen, inward))?;
@@ -239,11 +252,13 @@ impl DataProcess {
         let (tell, ended) = channel();
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&server)));
-        runtime.spawn(keep_masters(
-            Arc::clone(&server),
-            home.clone(),
-            directory.to_owned(),
-        ));
+        let keeping = HomeKeeping {
+            server: Arc::clone(&server),
+            home: home.clone(),
+            directory: directory.to_owned(),
+            credentials,
+        };
+        runtime.spawn(keeping.run());
         let running = Arc::clone(&server);
         runtime.spawn(async move {
             if let Err(refused) = running.run().await {
@@ -287,15 +302,103 @@ impl DataProcess {
     }
 }
 
-/// Writes down where masters are whenever others are there than before.
-async fn keep_masters(server: Arc<DataServer>, mut home: ServerHome, directory: PathBuf) {
+/// What a data server writes down about itself while it runs: where masters are, and its certificate before that ends.
+struct HomeKeeping {
+    server: Arc<DataServer>,
+    home: ServerHome,
+    directory: PathBuf,
+    credentials: Credentials,
+}
+
+impl HomeKeeping {
+    async fn run(mut self) {
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.server.masters_changed.notified() => {
+                    self.home.masters = self.server.masters.addresses();
+                    self.write().await;
+                }
+                _ = looks.tick() => {
+                    if let Err(error) = self.renew().await {
+                        tracing::warn!(error, "the certificate of this server could not be renewed yet");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn write(&self) -> bool {
+        let (kept, to) = (self.home.clone(), self.directory.clone());
+        match machine::on_a_thread(move || kept.write(&to)).await {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "what this server knows about itself could not be kept");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(error, "what this server knows about itself could not be kept");
+                false
+            }
+        }
+    }
+
+    /// Gets another certificate when half of the time of this one is over by the cluster's clock; the key is new, too. It is written
+    /// down before it is shown.
+    async fn renew(&mut self) -> Result<(), String> {
+        let Some(now_ms) = self.server.map.reference_ms() else {
+            return Ok(());
+        };
+        let own = self.home.identity();
+        let validity = Validity::of_pem(&own.certificate)?;
+        if !validity.is_half_over(now_ms) && !validity.is_without_end() {
+            return Ok(());
+        }
+        let drawn = SigningRequest::draw().map_err(|error| error.to_string())?;
+        let request = messages::Renew {
+            signing_request: drawn.request,
+        };
+        let masters = &self.server.masters;
+        let renewed: Result<messages::Renewed, _> = masters.call(Method::Renew, &request, TO_RENEW).await;
+        let renewed = renewed.map_err(|error| error.to_string())?;
+        let identity = Identity {
+            certificate: renewed.certificate,
+            key: drawn.key,
+            ..own
+        };
+        let shown = Credentials::new(&identity).map_err(|error| error.to_string())?;
+        drop(shown);
+        self.home.renewed(&identity);
+        if self.write().await {
+            self.credentials
+                .replace(&identity)
+                .map_err(|error| error.to_string())?;
+            tracing::info!("the certificate of this server was renewed");
+        }
+        Ok(())
+    }
+}
+
+/// Gives a master another certificate of its own authority before the one that it shows ends.
+async fn renew_own(authority: Authority, credentials: Credentials, mut certificate: String) {
     loop {
-        server.masters_changed.notified().await;
-        home.masters = server.masters.addresses();
-        let (kept, to) = (home.clone(), directory.clone());
-        let written = machine::on_a_thread(move || kept.write(&to)).await;
-        if let Ok(Err(error)) = written {
-            tracing::warn!(%error, "the addresses of the masters could not be kept");
+        tokio::time::sleep(LOOK).await;
+        let is_due =
+            Validity::of_pem(&certificate).is_ok_and(|validity| validity.is_half_over(machine::wall_ms()));
+        if !is_due {
+            continue;
+        }
+        let renewed = authority.identity(MASTER_NAME).map_err(|error| error.to_string());
+        let shown = renewed.and_then(|identity| {
+            credentials
+                .replace(&identity)
+                .map_err(|error| error.to_string())?;
+            Ok(identity.certificate)
+        });
+        match shown {
+            Ok(renewed) => certificate = renewed,
+            Err(error) => tracing::warn!(error, "the certificate of this master could not be renewed"),
         }
     }
 }

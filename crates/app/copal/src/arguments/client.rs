@@ -29,7 +29,21 @@ pub(crate) enum Client {
     /// List them
     #[command(after_help = "Example:\n  copal client ls")]
     Ls,
-    /// Take one away; what it was permitted ends within ten minutes
+    /// Write a new profile of a client, with a new key, before or after its certificate ends
+    ///
+    /// A client renews its own profile when half of its time is over, where the file may be written. This does it from another
+    /// machine, with a profile that may do everything. The key of the old profile stays good until its certificate ends; where it
+    /// may have been read by others, take the client away instead.
+    #[command(after_help = "Example:\n  copal client renew nightly --out nightly.json")]
+    Renew {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Where its profile is written: a new file, or its present profile [default: NAME.json]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Take one away: within seconds it may do nothing any more
     #[command(after_help = "Example:\n  copal client rm nightly")]
     Rm {
         /// Its name

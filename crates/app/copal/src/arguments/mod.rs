@@ -46,7 +46,8 @@ Exit codes:
        snapshot was made
    10  no repository there, or the file is not a Copal store
    11  another process is using the store
-   12  wrong password or key, none where one is needed, or a repository without one (see --insecure-no-password)
+   12  wrong password or key, none where one is needed, a repository without one (see --insecure-no-password), or a
+       certificate of a cluster that has ended (see `copal client renew`)
    20  stored data is damaged, cut off or missing
    21  denied: by a guard of the retention rules, because the key given is for less, because the store is read-only, or
        because the target exists

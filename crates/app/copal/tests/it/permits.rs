@@ -392,9 +392,45 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
     call(Some(21), &["fs", "rmdir", "mail", "--with-files"]);
     cluster.bad(40, &["fs", "stat", "mail", "m2"]);
 
+    // Its certificate: one that has ended is refused with what to do, a new one is good again, and one whose time is half over is
+    // renewed by the next command.
+    let day_ms = 24 * 3_600_000;
+    rewrite_certificate(cluster, &reader, 400 * day_ms);
+    let ended = call(Some(12), &["fs", "ls", "mail"]);
+    assert!(ended.contains("`copal client renew reader`"), "{ended}");
+    cluster.good(&["client", "renew", "reader", "--out", &reader]);
+    cluster.bad(21, &["client", "renew", "nightly", "--out", &reader]);
+    cluster.bad(40, &["client", "renew", "nobody", "--out", &profile("nobody")]);
+    assert!(call(None, &["fs", "ls", "mail"]).contains("m1"));
+    let certificate = || std::fs::read_to_string(&reader).unwrap();
+    let fresh = certificate();
+    call(None, &["fs", "ls", "mail"]);
+    assert_eq!(certificate(), fresh, "it is good for long");
+    rewrite_certificate(cluster, &reader, 200 * day_ms);
+    let half_over = certificate();
+    call(None, &["fs", "ls", "mail"]);
+    assert_ne!(certificate(), half_over);
+    assert!(call(None, &["fs", "ls", "mail"]).contains("m1"));
+
     // Taken away, it gets nothing any more.
     cluster.good(&["client", "rm", "reader", "--dry-run"]);
     cluster.good(&["client", "rm", "reader"]);
     cluster.bad(40, &["client", "rm", "reader"]);
     call(Some(21), &["fs", "get", "mail", "m1", "-"]);
+}
+
+/// Puts a certificate into the profile of the client `reader` that was made so long ago.
+fn rewrite_certificate(cluster: &Served, path: &str, ago_ms: u64) {
+    let home = cluster.scratch.path().join("c/master/master.json");
+    let home: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(home).unwrap()).unwrap();
+    let text = |field: &str| home[field].as_str().unwrap().to_owned();
+    let authority = copal_server::Authority::of_pem(text("authority"), text("key"));
+    let now_ms = copal_volume::Clock::now_ms(&copal_volume::SystemClock);
+    let old = authority
+        .identity_at("reader.client.copal", now_ms - ago_ms)
+        .unwrap();
+    let path = std::path::Path::new(path);
+    let mut profile = copal_client::Profile::read(path).unwrap();
+    (profile.certificate, profile.key) = (old.certificate, old.key);
+    profile.write(path).unwrap();
 }

@@ -22,6 +22,7 @@ impl Scene {
         Peer {
             address: "127.0.0.1:1".parse().unwrap(),
             certificate: None,
+            validity: None,
             name: name.into(),
             permit: permit.unwrap_or_default().into(),
         }

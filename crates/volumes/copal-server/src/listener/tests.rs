@@ -146,7 +146,9 @@ async fn a_request_is_signed_for_the_name_that_was_given_and_no_other() {
     let request = wish.serialize_request(&key).unwrap().pem().unwrap();
     let identity = copal_client::Identity {
         authority: authority.certificate().to_owned(),
-        certificate: authority.sign(&request, "data7.copal").unwrap(),
+        certificate: authority
+            .sign(&request, "data7.copal", machine::wall_ms())
+            .unwrap(),
         key: key.serialize_pem(),
     };
     let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap())

@@ -1,6 +1,7 @@
 //! Clusters of real sockets, TLS and engines in one process.
 
 mod accepting;
+mod certificates;
 mod chains;
 mod clocks;
 mod closing;

@@ -9,7 +9,7 @@ use crate::{
 };
 use copal_server::SigningRequest;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
     match verb {
@@ -28,6 +28,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
                 .answer(told, || human::table(&["Name", "Path", "Rights", "Since"], &rows));
             Ok(())
         }
+        Client::Renew { name, out } => renew(context, name, out.as_deref()),
         Client::Rm { name, dry_run } => {
             let store = cluster::connect(&context.arguments.common)?;
             if *dry_run {
@@ -49,11 +50,57 @@ pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
             })?;
             let minutes = told["minutes"].as_u64().unwrap_or_default();
             context.output.answer(told, || {
-                format!("client {name} is taken away; what it was permitted ends within {minutes} minutes\n")
+                format!(
+                    "client {name} is taken away; data servers hear of it within seconds, and what it was permitted ends within \
+                     {minutes} minutes in any case\n"
+                )
             });
             Ok(())
         }
     }
+}
+
+/// As [`add`], for a client that is there.
+fn renew(context: &Context<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
+    let mut profile = cluster::profile(&context.arguments.common)?;
+    let default = PathBuf::from(format!("{name}.json"));
+    let out = out.unwrap_or(&default);
+    let is_own = |present: &copal_client::Profile| {
+        present.client.as_deref() == Some(name) && present.cluster == profile.cluster
+    };
+    if out.exists() && !copal_client::Profile::read(out).is_ok_and(|present| is_own(&present)) {
+        return Err(Failure::new(
+            exit::DENIED,
+            "denied",
+            format!(
+                "{} exists, and is no profile of client {name}; name another file with --out",
+                out.display()
+            ),
+        ));
+    }
+    let store = cluster::connect(&context.arguments.common)?;
+    let drawn = SigningRequest::draw().map_err(|error| Failure::plain("key", error.to_string()))?;
+    let order = json!({ "verb": "renew", "name": name, "signing_request": drawn.request });
+    let told =
+        cluster::ask(&store, "client", &order.to_string()).map_err(|failure| match failure.exit_code {
+            exit::NOT_FOUND => no_client(name),
+            _ => failure,
+        })?;
+    profile.masters = store.cluster().masters();
+    profile.certificate = told["certificate"].as_str().unwrap_or_default().to_owned();
+    profile.key = drawn.key;
+    profile.client = Some(name.to_owned());
+    profile
+        .write(out)
+        .map_err(|error| Failure::plain("profile", format!("{error}; try again where there is room")))?;
+    let told = json!({ "name": name, "profile": out.display().to_string() });
+    context.output.answer(told, || {
+        format!(
+            "the new profile of client {name} is {}, for its owner alone\n",
+            out.display()
+        )
+    });
+    Ok(())
 }
 
 fn no_client(name: &str) -> Failure {

@@ -11,7 +11,7 @@ use crate::{
 };
 use copal_client::Profile;
 use copal_master::{Master as Cluster, MasterError, MasterOptions, Pool};
-use copal_server::{Authority, CLIENT_NAME, MasterHome, MasterProcess, StartError};
+use copal_server::{Authority, CLIENT_NAME, MasterHome, MasterProcess, StartError, Validity};
 use serde_json::json;
 use std::{path::Path, time::Duration};
 
@@ -33,6 +33,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     if keep(words, &mut home) {
         home.write(&words.dir).map_err(start_failure)?;
     }
+    renew_profile(words, &home);
     let options = options(&home, words);
     let process = MasterProcess::start(
         Database::of(&home, &words.dir).opener(),
@@ -164,6 +165,30 @@ fn write_profile(words: &Master, uuid: [u8; 16], masters: Vec<String>, authority
     profile
         .write(&words.dir.join("client.json"))
         .map_err(start_failure)
+}
+
+/// Writes another certificate into the profile beside a master when half of the time of the one in it is over: whoever starts a
+/// master has the authority's key. The key of the profile is new, too.
+fn renew_profile(words: &Master, home: &MasterHome) {
+    let path = words.dir.join("client.json");
+    // Where it was moved away nothing is written.
+    let Ok(mut profile) = Profile::read(&path) else {
+        return;
+    };
+    let now_ms = crate::human::now_ms();
+    let is_due = Validity::of_pem(&profile.certificate).is_ok_and(|validity| validity.is_half_over(now_ms));
+    if !is_due {
+        return;
+    }
+    match home.authority().identity(CLIENT_NAME) {
+        Ok(client) => {
+            (profile.certificate, profile.key) = (client.certificate, client.key);
+            if let Err(error) = profile.write(&path) {
+                tracing::warn!(%error, "the profile beside this master could not be renewed");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the profile beside this master could not be renewed"),
+    }
 }
 
 /// Becomes a further master of the cluster of a token.

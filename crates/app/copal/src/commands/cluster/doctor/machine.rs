@@ -44,7 +44,7 @@ fn whose(dir: &Path, findings: &mut Findings) {
         Ok(home) if home.has_joined() => {
             findings.good("directory", format!("{} of {}", dir.display(), home.name));
             private("directory", &dir.join("server.json"), findings);
-            certificates(&home.identity(), findings);
+            certificates(&home.identity(), 0, findings);
         }
         Ok(home) => findings.bad(
             "directory",

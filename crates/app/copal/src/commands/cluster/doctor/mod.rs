@@ -8,6 +8,7 @@ use crate::{
     arguments::Doctor,
     cluster,
     failure::{Failure, Outcome, exit},
+    human,
 };
 use copal_client::{Identity, Profile, client_tls};
 use copal_server::Validity;
@@ -15,7 +16,7 @@ use serde_json::json;
 use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
-    time::{Duration, SystemTime},
+    time::{Duration, UNIX_EPOCH},
 };
 
 /// A certificate that ends sooner is spoken of.
@@ -78,8 +79,8 @@ pub(crate) fn run(context: &Context<'_>, words: &Doctor) -> Outcome<()> {
                     certificate: profile.certificate.clone(),
                     key: profile.key.clone(),
                 };
-                certificates(&identity, &mut findings);
-                reach::look(&profile, &identity, &mut findings);
+                let ahead_ms = reach::look(&profile, &identity, &mut findings);
+                certificates(&identity, ahead_ms, &mut findings);
             }
         }
     }
@@ -137,8 +138,9 @@ fn private(name: &'static str, path: &Path, findings: &mut Findings) {
     }
 }
 
-/// Whether certificate and key go together and are good for some time.
-fn certificates(identity: &Identity, findings: &mut Findings) {
+/// Whether certificate and key go together and are good for some time by the cluster's clock, which is `ahead_ms` ahead of this
+/// machine's.
+fn certificates(identity: &Identity, ahead_ms: i64, findings: &mut Findings) {
     if let Err(error) = client_tls(identity) {
         findings.bad(
             "certificate",
@@ -150,7 +152,8 @@ fn certificates(identity: &Identity, findings: &mut Findings) {
         ("the authority's", &identity.authority),
         ("the own", &identity.certificate),
     ] {
-        let now = SystemTime::now();
+        let own_ms = human::now_ms();
+        let now = UNIX_EPOCH + Duration::from_millis(own_ms.saturating_add_signed(ahead_ms));
         match Validity::of_pem(pem) {
             Err(error) => findings.bad(
                 "certificate",
@@ -158,12 +161,16 @@ fn certificates(identity: &Identity, findings: &mut Findings) {
             ),
             Ok(validity) if now < validity.from => findings.bad(
                 "certificate",
-                format!("{whose} certificate is not good yet; is this machine's clock right?"),
+                format!("{whose} certificate is not good yet; is the clock right by which it was made?"),
             ),
             Ok(validity) if now > validity.until => {
                 findings.bad(
                     "certificate",
-                    format!("{whose} certificate has ended; the server has to join again"),
+                    format!(
+                        "{whose} certificate ended on {}; a server renews its own once a master answers, and `copal client renew` \
+                         writes a new profile of a client",
+                        validity.last_day()
+                    ),
                 );
             }
             Ok(validity) => {

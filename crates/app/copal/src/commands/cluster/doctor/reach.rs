@@ -9,8 +9,9 @@ use serde_json::Value;
 const SKEW_MS: u64 = 2_000;
 const MOST_SKEW_MS: u64 = 10_000;
 
-pub(super) fn look(profile: &Profile, identity: &Identity, findings: &mut Findings) {
-    let mut answered = 0;
+/// Returns how far the cluster's clock is ahead of this machine's, as far as a master tells it, ms.
+pub(super) fn look(profile: &Profile, identity: &Identity, findings: &mut Findings) -> i64 {
+    let (mut answered, mut cluster_ahead_ms) = (0, 0);
     for address in &profile.masters {
         match probe(identity, address, name_of_master(), true) {
             Ok(probed) => {
@@ -18,6 +19,7 @@ pub(super) fn look(profile: &Profile, identity: &Identity, findings: &mut Findin
                 let took = probed.took.as_millis();
                 findings.good("master", format!("{address} answers within {took} ms"));
                 if let Some(ahead_ms) = probed.ahead_ms {
+                    cluster_ahead_ms = ahead_ms;
                     clock(address, ahead_ms, findings);
                 }
             }
@@ -28,12 +30,13 @@ pub(super) fn look(profile: &Profile, identity: &Identity, findings: &mut Findin
         }
     }
     if answered == 0 {
-        return;
+        return 0;
     }
     match status(profile) {
         Ok(told) => cluster(identity, &told, findings),
         Err(failure) => findings.bad("cluster", failure.sentence),
     }
+    cluster_ahead_ms
 }
 
 fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
@@ -75,7 +78,7 @@ fn cluster(identity: &Identity, told: &Value, findings: &mut Findings) {
     if told["master"]["clock_wrong"] == true {
         let seconds = told["master"]["clock_off_ms"].as_i64().unwrap_or_default() as f64 / 1000.0;
         findings.bad(
-            "clock",
+            "server clock",
             format!(
                 "the clock of the master that leads is {seconds:+.1} s from the cluster's, and it goes by the cluster's; let it \
                  follow a time server"
@@ -94,19 +97,19 @@ fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
     let is_shut_out = server["shut_out"] == true;
     match (server["clock_wrong"] == true, is_shut_out) {
         (true, true) => findings.bad(
-            "clock",
+            "server clock",
             format!(
                 "the clock of {name} is {off_s:+.1} s from the cluster's: it takes no part in writes; let it follow a time server"
             ),
         ),
         (true, false) => findings.bad(
-            "clock",
+            "server clock",
             format!(
                 "the clock of {name} is {off_s:+.1} s from the cluster's, and it goes by the cluster's; let it follow a time server"
             ),
         ),
         _ if server["clock_off_ms"].is_i64() => {
-            findings.good("clock", format!("the clock of {name} is {off_s:+.1} s from the cluster's"));
+            findings.good("server clock", format!("the clock of {name} is {off_s:+.1} s from the cluster's"));
         }
         _ => {}
     }
