@@ -1,7 +1,7 @@
 //! Copies that are gone for good, or are to lie elsewhere, and the members that take their place.
 //!
-//! A server that was away for longer than `permanent_after_ms`, or that an operator gave up, keeps its place in each of its
-//! groups until another disk has everything: the new member joins (M), takes all operations at once and copies the rest from
+//! A server that was away for longer than `permanent_after_ms`, that is known to have lost its data, or that an operator gave up,
+//! keeps its place in each of its groups until another disk has everything: the new member joins (M), takes all operations at once and copies the rest from
 //! a whole one; when it says that it is whole, it takes the place of the one that is gone. An old member that comes back
 //! first ends the copying. A member that is to leave stays whole, and takes part, until the same moment. Which groups are
 //! copied when, and from where, the queue says (`recovery`).
@@ -71,7 +71,10 @@ impl Reign {
         let is_held = self.recovery.queue.hold().is_some();
         for server in self.map.servers.values() {
             // Who was given up is gone by an administrator's word; the others wait while a mass failure is looked into.
-            let is_late = !is_held && is_gone(server, permanent_after_ms, now_ms);
+            let watch = self.watches.get(&server.disk);
+            let has_lost_data =
+                server.state == ServerState::Failed && watch.is_some_and(|watch| watch.has_lost_data);
+            let is_late = !is_held && (has_lost_data || is_gone(server, permanent_after_ms, now_ms));
             if server.state == ServerState::Lost || is_late {
                 gone.push(server.disk);
             }

@@ -3,7 +3,8 @@
 //! Paper: beanfs §3.4.1 (heartbeats), §4.3 (transient and permanent failures)
 //! Invariants
 //! - A server that was taken for failed comes back as recovering, never as whole: it says when all its groups are.
-//! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back in.
+//! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back in. Once its server is
+//!   taken for failed, copies of its groups begin at once.
 
 use crate::{
     clocks::seconds,
@@ -187,6 +188,10 @@ impl Master {
                  acknowledged; give the server a new name and an empty directory, and tell `copal node lost {name}`"
             );
             reign.note(now_ms, "refused", &reason)?;
+            // While the server that joined is up beside it, its next heartbeat takes this back.
+            reign.watches.entry(before.disk).or_default().has_lost_data = true;
+            reign.replace(self.options.permanent_after_ms, now_ms)?;
+            self.changed.notify_all();
             return Err(MasterError::Denied(reason));
         }
         let disk = before.disk;
@@ -263,6 +268,7 @@ impl Master {
             watch.roles.insert(group, (epoch, role));
         }
         watch.sizes.extend(beat.sizes);
+        watch.has_lost_data = false;
         // Less than before: the server has booted since.
         let copied = match beat.copied_bytes.checked_sub(watch.copied_bytes) {
             Some(more) => more,

@@ -58,7 +58,7 @@ pub use leading::{Candidate, OpenMeta};
 pub use listener::{Acks, CLIENT_NAME, Gate, Handler, Listener, Part, Parts, Peer, Refused, refused};
 pub use master_server::{MasterServer, SITE_NAME_BYTES};
 pub use monitoring::HttpAt;
-pub use processes::{DataProcess, MasterProcess, StartError};
+pub use processes::{DataProcess, MasterProcess, StartError, report_lost_store};
 pub use token::{JoinToken, Joins, NoToken, hex, unhex};
 pub use traffic::Traffic;
 pub use validity::Validity;

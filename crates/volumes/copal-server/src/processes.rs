@@ -13,10 +13,13 @@ use crate::{
     traffic::Traffic,
     validity::Validity,
 };
-use copal_client::{Connections, Credentials, Identity, Masters, machine};
+use copal_client::{CallError, Connections, Credentials, Identity, Masters, machine};
 use copal_data::{MemberIdentity, MemberStore};
 use copal_master::{MasterError, MasterOptions, MetaError};
-use copal_proto::{Method, messages};
+use copal_proto::{
+    Method,
+    messages::{self, failure::Code},
+};
 use copal_volume::ReferenceClock;
 use std::{
     path::{Path, PathBuf},
@@ -400,6 +403,34 @@ async fn renew_own(authority: Authority, credentials: Credentials, mut certifica
             Ok(renewed) => certificate = renewed,
             Err(error) => tracing::warn!(error, "the certificate of this master could not be renewed"),
         }
+    }
+}
+
+/// How long a server without its store looks for a master to tell.
+const TO_TELL_LOSS: Duration = Duration::from_secs(5);
+
+/// Tells the master that the store of a server is gone: the groups of the server get other copies at once. Blocks for five
+/// seconds at most.
+/// # Errors
+/// The master was not reached, or certificate and key cannot be used.
+pub fn report_lost_store(home: &ServerHome) -> Result<(), String> {
+    let credentials = Credentials::new(&home.identity()).map_err(|error| error.to_string())?;
+    let tls = credentials.client_tls().map_err(|error| error.to_string())?;
+    let masters = Masters::new(&home.masters, Connections::new(tls));
+    // No disk: the master compares it with the one that joined.
+    let beat = messages::Heartbeat {
+        server_uuid: home.server_uuid().to_vec().into(),
+        disk_uuid: vec![0; 16].into(),
+        address: home.reached_at().to_owned(),
+        ..messages::Heartbeat::default()
+    };
+    let runtime = runtime().map_err(|error| error.to_string())?;
+    let told =
+        runtime.block_on(masters.call::<messages::HeartbeatReply>(Method::Heartbeat, &beat, TO_TELL_LOSS));
+    match told {
+        Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Denied) => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(_) => Err("the master took a heartbeat without a disk".to_owned()),
     }
 }
 

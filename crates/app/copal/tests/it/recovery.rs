@@ -347,3 +347,26 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
         .unwrap();
     assert!(read.status.success() && read.stdout == body, "{:?}", read.status);
 }
+
+/// Symptom: the groups of a server whose store was gone lacked a copy for 30 minutes, though its start had found that out.
+/// Cause: the process ended with a sentence and told nobody. Fix: it tells the master, which makes other copies at once.
+#[test]
+fn a_server_that_starts_without_its_store_is_replaced_at_once() {
+    let cluster = Served::with_servers(4, &["--first-servers", "3"]);
+    fill(&cluster, 1, 1000);
+    cluster.signal("data2", "-KILL");
+    let directory = cluster.scratch.path().join("c/data2");
+    std::fs::remove_file(directory.join("store.copal")).unwrap();
+    let refused = cluster.bad(21, &["data", "--dir", directory.to_str().unwrap()]);
+    assert!(refused.contains("the master makes other copies now"), "{refused}");
+    assert!(refused.contains("copal node lost data2"), "{refused}");
+    let groups = |status: &Value, name: &str| {
+        let servers = status["servers"].as_array().unwrap();
+        let server = servers.iter().find(|server| server["name"] == name).unwrap();
+        server["groups"].as_u64().unwrap()
+    };
+    wait_for(&cluster, Duration::from_secs(60), |status| {
+        groups(status, "data2") == 0 && groups(status, "data4") > 0
+    });
+    cluster.good(&["fs", "get", "v0", "f0", "-"]);
+}

@@ -317,6 +317,47 @@ fn no_more_copies_run_than_the_operator_allows() {
     assert_eq!(cluster.most_running, 2);
 }
 
+/// Symptom: a server whose disk had been exchanged was refused at its start, and its groups lacked a copy for 30 minutes all the same.
+/// Cause: only time, or an administrator, gave a server up. Fix: a start that shows another disk, or an older copy of the directory,
+/// gives it up once it is taken for failed.
+#[test]
+fn a_server_that_is_known_to_have_lost_its_data_is_replaced_at_once() {
+    let other_disk = |beat: Beat| Beat {
+        disk_uuid: [0; 16],
+        ..beat
+    };
+    for shows_first in [true, false] {
+        let mut cluster = Cluster::new(5, 16);
+        let moved = cluster.groups_of(2);
+        assert!(moved > 0);
+        let show = |cluster: &Cluster| {
+            let shown = other_disk(beat(2, 2));
+            assert!(matches!(
+                cluster.master.beat(shown, cluster.now_ms),
+                Err(MasterError::Denied(_))
+            ));
+        };
+        if shows_first {
+            show(&cluster);
+        }
+        cluster.kill(2);
+        if !shows_first {
+            show(&cluster);
+        }
+        let took_ms = cluster.settle();
+        assert!(took_ms < 5 * 60_000, "{took_ms} ms");
+        assert_eq!(cluster.groups_of(2), 0);
+    }
+    // A second copy of a directory whose server is up gives nothing up.
+    let mut cluster = Cluster::new(5, 16);
+    let shown = other_disk(beat(2, 2));
+    assert!(cluster.master.beat(shown, cluster.now_ms).is_err());
+    cluster.pass(2_000);
+    cluster.kill(2);
+    cluster.pass(60_000);
+    assert!(cluster.groups_of(2) > 0, "it was up, so it has lost nothing");
+}
+
 #[test]
 fn the_last_copies_are_copied_first() {
     let mut cluster = Cluster::new(8, 256);

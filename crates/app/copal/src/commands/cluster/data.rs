@@ -7,7 +7,7 @@ use crate::{
 };
 use copal_data::MemberIdentity;
 use copal_node::{
-    Backend, MemberStack, MemoryShares, NewStore, StoreLocation, StoreOptions, UnfinishedStore,
+    Backend, MemberStack, MemoryShares, NewStore, NodeError, StoreLocation, StoreOptions, UnfinishedStore,
 };
 use copal_server::{DataProcess, HomeError, Room, ServerHome};
 use copal_volume::group::{Incarnation, Term};
@@ -36,13 +36,16 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         Err(error) => return Err(start_failure(error)),
     };
     let options = store_options(context, home.limit_bytes);
-    let location = StoreLocation::find(&words.dir).map_err(|_| gone(words))?;
+    let location = match StoreLocation::find(&words.dir) {
+        Err(NodeError::NotFound { .. }) => return Err(gone(words, &home)),
+        found => found?,
+    };
     let opened = location.open(copal_node::Access::Write, &options, &context.patience())?;
     let shares = shares(context, &home)?;
     let stack = MemberStack::open(location.path(), opened, shares.engine)?;
     let whose = stack.members().identity()?;
     if whose.is_none_or(|whose| (whose.server, whose.disk) != (home.server_uuid(), home.disk_uuid())) {
-        return Err(gone(words));
+        return Err(gone(words, &home));
     }
     let drawn = copal_volume::random_incarnation().map_err(start_failure)?;
     let identity = stack.members().boot(drawn)?;
@@ -234,15 +237,21 @@ fn shares(context: &Context<'_>, home: &ServerHome) -> Outcome<MemoryShares> {
     Ok(MemoryShares::of(bytes)?)
 }
 
-/// The directory says who the server is, and its store does not, or is not there.
-fn gone(words: &Data) -> Failure {
+/// The directory names the server, and its store is another's or is missing. The master is told, so that it does not wait for
+/// this server.
+fn gone(words: &Data, home: &ServerHome) -> Failure {
+    let told = match copal_server::report_lost_store(home) {
+        Ok(()) => "the master makes other copies now".to_owned(),
+        Err(error) => format!("the master could not be told: {error}"),
+    };
     Failure::new(
         exit::DENIED,
         "store_gone",
         format!(
-            "the store in {} is gone, or that of another server: what was acknowledged is not there; join with a new name \
-             and an empty directory, and give this server up with `copal node lost`",
-            words.dir.display()
+            "the store in {} is gone, or that of another server: what was acknowledged is not there ({told}); join with a \
+             new name and an empty directory, and give this server up with `copal node lost {}`",
+            words.dir.display(),
+            home.name
         ),
     )
 }
