@@ -11,11 +11,11 @@ use crate::{
     meta::{MetaError, RAISED_VERSIONS, RAISED_VOLUMES, setting},
     sqlite::SCHEMA_VERSION,
 };
+use placement::{Rename, begin, beside, remove};
 use rusqlite::{Connection, OpenFlags, params};
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+
+mod placement;
 
 /// How far the numbers of new disks are raised.
 const DISKS: i64 = 1 << 10;
@@ -88,17 +88,14 @@ pub struct Kept {
 /// # Errors
 /// All of them; then there is no file `to`.
 pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
-    if to.exists() {
+    // The log of a database that had the name before would be applied to the copy.
+    if let Some(path) = placement::found(to) {
         let source = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-        return Err(KeepError::System {
-            path: to.to_owned(),
-            source,
-        });
+        return Err(KeepError::System { path, source });
     }
     let half = beside(to, ".part");
-    remove(&half)?;
+    begin(&half)?;
     let copied = copy(database, &half).and_then(|()| {
-        restrict(&half)?;
         let found = check(&half)?;
         match found.is_empty() {
             true => kept(&half),
@@ -108,7 +105,7 @@ pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
             }),
         }
     });
-    match copied.and_then(|kept| put_in_place(&half, to).map(|()| kept)) {
+    match copied.and_then(|kept| placement::exchange(&half, to, &mut rename).map(|()| kept)) {
         Ok(kept) => Ok(kept),
         Err(error) => {
             // The first error counts.
@@ -121,10 +118,25 @@ pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
 /// Makes the database `to` of a copy, for a master that is started with it and with its word for that ([`setting::OLDER`]): versions, terms and numbers begin far above all
 /// that were given after the copy was made. Servers of the names in `away` were away when the old master ended: what they
 /// missed since the copy was made is in no copy, so they count as having missed something and take everything over
-/// from others when they come back. Nobody may have `to` open, and what is there is kept beside it. Blocks.
+/// from others when they come back. Nobody may have `to` open. A database that is there, and logs that are there with or
+/// without one, are kept as `to.replaced`, or with a number behind it if that is taken. Blocks.
 /// # Errors
 /// All of them; then `to` is as it was.
 pub fn put_back(from: &Path, to: &Path, away: &[String], now_ms: u64) -> Result<Kept, KeepError> {
+    put_back_by(from, to, away, now_ms, &mut rename)
+}
+
+fn rename(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::rename(from, to)
+}
+
+fn put_back_by(
+    from: &Path,
+    to: &Path,
+    away: &[String],
+    now_ms: u64,
+    rename: Rename<'_>,
+) -> Result<Kept, KeepError> {
     let found = check(from)?;
     if !found.is_empty() {
         return Err(KeepError::Damaged {
@@ -133,9 +145,8 @@ pub fn put_back(from: &Path, to: &Path, away: &[String], now_ms: u64) -> Result<
         });
     }
     let half = beside(to, ".part");
-    remove(&half)?;
+    begin(&half)?;
     copy(from, &half)?;
-    restrict(&half)?;
     let mut unknown = None;
     let raised = Connection::open(&half).and_then(|mut copy| {
         let all = copy.transaction()?;
@@ -191,17 +202,7 @@ pub fn put_back(from: &Path, to: &Path, away: &[String], now_ms: u64) -> Result<
         });
     }
     let kept = kept(&half)?;
-    if to.exists() {
-        // With what a process that was killed left in its log.
-        for end in ["", "-wal", "-shm"] {
-            let (old, aside) = (beside(to, end), beside(to, &format!(".replaced{end}")));
-            remove(&aside)?;
-            if old.exists() {
-                std::fs::rename(&old, &aside).map_err(|source| KeepError::System { path: old, source })?;
-            }
-        }
-    }
-    put_in_place(&half, to)?;
+    placement::exchange(&half, to, rename)?;
     Ok(kept)
 }
 
@@ -349,44 +350,6 @@ fn kept(database: &Path) -> Result<Kept, KeepError> {
         servers: number("SELECT count(*) FROM server")?,
         map_version: number("SELECT map_version FROM cluster")?,
     })
-}
-
-/// What it holds is for its owner alone, like the directory it comes from.
-fn restrict(path: &Path) -> Result<(), KeepError> {
-    use std::os::unix::fs::PermissionsExt;
-    let set = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
-    set.map_err(|source| KeepError::System {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn put_in_place(half: &Path, to: &Path) -> Result<(), KeepError> {
-    let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let placed = File::open(half)
-        .and_then(|file| file.sync_all())
-        .and_then(|()| std::fs::rename(half, to))
-        .and_then(|()| File::open(directory.unwrap_or(Path::new(".")))?.sync_all());
-    placed.map_err(|source| KeepError::System {
-        path: to.to_owned(),
-        source,
-    })
-}
-
-fn beside(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(end);
-    name.into()
-}
-
-fn remove(path: &Path) -> Result<(), KeepError> {
-    match std::fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(KeepError::System {
-            path: path.to_owned(),
-            source,
-        }),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -152,7 +152,13 @@ impl Master {
     /// # Errors
     /// `Denied`: there is no cluster. `Older`. `Meta`.
     pub fn open_as(mut meta: Box<dyn MetaStore>, holder: Holder, options: MasterOptions) -> Mastered<Opened> {
-        let none = || MasterError::Denied("the database holds no cluster; make one with --new".to_owned());
+        let none = || {
+            MasterError::Denied(
+                "the database holds no cluster; put a copy of a lost one back with `copal meta restore`, or make a new \
+                 cluster with --new"
+                    .to_owned(),
+            )
+        };
         meta.cluster()?.ok_or_else(none)?;
         if let Some(reason) = meta
             .settings()?

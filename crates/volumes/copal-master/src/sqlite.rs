@@ -87,6 +87,7 @@ impl SqliteStore {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
+        refuse_lost(path)?;
         SqliteStore::of(Connection::open(path)?, Some(lock))
     }
 
@@ -219,6 +220,27 @@ fn dir(row: &Row<'_>) -> rusqlite::Result<DirRow> {
         vid: VolumeId(number(row, 1)?),
         is_removing: row.get(2)?,
     })
+}
+
+/// Refuses to make a database where the log of one lies that is lost: SQLite would remove that log.
+fn refuse_lost(database: &Path) -> Result<(), MetaError> {
+    if database.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    for end in ["-wal", "-journal"] {
+        let mut log = database.as_os_str().to_owned();
+        log.push(end);
+        let log = Path::new(&log);
+        if log.symlink_metadata().is_ok() {
+            return Err(MetaError::Failed(format!(
+                "the database {} is lost, and its log {} is there; put a copy back with `copal meta restore`, which \
+                 keeps the log, or move it away",
+                database.display(),
+                log.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl MetaStore for SqliteStore {
