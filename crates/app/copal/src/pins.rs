@@ -1,7 +1,12 @@
 //! Pins: files beside a store that say which snapshots the doors of this machine show, so that nobody forgets those.
 //!
-//! A pin is locked by the process whose door it is, so a dead one holds nothing. Whoever forgets by name is refused, retention
+//! A pin is locked by the process whose door it is, so a dead one holds nothing. Forgetting by name is refused, retention
 //! passes over what is pinned, and `--force` asks the doors to close.
+//! Invariants
+//! - The name of a pin is drawn at random: containers and hosts that share a directory count their processes each for itself.
+//! - A door sets its pin while it has the store open for reading. So a process that has opened the store for writing sees the
+//!   pins of all doors to it, and no door is added while it has the store.
+//!
 //! Not here: a store that is a device, which has no place for pins: doors keep it locked instead. The pins of repositories in a
 //! cluster, which lie in the catalog (`copal_backup::serve::CatalogPin`).
 
@@ -32,6 +37,10 @@ const TITLE: &str = "copal door 1";
 const MAX_PIN_BYTES: u64 = 64 << 10;
 /// How long a door may take to close.
 const TO_CLOSE: Duration = Duration::from_secs(20);
+/// End of the name of a pin that is being set.
+const UNFINISHED: &str = "new";
+/// A pin takes no longer to be set.
+const TO_SET: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What a door shows, as a line of its pin.
@@ -54,25 +63,11 @@ impl Pin {
     pub(crate) fn set(place: &Place, door: &str, shown: &Shown) -> Option<Pin> {
         let directory = directory(place)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        let path = directory.join(format!("{}.{SUFFIX}", std::process::id()));
-        let pinned = made.and_then(|()| {
-            // Whoever looks meanwhile finds a pin that is whole, or none.
-            let unnamed = path.with_extension("new");
-            let mut options = File::options();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&unnamed)?;
-            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            let pid = std::process::id();
-            file.write_all(format!("{TITLE}\ncopal {door} (process {pid})\n{}\n", line(shown)).as_bytes())?;
-            // Left by a process of the same number that has died.
-            let _ = std::fs::remove_file(path.with_extension(CLOSE));
-            std::fs::rename(&unnamed, &path)?;
-            Ok(file)
-        });
+        let pinned = made.and_then(|()| set_in(&directory, door, shown));
         match pinned {
-            Ok(_file) => Some(Pin { path, _file }),
+            Ok(pin) => Some(pin),
             Err(error) => {
-                tracing::debug!(%error, path = %path.display(), "no pin could be set");
+                tracing::debug!(%error, path = %directory.display(), "no pin could be set");
                 None
             }
         }
@@ -90,6 +85,30 @@ impl Drop for Pin {
         let _ = std::fs::remove_file(self.path.with_extension(CLOSE));
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Sets a pin, which appears whole and locked.
+fn set_in(directory: &Path, door: &str, shown: &Shown) -> std::io::Result<Pin> {
+    let number = || copal_volume::random_incarnation().map_err(std::io::Error::from);
+    let name = format!("{:016x}{:016x}", number()?, number()?);
+    let path = directory.join(name).with_extension(SUFFIX);
+    let unfinished = path.with_extension(UNFINISHED);
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    let (pid, host) = (std::process::id(), rustix::system::uname());
+    let host = host.nodename().to_string_lossy();
+    let text = format!(
+        "{TITLE}\ncopal {door} (process {pid} on {host})\n{}\n",
+        line(shown)
+    );
+    file.write_all(text.as_bytes())?;
+    std::fs::rename(&unfinished, &path)?;
+    Ok(Pin { path, _file: file })
 }
 
 /// A door that somebody has.
@@ -113,10 +132,16 @@ impl Pins {
     /// Looks for doors; pins of dead ones are removed.
     pub(crate) fn look(place: &Place) -> Pins {
         let entries = directory(place).and_then(|directory| std::fs::read_dir(directory).ok());
-        let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
-        let pins = paths.filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
+        let mut doors = Vec::new();
+        for path in entries.into_iter().flatten().flatten().map(|entry| entry.path()) {
+            match path.extension().and_then(|suffix| suffix.to_str()) {
+                Some(SUFFIX) => doors.extend(read(&path)),
+                Some(UNFINISHED | CLOSE) => remove_leftover(&path),
+                _ => {}
+            }
+        }
         Pins {
-            doors: pins.filter_map(|path| read(&path)).collect(),
+            doors,
             are_closed: false,
         }
     }
@@ -143,6 +168,38 @@ impl Pins {
             shown,
         }));
         Ok(all)
+    }
+
+    /// Why nothing is freed: a snapshot that is forgotten already is shown by a door, which began to show it when the snapshot
+    /// was being forgotten. Its chunks are needed until the door ends.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn refusal_to_free(&self, repository: &Repository) -> Outcome<Option<String>> {
+        for door in &self.doors {
+            if let Shown::Snapshot(id) = door.shown
+                && !repository.is_published(id)?
+            {
+                return Ok(Some(format!(
+                    "snapshot {} is forgotten and still in use by {}; nothing was freed, end that first or wait ten minutes",
+                    id.short(),
+                    human::visible(&door.who)
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Why a VM is not removed with its snapshots.
+    pub(crate) fn refusal_to_remove(&self, vm: uuid::Uuid, snapshots: &[Snapshot]) -> Option<String> {
+        let shows = |door: &&Door| {
+            let of_vm = door.shown == Shown::Vm(vm);
+            of_vm || snapshots.iter().any(|snapshot| door.shown.has(snapshot))
+        };
+        let door = self.doors.iter().find(shows)?;
+        Some(format!(
+            "snapshots of this VM are in use by {}; end that first, nothing was changed",
+            human::visible(&door.who)
+        ))
     }
 
     /// As if all doors were closed.
@@ -226,6 +283,16 @@ fn read(path: &Path) -> Option<Door> {
     })
 }
 
+/// Removes what a process left that died while it set or removed a pin.
+fn remove_leftover(path: &Path) {
+    let age = path.metadata().and_then(|meta| meta.modified());
+    let is_old = age.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > TO_SET));
+    if is_old && !path.with_extension(SUFFIX).exists() {
+        // The next look tries again.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 fn number(digits: &str) -> Option<[u8; 16]> {
     Some(u128::from_str_radix(digits, 16).ok()?.to_be_bytes())
 }
@@ -248,6 +315,8 @@ fn parse(text: &str) -> Option<(String, Shown)> {
 mod tests {
     use super::*;
 
+    /// Symptom: of two containers that served one repository on a shared directory, one had no pin.
+    /// Cause: a pin was named by its process, and both processes had one number. Fix: the name is drawn at random.
     #[test]
     fn a_pin_holds_while_its_door_lives() {
         let scratch = tempfile::tempdir().unwrap();
@@ -261,6 +330,14 @@ mod tests {
         assert!(!pin.is_to_close());
         File::create(pin.path.with_extension(CLOSE)).unwrap();
         assert!(pin.is_to_close());
+        // A second door of this process, as one of another container with the same number.
+        let second = Shown::Snapshot(SnapshotId([0xcd; 16]));
+        let other = Pin::set(&place, "nbd", &second).unwrap();
+        let mut all: Vec<Shown> = Pins::look(&place).doors.iter().map(|door| door.shown).collect();
+        all.sort_by_key(|shown| *shown == second);
+        assert_eq!(all, [shown, second]);
+        assert!(!other.is_to_close(), "the other one is asked to close");
+        drop(other);
         // Dead: the file is there, the lock is not.
         let path = pin.path.clone();
         drop(pin);

@@ -75,7 +75,8 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
     let judge = |opened: &Opened, pins: &Pins| judge(opened, forget, &policy, pins);
     let pins = pins_out_of_the_way(context, forget.dry_run, forget.force, judge)?;
     let opened = context.open_behind(access, &pins)?;
-    let outcome = judge(&opened, &pins).and_then(|judgement| {
+    let seen = pins_now(context, &opened, pins, forget.dry_run, forget.force, judge);
+    let outcome = seen.and_then(|pins| judge(&opened, &pins)).and_then(|judgement| {
         let judgement = judgement.or_refuse(forget.dry_run)?;
         if !forget.dry_run {
             forget_all(&opened, &judgement.judged, forget.accept_clock)?;
@@ -117,6 +118,52 @@ pub(super) fn pins_out_of_the_way(
     }
     let gone = judgement.judged.iter().filter(|one| !one.keep);
     pins.close(gone.map(|one| &one.snapshot))
+}
+
+/// What doors show, now that the store is open: some may have begun while this command waited for it, or on other hosts. With
+/// `force` those whose snapshots would go are closed as well.
+pub(super) fn pins_now(
+    context: &Context<'_>,
+    opened: &Opened,
+    before: Pins,
+    dry_run: bool,
+    force: bool,
+    judge: impl Fn(&Opened, &Pins) -> Outcome<Judgement>,
+) -> Outcome<Pins> {
+    if dry_run {
+        return Ok(before);
+    }
+    let place = Place::find(&context.arguments.common)?;
+    if force && matches!(place, Place::Cluster(_)) {
+        return Ok(Pins::disregarded());
+    }
+    let pins = pins_of_all_hosts(context, opened)?;
+    if !force || pins.is_empty() {
+        return Ok(pins);
+    }
+    let judgement = judge(opened, &Pins::disregarded())?.or_refuse(false)?;
+    let gone = judgement.judged.iter().filter(|one| !one.keep);
+    pins.close(gone.map(|one| &one.snapshot))
+}
+
+/// What all doors show to this repository at this moment.
+pub(super) fn pins_of_all_hosts(context: &Context<'_>, opened: &Opened) -> Outcome<Pins> {
+    let place = Place::find(&context.arguments.common)?;
+    let pins = Pins::look(&place);
+    match place {
+        Place::Cluster(_) => pins.with_other_hosts(opened.repository()),
+        Place::Store(_) => Ok(pins),
+    }
+}
+
+/// Refuses to free space while a door shows a snapshot that is forgotten. To be called behind the forgetting: a door that set
+/// its pin before that and found the snapshot there is seen here.
+pub(super) fn refuse_to_free(context: &Context<'_>, opened: &Opened) -> Outcome<()> {
+    let pins = pins_of_all_hosts(context, opened)?;
+    match pins.refusal_to_free(opened.repository())? {
+        Some(refusal) => Err(Failure::new(exit::DENIED, "denied", refusal)),
+        None => Ok(()),
+    }
 }
 
 fn judge(opened: &Opened, forget: &Forget, policy: &Policy, pins: &Pins) -> Outcome<Judgement> {

@@ -22,7 +22,8 @@ pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
     let judge = |opened: &Opened, pins: &Pins| judge_named(opened, delete, pins);
     let pins = forget::pins_out_of_the_way(context, delete.dry_run, delete.force, judge)?;
     let opened = context.open_behind(access(delete.dry_run), &pins)?;
-    let outcome = free(context, &opened, delete, &pins);
+    let seen = forget::pins_now(context, &opened, pins, delete.dry_run, delete.force, judge);
+    let outcome = seen.and_then(|pins| free(context, &opened, delete, &pins));
     let freed = close(context, opened, outcome, delete.dry_run)?;
     report(context, "delete", delete.dry_run, &freed);
     Ok(())
@@ -40,6 +41,9 @@ fn free(context: &Context<'_>, opened: &Opened, delete: &Delete, pins: &Pins) ->
     let judgement = judgement.or_refuse(delete.dry_run)?;
     if !delete.dry_run {
         forget::forget_all(opened, &judgement.judged, delete.accept_clock)?;
+        if !delete.force {
+            forget::refuse_to_free(context, opened)?;
+        }
     }
     // A pack that is needed in part stays, however little of it is needed.
     let options = PruneOptions {
@@ -176,10 +180,14 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
     let pins = forget::pins_out_of_the_way(context, prune.dry_run, prune.force, judge)?;
     let opened = context.open_behind(access(prune.dry_run), &pins)?;
     let work = || -> Outcome<Freed> {
+        let pins = forget::pins_now(context, &opened, pins, prune.dry_run, prune.force, judge)?;
         let judgement = judge(&opened, &pins)?;
         let judgement = judgement.or_refuse(prune.dry_run)?;
         if !prune.dry_run {
             forget::forget_all(&opened, &judgement.judged, prune.accept_clock)?;
+            if !prune.force {
+                forget::refuse_to_free(context, &opened)?;
+            }
         }
         let options = PruneOptions {
             max_unused_percent: prune.max_unused,

@@ -1,10 +1,11 @@
 //! `copal vm`, `copal sessions`, `copal stats --vm`, `copal repair leak`: single VMs of a repository.
 
-use super::{Context, as_json, close, prune};
+use super::{Context, as_json, close, forget, prune};
 use crate::{
     arguments::{RepairLeak, SessionsFence, VmRm},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     human,
+    repository::Opened,
 };
 use copal_backup::{OpenSession, Vm, VmStats};
 use copal_node::Access;
@@ -162,10 +163,13 @@ pub(super) fn repair_leak(context: &Context<'_>, words: &RepairLeak) -> Outcome<
     let memory_bytes = context.memory()?.work;
     let opened = context.open(Access::Write)?;
     let meter = context.meter();
-    let repository = opened.repository();
-    let repaired = repository.repair_leak(&words.vm, memory_bytes, &meter, &context.cancel);
+    let repaired = forget::refuse_to_free(context, &opened).and_then(|()| {
+        let repository = opened.repository();
+        let repaired = repository.repair_leak(&words.vm, memory_bytes, &meter, &context.cancel);
+        repaired.map_err(Failure::from)
+    });
     drop(meter);
-    let summary = close(opened, repaired.map_err(Failure::from))?;
+    let summary = close(opened, repaired)?;
     let fields = json!({
         "command": "repair leak",
         "vm": words.vm,
@@ -196,12 +200,32 @@ pub(super) fn repair_leak(context: &Context<'_>, words: &RepairLeak) -> Outcome<
 
 pub(super) fn remove(context: &Context<'_>, words: &VmRm) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
-    let repository = opened.repository();
-    let removed = repository.remove_vm(&words.vm, words.force, words.accept_clock);
-    let vm = close(opened, removed.map_err(Failure::from))?;
+    let removed = refuse_in_use(context, &opened, &words.vm).and_then(|()| {
+        let repository = opened.repository();
+        let removed = repository.remove_vm(&words.vm, words.force, words.accept_clock);
+        removed.map_err(Failure::from)
+    });
+    let vm = close(opened, removed)?;
     let fields = json!({ "command": "vm rm", "vm": vm.name, "uuid": vm.uuid.to_string() });
     context.output.summary(fields, || {
         format!("removed VM {} with all that it had\n", vm.name)
     });
     Ok(())
+}
+
+/// Refuses to remove a VM that a door shows.
+fn refuse_in_use(context: &Context<'_>, opened: &Opened, name: &str) -> Outcome<()> {
+    let repository = opened.repository();
+    let vms = repository.vms()?;
+    let is_named = |vm: &&Vm| vm.name == name || vm.uuid.to_string() == name;
+    let Some(vm) = vms.iter().find(is_named) else {
+        // The removal says so.
+        return Ok(());
+    };
+    let snapshots = repository.list(Some(&vm.uuid.to_string()))?.snapshots;
+    let pins = forget::pins_of_all_hosts(context, opened)?;
+    match pins.refusal_to_remove(vm.uuid, &snapshots) {
+        Some(refusal) => Err(Failure::new(exit::DENIED, "denied", refusal)),
+        None => Ok(()),
+    }
 }

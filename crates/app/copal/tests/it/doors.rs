@@ -297,6 +297,62 @@ fn a_served_snapshot_is_kept_until_force_closes_its_door() {
     house.good(["forget", &third]);
 }
 
+/// The store's lock, as a long restore or a backup has it.
+fn lock_store(house: &House, is_shared: bool) -> File {
+    let file = File::open(house.store()).unwrap();
+    match is_shared {
+        true => file.lock_shared().unwrap(),
+        false => file.lock().unwrap(),
+    }
+    file
+}
+
+/// Symptom: a door began to serve a snapshot while `forget` waited for the store; the snapshot was forgotten, its space freed,
+/// and each read of the door failed.
+/// Cause: `forget` looked for doors before it waited for the store, and not again.
+/// Fix: it looks again once it has the store. Siblings: `delete`, `prune` with a policy, `vm rm`, which never looked.
+#[test]
+fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
+    let house = House::fleet();
+    let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 311);
+    let first = id(&house.backup("web", &house.path("disk.raw")));
+    disk.mutate(5);
+    let second = id(&house.backup("web", &house.path("disk.raw")));
+    let changes: [&[&str]; 4] = [
+        &["forget", &first],
+        &["delete", &first],
+        &["prune", "--keep-last", "1"],
+        &["vm", "rm", "web", "--force"],
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let reader = lock_store(&house, true);
+        let words = [change, &["--wait", "10m"]].concat();
+        let mut waiting = Running::start(&house, words);
+        waiting.wait_for("verbose");
+        let socket = house.word(&format!("s{number}.sock"));
+        let (served, _) = door(&house, &["nbd", &first, "--socket", &socket]);
+        drop(reader);
+        let run = waiting.end();
+        // Retention passes over what is in use, names are refused.
+        let code = if change[0] == "prune" { 0 } else { 21 };
+        assert_eq!(run.code, Some(code), "{change:?}: {run:?}");
+        assert_eq!(house.snapshots(), [first.clone(), second.clone()], "{change:?}");
+        end(served);
+    }
+    // With --force the door that came meanwhile is closed, too.
+    let reader = lock_store(&house, true);
+    let mut waiting = Running::start(&house, ["delete", &first, "--force", "--wait", "10m"]);
+    waiting.wait_for("verbose");
+    let socket = house.word("last.sock");
+    let (mut served, _) = door(&house, &["nbd", &first, "--socket", &socket]);
+    drop(reader);
+    served.wait_for("exit_error");
+    assert_eq!(served.end().code, Some(1));
+    let run = waiting.end();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(house.snapshots(), [second]);
+}
+
 /// A server of nbdkit; killed when it is dropped.
 struct Server {
     child: Child,

@@ -8,13 +8,16 @@
 
 use super::log::{Catalog, PAGE};
 use crate::error::Result;
+use crate::keys::random;
 use crate::open_session::HolderId;
 use crate::request::SnapshotId;
 use bytes::Bytes;
-use copal_volume::{FileId, PutOptions, ReadOptions};
+use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
 use uuid::Uuid;
 
 const PREFIX: &str = "p.";
+/// What the name of a file begins with that is made for its stamp; it is no pin.
+const STAMP_PREFIX: &str = "p.now.";
 /// What a pin holds, for people who meet one.
 const BODY: &[u8] = b"copal door 1\n";
 
@@ -94,6 +97,22 @@ impl Catalog {
             .store
             .put(self.vid, &place, Bytes::from_static(BODY), &PutOptions::default());
         Ok((place, put?.fid))
+    }
+
+    /// The store's stamp of this moment, by which pins are stamped too; ms. `None`: this client may not create.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn draw_stamp(&self) -> Result<Option<u64>> {
+        let place = Bytes::from(format!("{STAMP_PREFIX}{}", HolderId(random()?)));
+        let body = Bytes::from_static(BODY);
+        match self.store.put(self.vid, &place, body, &PutOptions::default()) {
+            Ok(info) => {
+                self.drop_pins(&[(place, info.fid)])?;
+                Ok(Some(info.created_ms))
+            }
+            Err(VolumeError::Denied { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Takes pins away. Who may not delete leaves it to who may.

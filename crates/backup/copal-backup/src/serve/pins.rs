@@ -1,8 +1,9 @@
 //! Pins of doors on any host, in the catalog: for repositories in a cluster, where no lock tells of readers.
 //!
-//! A pin is set anew every minute; one that is ten minutes old holds nothing, so a dead door does not either.
+//! A pin is set anew every minute; one that is ten minutes old holds nothing, so a dead door does not either. The age of a pin
+//! is told by the store's stamps as well as by this machine's clock: a clock that is ahead ends no pin.
 
-use crate::catalog::pins::Shown;
+use crate::catalog::pins::{Shown, StoredPin};
 use crate::error::Result;
 use crate::keys::random;
 use crate::open_session::HolderId;
@@ -47,10 +48,15 @@ impl Repository {
     pub fn pinned(&self) -> Result<Vec<Shown>> {
         let catalog = self.parts.catalog();
         let now_ms = self.parts.pack_store().volumes.store.now_ms();
-        let (old, live): (Vec<_>, Vec<_>) = catalog
-            .pins()?
+        let pins = catalog.pins()?;
+        let is_old = |now_ms: u64, pin: &StoredPin| now_ms.saturating_sub(pin.created_ms) > HOLDS_MS;
+        let stamp_ms = match pins.iter().any(|pin| is_old(now_ms, pin)) {
+            true => catalog.draw_stamp()?.unwrap_or(now_ms),
+            false => now_ms,
+        };
+        let (old, live): (Vec<_>, Vec<_>) = pins
             .into_iter()
-            .partition(|pin| now_ms.saturating_sub(pin.created_ms) > HOLDS_MS);
+            .partition(|pin| is_old(now_ms, pin) && is_old(stamp_ms, pin));
         let old: Vec<_> = old.into_iter().map(|pin| pin.file).collect();
         if !old.is_empty()
             && let Err(error) = catalog.drop_pins(&old)
@@ -68,6 +74,15 @@ impl Repository {
 }
 
 impl Shown {
+    /// Whether the snapshot that is shown is published. Several are shown as they come and go. When the store does not answer,
+    /// it counts as published.
+    pub fn is_there(&self, repository: &Repository) -> bool {
+        match self {
+            Shown::Snapshot(id) => repository.is_published(*id).unwrap_or(true),
+            Shown::Vm(_) | Shown::All => true,
+        }
+    }
+
     /// Whether a snapshot is among it.
     pub fn has(&self, snapshot: &Snapshot) -> bool {
         match self {

@@ -1,8 +1,10 @@
 //! The repository of a door: open while it is read from, closed again soon after, so that others may write.
 //!
-//! A store of one machine is locked by whoever has it open: many may read, or one may write. Where the lock is not the only
-//! thing that keeps a served snapshot (`pins`), a door lets go of it whenever it rests. A repository in a cluster has no such
-//! lock and stays open.
+//! A store of one machine is locked by the process that has it open: many may read, or one may write. Where the lock is not the
+//! only thing that keeps a served snapshot (`pins`), a door closes the store whenever it rests. A repository in a cluster has no
+//! such lock and stays open.
+//! Invariant: no lock of this process is held while the store is opened or closed, which may take as long as another process
+//! writes. So one read that waits for the store stops nothing but other reads.
 
 use crate::{
     arguments::Common,
@@ -10,95 +12,176 @@ use crate::{
     repository::{self, Opened},
 };
 use copal_backup::{CancelFlag, Error, KeptKey, LostFrame, Repository, serve::Lender};
+use copal_doors::Closing;
 use copal_node::Patience;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-/// Whoever reads waits so long for a writer to end, then the read fails.
+/// A read waits so long for a writer to end, then it fails.
 const WRITER: Duration = Duration::from_secs(600);
-/// Nobody has read for so long: the store is closed.
+/// The store is closed when nothing was read for so long.
 const RESTED: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct Lending {
     common: Common,
     cancel: CancelFlag,
+    closing: Closing,
     key: KeptKey,
     /// Whether the store may be closed in between.
     may_rest: bool,
     state: Mutex<State>,
+    /// Signalled when the store was opened or closed, or did not open.
+    changed: Condvar,
+}
+
+/// What is known of the store.
+enum Ground {
+    Open(Opened),
+    Closed,
+    /// A thread opens or closes it.
+    Changing,
 }
 
 struct State {
-    opened: Option<Opened>,
+    ground: Ground,
     used: Instant,
     /// Damaged frames that were met.
     lost: Vec<LostFrame>,
+    /// How often the store did not open, and why the last time.
+    failures: u64,
+    failure: String,
 }
 
 impl Lending {
-    pub(super) fn new(opened: Opened, common: &Common, cancel: &CancelFlag, may_rest: bool) -> Lending {
+    pub(super) fn new(
+        opened: Opened,
+        common: &Common,
+        cancel: &CancelFlag,
+        closing: &Closing,
+        may_rest: bool,
+    ) -> Lending {
         Lending {
             common: common.clone(),
             cancel: cancel.clone(),
+            closing: closing.clone(),
             key: opened.repository().kept_key(),
             may_rest: may_rest && opened.store().is_some(),
             state: Mutex::new(State {
-                opened: Some(opened),
+                ground: Ground::Open(opened),
                 used: Instant::now(),
                 lost: Vec::new(),
+                failures: 0,
+                failure: String::new(),
             }),
+            changed: Condvar::new(),
         }
     }
 
-    /// Closes the store if nobody has read for a moment.
+    /// Closes the store if nothing was read for a moment. Blocks on the store.
     pub(super) fn rest(&self) {
-        let mut state = self.state.lock();
-        let is_used = |opened: &Opened| Arc::strong_count(opened.shared()) > 1;
-        if !self.may_rest || state.used.elapsed() < RESTED || state.opened.as_ref().is_none_or(is_used) {
-            return;
-        }
-        if let Err(failure) = state.close() {
+        let opened = {
+            let mut state = self.state.lock();
+            let is_idle = match &state.ground {
+                Ground::Open(opened) => Arc::strong_count(opened.shared()) == 1,
+                Ground::Closed | Ground::Changing => false,
+            };
+            if !self.may_rest || !is_idle || state.used.elapsed() < RESTED {
+                return;
+            }
+            state.take()
+        };
+        let Some(opened) = opened else { return };
+        let lost = opened.repository().lost_frames();
+        if let Err(failure) = opened.close() {
             tracing::warn!(why = failure.sentence, "the store did not close well");
         }
+        let mut state = self.state.lock();
+        state.lost.extend(lost);
+        state.ground = Ground::Closed;
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Closes the store for good; returns the damage that was met.
     pub(super) fn end(self) -> Outcome<Vec<LostFrame>> {
         let mut state = self.state.into_inner();
-        state.close()?;
+        if let Some(opened) = state.take() {
+            state.lost.extend(opened.repository().lost_frames());
+            opened.close()?;
+        }
         Ok(state.lost)
+    }
+
+    fn open(&self) -> Result<Opened, Error> {
+        let (cancel, closing) = (self.cancel.clone(), self.closing.clone());
+        let is_ended = move || cancel.is_cancelled() || closing.is_closed();
+        let patience = Patience::new(WRITER, is_ended, |_, _| {});
+        let opened = repository::open_kept(&self.common, &self.key, &patience);
+        opened.map_err(|Failure { sentence, .. }| Error::Ended { reason: sentence })
     }
 }
 
 impl State {
-    fn close(&mut self) -> Outcome<()> {
-        let Some(opened) = self.opened.take() else {
-            return Ok(());
+    /// Takes the store, to be closed.
+    fn take(&mut self) -> Option<Opened> {
+        match std::mem::replace(&mut self.ground, Ground::Changing) {
+            Ground::Open(opened) => Some(opened),
+            other => {
+                self.ground = other;
+                None
+            }
+        }
+    }
+
+    fn lend(&mut self) -> Option<Arc<Repository>> {
+        let Ground::Open(opened) = &self.ground else {
+            return None;
         };
-        self.lost.extend(opened.repository().lost_frames());
-        opened.close()
+        self.used = Instant::now();
+        Some(Arc::clone(opened.shared()))
     }
 }
 
 impl Lender for Lending {
     fn lend(&self) -> Result<Arc<Repository>, Error> {
         let mut state = self.state.lock();
-        let opened = match state.opened.take() {
-            Some(opened) => opened,
-            None => {
-                let cancel = self.cancel.clone();
-                let patience = Patience::new(WRITER, move || cancel.is_cancelled(), |_, _| {});
-                let opened = repository::open_kept(&self.common, &self.key, &patience);
-                opened.map_err(|Failure { sentence, .. }| Error::Ended { reason: sentence })?
+        let failures = state.failures;
+        while matches!(state.ground, Ground::Changing) {
+            self.changed.wait(&mut state);
+            // All that waited for one opening end with it: one by one they would wait for hours.
+            if state.failures != failures {
+                return Err(Error::Ended {
+                    reason: state.failure.clone(),
+                });
+            }
+        }
+        if let Some(repository) = state.lend() {
+            return Ok(repository);
+        }
+        state.ground = Ground::Changing;
+        drop(state);
+        let opened = self.open();
+        let mut state = self.state.lock();
+        let lent = match opened {
+            Ok(opened) => {
+                state.used = Instant::now();
+                let repository = Arc::clone(opened.shared());
+                state.ground = Ground::Open(opened);
+                Ok(repository)
+            }
+            Err(error) => {
+                state.ground = Ground::Closed;
+                state.failures += 1;
+                state.failure = error.to_string();
+                Err(error)
             }
         };
-        state.used = Instant::now();
-        let repository = Arc::clone(opened.shared());
-        state.opened = Some(opened);
-        Ok(repository)
+        drop(state);
+        self.changed.notify_all();
+        lent
     }
 }

@@ -7,7 +7,7 @@ mod nbd;
 pub(super) use mount::run as mount;
 pub(super) use nbd::run as nbd;
 
-use super::Context;
+use super::{Context, close};
 use crate::{
     failure::{Failure, Outcome, exit},
     pins::Pin,
@@ -22,22 +22,38 @@ use copal_doors::Closing;
 use lending::Lending;
 use parking_lot::Mutex;
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 /// How often the logs are asked whether what is shown is still there, where others may delete it.
 const STILL_THERE: Duration = Duration::from_secs(60);
 
+/// How often the keeper looks after a door.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// What every door has.
 struct Door {
-    lending: Arc<Lending>,
+    shared: Arc<Shared>,
     cache: Arc<ServeCache>,
+    keeper: Keeper,
+}
+
+/// What a door and its keeper have.
+struct Shared {
+    lending: Arc<Lending>,
     closing: Closing,
     pin: Option<Pin>,
     /// Of a repository in a cluster; none where this client may only read.
     catalog_pin: Mutex<Option<CatalogPin>>,
-    looked: Mutex<Instant>,
+    shown: Shown,
+    /// The door is asked to close, or what it shows is deleted.
+    is_deleted: AtomicBool,
 }
 
 /// Why a door ends.
@@ -49,73 +65,80 @@ enum End {
 }
 
 impl Door {
+    /// Pins what is shown, while the repository is open: on one machine nothing is forgotten meanwhile. In a cluster nothing is
+    /// locked, so the pin is set first, and then what is shown has to be there.
     fn open(context: &Context<'_>, opened: Opened, name: &str, shown: Shown) -> Outcome<Door> {
         let common = &context.arguments.common;
         let pin = Pin::set(&Place::find(common)?, name, &shown);
-        let catalog_pin = match opened.store() {
-            Some(_) => None,
-            None => pin_in_catalog(context, opened.repository(), shown),
-        };
-        let lending = Lending::new(opened, common, &context.cancel, pin.is_some());
-        Ok(Door {
+        let mut catalog_pin = None;
+        if opened.store().is_none() {
+            catalog_pin = pin_in_catalog(context, opened.repository(), shown);
+            if !shown.is_there(opened.repository()) {
+                if let Some(pin) = catalog_pin
+                    && let Err(error) = pin.end(opened.repository())
+                {
+                    tracing::debug!(%error, "a pin stays for ten minutes");
+                }
+                return close(opened, Err(deleted("the snapshot")));
+            }
+        }
+        let closing = Closing::default();
+        let lending = Lending::new(opened, common, &context.cancel, &closing, pin.is_some());
+        let shared = Arc::new(Shared {
             lending: Arc::new(lending),
-            cache: Arc::new(ServeCache::new(CACHE_BYTES)),
-            closing: Closing::default(),
+            closing,
             pin,
             catalog_pin: Mutex::new(catalog_pin),
-            looked: Mutex::new(Instant::now()),
+            shown,
+            is_deleted: AtomicBool::new(false),
+        });
+        Ok(Door {
+            keeper: Keeper::start(&shared)?,
+            shared,
+            cache: Arc::new(ServeCache::new(CACHE_BYTES)),
         })
     }
 
     fn lender(&self) -> Arc<dyn Lender> {
-        Arc::clone(&self.lending) as Arc<dyn Lender>
+        Arc::clone(&self.shared.lending) as Arc<dyn Lender>
     }
 
-    /// Looked at a few times a second: whether it is over, and if so everybody behind the door gets I/O errors from now on.
-    fn end(&self, context: &Context<'_>, is_there: impl Fn(&Repository) -> bool) -> Option<End> {
-        self.lending.rest();
+    fn closing(&self) -> &Closing {
+        &self.shared.closing
+    }
+
+    /// Looked at a few times a second: whether it is over. If so, all clients of the door get I/O errors from now on. Does not
+    /// block: the keeper asks the store.
+    fn end(&self, context: &Context<'_>) -> Option<End> {
         let end = if context.is_ended() {
             End::Asked
-        } else if self.pin.as_ref().is_some_and(Pin::is_to_close) || !self.is_still_there(is_there) {
+        } else if self.shared.is_deleted.load(Ordering::Acquire) {
             End::Deleted
         } else {
-            self.keep_catalog_pin();
             return None;
         };
-        self.closing.close();
+        self.shared.closing.close();
         Some(end)
     }
 
-    /// In a cluster others may delete what is shown. Where there is a pin they ask before.
-    fn is_still_there(&self, is_there: impl Fn(&Repository) -> bool) -> bool {
-        let mut looked = self.looked.lock();
-        if self.pin.is_some() || looked.elapsed() < STILL_THERE {
-            return true;
-        }
-        *looked = Instant::now();
-        match self.lending.lend() {
-            Ok(repository) => is_there(&repository),
-            Err(_) => true,
-        }
-    }
-
-    fn keep_catalog_pin(&self) {
-        if let Some(pin) = &mut *self.catalog_pin.lock()
-            && let Ok(repository) = self.lending.lend()
-            && let Err(error) = pin.keep(&repository)
-        {
-            tracing::debug!(%error, "a pin was not set anew");
-        }
-    }
-
-    /// Closes the store, then lets go of what was pinned.
+    /// Closes the store, then removes the pins.
     fn close(self, context: &Context<'_>) -> Outcome<()> {
         let Door {
+            shared,
+            cache: _,
+            keeper,
+        } = self;
+        shared.closing.close();
+        keeper.end();
+        let Some(shared) = Arc::into_inner(shared) else {
+            return Ok(());
+        };
+        let Shared {
             lending,
             pin,
             catalog_pin,
             ..
-        } = self;
+        } = shared;
         if let Some(pin) = catalog_pin.into_inner()
             && let Ok(repository) = lending.lend()
             && let Err(error) = pin.end(&repository)
@@ -130,6 +153,70 @@ impl Door {
         drop(pin);
         context.note_lost(&lost);
         Ok(())
+    }
+}
+
+/// A thread that closes the store of a door that rests, keeps its pin in a cluster, and looks whether the door is to end. These
+/// may wait for the store, and neither new clients nor signals wait for them.
+struct Keeper {
+    alive: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Keeper {
+    fn start(shared: &Arc<Shared>) -> Outcome<Keeper> {
+        let (alive, ended) = mpsc::channel::<()>();
+        let shared = Arc::clone(shared);
+        let keep = move || {
+            let mut looked = Instant::now();
+            while matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                shared.lending.rest();
+                shared.keep_catalog_pin();
+                if shared.pin.as_ref().is_some_and(Pin::is_to_close) {
+                    shared.is_deleted.store(true, Ordering::Release);
+                }
+                // In a cluster others may delete what is shown. Where there is a pin they ask before.
+                if shared.pin.is_none() && looked.elapsed() >= STILL_THERE {
+                    looked = Instant::now();
+                    if !shared.is_still_there() {
+                        shared.is_deleted.store(true, Ordering::Release);
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("door-keeper".to_owned());
+        let thread = thread.spawn(keep).map_err(|error| {
+            let sentence = format!(
+                "the system starts no thread to look after the door: {error}; raise its limit of threads"
+            );
+            Failure::plain("threads", sentence)
+        })?;
+        Ok(Keeper { alive, thread })
+    }
+
+    fn end(self) {
+        drop(self.alive);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that looks after the door ended by a panic");
+        }
+    }
+}
+
+impl Shared {
+    fn is_still_there(&self) -> bool {
+        match self.lending.lend() {
+            Ok(repository) => self.shown.is_there(&repository),
+            Err(_) => true,
+        }
+    }
+
+    fn keep_catalog_pin(&self) {
+        if let Some(pin) = &mut *self.catalog_pin.lock()
+            && let Ok(repository) = self.lending.lend()
+            && let Err(error) = pin.keep(&repository)
+        {
+            tracing::debug!(%error, "a pin was not set anew");
+        }
     }
 }
 

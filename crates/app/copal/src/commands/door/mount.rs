@@ -60,7 +60,7 @@ fn show_until_ended(context: &Context<'_>, words: &Words, door: &Door, vm: Optio
         list: Box::new(move || Ok(listing.lend()?.list(vm.as_deref())?.snapshots)),
     };
     let of_mount = |error: copal_doors::MountError| Failure::plain("mount", error.to_string());
-    let mount = Mount::start(&words.directory, shown, &door.closing).map_err(of_mount)?;
+    let mount = Mount::start(&words.directory, shown, door.closing()).map_err(of_mount)?;
     let directory = words.directory.display().to_string();
     match context.output.is_json() {
         true => {
@@ -73,7 +73,7 @@ fn show_until_ended(context: &Context<'_>, words: &Words, door: &Door, vm: Optio
         if mount.is_gone() {
             break End::Asked;
         }
-        if let Some(end) = door.end(context, |_| true) {
+        if let Some(end) = door.end(context) {
             break end;
         }
         context.pause(LOOK);

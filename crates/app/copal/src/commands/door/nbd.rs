@@ -104,18 +104,14 @@ fn serve_until_ended(
         .collect();
     let ids = others.iter().map(|other| other.id).collect();
     let others = Others::new(&lender, &door.cache, ids);
-    let exports = SnapshotExports::new(disks, overlays, &others, &door.closing);
+    let exports = SnapshotExports::new(disks, overlays, &others, door.closing());
     let server = Server::bind(address).map_err(of_nbd)?;
     tell_ready(context, &server, &sizes)?;
     warn_of_strangers(context, address);
     let end = Mutex::new(None);
-    let is_there = |repository: &copal_backup::Repository| {
-        // What cannot be asked for now may be there.
-        repository.is_published(snapshot.id).unwrap_or(true)
-    };
     let ran = server.run(&exports, || {
         let mut end = end.lock();
-        *end = door.end(context, is_there);
+        *end = door.end(context);
         end.is_some()
     });
     let flushed = exports.flush();

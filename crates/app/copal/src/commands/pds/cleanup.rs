@@ -1,6 +1,6 @@
 //! `copal pds cleanup`: what several VMs store each for itself is stored once.
 
-use super::super::{Context, as_json, close, prune};
+use super::super::{Context, as_json, close, forget, prune};
 use crate::{
     arguments::PdsCleanup,
     asking::{self, PART_BYTES},
@@ -36,7 +36,8 @@ struct Done {
 
 pub(crate) fn run(context: &Context<'_>, words: &PdsCleanup) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
-    let outcome = with_agents(context, words, opened.shared());
+    let free = forget::refuse_to_free(context, &opened);
+    let outcome = free.and_then(|()| with_agents(context, words, opened.shared()));
     let done = close(opened, outcome)?;
     tell(context, &done);
     Ok(())

@@ -1,6 +1,6 @@
 //! `copal pds prune`: popular chunks that no snapshot needs go.
 
-use super::super::{Context, close};
+use super::super::{Context, close, forget};
 use crate::{
     arguments::PdsPrune,
     failure::{Failure, Outcome},
@@ -17,11 +17,17 @@ pub(crate) fn run(context: &Context<'_>, words: &PdsPrune) -> Outcome<()> {
     };
     let opened = context.open(access)?;
     let meter = context.meter();
-    let found = opened
-        .repository()
-        .remove_unneeded(words.dry_run, &meter, &context.cancel);
+    let refused = match words.dry_run {
+        true => Ok(()),
+        false => forget::refuse_to_free(context, &opened),
+    };
+    let found = refused.and_then(|()| {
+        let repository = opened.repository();
+        let found = repository.remove_unneeded(words.dry_run, &meter, &context.cancel);
+        found.map_err(Failure::from)
+    });
     drop(meter);
-    let found = close(opened, found.map_err(Failure::from))?;
+    let found = close(opened, found)?;
     let waiting_for: Vec<&str> = found.waiting_for.iter().map(|vm| vm.name.as_str()).collect();
     let fields = json!({
         "command": "pds prune",
