@@ -9,6 +9,7 @@
 mod allocator;
 mod arguments;
 mod asking;
+mod cache;
 mod cluster;
 mod commands;
 mod coverage;

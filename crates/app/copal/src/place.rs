@@ -5,6 +5,7 @@ use crate::{
     cluster,
     failure::{Failure, Outcome},
 };
+use copal_backup::scheme_of;
 use copal_client::ClusterStore;
 use copal_node::StoreLocation;
 use copal_volume::split_path;
@@ -39,9 +40,18 @@ impl ClusterPlace {
     /// # Errors
     /// It begins like one and is none.
     pub(crate) fn parse(named: &Path) -> Outcome<Option<ClusterPlace>> {
-        let Some(rest) = named.to_str().and_then(|named| named.strip_prefix(SCHEME)) else {
-            return Ok(None);
+        let text = named.to_string_lossy();
+        let Some(rest) = text.strip_prefix(SCHEME) else {
+            return match scheme_of(&text) {
+                Some(scheme) => Err(unknown_scheme(&text, scheme)),
+                None => Ok(None),
+            };
         };
+        if named.to_str().is_none() {
+            return Err(Failure::usage(format!(
+                "{text} is not UTF-8, which an address has to be"
+            )));
+        }
         let malformed = || {
             Failure::usage(format!(
                 "{} names no repository in a cluster; give copal://HOST:PORT/PATH, such as copal://127.0.0.1:7400/vms",
@@ -85,6 +95,14 @@ impl ClusterPlace {
         let store = cluster::connect_with(&profile)?;
         store.rooted(&self.path).map_err(cluster::of_volume)
     }
+}
+
+/// A repository at an address of a kind that this release does not know; a directory of that name is not what was meant.
+fn unknown_scheme(named: &str, scheme: &str) -> Failure {
+    Failure::usage(format!(
+        "{named} names no repository: there are no repositories at {scheme}:, and one in a cluster is written {SCHEME}HOST:PORT/PATH; \
+         give that, a directory or a block device, and write a path of this name as ./{named}"
+    ))
 }
 
 impl Place {
@@ -142,6 +160,22 @@ mod tests {
             "copal://host:x/y",
         ] {
             assert!(parse(broken).is_err(), "{broken}");
+        }
+        // Symptom: `--repo s3://b/x` made a local directory and said success. Cause: what is no copal:// was a path. Fix: a word
+        // that begins like an address is refused.
+        for other in [
+            "s3://b/x",
+            "sftp://h/x",
+            "copal:/x",
+            "COPAL://h:7400/v",
+            "file:///x",
+        ] {
+            let failure = parse(other).unwrap_err();
+            assert_eq!(failure.exit_code, crate::failure::exit::USAGE, "{other}");
+            assert!(failure.sentence.contains("copal://"), "{other}");
+        }
+        for path in ["./s3:/x", "C:/x", "a:b"] {
+            assert_eq!(parse(path).unwrap(), None, "{path}");
         }
     }
 }

@@ -5,17 +5,14 @@
 
 use crate::{
     arguments::{Common, Init},
-    cluster,
+    cache, cluster,
     failure::{Failure, Outcome, exit},
     password,
     place::{ClusterPlace, Place},
 };
 use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
-use copal_node::{
-    Access, MemoryShares, NewStore, Patience, Stack, StoreLocation, StoreOptions, UnfinishedStore,
-    refuse_taken,
-};
+use copal_node::{Access, MemoryShares, Patience, Stack, UnfinishedStore, refuse_taken};
 use copal_object::{Shrunk, StoreError};
 use copal_volume::VolumeStore;
 use std::{
@@ -272,51 +269,16 @@ pub(crate) fn open_kept(common: &Common, key: &KeptKey, patience: &Patience) -> 
     })
 }
 
-/// As [`open`] for writing; what a repository in a cluster is found by lies in a store in `cache`, not in memory.
-pub(crate) fn open_with_cache(common: &Common, cache: &Path, patience: &Patience) -> Outcome<Opened> {
+/// As [`open`] for writing; what a repository in a cluster is found by lies in a store in `directory`, not in memory.
+pub(crate) fn open_with_cache(common: &Common, directory: &Path, patience: &Patience) -> Outcome<Opened> {
     let Place::Cluster(place) = Place::find(common)? else {
         return open(common, Access::Write, patience);
     };
-    let stack = open_cache(common, cache, patience)?;
+    let stack = cache::open(common, directory, patience)?;
     let index = IndexHome::Kv(stack.kv().clone());
     let mut opened = open_in_cluster(common, Access::Write, &place, index, patience)?;
     opened.cache = Some(Box::new(stack));
     Ok(opened)
-}
-
-/// The store of a cache; one that cannot be used is made anew, since nothing is only there.
-fn open_cache(common: &Common, cache: &Path, patience: &Patience) -> Outcome<Stack> {
-    let options = StoreOptions {
-        accept_tail_loss: true,
-        ..common.store_options()
-    };
-    let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
-    let found = StoreLocation::find(cache).and_then(|location| {
-        let opened = location.open(Access::Write, &options, patience)?;
-        Stack::open(location.path(), opened, Access::Write, engine_bytes)
-    });
-    match found.map_err(Failure::from) {
-        Ok(stack) => return Ok(stack),
-        Err(failure) if failure.exit_code == exit::BUSY => return Err(failure),
-        Err(failure) if cache.exists() => {
-            tracing::warn!(why = failure.sentence, "the cache is made anew");
-            let gone = std::fs::remove_dir_all(cache);
-            gone.map_err(|error| {
-                Failure::plain("state", format!("cannot remove {}: {error}", cache.display()))
-            })?;
-        }
-        Err(_) => {}
-    }
-    let new = NewStore {
-        backend: copal_node::Backend::File,
-        size_bytes: 64 << 20,
-        overwrite: false,
-    };
-    let unfinished = UnfinishedStore::start(cache, &options, &new)?;
-    let opened = unfinished.open(&options, patience)?;
-    let stack = Stack::open(unfinished.path(), opened, Access::Write, engine_bytes)?;
-    unfinished.finish()?;
-    Ok(stack)
 }
 
 fn open_in_cluster(

@@ -28,14 +28,19 @@ impl From<NodeError> for Failure {
                     directory.display()
                 ),
             ),
-            NodeError::NotEmpty { path } => Failure::new(
-                exit::DENIED,
-                "not_empty",
-                format!(
-                    "{} is not empty and would be overwritten; give --force if nothing on it is needed",
-                    path.display()
-                ),
-            ),
+            NodeError::NotEmpty { path, found } => {
+                let mut failure = Failure::new(
+                    exit::DENIED,
+                    "not_empty",
+                    format!(
+                        "{} holds {found}, which would be overwritten; nothing was written, give --force if nothing on it \
+                         is needed",
+                        path.display()
+                    ),
+                );
+                failure.more = serde_json::json!({ "found": found });
+                failure
+            }
             NodeError::BlockDevice { path } => Failure::usage(format!(
                 "{} is a block device; --backend hostfs takes a directory",
                 path.display()

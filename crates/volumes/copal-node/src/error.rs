@@ -51,10 +51,12 @@ pub enum NodeError {
         path: PathBuf,
     },
     /// A block device that holds something was to become a store.
-    #[error("{} is not empty", .path.display())]
+    #[error("{} is not empty: it holds {found}", .path.display())]
     NotEmpty {
         /// The block device.
         path: PathBuf,
+        /// What it holds, with its article.
+        found: String,
     },
     /// A store of files needs a directory.
     #[error("{} is a block device, a store of files takes a directory", .path.display())]

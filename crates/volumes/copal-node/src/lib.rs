@@ -22,6 +22,7 @@
 //!
 //! Not here: what the volumes hold, exit codes and sentences with options of a command line.
 
+mod device_signature;
 mod directory_lock;
 mod error;
 mod holder;

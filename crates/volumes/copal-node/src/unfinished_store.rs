@@ -7,6 +7,7 @@
 //! Not here: what is in the store (`stack`).
 
 use crate::{
+    device_signature,
     error::NodeError,
     location::{Access, Opened, STORE_FILE, STORE_FILES, StoreLocation, StoreOptions},
     location::{is_block_device, refuse_taken},
@@ -20,7 +21,7 @@ use rustix::{
 };
 use std::{
     fs::{DirBuilder, File, TryLockError},
-    io::{ErrorKind, Read},
+    io::ErrorKind,
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -32,8 +33,6 @@ const UNFINISHED: &str = ".unfinished";
 const LOCK_FILE: &str = "init.lock";
 /// Superblock copies, journal and room to work in take so much.
 const LEAST_BYTES: u64 = 64 << 20;
-/// A block device whose beginning is not all zeros up to here holds something.
-const PROBED_BYTES: usize = 1 << 20;
 
 /// What a new store lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,12 +279,12 @@ fn start_on_device(
     }
     let device = copal_device::open_file(path, &options.of_file());
     let device = device.map_err(OpenError::from).map_err(cannot_open(path))?;
-    let mut beginning = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(PROBED_BYTES as u64).read_to_end(&mut beginning));
-    read.map_err(cannot("read", path))?;
-    if beginning.iter().any(|&byte| byte != 0) && !new.overwrite {
+    if !new.overwrite
+        && let Some(found) = device_signature::find(path).map_err(cannot("read", path))?
+    {
         return Err(NodeError::NotEmpty {
             path: path.to_owned(),
+            found,
         });
     }
     Store::mkfs(&device, &MkfsOptions::default()).map_err(cannot_open(path))?;

@@ -11,6 +11,7 @@ use crate::{
     arguments::RepairStore,
     failure::{Failure, Outcome, exit},
     human, password,
+    place::ClusterPlace,
 };
 use copal_backup::{
     CheckReport, FreeMethod, IndexHome, Listing, Progress, PruneOptions, ReadData, Repository, Snapshot,
@@ -35,6 +36,12 @@ struct Judged {
 
 pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
     let common = &context.arguments.common;
+    if ClusterPlace::parse(&words.to)?.is_some() {
+        return Err(Failure::usage(format!(
+            "{} is in a cluster; a saved store goes to a new directory, name one with --to",
+            words.to.display()
+        )));
+    }
     refuse_taken(&words.to)?;
     let place = StoreLocation::find(common.repository()?)?;
     let (options, patience) = (common.store_options(), context.patience());

@@ -90,6 +90,18 @@ pub enum PlanError {
         /// The VM.
         vm: String,
     },
+    /// A path begins like an address.
+    #[error(
+        "the plan file {path} names {word:?} for the VM {vm:?}, and a plan has files and sockets, no addresses; give a path, and write one of this name as \"./{word}\""
+    )]
+    Scheme {
+        /// The plan file.
+        path: PathBuf,
+        /// The VM.
+        vm: String,
+        /// What stands there instead of a path.
+        word: String,
+    },
     /// It is not clear where a VM's disks are.
     #[error(
         "the plan file {path} must say of the VM {vm:?} either \"disks\", or both \"qmp\" and \"nodes\" with what else there is of QEMU; write one of the two"

@@ -14,6 +14,7 @@ mod error;
 
 pub use error::{MAX_DISKS, MAX_PLAN_BYTES, MAX_VMS, PlanError, VmInTwoPlans};
 
+use copal_backup::scheme_of;
 use copal_live::Freeze;
 use error::MAX_NAME_BYTES;
 use serde::de::{Error as _, MapAccess, Visitor};
@@ -197,11 +198,10 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
             return Err(PlanError::Source { path, vm });
         }
     };
-    let is_empty = |file: &PathBuf| file.as_os_str().is_empty();
-    let (disks, has_empty_path): (Vec<&String>, bool) = match &source {
+    let (disks, paths): (Vec<&String>, Vec<&PathBuf>) = match &source {
         PlannedSource::Files(disks) => (
             disks.iter().map(|(disk, _)| disk).collect(),
-            disks.iter().any(|(_, file)| is_empty(file)),
+            disks.iter().map(|(_, file)| file).collect(),
         ),
         PlannedSource::Qmp {
             socket,
@@ -212,11 +212,8 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
             nodes.iter().try_for_each(|(_, node)| check_name(path, node))?;
             let disks = nodes.iter().map(|(disk, _)| disk).collect();
             let agent = freeze.as_ref().and_then(|Freeze::Agent(named)| named.as_ref());
-            let has_empty = [Some(socket), nbd.as_ref(), agent]
-                .into_iter()
-                .flatten()
-                .any(is_empty);
-            (disks, has_empty)
+            let paths = [Some(socket), nbd.as_ref(), agent].into_iter().flatten();
+            (disks, paths.collect())
         }
     };
     if disks.is_empty() || disks.len() > MAX_DISKS {
@@ -224,9 +221,16 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
         return Err(PlanError::Disks { path, vm, found });
     }
     disks.into_iter().try_for_each(|disk| check_name(path, disk))?;
-    if has_empty_path {
+    if paths.iter().any(|file| file.as_os_str().is_empty()) {
         let path = path.to_owned();
         return Err(PlanError::EmptyPath { path, vm });
+    }
+    let address = paths
+        .iter()
+        .find_map(|file| file.to_str().filter(|word| scheme_of(word).is_some()));
+    if let Some(word) = address {
+        let (path, word) = (path.to_owned(), word.to_owned());
+        return Err(PlanError::Scheme { path, vm, word });
     }
     Ok(PlannedVm { vm, source })
 }
@@ -330,6 +334,16 @@ mod tests {
         assert!(vm(r#","disks":{"sda":"f"},"bitmap":"b""#).contains("unknown field `bitmap`"));
         assert!(vm(r#","disks":{}"#).contains("0 disks; list 1 to 128"));
         assert!(vm(r#","disks":{"sda":""}"#).contains("empty path"));
+        for fields in [
+            r#","disks":{"sda":"a.raw","sdb":"s3://b/x"}"#,
+            r#","disks":{"sda":"NBD://h/x"}"#,
+            r#","qmp":"tcp:/q","nodes":{"sda":"n"}"#,
+            r#","qmp":"q","nodes":{"sda":"n"},"nbd":"nbd+unix:///x""#,
+        ] {
+            assert!(vm(fields).contains("no addresses"), "{fields}");
+        }
+        let path = r#"{"v":1,"vms":[{"vm":"a","disks":{"sda":"./s3:/x"}}]}"#;
+        assert!(parse(path).is_ok());
         for socket in ["nbd", "agent_socket"] {
             let empty = format!(r#","qmp":"q","nodes":{{"sda":"n"}},"freeze":"agent","{socket}":"""#);
             assert!(vm(&empty).contains("empty path"), "{empty}");

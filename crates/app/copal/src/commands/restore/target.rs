@@ -4,6 +4,7 @@ use crate::{
     failure::{Failure, Outcome},
     place::Place,
 };
+use copal_backup::scheme_of;
 pub(super) use copal_backup::target::open::is_nbd;
 use copal_backup::target::{self, Target};
 use std::path::Path;
@@ -15,6 +16,12 @@ const STDOUT: &str = "-";
 pub(super) fn open(place: &Place, target: &str, force: bool) -> Outcome<Box<dyn Target>> {
     if target == STDOUT || is_nbd(target) {
         return Ok(target::open::open(target, force)?);
+    }
+    if let Some(scheme) = scheme_of(target) {
+        return Err(Failure::usage(format!(
+            "{target} is no target: nothing is restored to {scheme}:; give a file, a block device, nbd://HOST/EXPORT or \
+             nbd+unix:///EXPORT?socket=FILE, and write a path of this name as ./{target}"
+        )));
     }
     refuse_own_files(place, target)?;
     let opened = target::open::open(target, force)?;

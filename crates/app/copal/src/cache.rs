@@ -1,0 +1,245 @@
+//! The store in which an agent keeps the index of a repository in a cluster.
+//!
+//! Nothing is only there, so a cache that is damaged is made anew. A file in it marks the directory as one that Copal made.
+//! Invariants
+//! - In a directory without the mark nothing is written and nothing is removed, unless the directory is empty or new.
+//! - In a directory with the mark only the files of a store are removed.
+//!
+//! Not here: the index itself (`copal_backup::IndexHome`).
+
+use crate::{
+    arguments::Common,
+    failure::{Failure, Outcome, exit},
+};
+use copal_backup::Repository;
+use copal_node::{
+    Access, Backend, MemoryShares, NewStore, Patience, Stack, StoreLocation, StoreOptions, UnfinishedStore,
+};
+use std::{
+    fs::{DirBuilder, File},
+    io::{ErrorKind, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::Path,
+};
+
+/// File that marks a cache.
+const MARK: &str = "copal-cache";
+/// What it holds, for people.
+const TEXT: &str =
+    "The cache of a copal agent. Copal may remove the store beside this file and make it anew.\n";
+/// Files of a store, whole or unfinished; one of files is a directory.
+const STORE: [&str; 5] = [
+    "store.copal",
+    "store.copal.unfinished",
+    "store.files",
+    "store.files.unfinished",
+    "init.lock",
+];
+/// Bytes that a new one takes at first.
+const BYTES: u64 = 64 << 20;
+
+/// Opens the cache in a directory; one that is damaged is made anew. Blocks on the disk.
+/// # Errors
+/// `denied`: something else is in the directory, which stays as it is. Those of a store.
+pub(crate) fn open(common: &Common, directory: &Path, patience: &Patience) -> Outcome<Stack> {
+    let options = StoreOptions {
+        accept_tail_loss: true,
+        ..common.store_options()
+    };
+    let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
+    let open_as = |access| {
+        let location = StoreLocation::find(directory)?;
+        let opened = location.open(access, &options, patience)?;
+        Stack::open(location.path(), opened, access, engine_bytes)
+    };
+    if !is_marked(directory)? {
+        if !is_empty(directory)? && !is_old_cache(open_as(Access::Read).map_err(Failure::from))? {
+            return Err(not_ours(directory));
+        }
+        mark(directory)?;
+    }
+    match open_as(Access::Write).map_err(Failure::from) {
+        Ok(stack) => return Ok(stack),
+        // A new one, or its first start was killed.
+        Err(failure) if failure.code == "no_repository" => remove_store(directory)?,
+        Err(failure) if is_useless(&failure) => {
+            tracing::warn!(why = failure.sentence, "the cache is made anew");
+            remove_store(directory)?;
+        }
+        Err(failure) => return Err(failure),
+    }
+    let new = NewStore {
+        backend: Backend::File,
+        size_bytes: BYTES,
+        overwrite: false,
+    };
+    let unfinished = UnfinishedStore::start(directory, &options, &new)?;
+    let opened = unfinished.open(&options, patience)?;
+    let stack = Stack::open(unfinished.path(), opened, Access::Write, engine_bytes)?;
+    unfinished.finish()?;
+    Ok(stack)
+}
+
+/// Whether a store without the mark is a cache of a release that set none: it holds an index, and no repository.
+fn is_old_cache(opened: Outcome<Stack>) -> Outcome<bool> {
+    match opened {
+        Ok(stack) => {
+            let is_cache = matches!(Repository::probe(&**stack.volumes()), Ok(None));
+            stack.close(|_| ())?;
+            Ok(is_cache)
+        }
+        Err(failure) if failure.exit_code == exit::BUSY => Err(failure),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Whether a store that did not open will not open later either.
+fn is_useless(failure: &Failure) -> bool {
+    matches!(failure.exit_code, exit::DAMAGED | exit::NO_REPOSITORY) || failure.code == "version"
+}
+
+fn is_marked(directory: &Path) -> Outcome<bool> {
+    match directory.join(MARK).symlink_metadata() {
+        Ok(meta) => Ok(meta.is_file()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(failed("look at", directory, &error)),
+    }
+}
+
+/// Whether nothing is in the directory, or there is none.
+fn is_empty(directory: &Path) -> Outcome<bool> {
+    match std::fs::read_dir(directory) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(directory.symlink_metadata().is_err()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(false),
+        Err(error) => Err(failed("look at", directory, &error)),
+    }
+}
+
+fn mark(directory: &Path) -> Outcome<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let path = directory.join(MARK);
+    let marked = made.and_then(|()| {
+        let mut options = File::options();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(TEXT.as_bytes())?;
+        file.sync_all()?;
+        File::open(directory)?.sync_all()
+    });
+    marked.map_err(|error| failed("mark", directory, &error))
+}
+
+fn remove_store(directory: &Path) -> Outcome<()> {
+    for name in STORE {
+        let path = directory.join(name);
+        let removed = match path.symlink_metadata() {
+            Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(&path),
+            Ok(_) => std::fs::remove_file(&path),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &path, &error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn not_ours(directory: &Path) -> Failure {
+    Failure::new(
+        exit::DENIED,
+        "denied",
+        format!(
+            "{} is no cache of an agent (it holds other files, and no file {MARK}); move it away or give another --state, \
+             nothing was changed",
+            directory.display()
+        ),
+    )
+}
+
+fn failed(action: &str, path: &Path, error: &std::io::Error) -> Failure {
+    Failure::plain("state", format!("cannot {action} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Arguments;
+    use clap::Parser;
+    use std::path::PathBuf;
+
+    fn common() -> Common {
+        let words = [
+            "copal",
+            "--allow-cow",
+            "--allow-volatile",
+            "--no-io-uring",
+            "snapshots",
+        ];
+        Arguments::parse_from(words).common
+    }
+
+    fn opens(directory: &Path) -> Outcome<()> {
+        let stack = open(&common(), directory, &Patience::none())?;
+        stack.close(|_| ())?;
+        Ok(())
+    }
+
+    fn entries(directory: &Path) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into())
+            .collect();
+        found.sort();
+        found
+    }
+
+    /// Symptom: `copal agent --state DIR` removed DIR/cache with photographs in it.
+    /// Cause: a directory that holds no store was taken for a damaged cache. Fix: a cache has a mark, and only its store is
+    /// removed.
+    #[test]
+    fn only_the_store_of_a_marked_cache_is_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let cache = scratch.path().join("cache");
+        std::fs::create_dir_all(cache.join("photos")).unwrap();
+        std::fs::write(cache.join("photos/a.jpg"), "precious").unwrap();
+        for store in [None, Some("store.copal")] {
+            if let Some(name) = store {
+                std::fs::write(cache.join(name), "no store").unwrap();
+            }
+            let before = entries(&cache);
+            assert_eq!(opens(&cache).unwrap_err().exit_code, exit::DENIED);
+            assert_eq!(entries(&cache), before);
+        }
+        // A file and a link that leads elsewhere are no caches.
+        let (file, link) = (scratch.path().join("file"), scratch.path().join("link"));
+        std::fs::write(&file, "precious").unwrap();
+        std::os::unix::fs::symlink(&cache, &link).unwrap();
+        for path in [&file, &link] {
+            assert_eq!(opens(path).unwrap_err().exit_code, exit::DENIED);
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+        assert_eq!(std::fs::read(cache.join("photos/a.jpg")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_damaged_cache_is_made_anew_and_other_files_in_it_stay() {
+        let scratch = tempfile::tempdir().unwrap();
+        let cache = scratch.path().join("state/cache");
+        opens(&cache).unwrap();
+        assert_eq!(
+            entries(&cache),
+            [PathBuf::from(MARK), PathBuf::from("store.copal")]
+        );
+        opens(&cache).unwrap();
+        std::fs::write(cache.join("store.copal"), "damaged").unwrap();
+        std::fs::write(cache.join("mine"), "precious").unwrap();
+        opens(&cache).unwrap();
+        assert!(cache.join("store.copal").metadata().unwrap().len() >= BYTES);
+        assert_eq!(std::fs::read(cache.join("mine")).unwrap(), b"precious");
+        // One of a release that set no mark gets it.
+        std::fs::remove_file(cache.join(MARK)).unwrap();
+        opens(&cache).unwrap();
+        assert!(cache.join(MARK).exists());
+    }
+}

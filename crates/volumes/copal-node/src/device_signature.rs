@@ -1,0 +1,333 @@
+//! Whether a block device holds something, and what that is: asked before a store is made on it.
+//!
+//! Signatures lie at both ends of a device and behind the first megabyte: md RAID 1.0 and 0.90, ZFS and the backup of a GPT at
+//! the end, the second header of LUKS2 at up to 4 MiB. A filesystem whose first blocks were overwritten has data in the middle.
+//! So both ends and places between are read, and each byte other than zero counts. `blkid` is asked as well where it is
+//! installed.
+//! Invariant: the device is opened for reading only.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// A device of this size is read whole, of a larger one only ends and places between.
+const WHOLE_BYTES: u64 = 256 << 20;
+/// So much is read at each end.
+const END_BYTES: u64 = 16 << 20;
+/// Places between the ends, at equal distances.
+const PLACES: u64 = 64;
+/// So much is read at each of them.
+const PLACE_BYTES: u64 = 64 << 10;
+/// Bytes of one read.
+const STEP_BYTES: usize = 1 << 20;
+
+/// Where a signature lies.
+#[derive(Clone, Copy)]
+enum At {
+    /// Bytes from the start.
+    Start(u64),
+    /// Bytes before the end.
+    End(u64),
+    /// Bytes before the end of the last whole unit of this size: (unit, bytes).
+    Aligned(u64, u64),
+}
+
+/// One signature: its name in sentences, its bytes, and where they may lie.
+struct Signature {
+    name: &'static str,
+    bytes: &'static [u8],
+    places: &'static [At],
+}
+
+const fn signature(name: &'static str, bytes: &'static [u8], places: &'static [At]) -> Signature {
+    Signature { name, bytes, places }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The particular ones before those that others contain.
+const SIGNATURES: [Signature; 31] = [
+    signature("an encrypted volume (LUKS)", b"LUKS\xba\xbe", &[At::Start(0)]),
+    signature(
+        "the second header of an encrypted volume (LUKS2)",
+        b"SKUL\xba\xbe",
+        &[
+            At::Start(16 * KIB),
+            At::Start(32 * KIB),
+            At::Start(64 * KIB),
+            At::Start(128 * KIB),
+            At::Start(256 * KIB),
+            At::Start(512 * KIB),
+            At::Start(MIB),
+            At::Start(2 * MIB),
+            At::Start(4 * MIB),
+        ],
+    ),
+    signature(
+        "a physical volume of LVM",
+        b"LABELONE",
+        &[At::Start(0), At::Start(512), At::Start(1024), At::Start(1536)],
+    ),
+    signature(
+        "a member of an md RAID",
+        b"\xfc\x4e\x2b\xa9",
+        &[
+            At::Start(0),
+            At::Start(4 * KIB),
+            At::Aligned(4 * KIB, 8 * KIB),
+            At::Aligned(64 * KIB, 64 * KIB),
+        ],
+    ),
+    signature(
+        "a member of an md RAID",
+        b"\xa9\x2b\x4e\xfc",
+        &[At::Aligned(64 * KIB, 64 * KIB)],
+    ),
+    signature(
+        "a member of a RAID (DDF)",
+        b"\xde\x11\xde\x11",
+        &[At::End(512), At::End(4 * KIB)],
+    ),
+    signature(
+        "a member of a RAID (Intel)",
+        b"Intel Raid ISM Cfg Sig.",
+        &[At::End(1024), At::End(8 * KIB)],
+    ),
+    signature("ext2, ext3 or ext4", b"\x53\xef", &[At::Start(1080)]),
+    signature("XFS", b"XFSB", &[At::Start(0)]),
+    signature(
+        "btrfs",
+        b"_BHRfS_M",
+        &[
+            At::Start(64 * KIB + 64),
+            At::Start(64 * MIB + 64),
+            At::Start((256 << 30) + 64),
+        ],
+    ),
+    signature("F2FS", b"\x10\x20\xf5\xf2", &[At::Start(KIB)]),
+    signature("NTFS", b"NTFS    ", &[At::Start(3)]),
+    signature("exFAT", b"EXFAT   ", &[At::Start(3)]),
+    signature("FAT", b"FAT32   ", &[At::Start(82)]),
+    signature("FAT", b"FAT16   ", &[At::Start(54)]),
+    signature("FAT", b"FAT12   ", &[At::Start(54)]),
+    signature("APFS", b"NXSB", &[At::Start(32)]),
+    signature("HFS+", b"H+\x00\x04", &[At::Start(KIB), At::End(KIB)]),
+    signature("ISO 9660", b"CD001", &[At::Start(32 * KIB + 1)]),
+    signature("SquashFS", b"hsqs", &[At::Start(0)]),
+    signature(
+        "swap space",
+        b"SWAPSPACE2",
+        &[At::Start(4086), At::Start(16374), At::Start(65526)],
+    ),
+    signature(
+        "a suspended system in swap space",
+        b"S1SUSPEND",
+        &[At::Start(4086)],
+    ),
+    signature(
+        "bcache",
+        b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
+        &[At::Start(4 * KIB + 24)],
+    ),
+    signature("Ceph BlueStore", b"bluestore block device", &[At::Start(0)]),
+    signature("VDO", b"dmvdo001", &[At::Start(0)]),
+    signature(
+        "Stratis",
+        b"!Stra0tis\x86\xff\x02^\x41rh",
+        &[At::Start(516), At::Start(9 * 512 + 4)],
+    ),
+    signature("VMFS", b"\x0d\xd0\x01\xc0", &[At::Start(MIB)]),
+    signature(
+        "a partition table (GPT)",
+        b"EFI PART",
+        &[At::Start(512), At::Start(4 * KIB)],
+    ),
+    signature(
+        "the backup of a partition table (GPT)",
+        b"EFI PART",
+        &[At::End(512), At::End(4 * KIB)],
+    ),
+    signature("a qcow2 image", b"QFI\xfb", &[At::Start(0)]),
+    signature("a partition table (MBR)", b"\x55\xaa", &[At::Start(510)]),
+];
+
+/// What the device at `path` holds, for a sentence; `None`: each byte that was looked at is zero. Blocks on the device.
+/// # Errors
+/// It cannot be read.
+pub(crate) fn find(path: &Path) -> io::Result<Option<String>> {
+    let mut file = File::open(path)?;
+    let size = file.seek(SeekFrom::End(0))?;
+    let named = by_signature(&mut file, size)?.map(str::to_owned);
+    let named = named.or(by_blkid(path));
+    if named.is_some() {
+        return Ok(named);
+    }
+    let found = first_byte(&mut file, size)?;
+    Ok(found.map(|at| format!("data (the first of it was seen at byte {at})")))
+}
+
+fn by_signature(file: &mut File, size: u64) -> io::Result<Option<&'static str>> {
+    for signature in &SIGNATURES {
+        for place in signature.places {
+            let at = match *place {
+                At::Start(bytes) => Some(bytes),
+                At::End(bytes) => size.checked_sub(bytes),
+                At::Aligned(unit, bytes) => (size - size % unit).checked_sub(bytes),
+            };
+            let length = signature.bytes.len();
+            if let Some(at) = at.filter(|at| at.saturating_add(length as u64) <= size)
+                && read(file, at, &mut vec![0; length])? == signature.bytes
+            {
+                return Ok(Some(signature.name));
+            }
+        }
+    }
+    is_zfs(file, size).map(|is_zfs| is_zfs.then_some("a device of a ZFS pool"))
+}
+
+/// ZFS keeps four labels of 256 KiB, two at each end; the second half of each is an array of blocks that begin with a number.
+fn is_zfs(file: &mut File, size: u64) -> io::Result<bool> {
+    const LABEL: u64 = 256 * KIB;
+    const NUMBER: u64 = 0x00ba_b10c;
+    let end = size - size % LABEL;
+    let labels = [
+        Some(0),
+        Some(LABEL),
+        end.checked_sub(2 * LABEL),
+        end.checked_sub(LABEL),
+    ];
+    let mut half = vec![0; (LABEL / 2) as usize];
+    for label in labels.into_iter().flatten() {
+        if label + LABEL > size {
+            continue;
+        }
+        let blocks = read(file, label + LABEL / 2, &mut half)?.chunks(KIB as usize);
+        let mut numbers = blocks.filter_map(|block| block.first_chunk());
+        if numbers.any(|number| [u64::from_le_bytes(*number), u64::from_be_bytes(*number)].contains(&NUMBER))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A byte that is not zero, at the ends or at one of the places between.
+fn first_byte(file: &mut File, size: u64) -> io::Result<Option<u64>> {
+    let mut ranges = vec![(0, size)];
+    if size > WHOLE_BYTES {
+        let distance = size / (PLACES + 1);
+        ranges = vec![(0, END_BYTES), (size - END_BYTES, END_BYTES)];
+        ranges.extend((1..=PLACES).map(|place| (place * distance / KIB * KIB, PLACE_BYTES)));
+    }
+    let zeros = vec![0; STEP_BYTES];
+    let mut buffer = vec![0; STEP_BYTES];
+    for (start, length) in ranges {
+        let end = start.saturating_add(length).min(size);
+        let mut at = start;
+        while at < end {
+            let step = (end - at).min(STEP_BYTES as u64) as usize;
+            let bytes = read(file, at, &mut buffer[..step])?;
+            if bytes != &zeros[..step] {
+                let within = bytes.iter().position(|&byte| byte != 0).unwrap_or(0);
+                return Ok(Some(at + within as u64));
+            }
+            at += step as u64;
+        }
+    }
+    Ok(None)
+}
+
+fn read<'a>(file: &mut File, at: u64, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(buffer)?;
+    Ok(buffer)
+}
+
+/// What `blkid` finds, which knows more signatures; nothing where it is not installed.
+fn by_blkid(path: &Path) -> Option<String> {
+    let mut places: Vec<PathBuf> = vec!["blkid".into()];
+    places.extend(["/usr/sbin/blkid", "/sbin/blkid"].map(PathBuf::from));
+    for program in places {
+        let mut command = Command::new(program);
+        command.args(["-p", "-o", "export"]).arg(path);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let Ok(output) = command.output() else { continue };
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let value = |name: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+        };
+        let found = value("TYPE").map(str::to_owned);
+        let found = found.or(value("PTTYPE").map(|kind| format!("a partition table ({kind})")));
+        // Several signatures at once: it names none.
+        const AMBIVALENT: i32 = 8;
+        let several = (output.status.code() == Some(AMBIVALENT)).then(|| "several signatures".to_owned());
+        return found.or(several);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    /// A sparse file with some bytes at a place.
+    fn holding(size: u64, at: u64, bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("device");
+        let file = File::create(&path).unwrap();
+        file.set_len(size).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        (scratch, path)
+    }
+
+    /// Symptom: `copal init` overwrote, without `--force`, members of md RAIDs and ZFS pools and other devices.
+    /// Cause: only the first megabyte was looked at. Fix: both ends, places between, and `blkid`.
+    #[test]
+    fn signatures_at_both_ends_and_between_are_named() {
+        let size: u64 = (300 << 20) + 12 * KIB;
+        let md10 = (size / 512 - 16) / 8 * 8 * 512;
+        let md090 = (size & !0xffff) - 0x10000;
+        let zfs_end = size / (256 * KIB) * (256 * KIB) - 128 * KIB;
+        let cases: [(u64, &[u8], &str); 14] = [
+            (md10, b"\xfc\x4e\x2b\xa9", "md RAID"),
+            (md090, b"\xfc\x4e\x2b\xa9", "md RAID"),
+            (4096, b"\xfc\x4e\x2b\xa9", "md RAID"),
+            (size - 512, b"EFI PART", "backup of a partition table"),
+            (size - 4096, b"EFI PART", "backup of a partition table"),
+            (512, b"EFI PART", "partition table (GPT)"),
+            (zfs_end + 3 * KIB, &0x00ba_b10c_u64.to_le_bytes(), "ZFS"),
+            (128 * KIB, &0x00ba_b10c_u64.to_be_bytes(), "ZFS"),
+            (4 * MIB, b"SKUL\xba\xbe", "LUKS2"),
+            (0, b"LUKS\xba\xbe", "LUKS"),
+            (1080, b"\x53\xef", "ext4"),
+            (64 * MIB + 64, b"_BHRfS_M", "btrfs"),
+            (3 * MIB, b"x", "byte 3145728"),
+            (size / 65 * 40 / KIB * KIB + 10, b"x", "data"),
+        ];
+        for (at, bytes, name) in cases {
+            let (_scratch, path) = holding(size, at, bytes);
+            let found = find(&path).unwrap().unwrap_or_default();
+            assert!(found.contains(name), "{bytes:?} at {at}: {found:?}, not {name}");
+        }
+        let (_scratch, path) = holding(size, 5, b"\0");
+        assert_eq!(find(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn a_small_device_is_read_whole() {
+        for at in (0..64 * KIB).step_by(4093) {
+            let (_scratch, path) = holding(64 * KIB, at, b"x");
+            assert!(find(&path).unwrap().is_some(), "{at}");
+        }
+        for size in [0, 1, 511, 8192] {
+            let (_scratch, path) = holding(size, 0, b"");
+            assert_eq!(find(&path).unwrap(), None);
+        }
+    }
+}
