@@ -9,12 +9,11 @@ use crate::{
     assemble::Assembly,
     handshake,
     receive::{self, Body, RequestTable, StatusReply, WireRequest},
-    stream::Stream,
+    stream::{Limited, Stream, send_all},
     wire::{self, Command, limits},
 };
 use parking_lot::Mutex;
 use std::{
-    io::Write,
     ops::Range,
     sync::{
         Arc,
@@ -25,12 +24,27 @@ use std::{
     time::Duration,
 };
 
+/// How long taking leave may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// A socket says of its limit that it would block.
+fn in_time(error: NbdError, limit: Duration) -> NbdError {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    match error {
+        NbdError::Io { source } if matches!(source.kind(), TimedOut | WouldBlock) => NbdError::TimedOut {
+            seconds: limit.as_secs(),
+        },
+        error => error,
+    }
+}
+
 /// How to connect.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// Metadata contexts to ask for; those the server does not have are left out without error.
     pub contexts: Vec<String>,
-    /// How long the handshake, and later each single request, may take.
+    /// How long connecting, the handshake, and later sending and answering each single request may take; sending a long
+    /// request takes more where the server takes it slowly, but steadily.
     pub timeout: Duration,
 }
 
@@ -142,19 +156,21 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects and chooses the export. Blocks up to the time limit per message.
+    /// Connects and chooses the export. Blocks up to the time limit for each of the two.
     ///
     /// # Errors
     /// `Connect`: nothing listens there. `Refused`: no such export, TLS required. `Protocol`: not
-    /// an NBD server, or a broken one.
+    /// an NBD server, or a broken one. `TimedOut`.
     pub fn connect(uri: &Uri, options: &ConnectOptions) -> Result<Client, NbdError> {
-        let mut stream = Stream::connect(&uri.address)?;
-        stream.set_timeout(Some(options.timeout))?;
+        let mut stream = Stream::connect(&uri.address, options.timeout)?;
         let wanted: Vec<&str> = options.contexts.iter().map(String::as_str).collect();
-        let session = handshake::negotiate(&mut stream, &uri.export, &wanted)?;
+        let mut limited = Limited::new(&mut stream, options.timeout);
+        let session = handshake::negotiate(&mut limited, &uri.export, &wanted);
+        let session = session.map_err(|error| in_time(error, options.timeout))?;
         // From here on the receiver may idle for as long as nothing is asked; requests have the
-        // limit instead.
-        stream.set_timeout(None)?;
+        // limit instead, and so has the sending of one.
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(Some(options.timeout))?;
         let table = Arc::new(RequestTable::default());
         let reader = std::io::BufReader::with_capacity(16 << 10, stream.try_clone()?);
         let socket = Arc::new(stream.try_clone()?);
@@ -185,9 +201,10 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn list_contexts(uri: &Uri, queries: &[&str], timeout: Duration) -> Result<Vec<String>, NbdError> {
-        let mut stream = Stream::connect(&uri.address)?;
-        stream.set_timeout(Some(timeout))?;
-        handshake::list_contexts(&mut stream, &uri.export, queries)
+        let mut stream = Stream::connect(&uri.address, timeout)?;
+        let mut limited = Limited::new(&mut stream, timeout);
+        let listed = handshake::list_contexts(&mut limited, &uri.export, queries);
+        listed.map_err(|error| in_time(error, timeout))
     }
 
     /// Size of the export in bytes.
@@ -356,8 +373,13 @@ impl Client {
     /// Takes leave of the server; every later request fails.
     pub fn hang_up(&self) {
         let goodbye = wire::encode_request(Command::Disconnect, 0, 0, 0);
-        // The peer may have gone already.
-        let _ = self.writer.lock().write_all(&goodbye);
+        // Another thread that has the writer may wait for the server; then there is no leave to take.
+        if let Some(mut writer) = self.writer.try_lock()
+            && writer.set_write_timeout(Some(GOODBYE)).is_ok()
+        {
+            // The peer may have gone already.
+            let _ = send_all(&mut *writer, &[&goodbye], GOODBYE);
+        }
         self.waiter.table.end(NbdError::Closed);
         self.waiter.socket.shutdown();
     }
@@ -389,11 +411,13 @@ impl Client {
         }
         let request = wire::encode_request(command, cookie, offset, len);
         let mut writer = self.writer.lock();
-        let sent = writer.write_all(&request).and_then(|()| writer.write_all(data));
+        let sent = send_all(&mut *writer, &[&request, data], self.waiter.timeout);
         drop(writer);
         if let Err(error) = sent {
-            let error = NbdError::from(error);
+            let error = in_time(error.into(), self.waiter.timeout);
             table.end(error.clone());
+            // Half a request is sent: nothing that follows would be understood.
+            self.waiter.socket.shutdown();
             return Err(error);
         }
         Ok(())
@@ -406,5 +430,106 @@ impl Drop for Client {
         if let Some(receiver) = self.receiver.take() {
             let _ = receiver.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, wire::OptionKind};
+    use std::{
+        io::{Read, Write},
+        os::unix::net::UnixListener,
+        path::Path,
+    };
+
+    const LIMIT: Duration = Duration::from_millis(300);
+
+    /// Serves one client through its handshake, for a disk of 1 GiB, then reads nothing any more until the client has gone.
+    fn serve_handshake(listener: &UnixListener) {
+        let (mut stream, _) = listener.accept().unwrap();
+        let greeting = [b"NBDMAGICIHAVEOPT".as_slice(), &3_u16.to_be_bytes()].concat();
+        stream.write_all(&greeting).unwrap();
+        stream.read_exact(&mut [0; 4]).unwrap();
+        loop {
+            let mut header = [0; 16];
+            stream.read_exact(&mut header).unwrap();
+            let option = u32::from_be_bytes(header[8..12].try_into().unwrap());
+            let length = u32::from_be_bytes(header[12..].try_into().unwrap());
+            stream.read_exact(&mut vec![0; length as usize]).unwrap();
+            let mut reply = |kind: u32, payload: &[u8]| {
+                let words = [option, kind, payload.len() as u32]
+                    .map(u32::to_be_bytes)
+                    .concat();
+                let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
+                stream.write_all(&[&magic, &*words, payload].concat()).unwrap();
+            };
+            if option != OptionKind::Go as u32 {
+                reply(0x8000_0001, b"");
+                continue;
+            }
+            let info = [&[0, 0][..], &(1_u64 << 30).to_be_bytes(), &0x45_u16.to_be_bytes()].concat();
+            reply(3, &info);
+            reply(1, b"");
+            break;
+        }
+        // Ends when the client closes; nothing is read meanwhile.
+        while stream.take_error().unwrap().is_none() && stream.write(b"").is_ok() && !is_hung_up(&stream) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn is_hung_up(stream: &std::os::unix::net::UnixStream) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+        let moment = Timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        let _ = poll(&mut fds, Some(&moment));
+        fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
+    }
+
+    fn options() -> ConnectOptions {
+        ConnectOptions {
+            contexts: Vec::new(),
+            timeout: LIMIT,
+        }
+    }
+
+    fn uri(socket: &Path) -> Uri {
+        Uri {
+            address: Address::Unix(socket.to_owned()),
+            export: String::new(),
+        }
+    }
+
+    /// Symptom: a restore into a server that stopped reading waited for ever, and Ctrl-C did not end it.
+    /// Cause: a request had a limit once it was sent; the sending had none. Fix: it has the same.
+    #[test]
+    fn a_server_that_reads_nothing_is_not_waited_for() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve_handshake(&listener));
+            let client = Client::connect(&uri(&socket), &options()).unwrap();
+            let data = vec![1; 1 << 20];
+            let error = (0..64).find_map(|_| client.start_write(0, &data).err());
+            assert!(matches!(error, Some(NbdError::TimedOut { .. })), "{error:?}");
+            let after = client.start_read(0, 512).map(|_| ());
+            assert!(matches!(after, Err(NbdError::TimedOut { .. })), "{after:?}");
+        });
+    }
+
+    #[test]
+    fn a_server_that_never_greets_is_not_waited_for() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let silent = Client::connect(&uri(&socket), &options()).map(|_| ());
+        assert!(matches!(silent, Err(NbdError::TimedOut { .. })), "{silent:?}");
+        let listed = Client::list_contexts(&uri(&socket), &[], LIMIT);
+        assert!(matches!(listed, Err(NbdError::TimedOut { .. })), "{listed:?}");
     }
 }

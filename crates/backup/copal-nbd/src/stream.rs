@@ -3,11 +3,14 @@
 use crate::{Address, NbdError};
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, TcpStream},
+    net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs},
     os::unix::net::UnixStream,
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, mpsc::sync_channel},
+    time::{Duration, Instant},
 };
+
+/// A peer that takes or sends bytes more slowly than this is no longer waited for, beyond one limit.
+pub(crate) const LEAST_BYTES_PER_S: u64 = 64 << 10;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -17,18 +20,50 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    pub(crate) fn connect(address: &Address) -> Result<Stream, NbdError> {
-        let connected = match address {
-            Address::Tcp(host, port) => TcpStream::connect((host.as_str(), *port)).and_then(|stream| {
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
-            }),
-            Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
-        };
-        connected.map_err(|source| NbdError::Connect {
+    /// Connects. Blocks up to `limit`: a server whose queue is full, a name server and a host that is gone may answer never.
+    pub(crate) fn connect(address: &Address, limit: Duration) -> Result<Stream, NbdError> {
+        let failed = |source| NbdError::Connect {
             address: address.to_string(),
             source: Arc::new(source),
-        })
+        };
+        let (sender, connected) = sync_channel(1);
+        let to = address.clone();
+        let connecting = std::thread::Builder::new().name("nbd-connect".to_owned());
+        let started = connecting.spawn(move || {
+            // After the limit nobody waits, and the socket is closed.
+            let _ = sender.send(Stream::connect_to(&to, limit));
+        });
+        started.map_err(failed)?;
+        let connected = connected.recv_timeout(limit);
+        connected
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
+            .map_err(failed)
+    }
+
+    fn connect_to(address: &Address, limit: Duration) -> io::Result<Stream> {
+        let (host, port) = match address {
+            Address::Unix(path) => return UnixStream::connect(path).map(Stream::Unix),
+            Address::Tcp(host, port) => (host.as_str(), *port),
+        };
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in (host, port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, limit) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(Stream::Tcp(stream));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The address of the other end; none behind a unix socket.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Stream::Tcp(stream) => Some(stream.peer_addr().ok()?.ip()),
+            Stream::Unix(_) => None,
+        }
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Stream> {
@@ -36,12 +71,6 @@ impl Stream {
             Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
             Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
         })
-    }
-
-    /// Limit of one read or write on the socket; shared by all clones.
-    pub(crate) fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.set_read_timeout(limit)?;
-        self.set_write_timeout(limit)
     }
 
     /// Limit of one read on the socket; shared by all clones.
@@ -89,4 +118,68 @@ impl Write for Stream {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A connection with one limit for all that is read and written through it.
+pub(crate) struct Limited<'a> {
+    stream: &'a mut Stream,
+    until: Instant,
+}
+
+impl<'a> Limited<'a> {
+    pub(crate) fn new(stream: &'a mut Stream, limit: Duration) -> Limited<'a> {
+        Limited {
+            stream,
+            until: Instant::now() + limit,
+        }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Limited<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buf)
+    }
+}
+
+impl Write for Limited<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(buf)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends all parts to a peer that has to take them at some rate; the socket's own limit of one write is `limit`.
+/// # Errors
+/// `TimedOut`; those of the socket.
+pub(crate) fn send_all<W: Write>(to: &mut W, parts: &[&[u8]], limit: Duration) -> io::Result<()> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let most = limit + Duration::from_secs(length as u64 / LEAST_BYTES_PER_S);
+    let began = Instant::now();
+    for part in parts {
+        let mut rest = *part;
+        while !rest.is_empty() {
+            match to.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if !rest.is_empty() && began.elapsed() > most {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+    Ok(())
 }

@@ -11,7 +11,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::{
     fs::File,
-    os::unix::fs::{FileExt, MetadataExt},
+    io::{Read, Write},
+    os::unix::{
+        fs::{FileExt, MetadataExt},
+        net::UnixStream,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -353,6 +357,48 @@ fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
     assert_eq!(house.snapshots(), [second]);
 }
 
+/// A client of NBD that has chosen the only disk; the server's greeting is the first that it takes.
+fn raw_client(house: &House, socket: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(house.path(socket)).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    stream.write_all(&3_u32.to_be_bytes()).unwrap();
+    stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\x03sda").unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    stream
+}
+
+/// Symptom: while a backup wrote, one read of a door kept new clients from being greeted, and SIGTERM from ending the door, for
+/// up to ten minutes.
+/// Cause: the read waited for the store with the lock that the accept loop took as well. Fix: no lock is held while the store is
+/// waited for, and what may wait for it is done by a thread of its own; the end of a door ends the wait.
+#[test]
+fn a_read_that_waits_for_the_store_stops_neither_new_clients_nor_the_end() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 312);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let (served, _) = door(&house, &["nbd", &snapshot, "--socket", &house.word("s")]);
+    // Waits until the door rests.
+    let writer = lock_store(&house, false);
+    let mut reading = raw_client(&house, "s");
+    let mut request = [0; 28];
+    request[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
+    request[24..].copy_from_slice(&4096_u32.to_be_bytes());
+    reading.write_all(&request).unwrap();
+    let mut others: Vec<UnixStream> = (0..3).map(|_| raw_client(&house, "s")).collect();
+    drop(writer);
+    // All are answered once the writer has gone.
+    let mut reply = vec![0; 16 + 4096];
+    reading.read_exact(&mut reply).unwrap();
+    assert!(reply[16..] == disk.bytes[..4096]);
+    others[0].write_all(&request).unwrap();
+    others[0].read_exact(&mut reply).unwrap();
+    let writer = lock_store(&house, false);
+    others[1].write_all(&request).unwrap();
+    raw_client(&house, "s");
+    end(served);
+    drop(writer);
+}
+
 /// A server of nbdkit; killed when it is dropped.
 struct Server {
     child: Child,
@@ -369,7 +415,7 @@ impl Server {
             .arg(&socket)
             .args(words);
         let mut child = command.stderr(Stdio::null()).spawn().unwrap();
-        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        while UnixStream::connect(&socket).is_err() {
             assert!(child.try_wait().unwrap().is_none(), "nbdkit {words:?} ended");
             std::thread::yield_now();
         }

@@ -1,8 +1,8 @@
-//! Bytes of requests that all connections of a server may hold at once.
+//! Bytes of requests that are held in memory: those of one connection, and a pool that all connections share.
 
 use parking_lot::{Condvar, Mutex};
 
-/// A number of bytes that is shared out; who wants more than is left waits.
+/// A number of bytes that is shared out.
 pub(crate) struct Budget {
     left: Mutex<u64>,
     given_back: Condvar,
@@ -16,12 +16,8 @@ impl Budget {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn left(&self) -> u64 {
-        *self.left.lock()
-    }
-
-    /// Takes so many bytes, which must not be more than there are in all. Blocks until they are there.
+    /// Takes so many bytes, which must not be more than there are in all. Blocks until they are there, so only for what one
+    /// client waits for through its own fault.
     pub(crate) fn take(&self, bytes: u64) -> Taken<'_> {
         let mut left = self.left.lock();
         while *left < bytes {
@@ -29,6 +25,13 @@ impl Budget {
         }
         *left -= bytes;
         Taken { budget: self, bytes }
+    }
+
+    /// Takes so many bytes if they are there.
+    pub(crate) fn try_take(&self, bytes: u64) -> Option<Taken<'_>> {
+        let mut left = self.left.lock();
+        *left = left.checked_sub(bytes)?;
+        Some(Taken { budget: self, bytes })
     }
 }
 

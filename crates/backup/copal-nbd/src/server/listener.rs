@@ -59,19 +59,19 @@ impl Listener {
         }
     }
 
-    /// The next connection; `None`: there was none for so long.
-    pub(crate) fn accept(&self, most: Duration) -> Result<Option<Stream>, NbdError> {
+    /// The next connection, waited for up to `most`.
+    pub(crate) fn accept(&self, most: Duration) -> Result<Accepted, NbdError> {
         let fd: BorrowedFd<'_> = match self {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix { listener, .. } => listener.as_fd(),
         };
-        let most = Timespec {
+        let limit = Timespec {
             tv_sec: most.as_secs() as i64,
             tv_nsec: i64::from(most.subsec_nanos()),
         };
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-        match poll(&mut fds, Some(&most)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+        match poll(&mut fds, Some(&limit)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Accepted::None),
             polled => polled.map_err(std::io::Error::from)?,
         };
         let accepted = match self {
@@ -86,14 +86,41 @@ impl Listener {
             }),
         };
         match accepted {
-            Ok(stream) => Ok(Some(stream)),
-            // The client has gone already, or this process has too many files open: others may come.
+            Ok(stream) => Ok(Accepted::Stream(stream)),
+            Err(error) if is_out_of_descriptors(&error) => {
+                tracing::warn!(%error, "a connection cannot be accepted; raise the limit of open files");
+                // The connection still waits, so the next question would be answered at once.
+                std::thread::park_timeout(most);
+                Ok(Accepted::NoRoom)
+            }
+            // The client has gone already: others may come.
             Err(error) => {
                 tracing::debug!(%error, "a connection was not accepted");
-                Ok(None)
+                Ok(Accepted::None)
             }
         }
     }
+}
+
+/// What came of waiting for a connection.
+pub(crate) enum Accepted {
+    Stream(Stream),
+    None,
+    /// One waits, and the system has no descriptor for it.
+    NoRoom,
+}
+
+fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+    let number = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(
+        number,
+        Some(
+            rustix::io::Errno::MFILE
+                | rustix::io::Errno::NFILE
+                | rustix::io::Errno::NOBUFS
+                | rustix::io::Errno::NOMEM
+        )
+    )
 }
 
 impl Drop for Listener {
@@ -134,7 +161,9 @@ fn bind_private(path: &Path) -> std::io::Result<Listener> {
         ));
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}", std::process::id()));
+    // Processes of other containers that share the directory may have the same number.
+    let number = getrandom::u64().map_err(std::io::Error::from)?;
+    name.push(format!(".{number:016x}"));
     let unnamed = path.with_file_name(name);
     let listener = UnixListener::bind(&unnamed)?;
     let private = std::fs::Permissions::from_mode(0o600);
@@ -168,7 +197,8 @@ mod tests {
         let listener = Listener::bind(&address).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert!(UnixStream::connect(&path).is_ok());
-        assert!(listener.accept(Duration::from_secs(60)).unwrap().is_some());
+        let accepted = listener.accept(Duration::from_secs(60)).unwrap();
+        assert!(matches!(accepted, Accepted::Stream(_)));
         // One on which somebody listens is not replaced, and neither is a file.
         assert!(matches!(Listener::bind(&address), Err(NbdError::Listen { .. })));
         drop(listener);

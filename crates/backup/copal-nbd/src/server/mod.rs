@@ -1,11 +1,13 @@
 //! A server: listens, and serves its disks to whoever connects, until it is told to end.
 //!
 //! Each connection has a thread that reads requests and a few that answer them. Every byte of a client is hostile: lengths are
-//! bounded before anything is allocated, and what all connections hold is bounded together.
+//! bounded before anything is allocated, and so is what one connection holds. All share a pool for long reads of clients that
+//! take their answers in one piece; one who finds none left is answered piece by piece.
 //!
 //! Specified by the NBD project's `doc/proto.md`: fixed newstyle, simple and structured replies, block status.
 //! Not here: what is served ([`Exports`]), TLS, passwords (the protocol has none), extended headers.
 
+mod admission;
 mod budget;
 mod export;
 pub(crate) mod handshake;
@@ -18,24 +20,23 @@ mod transmit;
 pub use export::{Disk, DiskError, Exports, Run};
 pub(crate) use transmit::Receive;
 
-use crate::{Address, NbdError, Uri, stream::Stream, wire::limits};
+use crate::{
+    Address, NbdError, Uri,
+    stream::{Limited, Stream},
+    wire::limits,
+};
+#[cfg(any(test, fuzzing))]
+use admission::Activity;
+use admission::Admission;
 use budget::Budget;
-use listener::Listener;
-use parking_lot::Mutex;
+use listener::{Accepted, Listener};
 #[cfg(any(test, fuzzing))]
 use std::io::Write;
-use std::{
-    collections::HashMap,
-    io::BufReader,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{io::BufReader, time::Duration};
 
-/// Most connections at once; one more is closed at once.
-const CONNECTIONS: usize = 64;
-/// Bytes of requests that all connections hold at most: two of the longest.
-const HELD_BYTES: u64 = 2 * limits::REQUEST_BYTES as u64;
-/// How long each message of a handshake may take.
+/// Bytes of the pool for long answers: two of the longest.
+const POOL_BYTES: u64 = 2 * limits::REQUEST_BYTES as u64;
+/// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 /// How long a client may leave an answer untaken or a write unfinished, whose bytes are held meanwhile.
 const TAKING: Duration = Duration::from_secs(60);
@@ -45,9 +46,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A server that listens.
 pub struct Server {
     listener: Listener,
-    connections: Mutex<HashMap<u64, Stream>>,
-    next: AtomicU64,
-    budget: Budget,
+    admission: Admission,
+    pool: Budget,
     /// How long a client may pause in the middle of a write, whose bytes are held meanwhile.
     pause: Duration,
 }
@@ -60,9 +60,8 @@ impl Server {
     pub fn bind(address: &Address) -> Result<Server, NbdError> {
         Ok(Server {
             listener: Listener::bind(address)?,
-            connections: Mutex::default(),
-            next: AtomicU64::new(0),
-            budget: Budget::new(HELD_BYTES),
+            admission: Admission::default(),
+            pool: Budget::new(POOL_BYTES),
             pause: TAKING,
         })
     }
@@ -87,54 +86,56 @@ impl Server {
                     break Ok(());
                 }
                 let stream = match self.listener.accept(LOOK) {
-                    Ok(Some(stream)) => stream,
-                    Ok(None) => continue,
+                    Ok(Accepted::Stream(stream)) => stream,
+                    Ok(Accepted::None) => continue,
+                    Ok(Accepted::NoRoom) => {
+                        self.admission.make_room();
+                        continue;
+                    }
                     Err(error) => break Err(error),
                 };
-                let Some(number) = self.enter(&stream) else {
+                let Some(number) = self.admission.enter(&stream) else {
                     continue;
                 };
                 let serving = std::thread::Builder::new().name("nbd-connection".to_owned());
                 let spawned = serving.spawn_scoped(scope, move || {
-                    if let Err(error) = self.serve(stream, exports) {
+                    if let Err(error) = self.serve(stream, number, exports) {
                         tracing::debug!(%error, "a connection ended");
                     }
-                    self.connections.lock().remove(&number);
+                    self.admission.leave(number);
                 });
                 if let Err(error) = spawned {
-                    tracing::debug!(%error, "a connection found no thread");
-                    self.connections.lock().remove(&number);
+                    tracing::warn!(%error, "a connection found no thread; raise the limit of threads");
+                    self.admission.leave(number);
                 }
             };
-            for stream in self.connections.lock().values() {
-                stream.shutdown();
-            }
+            self.admission.close_all();
             outcome
         })
     }
 
-    /// Enters a connection among those that are closed at the end; `None`: there are too many.
-    fn enter(&self, stream: &Stream) -> Option<u64> {
-        let mut connections = self.connections.lock();
-        if connections.len() >= CONNECTIONS {
-            tracing::debug!("a connection too many was closed");
-            return None;
-        }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        connections.insert(number, stream.try_clone().ok()?);
-        Some(number)
-    }
-
-    fn serve(&self, mut stream: Stream, exports: &dyn Exports) -> Result<(), NbdError> {
-        stream.set_timeout(Some(HANDSHAKE))?;
-        let Some(choice) = handshake::receive_client(&mut stream, exports)? else {
+    fn serve(&self, mut stream: Stream, number: u64, exports: &dyn Exports) -> Result<(), NbdError> {
+        let mut limited = Limited::new(&mut stream, HANDSHAKE);
+        let Some(choice) = handshake::receive_client(&mut limited, exports)? else {
+            return Ok(());
+        };
+        let Some(activity) = self.admission.serve(number) else {
+            stream.shutdown();
             return Ok(());
         };
         // A client may be silent for as long as it likes, and has to take its answers.
-        stream.set_timeout(None)?;
+        stream.set_read_timeout(None)?;
         stream.set_write_timeout(Some(TAKING))?;
         let reader = BufReader::with_capacity(16 << 10, stream.try_clone()?);
-        let outcome = transmit::run(reader, stream.try_clone()?, &choice, &self.budget, self.pause);
+        let hang_up = stream.try_clone()?;
+        let serving = transmit::Serving {
+            choice: &choice,
+            activity: &activity,
+            pool: &self.pool,
+            pause: self.pause,
+            hang_up: &|| hang_up.shutdown(),
+        };
+        let outcome = transmit::run(reader, stream.try_clone()?, &serving);
         stream.shutdown();
         outcome
     }
@@ -154,7 +155,16 @@ pub(crate) fn serve_halves<S: Receive + Write, W: Write + Send>(
     exports: &dyn Exports,
 ) -> Result<(), NbdError> {
     match handshake::receive_client(&mut stream, exports)? {
-        Some(choice) => transmit::run(stream, writer, &choice, &Budget::new(HELD_BYTES), TAKING),
+        Some(choice) => {
+            let serving = transmit::Serving {
+                choice: &choice,
+                activity: &Activity::new(),
+                pool: &Budget::new(POOL_BYTES),
+                pause: TAKING,
+                hang_up: &|| (),
+            };
+            transmit::run(stream, writer, &serving)
+        }
         None => Ok(()),
     }
 }

@@ -48,6 +48,30 @@ impl<W: Write> Replies<W> {
         Ok(writer.flush()?)
     }
 
+    /// All of a long read, without chunks: `first`, then what `next` puts into the buffer, as long as it says that there is
+    /// more. A failure of `next` leaves the reply unfinished, and the connection has to end.
+    pub(crate) fn simple_in_pieces(
+        &self,
+        cookie: u64,
+        first: Vec<u8>,
+        mut next: impl FnMut(&mut Vec<u8>) -> Result<bool, NbdError>,
+    ) -> Result<(), NbdError> {
+        let mut header = [0; 16];
+        header[..4].copy_from_slice(&wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
+        header[8..].copy_from_slice(&cookie.to_be_bytes());
+        let mut piece = first;
+        let mut writer = self.writer.lock();
+        writer.write_all(&header)?;
+        writer.write_all(&piece)?;
+        loop {
+            let is_more = next(&mut piece)?;
+            writer.write_all(&piece)?;
+            if !is_more {
+                return Ok(writer.flush()?);
+            }
+        }
+    }
+
     /// A part of a read.
     pub(crate) fn data(&self, cookie: u64, offset: u64, data: &[u8]) -> Result<(), NbdError> {
         let offset = offset.to_be_bytes();

@@ -1,12 +1,14 @@
-//! Clients that stop in the middle of what they say.
+//! Clients that are silent, stop in the middle of a request, or take no answers.
 
 use super::*;
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::Path,
-    sync::{Arc, atomic::AtomicBool},
-    time::Instant,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Only ends a test that hangs.
@@ -17,7 +19,7 @@ struct Zeroes;
 
 impl Disk for Zeroes {
     fn size_bytes(&self) -> u64 {
-        HELD_BYTES
+        POOL_BYTES
     }
     fn is_writable(&self) -> bool {
         true
@@ -64,41 +66,114 @@ fn request(kind: u16, len: u32) -> [u8; 28] {
     header
 }
 
-/// Symptom: two clients that paused in the middle of the longest writes made all others of a door wait for ever.
-/// Cause: what they held of the server's memory came back with the last byte of the write. Fix: a write has to come at some rate,
-/// or its connection ends.
-#[test]
-#[expect(clippy::disallowed_methods, reason = "there is nothing to wait on but time")]
-fn clients_that_pause_in_a_write_are_not_waited_for_for_ever() {
+/// Runs a server on a socket while `test` is at work.
+fn with_server(pause: Duration, test: impl FnOnce(&Path) + std::panic::UnwindSafe) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let mut server = Server::bind(&Address::Unix(socket.clone())).unwrap();
-    server.pause = Duration::from_secs(1);
+    server.pause = pause;
     let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let outcome = std::thread::scope(|scope| {
         let running = scope.spawn(|| server.run(&OnlyZeroes, || ended.load(Ordering::Relaxed)));
-        let paused = [(); 2].map(|()| {
-            let mut stream = client(&socket);
+        let outcome = std::panic::catch_unwind(|| test(&socket));
+        ended.store(true, Ordering::Relaxed);
+        running.join().unwrap().unwrap();
+        outcome
+    });
+    outcome.unwrap();
+}
+
+/// Asks for some bytes and takes them.
+fn read(stream: &mut UnixStream, len: u32) {
+    stream.write_all(&request(0, len)).unwrap();
+    stream.read_exact(&mut vec![1; 16 + len as usize]).unwrap();
+}
+
+/// Whether the server has closed the connection.
+fn is_closed(stream: &mut UnixStream) -> bool {
+    let mut rest = Vec::new();
+    // What was sent before the end is taken first.
+    stream.read_to_end(&mut rest).is_ok()
+}
+
+/// Symptom: two clients that paused in the middle of the longest writes made all others of a door wait for ever.
+/// Cause: what they held of the server's memory came back with the last byte of the write. Fix: a long write is written piece by
+/// piece and holds memory of its own connection; it has to come at some rate, or its connection ends.
+#[test]
+fn clients_that_pause_in_a_write_are_not_waited_for() {
+    with_server(Duration::from_secs(1), |socket| {
+        let mut paused = [(); 8].map(|()| {
+            let mut stream = client(socket);
             stream.write_all(&request(1, limits::REQUEST_BYTES)).unwrap();
             stream.write_all(&[1; 100]).unwrap();
             stream
         });
-        let mut reader = client(&socket);
-        // All of the memory is held now, unless this machine stood still for a second.
-        let began = Instant::now();
-        while server.budget.left() > 0 && began.elapsed() < HANG {
-            std::thread::yield_now();
+        let mut reader = client(socket);
+        read(&mut reader, 4096);
+        assert!(paused.iter_mut().all(is_closed));
+        // One that pauses between requests is let be: it has paused longer than they by now.
+        read(&mut reader, limits::REQUEST_BYTES);
+        // A write that comes whole is done, long or short.
+        for len in [4096, 1 << 20, limits::REQUEST_BYTES] {
+            reader.write_all(&request(1, len)).unwrap();
+            reader.write_all(&vec![1; len as usize]).unwrap();
+            let mut reply = [1; 16];
+            reader.read_exact(&mut reply).unwrap();
+            assert_eq!(reply[4..8], [0; 4]);
         }
-        reader.write_all(&request(0, 4096)).unwrap();
-        let answered = reader.read_exact(&mut [0; 16 + 4096]);
-        // One that pauses between requests is let be.
-        std::thread::sleep(server.pause + Duration::from_millis(200));
-        reader.write_all(&request(0, 4096)).unwrap();
-        let answered_again = reader.read_exact(&mut [0; 16 + 4096]);
-        ended.store(true, Ordering::Relaxed);
-        drop(paused);
-        running.join().unwrap().unwrap();
-        answered.unwrap();
-        answered_again.unwrap();
+    });
+}
+
+/// Symptom: a client that asked and took no answer kept all others from being answered for a minute, again and again.
+/// Cause: the bytes of its answers were of a budget that all clients shared. Fix: an answer holds memory of its own connection;
+/// of the pool for long answers nothing is waited for.
+#[test]
+fn clients_that_take_no_answers_starve_nobody() {
+    with_server(TAKING, |socket| {
+        let greedy = [(); 6].map(|()| {
+            let mut stream = client(socket);
+            for _ in 0..8 {
+                stream.write_all(&request(0, limits::REQUEST_BYTES)).unwrap();
+            }
+            // An answer begins, so it holds what it holds.
+            stream.read_exact(&mut [1; 64]).unwrap();
+            stream
+        });
+        let mut honest = client(socket);
+        for len in [512, 1 << 20, limits::REQUEST_BYTES] {
+            read(&mut honest, len);
+        }
+        drop(greedy);
+    });
+}
+
+/// Symptom: 64 silent connections kept all others out of an export until they left.
+/// Cause: one connection too many was closed, whichever it was. Fix: of silent ones the oldest is closed for a new one.
+#[test]
+fn silent_connections_shut_nobody_out() {
+    with_server(TAKING, |socket| {
+        let mut kept = client(socket);
+        read(&mut kept, 512);
+        // Neither say a word, some of them say half of one.
+        let mut strangers = Vec::new();
+        for number in 0..150 {
+            let mut stream = UnixStream::connect(socket).unwrap();
+            if number % 2 == 0 {
+                let _ = stream.write_all(&3_u32.to_be_bytes());
+            }
+            strangers.push(stream);
+            if number % 50 == 49 {
+                read(&mut client(socket), 512);
+            }
+        }
+        // These choose a disk and ask for nothing.
+        let mut idle: Vec<UnixStream> = (0..100).map(|_| client(socket)).collect();
+        read(&mut client(socket), 512);
+        assert!(
+            is_closed(&mut idle[0]),
+            "the first that asked for nothing is closed"
+        );
+        // One that has asked is let be.
+        read(&mut kept, 512);
     });
 }

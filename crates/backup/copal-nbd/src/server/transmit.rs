@@ -2,11 +2,13 @@
 //!
 //! Generic over both halves, so that tests and the fuzzer feed it bytes.
 //! Invariants
-//! - No request is longer than [`limits::REQUEST_BYTES`]; its bytes are taken from a budget that all connections share.
-//! - Who holds bytes of the budget while its own are on their way is not waited for for ever ([`Receive`]).
+//! - No request is longer than [`limits::REQUEST_BYTES`]. A connection holds at most [`HELD_BYTES`] of writes, and a piece for
+//!   each of its threads: what one client leaves untaken or unfinished is memory of that client alone.
+//! - A client that pauses in the middle of a write, or takes no answer, is not waited for for ever ([`Receive`]).
 //! - What a client may not do gets an error, and the connection goes on; what makes the stream unreadable ends it.
 
 use super::{
+    admission::{Activity, OpenRequest},
     budget::{Budget, Taken},
     export::{Disk, DiskError, Run},
     handshake::Choice,
@@ -14,6 +16,7 @@ use super::{
 };
 use crate::{
     NbdError,
+    stream::LEAST_BYTES_PER_S,
     wire::{self, BASE_ALLOCATION, Command, Cursor, STATE_ZERO, limits},
 };
 use parking_lot::Mutex;
@@ -27,13 +30,12 @@ use std::{
 const WORKERS: usize = 4;
 /// Requests of one connection that wait for a thread.
 const WAITING: usize = 16;
-/// A structured read is answered in pieces of so many bytes.
-const PIECE_BYTES: u64 = 1 << 20;
+/// A structured read is answered in pieces of so many bytes, and a longer write is written in such pieces.
+const PIECE_BYTES: u64 = 256 << 10;
+/// Bytes of writes that one connection holds at most.
+const HELD_BYTES: u64 = 4 * PIECE_BYTES;
 /// Most extents that one reply tells of one context.
 const EXTENTS: usize = 4096;
-
-/// A client that sends a write more slowly than this is no longer waited for, beyond one pause.
-const LEAST_BYTES_PER_S: u64 = 64 << 10;
 
 const EINVAL: u32 = 22;
 const EPERM: u32 = 1;
@@ -53,8 +55,21 @@ struct Request<'a> {
     len: u32,
     /// Bytes of a write.
     data: Vec<u8>,
-    /// What it takes of the budget until it is answered.
+    /// What it takes of the connection's budget until it is answered.
     _taken: Taken<'a>,
+    _open: OpenRequest<'a>,
+}
+
+/// What the threads of one connection share.
+pub(crate) struct Serving<'a> {
+    pub(crate) choice: &'a Choice,
+    pub(crate) activity: &'a Activity,
+    /// For long answers in one piece.
+    pub(crate) pool: &'a Budget,
+    /// How long a client may pause in the middle of a write.
+    pub(crate) pause: Duration,
+    /// Ends the connection, where an answer was not taken or broke off.
+    pub(crate) hang_up: &'a (dyn Fn() + Sync),
 }
 
 /// What came in.
@@ -62,6 +77,8 @@ enum Incoming<'a> {
     Request(Request<'a>),
     /// To be refused with a number, in words.
     Refused(u64, u32, &'static str),
+    /// A long write, done or not.
+    Written(u64, Result<(), DiskError>),
     Left,
 }
 
@@ -71,11 +88,10 @@ enum Incoming<'a> {
 pub(crate) fn run<R: Receive, W: Write + Send>(
     mut reader: R,
     writer: W,
-    choice: &Choice,
-    budget: &Budget,
-    pause: Duration,
+    serving: &Serving<'_>,
 ) -> Result<(), NbdError> {
-    let replies = Replies::new(writer, choice.is_structured);
+    let replies = Replies::new(writer, serving.choice.is_structured);
+    let held = Budget::new(HELD_BYTES);
     let (sender, receiver) = sync_channel::<Request<'_>>(WAITING);
     let receiver = Mutex::new(receiver);
     std::thread::scope(|scope| {
@@ -84,13 +100,14 @@ pub(crate) fn run<R: Receive, W: Write + Send>(
         for _ in 0..WORKERS {
             let worker = std::thread::Builder::new().name("nbd-answer".to_owned());
             let (receiver, replies) = (&receiver, &replies);
-            worker.spawn_scoped(scope, move || answer_all(receiver, choice, replies))?;
+            worker.spawn_scoped(scope, move || answer_all(receiver, serving, replies))?;
         }
         loop {
-            match receive(&mut reader, &*choice.disk, budget, pause)? {
+            match receive(&mut reader, serving, &held)? {
                 // Workers end with the sender, so there is one to receive.
                 Incoming::Request(request) => drop(sender.send(request)),
                 Incoming::Refused(cookie, errno, why) => replies.done(cookie, Err((errno, why)))?,
+                Incoming::Written(cookie, outcome) => replies.done(cookie, outcome.map_err(refused))?,
                 Incoming::Left => return Ok(()),
             }
         }
@@ -100,12 +117,13 @@ pub(crate) fn run<R: Receive, W: Write + Send>(
 /// Reads one request and what follows it, whatever is wrong with it.
 fn receive<'a, R: Receive>(
     reader: &mut R,
-    disk: &dyn Disk,
-    budget: &'a Budget,
-    pause: Duration,
+    serving: &Serving<'a>,
+    held: &'a Budget,
 ) -> Result<Incoming<'a>, NbdError> {
+    let disk = &*serving.choice.disk;
     let mut header = [0; 28];
     reader.read_exact(&mut header)?;
+    let open = serving.activity.begin();
     let mut cursor = Cursor::new(&header);
     if cursor.u32()? != wire::REQUEST_MAGIC {
         return Err(NbdError::protocol(
@@ -133,8 +151,17 @@ fn receive<'a, R: Receive>(
             return Err(NbdError::protocol(format!("a write claims {len} bytes")));
         }
         if let Some((errno, why)) = refusal {
-            discard(reader, len)?;
+            limited(reader, serving.pause, |reader| {
+                discard(reader, len, serving.pause)
+            })?;
             return refused(errno, why);
+        }
+        if u64::from(len) > PIECE_BYTES {
+            let written = limited(reader, serving.pause, |reader| {
+                write_in_pieces(reader, disk, (offset, len), serving.pause)
+            })?;
+            let written = written.and_then(|()| flush_if(flags, disk));
+            return Ok(Incoming::Written(cookie, written));
         }
     }
     if command == Command::Disconnect {
@@ -143,16 +170,16 @@ fn receive<'a, R: Receive>(
     if let Some((errno, why)) = refusal {
         return refused(errno, why);
     }
-    let taken = budget.take(match command {
-        Command::Read | Command::Write => u64::from(len),
+    let taken = held.take(match command {
+        Command::Write => u64::from(len),
         _ => 0,
     });
     let mut data = Vec::new();
     if command == Command::Write {
         data.resize(len as usize, 0);
-        reader.set_pause(Some(pause))?;
-        receive_data(reader, &mut data, pause)?;
-        reader.set_pause(None)?;
+        limited(reader, serving.pause, |reader| {
+            receive_data(reader, &mut data, serving.pause)
+        })?;
     }
     Ok(Incoming::Request(Request {
         flags,
@@ -162,7 +189,47 @@ fn receive<'a, R: Receive>(
         len,
         data,
         _taken: taken,
+        _open: open,
     }))
+}
+
+/// Does what reads the bytes of a write, in which no pause may be longer than this.
+fn limited<R: Receive, T>(
+    reader: &mut R,
+    pause: Duration,
+    work: impl FnOnce(&mut R) -> Result<T, NbdError>,
+) -> Result<T, NbdError> {
+    reader.set_pause(Some(pause))?;
+    let done = work(reader)?;
+    reader.set_pause(None)?;
+    Ok(done)
+}
+
+/// A write that is too long to be held: each piece is written when it is there. The rest of one that failed is read all the
+/// same.
+fn write_in_pieces<R: Read>(
+    reader: &mut R,
+    disk: &dyn Disk,
+    (offset, len): (u64, u32),
+    pause: Duration,
+) -> Result<Result<(), DiskError>, NbdError> {
+    let (mut at, end) = (offset, offset + u64::from(len));
+    let mut piece = vec![0; PIECE_BYTES as usize];
+    let mut written = Ok(());
+    while at < end {
+        let part = &mut piece[..(end - at).min(PIECE_BYTES) as usize];
+        receive_data(reader, part, pause)?;
+        written = written.and_then(|()| disk.write_at(at, part));
+        at += part.len() as u64;
+    }
+    Ok(written)
+}
+
+fn flush_if(flags: u16, disk: &dyn Disk) -> Result<(), DiskError> {
+    match flags & wire::REQUEST_FUA != 0 {
+        true => disk.flush(),
+        false => Ok(()),
+    }
 }
 
 /// The bytes of a write, which has to come at some rate.
@@ -224,30 +291,44 @@ fn refusal(
 }
 
 /// Reads and forgets the bytes of a write that is refused.
-fn discard<R: Read>(reader: &mut R, len: u32) -> Result<(), NbdError> {
-    let copied = io::copy(&mut reader.take(u64::from(len)), &mut io::sink())?;
-    match copied == u64::from(len) {
-        true => Ok(()),
-        false => Err(NbdError::Closed),
+fn discard<R: Read>(reader: &mut R, len: u32, pause: Duration) -> Result<(), NbdError> {
+    let mut rest = len as usize;
+    let mut piece = vec![0; rest.min(PIECE_BYTES as usize)];
+    while rest > 0 {
+        let part = rest.min(piece.len());
+        receive_data(reader, &mut piece[..part], pause)?;
+        rest -= part;
     }
+    Ok(())
 }
 
-/// Answers requests until there are no more, or replies fail; the rest are dropped then, and the reader meets the broken
-/// stream itself.
-fn answer_all<W: Write>(requests: &Mutex<Receiver<Request<'_>>>, choice: &Choice, replies: &Replies<W>) {
+/// Answers requests until there are no more, or replies fail; the rest are dropped then, and the connection ends.
+fn answer_all<W: Write>(
+    requests: &Mutex<Receiver<Request<'_>>>,
+    serving: &Serving<'_>,
+    replies: &Replies<W>,
+) {
     let mut is_broken = false;
     loop {
         let next = requests.lock().recv();
         let Ok(request) = next else { return };
-        is_broken = is_broken || answer(&request, choice, replies).is_err();
+        if !is_broken && answer(&request, serving, replies).is_err() {
+            is_broken = true;
+            (serving.hang_up)();
+        }
     }
 }
 
-fn answer<W: Write>(request: &Request<'_>, choice: &Choice, replies: &Replies<W>) -> Result<(), NbdError> {
+fn answer<W: Write>(
+    request: &Request<'_>,
+    serving: &Serving<'_>,
+    replies: &Replies<W>,
+) -> Result<(), NbdError> {
+    let choice = serving.choice;
     let disk = &*choice.disk;
     let (offset, len) = (request.offset, u64::from(request.len));
     let outcome = match request.command {
-        Command::Read => return read(request, disk, replies),
+        Command::Read => return read(request, disk, serving.pool, replies),
         Command::BlockStatus => return block_status(request, choice, replies),
         Command::Write => disk.write_at(offset, &request.data),
         Command::Trim | Command::WriteZeroes if len == 0 => Ok(()),
@@ -255,8 +336,10 @@ fn answer<W: Write>(request: &Request<'_>, choice: &Choice, replies: &Replies<W>
         Command::Flush => disk.flush(),
         Command::Disconnect => return Ok(()),
     };
-    let wants_more = request.flags & wire::REQUEST_FUA != 0 && request.command != Command::Flush;
-    let outcome = outcome.and_then(|()| if wants_more { disk.flush() } else { Ok(()) });
+    let outcome = match request.command {
+        Command::Flush => outcome,
+        _ => outcome.and_then(|()| flush_if(request.flags, disk)),
+    };
     replies.done(request.cookie, outcome.map_err(refused))
 }
 
@@ -270,9 +353,19 @@ fn refused(error: DiskError) -> (u32, &'static str) {
     (error.errno(), why)
 }
 
-fn read<W: Write>(request: &Request<'_>, disk: &dyn Disk, replies: &Replies<W>) -> Result<(), NbdError> {
+fn read<W: Write>(
+    request: &Request<'_>,
+    disk: &dyn Disk,
+    pool: &Budget,
+    replies: &Replies<W>,
+) -> Result<(), NbdError> {
     let cookie = request.cookie;
     if !replies.is_structured {
+        let len = u64::from(request.len);
+        let in_pool = if len > PIECE_BYTES { len } else { 0 };
+        let Some(_taken) = pool.try_take(in_pool) else {
+            return read_in_pieces(request, disk, replies);
+        };
         // The number stands before the bytes: all of them must be there first.
         let mut data = vec![0; request.len as usize];
         return match disk.read_at(request.offset, &mut data) {
@@ -306,6 +399,28 @@ fn read<W: Write>(request: &Request<'_>, disk: &dyn Disk, replies: &Replies<W>) 
         at += len;
     }
     replies.done(cookie, Ok(()))
+}
+
+/// A long read that is answered as it is read. Where it fails in the middle only the end of the connection can say so.
+fn read_in_pieces<W: Write>(
+    request: &Request<'_>,
+    disk: &dyn Disk,
+    replies: &Replies<W>,
+) -> Result<(), NbdError> {
+    let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
+    let mut piece = vec![0; PIECE_BYTES as usize];
+    let mut next = |piece: &mut Vec<u8>| {
+        piece.resize((end - at).min(PIECE_BYTES) as usize, 0);
+        disk.read_at(at, piece)?;
+        at += piece.len() as u64;
+        Ok::<bool, DiskError>(at < end)
+    };
+    match next(&mut piece) {
+        Ok(_) => replies.simple_in_pieces(request.cookie, piece, |piece| {
+            next(piece).map_err(|_| NbdError::protocol("a long read failed behind its first piece"))
+        }),
+        Err(error) => replies.simple(request.cookie, error.errno(), &[]),
+    }
 }
 
 fn block_status<W: Write>(
