@@ -229,3 +229,99 @@ fn of_engine(path: &Path, error: &copal_kv::Error) -> Failure {
     }
     Failure::plain("open", format!("{name}: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_device::FileOptions;
+    use copal_node::{Access, Backend, NewStore, Patience, Stack, StoreOptions, UnfinishedStore};
+    use copal_testkit::FailingReads;
+    use copal_volume::{PutOptions, ReadOptions, VolumeOptions, VolumeStore};
+
+    const ENGINE_BYTES: u64 = 32 << 20;
+
+    fn options() -> StoreOptions {
+        StoreOptions {
+            force_pread: true,
+            allow_cow: true,
+            allow_volatile: true,
+            ..StoreOptions::default()
+        }
+    }
+
+    /// Opens the store on a device, reads a file, and says how that failed.
+    fn read_one(path: &Path, device: std::sync::Arc<FailingReads>) -> Result<(), Failure> {
+        let of_objects = copal_object::OpenOptions {
+            read_only: true,
+            ..copal_object::OpenOptions::default()
+        };
+        let opened = copal_object::Store::open(device, &of_objects).map_err(|source| NodeError::Objects {
+            path: path.to_owned(),
+            source,
+        })?;
+        let stack = Stack::open(path, opened, Access::Read, ENGINE_BYTES)?;
+        let volumes = stack.volumes();
+        let vid = volumes.open_volume("v")?;
+        for number in 0..3 {
+            let name = format!("file {number}");
+            volumes.get(vid, name.as_bytes(), 0..u64::MAX, &ReadOptions::default())?;
+        }
+        Ok(())
+    }
+
+    /// Symptom: an error of the system that passes was called damage (20), or no repository (10), by layers above the device.
+    /// Cause: an error of a read was taken for wrong bytes. Fix: the two are apart in all layers; the exit code is 1.
+    #[test]
+    fn a_read_that_fails_anywhere_in_an_opening_is_no_damage() {
+        let scratch = tempfile::tempdir().unwrap();
+        let new = NewStore {
+            backend: Backend::File,
+            size_bytes: 64 << 20,
+            overwrite: false,
+        };
+        let unfinished = UnfinishedStore::start(scratch.path(), &options(), &new).unwrap();
+        let opened = unfinished.open(&options(), &Patience::none()).unwrap();
+        let stack = Stack::open(unfinished.path(), opened, Access::Write, ENGINE_BYTES).unwrap();
+        let volumes = stack.volumes();
+        let vid = volumes.create_volume("", "v", &VolumeOptions::default()).unwrap();
+        for number in 0..3 {
+            let body = vec![number; 40_000 * usize::from(number) + 10].into();
+            let name = format!("file {number}");
+            volumes
+                .put(vid, name.as_bytes(), body, &PutOptions::default())
+                .unwrap();
+        }
+        stack.close(|_| ()).unwrap();
+        unfinished.finish().unwrap();
+        let path = scratch.path().join("store.copal");
+        let file = FileOptions {
+            read_only: true,
+            force_pread: true,
+            allow_cow: true,
+            unsafe_volatile: true,
+            ..FileOptions::default()
+        };
+        let (eio, emfile) = (5, 24);
+        for (errno, times) in [(eio, 1), (eio, 3), (emfile, 3)] {
+            let mut refused = 0;
+            for first in 0.. {
+                let device = copal_device::open_file(&path, &file).unwrap();
+                let device = FailingReads::over(device, first..first + times, errno);
+                let read = read_one(&path, device.clone());
+                if device.reads() <= first {
+                    assert!(read.is_ok(), "{read:?}");
+                    break;
+                }
+                if let Err(failure) = read {
+                    assert_eq!(
+                        failure.exit_code,
+                        exit::FAILURE,
+                        "{errno} at {first}: {failure:?}"
+                    );
+                    refused += 1;
+                }
+            }
+            assert!(refused > 0 || times == 1);
+        }
+    }
+}

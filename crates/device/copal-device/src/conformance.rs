@@ -3,6 +3,8 @@
 //! It asks nothing about crashes: those are the fault device's, and a real device's crash contract cannot be tested
 //! from inside the process. It panics at the first thing that is wrong, naming the check.
 
+#![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
+
 use crate::random::Random;
 use crate::{AlignedBuf, Class, Completion, Counters, Device, DeviceError, Io, IoDone, IoKind, PageCache};
 use std::sync::Arc;

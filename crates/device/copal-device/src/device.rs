@@ -194,6 +194,18 @@ pub trait Device: Send + Sync {
     /// `Io`: this range is damaged. `OutOfRange`. A poisoned device still reads.
     fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError>;
 
+    /// As [`Device::read_now`], and once more where that failed: a device that errs once is not damaged. For what is read while
+    /// a store is opened, where an error decides what counts.
+    /// # Errors
+    /// As [`Device::read_now`].
+    fn read_again(&self, at: u64, len: usize) -> Result<AlignedBuf, DeviceError> {
+        self.read_now(at, AlignedBuf::zeroed(len))
+            .or_else(|error| match error {
+                DeviceError::Io { .. } => self.read_now(at, AlignedBuf::zeroed(len)),
+                error => Err(error),
+            })
+    }
+
     /// Writes `buf` at `at` on the caller's thread; durable when it returns (and nothing earlier with it).
     /// # Errors
     /// `Io`: the device is poisoned from now on. `Poisoned`, `OutOfRange`, `ReadOnly`.

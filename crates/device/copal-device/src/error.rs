@@ -8,7 +8,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The operating system or the device reported an error. On a read: damage of that range.
+    /// The operating system or the device reported an error. On a read: damage of that range, unless it passes
+    /// ([`DeviceError::is_passing`]).
     #[error("{op} of {len} bytes at {at} failed: {source}")]
     Io {
         /// "read", "write", "flush", "discard", "write zeroes" or "grow".
@@ -69,10 +70,43 @@ impl DeviceError {
         }
     }
 
+    /// Nothing is known of the bytes: the system had no descriptor or memory for the command, or does not reach the device at
+    /// this time. The same command may succeed later. Of other errors of a read the range counts as damaged.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            DeviceError::Io { source, .. } => !is_of_medium(source),
+            DeviceError::Poisoned
+            | DeviceError::OutOfRange { .. }
+            | DeviceError::CannotGrow { .. }
+            | DeviceError::ReadOnly => false,
+        }
+    }
+
     /// A full host: free space there, then grow again. Nothing was damaged.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, DeviceError::CannotGrow { .. })
+    }
+}
+
+/// Whether a device says with an error that the medium cannot be read there: a bad sector, a wrong sum, a damaged file
+/// system, a file that is too short.
+fn is_of_medium(error: &std::io::Error) -> bool {
+    let number = error.raw_os_error().map(Errno::from_raw_os_error);
+    match number {
+        Some(number) => matches!(
+            number,
+            Errno::IO
+                | Errno::NODATA
+                | Errno::BADMSG
+                | Errno::ILSEQ
+                | Errno::REMOTEIO
+                | Errno::UCLEAN
+                | Errno::OVERFLOW
+                | Errno::FBIG
+        ),
+        None => error.kind() == std::io::ErrorKind::UnexpectedEof,
     }
 }
 
@@ -181,5 +215,33 @@ impl OpenError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, OpenError::Locked { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_is_told_from_one_of_the_medium() {
+        let of = |number: Errno| DeviceError::io("read", 0, 1, number.into()).is_passing();
+        for number in [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+            Errno::STALE,
+            Errno::TIMEDOUT,
+            Errno::HOSTDOWN,
+            Errno::NXIO,
+            Errno::NOTCONN,
+            Errno::INTR,
+        ] {
+            assert!(of(number), "{number}");
+        }
+        for number in [Errno::IO, Errno::NODATA, Errno::BADMSG, Errno::UCLEAN] {
+            assert!(!of(number), "{number}");
+        }
+        let short = DeviceError::io("read", 0, 1, std::io::ErrorKind::UnexpectedEof.into());
+        assert!(!short.is_passing() && !DeviceError::Poisoned.is_passing());
     }
 }

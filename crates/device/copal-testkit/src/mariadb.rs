@@ -2,6 +2,8 @@
 //!
 //! Debian's `mariadb-server-core` starts no service; the three system SQL files it brings make an empty server in a second.
 
+#![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
+
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpListener,

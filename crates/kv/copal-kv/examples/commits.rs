@@ -3,6 +3,8 @@
 //! `cargo run --release -p copal-kv --example commits -- FILE [SECONDS]`. FILE is made, 1 GiB, and removed. The
 //! counts repeat; a rate on a shared machine measures its scheduler.
 
+#![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
+
 use bytes::Bytes;
 use copal_device::{Device, FileOptions, open_file};
 use copal_kv::{Commit, Durability, Keyspace, KeyspaceOptions, Options, Store};

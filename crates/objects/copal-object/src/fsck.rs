@@ -22,6 +22,7 @@ use crate::{
     state::StoreCore,
     tables::{Entry, Object, Stream},
 };
+use copal_device::DeviceError;
 use std::{ops::Range, sync::Arc};
 
 /// How thorough a check is.
@@ -163,6 +164,24 @@ impl Found {
     }
 }
 
+/// As [`damaged_units`], where a unit that the medium does not give is damaged, too.
+fn damaged_one_by_one(
+    source: &Source<'_>,
+    chunk: Run,
+    sums: &[u32],
+    unit: u32,
+) -> Result<Vec<Run>, DeviceError> {
+    let mut damaged = Vec::new();
+    for (run, sum) in crate::state::pieces(chunk, unit).zip(sums) {
+        match damaged_units(source, run, std::slice::from_ref(sum), unit) {
+            Ok(units) => damaged.extend(units),
+            Err(error) if error.is_passing() => return Err(error),
+            Err(_) => damaged.push(run),
+        }
+    }
+    Ok(damaged)
+}
+
 impl StoreCore {
     /// See `Store::check` and `Store::check_coverage`.
     pub(crate) fn check(
@@ -172,7 +191,7 @@ impl StoreCore {
     ) -> Result<CheckReport, StoreError> {
         let mut report = CheckReport::default();
         let mut witness = Witness::new(see, self.shape.page_bytes);
-        self.check_metadata(&mut report, &mut witness);
+        self.check_metadata(&mut report, &mut witness)?;
         self.check_space(&mut report);
         self.see_unused(&mut witness);
         self.check_entries(options, &mut report, &mut witness)?;
@@ -192,25 +211,33 @@ impl StoreCore {
     }
 
     /// What the next open reads first. While a checkpoint is in the making the one before it is still live.
-    fn check_metadata(self: &Arc<StoreCore>, report: &mut CheckReport, witness: &mut Witness<'_>) {
+    /// # Errors
+    /// Something could not be read at this time.
+    fn check_metadata(
+        self: &Arc<StoreCore>,
+        report: &mut CheckReport,
+        witness: &mut Witness<'_>,
+    ) -> Result<(), StoreError> {
         let (before, superblock, flushed_seq) = {
             let state = self.state.lock();
             let live = &state.checkpointer;
             (live.finished, live.superblock.clone(), state.journal.flushed_seq)
         };
         let mut found = Found::default();
-        for (copy, read) in recovery::read_superblocks(self.device.as_ref())
-            .into_iter()
-            .enumerate()
-        {
-            let intact = matches!(read, Some(Ok(read)) if read.uuid == superblock.uuid);
-            if !intact {
+        let copies = recovery::read_superblocks(self.device.as_ref())?;
+        for (copy, read) in copies.iter().enumerate() {
+            let is_intact = read.good().is_some_and(|read| read.uuid == superblock.uuid);
+            if !is_intact {
                 found.damages.push(Damage::Superblock { copy });
             }
         }
-        if let Err(error) = found.look_at_state(&self.source(), &superblock, flushed_seq) {
-            let what = error.to_string();
-            found.damages.push(Damage::Checkpoint { what });
+        match found.look_at_state(&self.source(), &superblock, flushed_seq) {
+            Ok(()) => {}
+            Err(OpenError::Device(error)) if error.is_passing() => return Err(StoreError::Device(error)),
+            Err(error) => {
+                let what = error.to_string();
+                found.damages.push(Damage::Checkpoint { what });
+            }
         }
         // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for nothing.
         if self.state.lock().checkpointer.finished != before {
@@ -224,6 +251,7 @@ impl StoreCore {
         for (run, covered) in found.seen {
             witness.run(run, covered);
         }
+        Ok(())
     }
 
     /// Every page has one owner, and all that is not free is accounted for.
@@ -315,17 +343,12 @@ impl StoreCore {
                     if self.state.lock().is_in_flight(chunk) {
                         continue;
                     }
-                    let units = damaged_units(&source, chunk, sums, unit).unwrap_or_else(|_| {
+                    let units = match damaged_units(&source, chunk, sums, unit) {
+                        Ok(units) => units,
+                        Err(error) if error.is_passing() => return Err(StoreError::Device(error)),
                         // A sector cannot be read: which units are whole is found one by one.
-                        let one = |(run, sum): (Run, &u32)| {
-                            let found = damaged_units(&source, run, std::slice::from_ref(sum), unit);
-                            found.unwrap_or_else(|_| vec![run])
-                        };
-                        crate::state::pieces(chunk, unit)
-                            .zip(sums)
-                            .flat_map(one)
-                            .collect()
-                    });
+                        Err(_) => damaged_one_by_one(&source, chunk, sums, unit)?,
+                    };
                     for (run, _) in crate::state::pieces(chunk, unit).zip(sums) {
                         witness.summed(run, Summed::Object(ObjectId(id)));
                     }

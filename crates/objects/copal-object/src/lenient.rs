@@ -1,9 +1,10 @@
-//! A device for whoever saves what is left of a store: blocks that cannot be read, and what was cut off, are zeros.
+//! A device for saving what is left of a store: blocks that cannot be read, and what was cut off, are zeros.
 //!
 //! Every byte of a store stands under a sum, so zeros are found out where they matter; but a read of a thousand good blocks
 //! does not fail for a bad one among them.
 //! Invariants
 //! - Nothing is written.
+//! - What the system cannot read at this time is an error, no zeros: it may be whole.
 
 use copal_device::{
     AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind,
@@ -22,19 +23,21 @@ impl Lenient {
         Arc::new(Lenient { below })
     }
 
-    fn read(&self, at: u64, buf: AlignedBuf) -> AlignedBuf {
+    fn read(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
         let len = buf.len();
         if let Ok(read) = self.below.read_now(at, buf) {
-            return read;
+            return Ok(read);
         }
         let mut out = AlignedBuf::zeroed(len);
         for (index, block) in out.chunks_mut(BLOCK).enumerate() {
             let from = at + (index * BLOCK) as u64;
-            if let Ok(read) = self.below.read_now(from, AlignedBuf::zeroed(block.len())) {
-                block.copy_from_slice(&read);
+            match self.below.read_again(from, block.len()) {
+                Ok(read) => block.copy_from_slice(&read),
+                Err(error) if error.is_passing() => return Err(error),
+                Err(_) => {}
             }
         }
-        out
+        Ok(out)
     }
 }
 
@@ -45,9 +48,15 @@ impl Device for Lenient {
 
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
         let done = ios.into_iter().map(|io| match io.kind {
-            IoKind::Read(buf) => IoDone {
-                result: Ok(()),
-                buf: Some(self.read(io.at, buf)),
+            IoKind::Read(buf) => match self.read(io.at, buf) {
+                Ok(read) => IoDone {
+                    result: Ok(()),
+                    buf: Some(read),
+                },
+                Err(error) => IoDone {
+                    result: Err(error),
+                    buf: None,
+                },
             },
             IoKind::Flush => IoDone {
                 result: Ok(()),
@@ -62,7 +71,7 @@ impl Device for Lenient {
     }
 
     fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
-        Ok(self.read(at, buf))
+        self.read(at, buf)
     }
 
     fn write_through(&self, _at: u64, _buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {

@@ -113,7 +113,7 @@ impl StoreLocation {
             return Ok(StoreLocation::Device(named.to_owned()));
         }
         let (file, files) = (named.join(STORE_FILE), named.join(STORE_FILES));
-        if files.is_dir() {
+        if is_directory(&files)? {
             return Ok(StoreLocation::Files(files));
         }
         refuse_missing(named, &file)?;
@@ -257,6 +257,19 @@ fn allocated_below(directory: &Path) -> std::io::Result<u64> {
         };
     }
     Ok(bytes)
+}
+
+/// Whether a directory is there. What cannot be looked at is no missing one.
+fn is_directory(path: &Path) -> Result<bool, NodeError> {
+    match path.metadata() {
+        Ok(meta) => Ok(meta.is_dir()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(source) => Err(NodeError::System {
+            path: path.to_owned(),
+            action: "look at",
+            source,
+        }),
+    }
 }
 
 fn refuse_missing(directory: &Path, path: &Path) -> Result<(), NodeError> {

@@ -107,7 +107,7 @@ fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), OpenError> {
         bytes,
     };
     let failed = |error| match error {
-        Errno::NOSPC | Errno::DQUOT => no_space(),
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => no_space(),
         other => OpenError::from_errno(path, false, other),
     };
     if is_too_full(fd, bytes) {

@@ -258,6 +258,7 @@ impl Target {
             Ok(()) => {}
             Err(Errno::OPNOTSUPP) => match rustix::fs::ftruncate(&self.fd, wanted) {
                 Ok(()) => {}
+                Err(Errno::FBIG) => return refused(TOO_LARGE),
                 Err(error) => return Err(DeviceError::io("grow", size, wanted - size, error.into())),
             },
             Err(error) => {
@@ -268,7 +269,7 @@ impl Target {
                 return match error {
                     Errno::NOSPC => refused("its file system is full"),
                     Errno::DQUOT => refused("the quota is used up"),
-                    Errno::FBIG => refused("its file system allows no larger file"),
+                    Errno::FBIG => refused(TOO_LARGE),
                     other => Err(DeviceError::io("grow", size, wanted - size, other.into())),
                 };
             }
@@ -286,6 +287,9 @@ impl Drop for Target {
         }
     }
 }
+
+/// Of the two limits on the length of a file.
+const TOO_LARGE: &str = "its file system or the limit of this process (ulimit -f) allows no larger file";
 
 /// [`MAX_IO`] zero bytes, shared; allocated at the first use.
 pub(crate) fn zeros() -> &'static AlignedBuf {

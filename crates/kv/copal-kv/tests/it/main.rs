@@ -1,5 +1,7 @@
 //! The engine on the real object layer over memory and fault devices. Nothing in the middle is faked.
 
+#![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
+
 mod basics;
 mod budget;
 mod checksums;

@@ -2,6 +2,8 @@
 //!
 //! A binary of its own: one allocator counts for all of it. What runs beside the heap test allocates little.
 
+#![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
+
 mod cap;
 mod capped;
 mod classes;

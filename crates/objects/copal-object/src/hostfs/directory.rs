@@ -16,9 +16,9 @@ use rustix::{
     io::Errno,
 };
 use std::{
-    fs::{File, TryLockError},
+    fs::{DirBuilder, File, TryLockError},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{DirBuilderExt, FileExt},
     path::Path,
     sync::Arc,
 };
@@ -134,7 +134,9 @@ impl RealDirectory {
     /// Makes the directories; an existing store is refused.
     pub(crate) fn create(dir: &Path) -> Result<RealDirectory, OpenError> {
         let failed = |error| open_error(dir, false, error);
-        std::fs::create_dir_all(dir.join(OBJECTS_DIR)).map_err(failed)?;
+        let mut directories = DirBuilder::new();
+        directories.recursive(true).mode(0o700);
+        directories.create(dir.join(OBJECTS_DIR)).map_err(failed)?;
         if dir.join(STORE_FILE).exists() {
             return Err(OpenError::Exists {
                 path: dir.display().to_string(),

@@ -83,6 +83,22 @@ impl Inside {
     }
 }
 
+impl Inside {
+    /// Closes all files but those that are to be synced; whether there were others.
+    fn close_clean(&mut self) -> bool {
+        let (before, written) = (self.open.len(), &self.written);
+        self.open.retain(|number, _| written.contains(number));
+        self.open.len() < before
+    }
+}
+
+/// Whether the system refused a descriptor.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let number = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(number, Some(Errno::MFILE | Errno::NFILE))
+}
+
 impl HostFiles {
     /// Makes the directories; an existing store is refused.
     pub(crate) fn create(dir: &Path) -> Result<Arc<HostFiles>, OpenError> {
@@ -180,13 +196,18 @@ impl HostFiles {
         if let Some(file) = inside.open.get(&number) {
             return Ok(Some(Arc::clone(file)));
         }
-        let Some((file, is_new)) = self.directory.open(number, make)? else {
+        let opened = match self.directory.open(number, make) {
+            Err(error) if is_out_of_descriptors(&error) && inside.close_clean() => {
+                self.directory.open(number, make)
+            }
+            opened => opened,
+        };
+        let Some((file, is_new)) = opened? else {
             return Ok(None);
         };
         inside.names_changed |= is_new;
         if inside.open.len() >= OPEN_MAX {
-            let written = &inside.written;
-            inside.open.retain(|number, _| written.contains(number));
+            inside.close_clean();
         }
         inside.open.insert(number, Arc::clone(&file));
         Ok(Some(file))

@@ -77,11 +77,12 @@ fn newest_or_older(
     };
     let accept_tail_loss = options.accept_tail_loss || source.salvage;
     let mut recovered = recovery::recover(source, superblock, stale_copies, accept_tail_loss);
-    if source.salvage && recovered.is_err() {
-        recovered = recover_older(source).map_or(recovered, Ok);
+    let is_passing = |error: &OpenError| matches!(error, OpenError::Device(error) if error.is_passing());
+    if source.salvage && recovered.as_ref().is_err_and(|error| !is_passing(error)) {
+        recovered = recover_older(source)?.map_or(recovered, Ok);
     }
     recovered.map_err(|error| {
-        if lengths.cut_bytes() > 0 && !matches!(error, OpenError::TailLoss { .. }) {
+        if lengths.cut_bytes() > 0 && !matches!(error, OpenError::TailLoss { .. }) && !is_passing(&error) {
             lengths.truncated()
         } else {
             error
@@ -91,21 +92,24 @@ fn newest_or_older(
 
 /// An older state, of which a superblock still knows: its tables and its part of the journal may not have been
 /// overwritten yet. Its report says how much older it is.
-fn recover_older(source: &Source<'_>) -> Option<Recovered> {
-    let mut superblocks = recovery::older_superblocks(source.device).into_iter();
-    let newest = superblocks.next()?;
-    let mut older = superblocks.find_map(|superblock| {
+fn recover_older(source: &Source<'_>) -> Result<Option<Recovered>, OpenError> {
+    let mut superblocks = recovery::older_superblocks(source.device)?.into_iter();
+    let Some(newest) = superblocks.next() else {
+        return Ok(None);
+    };
+    let older = superblocks.find_map(|superblock| {
         let recovered = recovery::recover(source, superblock, Vec::new(), true);
         recovered
             .inspect_err(|error| tracing::warn!(%error, "an older state cannot be read either"))
             .ok()
-    })?;
+    });
+    let Some(mut older) = older else { return Ok(None) };
     older.report.older_state = Some(OlderState {
         generation: older.superblock.generation,
         newest: newest.generation,
         missing_commits: newest.checkpoint_lsn.saturating_sub(older.last_lsn),
     });
-    Some(older)
+    Ok(Some(older))
 }
 
 /// The lengths, once they bear some relation to one another: what is derived of a store is sized by its length.

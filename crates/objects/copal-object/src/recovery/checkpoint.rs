@@ -3,6 +3,7 @@
 //! Format: docs/formats/object-checkpoint.md
 //! Invariants
 //! - A page counts only if it is the one its parent names, wherever it was read.
+//! - A page that the system could not read at this time is no damaged one.
 
 use super::Source;
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
     snapshot::{self, Body, Position},
     tables::Tables,
 };
+use copal_device::DeviceError;
 use std::ops::Range;
 
 /// A checkpoint as a superblock names it.
@@ -68,7 +70,7 @@ pub(crate) fn read_checkpoint(
             if found.is_some() && copies == Copies::AsNeeded {
                 continue;
             }
-            match chain_page(source, run, &link, superblock.checkpoint_lsn, index) {
+            match chain_page(source, run, &link, superblock.checkpoint_lsn, index)? {
                 Ok(page) if found.is_none() => found = Some(page),
                 Ok(_) => {}
                 Err(why) => {
@@ -118,15 +120,22 @@ fn places(link: &Link, page_bytes: usize, store_pages: u64) -> Vec<Run> {
 }
 
 /// The link and the part of the body in one copy of a chain page, or what is wrong with it.
+/// # Errors
+/// It could not be read at this time.
 fn chain_page(
     source: &Source<'_>,
     run: Run,
     link: &Link,
     lsn: u64,
     index: u32,
-) -> Result<(Link, Vec<u8>), String> {
-    let bytes = source.read(run).map_err(|error| error.to_string())?;
-    let (next, part) =
-        decode_page(&bytes, link.hash, lsn, index).map_err(|error: ChainError| error.to_string())?;
-    Ok((next, part.to_vec()))
+) -> Result<Result<(Link, Vec<u8>), String>, DeviceError> {
+    let bytes = match source.read(run) {
+        Ok(bytes) => bytes,
+        Err(error) if error.is_passing() => return Err(error),
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let page = decode_page(&bytes, link.hash, lsn, index);
+    Ok(page
+        .map(|(next, part)| (next, part.to_vec()))
+        .map_err(|error: ChainError| error.to_string()))
 }

@@ -131,7 +131,7 @@ impl Rounds<'_> {
                 self.dropped = Some(format!("data of record {seq} was not written whole"));
                 Ok(false)
             }
-            Err(error) if self.accept_tail_loss => {
+            Err(error) if self.accept_tail_loss && !error.is_passing() => {
                 self.lost = Some(format!("data of journal record {seq} cannot be read: {error}"));
                 Ok(false)
             }

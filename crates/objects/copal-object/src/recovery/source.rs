@@ -1,7 +1,7 @@
 //! The device that is recovered, read page by page.
 
 use crate::{broken::Broken, run::Run};
-use copal_device::{AlignedBuf, Device, DeviceError};
+use copal_device::{Device, DeviceError};
 
 /// Reads of one device, in pages.
 pub(crate) struct Source<'a> {
@@ -22,9 +22,11 @@ impl Source<'_> {
         let most = (self.device.geometry().max_io as usize / self.page_bytes).max(1) as u32;
         let mut out = Vec::with_capacity(run.pages as usize * self.page_bytes);
         for piece in crate::state::pieces(run, most) {
-            let buf = AlignedBuf::zeroed(piece.pages as usize * self.page_bytes);
             let at = piece.at.saturating_mul(self.page_bytes as u64);
-            out.extend_from_slice(&self.device.read_now(at, buf)?);
+            let bytes = self
+                .device
+                .read_again(at, piece.pages as usize * self.page_bytes)?;
+            out.extend_from_slice(&bytes);
         }
         Ok(out)
     }

@@ -1,46 +1,69 @@
 //! The superblock copies as found: the newest, the older ones, and those that are damaged or behind.
+//!
+//! Invariant: a copy that the system could not read at this time is no damaged one. Then nothing is decided: an older copy
+//! would bring back an older state, and where no copy is read there may be a store all the same.
 
 use crate::{
     OpenError,
     format::superblock::{COPIES, SUPERBLOCK_LEN, Superblock, SuperblockError},
 };
-use copal_device::{AlignedBuf, Device};
+use copal_device::{Device, DeviceError};
+
+/// A copy as it was found.
+pub(crate) enum FoundCopy {
+    /// It lies behind the end of the device.
+    Absent,
+    /// The medium cannot be read there.
+    Unreadable(DeviceError),
+    /// What its bytes say.
+    Read(Result<Superblock, SuperblockError>),
+}
+
+impl FoundCopy {
+    /// The superblock, if the copy is a good one.
+    pub(crate) fn good(&self) -> Option<&Superblock> {
+        match self {
+            FoundCopy::Read(Ok(superblock)) => Some(superblock),
+            FoundCopy::Read(Err(_)) | FoundCopy::Unreadable(_) | FoundCopy::Absent => None,
+        }
+    }
+}
 
 /// Superblock copies as found.
-pub(crate) fn read_superblocks(device: &dyn Device) -> Vec<Option<Result<Superblock, SuperblockError>>> {
+/// # Errors
+/// A copy could not be read at this time.
+pub(crate) fn read_superblocks(device: &dyn Device) -> Result<Vec<FoundCopy>, DeviceError> {
     let size = device.geometry().size;
-    COPIES
-        .iter()
-        .enumerate()
-        .map(|(copy, &at)| {
-            if at + SUPERBLOCK_LEN as u64 > size {
-                return None;
-            }
-            let bytes = device.read_now(at, AlignedBuf::zeroed(SUPERBLOCK_LEN)).ok()?;
-            Some(Superblock::decode(&bytes, copy as u8))
-        })
-        .collect()
+    let read = |(copy, &at): (usize, &u64)| {
+        if at + SUPERBLOCK_LEN as u64 > size {
+            return Ok(FoundCopy::Absent);
+        }
+        match device.read_again(at, SUPERBLOCK_LEN) {
+            Ok(bytes) => Ok(FoundCopy::Read(Superblock::decode(&bytes, copy as u8))),
+            Err(error) if error.is_passing() => Err(error),
+            Err(error) => Ok(FoundCopy::Unreadable(error)),
+        }
+    };
+    COPIES.iter().enumerate().map(read).collect()
 }
 
 /// Every state that a superblock names, the newest first: what an older one names may be there still.
-pub(crate) fn older_superblocks(device: &dyn Device) -> Vec<Superblock> {
-    let mut found: Vec<Superblock> = read_superblocks(device)
-        .into_iter()
-        .flatten()
-        .filter_map(Result::ok)
-        .collect();
+/// # Errors
+/// As of [`read_superblocks`].
+pub(crate) fn older_superblocks(device: &dyn Device) -> Result<Vec<Superblock>, DeviceError> {
+    let copies = read_superblocks(device)?;
+    let mut found: Vec<Superblock> = copies.iter().filter_map(FoundCopy::good).cloned().collect();
     found.sort_by_key(|superblock| std::cmp::Reverse(superblock.generation));
     found.dedup_by_key(|superblock| superblock.generation);
-    found
+    Ok(found)
 }
 
 /// The newest superblock, and the copies that are damaged or behind.
 pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<usize>), OpenError> {
-    let copies = read_superblocks(device);
+    let copies = read_superblocks(device)?;
     let newest = copies
         .iter()
-        .flatten()
-        .filter_map(|copy| copy.as_ref().ok())
+        .filter_map(FoundCopy::good)
         .max_by_key(|superblock| superblock.generation)
         .cloned();
     let Some(newest) = newest else {
@@ -49,33 +72,39 @@ pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<
     let stale = copies
         .iter()
         .enumerate()
-        .filter(|(index, copy)| match copy {
-            Some(Ok(superblock)) => {
+        .filter(|(index, copy)| match copy.good() {
+            Some(superblock) => {
                 let own = Superblock::places(newest.generation).contains(index);
                 (own && superblock.generation != newest.generation) || superblock.uuid != newest.uuid
             }
-            _ => true,
+            None => true,
         })
         .map(|(index, _)| index)
         .collect();
     Ok((newest, stale))
 }
 
-fn no_superblock(copies: &[Option<Result<Superblock, SuperblockError>>]) -> OpenError {
+fn no_superblock(copies: &[FoundCopy]) -> OpenError {
     use copal_codec::EnvelopeError;
-    let mut any = false;
-    for error in copies.iter().flatten().filter_map(|copy| copy.as_ref().err()) {
-        match error {
-            SuperblockError::Envelope(
+    let (mut any, mut unreadable) = (false, None);
+    for copy in copies {
+        match copy {
+            FoundCopy::Read(Err(SuperblockError::Envelope(
                 error @ (EnvelopeError::Version { .. } | EnvelopeError::Flags { .. }),
-            ) => {
+            ))) => {
                 return OpenError::Version {
                     what: error.to_string(),
                 };
             }
-            SuperblockError::Envelope(EnvelopeError::Magic { .. }) => {}
-            _ => any = true,
+            FoundCopy::Read(Err(SuperblockError::Envelope(EnvelopeError::Magic { .. }))) => {}
+            FoundCopy::Read(Err(_)) => any = true,
+            FoundCopy::Unreadable(error) => unreadable = Some(error.clone()),
+            FoundCopy::Read(Ok(_)) | FoundCopy::Absent => {}
         }
+    }
+    if let Some(error) = unreadable.filter(|_| !any) {
+        // There may be a store where nothing can be read.
+        return OpenError::Device(error);
     }
     if any {
         let what = "all four copies of its superblock are damaged; restore the file from another copy";

@@ -111,8 +111,10 @@ fn published_is_there(
     Ok(true)
 }
 
-/// Damaged units of a published object, by pages inside it; all of it when its sums are damaged. What cannot be read
-/// counts as damaged. `summed` sees every run that was held against a sum, and whether it is data.
+/// Damaged units of a published object, by pages inside it; all of it when its sums are damaged. What the medium does not
+/// give counts as damaged. `summed` sees every run that was held against a sum, and whether it is data.
+/// # Errors
+/// Something could not be read at this time.
 pub(crate) fn unit_damage(
     source: &Source<'_>,
     runs: &[Run],
@@ -122,8 +124,10 @@ pub(crate) fn unit_damage(
     summed: &mut dyn FnMut(Run, bool),
 ) -> Result<Vec<Range<u64>>, DeviceError> {
     let data = len.div_ceil(source.page_bytes as u64);
-    let Ok(Some(published)) = Published::read(source, runs, len, trailer, unit) else {
-        return Ok(std::iter::once(0..data).collect());
+    let published = match Published::read(source, runs, len, trailer, unit) {
+        Ok(Some(published)) => published,
+        Err(error) if error.is_passing() => return Err(error),
+        Ok(None) | Err(_) => return Ok(std::iter::once(0..data).collect()),
     };
     let all: Vec<u64> = runs.iter().flat_map(|run| run.at..run.end()).collect();
     joined(&all[data as usize..])
@@ -131,7 +135,11 @@ pub(crate) fn unit_damage(
         .for_each(|run| summed(run, false));
     let mut damaged = Vec::new();
     for index in 0..published.units() {
-        let is_there = published.unit_is_there(source, index).unwrap_or(false);
+        let is_there = match published.unit_is_there(source, index) {
+            Ok(is_there) => is_there,
+            Err(error) if error.is_passing() => return Err(error),
+            Err(_) => false,
+        };
         let pages = published.unit_pages(index);
         joined(&published.pages[pages.start as usize..pages.end as usize])
             .into_iter()

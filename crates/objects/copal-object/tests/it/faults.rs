@@ -3,6 +3,7 @@
 use crate::basics::{bytes, commit, open, plain, stream};
 use copal_device::{Class, Device, Image, fault::*};
 use copal_object::*;
+use copal_testkit::FailingReads;
 use std::sync::Arc;
 
 fn store(order: Order) -> (Arc<FaultDevice>, Arc<dyn Device>, Store) {
@@ -509,4 +510,103 @@ fn a_commit_after_a_frame_is_written_when_the_frame_is() {
     assert!(written.try_take().is_none());
     assert!(device.complete(frame));
     written.wait().unwrap();
+}
+
+/// What an opening for reading finds; the numbers of what recovery replayed and dropped, and what two objects hold.
+fn opened(device: Arc<dyn Device>) -> Result<(String, Vec<u8>, usize), OpenError> {
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let (store, mut report) = Store::open(device, &options)?;
+    report.superblock_copies_repaired = 0;
+    report.checkpoint_pages_repaired = 0;
+    let plain = store.read(ObjectId(1), 0..20_000, Class::Foreground).wait();
+    let mut frames = store.frames(ObjectId(2), FramePos(0)).unwrap();
+    let mut count = 0;
+    while let Ok(Some(_)) = frames.next_frame() {
+        count += 1;
+    }
+    Ok((format!("{report:?}"), plain.unwrap_or_default().to_vec(), count))
+}
+
+/// Symptom: `EMFILE`, `ESTALE` and an `EIO` that came once while a store was opened were called damage, or no store.
+/// Cause: readers of superblocks and of the checkpoint took each error of the device for damaged bytes.
+/// Fix: each read of an opening is tried twice, and an error that says nothing of the medium is an error of the opening.
+#[test]
+fn a_read_of_an_opening_that_fails_is_no_damage() {
+    let (device, dyn_device, store) = store(Order::Fifo);
+    let append = |at, data| {
+        vec![Op::Append {
+            id: ObjectId(1),
+            at,
+            data,
+        }]
+    };
+    commit(
+        &store,
+        vec![Op::Create {
+            id: ObjectId(1),
+            opts: plain(Check::Pages),
+        }],
+    );
+    commit(
+        &store,
+        vec![Op::Create {
+            id: ObjectId(2),
+            opts: stream(),
+        }],
+    );
+    commit(&store, append(0, bytes(12_000, 1)));
+    store.close().unwrap();
+    let store = open(&dyn_device);
+    commit(&store, append(12_000, bytes(8_000, 2)));
+    for frame in 0..5 {
+        let frame = store.append_frame(ObjectId(2), bytes(3000, frame), None, Ack::Durable);
+        frame.wait().unwrap();
+    }
+    // The process dies.
+    let device: Arc<dyn Device> = device.reopen();
+    let expected = opened(Arc::clone(&device)).unwrap();
+    assert_eq!((expected.1.len(), expected.2), (20_000, 5));
+    let (eio, emfile, estale) = (5, 24, 116);
+    for errno in [eio, emfile, estale] {
+        for times in [1, 2] {
+            let mut passed = 0;
+            for first in 0.. {
+                let failing = FailingReads::over(Arc::clone(&device), first..first + times, errno);
+                let found = opened(failing.clone());
+                if failing.reads() <= first {
+                    break;
+                }
+                match found {
+                    // What is read behind the opening has its own errors.
+                    Ok((report, plain, frames)) => {
+                        assert_eq!(report, expected.0, "{errno} at {first}");
+                        assert!(plain.is_empty() || plain == expected.1);
+                        assert!(frames <= expected.2);
+                        passed += 1;
+                    }
+                    Err(OpenError::Device(error)) => {
+                        assert!(times == 2, "{errno} at {first}, once: {error}");
+                        assert_eq!(error.is_passing(), errno != eio);
+                    }
+                    Err(error) => panic!("{errno} at {first}, {times} times: {error:?}"),
+                }
+            }
+            assert!(passed > 0);
+        }
+    }
+}
+
+/// All reads fail: it is not known whether there is a store.
+#[test]
+fn a_device_that_gives_nothing_is_not_called_empty() {
+    let (_, device, store) = store(Order::Fifo);
+    store.close().unwrap();
+    for errno in [5, 24] {
+        let failing = FailingReads::over(Arc::clone(&device), 0..u64::MAX, errno);
+        let found = opened(failing);
+        assert!(matches!(found, Err(OpenError::Device(_))), "{errno}: {found:?}");
+    }
 }

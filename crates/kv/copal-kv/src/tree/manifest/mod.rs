@@ -74,7 +74,9 @@ impl Manifest {
         }
         let once = || Manifest::read(objects, MANIFEST, budget);
         // A device that errs once is not damaged.
-        let read = once().or_else(|error| if error.is_corruption() { once() } else { Err(error) });
+        let may_pass =
+            |error: &Error| error.is_corruption() || matches!(error, Error::Object(StoreError::Device(_)));
+        let read = once().or_else(|error| if may_pass(&error) { once() } else { Err(error) });
         let read = read.or_else(|error| Manifest::read_copy(objects, budget, error));
         let read = read.map_err(|error| match error {
             Error::Object(StoreError::Corrupt { range, .. }) => Error::corrupt(
@@ -90,7 +92,9 @@ impl Manifest {
     /// # Errors
     /// `error`, unless the copy is whole.
     fn read_copy(objects: &Store, budget: &Accounts, error: Error) -> Result<(Manifest, Charge), Error> {
-        let unreadable = error.is_corruption() || matches!(error, Error::Object(StoreError::Device(_)));
+        let of_medium =
+            |error: &Error| matches!(error, Error::Object(StoreError::Device(error)) if !error.is_passing());
+        let unreadable = error.is_corruption() || of_medium(&error);
         let len = |id| objects.stat(id).map(|stat| stat.len);
         if !unreadable || len(MANIFEST) != len(copy::COPY) {
             return Err(error);
