@@ -19,6 +19,8 @@ pub(crate) struct MortalStore {
     before_put: Arc<Mutex<Option<Interruption>>>,
     order: Arc<Mutex<Vec<(Did, VolumeId)>>>,
     is_replicated: bool,
+    /// By how much the clock of this client is ahead of the store's.
+    ahead_ms: u64,
 }
 
 /// What was done to the files of a volume.
@@ -44,6 +46,14 @@ impl MortalStore {
             before_put: Arc::default(),
             order: Arc::default(),
             is_replicated: false,
+            ahead_ms: 0,
+        }
+    }
+    /// The same store, for a client whose clock is ahead.
+    pub(crate) fn ahead(inner: MemoryStore, ahead_ms: u64) -> MortalStore {
+        MortalStore {
+            ahead_ms,
+            ..MortalStore::new(inner, i64::MAX)
         }
     }
     /// One that lives until it is killed, and lies on several servers, as it says.
@@ -123,7 +133,7 @@ impl FileWriter for MortalWriter {
 
 impl VolumeStore for MortalStore {
     fn now_ms(&self) -> u64 {
-        self.inner.now_ms()
+        self.inner.now_ms() + self.ahead_ms
     }
     fn is_replicated(&self) -> bool {
         self.is_replicated

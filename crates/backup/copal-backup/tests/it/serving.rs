@@ -1,9 +1,10 @@
 //! Disks of snapshots that are served: the bytes of a restore at any place, through a cache that stays small.
 
+use crate::failing::MortalStore;
 use crate::world::*;
 use copal_backup::serve::{self, AlwaysOpen, Lender, ServeCache, ServedDisk, Shown};
 use copal_backup::*;
-use copal_volume::MemoryStore;
+use copal_volume::{ManualClock, MemoryStore};
 use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
@@ -199,4 +200,25 @@ fn a_pin_is_seen_by_every_handle_until_it_ends() {
     assert!(check(&open(&store)).is_clean());
     let snapshots = other.snapshots(Some("web")).unwrap();
     assert!(Shown::Vm(vm("web")).has(&snapshots[0]) && !Shown::Vm(vm("db")).has(&snapshots[0]));
+}
+
+/// Symptom: a client whose clock was an hour ahead took all pins for old, removed them and forgot what was served.
+/// Cause: the age of a pin was told by that clock alone. Fix: by the store's stamps as well.
+#[test]
+fn a_clock_that_is_ahead_ends_no_pin() {
+    const HOUR_MS: u64 = 3_600_000;
+    let clock = Arc::new(ManualClock::new(HOUR_MS));
+    let store = MemoryStore::with_clock(clock.clone(), 1);
+    let door = init(&store);
+    let snapshot = back_up(&door, "web", &mixed(MIB, 7), false).snapshot;
+    let shown = Shown::Snapshot(snapshot);
+    let _pin = door.pin(shown).unwrap();
+    let fast = Arc::new(MortalStore::ahead(store.clone(), HOUR_MS));
+    let fast = Repository::open(fast, IndexHome::Memory, &Unlock::Insecure).unwrap();
+    assert_eq!(fast.pinned().unwrap(), [shown]);
+    assert_eq!(open(&store).pinned().unwrap(), [shown], "it was not removed");
+    // Its door has died, and time passes for all.
+    clock.set(2 * HOUR_MS);
+    assert_eq!(fast.pinned().unwrap(), []);
+    assert!(check(&open(&store)).is_clean());
 }
