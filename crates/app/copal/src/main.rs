@@ -6,6 +6,11 @@
 //!
 //! Not here: any backup logic (`copal-backup`).
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "a test without threads fails")
+)]
+
 mod allocator;
 mod arguments;
 mod asking;
@@ -34,6 +39,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     allocator::give_back_large_blocks();
+    signals::outlive_file_limits();
     start_logging();
     let arguments = match arguments::parse() {
         Ok(arguments) => arguments,

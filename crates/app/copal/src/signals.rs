@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Outcome, exit};
 use copal_backup::CancelFlag;
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
     flag,
     iterator::Signals,
     low_level,
@@ -21,6 +21,13 @@ const SAME: Duration = Duration::from_millis(500);
 const STACK_BYTES: usize = 64 << 10;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// A write beyond the largest file that this process may have (ulimit -f) is an error from here on, as on a full disk, and
+/// ends no process.
+pub(crate) fn outlive_file_limits() {
+    // A handler, since programs that are started would inherit an ignored signal. Where it cannot be set nothing changes.
+    let _ = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+}
 
 /// Catches the signals from here on; the flag is raised by the first of them, in its handler: whoever fails behind it, since the
 /// reader of a pipe was told as well, knows that it was interrupted.

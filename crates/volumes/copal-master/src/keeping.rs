@@ -13,7 +13,10 @@ use crate::{
 };
 use placement::{Rename, begin, beside, remove};
 use rusqlite::{Connection, OpenFlags, params};
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 mod placement;
 
@@ -323,11 +326,9 @@ fn open(database: &Path) -> Result<Connection, KeepError> {
 /// Everything of one moment, into a new file.
 fn copy(database: &Path, to: &Path) -> Result<(), KeepError> {
     let tables = open(database)?;
-    let name = to.to_str().ok_or_else(|| KeepError::Other {
-        path: to.to_owned(),
-        reason: "its name is no text".to_owned(),
-    })?;
-    let copied = tables.execute("VACUUM INTO ?1", params![name]);
+    // A path need not be UTF-8; SQLite takes the bytes as they are.
+    let name = to.as_os_str().as_bytes();
+    let copied = tables.execute("VACUUM INTO CAST(?1 AS TEXT)", params![name]);
     copied.map_err(|source| KeepError::Database {
         path: database.to_owned(),
         source,

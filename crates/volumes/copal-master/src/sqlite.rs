@@ -17,9 +17,13 @@ use copal_volume::{
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::{
     collections::BTreeMap,
-    fs::{File, TryLockError},
+    fs::{File, Permissions, TryLockError},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::Path,
 };
+
+/// Mode of the database and its lock.
+const MODE: u32 = 0o600;
 
 /// Version of the tables.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
@@ -73,12 +77,7 @@ impl SqliteStore {
         let failed = |error: std::io::Error| {
             MetaError::Failed(format!("{}: {error}", Path::new(&lock_path).display()))
         };
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(failed)?;
+        let lock = open_private(Path::new(&lock_path)).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -88,6 +87,7 @@ impl SqliteStore {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         refuse_lost(path)?;
+        make_private(path)?;
         SqliteStore::of(Connection::open(path)?, Some(lock))
     }
 
@@ -220,6 +220,33 @@ fn dir(row: &Row<'_>) -> rusqlite::Result<DirRow> {
         vid: VolumeId(number(row, 1)?),
         is_removing: row.get(2)?,
     })
+}
+
+/// Opens or makes a file that only its owner may open: a lock that others can open is one that they can take. One of an
+/// earlier release is closed to others.
+fn open_private(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true);
+    let file = options.mode(MODE).open(path)?;
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    Ok(file)
+}
+
+/// The database, and the logs that SQLite makes beside it with the same mode, are their owner's alone, whatever the umask says.
+fn make_private(database: &Path) -> Result<(), MetaError> {
+    let failed = |error: std::io::Error| MetaError::Failed(format!("{}: {error}", database.display()));
+    drop(open_private(database).map_err(failed)?);
+    for end in ["-wal", "-shm", "-journal"] {
+        let mut log = database.as_os_str().to_owned();
+        log.push(end);
+        match std::fs::set_permissions(&log, Permissions::from_mode(MODE)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Refuses to make a database where the log of one lies that is lost: SQLite would remove that log.

@@ -2,8 +2,8 @@
 
 use crate::error::NodeError;
 use std::{
-    fs::{DirBuilder, File, TryLockError},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs::{DirBuilder, File, Permissions, TryLockError},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -43,6 +43,7 @@ impl DirectoryLock {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path);
         let file = open.map_err(system(&path, "open"))?;
+        close_to_others(&file).map_err(system(&path, "change the mode of"))?;
         let end = Instant::now() + TO_END;
         loop {
             match file.try_lock() {
@@ -63,6 +64,17 @@ impl DirectoryLock {
     }
 }
 
+/// A lock that other users can open is one that they can take. One that an earlier release made is closed to them, where it
+/// is this user's.
+fn close_to_others(lock: &File) -> std::io::Result<()> {
+    let meta = lock.metadata()?;
+    let is_ours = meta.uid() == rustix::process::geteuid().as_raw();
+    match is_ours && meta.mode() & 0o077 != 0 {
+        true => lock.set_permissions(Permissions::from_mode(0o600)),
+        false => Ok(()),
+    }
+}
+
 /// Whether a process that has the lock can be seen to live: of one that has ended the words are gone.
 fn has_living_holder(path: &Path) -> bool {
     crate::holders(path)
@@ -78,12 +90,21 @@ mod tests {
     fn a_directory_has_one_process() {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("new/one");
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join(LOCK_FILE);
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
         let lock = DirectoryLock::take(&directory).unwrap();
         assert!(matches!(
             DirectoryLock::take(&directory),
             Err(NodeError::InUse { .. })
         ));
         assert_eq!(crate::holders(lock.path())[0].pid, std::process::id());
+        assert_eq!(
+            path.metadata().unwrap().mode() & 0o777,
+            0o600,
+            "others could take it"
+        );
         drop(lock);
         DirectoryLock::take(&directory).unwrap();
     }

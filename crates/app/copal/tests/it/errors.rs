@@ -5,7 +5,13 @@ use crate::{
     harness::{House, Run, Running, id},
 };
 use serde_json::Value;
-use std::{fs::OpenOptions, io::Write, os::unix::fs::PermissionsExt};
+use std::{
+    ffi::OsStr,
+    fs::OpenOptions,
+    io::Write,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    process::{Command, Stdio},
+};
 
 /// The same words with `--json`: the sentence arrives as an `exit_error` too.
 fn exit_error(house: &House, words: &[&str]) -> Value {
@@ -142,7 +148,7 @@ fn wrong_and_missing_passwords() {
     // A password for a repository without one is a sign of an exchanged store.
     let open = House::plain();
     let words = ["--password-file", &wrong, "stats"];
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_copal"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
     command
         .args(words)
         .arg("--repo")
@@ -493,4 +499,125 @@ fn a_truncated_store_is_refused_and_left_alone() {
         std::fs::write(house.store(), &whole).unwrap();
     }
     house.check();
+}
+
+/// A run with a limit of the shell's `ulimit`.
+fn limited(house: &House, limit: &str, words: &[&str]) -> Run {
+    let run = house.command(words);
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-c")
+        .arg(format!("ulimit {limit}; exec \"$@\""))
+        .arg("sh");
+    shell.arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    Run::of(shell.stdin(Stdio::null()).output().unwrap())
+}
+
+/// Symptom: where the system gave no more descriptors, a store was called damaged (20) or none (10), and nothing was wrong with it.
+/// Cause: readers of superblocks and checkpoint took each error for damage. Fix: what cannot be read at this time is an error of
+/// its own, with exit code 1.
+#[test]
+fn a_system_without_descriptors_is_no_damage() {
+    for house in [House::of_files(), House::plain()] {
+        Disk::create(&house.path("disk.raw"), MIB, 120);
+        house.backup("web", &house.path("disk.raw"));
+        let (image, out) = (house.word("disk.raw"), house.word("out"));
+        let mut refused = 0;
+        for descriptors in 6..16 {
+            for words in [
+                &["snapshots"][..],
+                &["check"],
+                &["backup", "--vm", "web", &image],
+                &["restore", "latest", "--vm", "web", "--target", &out, "--force"],
+            ] {
+                let run = limited(&house, &format!("-n {descriptors}"), words);
+                let code = run.code.unwrap_or(-1);
+                assert!(
+                    ![10, 20, 101, -1].contains(&code),
+                    "{descriptors} {words:?}: {run:?}"
+                );
+                refused += u32::from(code == 1);
+            }
+        }
+        assert!(refused > 0, "some of these runs find no descriptor");
+        house.check();
+    }
+}
+
+/// Symptom: a write beyond the largest file that a process may have killed it. Cause: SIGXFSZ ends a process that does not
+/// handle it. Fix: it is handled, and the write fails as on a full disk.
+#[test]
+fn a_limit_on_the_length_of_files_is_an_error() {
+    let house = House::empty();
+    let run = limited(&house, "-f 1000", &["init", "--size", "64MiB"]);
+    assert_eq!(run.code, Some(28), "{run:?}");
+    house.good(["init", "--size", "64MiB"]);
+    let disk = Disk::create(&house.path("disk.raw"), 2 * MIB, 121);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let out = house.word("out");
+    let run = limited(&house, "-f 1000", &["restore", &snapshot, "--target", &out]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(!house.path("out").exists(), "an unfinished restore has no name");
+    assert_restored(&house.restore(&snapshot, "whole"), &disk.bytes);
+}
+
+#[test]
+fn the_path_of_a_repository_need_not_be_utf_8() {
+    let house = House::empty();
+    let odd = |name: &[u8]| house.path("x").with_file_name(OsStr::from_bytes(name));
+    let (repository, password) = (odd(b"r\xff"), odd(b"p\xfe"));
+    std::fs::rename(house.path("password"), &password).unwrap();
+    let disk = Disk::create(&house.path("disk.raw"), MIB, 122);
+    let (image, out) = (house.word("disk.raw"), house.word("out"));
+    for words in [
+        &["init", "--size", "64MiB"][..],
+        &["backup", "--vm", "web", &image],
+        &["snapshots", "--json"],
+        &["restore", "latest", "--vm", "web", "--target", &out],
+        &["check", "--json"],
+    ] {
+        let mut command = house.command(words);
+        command.env_remove("COPAL_PASSWORD_FILE");
+        command
+            .arg("--password-file")
+            .arg(&password)
+            .arg("--repo")
+            .arg(&repository);
+        let run = Run::of(command.output().unwrap());
+        assert_eq!(run.code, Some(0), "{words:?}: {run:?}");
+    }
+    assert_restored(&house.path("out"), &disk.bytes);
+    // A name of an image or a target is a word of text.
+    let run = house.run([
+        OsStr::new("backup"),
+        OsStr::new("--vm"),
+        OsStr::new("web"),
+        password.as_os_str(),
+    ]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+}
+
+/// Symptom: `--repo s3://b/x` made a local directory and said success, and so did a target. Cause: what was no `copal://` was a
+/// path. Fix: a word that begins like an address is refused, with the schemes that exist.
+#[test]
+fn an_address_of_another_kind_is_no_path() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), MIB, 123);
+    house.backup("web", &house.path("disk.raw"));
+    for address in ["s3://b/x", "sftp://h/x", "copal:/x", "COPAL://h:7400/v"] {
+        expect(&house, &["init", "--repo", address], 2, &["copal://", address]);
+        let words = ["restore", "latest", "--vm", "web", "--target", address];
+        expect(&house, &words, 2, &["nbd://", address]);
+    }
+    let mut made = house.command(["init", "--size", "64MiB", "--repo", "./s3:/x"]);
+    made.current_dir(house.path("."));
+    let run = Run::of(made.output().unwrap());
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(house.path("s3:/x/store.copal").exists());
 }

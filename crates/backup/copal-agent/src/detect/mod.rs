@@ -51,6 +51,7 @@ use promotion::{Tallies, Tally};
 use slice::Slice;
 use spool::Spools;
 use spool_reader::SpoolReader;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -120,7 +121,9 @@ impl Detector {
         limits: Limits,
     ) -> std::result::Result<Detector, DetectError> {
         let partitions = Partitions::new(bits).ok_or(DetectError::TooManyBits { bits })?;
-        std::fs::create_dir_all(dir).map_err(|source| DetectError::io("create", dir, source))?;
+        let mut directories = std::fs::DirBuilder::new();
+        let made = directories.recursive(true).mode(0o700).create(dir);
+        made.map_err(|source| DetectError::io("create", dir, source))?;
         let mut spools = Spools::new(dir, bits, limits.spool_bytes);
         let list_failed = |source| DetectError::io("list", dir, source);
         for entry in std::fs::read_dir(dir).map_err(list_failed)? {

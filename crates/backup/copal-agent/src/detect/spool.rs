@@ -16,6 +16,7 @@ use copal_backup::peers::ShortId;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The spools of a detector.
@@ -193,7 +194,11 @@ pub(crate) struct Apart {
 
 /// Writes at the end of a file that has `len` bytes; when that fails, what was written is taken away if it can be.
 fn append_to(path: &Path, len: u64, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)?;
     file.write_all(bytes).inspect_err(|_| {
         let _ = file.set_len(len);
     })

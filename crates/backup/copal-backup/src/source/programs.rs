@@ -4,6 +4,7 @@
 //! process in a variable stays here.
 
 use std::{
+    ffi::OsString,
     io::Read,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -47,9 +48,18 @@ pub(super) fn image_info(image: &Path, more: &[&str]) -> Option<Vec<u8>> {
     (read.is_ok() && ended.success()).then_some(text)
 }
 
+/// Where programs are looked for by a process without a `PATH`, as services and jobs of cron may be.
+const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Looks a program up as a shell would.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
+    find_in(std::env::var_os("PATH"), name)
+}
+
+fn find_in(path: Option<OsString>, name: &str) -> Option<PathBuf> {
+    let path = path
+        .filter(|path| !path.is_empty())
+        .unwrap_or_else(|| USUAL.into());
     std::env::split_paths(&path)
         .map(|dir| dir.join(name))
         .find(|program| {
@@ -57,4 +67,22 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
                 .metadata()
                 .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: without a `PATH` a qcow2 image could not be read, though `qemu-img` was installed. Cause: no `PATH` was no
+    /// directories. Fix: the usual ones.
+    #[test]
+    fn programs_are_found_without_a_path() {
+        for path in [None, Some(OsString::new())] {
+            assert!(
+                find_in(path.clone(), "sh").is_some_and(|found| found.is_absolute()),
+                "{path:?}"
+            );
+        }
+        assert_eq!(find_in(Some("/nowhere".into()), "sh"), None);
+    }
 }

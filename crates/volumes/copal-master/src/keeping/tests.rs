@@ -326,3 +326,36 @@ fn a_restore_is_safe_at_each_step() {
     }
     assert!(beside(&database, ".replaced").exists() && beside(&database, ".replaced-2").exists());
 }
+
+/// Symptom: with a umask of 022 the database of a master, its log and its lock could be read, and the lock taken, by each user of
+/// the machine; a copy under a name that is not UTF-8 was refused.
+/// Cause: the modes were left to the umask; the name was made a text. Fix: 0600 whatever the umask, also for files of an earlier
+/// release; the name's bytes are used.
+#[test]
+fn a_database_and_its_copies_are_their_owners_alone() {
+    use std::os::unix::{ffi::OsStrExt, fs::PermissionsExt};
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch
+        .path()
+        .join(std::ffi::OsStr::from_bytes(b"not \xff UTF-8"));
+    std::fs::create_dir(&directory).unwrap();
+    let (database, kept) = (directory.join("master.db"), directory.join("kept"));
+    let lock = beside(&database, ".lock");
+    // As an earlier release left them.
+    for path in [&database, &lock] {
+        std::fs::write(path, "").unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    let (store, _) = ruled(&database);
+    back_up(&database, &kept).unwrap();
+    let logs = ["-wal", "-shm"].map(|end| beside(&database, end));
+    for path in [&database, &lock, &kept, &logs[0], &logs[1]] {
+        let mode = path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", path.display());
+    }
+    drop(store);
+    put_back(&kept, &database, &[], 0).unwrap();
+    assert_eq!(volumes(&database).unwrap(), 2);
+    let mode = database.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+}
