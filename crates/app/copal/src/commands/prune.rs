@@ -89,6 +89,9 @@ struct Freed {
     /// `None`: something stands in its way.
     summary: Option<PruneSummary>,
     seconds: f64,
+    /// Most memory of the process before it, and while dead frames were looked for.
+    peak_before: u64,
+    peak_bytes: u64,
     /// How dead frames were to be found.
     method: &'static str,
     /// In the store; `None`: it is in a cluster, with others.
@@ -122,6 +125,8 @@ fn sweep(
         without: gone.map(Judged::id).collect(),
         ..options.clone()
     };
+    // What a password took to be checked is not the method's.
+    let peak_before = as_json::begin_peak();
     let begun = Instant::now();
     let summary = match opened.repository().prune(&options, &meter, &context.cancel) {
         // What stands in the way of the real one is what a dry run is asked for.
@@ -136,6 +141,8 @@ fn sweep(
         judgement,
         summary,
         seconds: begun.elapsed().as_secs_f64(),
+        peak_before,
+        peak_bytes: as_json::peak_memory_bytes(),
         method: match options.method {
             FreeMethod::MarkSweep => "mark-sweep",
             FreeMethod::Grouped => "grouped",
@@ -251,12 +258,12 @@ fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value 
         "read_bytes": summary.read_bytes,
         "leak_estimate_bytes": summary.leak_estimate_bytes,
         "seconds": freed.seconds,
-        "peak_bytes": as_json::peak_memory_bytes(),
+        "peak_bytes": freed.peak_bytes,
         "mark_passes": summary.mark_passes,
         "store_live_bytes": freed.store_bytes,
         "store_allocated_bytes": freed.allocated_bytes,
         "given_back_bytes": freed.shrunk.cut_bytes + freed.shrunk.hollow_bytes,
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
+        "peak_memory_bytes": as_json::peak_memory_bytes().max(freed.peak_before),
     })
 }
 

@@ -155,6 +155,17 @@ fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
         copy(&before, &repository);
         let told = house.summary(["delete", "--method", method]);
         assert_eq!(told["method"], method, "{told}");
+        // Symptom: by a walk the counts were 0. Cause: only vectors counted. Fix: each method says what it judged.
+        assert!(count(&told, "dead") > 0, "{told}");
+        assert_eq!(
+            count(&told, "candidates"),
+            count(&told, "dead") + count(&told, "kept"),
+            "{told}"
+        );
+        assert!(
+            count(&told, "peak_bytes") > 0 && count(&told, "peak_bytes") <= count(&told, "peak_memory_bytes"),
+            "{told}"
+        );
         let mut left = Vec::new();
         for vm in 1..=VMS {
             for (number, day) in if vm <= VMS / 2 {

@@ -159,6 +159,7 @@ impl<'a> Prune<'a> {
         self.parts.index_vm_packs(vm.uuid)?;
         self.summary.by_walk += 1;
         let mut left = DeadFrames::default();
+        let (live_before, dead_before) = (self.summary.live_frames, self.summary.dead_frames);
         self.sweep(
             Whose::Vm(vm.uuid),
             std::slice::from_ref(vm),
@@ -166,6 +167,12 @@ impl<'a> Prune<'a> {
             announced,
             Some(&mut left),
         )?;
+        // A walk judges every frame of the VM.
+        let kept = self.summary.live_frames - live_before;
+        let dead = self.summary.dead_frames - dead_before;
+        self.summary.candidates += kept + dead;
+        self.summary.candidates_dead += dead;
+        self.summary.candidates_kept += kept;
         // Before the record: what is there then is of no session that may yet publish.
         let orphans = orphans(self.parts, vm.uuid, state)?;
         let list = self.put_on_record(vm.uuid, state, snapshots, &left, announced)?;
