@@ -237,6 +237,7 @@ impl Merged {
             others,
         };
         let mut wanted = std::mem::take(&mut slice.wanted);
+        let questions = slice.questions();
         // Requests ascend by id, so this is the order of ids among equals.
         wanted.sort_unstable_by_key(|wanted| (Reverse(wanted.vms), wanted.first));
         for Wanted { first, vms } in &wanted {
@@ -246,11 +247,15 @@ impl Merged {
             let first = *first as usize;
             let group = slice.group(first);
             let (id, len) = (group[0].id, group.len());
-            let Some(earliest) = group.iter().min_by_key(|request| request.at) else {
+            // A VM that was told to store it, and has not, would not now.
+            let declined = slice.declined.get(&id).copied();
+            let willing = group.iter().filter(|request| Some(request.vm) != declined);
+            let Some(earliest) = willing.min_by_key(|request| request.at) else {
                 continue;
             };
             let holder = earliest.vm;
-            if grants.grant(id, holder, now) {
+            let question = questions.get(&holder).and_then(|asked| asked.last());
+            if grants.grant(id, (holder, question.copied().unwrap_or(0)), now) {
                 promotion.own.popular += 1;
                 answer_granted(slice, first..first + len, holder);
             } else {

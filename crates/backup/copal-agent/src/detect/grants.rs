@@ -1,4 +1,5 @@
-//! Grants: which VM was told to store an id where all find it, until the id is stored or ten minutes have passed.
+//! Grants: which VM was told to store an id where all find it, until the id is stored, the VM asks its next question or ends its
+//! session, or ten minutes have passed: a VM stores what it was granted before it asks anything else.
 //!
 //! In memory alone: what a restart forgets is granted again, and of two popular copies both are valid.
 
@@ -9,12 +10,16 @@ use std::time::{Duration, Instant};
 
 /// Who has not stored what it was granted in this time has it no longer.
 pub(crate) const GRANT_LAPSES_AFTER: Duration = Duration::from_secs(600);
+/// Seconds after which one looks whether a holder's session is open still.
+const LOOKED_AT_AFTER: u32 = 5;
 /// Bytes of one grant in the map, with its control byte.
 const GRANT_BYTES: u64 = (size_of::<ShortId>() + size_of::<Grant>() + 1) as u64;
 
 #[derive(Clone, Copy)]
 struct Grant {
     vm: u32,
+    /// The question whose answer it was.
+    question: u32,
     /// Seconds after the first grant.
     at: u32,
 }
@@ -55,6 +60,41 @@ impl Grants {
             .retain(|_, grant| now.saturating_sub(grant.at) < lapses_after);
     }
 
+    /// Drops what VMs of a partition were granted for an earlier question than they ask now, and have not stored: they will not.
+    /// Returns which VM each such id was granted to.
+    pub(crate) fn lapse_declined(
+        &mut self,
+        (partitions, partition): (Partitions, u32),
+        asked: &HashMap<u32, Vec<u32>>,
+    ) -> HashMap<ShortId, u32> {
+        let mut declined = HashMap::new();
+        self.grants.retain(|id, grant| {
+            let questions = asked.get(&grant.vm);
+            let is_declined = partitions.of(id) == partition
+                && questions.is_some_and(|questions| !questions.contains(&grant.question));
+            if is_declined {
+                declined.insert(*id, grant.vm);
+            }
+            !is_declined
+        });
+        declined
+    }
+
+    /// Drops what VMs of a partition were granted a while ago that are no longer being backed up.
+    pub(crate) fn lapse_ended(
+        &mut self,
+        (partitions, partition): (Partitions, u32),
+        now: Instant,
+        is_backing_up: impl Fn(u32) -> bool,
+    ) {
+        let now = self.seconds(now);
+        let mut known: HashMap<u32, bool> = HashMap::new();
+        self.grants.retain(|id, grant| {
+            let is_meant = partitions.of(id) == partition && now.saturating_sub(grant.at) >= LOOKED_AT_AFTER;
+            !is_meant || *known.entry(grant.vm).or_insert_with(|| is_backing_up(grant.vm))
+        });
+    }
+
     /// How many ids of a partition are granted.
     pub(crate) fn of_partition(&self, partitions: Partitions, partition: u32) -> u64 {
         let of = |id: &&ShortId| partitions.of(id) == partition;
@@ -66,13 +106,13 @@ impl Grants {
         self.grants.get(id).map(|grant| grant.vm)
     }
 
-    /// Grants an id to a VM; `false`: there is no room.
-    pub(crate) fn grant(&mut self, id: ShortId, vm: u32, now: Instant) -> bool {
+    /// Grants an id to a VM, which asked this question; `false`: there is no room.
+    pub(crate) fn grant(&mut self, id: ShortId, (vm, question): (u32, u32), now: Instant) -> bool {
         if self.grants.len() >= self.most {
             return false;
         }
         let at = self.seconds(now);
-        self.grants.insert(id, Grant { vm, at });
+        self.grants.insert(id, Grant { vm, question, at });
         true
     }
 
@@ -89,10 +129,10 @@ mod tests {
     #[test]
     fn a_grant_lasts_ten_minutes_and_the_table_does_not_grow() {
         let (mut grants, start) = (Grants::with_room_for(2), Instant::now());
-        assert!(grants.grant([1; 16], 7, start));
+        assert!(grants.grant([1; 16], (7, 0), start));
         let late = start + GRANT_LAPSES_AFTER - Duration::from_secs(1);
-        assert!(grants.grant([2; 16], 8, late));
-        assert!(!grants.grant([3; 16], 9, late), "full");
+        assert!(grants.grant([2; 16], (8, 0), late));
+        assert!(!grants.grant([3; 16], (9, 0), late), "full");
         grants.lapse(late);
         assert_eq!(
             (grants.holder(&[1; 16]), grants.holder(&[2; 16])),
@@ -109,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_full_table_takes_the_bytes_it_was_planned_with() {
-        assert_eq!(GRANT_BYTES, 25);
+        assert_eq!(GRANT_BYTES, 29);
         assert_eq!(most_grants(4 << 20), 114_688);
         assert_eq!(most_grants(0), 7);
         let grants = Grants::with_room_for(most_grants(4 << 20));

@@ -221,6 +221,10 @@ impl Detector {
             let mut tally = None;
             let mut index = comparing.index(self, partition);
             compared.took(index.update(popular)?);
+            let place = (self.partitions, partition);
+            index
+                .grants
+                .lapse_ended(place, now, |vm| popular.is_backing_up(vm));
             while let Some((slice, now_known)) = self.compare_slice(
                 &mut index,
                 (now, others),
@@ -257,6 +261,8 @@ impl Detector {
             bits: self.partitions.bits(),
             partition: index.partition,
         };
+        let place = (self.partitions, index.partition);
+        slice.declined = index.grants.lapse_declined(place, &slice.questions());
         let mut last = String::new();
         for _ in 0..MOST_TRIES {
             let merged = match index.open()? {

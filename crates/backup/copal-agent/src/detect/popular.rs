@@ -27,6 +27,12 @@ pub trait PopularPacks {
         0
     }
 
+    /// Whether a VM is being backed up, as far as is known; asked of VMs that were told to store something and have not for a while.
+    fn is_backing_up(&self, vm: u32) -> bool {
+        let _ = vm;
+        true
+    }
+
     /// Visits the entries after number `after`, in their order, at least up to what [`PopularPacks::newest`] has said.
     /// # Errors
     /// The log cannot be read; or what `visit` fails with.

@@ -8,6 +8,7 @@ use super::batch::{BatchHeader, MAX_BATCH_IDS};
 use super::format::BatchHead;
 use super::spool_reader::SpoolReader;
 use copal_backup::peers::{Answer, ShortId};
+use std::collections::HashMap;
 
 /// One id that a VM asks for.
 #[derive(Clone, Copy)]
@@ -50,9 +51,29 @@ pub(crate) struct Slice {
     pub(crate) answers: Vec<Answer>,
     /// Filled by the comparison; it has room for all ids.
     pub(crate) wanted: Vec<Wanted>,
+    /// Ids that a VM was granted and has not stored, with that VM.
+    pub(crate) declined: HashMap<ShortId, u32>,
+}
+
+/// Names a question: a round of a job.
+fn question(header: &BatchHeader) -> u32 {
+    let [a, b, c, d, ..] = header.job;
+    u32::from_le_bytes([a, b, c, d]) ^ header.round.rotate_left(16)
 }
 
 impl Slice {
+    /// The questions of each VM.
+    pub(crate) fn questions(&self) -> HashMap<u32, Vec<u32>> {
+        let mut asked: HashMap<u32, Vec<u32>> = HashMap::new();
+        for batch in &self.batches {
+            let (of_vm, question) = (asked.entry(batch.header.vm).or_default(), question(&batch.header));
+            if !of_vm.contains(&question) {
+                of_vm.push(question);
+            }
+        }
+        asked
+    }
+
     /// Reads the batches that fit `most_bytes`; `None` at the end of the spool.
     pub(crate) fn read(spool: &mut SpoolReader, most_bytes: usize) -> Option<Slice> {
         spool.peek()?;
@@ -86,6 +107,7 @@ impl Slice {
             requests,
             answers,
             wanted,
+            declined: HashMap::new(),
         })
     }
 

@@ -34,7 +34,7 @@ pub(super) fn batch(vm: u32, batch: u64, partition: u32) -> BatchHeader {
 
 /// A log in memory.
 #[derive(Default)]
-pub(super) struct Log(pub(super) Vec<PopularPack>);
+pub(super) struct Log(pub(super) Vec<PopularPack>, pub(super) Vec<u32>);
 
 impl Log {
     pub(super) fn append(&mut self, first_ordinal: u32, ids: Vec<ShortId>, is_checked: bool) {
@@ -60,6 +60,10 @@ impl PopularPacks for Log {
     ) -> io::Result<()> {
         let since = self.0.iter().filter(|pack| pack.position > after);
         since.cloned().try_for_each(visit)
+    }
+
+    fn is_backing_up(&self, vm: u32) -> bool {
+        !self.1.contains(&vm)
     }
 }
 
@@ -111,7 +115,16 @@ impl Alone {
 
     /// What VM `vm` is answered when it alone asks.
     fn ask(&self, vm: u32, ids: &[ShortId]) -> Vec<Answer> {
-        self.detector.take(&batch(vm, 0, 0), ids).unwrap();
+        self.ask_in(1, vm, ids)
+    }
+
+    /// The same, in another round.
+    fn ask_in(&self, round: u32, vm: u32, ids: &[ShortId]) -> Vec<Answer> {
+        let header = BatchHeader {
+            round,
+            ..batch(vm, 0, 0)
+        };
+        self.detector.take(&header, ids).unwrap();
         let (mut replies, _) = compare(&self.detector, 0, self.now, &self.log);
         assert_eq!(replies.len(), 1);
         replies.remove(0).1
@@ -193,6 +206,33 @@ fn a_grant_is_told_again_to_its_holder_and_lapses() {
     alone.now += Duration::from_secs(600);
     assert_eq!(alone.ask(1, &[id(1)]), [A::STORE_POPULAR]);
     assert_eq!(alone.ask(2, &[id(1)]), [A::CARRY]);
+}
+
+/// Symptom: VMs waited for a chunk that nobody stored, up to their time-out, for ten minutes on end.
+/// Cause: what a VM was told to store was kept for it for ten minutes, though it had gone on, or its backup had ended.
+/// Fix: a grant lapses with its holder's next question, or once its holder is no longer backed up.
+#[test]
+fn a_grant_lapses_with_the_next_question_of_its_holder_or_with_its_session() {
+    let mut alone = Alone::new(1_000_000);
+    // Others are known, so that a third of all may be popular.
+    alone.ask(1, &[1, 2, 11, 12, 13, 14, 15, 16, 17].map(id));
+    assert_eq!(alone.ask(2, &[id(1), id(2)]), [A::STORE_POPULAR; 2]);
+    assert_eq!(alone.ask(3, &[id(1)]), [A::CARRY]);
+    // It asks for something else, and for one of them again: it has stored neither, and will not.
+    assert_eq!(alone.ask_in(2, 2, &[id(2), id(7)]), [A::NEW, A::NEW]);
+    assert_eq!(
+        alone.ask(3, &[id(1), id(2)]),
+        [A::STORE_POPULAR; 2],
+        "whoever asks next does"
+    );
+    // Its backup ends. At first one looks at nothing: it has only just been told.
+    alone.log.1.push(3);
+    assert_eq!(alone.ask(4, &[id(1)]), [A::CARRY]);
+    alone.now += Duration::from_secs(5);
+    assert_eq!(alone.ask(4, &[id(1)]), [A::STORE_POPULAR]);
+    // What was stored meanwhile is stored.
+    alone.log.append(9, vec![id(1)], true);
+    assert_eq!(alone.ask_in(3, 4, &[id(1)]), [A::hit(9).unwrap()]);
 }
 
 #[test]
@@ -310,7 +350,7 @@ fn memory_stays_within_its_bound_however_much_comes() {
             memory_bytes,
             ..limits
         };
-        let grants = grants::most_grants(limits.grants_bytes()) as u64 / 7 * 8 * 25;
+        let grants = grants::most_grants(limits.grants_bytes()) as u64 / 7 * 8 * 29;
         let buffers = BUFFERS * BUFFER_BYTES as u64;
         let all = limits.slice_bytes() + limits.new_rows_bytes() + grants + buffers;
         assert!(all <= limits.memory_bytes(), "{all} of {memory_bytes}");
