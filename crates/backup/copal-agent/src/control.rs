@@ -71,7 +71,8 @@ pub fn call(address: &str, secret: &Secret, request: &Value, timeout: Duration) 
         handshake: defaults.handshake.min(timeout),
         ..defaults
     };
-    let (channel, _) = greeting::connect(address, secret, &hello, &timeouts, &Arc::default())?;
+    let (channel, _) =
+        greeting::connect_patiently(address, secret, &hello, &timeouts, &Arc::default(), timeout)?;
     let Channel {
         mut reader,
         mut writer,

@@ -16,7 +16,12 @@ use copal_backup::Repository;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+    time::Duration,
+};
 
 /// How long a command that carries out nothing takes at most.
 pub(crate) const CALL: Duration = Duration::from_secs(10);
@@ -185,6 +190,8 @@ impl Commands {
             // Nobody is asked, so nobody waits for answers.
             Scheme::DirtyBit => planned.one_at_a_time(),
         };
+        // Each of them connects here.
+        self.host.members.fetch_max(run.members.len(), Ordering::AcqRel);
         let agreed = Agreed {
             id: id_of(&run.job).ok_or("the job's id is not 32 hex digits")?,
             members: run

@@ -27,7 +27,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -60,6 +60,8 @@ pub(crate) struct Host {
     pub(crate) upload_limit: Arc<Throttle>,
     /// Set when the agent ends.
     pub(crate) stop: Arc<AtomicBool>,
+    /// How many members the fleet has, as far as this host has learnt.
+    pub(crate) members: Arc<AtomicUsize>,
     checker: Mutex<bool>,
     checker_woken: Condvar,
 }
@@ -81,6 +83,7 @@ impl Host {
             read_limit: Arc::new(read_limit),
             upload_limit: Arc::new(upload_limit),
             stop,
+            members: Arc::default(),
             checker: Mutex::default(),
             checker_woken: Condvar::new(),
         }
@@ -270,6 +273,9 @@ impl Job {
                 self.end_round();
             }
         });
+        // A job is remembered for its report: its connections end here.
+        self.asker.end();
+        self.again.end();
         let mut state = self.state.lock();
         state.is_done = true;
         state.took = self.started.elapsed();

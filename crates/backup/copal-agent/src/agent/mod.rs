@@ -160,7 +160,8 @@ impl Agent {
             options.plan.clone(),
             options.memory_bytes,
         ));
-        let listening = ServerOptions::new(&options.listen, &options.name, secret);
+        let mut listening = ServerOptions::new(&options.listen, &options.name, secret);
+        listening.members = Arc::clone(&host.members);
         let server = Server::start(listening, Arc::new(owner), commands.clone(), Arc::clone(&stop));
         let server = server.map_err(AgentError::Listen)?;
         let holder = Holder {

@@ -131,6 +131,12 @@ impl Detect for Owner {
         }
     }
 
+    fn members(&self) -> Option<usize> {
+        let alive = super::alive::alive(&self.repository);
+        let alive = alive.inspect_err(|error| tracing::debug!(%error, "the members cannot be counted now"));
+        alive.ok().map(|members| members.len())
+    }
+
     fn due(&self, now: Instant) -> Option<u32> {
         let mut state = self.state.lock();
         if state.due.is_empty() {

@@ -34,6 +34,11 @@ impl Again {
         Again { asker, patience }
     }
 
+    /// Ends all connections.
+    pub(crate) fn end(&self) {
+        self.asker.end();
+    }
+
     pub(crate) fn traffic(&self) -> &Traffic {
         self.asker.traffic()
     }

@@ -12,14 +12,16 @@ use parking_lot::Mutex;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tracing::{debug, warn};
 
 /// No connection; connections are numbered from 1, and after 255 from 1 again.
 const NONE: u8 = 0;
+/// How long a member is left alone that had too many connections.
+const CROWDED_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
@@ -36,6 +38,8 @@ pub(super) struct Link {
     closer: Mutex<Option<Closer>>,
     /// Number of the connection whose reader still reads.
     alive: AtomicU8,
+    /// Whether a batch was asked since the last end of a round.
+    was_asked: AtomicBool,
 }
 
 impl Link {
@@ -45,7 +49,18 @@ impl Link {
             state: Mutex::default(),
             closer: Mutex::default(),
             alive: AtomicU8::new(NONE),
+            was_asked: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that a batch is asked.
+    pub(super) fn note_asked(&self) {
+        self.was_asked.store(true, Ordering::Release);
+    }
+
+    /// Whether a batch was asked since the last call.
+    pub(super) fn take_asked(&self) -> bool {
+        self.was_asked.swap(false, Ordering::AcqRel)
     }
 
     /// Sends a message, after connecting if need be; the number of the connection. `None`: it could not be sent over this
@@ -81,6 +96,12 @@ impl Link {
         }
     }
 
+    /// Gives the descriptor back. The asker has ended.
+    pub(super) fn release(&self) {
+        self.close();
+        self.state.lock().writer = None;
+    }
+
     fn connect(&self, shared: &Arc<Shared>, state: &mut State) -> Option<()> {
         if shared.stop.load(Ordering::Acquire) || state.down_until.is_some_and(|until| Instant::now() < until)
         {
@@ -93,7 +114,11 @@ impl Link {
             }
             Err(error) => {
                 warn!(member = shared.options.members[self.member].name, %error, "a member does not answer");
-                state.down_until = Some(Instant::now() + shared.options.retry_after);
+                let pause = match error.is_crowded() {
+                    true => CROWDED_PAUSE.min(shared.options.retry_after),
+                    false => shared.options.retry_after,
+                };
+                state.down_until = Some(Instant::now() + pause);
                 None
             }
         }
@@ -103,12 +128,13 @@ impl Link {
         let options = &shared.options;
         let member = &options.members[self.member];
         let address = &member.address;
-        let (channel, theirs) = greeting::connect(
+        let (channel, theirs) = greeting::connect_patiently(
             address,
             &options.secret,
             &shared.hello,
             &options.timeouts,
             &shared.traffic,
+            options.timeouts.connect,
         )?;
         if theirs.name != member.name {
             return Err(GreetingError::Other {

@@ -119,12 +119,14 @@ impl Asker {
         send::run(&self.shared, vm, ids)
     }
 
-    /// Ends the round: tells all members that we have asked all we will, and begins the next one. Returns how many members
+    /// Ends the round: tells all members that we have asked all we will, and begins the next one. An asker without other
+    /// participants tells only the members that it asked in the round: no other member waits for it. Returns how many members
     /// could be told. Nobody sends meanwhile.
     pub fn end_round(&self) -> usize {
         let round = self.shared.round.fetch_add(1, Ordering::AcqRel);
         let patience = self.shared.patience.for_others();
-        let members = 0..self.shared.links.len();
+        let waits = |link: &Link| link.take_asked() || self.shared.options.participants > 1;
+        let members = (0..self.shared.links.len()).filter(|&member| waits(&self.shared.links[member]));
         let told = members
             .filter(|&member| self.shared.mark(member, round, patience))
             .count();
@@ -169,8 +171,9 @@ impl Asker {
     }
 }
 
-impl Drop for Asker {
-    fn drop(&mut self) {
+impl Asker {
+    /// Ends all connections and joins all threads. Counts can be read afterwards; what is sent after it goes nowhere.
+    pub fn end(&self) {
         {
             let _pending = self.shared.pending.lock();
             self.shared.stop.store(true, Ordering::Release);
@@ -182,6 +185,13 @@ impl Drop for Asker {
             let _ = thread.join();
             self.shared.links.iter().for_each(Link::close);
         }
+        self.shared.links.iter().for_each(Link::release);
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -120,6 +120,7 @@ impl Shared {
             while let Some(wanted) = self.begin_ask(id, role, ids.take()) {
                 let Wanted { member, ask } = wanted;
                 let message = Message::Ask(ask);
+                self.links[member].note_asked();
                 let sent = self.links[member].send(self, &message.encode());
                 let Message::Ask(ask) = message else {
                     unreachable!("made above")

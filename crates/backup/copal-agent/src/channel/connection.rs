@@ -3,7 +3,7 @@
 use super::{
     ChannelError, FRAME_BYTES, Secret,
     frame::{self, Opener, Partial, Refusal, Sealer},
-    handshake::{self, Side},
+    handshake::{self, Shaken, Side},
     timed,
 };
 use std::{
@@ -87,7 +87,8 @@ impl fmt::Debug for Channel {
 impl Channel {
     /// Reaches `address` (host:port) and shakes hands. Blocks up to the limits of `timeouts` for each.
     /// # Errors
-    /// `Connect`: nobody is there. `Secret`: the peer ended the handshake, as it does when secrets differ.
+    /// `Connect`: nobody is there. `Secret`: the peer ended the handshake, as it does when secrets differ. `Crowded`: it has no
+    /// place for another connection now.
     pub fn connect(
         address: &str,
         secret: &Secret,
@@ -99,7 +100,7 @@ impl Channel {
             source,
         })?;
         Channel::begin(
-            stream,
+            Arc::new(stream),
             address.to_owned(),
             Side::Connecting,
             secret,
@@ -112,19 +113,32 @@ impl Channel {
     /// # Errors
     /// `Secret`: it does not hold ours; it was told nothing. `TimedOut`: it said too little in time.
     pub fn accept(
-        stream: TcpStream,
+        stream: impl Into<Arc<TcpStream>>,
         secret: &Secret,
         timeouts: &Timeouts,
         traffic: &Arc<Traffic>,
     ) -> Result<Channel, ChannelError> {
+        let stream = stream.into();
         let address = stream
             .peer_addr()
             .map_or_else(|_| "an unknown peer".to_owned(), |peer| peer.to_string());
         Channel::begin(stream, address, Side::Accepting, secret, timeouts, traffic)
     }
 
+    /// Tells a peer that has not shaken hands that there is no place for it, and ends the connection. Never waits.
+    pub(crate) fn turn_away(stream: &TcpStream) {
+        use rustix::net::{SendFlags, send};
+        // The peer learns it or not; the connection ends either way.
+        let _ = send(
+            stream,
+            handshake::CROWDED,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        );
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+
     fn begin(
-        stream: TcpStream,
+        stream: Arc<TcpStream>,
         address: String,
         side: Side,
         secret: &Secret,
@@ -134,8 +148,9 @@ impl Channel {
         let deadline = Instant::now() + timeouts.handshake;
         let found = prepare(&stream).and_then(|()| handshake::run(&stream, side, secret, deadline));
         let keys = match found {
-            Ok(Some(keys)) => Arc::new(keys),
-            Ok(None) => return Err(ChannelError::Secret { address }),
+            Ok(Shaken::Keys(keys)) => Arc::new(keys),
+            Ok(Shaken::Stranger) => return Err(ChannelError::Secret { address }),
+            Ok(Shaken::Crowded) => return Err(ChannelError::Crowded { address }),
             // An agent says nothing to whom it does not know.
             Err(error) if side == Side::Connecting && is_end(&error) => {
                 return Err(ChannelError::Secret { address });
@@ -145,14 +160,14 @@ impl Channel {
                 return Err(ChannelError::of_io(error, &address, "the handshake", seconds));
             }
         };
-        let (stream, address): (_, Arc<str>) = (Arc::new(stream), address.into());
+        let address: Arc<str> = address.into();
         Ok(Channel {
             reader: ChannelReader {
                 stream: Arc::clone(&stream),
                 address: Arc::clone(&address),
                 opener: Opener::new(Arc::clone(&keys)),
-                frame: Box::new([0; FRAME_BYTES]),
-                plain: Box::new([0; FRAME_BYTES]),
+                frame: Vec::new(),
+                plain: Vec::new(),
                 limit: timeouts.message,
                 traffic: Arc::clone(traffic),
             },
@@ -199,13 +214,14 @@ fn is_end(error: &io::Error) -> bool {
     )
 }
 
-/// The half of a connection that reads. Keeps 32 KiB, and a message while it comes.
+/// The half of a connection that reads. Keeps 32 KiB and a message while one comes, and nothing while none does: most
+/// connections of a large fleet are idle.
 pub struct ChannelReader {
     stream: Arc<TcpStream>,
     address: Arc<str>,
     opener: Opener,
-    frame: Box<[u8; FRAME_BYTES]>,
-    plain: Box<[u8; FRAME_BYTES]>,
+    frame: Vec<u8>,
+    plain: Vec<u8>,
     limit: Duration,
     traffic: Arc<Traffic>,
 }
@@ -234,6 +250,7 @@ impl ChannelReader {
             known = 0;
             self.open_frame(u16::from_le_bytes(head), end, &mut message)?;
         }
+        (self.frame, self.plain) = (Vec::new(), Vec::new());
         Ok(message.bytes)
     }
 
@@ -251,6 +268,8 @@ impl ChannelReader {
         if !(frame::TAG_BYTES..=FRAME_BYTES).contains(&len) {
             return Err(broken("length of a frame"));
         }
+        self.frame.resize(FRAME_BYTES, 0);
+        self.plain.resize(FRAME_BYTES, 0);
         let frame = &mut self.frame[..len];
         timed::read_exact(&self.stream, frame, end)
             .map_err(|error| ChannelError::of_io(error, &self.address, "a message", self.limit.as_secs()))?;

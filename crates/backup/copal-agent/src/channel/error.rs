@@ -16,8 +16,14 @@ pub enum ChannelError {
         source: io::Error,
     },
     /// The peer does not hold our secret.
-    #[error("{address} does not hold the secret of this domain, or is not an agent")]
+    #[error("{address} does not hold the secret of this domain, or is not an agent; it ended the handshake")]
     Secret {
+        /// The peer.
+        address: String,
+    },
+    /// The peer has no place for another connection.
+    #[error("{address} has too many connections; try again in a moment")]
+    Crowded {
         /// The peer.
         address: String,
     },

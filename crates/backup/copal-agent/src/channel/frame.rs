@@ -94,7 +94,7 @@ impl Opener {
     pub(super) fn open(
         &mut self,
         frame: &[u8],
-        plain: &mut [u8; FRAME_BYTES],
+        plain: &mut [u8],
         message: &mut Partial,
     ) -> Result<(), Refusal> {
         let opened = self.keys.read_message(self.next, frame, plain);

@@ -10,6 +10,20 @@ const PROLOGUE: &[u8] = b"copal agent 1";
 /// A public key and a tag.
 const HANDSHAKE_BYTES: usize = 32 + 16;
 
+/// Stands in place of the second message where the accepting side has no place for the connection. Not encrypted, since the
+/// peer has not shown that it holds the secret; it says nothing but that.
+pub(super) const CROWDED: &[u8; HANDSHAKE_BYTES] = b"copal agent: too many connections, come back    ";
+
+/// What a handshake came to.
+pub(super) enum Shaken {
+    /// Both sides have keys.
+    Keys(StatelessTransportState),
+    /// The peer does not hold the secret; it was told nothing.
+    Stranger,
+    /// The peer has no place for this connection.
+    Crowded,
+}
+
 /// Which side of a handshake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
@@ -17,28 +31,26 @@ pub(super) enum Side {
     Accepting,
 }
 
-/// `Ok(None)`: the peer does not hold the secret; it was told nothing.
-pub(super) fn run(
-    stream: &TcpStream,
-    side: Side,
-    secret: &Secret,
-    deadline: Instant,
-) -> io::Result<Option<StatelessTransportState>> {
+/// Shakes hands until the deadline.
+pub(super) fn run(stream: &TcpStream, side: Side, secret: &Secret, deadline: Instant) -> io::Result<Shaken> {
     let mut state = begin(side, secret).map_err(io::Error::other)?;
     let mut message = [0; HANDSHAKE_BYTES];
     if side == Side::Connecting {
         write(stream, &mut state, &mut message, deadline)?;
     }
     timed::read_exact(stream, &mut message, Some(deadline))?;
+    if side == Side::Connecting && message == *CROWDED {
+        return Ok(Shaken::Crowded);
+    }
     if state.read_message(&message, &mut []).is_err() {
-        return Ok(None);
+        return Ok(Shaken::Stranger);
     }
     if side == Side::Accepting {
         write(stream, &mut state, &mut message, deadline)?;
     }
     state
         .into_stateless_transport_mode()
-        .map(Some)
+        .map(Shaken::Keys)
         .map_err(io::Error::other)
 }
 

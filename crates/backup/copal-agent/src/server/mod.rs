@@ -13,25 +13,30 @@
 //! Invariants
 //! - A peer holds up nobody else: each connection has a reader of its own, and one that does not take its answers is
 //!   ended once its share of the outbox stays full.
-//! - Memory is bounded: connections, commands under way and bytes in the outbox have limits.
+//! - Memory is bounded: connections, commands under way and bytes in the outbox have limits. Peers that have not said who they
+//!   are take a quarter of the places, so nobody without the secret keeps a member out.
 //! - Every thread is joined by [`Server::stop`] or by dropping the server.
 //!
 //! Not here: what is compared and when (`Detect`), what commands do (`Control`).
 
 mod commands;
 mod compare;
+mod crowd;
 mod listen;
 mod options;
 mod outbox;
 mod peer;
+mod places;
 #[cfg(test)]
 mod tests;
 
 use crate::{channel::Traffic, control::Control};
 use commands::Commands;
 use compare::Due;
+use crowd::Crowd;
 pub use options::{Detect, ServerCounts, ServerOptions};
 use outbox::Outbox;
+use places::Places;
 use std::{
     io,
     net::{SocketAddr, TcpListener},
@@ -58,6 +63,8 @@ struct Shared {
     outbox: Outbox,
     due: Due,
     counts: Counts,
+    places: Places,
+    crowd: Crowd,
     traffic: Arc<Traffic>,
     stop: Arc<AtomicBool>,
 }
@@ -98,6 +105,8 @@ impl Server {
             outbox: Outbox::new(outbox::Bounds::of(&options)),
             due: Due::default(),
             counts: Counts::default(),
+            places: Places::new(Arc::clone(&options.members), options.connections),
+            crowd: Crowd::default(),
             traffic: Arc::default(),
             options,
             instance,
@@ -144,6 +153,12 @@ impl Server {
             slow,
             undeliverable,
         }
+    }
+
+    /// Members that are connected now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.places.taken()
     }
 
     /// Bytes that went over its connections.

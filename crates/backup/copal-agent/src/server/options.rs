@@ -6,6 +6,7 @@ use crate::{
 };
 use std::{
     io,
+    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
@@ -24,6 +25,12 @@ pub trait Detect: Send + Sync {
     /// A partition that should be compared now: all markers are in, or it waited long enough.
     fn due(&self, now: Instant) -> Option<u32>;
 
+    /// How many members the fleet has now, as far as is known; may ask the repository, and is called when the places that the
+    /// server knows of are taken. `None`: it is not known.
+    fn members(&self) -> Option<usize> {
+        None
+    }
+
     /// Compares one partition, and replies to the hosts that asked. A reply waits while the outbox is full.
     /// # Errors
     /// When files fail; the asks stay unanswered.
@@ -41,8 +48,11 @@ pub struct ServerOptions {
     pub secret: Secret,
     /// Time limits of connections.
     pub timeouts: Timeouts,
-    /// Most connections; one more is ended at once.
-    pub connections: usize,
+    /// How many members the fleet has, as far as is known; places for connections follow from it. Whoever learns of more
+    /// enters them here.
+    pub members: Arc<AtomicUsize>,
+    /// Most connections, whatever the number of members; `None`: twice the members and 32.
+    pub connections: Option<usize>,
     /// Most bytes that wait to be sent, over all connections.
     pub outbox_bytes: usize,
     /// Most of them for one connection.
@@ -62,7 +72,8 @@ impl ServerOptions {
             name: name.to_owned(),
             secret,
             timeouts: Timeouts::default(),
-            connections: 64,
+            members: Arc::default(),
+            connections: None,
             outbox_bytes: 4 << 20,
             outbox_peer_bytes: 512 << 10,
             outbox_patience: Duration::from_secs(2),
@@ -76,7 +87,7 @@ impl ServerOptions {
 pub struct ServerCounts {
     /// Connections that were ended before they had said who they are: other secrets, port scans, too slow.
     pub strangers: u64,
-    /// Connections that were one too many.
+    /// Connections that were one too many: turned away before they had shaken hands, or refused behind that.
     pub crowded: u64,
     /// Connections that were ended because the peer broke the protocol.
     pub violations: u64,

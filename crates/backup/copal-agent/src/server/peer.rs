@@ -1,6 +1,10 @@
 //! One connection's reader: shakes hands, learns who the peer is, then takes what it asks.
 
-use super::{Shared, outbox::PeerId};
+use super::{
+    Shared,
+    outbox::PeerId,
+    places::{Place, Standing},
+};
 use crate::{
     channel::{Channel, ChannelReader},
     greeting::{GreetingError, receive_hello},
@@ -12,9 +16,10 @@ use std::{
 };
 use tracing::{debug, warn};
 
-pub(super) fn run(shared: &Arc<Shared>, stream: TcpStream) {
-    let (mut reader, peer, hello) = match greet(shared, stream) {
-        Ok(greeted) => greeted,
+pub(super) fn run(shared: &Arc<Shared>, stream: Arc<TcpStream>, standing: &Standing) {
+    let (mut reader, peer, hello, _place) = match greet(shared, stream, standing) {
+        Ok(Some(greeted)) => greeted,
+        Ok(None) => return,
         Err(error) => {
             debug!(%error, "a stranger");
             shared.counts.strangers.fetch_add(1, Ordering::Relaxed);
@@ -61,17 +66,41 @@ pub(super) fn run(shared: &Arc<Shared>, stream: TcpStream) {
     shared.outbox.remove(peer);
 }
 
-fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(ChannelReader, PeerId, Hello), GreetingError> {
+/// What is kept of a peer for as long as it is connected.
+type Greeted = (ChannelReader, PeerId, Hello, Place);
+
+/// Shakes hands; `None`: there is no place for the peer, and it was told so.
+fn greet(
+    shared: &Arc<Shared>,
+    stream: Arc<TcpStream>,
+    standing: &Standing,
+) -> Result<Option<Greeted>, GreetingError> {
     let options = &shared.options;
     let mut channel = Channel::accept(stream, &options.secret, &options.timeouts, &shared.traffic)?;
     let hello = receive_hello(&mut channel.reader, options.timeouts.handshake)?;
+    if !standing.become_known() {
+        return Ok(None);
+    }
+    let Some(place) = shared.places.take(&*shared.detect) else {
+        let most = shared.places.most();
+        shared.counts.crowded.fetch_add(1, Ordering::Relaxed);
+        shared.crowd.tell(
+            "too many connections of members",
+            &format!("{}, at most {most}", hello.name),
+        );
+        let reason = format!("too many connections: it has {most}");
+        let refused = Message::Refused(Refused { batch: 0, reason });
+        channel.writer.send(&refused.encode())?;
+        channel.closer.close();
+        return Ok(None);
+    };
     let ours = Message::Hello(Hello {
         name: options.name.clone(),
         instance: shared.instance,
     });
     let peer = shared.outbox.add(hello.instance, channel.writer, channel.closer);
     shared.outbox.put(peer, ours.encode());
-    Ok((channel.reader, peer, hello))
+    Ok(Some((channel.reader, peer, hello, place)))
 }
 
 fn take(shared: &Shared, ask: &Ask, host: [u8; 16], peer: PeerId) {
