@@ -85,6 +85,7 @@ pub(crate) fn run(
     let produced = match outcome {
         Ok(produced) => produced,
         Err(error) => {
+            let error = session.reason(parts, error);
             // Ending the session is a courtesy: a session left open is fenced by the next backup.
             if let Err(second) = session.fence(parts) {
                 tracing::warn!(error = %second, "the session could not be ended");
@@ -107,7 +108,8 @@ pub(crate) fn run(
         vector: None,
     };
     let snapshot = manifest.snapshot;
-    let published = session.publish(parts, manifest)?;
+    let published = session.publish(parts, manifest);
+    let published = published.map_err(|error| session.reason(parts, error))?;
     if let Some(change) = change {
         change.entered();
     }

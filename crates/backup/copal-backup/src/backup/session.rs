@@ -10,7 +10,7 @@ use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
 use crate::error::{Error, Result};
 use crate::keys::random;
-use crate::lease::sessions as leases;
+use crate::lease::{fence_dead_here, sessions as leases};
 use crate::manifest::{self, Manifest};
 use crate::open_session::HolderId;
 use crate::parts::Parts;
@@ -76,6 +76,8 @@ impl Session {
                         ),
                     });
                 }
+                // Its process has died on this host: nobody needs to wait for its silence.
+                Opening::Held if fence_dead_here(parts, named)? > 0 => continue,
                 Opening::Held => match leases::open_sessions(parts, vm)?.into_iter().next() {
                     Some(open) => {
                         return Err(Error::SessionOpen {
@@ -127,6 +129,25 @@ impl Session {
     /// The sequence its snapshot will have.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
+    }
+
+    /// Why the backup failed: a session that others have ended says that, whatever it met in consequence. What it had stored may be
+    /// gone by then, which looks like damage.
+    pub(crate) fn reason(&self, parts: &Parts, error: Error) -> Error {
+        if matches!(
+            error,
+            Error::Cancelled { .. } | Error::Fenced | Error::Source { .. }
+        ) {
+            return error;
+        }
+        let is_ended = parts
+            .vm_state(self.vm)
+            .is_ok_and(|state| !state.open.contains(&self.id));
+        if !is_ended {
+            return error;
+        }
+        tracing::warn!(%error, "a backup that others had ended met this");
+        Error::Fenced
     }
 
     /// Gives up: the session can no longer publish.

@@ -9,6 +9,7 @@ use crate::catalog::beats::{BeatWords, BeatWriter};
 use crate::catalog::log::Catalog;
 use crate::error::Result;
 use crate::keys::random;
+use crate::lease::process::{self, LifeSign};
 use crate::open_session::{Holder, HolderId};
 use crate::progress::{Progress, Stage};
 use parking_lot::{Condvar, Mutex};
@@ -41,6 +42,8 @@ struct State {
     thread: Option<(Arc<Stop>, JoinHandle<()>)>,
     /// As whom the thread beats.
     told_as: Option<Holder>,
+    /// Says to other processes of this host that this one lives.
+    life_sign: Option<LifeSign>,
 }
 
 /// Tells the thread to end.
@@ -98,6 +101,9 @@ impl Heart {
             Some(id) => id,
             None => *state.holder.insert(HolderId(random()?)),
         };
+        if state.life_sign.is_none() {
+            state.life_sign = process::show(id);
+        }
         if state.thread.is_none() {
             let mut writer = catalog.beat_writer(id);
             let words = BeatWords {

@@ -9,6 +9,7 @@
 //! the store, or the right to write, proves that whoever opened a session is gone.
 
 pub(crate) mod beating;
+mod process;
 pub(crate) mod sessions;
 pub(crate) mod watch;
 
@@ -140,7 +141,8 @@ fn fence_silent(parts: &Parts, vm: &Vm, watch: &mut LeaseWatch, now: Duration) -
         };
         let newest = beats.get(&holder).map_or(0, |beat| beat.number);
         let silence = watch.look(now, holder, newest);
-        if LeaseWatch::is_silent(silence) && fence(parts, vm.uuid, session)? {
+        let is_dead = LeaseWatch::is_silent(silence) || process::has_died(holder);
+        if is_dead && fence(parts, vm.uuid, session)? {
             tracing::info!(vm = vm.name, %holder, ?silence, "ended a session whose holder is silent");
             fenced.push(FencedSession {
                 vm: vm.clone(),
@@ -150,6 +152,25 @@ fn fence_silent(parts: &Parts, vm: &Vm, watch: &mut LeaseWatch, now: Duration) -
         }
     }
     Ok(fenced)
+}
+
+/// Ends the sessions of a VM whose holders were processes of this host that have died. Returns how many.
+/// # Errors
+/// `Damaged`; those of the store.
+pub(crate) fn fence_dead_here(parts: &Parts, vm: &Vm) -> Result<usize> {
+    let state = parts.vm_state(vm.uuid)?;
+    let mut ended = 0;
+    for session in &state.open {
+        let has_died = state.holder_of(session).is_some_and(process::has_died);
+        if has_died && fence(parts, vm.uuid, session)? {
+            tracing::info!(
+                vm = vm.name,
+                "ended a session whose process has died on this host"
+            );
+            ended += 1;
+        }
+    }
+    Ok(ended)
 }
 
 /// Ends a session; whether it had not ended by itself.

@@ -3,7 +3,7 @@
 use crate::failing::MortalStore;
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::{ManualClock, MemoryStore};
+use copal_volume::{ManualClock, MemoryStore, Remove, VolumeStore};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -177,6 +177,45 @@ fn a_session_that_was_taken_for_dead_publishes_nothing() {
     assert_eq!(restore(&first, snapshots[0].id), new.bytes);
     assert!(first.holders().unwrap().is_empty(), "both have ended");
     assert!(check(&first).is_clean());
+}
+
+/// Symptom: a backup that others had ended said that the repository is damaged (20).
+/// Cause: what it had stored was swept away under it, and it told what it met.
+/// Fix: a backup that fails looks whether its session is open still, and says if others have ended it (11).
+#[test]
+fn a_backup_that_others_ended_and_swept_says_so() {
+    for stage in [Stage::Read, Stage::Publish] {
+        let servers = Servers::new();
+        let ((first, _), (second, _)) = (servers.host(), servers.host());
+        back_up(&second, "web", &disk(5), false);
+        let at = At(
+            stage,
+            Mutex::new(Some(|| {
+                let mut watch = LeaseWatch::new();
+                for now in [0, 600] {
+                    second.watch_leases(&mut watch, seconds(now)).unwrap();
+                }
+                let gone = newest_of(&second);
+                second.forget(&[gone]).unwrap();
+                prune(&second);
+                // As a host that lost its volumes would: nothing of the VM is there.
+                for volume in files(&servers.store).into_iter().map(|(volume, ..)| volume) {
+                    if volume.contains(".c") || volume.ends_with(".meta") {
+                        let vid = servers.store.open_volume(&volume).unwrap();
+                        let _ = servers.store.remove_volume(vid, Remove::WithFiles);
+                    }
+                }
+            })),
+        );
+        let ended = first.backup(request_of("first", &disk(6)), &at, &CancelFlag::new());
+        let error = ended.unwrap_err();
+        assert!(matches!(error, Error::Fenced), "{stage:?}: {error:?}");
+        assert_eq!((error.exit_code(), error.code()), (11, "fenced"));
+    }
+}
+
+fn newest_of(repository: &Repository) -> SnapshotId {
+    repository.snapshots(None).unwrap().pop().unwrap().id
 }
 
 /// An agent says who it is before anything begins, and goes on when its backups have ended.
