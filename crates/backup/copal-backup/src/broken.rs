@@ -44,6 +44,10 @@ pub(crate) enum Flaw {
     TrustsStamps,
     /// BAK-20: A popular pack counts that nobody has checked.
     CountsUnchecked,
+    /// BAK-20: What a host says of its own pack counts for others.
+    ChecksOwn,
+    /// BAK-20: A popular pack is referred to that is known to be spoiled.
+    RefersToSpoiled,
     /// BAK-23: A prune does not look for others that removed meanwhile.
     RemovesBesideRemovals,
     /// BAK-23: A prune counts on packs that another one has announced to go.
@@ -103,6 +107,8 @@ mod cleanup;
 mod fleet;
 #[cfg(test)]
 mod leases;
+#[cfg(test)]
+mod liars;
 #[cfg(test)]
 mod removals;
 #[cfg(test)]

@@ -14,11 +14,12 @@ use crate::pack::format::{HEADER_BYTES, Header};
 use crate::pack::reader;
 use crate::pack::writer::{Frame, PackWriter};
 use crate::pack::{PackKind, PackNumber, Spot};
+use crate::peers::HostKey;
 use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
 use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock, Vm};
-use crate::role::Role;
 use crate::role::RoleKey;
+use crate::role::{KeyId, Role};
 use crate::role_key;
 use crate::signing::SIGNATURE_BYTES;
 use crate::source::Bitmap;
@@ -335,6 +336,32 @@ fn the_records_of_the_document() {
     assert_eq!(Record::decode(&unsigned, place, &keys()).unwrap(), forget);
 }
 
+/// What a host says of a popular pack: signed with its key, and nobody's where that does not fit.
+#[test]
+fn a_record_of_the_document_that_a_host_has_signed() {
+    let document = include_str!("../../../../docs/formats/backup-catalog.md");
+    let signing = keys();
+    signing.set_signatures(Signatures::Needed);
+    let place = "k.0000000000000007";
+    let record = Record::Checked {
+        pack: PackNumber(0x0102_0304_0506_0708),
+        host: signing.host_key(),
+    };
+    let bytes = record.encode(place, &signing);
+    let read = |bytes: &[u8], place: &str| Record::decode(bytes, place, &keys());
+    assert_eq!(read(&bytes, place).unwrap(), record);
+    assert!(read(&bytes, "k.0000000000000008").is_err(), "another place");
+    // Whoever has no key of that host cannot say it in its name.
+    let bundle = signing.bundle(Role::Backup).unwrap();
+    let other = Keys::of_bundle(Role::Backup, bundle[..].try_into().unwrap());
+    let unsigned = Record::Checked {
+        pack: PackNumber(0x0102_0304_0506_0708),
+        host: None,
+    };
+    assert_eq!(read(&record.encode(place, &other), place).unwrap(), unsigned);
+    assert_example(document, 4, &bytes);
+}
+
 #[test]
 fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
     let place = "v.77777777777777777777777777777777.0000000000000009";
@@ -365,6 +392,21 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
             name: "agent 1".into(),
             address: "10.0.0.1:7600".into(),
             progress: 1 << 40,
+        },
+        Record::AgentListed {
+            name: "h1".into(),
+            holder: HolderId([9; 16]),
+            vms: vec!["web".into(), "db".into()],
+            more_vms: 3,
+        },
+        Record::AgentRetired { name: "h1".into() },
+        Record::Spoiled {
+            pack: PackNumber(7),
+            host: None,
+        },
+        Record::HostEntered {
+            host: HostKey([3; 32]),
+            key: KeyId([4; 8]),
         },
         Record::Fence { session: [1; 16] },
         Record::Forget {

@@ -11,6 +11,7 @@ use crate::catalog::split;
 use crate::error::{Error, Result};
 use crate::key_slot;
 use crate::keys::random;
+use crate::popular;
 use crate::prune::fence_all;
 use crate::repository::Repository;
 use crate::role::Role;
@@ -98,10 +99,18 @@ impl Repository {
             Bytes::from(slot),
             &PutOptions::default(),
         ) {
-            Ok(_) => Ok(()),
-            Err(VolumeError::Unknown { fid }) if settled(store, catalog.vid, fid)? => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(_) => {}
+            Err(VolumeError::Unknown { fid }) if settled(store, catalog.vid, fid)? => {}
+            Err(error) => return Err(error.into()),
         }
+        if self.parts.pack_store().layout.is_fleet() {
+            // Who opens the repository by the password signs, too: from the first host on nobody else counts.
+            if let Some(host) = keys.host_key() {
+                popular::enter_host(&self.parts, host, KeyId([0; 8]))?;
+            }
+            popular::enter_host(&self.parts, key.host_key(), key.id())?;
+        }
+        Ok(())
     }
 
     fn split_roles(&self) -> Result<()> {

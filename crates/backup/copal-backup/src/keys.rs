@@ -10,6 +10,7 @@
 //! Not here: how the master key is kept (`key_slot`), role keys (`role_key`), how frames are encrypted (`pack_cipher`).
 
 use crate::broken::{self, Flaw};
+use crate::peers::HostKey;
 use crate::role::Role;
 use crate::roles::Roles;
 use crate::signing::{PUBLIC_BYTES, SIGNATURE_BYTES, Signer, is_signed};
@@ -29,6 +30,13 @@ const MAC: &str = "copal v1 catalog mac key";
 const AGENTS: &str = "copal v1 agents secret";
 const DELETE: &str = "copal v1 delete signing key";
 const ADMIN: &str = "copal v1 admin mac key";
+const HOST: &str = "copal v1 host signing key";
+const PASSWORD_HOST: &str = "copal v1 host signing key of the password";
+
+/// The key with which a host signs that has the role key of this secret.
+pub(crate) fn host_signer(secret: &[u8; 32]) -> Signer {
+    Signer::new(Zeroizing::new(blake3::derive_key(HOST, secret)))
+}
 
 /// 32 secret bytes.
 type Secret = Zeroizing<[u8; 32]>;
@@ -69,6 +77,8 @@ pub(crate) struct Keys {
     /// Checks what the delete role has signed.
     public: [u8; PUBLIC_BYTES],
     signer: Option<Signer>,
+    /// Signs as the host that has this key.
+    host: Option<Signer>,
     admin: Option<Admin>,
     signatures: AtomicU8,
 }
@@ -88,6 +98,7 @@ impl Keys {
             agents: key(AGENTS),
             public: signer.public(),
             signer: Some(signer),
+            host: Some(Signer::new(key(PASSWORD_HOST))),
             admin: Some(Admin {
                 master: Zeroizing::new(*master),
                 mac: key(ADMIN),
@@ -141,10 +152,32 @@ impl Keys {
             agents: key(5),
             public,
             signer,
+            host: None,
             admin: None,
             // Where there is a role key, there are signatures.
             signatures: AtomicU8::new(Signatures::Needed as u8),
         }
+    }
+
+    /// The same keys, of a host that signs with this one.
+    pub(crate) fn with_host(self, host: Signer) -> Keys {
+        Keys {
+            host: Some(host),
+            ..self
+        }
+    }
+
+    /// As which host these keys sign what they say of popular packs; `None`: the repository never had role keys.
+    pub(crate) fn host_key(&self) -> Option<HostKey> {
+        let is_wanted = self.signatures() != Signatures::None;
+        let host = self.host.as_ref().filter(|_| is_wanted)?;
+        Some(HostKey(host.public()))
+    }
+
+    /// The host's signature of what stands at `name`; `None`: these keys are not those of the host.
+    pub(crate) fn sign_as(&self, host: &HostKey, name: &str, body: &[u8]) -> Option<[u8; SIGNATURE_BYTES]> {
+        let signer = self.host.as_ref().filter(|signer| signer.public() == host.0)?;
+        Some(signer.sign(&placed(name, body)))
     }
 
     /// What these keys are for.
@@ -255,6 +288,11 @@ fn keyed(key: &[u8; 32], name: &str, body: &[u8]) -> [u8; MAC_BYTES] {
     hasher.update(name.as_bytes());
     hasher.update(body);
     *hasher.finalize().as_bytes()
+}
+
+/// Whether a host has signed what stands at `name`.
+pub(crate) fn is_signed_by(host: &HostKey, name: &str, body: &[u8], signature: &[u8]) -> bool {
+    is_signed(&host.0, &placed(name, body), signature)
 }
 
 /// What is signed: what a MAC is of, too.

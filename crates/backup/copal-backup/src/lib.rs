@@ -92,6 +92,7 @@ mod world;
 extern crate self as copal_backup;
 
 pub use backup::{Collaboration, parts_of_disk};
+pub use catalog::agents::ListedAgent;
 pub use copal_chunk::Profile;
 pub use error::{Error, Result};
 pub use index::IndexHome;

@@ -87,7 +87,18 @@ pub trait Peers: Sync {
     fn stored(&self);
 }
 
-/// Which host wrote a popular pack.
+/// The public half of the key with which a host signs what it says of popular packs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostKey(pub(crate) [u8; 32]);
+
+impl std::fmt::Debug for HostKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [a, b, c, d, ..] = self.0;
+        write!(f, "HostKey({a:02x}{b:02x}{c:02x}{d:02x})")
+    }
+}
+
+/// Which host wrote a popular pack, by its name: any host may say any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Writer(pub(crate) u64);
 

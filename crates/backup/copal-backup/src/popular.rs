@@ -5,7 +5,7 @@
 //! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: which chunks are popular (`copal-agent`).
 
 use crate::catalog::log::{Append, LogName};
-use crate::catalog::popular::Fate;
+use crate::catalog::popular::{Fate, PopularPack, PopularState};
 use crate::catalog::record::Record;
 use crate::error::{Error, Result};
 use crate::pack::PackNumber;
@@ -13,10 +13,11 @@ use crate::pack::Spot;
 use crate::pack::writer::WrittenPack;
 use crate::pack_store::{FrameReader, Located};
 use crate::parts::Parts;
-use crate::peers::{ShortId, Writer};
+use crate::peers::{HostKey, ShortId, Writer};
 use crate::progress::CancelFlag;
 use crate::request::Layout;
-use crate::steps::popular::{Entering, counts, entering, needs_check};
+use crate::role::KeyId;
+use crate::steps::popular::{Entering, counts, entering, needs_check, needs_verdict};
 use crate::volumes::Home;
 
 /// A popular pack that nobody has checked.
@@ -24,8 +25,23 @@ use crate::volumes::Home;
 pub struct UncheckedPack {
     /// Its number.
     pub pack: u64,
-    /// Who wrote it; anybody else may check it.
+    /// Who wrote it, by its name; anybody else may check it.
     pub writer: Writer,
+    /// The host that wrote it, by its key; `None`: hosts do not sign here, or its writer has not.
+    pub host: Option<HostKey>,
+}
+
+/// A popular pack that does not hold what it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpoiledPack {
+    /// Its number.
+    pub pack: u64,
+    /// Who wrote it, by its name.
+    pub writer: Writer,
+    /// The role key of the host that wrote it; `None`: hosts do not sign here.
+    pub key: Option<KeyId>,
+    /// Position in the log of the record that says so; positions ascend.
+    pub position: u64,
 }
 
 /// A pack of popular chunks, as the agents index it.
@@ -52,6 +68,8 @@ pub struct PopularStatus {
     pub unchecked_packs: u64,
     /// Packs of which it is not known yet whether anybody needs them: nobody refers to them anew.
     pub condemned_packs: u64,
+    /// Packs that do not hold what they should: nobody refers to them anew.
+    pub spoiled_packs: u64,
     /// Frames.
     pub frames: u64,
     /// Bytes of the packs' files.
@@ -82,7 +100,47 @@ pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Res
             first_ordinal,
             frames,
             writer,
+            host: own_host(parts, &state)?,
         };
+        if let Append::Done = parts
+            .catalog()
+            .append(LogName::Popular, state.next_number, &record)?
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// As which host this handle signs; one that has the delete role enters itself first.
+/// # Errors
+/// Those of the store.
+fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
+    let keys = &parts.pack_store().keys;
+    let Some(host) = keys.host_key().filter(|_| state.needs_hosts()) else {
+        return Ok(None);
+    };
+    let is_entered = state.hosts.iter().any(|entered| entered.host == host);
+    if !is_entered && keys.can_sign() {
+        enter_host(parts, host, KeyId([0; 8]))?;
+    } else if !is_entered {
+        tracing::warn!(
+            "the key of this host was made before hosts had signatures of their own: what it stores for all counts for nobody else; \
+             make it a new one with `copal key add`"
+        );
+    }
+    Ok(Some(host))
+}
+
+/// Enters the key of a host, unless it is there: from the first one on hosts sign what they say of popular packs.
+/// # Errors
+/// Those of the store.
+pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()> {
+    loop {
+        let state = parts.catalog().popular()?;
+        if state.hosts.iter().any(|entered| entered.host == host) {
+            return Ok(());
+        }
+        let record = Record::HostEntered { host, key };
         if let Append::Done = parts
             .catalog()
             .append(LogName::Popular, state.next_number, &record)?
@@ -114,7 +172,7 @@ pub(crate) fn for_each_since(
     for pack in state
         .packs
         .iter()
-        .filter(|pack| pack.frames > 0 && pack.fate == Fate::Stays)
+        .filter(|pack| pack.frames > 0 && pack.fate == Fate::Stays && pack.spoiled_at.is_none())
     {
         let positions = [(Some(pack.entered_at), false), (pack.checked_at, true)];
         for (at, is_checked) in positions {
@@ -152,19 +210,60 @@ pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
     let named = unchecked.map(|pack| UncheckedPack {
         pack: pack.pack.0,
         writer: pack.writer,
+        host: pack.host,
     });
     Ok(named.collect())
 }
 
-/// Opens every frame of a pack and compares it with its id; if all are what they should be, the pack counts. `false`: it does
-/// not, and never will while it stays so.
+/// Packs that do not hold what they should, by what was entered behind `after`.
+pub(crate) fn spoiled_since(parts: &Parts, after: u64) -> Result<Vec<SpoiledPack>> {
+    let state = parts.catalog().popular()?;
+    let key_of = |host: HostKey| state.hosts.iter().find(|entered| entered.host == host);
+    let spoiled = state.packs.iter().filter_map(|pack| {
+        let position = pack.spoiled_at? + 1;
+        (position > after).then(|| SpoiledPack {
+            pack: pack.pack.0,
+            writer: pack.writer,
+            key: pack.host.and_then(key_of).map(|entered| entered.key),
+            position,
+        })
+    });
+    Ok(spoiled.collect())
+}
+
+/// Opens every frame of a pack and compares it with its id; if all are what they should be, the pack counts, else it is spoiled
+/// for all. `false`: it is spoiled. A host that has written it itself says nothing of it.
 pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<bool> {
     let number = PackNumber(number);
     let state = parts.catalog().popular()?;
     let Some(pack) = state.pack(number).copied() else {
         return Ok(false);
     };
-    let pack_store = parts.pack_store();
+    // What does not open is looked at once more: the fault may be in this host's memory, and the verdict is for good.
+    let is_right = opens(parts, &pack, cancel)? || opens(parts, &pack, cancel)?;
+    loop {
+        let state = parts.catalog().popular()?;
+        let host = own_host(parts, &state)?;
+        let known = state.pack(number);
+        let record = match is_right {
+            true if !needs_check(&state, number) => return Ok(counts(&state, number)),
+            true if known.is_some_and(|known| !state.may_check(known, host)) => return Ok(true),
+            true => Record::Checked { pack: number, host },
+            false if !needs_verdict(&state, number) || !state.may_spoil(host) => return Ok(false),
+            false => Record::Spoiled { pack: number, host },
+        };
+        if let Append::Done = parts
+            .catalog()
+            .append(LogName::Popular, state.next_number, &record)?
+        {
+            return Ok(is_right);
+        }
+    }
+}
+
+/// Whether every frame of a pack is what it should be.
+fn opens(parts: &Parts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool> {
+    let (pack_store, number) = (parts.pack_store(), pack.pack);
     let found = match pack_store.footer(Home::Shared, pack.volume, number) {
         Err(error) if error.is_corruption() => None,
         found => found?,
@@ -192,19 +291,7 @@ pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<b
             Err(error) => return Err(error),
         }
     }
-    loop {
-        let state = parts.catalog().popular()?;
-        if !needs_check(&state, number) {
-            return Ok(counts(&state, number));
-        }
-        let record = Record::Checked { pack: number };
-        if let Append::Done = parts
-            .catalog()
-            .append(LogName::Popular, state.next_number, &record)?
-        {
-            return Ok(true);
-        }
-    }
+    Ok(true)
 }
 
 /// How many there are.
@@ -230,6 +317,11 @@ pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
         packs: state.packs.iter().filter(|pack| !pack.is_going()).count() as u64,
         unchecked_packs: unchecked(parts)?.len() as u64,
         condemned_packs: state.condemned().count() as u64,
+        spoiled_packs: state
+            .packs
+            .iter()
+            .filter(|pack| pack.spoiled_at.is_some() && !pack.is_going())
+            .count() as u64,
         frames: state
             .packs
             .iter()

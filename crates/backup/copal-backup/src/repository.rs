@@ -22,7 +22,8 @@ use crate::keys::{Keys, random};
 use crate::manifest::{Manifest, ManifestDisk};
 use crate::pack_store::PackStore;
 use crate::parts::{Parts, readable};
-use crate::popular::{self, PopularFrames, PopularStatus, UncheckedPack};
+use crate::peers::HostKey;
+use crate::popular::{self, PopularFrames, PopularStatus, SpoiledPack, UncheckedPack};
 use crate::progress::{CancelFlag, Progress};
 use crate::prune;
 use crate::recipe::PAGE_SEGMENTS;
@@ -315,6 +316,18 @@ impl Repository {
     /// `Cancelled`; those of the store that are no damage.
     pub fn check_popular(&self, pack: u64, cancel: &CancelFlag) -> Result<bool> {
         popular::check(&self.parts, pack, cancel)
+    }
+
+    /// The popular packs that do not hold what they should, by what the log says behind a position.
+    /// # Errors
+    /// `Damaged`: the log is; those of the store.
+    pub fn spoiled_popular(&self, after: u64) -> Result<Vec<SpoiledPack>> {
+        popular::spoiled_since(&self.parts, after)
+    }
+
+    /// As which host this handle signs what it says of popular packs; `None`: nobody signs in this repository.
+    pub fn host_key(&self) -> Option<HostKey> {
+        self.parts.pack_store().keys.host_key()
     }
 
     /// How many popular chunks there are.

@@ -9,7 +9,8 @@
 //! Not here: passwords (`key_slot`), who may add and remove keys (`key_list`).
 
 use crate::error::{Error, Result};
-use crate::keys::{BUNDLE_BYTES, Keys, MAC_BYTES, random};
+use crate::keys::{BUNDLE_BYTES, Keys, MAC_BYTES, host_signer, random};
+use crate::peers::HostKey;
 use crate::role::{KeyId, Role, RoleKey, unhex};
 use aes_gcm::aead::{AeadInOut, inout::InOutBuf};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce, Tag};
@@ -88,6 +89,11 @@ impl RoleKey {
         }
         text.push('\n');
         text
+    }
+
+    /// The public half of the key with which the host that has it signs.
+    pub(crate) fn host_key(&self) -> HostKey {
+        HostKey(host_signer(&self.secret).public())
     }
 
     /// The key that encrypts its slot.
@@ -193,13 +199,14 @@ impl Slot<'_> {
         cipher
             .decrypt_inout_detached(&nonce, self.clear, InOutBuf::from(&mut secret[..]), &tag)
             .ok()?;
-        match self.role {
+        let keys = match self.role {
             Role::Admin => secret[..].try_into().ok().map(Keys::derive),
             role => secret[..]
                 .try_into()
                 .ok()
                 .map(|bundle| Keys::of_bundle(role, bundle)),
-        }
+        };
+        keys.map(|keys| keys.with_host(host_signer(&key.secret)))
     }
 
     /// Whether an admin of the repository made it. `keys` are those of one.

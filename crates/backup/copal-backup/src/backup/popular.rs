@@ -12,7 +12,7 @@ use crate::pack_appender::PackAppender;
 use crate::parts::Parts;
 use crate::peers::{ShortId, Writer};
 use crate::popular;
-use crate::steps::popular::counts_for;
+use crate::steps::popular::{OwnHost, counts_for};
 use crate::volumes::Home;
 use copal_kv::Durability;
 use std::sync::Arc;
@@ -52,7 +52,11 @@ impl<'a> PopularPacker<'a> {
         for (row, entry) in pack_store.index.places(Home::Shared, id)? {
             let spot = entry.spot(row);
             // One that no log names was left by a session that died, and goes.
-            let counts = || counts_for(&self.entered, row.pack, self.writer);
+            let own = OwnHost {
+                writer: self.writer,
+                key: pack_store.keys.host_key(),
+            };
+            let counts = || counts_for(&self.entered, row.pack, own);
             if self.in_flight.wrote(row.pack) || (counts() && pack_store.has_pack(spot)?) {
                 return Ok(Some(spot));
             }

@@ -307,7 +307,7 @@ fn a_signature_of_somebody_else_is_none() {
         body.extend_from_slice(&mac);
         let mut file = vec![0; copal_codec::ENVELOPE_LEN];
         file.extend_from_slice(&body);
-        copal_codec::Envelope::seal(&crate::catalog::record::FORMAT, 0, 0, &mut file);
+        copal_codec::Envelope::seal(&crate::catalog::record::SIGNED, 0, 0, &mut file);
         scene.put(&place, file);
         assert!(scene.is_whole(), "{layout:?}");
     }

@@ -4,7 +4,7 @@
 //! A newer number is a sign of life, and nothing else is: no time that a clock stamped decides anything (BAK-21). Nobody needs
 //! any but the newest, so a holder takes its older ones away, and all of them when it ends.
 //!
-//! Format: docs/formats/backup-catalog.md v3
+//! Format: docs/formats/backup-catalog.md v4
 //! Not here: when one is written (`lease::beating`), what follows from there being none (`lease::watch`).
 
 use super::log::Catalog;

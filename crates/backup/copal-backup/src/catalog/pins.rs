@@ -3,7 +3,7 @@
 //! Files `p.<shown>.<holder>.<number>`; all they say is in the name. The store's stamp says how old one is: a pin asks not to
 //! forget, and keeps nothing safe that a clock could lose.
 //!
-//! Format: docs/formats/backup-catalog.md v3
+//! Format: docs/formats/backup-catalog.md v4
 //! Not here: who sets them and who looks (`serve::pins`).
 
 use super::log::{Catalog, PAGE};

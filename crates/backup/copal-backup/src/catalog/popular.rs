@@ -4,12 +4,16 @@
 //!
 //! A pack of popular chunks is entered once it is durable. That gives its frames their ordinals: the numbers by which agents
 //! speak of them. It counts for other VMs than its writer's once another agent has opened all of it (BAK-20).
+//!
+//! From the first HostEntered on, only entered hosts say anything that others rely on: a Checked without the signature of an
+//! entered host, or with that of the host that wrote the pack, is void. A Spoiled of an entered host outlives any Checked.
 
 use super::fold::{Entry, Fold};
 use super::record::Record;
+use crate::broken::{self, Flaw};
 use crate::pack::PackNumber;
-use crate::peers::Answer;
-use crate::peers::Writer;
+use crate::peers::{Answer, HostKey, Writer};
+use crate::role::KeyId;
 use copal_codec::{DecodeError, Put, Reader};
 
 /// What a checkpoint says of a pack, at least: number, volume, ordinal, frames, writer, two record numbers.
@@ -28,7 +32,21 @@ pub(crate) struct PopularPack {
     pub(crate) entered_at: u64,
     /// Number of the record that says that another agent has opened it.
     pub(crate) checked_at: Option<u64>,
+    /// Number of the record that says that it does not hold what it should.
+    pub(crate) spoiled_at: Option<u64>,
+    /// The entered host that has signed its entry.
+    pub(crate) host: Option<HostKey>,
     pub(crate) fate: Fate,
+}
+
+/// A host whose signatures count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct EnteredHost {
+    pub(crate) host: HostKey,
+    /// The role key that it has.
+    pub(crate) key: KeyId,
+    /// Number of the record that entered it.
+    pub(crate) entered_at: u64,
 }
 
 /// What is to become of a pack that was entered.
@@ -63,9 +81,45 @@ pub(crate) struct PopularState {
     pub(crate) packs: Vec<PopularPack>,
     /// One more than the number of the newest record by which packs were condemned, spared or gone; 0: there was none.
     pub(crate) generation: u64,
+    /// In the order in which they were entered; none: nobody signs.
+    pub(crate) hosts: Vec<EnteredHost>,
 }
 
 impl PopularState {
+    /// Whether a host is entered.
+    fn is_entered(&self, host: &HostKey) -> bool {
+        self.hosts.iter().any(|entered| entered.host == *host)
+    }
+
+    /// The host that has signed a record, if its signatures count.
+    fn entered(&self, host: Option<HostKey>) -> Option<HostKey> {
+        host.filter(|host| self.is_entered(host))
+    }
+
+    /// Whether what is said now has to be signed by an entered host.
+    pub(crate) fn needs_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    /// Whether a host may say of a pack that it holds what it should.
+    pub(crate) fn may_check(&self, pack: &PopularPack, host: Option<HostKey>) -> bool {
+        let Some(first) = self.hosts.first() else {
+            return true;
+        };
+        let Some(host) = self.entered(host) else {
+            return false;
+        };
+        // What was entered before anybody signed was written by nobody knows whom, as it always was.
+        let is_of_before = pack.entered_at < first.entered_at;
+        let is_of_another = pack.host.is_some_and(|writer| writer != host) || broken::by(Flaw::ChecksOwn);
+        is_of_before || is_of_another
+    }
+
+    /// Whether a host may say of a pack that it is spoiled.
+    pub(crate) fn may_spoil(&self, host: Option<HostKey>) -> bool {
+        !self.needs_hosts() || self.entered(host).is_some()
+    }
+
     /// Ordinal the next frame gets.
     pub(crate) fn next_ordinal(&self) -> u32 {
         self.packs.last().map_or(0, PopularPack::end_ordinal)
@@ -82,6 +136,10 @@ impl PopularState {
     pub(crate) fn pack(&self, pack: PackNumber) -> Option<&PopularPack> {
         // Those asked for came lately.
         self.packs.iter().rev().find(|known| known.pack == pack)
+    }
+
+    fn pack_mut(&mut self, pack: PackNumber) -> Option<&mut PopularPack> {
+        self.packs.iter_mut().rev().find(|known| known.pack == pack)
     }
 
     /// Packs of which it is not known whether somebody needs them, and since when.
@@ -127,6 +185,7 @@ impl Fold for PopularState {
                 first_ordinal,
                 frames,
                 writer,
+                host,
             } => {
                 // A pack that was entered before keeps its ordinals.
                 if self.pack(*pack).is_some() || !self.has_room(*first_ordinal, *frames) {
@@ -140,12 +199,35 @@ impl Fold for PopularState {
                     writer: *writer,
                     entered_at: entry.number,
                     checked_at: None,
+                    spoiled_at: None,
+                    host: self.entered(*host),
                     fate: Fate::Stays,
                 });
             }
-            Record::Checked { pack } => {
-                if let Some(known) = self.packs.iter_mut().rev().find(|known| known.pack == *pack) {
+            Record::Checked { pack, host } => {
+                let may = self.pack(*pack).is_some_and(|known| self.may_check(known, *host));
+                if let Some(known) = self.pack_mut(*pack).filter(|_| may) {
                     known.checked_at.get_or_insert(entry.number);
+                }
+            }
+            Record::Spoiled { pack, host } => {
+                let may = self.may_spoil(*host);
+                if let Some(known) = self
+                    .pack_mut(*pack)
+                    .filter(|known| may && known.spoiled_at.is_none())
+                {
+                    known.spoiled_at = Some(entry.number);
+                    // Whoever indexes packs begins anew.
+                    self.generation = entry.number + 1;
+                }
+            }
+            Record::HostEntered { host, key } => {
+                if !self.is_entered(host) {
+                    self.hosts.push(EnteredHost {
+                        host: *host,
+                        key: *key,
+                        entered_at: entry.number,
+                    });
                 }
             }
             Record::Condemned { packs } => {
@@ -180,8 +262,9 @@ impl Fold for PopularState {
             bytes.put_varint(pack.entered_at);
             bytes.put_varint(pack.checked_at.map_or(0, |at| at + 1));
         }
+        let is_signed = self.needs_hosts() || self.packs.iter().any(|pack| pack.spoiled_at.is_some());
         // A state in which nothing was ever condemned has the bytes that it had before that could be.
-        if self.generation == 0 {
+        if self.generation == 0 && !is_signed {
             return;
         }
         bytes.put_varint(self.generation);
@@ -198,6 +281,10 @@ impl Fold for PopularState {
             bytes.put_varint(index);
             bytes.put_varint(fate);
         }
+        // Nor does a state in which no host was entered and no pack is spoiled say anything of that.
+        if is_signed {
+            self.put_hosts(bytes);
+        }
     }
 
     fn parse(next_number: u64, input: &mut Reader<'_>, _version: u16) -> Result<PopularState, String> {
@@ -209,6 +296,7 @@ impl Fold for PopularState {
             next_number,
             packs: Vec::with_capacity(count),
             generation: 0,
+            hosts: Vec::new(),
         };
         for _ in 0..count {
             let pack = PackNumber(input.u64().map_err(text)?);
@@ -226,6 +314,8 @@ impl Fold for PopularState {
                 writer: Writer(input.u64().map_err(text)?),
                 entered_at: input.varint().map_err(text)?,
                 checked_at: input.varint().map_err(text)?.checked_sub(1),
+                spoiled_at: None,
+                host: None,
                 fate: Fate::Stays,
             });
         }
@@ -246,7 +336,73 @@ impl Fold for PopularState {
                 Some(at) => Fate::Condemned(at),
             };
         }
+        if input.remaining() > 0 {
+            state.parse_hosts(input)?;
+        }
         Ok(state)
+    }
+}
+
+/// Bytes of a host in a checkpoint, at least.
+const LEAST_HOST_BYTES: usize = 32 + 8 + 1;
+
+impl PopularState {
+    /// Hosts; then of each pack that a host has signed, or that is spoiled, its place in the list, the host and the record.
+    fn put_hosts(&self, bytes: &mut Vec<u8>) {
+        bytes.put_varint(self.hosts.len() as u64);
+        for entered in &self.hosts {
+            bytes.put_bytes(&entered.host.0);
+            bytes.put_bytes(&entered.key.0);
+            bytes.put_varint(entered.entered_at);
+        }
+        let place = |host: HostKey| self.hosts.iter().position(|entered| entered.host == host);
+        let noted: Vec<(u64, u64, u64)> = (0..)
+            .zip(&self.packs)
+            .map(|(index, pack)| {
+                let host = pack.host.and_then(place).map_or(0, |place| place as u64 + 1);
+                (index, host, pack.spoiled_at.map_or(0, |at| at + 1))
+            })
+            .filter(|(_, host, spoiled)| *host > 0 || *spoiled > 0)
+            .collect();
+        bytes.put_varint(noted.len() as u64);
+        for (index, host, spoiled) in noted {
+            bytes.put_varint(index);
+            bytes.put_varint(host);
+            bytes.put_varint(spoiled);
+        }
+    }
+
+    fn parse_hosts(&mut self, input: &mut Reader<'_>) -> Result<(), String> {
+        let text = |error: DecodeError| error.to_string();
+        let count = input
+            .bounded(input.remaining() / LEAST_HOST_BYTES)
+            .map_err(text)?;
+        for _ in 0..count {
+            self.hosts.push(EnteredHost {
+                host: HostKey(input.array().map_err(text)?),
+                key: KeyId(input.array().map_err(text)?),
+                entered_at: input.varint().map_err(text)?,
+            });
+        }
+        let count = input.bounded(self.packs.len()).map_err(text)?;
+        for _ in 0..count {
+            let index = usize::try_from(input.varint().map_err(text)?).unwrap_or(usize::MAX);
+            let host = usize::try_from(input.varint().map_err(text)?).unwrap_or(usize::MAX);
+            let spoiled = input.varint().map_err(text)?;
+            let host = match host.checked_sub(1) {
+                None => None,
+                Some(place) => {
+                    let entered = self.hosts.get(place);
+                    Some(entered.ok_or("a pack is of a host that it does not list")?.host)
+                }
+            };
+            let pack = self
+                .packs
+                .get_mut(index)
+                .ok_or("it names a pack that it does not list")?;
+            (pack.host, pack.spoiled_at) = (host, spoiled.checked_sub(1));
+        }
+        Ok(())
     }
 }
 
@@ -273,12 +429,16 @@ mod tests {
             first_ordinal,
             frames,
             writer: Writer(9),
+            host: None,
         }
     }
 
     #[test]
     fn ordinals_ascend_and_lead_back_to_frames_even_behind_a_lost_record() {
-        let checked = Record::Checked { pack: PackNumber(7) };
+        let checked = Record::Checked {
+            pack: PackNumber(7),
+            host: None,
+        };
         let state = state_of([
             popular(9, 0, 3),
             popular(7, 4, 2),
@@ -330,6 +490,119 @@ mod tests {
         for len in 0..bytes.len() {
             let _ = PopularState::parse(8, &mut Reader::new(&bytes[..len]), 2);
         }
+    }
+
+    fn host(number: u8) -> HostKey {
+        HostKey([number; 32])
+    }
+
+    fn entered(number: u8) -> Record {
+        Record::HostEntered {
+            host: host(number),
+            key: KeyId([number; 8]),
+        }
+    }
+
+    fn signed(pack: u64, first_ordinal: u32, by: u8) -> Record {
+        let Record::Popular {
+            volume,
+            pack,
+            first_ordinal,
+            frames,
+            writer,
+            ..
+        } = popular(pack, first_ordinal, 1)
+        else {
+            unreachable!("it was made above")
+        };
+        Record::Popular {
+            volume,
+            pack,
+            first_ordinal,
+            frames,
+            writer,
+            host: Some(host(by)),
+        }
+    }
+
+    fn checked(pack: u64, by: Option<u8>) -> Record {
+        Record::Checked {
+            pack: PackNumber(pack),
+            host: by.map(host),
+        }
+    }
+
+    fn spoiled(pack: u64, by: Option<u8>) -> Record {
+        Record::Spoiled {
+            pack: PackNumber(pack),
+            host: by.map(host),
+        }
+    }
+
+    /// Symptom: a host that stored other bytes under popular ids, and entered Checked itself, damaged snapshots of all others.
+    /// Cause: anybody's Checked counted, and nothing said that a pack is bad.
+    /// Fix: hosts sign; a Checked of the writer or of nobody is void, and Spoiled stays.
+    #[test]
+    fn a_pack_is_checked_by_another_host_and_stays_spoiled() {
+        let records = vec![
+            // From before anybody signed.
+            popular(1, 0, 1),
+            popular(2, 1, 1),
+            checked(2, None),
+            entered(1),
+            entered(2),
+            entered(2),
+            signed(3, 2, 1),
+            checked(3, Some(1)),
+            checked(3, None),
+            checked(3, Some(9)),
+            signed(4, 3, 1),
+            checked(4, Some(2)),
+            // Not signed, or by a host that is not entered: nobody may check it, since its writer may be anybody.
+            popular(5, 4, 1),
+            checked(5, Some(2)),
+            signed(6, 5, 9),
+            checked(6, Some(1)),
+            checked(1, Some(1)),
+            signed(7, 6, 2),
+            spoiled(7, Some(9)),
+            spoiled(7, None),
+            checked(7, Some(1)),
+            spoiled(4, Some(2)),
+            checked(4, Some(2)),
+        ];
+        let state = state_of(records);
+        let known = |number| *state.pack(PackNumber(number)).unwrap();
+        let is_checked = [1, 2, 3, 4, 5, 6, 7].map(|pack| known(pack).checked_at.is_some());
+        assert_eq!(is_checked, [true, true, false, true, false, false, true]);
+        let is_spoiled = [1, 2, 3, 4, 5, 6, 7].map(|pack| known(pack).spoiled_at.is_some());
+        assert_eq!(is_spoiled, [false, false, false, true, false, false, false]);
+        assert_eq!(state.generation, 22, "whoever indexes packs begins anew");
+        assert_eq!(state.hosts.len(), 2);
+        assert_eq!(
+            (known(3).host, known(5).host, known(6).host),
+            (Some(host(1)), None, None)
+        );
+        let mut bytes = Vec::new();
+        state.put(&mut bytes);
+        let number = state.next_number;
+        assert_eq!(
+            PopularState::parse(number, &mut Reader::new(&bytes), 2),
+            Ok(state)
+        );
+        for len in 0..bytes.len() {
+            let _ = PopularState::parse(number, &mut Reader::new(&bytes[..len]), 2);
+        }
+    }
+
+    #[test]
+    fn without_hosts_anybody_checks_and_spoils() {
+        let state = state_of([popular(1, 0, 1), checked(1, None), spoiled(1, None)]);
+        let known = state.pack(PackNumber(1)).unwrap();
+        assert_eq!((known.checked_at, known.spoiled_at), (Some(1), Some(2)));
+        let mut bytes = Vec::new();
+        state.put(&mut bytes);
+        assert_eq!(PopularState::parse(3, &mut Reader::new(&bytes), 2), Ok(state));
     }
 
     #[test]

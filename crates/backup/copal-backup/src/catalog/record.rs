@@ -1,18 +1,19 @@
 //! Catalog records and their bytes.
 //!
-//! Format: docs/formats/backup-catalog.md v3
-//! A record that takes something away is signed in a repository that has had role keys (BAK-19), and then of version 3.
+//! Format: docs/formats/backup-catalog.md v4
+//! In a repository that has had role keys a record that takes something away is signed by the delete role (BAK-19), and then of
+//! version 3; what a host says of popular packs is signed with the host's key (BAK-20), and then of version 4.
 
 use super::fields::{
     DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, option, put_dead, put_moved, put_option,
 };
-use crate::keys::{Keys, MAC_BYTES};
+use crate::keys::{Keys, MAC_BYTES, is_signed_by};
 use crate::open_session::HolderId;
 use crate::pack::PackNumber;
-use crate::peers::Writer;
+use crate::peers::{HostKey, Writer};
 use crate::request::SnapshotId;
-use crate::role::Role;
-use crate::signing::SIGNATURE_BYTES;
+use crate::role::{KeyId, Role};
+use crate::signing::{PUBLIC_BYTES, SIGNATURE_BYTES};
 use crate::volumes::Home;
 use copal_chunk::Profile;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
@@ -22,12 +23,16 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALREC",
     name: "catalog record",
     oldest: 1,
-    version: 3,
+    version: 4,
     known_flags: 0,
 };
 
+/// Records that the delete role has signed.
+pub(crate) const SIGNED: Format = Format { version: 3, ..FORMAT };
 /// Records without a signature are what they were before there was one.
 const UNSIGNED: Format = Format { version: 2, ..FORMAT };
+/// What stands before the MAC of a record that a host has signed: its key, and the signature.
+const HOST_SEAL_BYTES: usize = PUBLIC_BYTES + SIGNATURE_BYTES;
 
 /// Longest name of a VM, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -88,11 +93,25 @@ pub(crate) enum Record {
         pack: PackNumber,
         first_ordinal: u32,
         frames: u32,
-        /// Says which host wrote it: another one opens it.
+        /// Says which host wrote it, by its name.
         writer: Writer,
+        /// The host that has signed this; `None`: none has.
+        host: Option<HostKey>,
     },
     /// In the log of popular packs: another agent than its writer's has opened all frames of this one.
-    Checked { pack: PackNumber },
+    Checked {
+        pack: PackNumber,
+        /// As in `Popular`.
+        host: Option<HostKey>,
+    },
+    /// In the log of popular packs: this one does not hold what it should. Nobody refers to it anew, whatever else is said.
+    Spoiled {
+        pack: PackNumber,
+        /// As in `Popular`.
+        host: Option<HostKey>,
+    },
+    /// In the log of popular packs: what this key signs is said by a host of the fleet.
+    HostEntered { host: HostKey, key: KeyId },
     /// As `Init`, of a fleet.
     InitFleet {
         domain: Uuid,
@@ -130,6 +149,18 @@ pub(crate) enum Record {
     Spared { packs: Vec<PackNumber> },
     /// In the log of popular packs: these were condemned, and nobody needs them; they are removed.
     Gone { packs: Vec<PackNumber> },
+    /// An agent of the fleet, and the VMs of its plan. In a file of its own, in no log.
+    AgentListed {
+        name: String,
+        /// The run of it that says so.
+        holder: HolderId,
+        /// Names of its VMs, as many as are listed.
+        vms: Vec<String>,
+        /// VMs of its plan that are not in `vms`.
+        more_vms: u32,
+    },
+    /// The agent of this name is no longer part of the fleet. In a file of its own, in no log.
+    AgentRetired { name: String },
     /// In the log of a VM: somebody counts what popular packs it needs. What is appended behind it goes by what the log of
     /// popular packs says now.
     Counted,
@@ -171,6 +202,10 @@ impl Record {
             Record::Spared { .. } => 23,
             Record::Gone { .. } => 24,
             Record::Counted => 25,
+            Record::AgentListed { .. } => 26,
+            Record::AgentRetired { .. } => 27,
+            Record::HostEntered { .. } => 28,
+            Record::Spoiled { .. } => 29,
             Record::Void { code } => *code,
         }
     }
@@ -184,10 +219,12 @@ impl Record {
             | Record::Open { .. }
             | Record::OpenHeld { .. }
             | Record::Beat { .. }
+            | Record::AgentListed { .. }
             | Record::Publish { .. }
             | Record::Fence { .. }
             | Record::Popular { .. }
             | Record::Checked { .. }
+            | Record::Spoiled { .. }
             // Says of packs that a signed list names that they are gone.
             | Record::Removed { .. } => Role::Backup,
             Record::Forget { .. }
@@ -202,10 +239,23 @@ impl Record {
             | Record::Spared { .. }
             | Record::Gone { .. }
             | Record::Counted
+            // Whoever retires an agent hides that its VMs are not backed up.
+            | Record::AgentRetired { .. }
+            | Record::HostEntered { .. }
             | Record::Retired
             | Record::VmRemoved { .. }
             | Record::Roles
             | Record::Void { .. } => Role::Delete,
+        }
+    }
+
+    /// The host that says it.
+    fn host(&self) -> Option<&HostKey> {
+        match self {
+            Record::Popular { host, .. } | Record::Checked { host, .. } | Record::Spoiled { host, .. } => {
+                host.as_ref()
+            }
+            _ => None,
         }
     }
 
@@ -273,12 +323,26 @@ impl Record {
             }
             Record::Counted | Record::Retired | Record::Roles | Record::Void { .. } => {}
             Record::VmRemoved { vm } => bytes.put_bytes(vm.as_bytes()),
+            Record::AgentListed {
+                name,
+                holder,
+                vms,
+                more_vms,
+            } => {
+                bytes.put_prefixed(name.as_bytes());
+                bytes.put_bytes(&holder.0);
+                bytes.put_u32(*more_vms);
+                bytes.put_varint(vms.len() as u64);
+                vms.iter().for_each(|vm| bytes.put_prefixed(vm.as_bytes()));
+            }
+            Record::AgentRetired { name } => bytes.put_prefixed(name.as_bytes()),
             Record::Popular {
                 volume,
                 pack,
                 first_ordinal,
                 frames,
                 writer,
+                host: _,
             } => {
                 bytes.put_u32(*volume);
                 bytes.put_u64(pack.0);
@@ -286,7 +350,11 @@ impl Record {
                 bytes.put_u32(*frames);
                 bytes.put_u64(writer.0);
             }
-            Record::Checked { pack } => bytes.put_u64(pack.0),
+            Record::Checked { pack, host: _ } | Record::Spoiled { pack, host: _ } => bytes.put_u64(pack.0),
+            Record::HostEntered { host, key } => {
+                bytes.put_bytes(&host.0);
+                bytes.put_bytes(&key.0);
+            }
             Record::Freed { snapshots, dead } => {
                 put_dead(&mut bytes, dead.as_ref());
                 put_listed(&mut bytes, snapshots);
@@ -310,16 +378,25 @@ impl Record {
                 bytes.put_u32(*popular_millionths);
             }
         }
+        let content = &bytes[ENVELOPE_LEN..];
+        let by_host = self
+            .host()
+            .and_then(|host| Some((host, keys.sign_as(host, place, content)?)));
         let signature = match self.role() {
             Role::Backup => None,
-            Role::Delete | Role::Admin => keys.sign(place, &bytes[ENVELOPE_LEN..]),
+            Role::Delete | Role::Admin => keys.sign(place, content),
         };
-        let format = match &signature {
-            Some(signature) => {
+        let format = match (&by_host, &signature) {
+            (Some((host, signature)), _) => {
+                bytes.put_bytes(&host.0);
                 bytes.put_bytes(signature);
                 &FORMAT
             }
-            None => &UNSIGNED,
+            (None, Some(signature)) => {
+                bytes.put_bytes(signature);
+                &SIGNED
+            }
+            (None, None) => &UNSIGNED,
         };
         let mac = keys.mac(place, &bytes[ENVELOPE_LEN..]);
         bytes.put_bytes(&mac);
@@ -338,16 +415,48 @@ impl Record {
         if !keys.mac_fits(place, content, mac) {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
         }
-        let (content, signature) = split_signature(content, envelope.version >= FORMAT.version)?;
+        let is_by_host = envelope.version == FORMAT.version;
+        let (content, host) = split_host(content, place, is_by_host)?;
+        let (content, signature) = split_signature(content, envelope.version == SIGNED.version)?;
         let mut input = Reader::new(content);
-        let record = parse(&mut input, envelope.version)?;
+        let mut record = parse(&mut input, envelope.version)?;
         input.finish().map_err(|error| error.to_string())?;
+        match &mut record {
+            Record::Popular { host: by, .. }
+            | Record::Checked { host: by, .. }
+            | Record::Spoiled { host: by, .. } => {
+                *by = host;
+            }
+            _ if is_by_host => return Err("no host signs records of its kind".into()),
+            _ => {}
+        }
         match record.role() {
             Role::Backup => Ok(record),
             Role::Delete | Role::Admin if keys.counts(place, content, signature) => Ok(record),
             Role::Delete | Role::Admin => Ok(Record::Void { code: record.code() }),
         }
     }
+}
+
+/// What a host says, and which host; of one whose signature does not fit, nobody.
+fn split_host<'a>(
+    content: &'a [u8],
+    place: &str,
+    is_by_host: bool,
+) -> Result<(&'a [u8], Option<HostKey>), String> {
+    if !is_by_host {
+        return Ok((content, None));
+    }
+    let at = content.len().checked_sub(HOST_SEAL_BYTES);
+    let (content, seal) = content.split_at(at.ok_or("it is too short for a host's signature")?);
+    let (host, signature) = seal
+        .split_first_chunk::<PUBLIC_BYTES>()
+        .ok_or("it is too short for a host's signature")?;
+    let host = HostKey(*host);
+    Ok((
+        content,
+        is_signed_by(&host, place, content, signature).then_some(host),
+    ))
 }
 
 /// What was signed, and the signature behind it, if there is to be one.
@@ -442,9 +551,19 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 first_ordinal: input.u32()?,
                 frames: input.u32()?,
                 writer: Writer(input.u64()?),
+                host: None,
             },
             17 => Record::Checked {
                 pack: PackNumber(input.u64()?),
+                host: None,
+            },
+            28 => Record::HostEntered {
+                host: HostKey(input.array()?),
+                key: KeyId(input.array()?),
+            },
+            29 => Record::Spoiled {
+                pack: PackNumber(input.u64()?),
+                host: None,
             },
             13 => Record::Freed {
                 dead: dead(input)?,
@@ -486,6 +605,27 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 packs: numbers(input)?,
             },
             25 => Record::Counted,
+            26 => {
+                let name = text_of(input)?;
+                let holder = HolderId(input.array()?);
+                let more_vms = input.u32()?;
+                let count = input.bounded(MAX_LISTED)?;
+                let vms: Option<Vec<String>> =
+                    (0..count).map(|_| text_of(input)).collect::<Result<_, _>>()?;
+                match (name, vms) {
+                    (Some(name), Some(vms)) => Record::AgentListed {
+                        name,
+                        holder,
+                        vms,
+                        more_vms,
+                    },
+                    _ => return Ok(Err("the name of an agent or VM is not text".to_owned())),
+                }
+            }
+            27 => match text_of(input)? {
+                Some(name) => Record::AgentRetired { name },
+                None => return Ok(Err("the name of an agent is not text".to_owned())),
+            },
             other => {
                 return Ok(Err(format!(
                     "records of kind {other} are not known; use a newer copal"
@@ -494,6 +634,12 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
         }))
     };
     fields().map_err(text)?
+}
+
+/// A name; `None`: it is no text.
+fn text_of(input: &mut Reader<'_>) -> Result<Option<String>, DecodeError> {
+    let bytes = input.prefixed(MAX_NAME_BYTES)?;
+    Ok(std::str::from_utf8(bytes).ok().map(str::to_owned))
 }
 
 fn put_listed(bytes: &mut Vec<u8>, snapshots: &[SnapshotId]) {

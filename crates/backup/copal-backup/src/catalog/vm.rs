@@ -199,11 +199,15 @@ impl Fold for VmState {
             | Record::VmAdded { .. }
             | Record::Popular { .. }
             | Record::Checked { .. }
+            | Record::Spoiled { .. }
+            | Record::HostEntered { .. }
             | Record::Condemned { .. }
             | Record::Spared { .. }
             | Record::Gone { .. }
             | Record::Counted
             | Record::Beat { .. }
+            | Record::AgentListed { .. }
+            | Record::AgentRetired { .. }
             | Record::VmRemoved { .. }
             | Record::Roles
             | Record::Void { .. } => {}

@@ -99,6 +99,7 @@ impl Repository {
                 first_ordinal,
                 frames: 0,
                 writer: Writer::default(),
+                host: None,
             };
             // Whether it counts, the next look says.
             catalog.append(LogName::Popular, state.next_number, &mark)?;

@@ -8,6 +8,7 @@
 //! Not here: records of sessions (`backup::session`). On one machine, or in the layout solo, nobody beats or watches: the lock of
 //! the store, or the right to write, proves that whoever opened a session is gone.
 
+mod agents;
 pub(crate) mod beating;
 mod process;
 pub(crate) mod sessions;

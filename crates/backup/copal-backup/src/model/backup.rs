@@ -1,7 +1,7 @@
 //! A backup of a VM by a host, from its session to its snapshot.
 
 use super::setup::{Setup, Weak};
-use super::state::{Append, Job, Log, State};
+use super::state::{Append, Job, Log, State, host_key};
 use super::store::{Id, Manifest, Pack, Ref, uuid};
 use crate::catalog::record::Record;
 use crate::pack::PackNumber;
@@ -110,6 +110,7 @@ impl State {
                     first_ordinal,
                     frames: 1,
                     writer: Writer(host as u64),
+                    host: Some(host_key(host)),
                 },
             )),
             Entering::Entered | Entering::Going | Entering::NoRoom => None,

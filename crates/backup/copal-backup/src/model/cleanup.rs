@@ -1,7 +1,7 @@
 //! A clean-up of a VM, the check of a popular pack, and the sweep of those that writers left.
 
 use super::setup::{Setup, Weak};
-use super::state::{Append, Job, Log, State};
+use super::state::{Append, Job, Log, State, host_key};
 use super::store::{Id, add_dead};
 use crate::broken::{self, Flaw};
 use crate::catalog::record::Record;
@@ -181,7 +181,7 @@ impl State {
         Some(Job::CleanUp(cleanup))
     }
 
-    /// Another host than its writer's opens all of a pack and says so; `None`: it does not open, or nobody asks.
+    /// Another host than its writer's opens all of a pack, and says what it found; `None`: nobody asks.
     pub(super) fn check(&mut self, host: usize, pack: PackNumber) -> Option<()> {
         let known = self.popular.pack(pack)?;
         let is_other = known.writer.0 != host as u64;
@@ -189,10 +189,29 @@ impl State {
             .store
             .shared(pack)
             .is_some_and(|pack| pack.spoilt_by.is_none());
-        if !is_other || !opens || !needs_check(&self.popular, pack) {
+        if !is_other || !needs_check(&self.popular, pack) {
             return None;
         }
-        let append = self.next(Log::Popular, Record::Checked { pack });
+        let host = Some(host_key(host));
+        let append = self.next(
+            Log::Popular,
+            match opens {
+                true => Record::Checked { pack, host },
+                false => Record::Spoiled { pack, host },
+            },
+        );
+        self.append(&append).then_some(())
+    }
+
+    /// A host says of its own pack that it has checked it, without a look.
+    pub(super) fn lie(&mut self, host: usize, pack: PackNumber) -> Option<()> {
+        let known = self.popular.pack(pack)?;
+        if known.writer.0 != host as u64 || known.checked_at.is_some() {
+            return None;
+        }
+        self.left.lies -= 1;
+        let host = Some(host_key(host));
+        let append = self.next(Log::Popular, Record::Checked { pack, host });
         self.append(&append).then_some(())
     }
 
@@ -241,6 +260,7 @@ impl State {
                     first_ordinal,
                     frames: 0,
                     writer: Default::default(),
+                    host: None,
                 };
                 let append = self.next(Log::Popular, mark);
                 self.append(&append)

@@ -201,6 +201,23 @@ fn a_popular_chunk_that_nobody_has_checked_spoils_another_machine() {
     must_fail("popular before checked", &setup);
 }
 
+/// A host with bad intent: it stores other bytes under the id of a popular chunk and says itself that they are right.
+#[test]
+fn a_host_that_checks_its_own_packs_spoils_another_machine() {
+    let left = Left {
+        backups: 2,
+        popular: 1,
+        spoilt: 1,
+        lies: 1,
+        ..Left::default()
+    };
+    let setup = Setup {
+        vms: 2,
+        ..flawed(&[Flaw::ChecksOwn], left)
+    };
+    must_fail("a host checks its own pack", &setup);
+}
+
 #[test]
 fn a_frame_that_is_given_up_before_its_list_is_durable_is_not_found() {
     let left = Left {

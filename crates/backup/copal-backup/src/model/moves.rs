@@ -34,8 +34,10 @@ pub(super) enum Move {
     Sweeps(usize),
     /// It removes popular packs that nobody needs.
     RemovesUnneeded(usize),
-    /// It opens a popular pack and says that it is good.
+    /// It opens a popular pack and says whether it is good.
     Checks(usize, PackNumber),
+    /// It says that its own popular pack is good, whatever that holds.
+    Lies(usize, PackNumber),
     /// The next step of what it is doing.
     GoesOn(usize),
     /// Its record stands, and it is told that it is lost.
@@ -81,8 +83,14 @@ impl Model for Setup {
                 job => steps(state, host, job, moves),
             }
             let popular = state.popular.packs.iter();
-            let unchecked = popular.filter(|pack| pack.checked_at.is_none() && !pack.is_going());
-            moves.extend(unchecked.map(|pack| Move::Checks(host, pack.pack)));
+            let unchecked = popular
+                .filter(|pack| pack.checked_at.is_none() && pack.spoiled_at.is_none() && !pack.is_going());
+            for pack in unchecked {
+                moves.push(Move::Checks(host, pack.pack));
+                if state.left.lies > 0 {
+                    moves.push(Move::Lies(host, pack.pack));
+                }
+            }
         }
         moves.extend((0..state.in_doubt.len()).map(Move::ComesAbout));
         moves.extend(state.store.doomed.iter().map(|pack| Move::IsUnlinked(*pack)));
@@ -234,6 +242,7 @@ impl State {
                 self.hosts[host] = Job::Unneeded(Unneeded::new());
             }
             Move::Checks(host, pack) => self.check(host, pack)?,
+            Move::Lies(host, pack) => self.lie(host, pack)?,
             Move::GoesOn(host) => self.go_on(setup, host)?,
             Move::IsToldLost(host) => {
                 self.left.lost -= 1;

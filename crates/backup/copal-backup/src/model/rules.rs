@@ -62,6 +62,7 @@ fn popular_chunks_of_two_machines() {
         backups: 3,
         popular: 2,
         spoilt: 1,
+        lies: 1,
         sweeps: 1,
         fences: 1,
         crashes: 1,

@@ -72,6 +72,8 @@ pub(super) struct Left {
     pub(super) popular: u8,
     /// Those of them that bad memory spoils.
     pub(super) spoilt: u8,
+    /// Times that a host says of its own popular pack that it has checked it.
+    pub(super) lies: u8,
     /// Vectors that are lost.
     pub(super) vectors: u8,
 }

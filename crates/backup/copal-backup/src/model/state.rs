@@ -7,11 +7,31 @@ use super::setup::{Left, Setup};
 use super::store::Store;
 use super::unneeded::Unneeded;
 use crate::catalog::fold::{Entry, Fold};
-use crate::catalog::popular::PopularState;
+use crate::catalog::popular::{EnteredHost, PopularState};
 use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
+use crate::peers::HostKey;
+use crate::role::KeyId;
 
 pub(super) const HOSTS: usize = 2;
+
+/// The key with which a host signs.
+pub(super) fn host_key(host: usize) -> HostKey {
+    HostKey([host as u8 + 1; 32])
+}
+
+/// What is known before anything is stored: which hosts there are.
+fn popular() -> PopularState {
+    let entered = |host| EnteredHost {
+        host: host_key(host),
+        key: KeyId([host as u8; 8]),
+        entered_at: 0,
+    };
+    PopularState {
+        hosts: (0..HOSTS).map(entered).collect(),
+        ..PopularState::default()
+    }
+}
 
 /// Which log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +80,7 @@ impl State {
     pub(super) fn first(setup: &Setup) -> State {
         State {
             vms: vec![VmState::default(); setup.vms],
-            popular: PopularState::default(),
+            popular: popular(),
             store: Store::default(),
             hosts: vec![Job::Idle; HOSTS],
             in_doubt: Vec::new(),

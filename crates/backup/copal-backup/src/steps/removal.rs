@@ -76,11 +76,15 @@ fn disturbs(record: &Record) -> bool {
         | Record::VmRemoved { .. }
         | Record::Popular { .. }
         | Record::Checked { .. }
+        | Record::Spoiled { .. }
+        | Record::HostEntered { .. }
         | Record::Condemned { .. }
         | Record::Spared { .. }
         | Record::Gone { .. }
         | Record::Counted
         | Record::Beat { .. }
+        | Record::AgentListed { .. }
+        | Record::AgentRetired { .. }
         | Record::Roles
         | Record::Void { .. } => false,
     }

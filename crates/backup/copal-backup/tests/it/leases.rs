@@ -179,6 +179,40 @@ fn a_session_that_was_taken_for_dead_publishes_nothing() {
     assert!(check(&first).is_clean());
 }
 
+/// Symptom: an agent that was restarted after a kill could not back up its own VMs for ten minutes.
+/// Cause: sessions of its earlier run were those of any silent holder.
+/// Fix: a run that is the only one of its name ends what earlier runs of that name left open, and nothing else.
+#[test]
+fn an_agent_that_is_started_again_takes_over_what_it_left_open() {
+    let servers = Servers::new();
+    let ((first, life), (again, _)) = (servers.host(), servers.host());
+    let agent = |name: &str| Holder {
+        name: name.into(),
+        address: format!("{name}.example:7600"),
+    };
+    let beating = first.beat(&agent("h1")).unwrap();
+    let at_read = At(Stage::Read, Mutex::new(Some(|| life.kill())));
+    let died = first.backup(request_of("h1", &disk(1)), &at_read, &CancelFlag::new());
+    assert!(died.is_err() && life.is_dead());
+    drop(at_read);
+
+    let other = servers.host().0;
+    let other_beat = other.beat(&agent("h2")).unwrap();
+    assert!(other.take_over("h2", other_beat.holder()).unwrap().is_empty());
+    let beat = again.beat(&agent("h1")).unwrap();
+    assert!(
+        again.take_over("h1", beating.holder()).unwrap().is_empty(),
+        "it is its own"
+    );
+    let ended = again.take_over("h1", beat.holder()).unwrap();
+    assert_eq!((ended.len(), ended[0].holder), (1, beating.holder()));
+    let done = again
+        .backup(request_of("h1", &disk(2)), &Silent, &CancelFlag::new())
+        .unwrap();
+    assert_eq!(restore(&again, done.snapshot), disk(2).bytes);
+    assert!(check(&again).is_clean());
+}
+
 /// Symptom: a backup that others had ended said that the repository is damaged (20).
 /// Cause: what it had stored was swept away under it, and it told what it met.
 /// Fix: a backup that fails looks whether its session is open still, and says if others have ended it (11).

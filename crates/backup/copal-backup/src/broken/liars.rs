@@ -1,0 +1,181 @@
+//! A host with bad intent: it stores other bytes under the id of a popular chunk, and says itself that they are right (BAK-20).
+//!
+//! It has a backup key of the repository, and creates the records that it likes; it has no other host's key.
+
+use super::{Flaw, with};
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::record::Record;
+use crate::keys::random;
+use crate::pack::PackNumber;
+use crate::pack::writer::Frame;
+use crate::pack_appender::PackAppender;
+use crate::peers::{HostKey, Writer};
+use crate::popular;
+use crate::request::*;
+use crate::role::{Role, RoleKey};
+use crate::steps::popular::{OwnHost, counts, counts_for};
+use crate::volumes::Home;
+use crate::world::*;
+use crate::{CancelFlag, IndexHome, Repository};
+use copal_kv::Durability;
+use copal_volume::MemoryStore;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// A fleet with a key for each host.
+struct Hosts {
+    keys: Vec<RoleKey>,
+    handles: Vec<Repository>,
+}
+
+impl Hosts {
+    fn new(count: usize) -> Hosts {
+        let store = MemoryStore::new();
+        let options = InitOptions {
+            layout: FLEET,
+            argon2_memory_kib: 64,
+            ..InitOptions::new(Unlock::Password(Zeroizing::new("correct horse".into())))
+        };
+        let admin = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
+        let key = |_| {
+            let key = admin.draw_key(Role::Backup).unwrap();
+            admin.add_key(&key).unwrap();
+            key
+        };
+        let keys: Vec<RoleKey> = (0..count).map(key).collect();
+        let open = |key: &RoleKey| {
+            let unlock = Unlock::Key(key.clone());
+            Repository::open(Arc::new(store.clone()), IndexHome::Memory, &unlock).unwrap()
+        };
+        let handles = keys.iter().map(open).collect();
+        Hosts { keys, handles }
+    }
+
+    fn key(&self, host: usize) -> Option<HostKey> {
+        let key = self.handles[host].host_key();
+        assert!(key.is_some(), "a host with a role key signs");
+        key
+    }
+
+    /// A host stores `raw` under the id of `named`, in the name of `writer`.
+    fn store(&self, host: usize, writer: &str, raw: &[u8], named: &[u8]) -> PackNumber {
+        let parts = &self.handles[host].parts;
+        let session = random().unwrap();
+        let mut packs = PackAppender::new(parts.pack_store(), Home::Shared, session, Durability::Device);
+        let frame = Frame {
+            id: parts.pack_store().keys.id.id(named).short(),
+            raw_bytes: raw.len() as u32,
+            flags: 0,
+            payload: raw,
+        };
+        packs.append(&frame).unwrap();
+        let written = packs.finish().unwrap().unwrap();
+        popular::enter(parts, &written, Writer::of(writer)).unwrap();
+        written.number
+    }
+
+    /// A host says that it has checked a pack.
+    fn say_checked(&self, host: usize, pack: PackNumber) {
+        let catalog = self.handles[host].parts.catalog();
+        let number = catalog.popular().unwrap().next_number;
+        let record = Record::Checked {
+            pack,
+            host: self.key(host),
+        };
+        let appended = catalog.append(LogName::Popular, number, &record).unwrap();
+        assert!(matches!(appended, Append::Done));
+    }
+
+    fn counts(&self, host: usize, pack: PackNumber) -> bool {
+        counts(&self.handles[host].parts.catalog().popular().unwrap(), pack)
+    }
+
+    fn check(&self, host: usize, pack: PackNumber) -> bool {
+        let handle = &self.handles[host];
+        handle.check_popular(pack.0, &CancelFlag::new()).unwrap()
+    }
+}
+
+/// Whether a host that checks its own pack is believed by another one.
+fn is_believed() -> bool {
+    let hosts = Hosts::new(2);
+    let pack = hosts.store(0, "liar", b"others", b"a chunk");
+    hosts.say_checked(0, pack);
+    hosts.counts(1, pack)
+}
+
+/// Symptom: a host that stored other bytes under popular ids, and said itself that it had checked them, damaged every snapshot that
+/// referred to them. Cause: anybody's Checked counted. Fix: hosts sign with keys of their own, and Checked by the writer is void.
+#[test]
+fn what_a_host_says_of_its_own_pack_is_void() {
+    assert!(!is_believed());
+    assert!(with(&[Flaw::ChecksOwn], is_believed), "nothing notices");
+}
+
+/// Whether a pack that a host found spoiled counts again, once another host says that it is right.
+fn comes_back() -> bool {
+    let hosts = Hosts::new(3);
+    let pack = hosts.store(0, "h1", b"others", b"a chunk");
+    assert!(!hosts.check(1, pack));
+    // An accomplice, which has a key of its own.
+    hosts.say_checked(2, pack);
+    hosts.counts(1, pack)
+}
+
+#[test]
+fn a_spoiled_pack_counts_for_nobody_whatever_is_said_later() {
+    assert!(!comes_back());
+    assert!(with(&[Flaw::RefersToSpoiled], comes_back), "nothing notices");
+}
+
+#[test]
+fn a_spoiled_pack_names_the_key_of_the_host_that_wrote_it() {
+    let hosts = Hosts::new(3);
+    let good = hosts.store(1, "h1", b"a chunk", b"a chunk");
+    // In the name of the other one, as any host may.
+    let bad = hosts.store(0, "h1", b"others", b"a chunk");
+    let honest = &hosts.handles[1];
+    assert_eq!(honest.unchecked_popular().unwrap().len(), 2);
+    let from = honest.newest_popular().unwrap();
+    assert!(hosts.check(2, good) && hosts.counts(0, good));
+    assert!(!hosts.check(1, bad), "it does not take it for its own");
+    let spoiled = honest.spoiled_popular(from).unwrap();
+    assert_eq!(spoiled.len(), 1);
+    assert_eq!(
+        (spoiled[0].pack, spoiled[0].key),
+        (bad.0, Some(hosts.keys[0].id()))
+    );
+    assert!(honest.spoiled_popular(spoiled[0].position).unwrap().is_empty());
+    assert!(honest.unchecked_popular().unwrap().is_empty());
+    assert_eq!(honest.popular_status().unwrap().spoiled_packs, 1);
+    // Nobody is led there any more.
+    let mut shown = Vec::new();
+    let visit = &mut |frames: popular::PopularFrames| {
+        shown.extend(frames.ids);
+        Ok(())
+    };
+    honest.for_each_popular_since(0, visit).unwrap();
+    assert_eq!(shown.len(), 2, "the good one, stored and checked");
+    // A pack is its writer's own by the key, not by the name.
+    let state = honest.parts.catalog().popular().unwrap();
+    let unchecked = hosts.store(0, "h1", b"more", b"more");
+    let own = |host: usize| OwnHost {
+        writer: Writer::of("h1"),
+        key: hosts.key(host),
+    };
+    drop(state);
+    let state = honest.parts.catalog().popular().unwrap();
+    assert!(counts_for(&state, unchecked, own(0)) && !counts_for(&state, unchecked, own(1)));
+}
+
+/// A host does not check what it wrote itself: it leaves that to another one, and says nothing.
+#[test]
+fn a_host_says_nothing_of_its_own_pack() {
+    let hosts = Hosts::new(2);
+    let pack = hosts.store(0, "h1", b"a chunk", b"a chunk");
+    let before = hosts.handles[0].newest_popular().unwrap();
+    assert!(hosts.check(0, pack));
+    assert_eq!(hosts.handles[0].newest_popular().unwrap(), before);
+    assert!(!hosts.counts(1, pack));
+    assert!(hosts.check(1, pack) && hosts.counts(0, pack));
+}

@@ -1,0 +1,244 @@
+//! The agents of a fleet and the VMs of their plans, listed until somebody retires them.
+//!
+//! Files `agent.<name>.<number>`, one AgentListed or AgentRetired record each. Of a name only the newest number counts. Signs of
+//! life come and go (`beats`); this list says which agents a job waits for, however long one has been silent.
+//!
+//! Format: docs/formats/backup-catalog.md v4
+//! Invariant: a record of the list is created under the next number, exclusively. A retirement needs the delete role's
+//! signature (BAK-19), so a backup key cannot hide that VMs of another host are not backed up.
+//! Not here: which of them can be reached (`copal-agent`).
+
+use super::log::Catalog;
+use super::record::{MAX_LISTED, MAX_NAME_BYTES, Record};
+use crate::error::{Error, Result};
+use crate::open_session::HolderId;
+use crate::volumes::{for_each_file, settled};
+use bytes::Bytes;
+use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
+use std::collections::BTreeMap;
+
+const PREFIX: &str = "agent.";
+/// No record of this kind is longer: names of VMs, each with its length.
+const MAX_LISTED_BYTES: u64 = 2 * (MAX_LISTED as u64 + 4) * MAX_NAME_BYTES as u64;
+/// Tries to be the next record of a name.
+const MOST_TRIES: u32 = 16;
+
+/// An agent of a fleet, as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedAgent {
+    /// Its name.
+    pub name: String,
+    /// The run of it that listed it: where that is reached its signs of life say.
+    pub holder: HolderId,
+    /// Names of the VMs of its plan, 1,024 at most.
+    pub vms: Vec<String>,
+    /// VMs of its plan that are not in `vms`.
+    pub more_vms: u32,
+}
+
+/// Files of one name.
+#[derive(Default)]
+struct Stored {
+    newest: u64,
+    files: Vec<(Bytes, FileId)>,
+}
+
+impl Catalog {
+    /// All agents that are listed and not retired, by name.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn agents(&self) -> Result<Vec<ListedAgent>> {
+        let mut found = Vec::new();
+        for (name, stored) in self.stored_agents()? {
+            found.extend(self.listed_agent(&name, stored.newest)?);
+        }
+        Ok(found)
+    }
+
+    /// Lists an agent, unless the newest record of its name says the same.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn list_agent(&self, agent: &ListedAgent) -> Result<()> {
+        let record = Record::AgentListed {
+            name: agent.name.clone(),
+            holder: agent.holder,
+            vms: agent.vms.iter().take(MAX_LISTED).cloned().collect(),
+            more_vms: agent.more_vms + agent.vms.len().saturating_sub(MAX_LISTED) as u32,
+        };
+        self.append_agent(&agent.name, &record).map(drop)
+    }
+
+    /// Takes an agent off the list; `false`: it is not on it.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn retire_agent(&self, name: &str) -> Result<bool> {
+        self.append_agent(
+            name,
+            &Record::AgentRetired {
+                name: name.to_owned(),
+            },
+        )
+    }
+
+    /// Appends to the records of a name, unless that would change nothing; whether it did.
+    fn append_agent(&self, name: &str, record: &Record) -> Result<bool> {
+        for _ in 0..MOST_TRIES {
+            let stored = self.stored_agents()?.remove(name).unwrap_or_default();
+            let newest = match stored.newest {
+                0 => None,
+                number => self.agent_record(name, number)?,
+            };
+            let is_listed = matches!(newest, Some(Record::AgentListed { .. }));
+            if newest.as_ref() == Some(record)
+                || (!is_listed && matches!(record, Record::AgentRetired { .. }))
+            {
+                return Ok(false);
+            }
+            let place = place(name, stored.newest + 1);
+            let bytes = record.encode(&place, &self.keys);
+            match self
+                .store
+                .put(self.vid, place.as_bytes(), bytes.into(), &PutOptions::default())
+            {
+                Ok(_) => {}
+                Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => {}
+                // Somebody else was first.
+                Err(VolumeError::Exists { .. } | VolumeError::Unknown { .. }) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            self.tidy(&stored.files)?;
+            return Ok(true);
+        }
+        Err(Error::Invalid {
+            reason: format!(
+                "other processes list the agent {name} again and again; give each agent a name of its own"
+            ),
+        })
+    }
+
+    /// Files of the list, by name of the agent.
+    fn stored_agents(&self) -> Result<BTreeMap<String, Stored>> {
+        let mut found: BTreeMap<String, Stored> = BTreeMap::new();
+        for_each_file(&*self.store, self.vid, PREFIX.as_bytes(), |file, info| {
+            // A file whose name is none of the list's is none.
+            let parsed = std::str::from_utf8(file).ok().and_then(parse);
+            if let Some((name, number)) = parsed {
+                let stored = found.entry(name.to_owned()).or_default();
+                stored.newest = stored.newest.max(number);
+                stored.files.push((Bytes::copy_from_slice(file), info.fid));
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn listed_agent(&self, name: &str, number: u64) -> Result<Option<ListedAgent>> {
+        Ok(match self.agent_record(name, number)? {
+            Some(Record::AgentListed {
+                name: listed,
+                holder,
+                vms,
+                more_vms,
+            }) if listed == name => Some(ListedAgent {
+                name: listed,
+                holder,
+                vms,
+                more_vms,
+            }),
+            Some(Record::AgentRetired { .. }) => None,
+            // Nobody forgets an agent because a record is damaged or not signed.
+            _ => Some(ListedAgent {
+                name: name.to_owned(),
+                holder: HolderId([0; 16]),
+                vms: Vec::new(),
+                more_vms: 0,
+            }),
+        })
+    }
+
+    /// One record of the list; `None`: it is gone meanwhile, or cannot be understood.
+    fn agent_record(&self, name: &str, number: u64) -> Result<Option<Record>> {
+        let place = place(name, number);
+        let read = ReadOptions::default();
+        let bytes = match self
+            .store
+            .get(self.vid, place.as_bytes(), 0..MAX_LISTED_BYTES, &read)
+        {
+            Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => return Ok(None),
+            read => read?,
+        };
+        let decoded = Record::decode(&bytes, &place, &self.keys);
+        Ok(decoded
+            .inspect_err(|detail| tracing::warn!(place, detail, "malformed record of an agent ignored"))
+            .ok())
+    }
+}
+
+fn place(name: &str, number: u64) -> String {
+    format!("{PREFIX}{name}.{number:016x}")
+}
+
+/// Name and number; names have dots, too.
+fn parse(file: &str) -> Option<(&str, u64)> {
+    let (name, digits) = file.strip_prefix(PREFIX)?.rsplit_once('.')?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (!name.is_empty() && number > 0 && file == place(name, number)).then_some((name, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::*;
+    use copal_volume::MemoryStore;
+
+    fn agent(name: &str, run: u8, vms: &[&str]) -> ListedAgent {
+        ListedAgent {
+            name: name.to_owned(),
+            holder: HolderId([run; 16]),
+            vms: vms.iter().map(|vm| (*vm).to_owned()).collect(),
+            more_vms: 0,
+        }
+    }
+
+    #[test]
+    fn an_agent_is_listed_as_it_said_last_until_it_is_retired() {
+        let repository = init_as(&MemoryStore::new(), FLEET);
+        let catalog = repository.parts.catalog();
+        assert!(catalog.agents().unwrap().is_empty());
+        for listed in [
+            agent("h.1", 1, &["web"]),
+            agent("h2", 2, &[]),
+            agent("h.1", 3, &["web", "db"]),
+        ] {
+            catalog.list_agent(&listed).unwrap();
+            catalog.list_agent(&listed).unwrap();
+        }
+        let now = [agent("h.1", 3, &["web", "db"]), agent("h2", 2, &[])];
+        assert_eq!(catalog.agents().unwrap(), now);
+        assert!(catalog.retire_agent("h.1").unwrap());
+        assert!(!catalog.retire_agent("h.1").unwrap(), "it is off the list");
+        assert!(!catalog.retire_agent("h3").unwrap(), "it never was on it");
+        assert_eq!(catalog.agents().unwrap(), now[1..]);
+        catalog.list_agent(&agent("h.1", 4, &["web"])).unwrap();
+        assert_eq!(catalog.agents().unwrap()[0].holder, HolderId([4; 16]));
+        assert_eq!(
+            catalog.stored_agents().unwrap()["h.1"].files.len(),
+            1,
+            "older records go"
+        );
+    }
+
+    #[test]
+    fn of_many_vms_the_first_are_named_and_the_others_counted() {
+        let repository = init_as(&MemoryStore::new(), FLEET);
+        let catalog = repository.parts.catalog();
+        let names: Vec<String> = (0..MAX_LISTED + 7).map(|vm| format!("{vm:0>250}")).collect();
+        let listed = ListedAgent {
+            vms: names.clone(),
+            ..agent("h1", 1, &[])
+        };
+        catalog.list_agent(&listed).unwrap();
+        let found = catalog.agents().unwrap().remove(0);
+        assert_eq!((&found.vms[..], found.more_vms), (&names[..MAX_LISTED], 7));
+    }
+}
