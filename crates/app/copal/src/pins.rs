@@ -254,9 +254,14 @@ impl Pins {
 }
 
 fn directory(place: &Place) -> Option<PathBuf> {
+    store_directory(place).map(|directory| directory.join(DIRECTORY))
+}
+
+/// The directory of a store of this machine; `None`: it is a device, or in a cluster.
+pub(crate) fn store_directory(place: &Place) -> Option<PathBuf> {
     match place {
         Place::Store(StoreLocation::File(path) | StoreLocation::Files(path)) => {
-            Some(path.parent()?.join(DIRECTORY))
+            Some(path.parent()?.to_owned())
         }
         Place::Store(StoreLocation::Device(_)) | Place::Cluster(_) => None,
     }

@@ -7,18 +7,26 @@ use crate::{
     asker::Member,
     channel::Secret,
     members::partition_bits,
+    roster::{MissingAgent, Roster, plan_of},
+    rounds::RoundCount,
     scheme::{Scheme, stages},
 };
-use agent::commands::{Command, Run, call, hex};
-use copal_backup::{CancelFlag, Repository};
+use agent::commands::{Command, JobAgents, Run, call, hex};
+use copal_backup::{CancelFlag, Repository, peers::Writer, popular::SpoiledPack};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
+    fmt,
     time::{Duration, Instant},
 };
 
 /// How often agents are asked how far they are.
 const LOOK: Duration = Duration::from_millis(500);
+/// The first time; then less and less often.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// Names of VMs that fit a command beside everything else.
+const MOST_NAMES_BYTES: usize = 400 << 10;
 /// An agent that does not answer for so long counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
@@ -31,6 +39,47 @@ pub struct JobOptions {
     pub timeout: Duration,
     /// The product's way, or one that it stands beside.
     pub scheme: Scheme,
+}
+
+/// A host whose popular packs were found not to hold what they should.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpoilingHost {
+    /// The agent that it calls itself; `None`: no agent of the job has that name.
+    pub agent: Option<String>,
+    /// The id of its role key, as `copal key ls` shows it; `None`: hosts do not sign in this repository.
+    pub key: Option<String>,
+    /// How many of its packs.
+    pub packs: u64,
+}
+
+impl fmt::Display for SpoilingHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let agent = self.agent.as_deref().unwrap_or("no agent of this job");
+        match &self.key {
+            Some(key) => write!(f, "the host with the key {key}, which calls itself {agent}"),
+            None => write!(f, "the host of agent {agent}"),
+        }
+    }
+}
+
+/// The hosts of spoiled packs, each once.
+fn spoiling_hosts(spoiled: &[SpoiledPack], names: &[&str]) -> Vec<SpoilingHost> {
+    let mut hosts: Vec<SpoilingHost> = Vec::new();
+    for pack in spoiled {
+        let named = names.iter().find(|name| Writer::of(name) == pack.writer);
+        let (agent, key) = (
+            named.map(|name| (*name).to_owned()),
+            pack.key.map(|key| key.to_string()),
+        );
+        match hosts
+            .iter_mut()
+            .find(|host| (&host.agent, &host.key) == (&agent, &key))
+        {
+            Some(host) => host.packs += 1,
+            None => hosts.push(SpoilingHost { agent, key, packs: 1 }),
+        }
+    }
+    hosts
 }
 
 /// Why a job does not begin.
@@ -55,6 +104,25 @@ pub enum JobError {
         /// Another one.
         second: String,
     },
+    /// An agent needs more rounds than were asked for.
+    #[error(
+        "--rounds {asked} is too few: agent {agent} needs {needed}, since each part of a large disk takes a round of its own, and its \
+         memory bounds the VMs and answers of one; give --rounds {needed} or more, or auto, or the agent a larger --memory"
+    )]
+    TooFewRounds {
+        /// What was asked for.
+        asked: u32,
+        /// An agent.
+        agent: String,
+        /// What it needs.
+        needed: u32,
+    },
+    /// The scheme has rounds of its own.
+    #[error("--rounds is for the scheme collaborative: {scheme} has as many as it has VMs, so leave it out")]
+    NoRounds {
+        /// The scheme.
+        scheme: &'static str,
+    },
     /// No agent knows the job.
     #[error("no agent that can be reached knows such a job{reasons}")]
     Unknown {
@@ -73,7 +141,7 @@ pub enum JobError {
 }
 
 /// What a job did.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobReport {
     /// Its id, as 32 hex digits.
     pub job: String,
@@ -81,12 +149,16 @@ pub struct JobReport {
     pub rounds: u32,
     /// What each agent said at last; of one that was lost, what it had said before.
     pub agents: Vec<AgentReport>,
+    /// Agents that should have taken part and did not.
+    pub missing: Vec<MissingAgent>,
+    /// Hosts whose popular packs were found not to hold what they should.
+    pub spoilers: Vec<SpoilingHost>,
     /// From beginning to end.
     pub took: Duration,
 }
 
 /// What an agent did in a job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentReport {
     /// Its name.
     pub name: String,
@@ -126,15 +198,24 @@ impl AgentReport {
 impl JobReport {
     /// Nothing is known yet.
     fn of(begun: &Begun) -> JobReport {
-        let agents = begun.members.iter().map(|member| AgentReport {
+        // Its VMs are named from the beginning: an agent that is killed may never say anything.
+        let waiting = |vm: &String| json!({ "vm": vm, "state": "waiting" });
+        let plans = begun
+            .plans
+            .iter()
+            .map(Vec::as_slice)
+            .chain(std::iter::repeat(&[][..]));
+        let agents = begun.members.iter().zip(plans).map(|(member, vms)| AgentReport {
             name: member.name.clone(),
-            status: json!({}),
+            status: json!({ "vms": vms.iter().map(waiting).collect::<Vec<_>>() }),
             lost: None,
         });
         JobReport {
             job: begun.job.clone(),
             rounds: begun.rounds,
             agents: agents.collect(),
+            missing: begun.missing.clone(),
+            spoilers: Vec::new(),
             took: Duration::ZERO,
         }
     }
@@ -143,17 +224,24 @@ impl JobReport {
     fn add_stage(&mut self, stage: JobReport) {
         self.rounds += stage.rounds;
         self.took += stage.took;
+        self.spoilers = stage.spoilers;
         for (agent, next) in self.agents.iter_mut().zip(stage.agents) {
             agent.add(next);
         }
     }
 
-    /// Whether every VM has a new snapshot.
+    /// Whether nothing more is to be heard of it.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.agents.iter().all(AgentReport::is_over)
+    }
+
+    /// Whether every VM of every agent has a new snapshot.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let is_done = |vm: &Value| vm["state"] == "done";
         let whole = |agent: &AgentReport| agent.lost.is_none() && agent.vms().iter().all(is_done);
-        self.agents.iter().all(whole)
+        self.missing.is_empty() && self.agents.iter().all(whole)
     }
 }
 
@@ -163,6 +251,15 @@ pub struct Begun {
     secret: Secret,
     job: String,
     rounds: u32,
+    /// VMs of each member.
+    plans: Vec<Vec<String>>,
+    missing: Vec<MissingAgent>,
+    /// Position in the log of popular packs where it began.
+    popular_from: u64,
+    /// How long checks of popular packs are waited for when it has ended.
+    timeout: Duration,
+    /// Members of it that are not to be found, and why.
+    gone: Vec<(String, String)>,
 }
 
 impl Begun {
@@ -187,7 +284,11 @@ impl Begun {
     #[must_use]
     pub fn look(&self) -> JobReport {
         let mut report = JobReport::of(self);
+        let is_gone = |member: &Member| self.gone.iter().any(|(name, _)| *name == member.name);
         for (member, agent) in self.members.iter().zip(&mut report.agents) {
+            if is_gone(member) {
+                continue;
+            }
             match call(
                 member,
                 &self.secret,
@@ -199,12 +300,47 @@ impl Begun {
                 Err(reason) => agent.lost = Some(reason),
             }
         }
+        self.note_gone(&mut report);
         let seconds = report
             .agents
             .iter()
             .filter_map(|agent| agent.status["seconds"].as_f64());
         report.took = Duration::from_secs_f64(seconds.fold(0.0, f64::max));
         report
+    }
+
+    fn note_gone(&self, report: &mut JobReport) {
+        for (name, reason) in &self.gone {
+            let mut agents = report.agents.iter_mut();
+            if let Some(agent) = agents.find(|agent| agent.name == *name) {
+                agent.lost = Some(reason.clone());
+            }
+        }
+    }
+
+    /// Names the hosts whose popular packs were found spoiled since it began, once all packs are checked: that is waited for
+    /// as long as for an answer. Blocks.
+    /// # Errors
+    /// Those of the store.
+    pub fn settle(&self, repository: &Repository, report: &mut JobReport) -> copal_backup::Result<()> {
+        let deadline = Instant::now() + self.timeout;
+        let has_other = self.members.len() > 1;
+        while has_other && Instant::now() < deadline && !repository.unchecked_popular()?.is_empty() {
+            std::thread::park_timeout(LOOK);
+        }
+        self.note_spoilers(repository, report)
+    }
+
+    /// As [`Begun::settle`], as far as is known now.
+    /// # Errors
+    /// Those of the store.
+    pub fn note_spoilers(&self, repository: &Repository, report: &mut JobReport) -> copal_backup::Result<()> {
+        let names = report.agents.iter().map(|agent| agent.name.as_str());
+        let names: Vec<&str> = names
+            .chain(report.missing.iter().map(|agent| agent.name.as_str()))
+            .collect();
+        report.spoilers = spoiling_hosts(&repository.spoiled_popular(self.popular_from)?, &names);
+        Ok(())
     }
 
     /// Waits until it has ended; `tell` hears how far it is. Cancelled, it is ended on all agents, which takes until each has
@@ -219,10 +355,10 @@ impl Begun {
 /// It has not begun.
 pub fn begin(repository: &Repository, options: &JobOptions) -> Result<Begun, JobError> {
     let secret = Secret::new(*repository.agents_secret());
-    let (members, plans) = plans(repository, &secret, options)?;
-    no_vm_twice(&members, &plans)?;
-    let rounds = most_rounds(&plans);
-    begin_on(members, &secret, options, rounds, Vec::new())
+    let roster = roster(repository, &secret, options)?;
+    let rounds = rounds_of(options, &roster)?;
+    let popular_from = repository.newest_popular()?;
+    begin_on(&roster, &secret, options, (rounds, popular_from), Vec::new())
 }
 
 /// Runs a job in stages, to its end: none begins before all VMs of the one before have ended. Blocks.
@@ -235,18 +371,27 @@ pub fn run_in_stages(
     tell: &mut dyn FnMut(&JobReport),
 ) -> Result<JobReport, JobError> {
     let secret = Secret::new(*repository.agents_secret());
-    let (members, plans) = plans(repository, &secret, options)?;
-    no_vm_twice(&members, &plans)?;
-    let vms: Vec<Vec<String>> = plans.into_iter().map(|plan| plan.vms).collect();
+    let roster = roster(repository, &secret, options)?;
+    let vms: Vec<Vec<String>> = roster.plans.iter().map(|plan| plan.vms.clone()).collect();
+    let popular_from = repository.newest_popular()?;
     let mut all: Option<JobReport> = None;
     for only in stages(&vms) {
         // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for that.
-        let plans = members
+        let plan = plan_command(options, &only);
+        let plans = roster
+            .members
             .iter()
-            .map(|member| plan_of(member, &secret, options, &only));
-        let rounds = most_rounds(&plans.collect::<Result<Vec<_>, _>>()?);
-        let begun = begin_on(members.clone(), &secret, options, rounds, only)?;
-        let report = begun.wait(cancel, tell);
+            .map(|member| plan_of(member, &secret, &plan));
+        let plans = plans.collect::<Result<Vec<_>, _>>().map_err(JobError::Refused)?;
+        let stage = Roster {
+            members: roster.members.clone(),
+            missing: roster.missing.clone(),
+            plans,
+        };
+        let rounds = rounds_of(options, &stage)?;
+        let begun = begin_on(&stage, &secret, options, (rounds, popular_from), only)?;
+        let mut report = begun.wait(cancel, tell);
+        begun.settle(repository, &mut report)?;
         let is_over = cancel.is_cancelled() || report.agents.iter().any(|agent| agent.lost.is_some());
         match &mut all {
             Some(all) => all.add_stage(report),
@@ -261,15 +406,21 @@ pub fn run_in_stages(
 
 /// Begins a job on these agents; `only` these VMs, if there are any.
 fn begin_on(
-    members: Vec<Member>,
+    roster: &Roster,
     secret: &Secret,
     options: &JobOptions,
-    rounds: u32,
+    (rounds, popular_from): (u32, u64),
     only: Vec<String>,
 ) -> Result<Begun, JobError> {
+    let Roster {
+        members,
+        plans,
+        missing,
+    } = roster;
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| JobError::Random(std::io::Error::other(error)))?;
     let job = hex(&id);
+    let plans: Vec<Vec<String>> = plans.iter().map(|plan| plan.vms.clone()).collect();
     let run = Command::Run(Run {
         job: job.clone(),
         members: members
@@ -283,6 +434,13 @@ fn begin_on(
         timeout_ms: options.timeout.as_millis() as u64,
         scheme: options.scheme,
         only,
+        plans: match bytes_of(&plans) <= MOST_NAMES_BYTES {
+            true => plans.clone(),
+            // Whoever asks about the job later learns of VMs that have begun.
+            false => Vec::new(),
+        },
+        missing: missing.clone(),
+        popular_from,
     });
     for (at, member) in members.iter().enumerate() {
         if let Err(reason) = call(member, secret, &run) {
@@ -293,90 +451,124 @@ fn begin_on(
         }
     }
     Ok(Begun {
-        members,
+        members: members.clone(),
         secret: secret.clone(),
         job,
         rounds,
+        plans,
+        missing: missing.clone(),
+        popular_from,
+        timeout: options.timeout,
+        gone: Vec::new(),
     })
 }
 
-/// Finds a job again, or the newest, that agents which can be reached know.
+/// Finds a job again, or the newest, that agents which can be reached know. Those of its agents that cannot be reached count as
+/// lost.
 /// # Errors
 /// Nobody knows it.
 pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobError> {
     let secret = Secret::new(*repository.agents_secret());
-    let mut known: Option<(Begun, u64)> = None;
-    let mut reasons = String::new();
-    for member in agent::alive(repository)? {
+    let mut newest: Option<(&Member, Value, u64)> = None;
+    let mut reasons = BTreeMap::new();
+    let alive = agent::alive(repository)?;
+    for member in &alive {
         let answer = match job {
-            Some(job) => call(&member, &secret, &Command::Status { job: job.to_owned() }),
-            None => call(&member, &secret, &Command::Newest),
+            Some(job) => call(member, &secret, &Command::Status { job: job.to_owned() }),
+            None => call(member, &secret, &Command::Newest),
         };
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(reason) => {
-                reasons.push_str(&format!(" ({reason})"));
-                continue;
+        match answer {
+            Ok(answer) => {
+                let age_ms = answer["age_ms"].as_u64().unwrap_or(u64::MAX);
+                if newest.as_ref().is_none_or(|(.., newest)| age_ms < *newest) {
+                    newest = Some((member, answer, age_ms));
+                }
             }
-        };
-        let (Some(id), Some(age_ms)) = (answer["job"].as_str(), answer["age_ms"].as_u64()) else {
-            continue;
-        };
-        let rounds = answer["all_rounds"].as_u64().unwrap_or(1) as u32;
-        match &mut known {
-            Some((begun, _)) if begun.job == id => begun.members.push(member),
-            Some((_, age)) if *age <= age_ms => {}
-            _ => {
-                let begun = Begun {
-                    members: vec![member],
-                    secret: secret.clone(),
-                    job: id.to_owned(),
-                    rounds,
-                };
-                known = Some((begun, age_ms));
-            }
+            Err(reason) => drop(reasons.insert(member.name.clone(), reason)),
         }
     }
-    known.map(|(begun, _)| begun).ok_or(JobError::Unknown { reasons })
-}
-
-/// Who can be reached, and what each would back up.
-fn plans(
-    repository: &Repository,
-    secret: &Secret,
-    options: &JobOptions,
-) -> Result<(Vec<Member>, Vec<PlanInfo>), JobError> {
-    let mut reasons = String::new();
-    let mut members = Vec::new();
-    let mut plans = Vec::new();
-    for member in agent::alive(repository)? {
-        if let Err(reason) = agent::commands::info(&member, secret) {
-            tracing::warn!(reason, "takes no part");
-            reasons.push_str(&format!(" ({reason})"));
-            continue;
+    let Some((member, answer, _)) = newest else {
+        let reasons = reasons.values().map(|reason| format!(" ({reason})")).collect();
+        return Err(JobError::Unknown { reasons });
+    };
+    let job = answer["job"].as_str().unwrap_or_default().to_owned();
+    let known = call(member, &secret, &Command::Agents { job: job.clone() }).map_err(JobError::Refused)?;
+    let known: JobAgents = serde_json::from_value(known).map_err(|error| {
+        JobError::Refused(format!(
+            "what an agent says of its job is not understood: {error}"
+        ))
+    })?;
+    let mut begun = Begun {
+        members: Vec::new(),
+        secret,
+        job,
+        rounds: answer["all_rounds"].as_u64().unwrap_or(1) as u32,
+        plans: known.plans,
+        missing: known.missing,
+        popular_from: known.popular_from,
+        timeout: Duration::from_millis(known.timeout_ms),
+        gone: Vec::new(),
+    };
+    for (name, address) in known.members {
+        let newest = alive.iter().find(|member| member.name == name);
+        if newest.is_none() {
+            let reason = reasons.remove(&name);
+            let reason = reason.unwrap_or_else(|| format!("agent {name} is not heard of any more"));
+            begun.gone.push((name.clone(), reason));
         }
-        plans.push(plan_of(&member, secret, options, &[])?);
-        members.push(member);
+        begun
+            .members
+            .push(newest.cloned().unwrap_or(Member { name, address }));
     }
-    match members.is_empty() {
-        true => Err(JobError::Nobody { reasons }),
-        false => Ok((members, plans)),
-    }
+    Ok(begun)
 }
 
-/// What an agent would back up; of that `only` these VMs, if there are any.
-fn plan_of(
-    member: &Member,
-    secret: &Secret,
-    options: &JobOptions,
-    only: &[String],
-) -> Result<PlanInfo, JobError> {
-    let command = Command::Plan {
+/// Asks all agents what they would back up.
+fn roster(repository: &Repository, secret: &Secret, options: &JobOptions) -> Result<Roster, JobError> {
+    let roster = Roster::call(repository, secret, &plan_command(options, &[]))?;
+    if roster.members.is_empty() {
+        let reasons = roster
+            .missing
+            .iter()
+            .map(|missing| format!(" ({missing})"))
+            .collect();
+        return Err(JobError::Nobody { reasons });
+    }
+    no_vm_twice(&roster.members, &roster.plans)?;
+    Ok(roster)
+}
+
+/// Asks what an agent would back up; of that `only` these VMs, if there are any.
+fn plan_command(options: &JobOptions, only: &[String]) -> Command {
+    Command::Plan {
         rounds: options.rounds.clone(),
         only: only.to_vec(),
+    }
+}
+
+/// Bytes that names take in a command.
+fn bytes_of(plans: &[Vec<String>]) -> usize {
+    plans.iter().flatten().map(|vm| vm.len() + 3).sum()
+}
+
+/// How many rounds all agents go through: as many as were asked for, or as the agent with most needs.
+fn rounds_of(options: &JobOptions, roster: &Roster) -> Result<u32, JobError> {
+    let most = most_rounds(&roster.plans);
+    let Ok(RoundCount::Exactly(asked)) = options.rounds.parse() else {
+        return Ok(most);
     };
-    let plan = call(member, secret, &command).map_err(JobError::Refused)?;
-    serde_json::from_value(plan).map_err(|error| JobError::Refused(format!("agent {}: {error}", member.name)))
+    if options.scheme == Scheme::DirtyBit {
+        return Err(JobError::NoRounds { scheme: "dirty-bit" });
+    }
+    let of_plans = roster.members.iter().zip(&roster.plans);
+    match of_plans.max_by_key(|(_, plan)| plan.rounds) {
+        Some((member, plan)) if plan.rounds > asked => Err(JobError::TooFewRounds {
+            asked,
+            agent: member.name.clone(),
+            needed: plan.rounds,
+        }),
+        _ => Ok(asked),
+    }
 }
 
 fn most_rounds(plans: &[PlanInfo]) -> u32 {
@@ -407,6 +599,8 @@ fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) ->
     let mut heard: Vec<Instant> = vec![began; members.len()];
     let mut is_cancelled = false;
     let mut report = JobReport::of(begun);
+    begun.note_gone(&mut report);
+    let mut pause = FIRST_LOOK;
     while !report.agents.iter().all(AgentReport::is_over) {
         if cancel.is_cancelled() && !is_cancelled {
             is_cancelled = true;
@@ -414,7 +608,8 @@ fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) ->
                 let _ = call(member, secret, &Command::Cancel { job: job.clone() });
             }
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(pause);
+        pause = (pause * 2).min(LOOK);
         for ((member, agent), heard) in members.iter().zip(&mut report.agents).zip(&mut heard) {
             if agent.is_over() {
                 continue;

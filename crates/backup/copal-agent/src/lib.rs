@@ -12,7 +12,7 @@
 //! - [`channel`]: encrypted connections between members of a domain; [`wire`]: what is said over them; [`greeting`]: who one is.
 //! - [`asker`]: asks the owners of ids, and gathers what they answer.
 //! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
-//! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts.
+//! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts. [`roster`]: which of them take part, and which are missing.
 
 pub mod agent;
 pub mod asker;
@@ -30,6 +30,7 @@ pub mod markers;
 pub mod members;
 pub mod partition;
 pub mod plan_file;
+pub mod roster;
 pub mod rounds;
 pub mod scheme;
 pub mod server;

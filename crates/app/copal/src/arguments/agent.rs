@@ -62,6 +62,18 @@ pub(crate) enum AgentWord {
 Example:
   copal agent ls")]
     Ls,
+    /// Take an agent off the list of those that a job waits for
+    #[command(after_help = "\
+An agent is listed with the VMs of its plan from its first start on. A job names those that it cannot reach, and their VMs, and ends with \
+exit code 1. Retire an agent when its host is gone for good. In a repository with role keys it takes one for delete.
+
+Example:
+  copal agent rm h2 --key ops.key")]
+    Rm {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
 }
 
 /// `copal job`.

@@ -1,5 +1,7 @@
 //! `copal agent`: the daemon on a host of VMs.
 
+pub(super) mod local;
+
 use super::{Context, close, cluster, job};
 use crate::{
     arguments::Agent as Words,
@@ -35,6 +37,8 @@ pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     cluster::check_advertised(words.advertise.as_deref().unwrap_or(&words.listen))?;
     context.memory()?;
     let several = check_names(context, words)?;
+    raise_descriptor_limit();
+    let place = Place::find(&context.arguments.common)?;
     let cache = state.join("cache");
     let opened = repository::open_with_cache(&context.arguments.common, &cache, &context.patience())?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -49,12 +53,24 @@ pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
                 false => write_out(&format!("ready {name} {address}\n")),
             }
         }
+        let answering = local::answer(&place, opened.shared());
         let outcome = jobs(context, words, opened.shared());
+        drop(answering);
         stop.store(true, Ordering::Release);
         agents.into_iter().for_each(Agent::wait);
         outcome
     });
     close(opened, outcome.and_then(|outcome| outcome))
+}
+
+/// An agent has two connections with each other one, and systemd gives a process 1,024 descriptors unless it asks for more.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the number of descriptors stays as it is");
+    }
 }
 
 /// Runs jobs as the words say, until the command is to end.
@@ -181,32 +197,74 @@ pub(super) fn of_agent(error: AgentError) -> Failure {
     }
 }
 
+/// `copal agent ls`.
 pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
-    let holders = opened.repository().holders().map_err(Failure::from);
-    let mut holders = close(opened, holders)?;
-    // Whoever has no address is a backup of its own, which `sessions ls` shows.
-    holders.retain(|holder| !holder.address.is_empty());
-    holders.sort_by(|a, b| (&a.name, a.beat_age_ms).cmp(&(&b.name, b.beat_age_ms)));
-    let told = holders.iter().map(|holder| {
-        json!({ "name": holder.name, "address": holder.address, "beat_age_seconds": holder.beat_age_ms as f64 / 1e3 })
+    let (mut heard, listed) = match local::ask(context, &local::Question::Agents)? {
+        Some(local::Answer::Agents(agents)) => (agents, Vec::new()),
+        _ => {
+            let opened = context.open(Access::Read)?;
+            let repository = opened.repository();
+            let found = repository
+                .holders()
+                .and_then(|holders| Ok((holders, repository.listed_agents()?)));
+            let (mut holders, listed) = close(opened, found.map_err(Failure::from))?;
+            // Whoever has no address is a backup of its own, which `sessions ls` shows.
+            holders.retain(|holder| !holder.address.is_empty());
+            let told = holders
+                .into_iter()
+                .map(|holder| (holder.name, holder.address, holder.beat_age_ms));
+            (told.collect(), listed)
+        }
+    };
+    heard.sort_by(|a, b| (&a.0, a.2).cmp(&(&b.0, b.2)));
+    let silent = listed
+        .into_iter()
+        .filter(|agent| heard.iter().all(|(name, ..)| *name != agent.name));
+    let silent: Vec<_> = silent.collect();
+    let told = heard.iter().map(|(name, address, age_ms)| {
+        json!({ "name": name, "address": address, "beat_age_seconds": *age_ms as f64 / 1e3 })
     });
-    let fields = json!({ "command": "agent ls", "agents": told.collect::<Vec<_>>() });
+    let told_silent = silent
+        .iter()
+        .map(|agent| json!({ "name": agent.name, "vms": agent.vms }));
+    let fields = json!({
+        "command": "agent ls",
+        "agents": told.collect::<Vec<_>>(),
+        "silent": told_silent.collect::<Vec<_>>(),
+    });
     context.output.answer(fields, || {
-        let rows: Vec<Vec<String>> = holders
+        let mut rows: Vec<Vec<String>> = heard
             .iter()
-            .map(|holder| {
-                vec![
-                    holder.name.clone(),
-                    holder.address.clone(),
-                    human::age(holder.beat_age_ms / 1000),
-                ]
-            })
+            .map(|(name, address, age_ms)| vec![name.clone(), address.clone(), human::age(age_ms / 1000)])
             .collect();
+        rows.extend(silent.iter().map(|agent| {
+            vec![
+                agent.name.clone(),
+                "-".to_owned(),
+                "not since it ended".to_owned(),
+            ]
+        }));
         match rows.is_empty() {
             true => "no agent was heard of\n".to_owned(),
             false => human::table(&["Agent", "Address", "Heard of"], &rows),
         }
+    });
+    Ok(())
+}
+
+/// `copal agent rm`.
+pub(super) fn retire(context: &Context<'_>, name: &str) -> Outcome<()> {
+    let opened = context.open(Access::Write)?;
+    let retired = opened.repository().retire_agent(name).map_err(Failure::from);
+    if !close(opened, retired)? {
+        return Err(Failure::plain(
+            "agent",
+            format!("no agent {name} is listed in this repository; `copal agent ls` shows those that are"),
+        ));
+    }
+    let fields = json!({ "command": "agent rm", "agent": name });
+    context.output.answer(fields, || {
+        format!("no job waits for the agent {name} any more; if it still runs, it is listed again when it starts anew\n")
     });
     Ok(())
 }

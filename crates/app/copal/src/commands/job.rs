@@ -1,20 +1,36 @@
 //! `copal job`: all VMs of all hosts, backed up together.
 
-use super::{Context, close};
+use super::{
+    Context,
+    agent::local::{self, Answer, Question},
+    close,
+};
 use crate::{
     arguments::{JobOptions, JobRun, JobStatus, SchemeWord},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     human,
+    place::Place,
 };
 use copal_agent::{
     coordinate::{self, AgentReport, Begun, JobError, JobReport},
+    roster::MissingAgent,
     scheme::Scheme,
 };
 use copal_backup::Repository;
 use copal_node::Access;
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How often the agents of a directory are asked how far a job is.
+const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn run(context: &Context<'_>, words: &JobRun) -> Outcome<()> {
+    if matches!(Place::find(&context.arguments.common)?, Place::Store(_)) {
+        return Err(Failure::usage(
+            "the agents of a repository in a directory run its jobs themselves, since one process has it open: start \
+             `copal agent` with --once for one job, or with --every 24h for one a day; `copal job status` says how far it is",
+        ));
+    }
     let opened = context.open(Access::Read)?;
     let report = begin(context, opened.repository(), &words.options);
     match close(opened, report)? {
@@ -35,7 +51,7 @@ fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -
     }
     let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
     if context.arguments.common.wait.is_some() {
-        return Ok(Some(follow(context, &begun)));
+        return follow(context, repository, &begun).map(Some);
     }
     let agents: Vec<&str> = begun.agents().collect();
     let fields = json!({
@@ -62,7 +78,7 @@ pub(super) fn once(context: &Context<'_>, repository: &Repository, options: &Job
         SchemeWord::Synchronous => in_stages(context, repository, options)?,
         SchemeWord::Collaborative | SchemeWord::DirtyBit => {
             let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
-            follow(context, &begun)
+            follow(context, repository, &begun)?
         }
     };
     tell(context, "agent", &report)
@@ -75,12 +91,38 @@ fn in_stages(context: &Context<'_>, repository: &Repository, options: &JobOption
     ran.map_err(of_job)
 }
 
+/// Asks the process of the agents of a repository in a directory, until the job has ended if that is waited for. `None`: there is
+/// no such process.
+fn ask_local(context: &Context<'_>, job: Option<&str>) -> Outcome<Option<JobReport>> {
+    let mut teller = Teller::default();
+    let mut job = job.map(str::to_owned);
+    loop {
+        let Some(Answer::Job(report)) = local::ask(context, &Question::Job(job))? else {
+            return Ok(None);
+        };
+        if context.arguments.common.wait.is_none() || report.is_over() || context.cancel.is_cancelled() {
+            return Ok(Some(*report));
+        }
+        teller.hear(context, &report);
+        job = Some(report.job);
+        context.pause(LOOK);
+    }
+}
+
 pub(super) fn status(context: &Context<'_>, words: &JobStatus) -> Outcome<()> {
+    if let Some(report) = ask_local(context, words.job.as_deref())? {
+        return tell(context, "job status", &report);
+    }
     let opened = context.open(Access::Read)?;
-    let found = coordinate::find(opened.repository(), words.job.as_deref()).map_err(of_job);
-    let report = found.map(|begun| match context.arguments.common.wait {
-        Some(_) => follow(context, &begun),
-        None => begun.look(),
+    let repository = opened.repository();
+    let found = coordinate::find(repository, words.job.as_deref()).map_err(of_job);
+    let report = found.and_then(|begun| match context.arguments.common.wait {
+        Some(_) => follow(context, repository, &begun),
+        None => {
+            let mut report = begun.look();
+            begun.note_spoilers(repository, &mut report)?;
+            Ok(report)
+        }
     });
     tell(context, "job status", &close(opened, report)?)
 }
@@ -113,22 +155,24 @@ impl Teller {
     }
 }
 
-/// Says how far a job is until it has ended.
-fn follow(context: &Context<'_>, begun: &Begun) -> JobReport {
+/// Says how far a job is until it has ended, and what it stored for all is checked.
+fn follow(context: &Context<'_>, repository: &Repository, begun: &Begun) -> Outcome<JobReport> {
     let mut teller = Teller::default();
-    begun.wait(&context.cancel, &mut |report| teller.hear(context, report))
+    let mut report = begun.wait(&context.cancel, &mut |report| teller.hear(context, report));
+    begun.settle(repository, &mut report)?;
+    Ok(report)
 }
 
 /// Says what a job did. One that goes on is no failure.
 fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()> {
-    let vms: Vec<Value> = report.agents.iter().flat_map(of_agent).collect();
+    let mut vms: Vec<Value> = report.agents.iter().flat_map(of_agent).collect();
+    vms.extend(report.missing.iter().flat_map(of_missing));
     let goes_on = |vm: &Value| vm["state"] == "waiting" || vm["state"] == "running";
     let done = vms.iter().filter(|vm| vm["state"] == "done").count();
     let failed = vms
         .iter()
         .filter(|vm| vm["state"] != "done" && !goes_on(vm))
         .count();
-    let lost = report.agents.iter().filter(|agent| agent.lost.is_some()).count();
     let sum = |name: &str| {
         vms.iter()
             .filter_map(|vm| vm["bytes"][name].as_u64())
@@ -154,6 +198,17 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
         "complete": report.is_complete(),
         "unresolved": unresolved,
         "agents": agents.collect::<Vec<_>>(),
+        "missing_agents": report.missing.iter().map(|missing| json!({
+            "name": missing.name,
+            "vms": missing.vms,
+            "more_vms": missing.more_vms,
+            "reason": missing.reason,
+        })).collect::<Vec<_>>(),
+        "spoilers": report.spoilers.iter().map(|host| json!({
+            "agent": host.agent,
+            "key": host.key,
+            "packs": host.packs,
+        })).collect::<Vec<_>>(),
         "vms": vms,
     });
     context.output.summary(fields, || {
@@ -175,27 +230,76 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
         }
         text
     });
-    let said = vms.iter().find_map(|vm| {
-        let reason = vm["error"].as_str()?;
-        Some(format!(
-            ", such as {}: {reason}",
-            vm["vm"].as_str().unwrap_or("one")
-        ))
-    });
-    match (failed, lost) {
-        (0, 0) => Ok(()),
-        (failed, lost) => Err(Failure::plain(
-            "job",
-            format!(
-                "{failed} VMs have no new snapshot{}{}; the others have",
-                said.unwrap_or_default(),
-                match lost {
-                    0 => String::new(),
-                    lost => format!(", and {lost} agents do not answer any more"),
-                }
-            ),
-        )),
+    let lost = report.agents.iter().filter(|agent| agent.lost.is_some());
+    let lost: Vec<&str> = lost.map(|agent| agent.name.as_str()).collect();
+    if failed == 0 && lost.is_empty() && report.missing.is_empty() {
+        return spoiled(report, None);
     }
+    let mut sentence = format!("{failed} VMs have no new snapshot");
+    let named: Vec<String> = vms
+        .iter()
+        .filter(|vm| vm["state"] != "done" && !goes_on(vm))
+        .map(failed_vm)
+        .collect();
+    if !named.is_empty() {
+        sentence.push_str(&format!(": {}", in_short(&named, "; ")));
+    }
+    if !lost.is_empty() {
+        sentence.push_str(&format!(
+            "; agents that do not answer any more: {}",
+            in_short(&lost, ", ")
+        ));
+    }
+    if !report.missing.is_empty() {
+        let missing: Vec<String> = report.missing.iter().map(ToString::to_string).collect();
+        sentence.push_str(&format!("; missing: {}", in_short(&missing, "; ")));
+    }
+    spoiled(report, Some(&sentence))?;
+    Err(Failure::plain("job", format!("{sentence}; all others have")))
+}
+
+/// A host that stores what it should not is worse than a VM without a snapshot.
+fn spoiled(report: &JobReport, also: Option<&str>) -> Outcome<()> {
+    if report.spoilers.is_empty() {
+        return Ok(());
+    }
+    let hosts: Vec<String> = report.spoilers.iter().map(ToString::to_string).collect();
+    let also = also.map_or_else(String::new, |also| format!("; {also}"));
+    Err(Failure::new(
+        exit::DAMAGED,
+        "damaged",
+        format!(
+            "what {} stored for all VMs does not hold what it should: its memory or disk is bad, or its intent; no VM of another host \
+             refers to it; take the host out of the fleet (`copal key rm`, `copal agent rm`), and look at its own VMs with `copal check`{also}",
+            hosts.join(", and what ")
+        ),
+    ))
+}
+
+/// A VM without a new snapshot, its agent, and why.
+fn failed_vm(vm: &Value) -> String {
+    let text = |name: &str| vm[name].as_str().unwrap_or_default();
+    match text("error") {
+        "" => format!("{} of agent {}", text("vm"), text("agent")),
+        reason => format!("{} of agent {}, {reason}", text("vm"), text("agent")),
+    }
+}
+
+/// The first of many; the JSON has all.
+fn in_short<T: AsRef<str>>(names: &[T], between: &str) -> String {
+    const SHOWN: usize = 20;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(between),
+        more => format!("{}{between}and {more} more", shown.join(between)),
+    }
+}
+
+/// The VMs of an agent that took no part.
+fn of_missing(missing: &MissingAgent) -> Vec<Value> {
+    let vms = missing.vms.iter();
+    vms.map(|vm| json!({ "vm": vm, "agent": missing.name, "state": "missing" }))
+        .collect()
 }
 
 /// Its VMs, each with its agent.
@@ -233,7 +337,9 @@ fn of_job(error: JobError) -> Failure {
     let sentence = error.to_string();
     match error {
         JobError::Repository(error) => error.into(),
-        JobError::VmTwice { .. } => Failure::usage(sentence),
+        JobError::VmTwice { .. } | JobError::TooFewRounds { .. } | JobError::NoRounds { .. } => {
+            Failure::usage(sentence)
+        }
         _ => Failure::plain("job", sentence),
     }
 }

@@ -96,6 +96,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         },
         Command::Agent(words) => match &words.word {
             Some(AgentWord::Ls) => agent::list(&context),
+            Some(AgentWord::Rm { name }) => agent::retire(&context, name),
             None => agent::run(&context, words),
         },
         Command::Job(JobWord::Run(words)) => job::run(&context, words),

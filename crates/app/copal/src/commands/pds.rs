@@ -3,18 +3,46 @@
 pub(super) mod cleanup;
 pub(super) mod prune;
 
-use super::{Context, close};
+use super::{
+    Context,
+    agent::local::{self, Answer, Question},
+    close,
+};
 use crate::{
     failure::{Failure, Outcome},
     human,
 };
+use copal_backup::popular::PopularStatus;
 use copal_node::Access;
 use serde_json::json;
 
 pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
-    let status = opened.repository().popular_status().map_err(Failure::from);
-    let status = close(opened, status)?;
+    let status = match local::ask(context, &Question::Popular)? {
+        Some(Answer::Popular(
+            [
+                fraction,
+                packs,
+                unchecked_packs,
+                condemned_packs,
+                spoiled_packs,
+                frames,
+                bytes,
+            ],
+        )) => PopularStatus {
+            fraction_millionths: fraction as u32,
+            packs,
+            unchecked_packs,
+            condemned_packs,
+            spoiled_packs,
+            frames,
+            bytes,
+        },
+        _ => {
+            let opened = context.open(Access::Read)?;
+            let status = opened.repository().popular_status().map_err(Failure::from);
+            close(opened, status)?
+        }
+    };
     let fraction = f64::from(status.fraction_millionths) / 1e6;
     let fields = json!({
         "command": "pds status",
@@ -23,6 +51,7 @@ pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
         "packs": status.packs,
         "unchecked_packs": status.unchecked_packs,
         "condemned_packs": status.condemned_packs,
+        "spoiled_packs": status.spoiled_packs,
         "bytes": status.bytes,
     });
     context.output.answer(fields, || {
@@ -31,6 +60,7 @@ pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
             ("Packs", status.packs.to_string()),
             ("  not checked yet", status.unchecked_packs.to_string()),
             ("  condemned", status.condemned_packs.to_string()),
+            ("  spoiled", status.spoiled_packs.to_string()),
             ("Bytes", human::bytes(status.bytes)),
             ("At most", format!("{} % of all chunks", fraction * 100.0)),
         ];

@@ -3,7 +3,7 @@
 
 use crate::{
     disks::MIB,
-    harness::{House, id},
+    harness::{House, Running, id},
     rounds::{HOSTS, count, image, vms, write_set},
 };
 use copal_testkit::Random;
@@ -222,9 +222,17 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
     );
     let fleet = fleet();
     write_set(&fleet.path(""), 0);
-    let refused = fleet.run(["job", "run", "--all", "--scheme", "synchronous"]);
-    assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(refused.sentence().contains("--wait"), "{refused:?}");
+    // Symptom: `job run --wait` on a directory waited for ever. Cause: it waited for the store, which its agents have open.
+    // Fix: the agents of a directory run its jobs; the command says how.
+    for words in [&["job", "run", "--all"][..], &["job", "run", "--all", "--wait"]] {
+        let refused = fleet.run(words);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        let sentence = refused.sentence();
+        assert!(
+            sentence.contains("--once") && sentence.contains("--every"),
+            "{sentence}"
+        );
+    }
     for words in [
         ["job", "run", "--all", "--scheme", "none"],
         ["delete", "--exact", "--method", "local", "--dry-run"],
@@ -232,4 +240,72 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
         assert_eq!(fleet.run(words).code, Some(2), "{words:?}");
     }
     assert_eq!(fleet.summary(["snapshots"])["snapshots"], json!([]));
+}
+
+/// Symptom: `agent ls`, `job status` and `pds status` waited for the store, or failed, while the agents of a directory ran.
+/// Cause: those have it open, and nobody else can open it.
+/// Fix: their process answers over a socket beside the store.
+#[test]
+fn agents_of_a_directory_answer_while_they_have_it_open() {
+    let house = fleet();
+    write_set(&house.path(""), 0);
+    assert_eq!(house.summary(["agent", "ls"])["agents"], json!([]));
+    let plans = HOSTS.map(|host| house.word(&format!("{host}.json"))).join(",");
+    let state = house.word("state");
+    let words = [
+        "agent", "--name", "h1,h2,h3", "--plan", &plans, "--state", &state, "--every", "24h",
+    ];
+    let mut agents = Running::start(&house, words);
+    agents.wait_for("summary");
+    let listed = house.summary(["agent", "ls"]);
+    let names = listed["agents"].as_array().unwrap().iter();
+    assert_eq!(names.map(|one| &one["name"]).collect::<Vec<_>>(), HOSTS);
+    for words in [&["job", "status"][..], &["job", "status", "--wait"]] {
+        let told = house.summary(words);
+        assert_eq!(
+            (vms(&told).len() as u64, &told["complete"]),
+            (VMS, &true.into()),
+            "{told}"
+        );
+    }
+    assert!(count(&house.summary(["pds", "status"]), "chunks") > 0);
+    let unknown = house.run(["job", "status", "00000000000000000000000000000000"]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    agents.signal(rustix::process::Signal::TERM);
+    assert_eq!(agents.end().code, Some(0));
+
+    // The agents that are not there are named, and that ends when one is retired.
+    let plan = house.word("h1.json");
+    let once = [
+        "agent", "--name", "h1", "--plan", &plan, "--state", &state, "--once",
+    ];
+    let alone = house.run(once);
+    assert_eq!(alone.code, Some(1), "{alone:?}");
+    let told = alone
+        .lines()
+        .into_iter()
+        .find(|line| line["message_type"] == "summary")
+        .unwrap();
+    let missing = told["missing_agents"].as_array().unwrap();
+    let named: Vec<_> = missing
+        .iter()
+        .map(|agent| (&agent["name"], &agent["vms"]))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            (&json!("h2"), &json!(["vm3", "vm4"])),
+            (&json!("h3"), &json!(["vm5", "vm6"]))
+        ],
+        "{told}"
+    );
+    assert_eq!(told["complete"], false);
+    for part in ["h2", "vm3", "vm4", "h3", "vm6"] {
+        assert!(alone.sentence().contains(part), "{part}: {}", alone.sentence());
+    }
+    for name in ["h2", "h3"] {
+        house.good(["agent", "rm", name]);
+    }
+    assert_eq!(house.run(["agent", "rm", "h2"]).code, Some(1));
+    assert_eq!(house.summary(once)["complete"], true);
 }

@@ -15,6 +15,8 @@ use std::{
 const LOOK: Duration = Duration::from_millis(500);
 /// How long the first in rank is left to itself.
 const HEAD_START: Duration = Duration::from_secs(5);
+/// What was decided about a pack is not decided again by this run.
+const NOT_AGAIN: Duration = Duration::from_secs(86_400 * 365);
 /// How often one looks whether hosts that hold VMs are alive.
 const LEASES_LOOK: Duration = Duration::from_secs(60);
 /// How often one looks who else there is.
@@ -39,20 +41,28 @@ pub(crate) fn run(host: &Host) {
             members.look(host);
         }
         for pack in unchecked {
-            let since = seen.entry(pack.pack).or_insert_with(Instant::now).elapsed();
-            if !members.is_mine(&host.name, pack, since) || host.ends() {
+            let first_seen = *seen.entry(pack.pack).or_insert_with(Instant::now);
+            if first_seen > Instant::now() {
+                continue;
+            }
+            let since = first_seen.elapsed();
+            if !members.is_mine(host, pack, since) || host.ends() {
                 continue;
             }
             match host.repository.check_popular(pack.pack, &cancel) {
-                Ok(true) => tracing::debug!(pack = pack.pack, "opened and found right"),
+                Ok(true) => {
+                    tracing::debug!(pack = pack.pack, "opened and found right");
+                    // What this host says of its own packs counts for nobody where hosts sign: another one looks.
+                    seen.insert(pack.pack, Instant::now() + NOT_AGAIN);
+                }
                 Ok(false) => {
                     tracing::warn!(
                         pack = format!("{:016x}", pack.pack),
-                        "a popular pack of another host does not open to what it should hold: that host's memory or disk may \
-                         be bad; nobody but its own VMs refers to it"
+                        "a popular pack of another host does not open to what it should hold: that host has bad memory, a bad \
+                         disk or bad intent; nobody refers to the pack any more"
                     );
                     // It is looked at again when the agent starts anew.
-                    seen.insert(pack.pack, Instant::now() + Duration::from_secs(86_400 * 365));
+                    seen.insert(pack.pack, Instant::now() + NOT_AGAIN);
                 }
                 Err(Error::Cancelled { .. }) => return,
                 Err(error) => tracing::warn!(%error, "a popular pack cannot be opened now"),
@@ -119,9 +129,15 @@ impl Members {
     }
 
     /// Whether it is this host's to check a pack that was first seen so long ago.
-    fn is_mine(&self, own: &str, pack: UncheckedPack, since: Duration) -> bool {
+    fn is_mine(&self, host: &Host, pack: UncheckedPack, since: Duration) -> bool {
+        let own = host.name.as_str();
         let others = self.names.iter().any(|name| name != own);
-        if Writer::of(own) == pack.writer {
+        // A name is what any host may say; its key is not.
+        let is_own = match pack.host {
+            Some(writer) => host.repository.host_key() == Some(writer),
+            None => Writer::of(own) == pack.writer,
+        };
+        if is_own {
             return !others;
         }
         let may = self.names.iter().map(String::as_str);

@@ -9,10 +9,11 @@ use crate::{
     asker::Member,
     channel::Secret,
     control::{self, Control},
+    roster::MissingAgent,
     rounds::RoundCount,
     scheme::Scheme,
 };
-use copal_backup::Repository;
+use copal_backup::{ListedAgent, Repository};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Status { job: String },
     /// As `Status`, of the newest.
     Newest,
+    /// Who has to do with the job?
+    Agents { job: String },
     /// End the job.
     Cancel { job: String },
 }
@@ -70,6 +73,29 @@ pub(crate) struct Run {
     /// Names of the VMs that are backed up, of those in the plans; all, if there are none.
     #[serde(default)]
     pub(crate) only: Vec<String>,
+    /// Names of the VMs of each member.
+    #[serde(default)]
+    pub(crate) plans: Vec<Vec<String>>,
+    /// Agents that should take part and do not.
+    #[serde(default)]
+    pub(crate) missing: Vec<MissingAgent>,
+    /// Position in the log of popular packs where the job began.
+    #[serde(default)]
+    pub(crate) popular_from: u64,
+}
+
+/// Who has to do with a job: kept by each of its agents, for whoever asks about it later.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct JobAgents {
+    /// Name and address of each.
+    pub(crate) members: Vec<(String, String)>,
+    /// Names of the VMs of each.
+    pub(crate) plans: Vec<Vec<String>>,
+    pub(crate) missing: Vec<MissingAgent>,
+    /// Position in the log of popular packs where the job began.
+    pub(crate) popular_from: u64,
+    /// Longest time for an answer.
+    pub(crate) timeout_ms: u64,
 }
 
 /// What an agent says of itself.
@@ -100,6 +126,8 @@ pub(crate) struct Commands {
     plan: Option<PathBuf>,
     memory_bytes: u64,
     jobs: Mutex<Jobs>,
+    /// VMs with which this agent is listed.
+    listed: Mutex<Option<Vec<String>>>,
 }
 
 #[derive(Default)]
@@ -126,6 +154,7 @@ impl Commands {
             plan,
             memory_bytes,
             jobs: Mutex::default(),
+            listed: Mutex::default(),
         }
     }
 
@@ -166,6 +195,11 @@ impl Commands {
                 let none = || format!("the agent {} has had no job since it was started", self.host.name);
                 newest.map(|job| status(&job)).ok_or_else(none)
             }
+            Command::Agents { job } => {
+                let known = self.jobs.lock().find(&job).cloned();
+                let known = known.ok_or_else(|| unknown(&job))?;
+                serde_json::to_value(known.agents()).map_err(|error| error.to_string())
+            }
             Command::Cancel { job } => {
                 let jobs = self.jobs.lock();
                 let found = jobs.find(&job).ok_or_else(|| unknown(&job))?;
@@ -180,7 +214,33 @@ impl Commands {
             .parse()
             .map_err(|error: crate::rounds::NotARoundCount| error.to_string())?;
         let plan = self.plan.as_ref().ok_or("it has no plan, and only answers")?;
-        Planned::read(plan, rounds, self.memory_bytes, only).map_err(|error| error.to_string())
+        let planned =
+            Planned::read(plan, rounds, self.memory_bytes, only).map_err(|error| error.to_string())?;
+        if only.is_empty() {
+            self.list(planned.vms.iter().map(|vm| vm.vm.clone()).collect());
+        }
+        Ok(planned)
+    }
+
+    /// Lists this agent with the VMs of its plan, where those are others than before. Others know it as it was until that works.
+    fn list(&self, vms: Vec<String>) {
+        let mut listed = self.listed.lock();
+        if listed.as_ref() == Some(&vms) {
+            return;
+        }
+        let Some(holder) = self.host.holder.get() else {
+            return;
+        };
+        let agent = ListedAgent {
+            name: self.host.name.clone(),
+            holder: *holder,
+            vms: vms.clone(),
+            more_vms: 0,
+        };
+        match self.host.repository.list_agent(&agent) {
+            Ok(()) => *listed = Some(vms),
+            Err(error) => tracing::warn!(%error, "this agent cannot be listed with the VMs of its plan"),
+        }
     }
 
     fn run(&self, run: Run) -> Result<Value, String> {
@@ -196,7 +256,8 @@ impl Commands {
             id: id_of(&run.job).ok_or("the job's id is not 32 hex digits")?,
             members: run
                 .members
-                .into_iter()
+                .iter()
+                .cloned()
                 .map(|(name, address)| Member { name, address })
                 .collect(),
             participants: run.participants.max(1),
@@ -204,6 +265,13 @@ impl Commands {
             rounds: run.all_rounds.max(planned.rounds.len() as u32),
             timeout: Duration::from_millis(run.timeout_ms),
             scheme: run.scheme,
+            agents: JobAgents {
+                members: run.members,
+                plans: run.plans,
+                missing: run.missing,
+                popular_from: run.popular_from,
+                timeout_ms: run.timeout_ms,
+            },
         };
         let mut jobs = self.jobs.lock();
         if jobs.find(&run.job).is_some() {

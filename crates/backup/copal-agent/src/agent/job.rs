@@ -6,6 +6,7 @@
 //! reads or stores. What it backs up is read when its round begins, not when the job does.
 
 use super::{
+    commands::JobAgents,
     patience::HostPatience,
     peers::{Again, VmPeers},
     planned::{Planned, PlannedBackup},
@@ -19,14 +20,14 @@ use crate::{
     scheme::Scheme,
     throttle::Throttle,
 };
-use copal_backup::{BackupRequest, CancelFlag, Collaboration, Progress, Repository, peers::Writer};
+use copal_backup::{BackupRequest, CancelFlag, Collaboration, HolderId, Progress, Repository, peers::Writer};
 use copal_live::{Ended, PointInTime};
 use parking_lot::{Condvar, Mutex};
 use std::{
     io,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -48,6 +49,8 @@ pub(crate) struct Agreed {
     pub(crate) rounds: u32,
     pub(crate) timeout: Duration,
     pub(crate) scheme: Scheme,
+    /// All that has to do with it.
+    pub(crate) agents: JobAgents,
 }
 
 /// What a host has for all its jobs.
@@ -60,6 +63,8 @@ pub(crate) struct Host {
     pub(crate) upload_limit: Arc<Throttle>,
     /// Set when the agent ends.
     pub(crate) stop: Arc<AtomicBool>,
+    /// As whom this run holds sessions; empty until it beats.
+    pub(crate) holder: OnceLock<HolderId>,
     /// How many members the fleet has, as far as this host has learnt.
     pub(crate) members: Arc<AtomicUsize>,
     checker: Mutex<bool>,
@@ -83,6 +88,7 @@ impl Host {
             read_limit: Arc::new(read_limit),
             upload_limit: Arc::new(upload_limit),
             stop,
+            holder: OnceLock::new(),
             members: Arc::default(),
             checker: Mutex::default(),
             checker_woken: Condvar::new(),
@@ -188,6 +194,11 @@ impl Job {
 
     pub(crate) fn id(&self) -> [u8; 16] {
         self.agreed.id
+    }
+
+    /// Who has to do with it.
+    pub(crate) fn agents(&self) -> &JobAgents {
+        &self.agreed.agents
     }
 
     pub(super) fn asker(&self) -> &Asker {

@@ -4,7 +4,7 @@
 //! Threads: those of the server (`crate::server`), one that checks popular packs, one that beats, one per job and one per VM
 //! that is being backed up.
 
-mod alive;
+pub(crate) mod alive;
 mod checker;
 pub(crate) mod commands;
 mod job;
@@ -29,7 +29,7 @@ use crate::{
     throttle::Throttle,
 };
 use commands::Commands;
-use copal_backup::{Error, Holder, Layout, Repository};
+use copal_backup::{Error, Holder, Layout, ListedAgent, Repository};
 use job::Host;
 use owner::Owner;
 use std::{
@@ -125,8 +125,11 @@ impl Agent {
             return Err(AgentError::Solo);
         };
         Budget::of_process(options.memory_bytes)?;
+        let mut planned_vms = Vec::new();
         if let Some(plan) = &options.plan {
-            planned::Planned::read(plan, crate::rounds::RoundCount::Auto, options.memory_bytes, &[])?;
+            let planned =
+                planned::Planned::read(plan, crate::rounds::RoundCount::Auto, options.memory_bytes, &[])?;
+            planned_vms.extend(planned.vms.into_iter().map(|vm| vm.vm));
         }
         let spool = options.state.join("spool");
         make_private(&options.state)?;
@@ -173,6 +176,22 @@ impl Agent {
         };
         // From here on others find it.
         let beat = repository.beat(&holder)?;
+        let _ = host.holder.set(beat.holder());
+        if options.plan.is_some() {
+            repository.list_agent(&ListedAgent {
+                name: options.name.clone(),
+                holder: beat.holder(),
+                vms: planned_vms,
+                more_vms: 0,
+            })?;
+        }
+        // No other agent answers to its name, so what earlier runs of it left open is its own.
+        for ended in repository.take_over(&options.name, beat.holder())? {
+            tracing::warn!(
+                vm = ended.vm.name,
+                "an earlier run of this agent left a backup of this VM open: it was ended"
+            );
+        }
         let checker = {
             let host = Arc::clone(&host);
             let named = std::thread::Builder::new().name("agent-check".into());

@@ -4,6 +4,7 @@
 //! half of its longest round, and ten seconds at least. So one host that is ten times slower delays nobody, and hosts that are
 //! about as fast see each other's chunks.
 
+use super::peers::tag_of;
 use crate::{
     detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks},
     markers::Markers,
@@ -34,7 +35,35 @@ pub(crate) struct Owner {
     directory: PathBuf,
     popular_millionths: u32,
     detectors: Mutex<BTreeMap<u8, Arc<Detector>>>,
+    sessions: Mutex<Sessions>,
     state: Mutex<State>,
+}
+
+/// VMs that were being backed up a moment ago, by their tags.
+#[derive(Default)]
+struct Sessions {
+    open: BTreeSet<u32>,
+    read: Option<Instant>,
+}
+
+impl Sessions {
+    /// For so long what was read is good enough.
+    const FRESH: Duration = Duration::from_secs(5);
+
+    /// Whether a VM is being backed up; where that cannot be read it is.
+    fn has(&mut self, repository: &Repository, vm: u32) -> bool {
+        if self.read.is_none_or(|read| read.elapsed() >= Sessions::FRESH) {
+            match repository.sessions() {
+                Ok(sessions) => self.open = sessions.into_iter().map(|(vm, _)| tag_of(vm.uuid)).collect(),
+                Err(error) => {
+                    tracing::debug!(%error, "who is being backed up cannot be read now");
+                    return true;
+                }
+            }
+            self.read = Some(Instant::now());
+        }
+        self.open.contains(&vm)
+    }
 }
 
 #[derive(Default)]
@@ -59,6 +88,7 @@ impl Owner {
             directory,
             popular_millionths,
             detectors: Mutex::default(),
+            sessions: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -156,7 +186,7 @@ impl Detect for Owner {
     fn compare(&self, place: u32, reply: &mut dyn FnMut([u8; 16], Answers)) -> io::Result<()> {
         let (bits, partition) = ((place >> 24) as u8, place & 0x00ff_ffff);
         let detector = self.detector(bits).map_err(io::Error::other)?;
-        let log = Log::read(&self.repository)?;
+        let log = Log::read(&self.repository, &self.sessions)?;
         let generation = log.newest;
         let mut answer = |header: &BatchHeader, answers: &[Answer]| {
             reply(
@@ -181,16 +211,18 @@ impl Detect for Owner {
 /// The log of popular packs, as far as it went when it was read.
 struct Log<'a> {
     repository: &'a Repository,
+    sessions: &'a Mutex<Sessions>,
     newest: u64,
     generation: u64,
 }
 
 impl<'a> Log<'a> {
-    fn read(repository: &'a Repository) -> io::Result<Log<'a>> {
+    fn read(repository: &'a Repository, sessions: &'a Mutex<Sessions>) -> io::Result<Log<'a>> {
         let newest = repository.newest_popular().map_err(io::Error::other)?;
         let generation = repository.popular_generation().map_err(io::Error::other)?;
         Ok(Log {
             repository,
+            sessions,
             newest,
             generation,
         })
@@ -204,6 +236,10 @@ impl PopularPacks for Log<'_> {
 
     fn generation(&self) -> u64 {
         self.generation
+    }
+
+    fn is_backing_up(&self, vm: u32) -> bool {
+        self.sessions.lock().has(self.repository, vm)
     }
 
     fn for_each_since(

@@ -48,8 +48,8 @@ pub enum PlanError {
         /// Its version.
         found: u64,
     },
-    /// It plans nothing, or more than can be.
-    #[error("the plan file {path} has {found} VMs; list 1 to {MAX_VMS}")]
+    /// It plans more than can be.
+    #[error("the plan file {path} has {found} VMs; list at most {MAX_VMS}")]
     Vms {
         /// The plan file.
         path: PathBuf,

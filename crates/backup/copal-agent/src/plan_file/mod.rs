@@ -32,7 +32,7 @@ const VERSION: u64 = 1;
 pub struct Plan {
     /// The file it was read from.
     pub path: PathBuf,
-    /// At least one; names differ.
+    /// Names differ. Without any the agent only answers.
     pub vms: Vec<PlannedVm>,
 }
 
@@ -153,7 +153,7 @@ impl Plan {
         if json.v != VERSION {
             return Err(PlanError::Version { path, found: json.v });
         }
-        if json.vms.is_empty() || json.vms.len() > MAX_VMS {
+        if json.vms.len() > MAX_VMS {
             let found = json.vms.len();
             return Err(PlanError::Vms { path, found });
         }
@@ -358,7 +358,12 @@ mod tests {
         assert!(vm(r#","qmp":"q","nodes":{"sda":""}"#).contains("has the name \"\""));
         assert!(refused("{").contains("is not a plan: EOF"));
         assert!(refused(r#"{"v":2,"vms":[]}"#).contains("has version 2, and this build reads 1"));
-        assert!(refused(r#"{"v":1,"vms":[]}"#).contains("has 0 VMs; list 1 to 10000"));
+        assert!(
+            Plan::parse(Path::new("p"), br#"{"v":1,"vms":[]}"#)
+                .unwrap()
+                .vms
+                .is_empty()
+        );
         assert!(refused(r#"{"v":1,"vms":[],"more":0}"#).contains("unknown field `more`"));
         let disks = r#""disks":{"sda":"f"}"#;
         let two = refused(&format!(

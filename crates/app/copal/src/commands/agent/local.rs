@@ -1,0 +1,241 @@
+//! Questions to the agents of a repository in a directory. Their process has the store open, so no other command can: it answers
+//! over a socket beside the store which agents there are, how far a job is, and how many chunks are popular.
+//!
+//! One line of JSON there, one line back. The socket is this user's alone. Not here: jobs in a cluster (`commands::job`).
+
+use super::super::Context;
+use crate::{
+    failure::{Failure, Outcome},
+    pins,
+    place::Place,
+};
+use copal_agent::coordinate::{self, JobError, JobReport};
+use copal_backup::{HolderInfo, Repository, popular::PopularStatus};
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{File, OpenOptions, Permissions},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    os::{
+        fd::AsRawFd,
+        unix::{
+            fs::{OpenOptionsExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+const SOCKET: &str = "agents.sock";
+/// Longest question.
+const MOST_ASKED_BYTES: u64 = 4096;
+/// Longest answer that is read.
+const MOST_ANSWERED_BYTES: u64 = 64 << 20;
+/// Longest pause within a question, or while an answer is taken.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an answer is waited for.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+/// How often the stop flag is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A question.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Question {
+    /// Which agents are there?
+    Agents,
+    /// How far is this job, or the newest?
+    Job(Option<String>),
+    /// How many chunks are popular?
+    Popular,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Answer {
+    /// Name, address and milliseconds since it was heard of, of each.
+    Agents(Vec<(String, String, u64)>),
+    Job(Box<JobReport>),
+    /// Fraction in millionths, packs, unchecked, condemned and spoiled ones, frames, bytes.
+    Popular([u64; 7]),
+    Failed(String),
+}
+
+/// Answers until it is dropped.
+pub(super) struct Answering {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    socket: PathBuf,
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// A directory as the system calls it, however long its path is: a socket's name has 107 bytes at most.
+struct Directory(File);
+
+impl Directory {
+    fn of(place: &Place) -> Option<Directory> {
+        let directory = pins::store_directory(place)?;
+        let flags = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC).bits();
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags as i32)
+            .open(directory);
+        opened.ok().map(Directory)
+    }
+
+    fn socket(&self) -> PathBuf {
+        Path::new("/proc/self/fd")
+            .join(self.0.as_raw_fd().to_string())
+            .join(SOCKET)
+    }
+}
+
+/// Answers questions about the agents of this process; `None`: the repository is in no directory, or no socket can be made there.
+pub(super) fn answer(place: &Place, repository: &Arc<Repository>) -> Option<Answering> {
+    let directory = Directory::of(place)?;
+    let named = pins::store_directory(place)?.join(SOCKET);
+    // This process has the store to itself: what is there was left by one that has died.
+    let _ = std::fs::remove_file(&named);
+    let listener = UnixListener::bind(directory.socket());
+    let listener = listener.inspect_err(|error| {
+        tracing::warn!(%error, "no socket can be made beside the store: `copal agent ls` and `copal job status` wait for these agents to end");
+    });
+    let listener = listener.ok()?;
+    let _ = std::fs::set_permissions(&named, Permissions::from_mode(0o600));
+    listener.set_nonblocking(true).ok()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (stops, repository) = (Arc::clone(&stop), Arc::clone(repository));
+    let thread = std::thread::Builder::new().name("agent-answers".to_owned());
+    let thread = thread.spawn(move || {
+        while !stops.load(Ordering::Acquire) {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    if let Err(error) = serve(&stream, &repository) {
+                        tracing::debug!(%error, "a question was not answered");
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::park_timeout(LOOK),
+                Err(error) => {
+                    tracing::debug!(%error, "no question can be taken");
+                    std::thread::park_timeout(LOOK);
+                }
+            }
+        }
+    });
+    Some(Answering {
+        stop,
+        thread: Some(thread.ok()?),
+        socket: named,
+    })
+}
+
+fn serve(mut stream: &UnixStream, repository: &Repository) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut asked = String::new();
+    BufReader::new(stream.take(MOST_ASKED_BYTES)).read_line(&mut asked)?;
+    let answer = match serde_json::from_str(&asked) {
+        Ok(question) => answer_to(&question, repository),
+        Err(error) => Answer::Failed(format!(
+            "the agents do not understand that; use the copal they run: {error}"
+        )),
+    };
+    let mut line = serde_json::to_vec(&answer)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn answer_to(question: &Question, repository: &Repository) -> Answer {
+    let answered = match question {
+        Question::Agents => repository
+            .holders()
+            .map(agents_of)
+            .map_err(|error| error.to_string()),
+        Question::Job(job) => report_of(repository, job.as_deref()).map_err(|error| error.to_string()),
+        Question::Popular => repository
+            .popular_status()
+            .map(popular_of)
+            .map_err(|error| error.to_string()),
+    };
+    answered.unwrap_or_else(Answer::Failed)
+}
+
+fn report_of(repository: &Repository, job: Option<&str>) -> Result<Answer, JobError> {
+    let begun = coordinate::find(repository, job)?;
+    let mut report = begun.look();
+    begun.note_spoilers(repository, &mut report)?;
+    Ok(Answer::Job(Box::new(report)))
+}
+
+fn agents_of(holders: Vec<HolderInfo>) -> Answer {
+    let agents = holders.into_iter().filter(|holder| !holder.address.is_empty());
+    Answer::Agents(
+        agents
+            .map(|holder| (holder.name, holder.address, holder.beat_age_ms))
+            .collect(),
+    )
+}
+
+fn popular_of(status: PopularStatus) -> Answer {
+    Answer::Popular([
+        status.fraction_millionths.into(),
+        status.packs,
+        status.unchecked_packs,
+        status.condemned_packs,
+        status.spoiled_packs,
+        status.frames,
+        status.bytes,
+    ])
+}
+
+/// Asks the process of the agents, if the repository is in a directory and one has it open. `None`: there is none, and the
+/// repository may be opened. Blocks up to a minute.
+/// # Errors
+/// What the agents say.
+pub(crate) fn ask(context: &Context<'_>, question: &Question) -> Outcome<Option<Answer>> {
+    let place = Place::find(&context.arguments.common)?;
+    let Some(directory) = Directory::of(&place) else {
+        return Ok(None);
+    };
+    let Ok(stream) = UnixStream::connect(directory.socket()) else {
+        return Ok(None);
+    };
+    let failed = |error: std::io::Error| {
+        Failure::plain(
+            "agent",
+            format!("the agents of this repository do not answer: {error}; try again in a moment"),
+        )
+    };
+    match exchange(&stream, question).map_err(failed)? {
+        Answer::Failed(sentence) => Err(Failure::plain("agent", sentence)),
+        answer => Ok(Some(answer)),
+    }
+}
+
+fn exchange(mut stream: &UnixStream, question: &Question) -> std::io::Result<Answer> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+    let mut line = serde_json::to_vec(question)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(MOST_ANSWERED_BYTES)).read_line(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
+}

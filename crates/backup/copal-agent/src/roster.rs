@@ -1,0 +1,180 @@
+//! Which agents take part in a job, what each would back up, and which are missing.
+//!
+//! An agent that is listed with a plan is expected in each job until it is retired (`copal agent rm`). One that cannot be reached, or
+//! whose plan cannot be read, is missing: the others go on without it, and the job is not complete.
+//!
+//! Not here: the list (`copal_backup`), running the job (`coordinate`).
+
+use crate::{
+    agent::{
+        PlanInfo,
+        alive::found,
+        commands::{Command, call, info},
+    },
+    asker::Member,
+    channel::Secret,
+};
+use copal_backup::{ListedAgent, Repository};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+};
+
+/// An agent that does not take part in a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingAgent {
+    /// Its name.
+    pub name: String,
+    /// VMs that it would back up, as it said last, and that no other agent backs up.
+    pub vms: Vec<String>,
+    /// Further VMs of its plan, whose names are not known.
+    pub more_vms: u32,
+    /// Why it is missing.
+    pub reason: String,
+}
+
+impl fmt::Display for MissingAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, reason, .. } = self;
+        let vms = match (&self.vms[..], self.more_vms) {
+            ([], 0) => String::new(),
+            ([], more) => format!(" with {more} VMs"),
+            (vms, 0) => format!(" with {}", vms.join(", ")),
+            (vms, more) => format!(" with {} and {more} more VMs", vms.join(", ")),
+        };
+        write!(f, "agent {name}{vms}: {reason}")
+    }
+}
+
+/// Agents of a job.
+pub(crate) struct Roster {
+    /// Those that take part.
+    pub(crate) members: Vec<Member>,
+    /// What each would back up.
+    pub(crate) plans: Vec<PlanInfo>,
+    pub(crate) missing: Vec<MissingAgent>,
+}
+
+impl Roster {
+    /// Asks all agents; `plan` is what they are asked. Blocks up to some seconds for each that does not answer.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn call(
+        repository: &Repository,
+        secret: &Secret,
+        plan: &Command,
+    ) -> copal_backup::Result<Roster> {
+        let (alive, listed) = found(repository)?;
+        let mut roster = Roster {
+            members: Vec::new(),
+            plans: Vec::new(),
+            missing: Vec::new(),
+        };
+        let mut reasons = BTreeMap::new();
+        for member in alive {
+            match plan_of(&member, secret, plan) {
+                Ok(plan) => {
+                    roster.members.push(member);
+                    roster.plans.push(plan);
+                }
+                Err(reason) => {
+                    tracing::warn!(reason, "takes no part");
+                    reasons.insert(member.name, reason);
+                }
+            }
+        }
+        roster.miss(listed, reasons);
+        Ok(roster)
+    }
+
+    /// Enters as missing all that are listed, or were tried, and take no part.
+    fn miss(&mut self, listed: Vec<ListedAgent>, mut reasons: BTreeMap<String, String>) {
+        let here: HashSet<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
+        // A VM that moved to another host is not missing.
+        let planned: HashSet<&str> = self
+            .plans
+            .iter()
+            .flat_map(|plan| &plan.vms)
+            .map(String::as_str)
+            .collect();
+        let mut missing = Vec::new();
+        for agent in listed {
+            if here.contains(agent.name.as_str()) {
+                continue;
+            }
+            let reason = reasons.remove(&agent.name);
+            let mut vms = agent.vms;
+            vms.retain(|vm| !planned.contains(vm.as_str()));
+            missing.push(MissingAgent {
+                reason: reason.unwrap_or_else(|| {
+                    format!(
+                        "it is not running, or not heard of; start it, or retire it with `copal agent rm {}`",
+                        agent.name
+                    )
+                }),
+                name: agent.name,
+                vms,
+                more_vms: agent.more_vms,
+            });
+        }
+        missing.extend(reasons.into_iter().map(|(name, reason)| MissingAgent {
+            name,
+            vms: Vec::new(),
+            more_vms: 0,
+            reason,
+        }));
+        self.missing = missing;
+    }
+}
+
+/// What an agent would back up.
+/// # Errors
+/// A sentence: it cannot be reached, or why its plan cannot be read.
+pub(crate) fn plan_of(member: &Member, secret: &Secret, plan: &Command) -> Result<PlanInfo, String> {
+    info(member, secret)?;
+    let plan = call(member, secret, plan)?;
+    serde_json::from_value(plan).map_err(|error| format!("agent {}: {error}", member.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_backup::HolderId;
+
+    #[test]
+    fn whoever_is_listed_and_not_here_is_missing_with_the_vms_that_nobody_else_has() {
+        let mut roster = Roster {
+            members: vec![Member {
+                name: "h1".to_owned(),
+                address: String::new(),
+            }],
+            plans: vec![PlanInfo {
+                vms: vec!["web".to_owned(), "moved".to_owned()],
+                bytes: 0,
+                rounds: 1,
+            }],
+            missing: Vec::new(),
+        };
+        let listed = |name: &str, vms: &[&str], more_vms| ListedAgent {
+            name: name.to_owned(),
+            holder: HolderId([1; 16]),
+            vms: vms.iter().map(|vm| (*vm).to_owned()).collect(),
+            more_vms,
+        };
+        let all = vec![
+            listed("h1", &["web"], 0),
+            listed("h2", &["moved", "db", "mail"], 2),
+            listed("h3", &[], 0),
+        ];
+        let reasons = [("h3", "it sleeps"), ("h4", "no plan")];
+        let reasons = reasons.map(|(name, reason)| (name.to_owned(), reason.to_owned()));
+        roster.miss(all, reasons.into());
+        let told: Vec<String> = roster.missing.iter().map(ToString::to_string).collect();
+        assert!(
+            told[0].starts_with("agent h2 with db, mail and 2 more VMs: it is not running"),
+            "{told:?}"
+        );
+        assert_eq!(told[1..], ["agent h3: it sleeps", "agent h4: no plan"]);
+    }
+}

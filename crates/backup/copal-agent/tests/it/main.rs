@@ -1,0 +1,5 @@
+//! Whole agents in one process, over a repository in memory.
+
+mod jobs;
+mod missing;
+mod world;

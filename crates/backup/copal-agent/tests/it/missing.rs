@@ -1,0 +1,94 @@
+//! Agents that take no part in a job, and those that come back.
+
+use crate::world::Fleet;
+use copal_agent::coordinate::{self, JobError};
+use std::fs;
+
+/// Symptom: a host that could not be reached dropped out of the nightly job, which was complete, with exit code 0.
+/// Cause: a job was of the agents that were heard of lately.
+/// Fix: an agent is listed with its VMs until it is retired; one that is listed and takes no part is missing.
+#[test]
+fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
+    let fleet = Fleet::new();
+    let _first = fleet.start("h1", &["web"]);
+    let second = fleet.start("h2", &["db", "mail"]);
+    assert!(fleet.job().is_complete());
+    // It ends well, as before maintenance of its host: it is expected all the same.
+    drop(second);
+    let report = fleet.job();
+    assert!(!report.is_complete(), "{report:?}");
+    let [missing] = &report.missing[..] else {
+        panic!("{report:?}");
+    };
+    assert_eq!(
+        (&*missing.name, &missing.vms[..]),
+        ("h2", &["db".to_owned(), "mail".to_owned()][..])
+    );
+    assert!(missing.reason.contains("copal agent rm h2"), "{missing}");
+    assert_eq!(report.agents[0].vms()[0]["state"], "done", "the others go on");
+    // Whoever asks later learns the same.
+    let found = coordinate::find(&fleet.repository, None).unwrap().look();
+    assert_eq!((found.job, &found.missing), (report.job, &report.missing));
+
+    // At another address.
+    let second = fleet.start("h2", &["db", "mail"]);
+    assert!(fleet.job().is_complete());
+    // One of its VMs moves to the other host; the other one is missing.
+    drop(second);
+    fleet.plan("h1", &["web", "db"]);
+    let report = fleet.job();
+    assert_eq!(report.missing[0].vms, ["mail"], "{report:?}");
+    assert!(fleet.repository.retire_agent("h2").unwrap());
+    assert!(fleet.job().is_complete());
+    assert!(!fleet.repository.retire_agent("h2").unwrap());
+}
+
+/// A plan that cannot be read is that of one host: the others are backed up.
+#[test]
+fn an_agent_whose_plan_is_broken_is_missing_and_one_without_vms_is_a_member() {
+    let fleet = Fleet::new();
+    let _agents = [
+        fleet.start("h1", &["web"]),
+        fleet.start("h2", &["db"]),
+        fleet.start("h3", &[]),
+    ];
+    let report = fleet.job();
+    assert!(report.is_complete() && report.agents.len() == 3, "{report:?}");
+    fs::write(fleet.directory.path().join("h2.plan"), "{").unwrap();
+    let report = fleet.job();
+    let [missing] = &report.missing[..] else {
+        panic!("{report:?}");
+    };
+    assert_eq!((&*missing.name, &missing.vms[..]), ("h2", &["db".to_owned()][..]));
+    assert!(missing.reason.contains("h2.plan"), "{missing}");
+    assert!(!report.is_complete());
+}
+
+#[test]
+fn where_nobody_is_left_all_are_named() {
+    let fleet = Fleet::new();
+    drop([fleet.start("h1", &["web"]), fleet.start("h2", &["db"])]);
+    let refused = coordinate::begin(&fleet.repository, &fleet.options("auto")).err();
+    let sentence = refused.expect("nobody is there").to_string();
+    for part in ["h1", "web", "h2", "db"] {
+        assert!(sentence.contains(part), "{sentence}");
+    }
+}
+
+/// Symptom: `--rounds 1` was passed over without a word, and `--rounds 8` as well.
+/// Cause: a host has as many rounds as its memory asks for, and no more than it has parts.
+/// Fix: too few are refused with the reason; of more, the others are empty.
+#[test]
+fn rounds_are_followed_or_refused_with_the_reason() {
+    let fleet = Fleet::new();
+    let names: Vec<String> = (0..20).map(|vm| format!("vm{vm}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let _agents = [fleet.start("h1", &names), fleet.start("h2", &["web"])];
+    let refused = coordinate::begin(&fleet.repository, &fleet.options("1")).err();
+    assert!(
+        matches!(&refused, Some(JobError::TooFewRounds { asked: 1, agent, needed: 2 }) if agent == "h1"),
+        "{refused:?}"
+    );
+    let report = fleet.job_in("5");
+    assert!(report.is_complete() && report.rounds == 5, "{report:?}");
+}
