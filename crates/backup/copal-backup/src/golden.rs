@@ -5,6 +5,7 @@ use crate::catalog::domain::DomainState;
 use crate::catalog::fields::{DeadList, MovedList};
 use crate::catalog::record::{PackPlace, Record};
 use crate::catalog::vm::{Published, VmState};
+use crate::doubt::{Doubt, DoubtKind};
 use crate::key_slot::{self, Cost};
 use crate::keys::{Keys, Signatures};
 use crate::manifest::{Manifest, ManifestDisk};
@@ -244,6 +245,12 @@ fn the_manifest_of_the_document() {
                 name: "copal-4".into(),
                 dirty_bytes: 65_536,
             }),
+            sentinel: Some(Bitmap {
+                name: "copal-5".into(),
+                dirty_bytes: 65_536,
+            }),
+            identity: Some("file 7, made 9".into()),
+            whole_ms: 1_790_000_000_000,
         }],
         counts: BackupCounts {
             logical_bytes: 3 << 20,
@@ -255,16 +262,26 @@ fn the_manifest_of_the_document() {
         description: String::new(),
         tool: "copal 0.1.0".into(),
         vector: Some([0x5e; 32]),
+        doubts: vec![Doubt {
+            disk: "sda".into(),
+            kind: DoubtKind::Smaller,
+            text: "has 3145728 bytes".into(),
+        }],
     };
     let bytes = manifest.encode(&keys());
-    assert_example(document, 1, &bytes);
+    assert_example(document, 2, &bytes);
     let decoded = |bytes: &[u8]| Manifest::decode(bytes, manifest.snapshot, &keys()).unwrap();
     assert_eq!(decoded(&bytes), manifest);
-    // Version 2 names no vector.
-    let of_2 = Manifest {
-        vector: None,
+    // Version 3 knows no sentinels, identities and doubts, version 2 no vector either.
+    let mut of_3 = Manifest {
+        doubts: Vec::new(),
         ..manifest.clone()
     };
+    of_3.disks[0].sentinel = None;
+    of_3.disks[0].identity = None;
+    of_3.disks[0].whole_ms = 0;
+    assert_eq!(decoded(&example(document, 1)), of_3);
+    let of_2 = Manifest { vector: None, ..of_3 };
     assert_eq!(decoded(&example(document, 0)), of_2);
     assert!(
         Manifest::decode(&bytes, SnapshotId([0x52; 16]), &keys()).is_err(),
@@ -416,6 +433,9 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
         Record::Verified {
             snapshots: vec![SnapshotId([5; 16])],
         },
+        Record::Accepted {
+            snapshots: vec![SnapshotId([6; 16])],
+        },
         Record::Hold {
             snapshots: vec![SnapshotId([6; 16])],
             until_ms: 1_800_000_000_000,
@@ -511,6 +531,7 @@ fn the_checkpoints_of_the_document() {
         stored_ms: 1_800_000_000_001,
         manifest: [0x99; 32],
         is_verified: true,
+        is_accepted: false,
         held_until_ms: 0,
     };
     let state = VmState {
@@ -571,6 +592,7 @@ fn the_checkpoints_of_the_document() {
         stored_ms: 0,
         manifest: [0; 32],
         is_verified: false,
+        is_accepted: false,
         held_until_ms: 0,
     };
     // Signed it says the same, and only signed where that is needed.

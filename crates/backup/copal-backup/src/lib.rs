@@ -8,7 +8,7 @@
 //! Inside, bottom to top:
 //! - `keys`, `key_slot`, `role`, `role_key`, `roles`, `signing`, `unlock`, `pack_cipher`: keys, who has which, and encryption. `volumes`: what the volumes are called.
 //! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
-//! - `pack_store`, `tree`, `fetch`, `pack_appender`: reading frames, trees, segments; writing packs.
+//! - `doubt`: what a backup went on in spite of. `pack_store`, `tree`, `fetch`, `pack_appender`: reading frames, trees, segments; writing packs.
 //! - `lease`: who holds sessions, and whether it is alive.
 //! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is instead. `vm_index`: a VM's index by them.
 //! - `steps`: the decisions that keep a fleet safe, pure; what follows asks there. `model` tries all orders of them.
@@ -25,6 +25,7 @@ mod check;
 mod cleanup;
 mod dead_frames;
 mod directory;
+mod doubt;
 pub mod error;
 mod fetch;
 mod freeing;
@@ -94,6 +95,7 @@ extern crate self as copal_backup;
 pub use backup::{Collaboration, parts_of_disk};
 pub use catalog::agents::ListedAgent;
 pub use copal_chunk::Profile;
+pub use doubt::{Doubt, DoubtKind};
 pub use error::{Error, Result};
 pub use index::IndexHome;
 pub use key_list::ListedKey;
@@ -105,4 +107,5 @@ pub use request::*;
 pub use role::{KeyId, Role, RoleKey};
 pub use roles::Roles;
 pub use scheme::scheme_of;
+pub use source::Content;
 pub use words::is_deceptive;

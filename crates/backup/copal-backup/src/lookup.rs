@@ -344,6 +344,8 @@ fn snapshot_of(found: &Found, manifest: std::result::Result<Manifest, String>) -
         counts: BackupCounts::default(),
         is_verified: published.is_verified,
         held_until_ms: published.held_until_ms,
+        doubts: Vec::new(),
+        is_accepted: published.is_accepted,
         damage: None,
     };
     match manifest {
@@ -354,6 +356,7 @@ fn snapshot_of(found: &Found, manifest: std::result::Result<Manifest, String>) -
             snapshot.tags = manifest.tags;
             snapshot.description = manifest.description;
             snapshot.counts = manifest.counts;
+            snapshot.doubts = manifest.doubts;
         }
     }
     snapshot

@@ -1,11 +1,12 @@
 //! Manifests: what one snapshot is.
 //!
-//! Format: docs/formats/backup-manifest.md v3
+//! Format: docs/formats/backup-manifest.md v4
 //! Invariants
 //! - The Publish record names the hash of the whole file, the file carries a MAC.
 //! - No number that is added up later, or counted on from, comes near the end of its type.
 
 use crate::catalog::fields::{MAX_SEQUENCE, SessionId, option, put_option};
+use crate::doubt::{Doubt, DoubtKind};
 use crate::keys::{Keys, MAC_BYTES};
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::{Ref, format::MAX_DISK_BYTES};
@@ -20,7 +21,7 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALMAN",
     name: "manifest",
     oldest: 2,
-    version: 3,
+    version: 4,
     known_flags: 0,
 };
 
@@ -37,7 +38,9 @@ pub(crate) const MAX_DISKS: usize = 256;
 pub(crate) const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Most tags of a snapshot.
 pub(crate) const MAX_TAGS: usize = 64;
-/// Longest tag, disk name, or reason, in bytes.
+/// Most doubts of a snapshot.
+const MAX_DOUBTS: usize = 2 * MAX_DISKS;
+/// Longest tag, disk name, reason, identity of a disk or doubt, in bytes.
 pub(crate) const MAX_WORD_BYTES: usize = 1024;
 /// Longest description, in bytes.
 pub(crate) const MAX_TEXT_BYTES: usize = 16 << 10;
@@ -59,6 +62,12 @@ pub(crate) struct ManifestDisk {
     pub(crate) serial: String,
     /// The dirty bitmap that recorded all that was written after this snapshot.
     pub(crate) bitmap: Option<Bitmap>,
+    /// The bitmap beside it that records nothing.
+    pub(crate) sentinel: Option<Bitmap>,
+    /// What tells it from another disk; empty: nothing does. `None`: the program that made the snapshot did not look.
+    pub(crate) identity: Option<String>,
+    /// When it was last read as a whole, in ms since 1970 by the store's clock; 0: nobody noted that.
+    pub(crate) whole_ms: u64,
 }
 
 /// One snapshot.
@@ -76,6 +85,8 @@ pub(crate) struct Manifest {
     pub(crate) tool: String,
     /// Of its summary vector, in a fleet.
     pub(crate) vector: Option<[u8; 32]>,
+    /// Why it may not be what its disks should be.
+    pub(crate) doubts: Vec<Doubt>,
 }
 
 /// Name of the manifest's file in the VM's volume of manifests.
@@ -109,11 +120,13 @@ impl Manifest {
             bytes.put_u8(mode_code(disk.mode));
             bytes.put_prefixed(disk.reason.as_bytes());
             bytes.put_prefixed(disk.serial.as_bytes());
-            bytes.put_varint(u64::from(disk.bitmap.is_some()));
-            if let Some(bitmap) = &disk.bitmap {
-                bytes.put_prefixed(bitmap.name.as_bytes());
-                bytes.put_u64(bitmap.dirty_bytes);
+            put_bitmap(&mut bytes, disk.bitmap.as_ref());
+            put_bitmap(&mut bytes, disk.sentinel.as_ref());
+            bytes.put_varint(u64::from(disk.identity.is_some()));
+            if let Some(identity) = &disk.identity {
+                bytes.put_prefixed(identity.as_bytes());
             }
+            bytes.put_u64(disk.whole_ms);
         }
         let mut counts = self.counts;
         let counts = named(&mut counts);
@@ -131,6 +144,12 @@ impl Manifest {
         bytes.put_u8(u8::from(self.vector.is_some()));
         if let Some(vector) = &self.vector {
             bytes.put_bytes(vector);
+        }
+        bytes.put_varint(self.doubts.len() as u64);
+        for doubt in &self.doubts {
+            bytes.put_u8(doubt_code(doubt.kind));
+            bytes.put_prefixed(doubt.disk.as_bytes());
+            bytes.put_prefixed(doubt.text.as_bytes());
         }
         let mac = keys.mac(&file_name(self.snapshot), &bytes[ENVELOPE_LEN..]);
         bytes.put_bytes(&mac);
@@ -180,6 +199,21 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Manifest, St
             reason: word(input, MAX_WORD_BYTES)?,
             serial: word(input, MAX_WORD_BYTES)?,
             bitmap: bitmap(input)?,
+            sentinel: match version {
+                0..4 => None,
+                _ => bitmap(input)?,
+            },
+            identity: match version {
+                0..4 => None,
+                _ => match input.bounded(1).map_err(text)? {
+                    0 => None,
+                    _ => Some(word(input, MAX_WORD_BYTES)?),
+                },
+            },
+            whole_ms: match version {
+                0..4 => 0,
+                _ => input.u64().map_err(text)?,
+            },
         });
     }
     let counts = read_counts(input, version)?;
@@ -196,6 +230,16 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Manifest, St
             _ => Some(input.array().map_err(text)?),
         },
     };
+    let mut doubts = Vec::new();
+    if version >= 4 {
+        for _ in 0..input.bounded(MAX_DOUBTS).map_err(text)? {
+            doubts.push(Doubt {
+                kind: doubt_kind(input.u8().map_err(text)?)?,
+                disk: word(input, MAX_WORD_BYTES)?,
+                text: word(input, MAX_WORD_BYTES)?,
+            });
+        }
+    }
     Ok(Manifest {
         vm,
         snapshot,
@@ -208,6 +252,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Manifest, St
         description,
         tool,
         vector,
+        doubts,
     })
 }
 
@@ -221,6 +266,14 @@ fn at_most(bound: u64, what: &str, number: u64) -> Result<u64, String> {
         return Err(format!("its {what} is {number}, above {bound}"));
     }
     Ok(number)
+}
+
+fn put_bitmap(bytes: &mut Vec<u8>, bitmap: Option<&Bitmap>) {
+    bytes.put_varint(u64::from(bitmap.is_some()));
+    if let Some(bitmap) = bitmap {
+        bytes.put_prefixed(bitmap.name.as_bytes());
+        bytes.put_u64(bitmap.dirty_bytes);
+    }
 }
 
 fn bitmap(input: &mut Reader<'_>) -> Result<Option<Bitmap>, String> {
@@ -260,6 +313,27 @@ fn mode(code: u8) -> Result<DiskMode, String> {
         2 => Ok(DiskMode::Rescan),
         3 => Ok(DiskMode::Full),
         other => Err(format!("backup mode {other} is not known")),
+    }
+}
+
+fn doubt_code(kind: DoubtKind) -> u8 {
+    match kind {
+        DoubtKind::Smaller => 1,
+        DoubtKind::Format => 2,
+        DoubtKind::Chain => 3,
+        DoubtKind::Changed => 4,
+        DoubtKind::Blank => 5,
+    }
+}
+
+fn doubt_kind(code: u8) -> Result<DoubtKind, String> {
+    match code {
+        1 => Ok(DoubtKind::Smaller),
+        2 => Ok(DoubtKind::Format),
+        3 => Ok(DoubtKind::Chain),
+        4 => Ok(DoubtKind::Changed),
+        5 => Ok(DoubtKind::Blank),
+        other => Err(format!("a doubt of kind {other} is not known; use a newer copal")),
     }
 }
 
@@ -337,6 +411,9 @@ mod tests {
                 reason: String::new(),
                 serial: String::new(),
                 bitmap: None,
+                sentinel: None,
+                identity: None,
+                whole_ms: 0,
             }],
             counts: BackupCounts {
                 spot_check_bytes: count,
@@ -346,6 +423,7 @@ mod tests {
             description: String::new(),
             tool: String::new(),
             vector: None,
+            doubts: Vec::new(),
         }
     }
 

@@ -518,6 +518,15 @@ impl Repository {
         self.append_listed(&by_vm, |snapshots| Record::Verified { snapshots })
     }
 
+    /// Takes snapshots as they are, whatever their manifests warn of: retention counts them as good ones from then on.
+    /// # Errors
+    /// `NotFound`, `Denied` (this handle has no delete role): nothing was accepted. `Damaged`; those of the store.
+    pub fn accept(&self, snapshots: &[SnapshotId]) -> Result<()> {
+        self.roles().require(Role::Delete)?;
+        let by_vm = self.by_vm(snapshots)?;
+        self.append_listed(&by_vm, |snapshots| Record::Accepted { snapshots })
+    }
+
     /// One record, or several where there are many snapshots, in the log of each VM.
     fn append_listed(
         &self,
@@ -685,5 +694,7 @@ pub(crate) fn snapshot_disk(disk: &ManifestDisk) -> SnapshotDisk {
         mode: disk.mode,
         reason: disk.reason.clone(),
         bitmap: disk.bitmap.as_ref().map(|bitmap| bitmap.name.clone()),
+        sentinel: disk.sentinel.clone(),
+        identity: disk.identity.clone().unwrap_or_default(),
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Sizes are bytes, times are milliseconds since 1970 as stamped by the store.
 
+use crate::doubt::{Doubt, DoubtKind};
 use crate::open_session::{Holder, HolderId, Session};
 use crate::retention::Misdated;
 use crate::role::RoleKey;
-use crate::source::{Bitmap, ChangedExtents, Source};
+use crate::source::{Bitmap, ChangedExtents, Content, Source};
 use crate::volumes::Home;
 use copal_chunk::Profile;
 use std::collections::HashSet;
@@ -138,8 +139,17 @@ pub struct DiskSource {
     /// The dirty bitmap that has recorded all writes since the moment that is backed up, or longer: what the next backup can
     /// be told by.
     pub starts: Option<Bitmap>,
+    /// A bitmap beside `starts` that records nothing: what it says, `starts` says as well, unless that was cleared.
+    pub sentinel: Option<Bitmap>,
+    /// What tells where the bytes lie from another disk of the same size, over restarts of the host; empty when nothing does.
+    /// A bitmap is believed only with a base of the same identity.
+    pub identity: String,
+    /// How it is known that this is a disk.
+    pub content: Content,
     /// What a person should know about the source, seen when it was opened; the summary repeats it.
     pub warnings: Vec<String>,
+    /// The same, of what makes the snapshot doubtful.
+    pub doubts: Vec<(DoubtKind, String)>,
 }
 
 impl DiskSource {
@@ -152,7 +162,11 @@ impl DiskSource {
             changed: None,
             no_changes: None,
             starts: None,
+            sentinel: None,
+            identity: String::new(),
+            content: Content::Guessed,
             warnings: Vec::new(),
+            doubts: Vec::new(),
         }
     }
 }
@@ -172,8 +186,14 @@ pub struct BackupRequest {
     /// Ignore the base: read everything.
     pub full: bool,
     /// Share of the data that changed extents leave out which is read and compared with the base, in millionths; at least
-    /// 16 MiB of each such disk unless it is 0. A difference makes the disk be read as a whole, with a warning.
-    pub spot_check_millionths: u32,
+    /// 16 MiB of each such disk unless it is 0. A difference makes the disk be read as a whole, with a warning. `None`:
+    /// [`BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS`], and five times as much, at least 64 MiB, where a dirty bitmap tells
+    /// what changed: nobody can tell whether that was disabled for a while.
+    pub spot_check_millionths: Option<u32>,
+    /// A disk may have fewer bytes than in the newest snapshot. The new one is doubtful then.
+    pub allow_smaller: bool,
+    /// A disk that was not read as a whole for this long is read so, whatever tells what changed.
+    pub full_every: Option<Duration>,
     /// Segments that changed are stored whole: none of their chunks is looked for. What is stored otherwise stands beside that.
     pub whole_segments: bool,
     /// Memory the pipeline may hold, in bytes; [`BackupRequest::DEFAULT_MEMORY_BYTES`].
@@ -197,7 +217,9 @@ impl BackupRequest {
             description: String::new(),
             strict_incremental: false,
             full: false,
-            spot_check_millionths: BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS,
+            spot_check_millionths: None,
+            allow_smaller: false,
+            full_every: None,
             whole_segments: false,
             memory_bytes: BackupRequest::DEFAULT_MEMORY_BYTES,
             holder: Holder::default(),
@@ -345,6 +367,8 @@ pub struct BackupSummary {
     pub counts: BackupCounts,
     /// What a person should know about the disks, in sentences; the snapshot was made all the same.
     pub warnings: Vec<String>,
+    /// Why the snapshot counts as doubtful until somebody accepts it; `warnings` has them, too.
+    pub doubts: Vec<Doubt>,
     /// Wall time of the whole.
     pub duration: Duration,
 }
@@ -364,6 +388,10 @@ pub struct SnapshotDisk {
     pub reason: String,
     /// The dirty bitmap that had recorded all later writes when it was backed up.
     pub bitmap: Option<String>,
+    /// The bitmap beside it that records nothing, by which one that was cleared is known.
+    pub sentinel: Option<Bitmap>,
+    /// What tells the disk from another one; empty when nothing does.
+    pub identity: String,
 }
 
 /// The snapshots that can be listed, and the VMs whose cannot.
@@ -402,8 +430,19 @@ pub struct Snapshot {
     pub is_verified: bool,
     /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
     pub held_until_ms: u64,
+    /// Why it may not be what its disks should be.
+    pub doubts: Vec<Doubt>,
+    /// A person has seen the doubts and takes the snapshot as it is.
+    pub is_accepted: bool,
     /// Why its manifest cannot be read; then base, tags, description, disks and counts are empty.
     pub damage: Option<String>,
+}
+
+impl Snapshot {
+    /// Whether a warning stands against it that nobody has accepted.
+    pub fn is_doubtful(&self) -> bool {
+        !self.doubts.is_empty() && !self.is_accepted
+    }
 }
 
 /// What one disk of a snapshot consists of.

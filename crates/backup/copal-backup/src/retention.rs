@@ -10,6 +10,7 @@
 //!
 //! Invariants
 //! - The order of the input does not matter; equal times are told apart by position.
+//! - A doubtful snapshot pushes no good one out: the two are judged apart.
 //! - A policy that keeps nothing is no policy: [`Policy::is_empty`] is for the caller to refuse.
 //!
 //! Not here: whose snapshots (one group is one VM), removing anything, times that cannot be right (`clock`).
@@ -57,6 +58,8 @@ pub struct Candidate {
     pub tags: Vec<String>,
     /// A verify found nothing wrong with it.
     pub is_verified: bool,
+    /// A warning stands against it that nobody has accepted.
+    pub is_doubtful: bool,
     /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
     pub held_until_ms: u64,
 }

@@ -80,7 +80,7 @@ pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool
     complaints
 }
 
-fn end_exports(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+pub(crate) fn end_exports(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
     let listed = client.execute("query-block-exports", json!({}))?;
     let own = names_in(&listed, "id")
         .into_iter()
@@ -125,7 +125,7 @@ fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError>
     lead(client, &paths, false)
 }
 
-fn take_down(client: &mut Client, session: &SessionName, parts: &[Part]) -> Result<(), QmpError> {
+pub(crate) fn take_down(client: &mut Client, session: &SessionName, parts: &[Part]) -> Result<(), QmpError> {
     for part in parts {
         let nodes = client.execute("query-named-block-nodes", json!({ "flat": true }))?;
         let own = names_in(&nodes, "node-name")

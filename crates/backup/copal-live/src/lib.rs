@@ -15,6 +15,7 @@
 //! Inside, bottom to top:
 //! - `names`: what carries whose name. `answers`: what QEMU says of nodes, of their graph, and of what it can do.
 //! - `path_of_writes`: where a guest's writes pass, and how they are sent another way. `fleece`: the directory and the images of a session.
+//! - `whole`: whether the images of a disk are whole. `marks`: how a bitmap that was cleared is known.
 //! - `freeze`: file systems of a guest that hold still. `clear`: takes down what a session has put up.
 //! - `point`: all of it in order. `listing`: bitmaps as a person looks at them.
 //!
@@ -29,10 +30,12 @@ mod freeze;
 #[doc(hidden)]
 pub mod fuzz;
 mod listing;
+mod marks;
 mod names;
 mod path_of_writes;
 mod point;
 mod request;
+mod whole;
 
 pub use answers::nodes::DirtyBitmap;
 pub use error::LiveError;

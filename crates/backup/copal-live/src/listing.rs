@@ -3,6 +3,7 @@
 use crate::{
     answers::nodes::{self, DirtyBitmap, Node},
     clear::remove_bitmap,
+    marks::guarded_by,
     names::PREFIX,
 };
 use copal_qmp::{Client, QmpError};
@@ -18,11 +19,13 @@ pub struct NodeBitmap {
     pub bitmap: DirtyBitmap,
 }
 
-/// Copal's bitmaps of all nodes, by node and name.
+/// Copal's bitmaps of all nodes, by node and name, without their sentinels.
 /// # Errors
 /// Those of the connection.
 pub fn list_bitmaps(qmp: &Path) -> Result<Vec<NodeBitmap>, QmpError> {
-    Ok(listed(&nodes_of(&mut Client::connect(qmp)?)?))
+    let mut all = listed(&nodes_of(&mut Client::connect(qmp)?)?);
+    all.retain(|found| guarded_by(&found.bitmap.name).is_none());
+    Ok(all)
 }
 
 fn nodes_of(client: &mut Client) -> Result<Vec<Node>, QmpError> {
@@ -48,7 +51,7 @@ fn listed(nodes: &[Node]) -> Vec<NodeBitmap> {
     all
 }
 
-/// Removes one of Copal's bitmaps of a node, or all; returns the names of those that are gone.
+/// Removes one of Copal's bitmaps of a node, or all, each with its sentinel; returns the names of those that are gone.
 /// # Errors
 /// `Refused`: a backup uses it. Those of the connection.
 pub fn remove_bitmaps(qmp: &Path, node: &str, name: Option<&str>) -> Result<Vec<String>, QmpError> {
@@ -57,9 +60,16 @@ pub fn remove_bitmaps(qmp: &Path, node: &str, name: Option<&str>) -> Result<Vec<
         .into_iter()
         .filter(|found| found.node == node);
     let mut gone = Vec::new();
-    for found in found.filter(|found| name.is_none_or(|name| found.bitmap.name == name)) {
+    for found in found {
+        let guarded = guarded_by(&found.bitmap.name);
+        let meant = guarded.unwrap_or(&found.bitmap.name);
+        if name.is_some_and(|name| meant != name) {
+            continue;
+        }
         remove_bitmap(&mut client, node, &found.bitmap.name)?;
-        gone.push(found.bitmap.name);
+        if guarded.is_none() {
+            gone.push(found.bitmap.name);
+        }
     }
     Ok(gone)
 }

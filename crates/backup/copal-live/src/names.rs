@@ -33,12 +33,20 @@ pub(crate) enum Part {
     Filter,
     /// The disk as it was.
     Snapshot,
+    /// Where the marks of a new bitmap come from.
+    Marks,
 }
 
 impl Part {
     /// In the order in which they are taken down.
-    pub(crate) const TOP_DOWN: [Part; 5] =
-        [Part::Snapshot, Part::Filter, Part::Image, Part::Bound, Part::File];
+    pub(crate) const TOP_DOWN: [Part; 6] = [
+        Part::Snapshot,
+        Part::Filter,
+        Part::Image,
+        Part::Bound,
+        Part::File,
+        Part::Marks,
+    ];
 
     fn word(self) -> &'static str {
         match self {
@@ -47,6 +55,7 @@ impl Part {
             Part::Image => "image",
             Part::Filter => "cbw",
             Part::Snapshot => "snap",
+            Part::Marks => "mark",
         }
     }
 }

@@ -53,6 +53,11 @@ impl Surroundings {
         self.graph.child_of(filter, "file")
     }
 
+    /// The image behind that of a node.
+    pub(crate) fn behind(&self, node: &str) -> Option<&Node> {
+        nodes::find(&self.nodes, self.graph.child_of(node, "backing")?)
+    }
+
     /// The path to a node.
     /// # Errors
     /// Who writes there, in words, if they cannot be led elsewhere.

@@ -12,18 +12,20 @@ use crate::{
     error::LiveError,
     fleece::{self, SessionDirectory},
     freeze::{Frozen, agent_socket},
+    marks::{self, NewBitmap},
     names::{BitmapOwner, Part, SessionName},
     path_of_writes::{Surroundings, WritePath, lead},
     request::{Freeze, LiveDisk, LiveVm},
+    whole,
 };
 use copal_backup::{
-    DiskSource,
+    Content, DiskSource,
     source::{Bitmap, ChangedExtents, nbd::NbdSource},
 };
 use copal_nbd::{Address, Uri};
 use copal_qmp::{Client, QmpError};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 /// Bytes one bit of a new bitmap stands for.
@@ -64,7 +66,12 @@ struct Held {
     old: Result<u64, String>,
     /// The bitmap that begins here, or why there is none.
     new: Result<String, String>,
+    /// The one that says which marks the new one began with.
+    new_sentinel: Option<Bitmap>,
     has_map: bool,
+    identity: String,
+    content: Content,
+    warnings: Vec<String>,
 }
 
 impl PointInTime {
@@ -106,7 +113,7 @@ impl PointInTime {
         point.remove_stale(&owner, &surroundings.nodes);
         point.put_up_filters(&abilities)?;
         let socket = point.server(vm)?;
-        point.begin_bitmaps(&owner, &surroundings.nodes);
+        point.begin_bitmaps(&owner, &surroundings.nodes, &socket);
         point.choose_moment(agent)?;
         point.copy_bitmaps();
         point.put_up_exports()?;
@@ -153,6 +160,14 @@ impl PointInTime {
             let node = nodes::find(nodes, &held.disk.node);
             let bitmaps = node.into_iter().flat_map(|node| &node.bitmaps);
             let stale = bitmaps.filter(|bitmap| {
+                let guarded = marks::guarded_by(&bitmap.name);
+                if guarded.is_some_and(|guarded| owner.has(guarded)) {
+                    return held
+                        .disk
+                        .sentinel
+                        .as_ref()
+                        .is_none_or(|known| known.name != bitmap.name);
+                }
                 owner.has(&bitmap.name)
                     && (held.disk.began_with_base.as_ref() != Some(&bitmap.name) || bitmap.is_inconsistent)
             });
@@ -215,23 +230,58 @@ impl PointInTime {
         Ok(socket)
     }
 
-    fn begin_bitmaps(&mut self, owner: &BitmapOwner, nodes: &[Node]) {
+    fn begin_bitmaps(&mut self, owner: &BitmapOwner, nodes: &[Node], socket: &Path) {
         let name = owner.bitmap(&self.session);
-        for held in &mut self.disks {
+        let sizes = self.disks.iter().map(|held| held.size_bytes).enumerate();
+        let mut planted = Vec::new();
+        for disk in sizes {
+            let bitmap = (name.as_str(), GRANULARITY_BYTES);
+            planted.push(marks::plant(
+                &mut self.client,
+                &self.session,
+                socket,
+                disk,
+                bitmap,
+            ));
+        }
+        let is_planted = marks::stop_writing(&mut self.client, &self.session).is_ok();
+        for (held, planted) in self.disks.iter_mut().zip(&planted) {
             let is_qcow2 = nodes::find(nodes, &held.disk.node)
                 .is_some_and(|node| node.driver == "qcow2" && !node.is_read_only);
-            let mut add = |persistent: bool| {
-                let bitmap = json!({
-                    "node": held.disk.node, "name": name, "granularity": GRANULARITY_BYTES, "persistent": persistent,
-                });
-                self.client.execute("block-dirty-bitmap-add", bitmap)
+            let new = NewBitmap {
+                node: &held.disk.node,
+                name: &name,
+                granularity: GRANULARITY_BYTES,
             };
-            // Images of the first version of the format keep none.
-            let added = match is_qcow2 {
-                true => add(true).or_else(|_| add(false)),
-                false => add(false),
-            };
-            held.new = added.map(|_| name.clone()).map_err(|error| error.to_string());
+            if let Err(reason) = planted {
+                tracing::info!(
+                    disk = held.disk.name,
+                    reason,
+                    "the new dirty bitmap has no sentinel"
+                );
+            }
+            let planted = planted.as_ref().ok().filter(|_| is_planted);
+            let mut begin = |planted, persistent| marks::begin(&mut self.client, &new, planted, persistent);
+            // Images of the first version of the format keep none; without marks a bitmap is better than nothing.
+            let mut ways = Vec::from([(planted, false), (None, false)]);
+            if is_qcow2 {
+                ways.splice(0..0, [(planted, true), (None, true)]);
+            }
+            let mut begun = Err(String::new());
+            for (planted, persistent) in ways {
+                begun = begin(planted, persistent).map_err(|error| error.to_string());
+                if begun.is_ok() {
+                    break;
+                }
+            }
+            match begun {
+                Ok(sentinel) => (held.new, held.new_sentinel) = (Ok(name.clone()), sentinel),
+                Err(reason) => held.new = Err(reason),
+            }
+        }
+        // What is left of it goes with the session.
+        if let Err(error) = marks::uproot(&mut self.client, &self.session) {
+            tracing::info!(%error, "the scratch nodes of marks stay until the end of the backup");
         }
     }
 
@@ -284,7 +334,13 @@ impl PointInTime {
             self.client.execute("blockdev-add", access)?;
             let mut export = json!({ "type": "nbd", "id": snapshot, "node-name": snapshot, "name": snapshot, "writable": false });
             if held.has_map {
-                export["bitmaps"] = json!([{ "node": held.disk.node, "name": self.session.map() }]);
+                let mut names = vec![self.session.map()];
+                names.extend(held.disk.sentinel.as_ref().map(|sentinel| sentinel.name.clone()));
+                let node = &held.disk.node;
+                export["bitmaps"] = names
+                    .iter()
+                    .map(|name| json!({ "node": node, "name": name }))
+                    .collect();
             }
             self.client.execute("block-export-add", export)?;
         }
@@ -303,8 +359,12 @@ impl PointInTime {
                 export: self.session.part(Part::Snapshot, at),
             };
             let what = format!("the point in time of {}", held.disk.node);
-            let wanted: &[&str] = if held.has_map { &[&map] } else { &[] };
-            let source = NbdSource::connect_to(&what, &uri, wanted).map_err(failed)?;
+            let sentinel = held.disk.sentinel.as_ref().map(|sentinel| sentinel.name.as_str());
+            let wanted: Vec<&str> = match held.has_map {
+                true => [map.as_str()].into_iter().chain(sentinel).collect(),
+                false => Vec::new(),
+            };
+            let source = NbdSource::connect_to(&what, &uri, &wanted).map_err(failed)?;
             let (mut changed, mut no_changes) = (None, held.old.clone().err());
             if held.has_map {
                 match source.has_bitmap(&map) {
@@ -312,14 +372,29 @@ impl PointInTime {
                     false => no_changes = Some("QEMU does not export the copy of the dirty bitmap".into()),
                 }
             }
+            if let (Some(bitmap), Some(sentinel)) = (&changed, sentinel) {
+                let fault = match source.has_bitmap(sentinel) {
+                    true if marks::has_all(bitmap, &source.changed(sentinel).map_err(failed)?) => None,
+                    true => Some("lacks marks that it began with: it was cleared, or made anew"),
+                    false => Some("has a sentinel that QEMU does not export"),
+                };
+                if let Some(fault) = fault {
+                    let name = held.disk.began_with_base.as_deref().unwrap_or_default();
+                    (changed, no_changes) = (None, Some(format!("the dirty bitmap {name} {fault}")));
+                }
+            }
             let mut disk = DiskSource::new(&held.disk.name, Box::new(source));
             disk.serial.clone_from(&held.disk.serial);
+            disk.identity.clone_from(&held.identity);
+            disk.content = held.content;
+            disk.warnings.clone_from(&held.warnings);
+            disk.sentinel.clone_from(&held.new_sentinel);
             (disk.changed, disk.no_changes) = (changed, no_changes);
             match &held.new {
                 Ok(name) => {
                     disk.starts = Some(Bitmap {
                         name: name.clone(),
-                        dirty_bytes: 0,
+                        dirty_bytes: held.new_sentinel.as_ref().map_or(0, |sentinel| sentinel.dirty_bytes),
                     });
                 }
                 Err(reason) => disk.warnings.push(format!(
@@ -357,10 +432,16 @@ impl PointInTime {
             let map = self.session.map();
             let gone = match ended {
                 // A bitmap that was missing is none to be removed.
-                Ended::Published => before.filter(|_| held.old.is_ok()),
-                Ended::Abandoned => begun,
+                Ended::Published => (before.filter(|_| held.old.is_ok()), held.disk.sentinel.as_ref()),
+                Ended::Abandoned => (begun, held.new_sentinel.as_ref()),
             };
-            for name in gone.into_iter().chain(held.has_map.then_some(&map)) {
+            let sentinel = gone.1.map(|sentinel| &sentinel.name);
+            for name in gone
+                .0
+                .into_iter()
+                .chain(sentinel)
+                .chain(held.has_map.then_some(&map))
+            {
                 let removed = remove_bitmap(&mut self.client, &held.disk.node, name);
                 complaints.extend(
                     removed
@@ -429,7 +510,11 @@ impl Held {
             path,
             old: believed(disk, node, abilities).map(|bitmap| bitmap.granularity),
             new: Err("it has not begun".into()),
+            new_sentinel: None,
             has_map: false,
+            identity: whole::identity(node),
+            content: whole::content(node),
+            warnings: whole::look(disk, node, surroundings)?,
         })
     }
 }
@@ -456,9 +541,22 @@ fn believed<'a>(disk: &LiveDisk, node: &'a Node, abilities: &Abilities) -> Resul
     } else if bitmap.is_busy {
         "is in use by somebody else"
     } else {
-        return Ok(bitmap);
+        return match &disk.sentinel {
+            Some(sentinel) if !is_untouched(sentinel, node) => Err(format!(
+                "the dirty bitmap {name} has lost its sentinel {}, or somebody changed that: it may have been made anew",
+                sentinel.name
+            )),
+            _ => Ok(bitmap),
+        };
     };
     Err(format!("the dirty bitmap {name} {fault}"))
+}
+
+/// Whether a sentinel is there as it was made.
+fn is_untouched(sentinel: &Bitmap, node: &Node) -> bool {
+    node.bitmap(&sentinel.name).is_some_and(|found| {
+        !found.is_inconsistent && !found.is_recording && found.dirty_bytes == sentinel.dirty_bytes
+    })
 }
 
 /// What a copy says is what the bitmap said that it is a copy of.

@@ -1,6 +1,6 @@
 //! What is asked for: a VM that runs, and how its point in time is held.
 
-use copal_backup::{Error, Repository};
+use copal_backup::{Error, Repository, source::Bitmap};
 use std::path::PathBuf;
 
 /// A disk of a VM that runs.
@@ -14,6 +14,8 @@ pub struct LiveDisk {
     pub serial: String,
     /// The bitmap that began with the newest snapshot, as its manifest says.
     pub began_with_base: Option<String>,
+    /// The bitmap that was made beside it and records nothing, and what it said then.
+    pub sentinel: Option<Bitmap>,
 }
 
 /// Where what a guest overwrites is kept meanwhile.
@@ -78,6 +80,7 @@ impl LiveVm {
         for disk in &mut self.disks {
             let before = newest.disks.iter().find(|before| before.name == disk.name);
             disk.began_with_base = before.and_then(|before| before.bitmap.clone());
+            disk.sentinel = before.and_then(|before| before.sentinel.clone());
         }
         Ok(())
     }

@@ -12,14 +12,20 @@ export (nbd://host/export, nbd+unix:///export?socket=/path), or - for standard i
 not change while it is read: back up a snapshot of a running VM, not its disk.
 
 A format is never guessed from content alone, because a guest can write a qcow2 header into its raw \
-disk: name qcow2 images .qcow2, or say --format.
+disk: name qcow2 images .qcow2, or say --format. What is taken for a raw disk and looks like something else is refused by name \
+(exit code 3): vmdk, vhd, vhdx, vdi, qed, parallels, dmg, archives, compressed and encrypted files. So is a disk of 0 bytes, a \
+disk smaller than in the newest snapshot (--allow-smaller), and a qcow2 image whose tables, or those of an image behind it, name \
+what lies beyond the end of its files.
 
 What is not known to have changed is taken from the newest snapshot unread, so something must vouch for that. A dirty bitmap \
 (qcow2, NBD) is believed if the newest snapshot says that it began there: name the bitmap that records from now on with \
 --starts-bitmap, and next time the same one with --bitmap. A list of changed extents is believed if it names its base, in the \
 file or by --base ID; `latest` does not vouch, since after a backup that failed it is an older snapshot than the list begins \
 with. In every other case (another bitmap, a cleared, inconsistent or missing one, another size or serial) that disk is read \
-in full, which the summary says (--strict-incremental: exit code 22).
+in full, which the summary says (--strict-incremental: exit code 22). Of a bitmap that was disabled for a while nobody can tell, \
+and of one that was made anew or cleared only where Copal made it (--qmp), or where it names fewer bytes than at the newest \
+snapshot; so more is compared where a bitmap tells what changed (--spot-check), and --full-every 30d bounds how long an error \
+lasts.
 
 --changed-extents takes {\"v\":1,\"size\":N,\"base\":\"<snapshot>\",\"extents\":[{\"offset\":O,\"length\":L, \
 \"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. A list of another size is \
@@ -39,7 +45,9 @@ Examples:
   copal backup --vm web /var/lib/images/web.raw --changed-extents today.json --base 3fa8c1d2
   copal backup --vm db1 --qmp /run/db1.qmp --node sda=vm0 --node sdb=vm1
   copal backup --vm db1 --qmp /run/db1.qmp --node sda=vm0 --fleece-limit 20% --freeze agent
-  zstdcat old.raw.zst | copal backup --vm archive -")]
+  copal backup --vm web web.qcow2 --bitmap b2 --starts-bitmap b3 --full-every 30d
+  copal backup --vm archive --from-command zstdcat old.raw.zst
+  zstdcat old.raw.zst | copal backup --vm archive -       (a zstdcat that fails half-way is not noticed)")]
 pub(crate) struct Backup {
     /// Name or UUID of the VM; a new one is entered
     #[arg(long, value_name = "NAME")]
@@ -47,8 +55,8 @@ pub(crate) struct Backup {
     /// The only disk of the VM; it is called sda
     #[arg(
         value_name = "IMAGE",
-        required_unless_present_any = ["disks", "qmp"],
-        conflicts_with = "disks"
+        required_unless_present_any = ["disks", "qmp", "from_command"],
+        conflicts_with_all = ["disks", "from_command"]
     )]
     pub(crate) image: Option<String>,
     /// One disk of several (repeat)
@@ -56,9 +64,21 @@ pub(crate) struct Backup {
     pub(crate) disks: Vec<String>,
     #[command(flatten)]
     pub(crate) live: Live,
-    /// Format of image files
+    /// Back up what a command writes to its standard output, as disk sda, if it ends with exit code 0; takes the rest of the line
+    #[arg(
+        long,
+        value_name = "CMD",
+        num_args = 1..,
+        allow_hyphen_values = true,
+        conflicts_with_all = ["disks", "qmp", "changed_extents", "bitmap", "starts_bitmap", "base"]
+    )]
+    pub(crate) from_command: Vec<String>,
+    /// Format of image files; raw also takes what looks like another format for the disk of a guest
     #[arg(long, value_enum, default_value_t = Format::Auto)]
     pub(crate) format: Format,
+    /// Take a disk that is smaller than in the newest snapshot; the new one is doubtful until `copal accept`
+    #[arg(long)]
+    pub(crate) allow_smaller: bool,
     /// What changed since the newest snapshot, as a JSON file; NAME=FILE with several disks (repeat)
     #[arg(long, value_name = "FILE")]
     pub(crate) changed_extents: Vec<String>,
@@ -76,9 +96,13 @@ pub(crate) struct Backup {
     #[arg(long, value_name = "SERIAL")]
     pub(crate) serial: Vec<String>,
     /// Share of the unchanged data of a disk that is read and compared all the same, at least 16 MiB; 0% for none. A
-    /// difference is warned of and makes the disk be read in full
-    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = human::parse_share)]
-    pub(crate) spot_check: u32,
+    /// difference is warned of and makes the disk be read in full (default: 0.1%; where a dirty bitmap tells what changed 0.5%,
+    /// at least 64 MiB)
+    #[arg(long, value_name = "SHARE", value_parser = human::parse_share)]
+    pub(crate) spot_check: Option<u32>,
+    /// Read a disk as a whole that was not read so for this long, whatever tells what changed: 30d, 12h
+    #[arg(long, value_name = "DURATION", value_parser = copal_backup::retention::parse_within)]
+    pub(crate) full_every: Option<jiff::SignedDuration>,
     /// Read everything, whatever changed
     #[arg(long, conflicts_with_all = ["changed_extents", "bitmap", "strict_incremental"])]
     pub(crate) full: bool,

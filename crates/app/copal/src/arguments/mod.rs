@@ -33,7 +33,7 @@ pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
 pub(crate) use repository::{
     Chunking, Init, Repair, RepairLeak, RepairStore, SessionsFence, SessionsWord, Stats, VmRm, VmWord,
 };
-pub(crate) use retention::{Delete, Forget, Hold, Keep, MethodWord, Prune};
+pub(crate) use retention::{Accept, Delete, Forget, Hold, Keep, MethodWord, Prune};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -42,8 +42,8 @@ Exit codes:
     0  done
     1  failed, or standard output took not all of the result; the sentence on standard error says why
     2  the words of the command line make no sense, or fit several snapshots or VMs
-    3  a source could not be read (missing image, bad disk, qemu-nbd missing), or was cut or replaced while it was; no
-       snapshot was made
+    3  a source could not be read (missing image, bad disk, qemu-nbd missing), is empty, broken off, smaller than before or
+       of another format, or was cut or replaced while it was read; no snapshot was made
    10  no repository there, or the file is not a Copal store
    11  another process is using the store
    12  wrong password or key, none where one is needed, a repository without one (see --insecure-no-password), or a
@@ -168,6 +168,8 @@ pub(crate) enum Command {
     Forget(Forget),
     /// Protect snapshots: nothing forgets them until the hold ends
     Hold(Hold),
+    /// Take snapshots as they are, whatever was warned of when they were made
+    Accept(Accept),
     /// Free the space of forgotten snapshots, rewriting nothing
     Delete(Delete),
     /// Forget by policy, free the space and rewrite packs that are partly unused
@@ -296,6 +298,9 @@ mod tests {
             "copal backup --repo R --vm NAME --disk sda=IMAGE --disk sdb=OTHER",
             "copal --repo R backup --vm NAME -",
             "copal backup --vm NAME --qmp S --node sda=N --node sdb=M --freeze agent --fleece-dir D --fleece-limit 10%",
+            "copal backup --vm NAME --qmp S --node sda=N --format raw --allow-smaller --full-every 30d",
+            "copal backup --vm NAME --from-command ssh -C host dd --repo x if=/dev/vg/web",
+            "copal accept 3fa8 latest --vm web",
             "copal bitmap ls --qmp S",
             "copal bitmap rm --qmp S --node N NAME",
             "copal bitmap rm --qmp S --node N --all",
@@ -321,6 +326,9 @@ mod tests {
             "copal backup --vm NAME --qmp S",
             "copal backup --vm NAME --node sda=N",
             "copal backup --vm NAME --qmp S --node sda=N IMAGE",
+            "copal backup --vm NAME IMAGE --from-command zstdcat",
+            "copal backup --vm NAME --from-command",
+            "copal accept",
             "copal bitmap rm --qmp S --node N",
             "copal bitmap rm --qmp S --node N NAME --all",
             "copal backup --vm NAME IMAGE --disk sda=IMAGE",

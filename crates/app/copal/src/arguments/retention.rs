@@ -38,7 +38,8 @@ snapshot do not count; a period that an earlier option already keeps a snapshot 
 again; --keep-within and --keep-tag come on top, and so do held snapshots (copal hold) and the newest \
 one that was verified (copal verify). A policy that would remove more than half of a VM's \
 snapshots (of five or more) needs --force. A snapshot whose time cannot be (a clock was wrong) stays \
-until it is named, and counts for nothing; what goes by age alone, when the clock has jumped by more \
+until it is named, and counts for nothing. One that was made in spite of a warning (copal snapshots: `doubtful`) pushes no \
+good one out: the two kinds are judged apart, until `copal accept` lifts the warning. What goes by age alone, when the clock has jumped by more \
 than 45 days, needs --accept-clock.";
 
 #[derive(Debug, Args)]
@@ -87,6 +88,25 @@ pub(crate) struct Hold {
     /// End the hold now
     #[arg(long, conflicts_with = "within")]
     pub(crate) release: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A snapshot is doubtful if its backup went on in spite of a warning: a disk was smaller than before, looked like another \
+format, lost the end of a file behind it, was written while it was read, or was suddenly blank. `copal ls` says which. A \
+doubtful one restores like any other; retention keeps good ones beside it, and the next backup compares its disks with the \
+newest good one. What is accepted counts as good from then on.
+
+Examples:
+  copal accept 3fa8c1d2
+  copal accept latest --vm web")]
+pub(crate) struct Accept {
+    /// Snapshots: ids, unique beginnings, or `latest`
+    #[arg(value_name = "SNAPSHOT", required = true)]
+    pub(crate) snapshots: Vec<String>,
+    /// VM that `latest` means, by name or UUID; needed once several VMs have snapshots
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
 }
 
 #[derive(Debug, Args)]

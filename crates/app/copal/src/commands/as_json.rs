@@ -1,7 +1,7 @@
 //! Values of the library as JSON. Field names are a promise: they are added to, never renamed.
 
 use crate::human::utc_time;
-use copal_backup::{BackupCounts, DiskSummary, Snapshot, SnapshotDisk, Vm};
+use copal_backup::{BackupCounts, DiskSummary, Doubt, Snapshot, SnapshotDisk, Vm};
 use serde_json::{Value, json};
 
 pub(crate) fn vm(vm: &Vm) -> Value {
@@ -52,6 +52,10 @@ pub(crate) fn disk(disk: &SnapshotDisk) -> Value {
     })
 }
 
+pub(crate) fn doubt(doubt: &Doubt) -> Value {
+    json!({ "disk": doubt.disk, "kind": doubt.kind.word(), "message": doubt.text })
+}
+
 pub(crate) fn snapshot(snapshot: &Snapshot) -> Value {
     json!({
         "id": snapshot.id.to_string(),
@@ -67,6 +71,8 @@ pub(crate) fn snapshot(snapshot: &Snapshot) -> Value {
         "counts": counts(&snapshot.counts),
         "verified": snapshot.is_verified,
         "held_until": held_until(snapshot),
+        "doubtful": snapshot.is_doubtful(),
+        "doubts": snapshot.doubts.iter().map(doubt).collect::<Vec<_>>(),
         "damage": snapshot.damage,
         "misdated": snapshot.misdated.map(|misdated| misdated.to_string()),
     })

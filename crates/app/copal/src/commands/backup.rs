@@ -1,6 +1,7 @@
 //! `copal backup`.
 
 mod live;
+mod producer;
 mod source;
 mod together;
 
@@ -24,6 +25,7 @@ use copal_backup::{
 };
 use copal_live::PointInTime;
 use copal_node::Access;
+use jiff::SignedDuration;
 use serde_json::json;
 use std::path::Path;
 
@@ -52,7 +54,7 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
     let mut point = None;
     if let Some(vm) = running {
-        match live::hold(opened.repository(), vm) {
+        match live::hold(opened.repository(), vm, backup.format) {
             Ok((held, opened)) => (point, disks) = (Some(held), opened),
             Err(failure) => return close(opened, Err(failure)),
         }
@@ -68,6 +70,8 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     request.strict_incremental = backup.strict_incremental;
     request.full = backup.full;
     request.spot_check_millionths = backup.spot_check;
+    request.allow_smaller = backup.allow_smaller;
+    request.full_every = backup.full_every.map(SignedDuration::unsigned_abs);
     request.memory_bytes = memory.work;
     let meter = context.meter();
     let is_shared = matches!(place, Place::Cluster(_)) && opened.repository().info().layout.is_fleet();
@@ -101,17 +105,21 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
     };
     let mut disks = Vec::new();
     for typed in typed_disks(backup)? {
-        let mut opened = if typed.image == "-" {
+        let mut opened = if typed.image.is_empty() {
+            let source = producer::start(&backup.from_command, &context.cancel)?;
+            let opened = open::without_bitmaps("the command", bitmaps, Box::new(source));
+            opened.stated(format)
+        } else if typed.image == "-" {
             let reader = Box::new(Stdin::new(context.cancel.clone()));
             let source = StreamSource::new("standard input", reader);
-            open::without_bitmaps("standard input", bitmaps, Box::new(source))
+            open::without_bitmaps("standard input", bitmaps, Box::new(source)).stated(format)
         } else {
             open::open(&typed.image, format, bitmaps)?
         };
         if let Some(file) = &typed.changed_extents {
             opened.changed = Some(read_list(file, &typed.name, opened.source.size_bytes())?);
         }
-        opened.warnings.extend(source::warnings(&typed.image));
+        opened.doubts.extend(source::doubts(&typed.image));
         disks.push(DiskSource {
             name: typed.name,
             source: opened.source,
@@ -119,7 +127,11 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
             changed: opened.changed,
             no_changes: opened.no_changes,
             starts: opened.starts,
+            sentinel: None,
+            identity: opened.identity,
+            content: opened.content,
             warnings: opened.warnings,
+            doubts: opened.doubts,
         });
     }
     Ok(disks)
@@ -181,6 +193,15 @@ fn with_base(list: &mut ChangedExtents, typed: &str, base: &str) -> Outcome<()> 
 
 fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
     let mut disks: Vec<Typed> = Vec::new();
+    if !backup.from_command.is_empty() {
+        disks.push(Typed {
+            name: "sda".into(),
+            // No file has this name.
+            image: String::new(),
+            changed_extents: None,
+            serial: None,
+        });
+    }
     if let Some(image) = &backup.image {
         disks.push(Typed {
             name: "sda".into(),
@@ -268,6 +289,7 @@ fn report(context: &Context<'_>, summary: &BackupSummary, is_frozen: Option<bool
         "consistency": is_frozen.map(|is_frozen| if is_frozen { "file system" } else { "crash" }),
         "counts": as_json::counts(counts),
         "warnings": summary.warnings,
+        "doubts": summary.doubts.iter().map(as_json::doubt).collect::<Vec<_>>(),
         "seconds": as_json::seconds(summary.duration),
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
@@ -300,6 +322,12 @@ fn report(context: &Context<'_>, summary: &BackupSummary, is_frozen: Option<bool
             human::bytes(counts.stored_bytes),
             human::seconds(summary.duration.as_secs_f64()),
         ));
+        if !summary.doubts.is_empty() {
+            text.push_str(&format!(
+                "  doubtful: retention lets no good snapshot go for it until `copal accept {}`\n",
+                summary.snapshot.short()
+            ));
+        }
         if counts.asked_chunks > 0 {
             text.push_str(&format!(
                 "  others have {} of it; stored for all {}\n",

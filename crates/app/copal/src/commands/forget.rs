@@ -255,6 +255,7 @@ pub(super) fn by_policy(
                 created_ms: snapshot.created_ms,
                 tags: snapshot.tags.clone(),
                 is_verified: snapshot.is_verified,
+                is_doubtful: snapshot.is_doubtful(),
                 held_until_ms: snapshot.held_until_ms,
             })
             .collect();
@@ -281,7 +282,11 @@ pub(super) fn by_policy(
             Judged {
                 snapshot: snapshot.clone(),
                 keep: !verdict.is_remove() || in_use.is_some(),
-                reason: in_use.map_or_else(|| verdict.to_string(), |who| format!("in use by {who}")),
+                reason: match in_use {
+                    Some(who) => format!("in use by {who}"),
+                    None if snapshot.is_doubtful() => format!("{verdict}, among the doubtful"),
+                    None => verdict.to_string(),
+                },
             }
         }));
     }

@@ -178,6 +178,8 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
             .filter_map(|vm| vm["bytes"][name].as_u64())
             .sum::<u64>()
     };
+    let is_doubtful = |vm: &&Value| vm["doubts"].as_array().is_some_and(|doubts| !doubts.is_empty());
+    let doubtful = vms.iter().filter(is_doubtful).count();
     let unresolved: u64 = vms.iter().filter_map(|vm| vm["unresolved"].as_u64()).sum();
     let agents = report.agents.iter().map(|agent| {
         json!({
@@ -223,6 +225,12 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
             human::bytes(sum("new")),
             human::bytes(sum("stored")),
         );
+        if doubtful > 0 {
+            text.push_str(&format!(
+                "  {} made in spite of a warning: `copal snapshots` marks it as doubtful\n",
+                human::count(doubtful as u64, "snapshot")
+            ));
+        }
         if unresolved > 0 {
             text.push_str(&format!(
                 "  {unresolved} chunks nobody answered for in time: `copal pds cleanup` asks again\n"

@@ -62,6 +62,16 @@ fn marks(snapshot: &Snapshot) -> String {
     if let Some(misdated) = snapshot.misdated {
         marks.push(misdated.to_string());
     }
+    if !snapshot.doubts.is_empty() {
+        marks.push(
+            if snapshot.is_accepted {
+                "accepted"
+            } else {
+                "doubtful"
+            }
+            .to_owned(),
+        );
+    }
     if snapshot.is_verified {
         marks.push("verified".to_owned());
     }
@@ -180,6 +190,14 @@ pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {
             if !words.is_empty() {
                 title.push_str(&format!("{name}: {}\n", human::visible(&words)));
             }
+        }
+        for doubt in &snapshot.doubts {
+            let word = if snapshot.is_accepted {
+                "accepted"
+            } else {
+                "doubtful"
+            };
+            title.push_str(&format!("{word}: {}\n", human::visible(&doubt.to_string())));
         }
         title
             + &human::table(

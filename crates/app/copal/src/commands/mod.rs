@@ -1,5 +1,6 @@
 //! One file per command: what was typed becomes a request, the answer becomes words.
 
+mod accept;
 mod agent;
 mod as_json;
 mod backup;
@@ -88,6 +89,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Check(check) => check::check(&context, check),
         Command::Forget(forget) => forget::run(&context, forget),
         Command::Hold(hold) => hold::run(&context, hold),
+        Command::Accept(accept) => accept::run(&context, accept),
         Command::Delete(delete) => prune::delete(&context, delete),
         Command::Prune(prune) => prune::prune(&context, prune),
         Command::Stats(words) => match &words.vm {

@@ -48,6 +48,7 @@ mod retention;
 mod round_trip;
 mod rounds;
 mod starting;
+mod sources;
 mod terminal;
 mod trust;
 mod waiting;

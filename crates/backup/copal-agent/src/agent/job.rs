@@ -323,6 +323,8 @@ impl Job {
         let (point, disks) = opened.map_err(|error| VmOutcome::failed(error.code(), &error.to_string()))?;
         let mut request = BackupRequest::new(backup.vm.clone(), disks);
         request.memory_bytes = PIPELINE_BYTES;
+        request.allow_smaller = backup.options.allow_smaller;
+        request.full_every = backup.options.full_every;
         request.description = format!("by agent {}", self.host.name);
         let others = Collaboration {
             peers,

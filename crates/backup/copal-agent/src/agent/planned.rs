@@ -2,12 +2,12 @@
 
 use crate::{
     budget::DEFAULT_MEMORY_BYTES,
-    plan_file::{Plan, PlanError, PlannedSource},
+    plan_file::{Plan, PlanError, PlannedOptions, PlannedSource},
     rounds::{self, ANSWERS_BYTES, CHUNK_BYTES, PAGE_BYTES, RoundCount, RoundLimits, VmChanges},
     throttle::Throttle,
 };
 use copal_backup::{
-    DiskSource, Error, Repository, parts_of_disk,
+    Content, DiskSource, Error, Repository, parts_of_disk,
     source::{
         Extent, Source, SourceError,
         open::{self, Bitmaps, ImageFormat},
@@ -55,6 +55,7 @@ impl OpenError {
 pub(crate) struct PlannedBackup {
     pub(crate) vm: String,
     source: PlannedSource,
+    pub(crate) options: PlannedOptions,
     /// Bytes that will be read, as far as the file system tells; of a QEMU that runs nobody tells.
     pub(crate) bytes: u64,
     /// Size of each disk; `None`: only its server knows.
@@ -86,14 +87,15 @@ impl Planned {
             }
             let (sizes, bytes) = match &vm.source {
                 PlannedSource::Files(disks) => (
-                    disks.iter().map(|(_, path)| size_of(path)).collect(),
-                    disks.iter().map(|(_, path)| bytes_of(path)).sum(),
+                    disks.iter().map(|(_, path)| size_of(path, vm.options)).collect(),
+                    disks.iter().map(|(_, path)| bytes_of(path, vm.options)).sum(),
                 ),
                 PlannedSource::Qmp { .. } => (None, 0),
             };
             vms.push(PlannedBackup {
                 vm: vm.vm,
                 source: vm.source,
+                options: vm.options,
                 bytes,
                 sizes,
             });
@@ -175,18 +177,25 @@ fn most_vms(memory_bytes: u64) -> u64 {
 }
 
 /// Bytes a file takes on its disk; a device, its size. What cannot be looked at fails when it is opened.
-fn bytes_of(path: &Path) -> u64 {
+fn bytes_of(path: &Path, options: PlannedOptions) -> u64 {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => (found.blocks() * 512).min(found.len()),
-        _ => size_of(path).unwrap_or(0),
+        _ => size_of(path, options).unwrap_or(0),
     }
 }
 
 /// The size of what will be read.
-fn size_of(path: &Path) -> Option<u64> {
-    open::size_bytes(&path.to_string_lossy(), ImageFormat::Auto)
+fn size_of(path: &Path, options: PlannedOptions) -> Option<u64> {
+    open::size_bytes(&path.to_string_lossy(), format_of(options))
         .ok()
         .flatten()
+}
+
+fn format_of(options: PlannedOptions) -> ImageFormat {
+    match options.is_raw {
+        true => ImageFormat::Raw,
+        false => ImageFormat::Auto,
+    }
 }
 
 impl PlannedBackup {
@@ -214,7 +223,8 @@ impl PlannedBackup {
     ) -> Result<(Option<PointInTime>, Vec<DiskSource>), OpenError> {
         let (point, disks) = match &self.source {
             PlannedSource::Files(files) => {
-                let opened = files.iter().map(open_file).collect::<Result<_, Error>>();
+                let open = |file| open_file(file, self.options);
+                let opened = files.iter().map(open).collect::<Result<_, Error>>();
                 (None, opened?)
             }
             PlannedSource::Qmp {
@@ -225,7 +235,11 @@ impl PlannedBackup {
             } => {
                 let mut vm = self.running(socket, nodes, nbd.as_ref(), freeze.as_ref());
                 vm.look_up_bitmaps(repository)?;
-                let (point, disks) = PointInTime::take(&vm, repository.info().domain)?;
+                let (point, mut disks) = PointInTime::take(&vm, repository.info().domain)?;
+                if self.options.is_raw {
+                    let guessed = disks.iter_mut().filter(|disk| disk.content == Content::Guessed);
+                    guessed.for_each(|disk| disk.content = Content::Stated);
+                }
                 (Some(point), disks)
             }
         };
@@ -252,6 +266,7 @@ impl PlannedBackup {
             node: node.clone(),
             serial: String::new(),
             began_with_base: None,
+            sentinel: None,
         });
         LiveVm {
             name: self.vm.clone(),
@@ -264,14 +279,17 @@ impl PlannedBackup {
     }
 }
 
-fn open_file((name, path): &(String, PathBuf)) -> Result<DiskSource, Error> {
-    let opened = open::open(&path.to_string_lossy(), ImageFormat::Auto, Bitmaps::default());
+fn open_file((name, path): &(String, PathBuf), options: PlannedOptions) -> Result<DiskSource, Error> {
+    let opened = open::open(&path.to_string_lossy(), format_of(options), Bitmaps::default());
     let opened = opened.map_err(|error| Error::Source {
         disk: name.clone(),
         error,
     })?;
     Ok(DiskSource {
+        identity: opened.identity,
+        content: opened.content,
         warnings: opened.warnings,
+        doubts: opened.doubts,
         no_changes: opened.no_changes,
         ..DiskSource::new(name, opened.source)
     })
@@ -299,6 +317,14 @@ impl Source for Limited {
         self.source.read_at(offset, buf)
     }
 
+    fn head(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
+        self.source.head(buf)
+    }
+
+    fn tail(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
+        self.source.tail(buf)
+    }
+
     fn confirm(&self) -> Result<Option<String>, SourceError> {
         self.source.confirm()
     }
@@ -313,6 +339,7 @@ mod tests {
         let vm = |number| PlannedBackup {
             vm: format!("vm{number}"),
             source: PlannedSource::Files(vec![("sda".into(), "disk".into())]),
+            options: PlannedOptions::default(),
             bytes: 1 << 20,
             sizes: Some(vec![1 << 20]),
         };

@@ -101,5 +101,6 @@ fn done(summary: &BackupSummary) -> Value {
         "new_chunks": counts.new_chunks,
         "unresolved": counts.unresolved_chunks,
         "warnings": summary.warnings,
+        "doubts": summary.doubts.iter().map(|doubt| doubt.kind.word()).collect::<Vec<_>>(),
     })
 }

@@ -3,7 +3,8 @@
 //! JSON: `{"v":1,"vms":[{"vm":"vm1","disks":{"sda":"set/vm1/day0.raw"}},{"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}`.
 //! `disks` are files that are read as they are; `qmp` and `nodes` name a running QEMU's socket and its block nodes, and `nbd` the
 //! socket of its NBD server if it runs one. `"freeze":"agent"` lets the guest's file systems hold still at the point in time, by its
-//! guest agent, whose socket `agent_socket` names where QEMU does not.
+//! guest agent, whose socket `agent_socket` names where QEMU does not. `"format":"raw"`, `"allow_smaller":true` and
+//! `"full_every":"30d"` are the options of `copal backup` of these names.
 //! Relative paths are relative to the working directory.
 //!
 //! Invariants
@@ -15,6 +16,7 @@ mod error;
 pub use error::{MAX_DISKS, MAX_PLAN_BYTES, MAX_VMS, PlanError, VmInTwoPlans};
 
 use copal_backup::scheme_of;
+use copal_backup::retention::parse_within;
 use copal_live::Freeze;
 use error::MAX_NAME_BYTES;
 use serde::de::{Error as _, MapAccess, Visitor};
@@ -24,6 +26,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const VERSION: u64 = 1;
 
@@ -43,6 +46,19 @@ pub struct PlannedVm {
     pub vm: String,
     /// Its disks.
     pub source: PlannedSource,
+    /// How they are taken.
+    pub options: PlannedOptions,
+}
+
+/// How the disks of a VM are taken; see `copal_backup::BackupRequest`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlannedOptions {
+    /// What looks like another format is the raw disk of a guest.
+    pub is_raw: bool,
+    /// A disk may be smaller than before.
+    pub allow_smaller: bool,
+    /// How long a disk may go without being read as a whole.
+    pub full_every: Option<Duration>,
 }
 
 /// Where the disks of a VM are read; names of disks differ and are in the order of the file.
@@ -80,6 +96,30 @@ struct VmJson {
     nbd: Option<PathBuf>,
     freeze: Option<FreezeWord>,
     agent_socket: Option<PathBuf>,
+    format: Option<FormatWord>,
+    #[serde(default)]
+    allow_smaller: bool,
+    full_every: Option<Period>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FormatWord {
+    Auto,
+    Raw,
+}
+
+/// A time such as `30d`.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Period(Duration);
+
+impl TryFrom<String> for Period {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Period, String> {
+        parse_within(&text).map(|period| Period(period.unsigned_abs()))
+    }
 }
 
 #[derive(Deserialize)]
@@ -172,6 +212,11 @@ impl Plan {
 
 fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
     let vm = json.vm;
+    let options = PlannedOptions {
+        is_raw: matches!(json.format, Some(FormatWord::Raw)),
+        allow_smaller: json.allow_smaller,
+        full_every: json.full_every.map(|Period(period)| period),
+    };
     check_name(path, &vm)?;
     let of_qemu = json.nbd.is_some() || json.freeze.is_some() || json.agent_socket.is_some();
     let source = match (json.disks, json.qmp, json.nodes) {
@@ -232,7 +277,7 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
         let (path, word) = (path.to_owned(), word.to_owned());
         return Err(PlanError::Scheme { path, vm, word });
     }
-    Ok(PlannedVm { vm, source })
+    Ok(PlannedVm { vm, source, options })
 }
 
 fn check_name(path: &Path, name: &str) -> Result<(), PlanError> {
@@ -306,6 +351,31 @@ mod tests {
             };
             assert_eq!(nbd, &wanted.map(PathBuf::from));
             assert_eq!(freeze, &Some(Freeze::Agent(socket.map(PathBuf::from))));
+        }
+    }
+
+    #[test]
+    fn options_of_a_vm_are_those_of_a_backup() {
+        let plan = parse(
+            r#"{"v":1,"vms":[{"vm":"a","disks":{"sda":"f"},"format":"raw","allow_smaller":true,"full_every":"30d"},
+                             {"vm":"b","disks":{"sda":"f"}}]}"#,
+        );
+        let plan = plan.unwrap();
+        let options = PlannedOptions {
+            is_raw: true,
+            allow_smaller: true,
+            full_every: Some(Duration::from_secs(30 * 86_400)),
+        };
+        assert_eq!(plan.vms[0].options, options);
+        assert_eq!(plan.vms[1].options, PlannedOptions::default());
+        for fields in [
+            r#""format":"vmdk""#,
+            r#""full_every":"soon""#,
+            r#""allow_smaller":1"#,
+        ] {
+            refused(&format!(
+                r#"{{"v":1,"vms":[{{"vm":"a","disks":{{"sda":"f"}},{fields}}}]}}"#
+            ));
         }
     }
 

@@ -8,15 +8,17 @@
 //! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before
 //! the last nothing refers to any of it; after it all of it is there.
 //!
-//! - [`plan`]: how each disk is read (after a look at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads, on one [`line`].
+//! - [`gate`]: whether it is the disk of the VM, and all of it. [`plan`]: how each disk is read (after a look at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads, on one [`line`].
 //! - [`collaborate`]: two passes with a [`spool`] between them, where others are asked what they have.
 //! - [`session`]: the records at the beginning and at the end.
 
 mod ahead;
+mod base;
 mod changes;
 mod collaborate;
 mod compress;
 mod decide;
+mod gate;
 mod in_flight_chunks;
 mod job;
 mod line;
@@ -33,6 +35,7 @@ mod spool;
 mod spot;
 mod stop;
 
+use crate::doubt::{Doubt, DoubtKind};
 use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
@@ -43,6 +46,7 @@ use crate::progress::{CancelFlag, Progress, Stage};
 use crate::request::{
     BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, Layout, SnapshotId,
 };
+use base::Base;
 pub(crate) use collaborate::failed as spool_failed;
 pub use collaborate::{Collaboration, parts_of_disk};
 use in_flight_chunks::InFlightChunks;
@@ -50,7 +54,7 @@ use job::Job;
 use line::Line;
 use outlet::Outlet;
 use packer::{BuiltDisk, Packer};
-use plan::{Base, Planned};
+use plan::Planned;
 pub(crate) use popular::PopularPacker;
 use reader::Reader;
 use session::Session;
@@ -106,6 +110,7 @@ pub(crate) fn run(
         description: request.description.clone(),
         tool: format!("copal {}", env!("CARGO_PKG_VERSION")),
         vector: None,
+        doubts: produced.doubts.clone(),
     };
     let snapshot = manifest.snapshot;
     let published = session.publish(parts, manifest);
@@ -132,6 +137,7 @@ pub(crate) fn run(
             ..produced.counts
         },
         warnings: produced.warnings,
+        doubts: produced.doubts,
         duration: started.elapsed(),
     })
 }
@@ -142,6 +148,8 @@ struct Produced {
     planned: Vec<Planned>,
     counts: BackupCounts,
     warnings: Vec<String>,
+    /// Also among `warnings`.
+    doubts: Vec<Doubt>,
 }
 
 impl Produced {
@@ -157,6 +165,9 @@ impl Produced {
                 reason: clip(&planned.reason),
                 serial: disk.serial.clone(),
                 bitmap: disk.starts.clone(),
+                sentinel: disk.sentinel.clone(),
+                identity: Some(clip(&disk.identity)),
+                whole_ms: planned.whole_ms,
             })
             .collect()
     }
@@ -264,12 +275,21 @@ fn produce(
         })?,
     };
     let confirmed = read.and_then(|counts| Ok((counts, confirm(&request.disks, &planned)?)));
-    let (mut counts, warnings) = match confirmed {
+    let (mut counts, Confirmed { warnings, mut doubts }) = match confirmed {
         Ok(confirmed) => confirmed,
         Err(stop) => return Err(abandon(pack_store, &mut packer, stop)?),
     };
     let disks = packer.finish()?;
     pack_store.index.sync()?;
+    for (disk, built) in request.disks.iter().zip(&disks) {
+        doubts.extend(gate::after(
+            request,
+            disk,
+            base,
+            (built.size_bytes, built.data_bytes),
+        )?);
+    }
+    let warnings = doubts.iter().map(Doubt::to_string).chain(warnings).collect();
     counts.stored_bytes += packer.stored_bytes();
     counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
     Ok(Produced {
@@ -277,6 +297,7 @@ fn produce(
         planned,
         counts,
         warnings,
+        doubts,
     })
 }
 
@@ -307,19 +328,30 @@ fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Resul
     }
 }
 
-/// Sees that all disks are still what was opened; returns what a person should know about them.
-fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Vec<String>> {
-    let mut warnings = Vec::new();
+/// What a person should know about disks that were read.
+struct Confirmed {
+    warnings: Vec<String>,
+    doubts: Vec<Doubt>,
+}
+
+/// Sees that all disks are still what was opened.
+fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
+    let (mut warnings, mut doubts) = (Vec::new(), Vec::new());
     for (disk, planned) in disks.iter().zip(planned) {
         warnings.extend(disk.warnings.iter().cloned());
         warnings.extend(planned.warning(disk));
+        doubts.extend(planned.doubts.iter().cloned());
         let seen = disk.source.confirm().map_err(|error| Error::Source {
             disk: disk.name.clone(),
             error,
         })?;
-        warnings.extend(seen);
+        doubts.extend(seen.map(|text| Doubt {
+            disk: disk.name.clone(),
+            kind: DoubtKind::Changed,
+            text: clip(&text),
+        }));
     }
-    Ok(warnings)
+    Ok(Confirmed { warnings, doubts })
 }
 
 /// How many segments may be on their way under a memory bound; at least two, so that reading and storing overlap.

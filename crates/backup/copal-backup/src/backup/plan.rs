@@ -6,19 +6,26 @@
 //! before: whoever made it by naming the snapshot, or the base itself by naming the dirty bitmap that recorded what came after
 //! it. A list that only claims to be of the last backup is of another one as soon as one failed.
 
+use super::base::Base;
 use super::changes::Changes;
+use super::gate;
 use super::reader::DiskPlan;
 use super::spot::{self, Checked, Spots};
+use crate::doubt::Doubt;
 use crate::error::{Error, Result};
 use crate::keys::random;
-use crate::manifest::{Manifest, ManifestDisk};
+use crate::manifest::ManifestDisk;
 use crate::pack_store::PackStore;
 use crate::progress::CancelFlag;
 use crate::recipe::{Ref, Root};
 use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary, MIN_DIGITS, SnapshotId};
 use crate::source::ChangedExtents;
 use crate::tree::TreeReader;
+use std::time::Duration;
 use uuid::Uuid;
+
+/// How much more is compared where a dirty bitmap tells what changed.
+const BITMAP_FACTOR: u32 = 5;
 
 /// The plan of one disk.
 pub(crate) struct Planned {
@@ -27,6 +34,10 @@ pub(crate) struct Planned {
     pub(crate) mode: DiskMode,
     pub(crate) reason: String,
     pub(crate) checked: Checked,
+    /// When the disk was read as a whole, this time or before; see the manifest.
+    pub(crate) whole_ms: u64,
+    /// What stands against the disk.
+    pub(crate) doubts: Vec<Doubt>,
 }
 
 impl Planned {
@@ -52,11 +63,6 @@ impl Planned {
     }
 }
 
-/// The snapshot a backup builds on.
-pub(crate) struct Base {
-    pub(crate) manifest: Manifest,
-}
-
 /// Plans all disks of a request.
 /// # Errors
 /// `FellBack` under `strict_incremental`; those of the store, and of a source that is spot-checked.
@@ -68,10 +74,16 @@ pub(crate) fn plan(
     cancel: &CancelFlag,
 ) -> Result<Vec<Planned>> {
     let mut tree = TreeReader::new(pack_store, vm)?;
+    let now_ms = pack_store.volumes.store.now_ms();
     let mut planned = Vec::with_capacity(request.disks.len());
     for disk in &request.disks {
-        let mut plan = plan_disk(&mut tree, request, disk, base)?;
+        let doubts = gate::before(request, disk, base)?;
+        let mut plan = plan_disk(&mut tree, request, disk, base, now_ms)?;
+        plan.doubts = doubts;
         spot_check(pack_store, &mut tree, request, disk, &mut plan, cancel)?;
+        if plan.mode != DiskMode::Incremental {
+            plan.whole_ms = now_ms;
+        }
         if request.strict_incremental && plan.mode != DiskMode::Incremental {
             return Err(Error::FellBack {
                 disk: disk.name.clone(),
@@ -99,9 +111,19 @@ fn spot_check(
     else {
         return Ok(());
     };
-    if request.spot_check_millionths == 0 {
-        return Ok(());
-    }
+    let is_told_by_bitmap = disk
+        .changed
+        .as_ref()
+        .is_some_and(|changed| changed.bitmap.is_some());
+    let (millionths, least_bytes) = match request.spot_check_millionths {
+        Some(0) => return Ok(()),
+        Some(millionths) => (millionths, spot::LEAST_BYTES),
+        None if is_told_by_bitmap => (
+            BITMAP_FACTOR * BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS,
+            spot::LEAST_BYTES_OF_BITMAP,
+        ),
+        None => (BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS, spot::LEAST_BYTES),
+    };
     let spots = Spots {
         disk,
         base,
@@ -109,11 +131,11 @@ fn spot_check(
         ids: &pack_store.keys.id,
         cancel,
     };
-    let share = u128::from(*data_bytes) * u128::from(request.spot_check_millionths) / 1_000_000;
-    let wanted = match request.spot_check_millionths {
+    let share = u128::from(*data_bytes) * u128::from(millionths) / 1_000_000;
+    let wanted = match millionths {
         // More than the base has data: what was a hole in it may have some now.
         1_000_000.. => u64::MAX,
-        _ => (share as u64).max(spot::LEAST_BYTES),
+        _ => (share as u64).max(least_bytes),
     };
     plan.checked = spots.check(tree, wanted, u64::from_le_bytes(random()?))?;
     if let Some(at) = plan.checked.difference {
@@ -131,6 +153,7 @@ fn plan_disk(
     request: &BackupRequest,
     disk: &DiskSource,
     base: Option<&Base>,
+    now_ms: u64,
 ) -> Result<Planned> {
     let full = |reason: &str| Planned {
         plan: DiskPlan {
@@ -141,6 +164,8 @@ fn plan_disk(
         mode: DiskMode::Full,
         reason: reason.to_owned(),
         checked: Checked::default(),
+        whole_ms: now_ms,
+        doubts: Vec::new(),
     };
     if request.full {
         return Ok(full("a full backup was asked for"));
@@ -158,7 +183,11 @@ fn plan_disk(
         }
         Err(error) => return Err(error),
     };
-    let (mode, reason, changes) = match usable(disk, old, base) {
+    let believed = usable(disk, old, base).and_then(|changed| {
+        is_recent(request.full_every, old.whole_ms, now_ms)?;
+        Ok(changed)
+    });
+    let (mode, reason, changes) = match believed {
         Ok(changed) => (DiskMode::Incremental, String::new(), Some(Changes::new(changed))),
         Err(reason) => (DiskMode::Rescan, reason, None),
     };
@@ -172,6 +201,8 @@ fn plan_disk(
         mode,
         reason,
         checked: Checked::default(),
+        whole_ms: old.whole_ms,
+        doubts: Vec::new(),
     })
 }
 
@@ -183,6 +214,9 @@ fn usable<'a>(disk: &'a DiskSource, old: &ManifestDisk, base: &Base) -> Usable<&
     };
     is_same_disk(disk, changed, old)?;
     begins_at(changed, old, base.manifest.snapshot)?;
+    if changed.bitmap.is_some() {
+        lies_where_it_lay(disk, old)?;
+    }
     Ok(changed)
 }
 
@@ -212,6 +246,37 @@ fn is_same_disk(disk: &DiskSource, changed: &ChangedExtents, old: &ManifestDisk)
         ));
     }
     Ok(())
+}
+
+/// Whether a bitmap is of the disk that it was of at the base: another one may have a bitmap of the same name.
+fn lies_where_it_lay(disk: &DiskSource, old: &ManifestDisk) -> Usable<()> {
+    match &old.identity {
+        None => Err(
+            "the newest snapshot was made by an older copal, which did not note where its dirty bitmap lies; the next backup \
+             can be incremental"
+                .into(),
+        ),
+        Some(old) if old.is_empty() || disk.identity.is_empty() || *old == disk.identity => Ok(()),
+        Some(old) => Err(format!(
+            "the dirty bitmap lies on another disk than in the newest snapshot: on {}, and lay on {old}",
+            disk.identity
+        )),
+    }
+}
+
+/// Whether a disk was read as a whole not long ago, where that is asked for.
+fn is_recent(full_every: Option<Duration>, whole_ms: u64, now_ms: u64) -> Usable<()> {
+    let Some(full_every) = full_every else {
+        return Ok(());
+    };
+    match now_ms.checked_sub(whole_ms) {
+        Some(age_ms) if whole_ms > 0 && u128::from(age_ms) < full_every.as_millis() => Ok(()),
+        Some(age_ms) if whole_ms > 0 => Err(format!(
+            "it was last read as a whole {} hours ago (--full-every)",
+            age_ms / 3_600_000
+        )),
+        _ => Err("nobody noted when it was last read as a whole (--full-every)".into()),
+    }
 }
 
 /// Whether the list begins at `newest`, or before: by its own word, and by what the bitmap it came from recorded.

@@ -3,7 +3,7 @@
 //! A session publishes only if it has read the VM's log to the end and is not fenced; the check and the
 //! publication are one compare-and-swap on the log (BAK-5).
 
-use super::plan::Base;
+use super::base::Base;
 use crate::catalog::fields::SessionId;
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::Record;
@@ -236,15 +236,20 @@ fn published_as(manifest: &Manifest, times: &[u64], now_ms: u64) -> PublishedAs 
 }
 
 fn newest_readable(parts: &Parts, vm: Uuid, state: &VmState) -> Option<Base> {
-    state
-        .published
-        .iter()
-        .rev()
-        .find_map(|published| match parts.manifest(vm, published) {
-            Ok(manifest) => Some(Base { manifest }),
+    let mut newest_first = state.published.iter().rev();
+    let mut readable = newest_first
+        .by_ref()
+        .filter_map(|published| match parts.manifest(vm, published) {
+            Ok(manifest) => Some((manifest, published.is_accepted)),
             Err(error) => {
                 tracing::warn!(snapshot = %published.snapshot, %error, "not used as a base");
                 None
             }
-        })
+        });
+    let (manifest, is_accepted) = readable.next()?;
+    let find_good = || {
+        let mut good = readable.filter(|(manifest, is_accepted)| *is_accepted || manifest.doubts.is_empty());
+        good.next().map(|(manifest, _)| manifest)
+    };
+    Some(Base::new(manifest, is_accepted, find_good))
 }

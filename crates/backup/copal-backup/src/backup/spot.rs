@@ -24,6 +24,9 @@ const PIECE: u64 = 128 << 10;
 /// Least that is read of every disk, if it has so much.
 pub(crate) const LEAST_BYTES: u64 = 16 << 20;
 
+/// The same, where a dirty bitmap says what changed.
+pub(crate) const LEAST_BYTES_OF_BITMAP: u64 = 64 << 20;
+
 /// What a check found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checked {

@@ -161,6 +161,8 @@ pub(crate) enum Record {
     },
     /// The agent of this name is no longer part of the fleet. In a file of its own, in no log.
     AgentRetired { name: String },
+    /// A person has seen what stands against these snapshots, and takes them as they are.
+    Accepted { snapshots: Vec<SnapshotId> },
     /// In the log of a VM: somebody counts what popular packs it needs. What is appended behind it goes by what the log of
     /// popular packs says now.
     Counted,
@@ -206,6 +208,7 @@ impl Record {
             Record::AgentRetired { .. } => 27,
             Record::HostEntered { .. } => 28,
             Record::Spoiled { .. } => 29,
+            Record::Accepted { .. } => 30,
             Record::Void { code } => *code,
         }
     }
@@ -231,6 +234,8 @@ impl Record {
             | Record::Deleted { .. }
             // Retention lets others go for one that is verified.
             | Record::Verified { .. }
+            // For one that is accepted, too.
+            | Record::Accepted { .. }
             | Record::Hold { .. }
             | Record::Removing { .. }
             | Record::Freed { .. }
@@ -309,9 +314,10 @@ impl Record {
                 bytes.put_u64(clock_ms.unwrap_or(0));
             }
             Record::Fence { session } => bytes.put_bytes(session),
-            Record::Forget { snapshots } | Record::Deleted { snapshots } | Record::Verified { snapshots } => {
-                put_listed(&mut bytes, snapshots)
-            }
+            Record::Forget { snapshots }
+            | Record::Deleted { snapshots }
+            | Record::Verified { snapshots }
+            | Record::Accepted { snapshots } => put_listed(&mut bytes, snapshots),
             Record::Hold { snapshots, until_ms } => {
                 bytes.put_u64(*until_ms);
                 put_listed(&mut bytes, snapshots);
@@ -625,6 +631,9 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
             27 => match text_of(input)? {
                 Some(name) => Record::AgentRetired { name },
                 None => return Ok(Err("the name of an agent is not text".to_owned())),
+            },
+            30 => Record::Accepted {
+                snapshots: listed(input)?,
             },
             other => {
                 return Ok(Err(format!(

@@ -29,6 +29,8 @@ pub(crate) struct Published {
     pub(crate) manifest: [u8; 32],
     /// Every chunk of it was decoded once and was what it should be.
     pub(crate) is_verified: bool,
+    /// A person takes it as it is, whatever its manifest warns of.
+    pub(crate) is_accepted: bool,
     /// It may not be forgotten before; 0: it is not held.
     pub(crate) held_until_ms: u64,
 }
@@ -157,6 +159,7 @@ impl Fold for VmState {
                     stored_ms: self.newest_ms,
                     manifest: *manifest,
                     is_verified: false,
+                    is_accepted: false,
                     held_until_ms: 0,
                 });
             }
@@ -186,6 +189,10 @@ impl Fold for VmState {
             Record::Verified { snapshots } => {
                 self.named(snapshots)
                     .for_each(|published| published.is_verified = true);
+            }
+            Record::Accepted { snapshots } => {
+                self.named(snapshots)
+                    .for_each(|published| published.is_accepted = true);
             }
             Record::Hold { snapshots, until_ms } => {
                 self.named(snapshots)
@@ -322,7 +329,7 @@ fn put_published(bytes: &mut Vec<u8>, snapshots: &[Published]) {
         bytes.put_u64(published.created_ms);
         bytes.put_u64(published.stored_ms);
         bytes.put_bytes(&published.manifest);
-        bytes.put_u8(u8::from(published.is_verified));
+        bytes.put_u8(u8::from(published.is_verified) | u8::from(published.is_accepted) << 1);
         bytes.put_u64(published.held_until_ms);
     }
 }
@@ -331,13 +338,17 @@ fn read_published(input: &mut Reader<'_>) -> Result<Vec<Published>, DecodeError>
     let count = input.bounded(input.remaining() / PUBLISHED_BYTES)?;
     let mut published = Vec::with_capacity(count);
     for _ in 0..count {
+        let (snapshot, sequence) = (SnapshotId(input.array()?), input.u64()?);
+        let (created_ms, stored_ms) = (input.u64()?, input.u64()?);
+        let (manifest, marks) = (input.array()?, input.bounded(3)?);
         published.push(Published {
-            snapshot: SnapshotId(input.array()?),
-            sequence: input.u64()?,
-            created_ms: input.u64()?,
-            stored_ms: input.u64()?,
-            manifest: input.array()?,
-            is_verified: input.bounded(1)? == 1,
+            snapshot,
+            sequence,
+            created_ms,
+            stored_ms,
+            manifest,
+            is_verified: marks & 1 != 0,
+            is_accepted: marks & 2 != 0,
             held_until_ms: input.u64()?,
         });
     }
@@ -353,6 +364,7 @@ fn only_id(id: [u8; 16]) -> Published {
         stored_ms: 0,
         manifest: [0; 32],
         is_verified: false,
+        is_accepted: false,
         held_until_ms: 0,
     }
 }

@@ -156,7 +156,8 @@ impl Believed {
 }
 
 /// Judges the snapshots of one VM, in the order in which they were made, as [`judge`] does those whose times are right.
-/// The others stay, and count for nothing. What only a doubtful clock would let go is in doubt.
+/// The others stay, and count for nothing. Those against which a warning stands are judged as if they were alone, and so
+/// are the others: no good one goes for one of them. What only a doubtful clock would let go is in doubt.
 pub fn judge_by_clock(
     policy: &Policy,
     snapshots: &[Candidate],
@@ -166,14 +167,27 @@ pub fn judge_by_clock(
     let times: Vec<u64> = snapshots.iter().map(|snapshot| snapshot.created_ms).collect();
     let misdated = misdated(&times, clock.now_ms);
     let dated = snapshots.iter().zip(&misdated);
-    let right: Vec<Candidate> = dated
+    let (doubtful, good): (Vec<Candidate>, Vec<Candidate>) = dated
         .filter(|(_, misdated)| misdated.is_none())
         .map(|(snapshot, _)| snapshot.clone())
-        .collect();
+        .partition(|snapshot| snapshot.is_doubtful);
+    let mut doubtful = judge_dated(policy, &doubtful, clock, zone).into_iter();
+    let mut good = judge_dated(policy, &good, clock, zone).into_iter();
+    let verdict = |(snapshot, misdated): (&Candidate, Option<Misdated>)| match misdated {
+        Some(misdated) => Some(Verdict::Keep(Keep::Misdated(misdated))),
+        None if snapshot.is_doubtful => doubtful.next(),
+        None => good.next(),
+    };
+    // One verdict for each snapshot whose time is right: none is missing.
+    snapshots.iter().zip(misdated).filter_map(verdict).collect()
+}
+
+/// Judges snapshots whose times are right.
+fn judge_dated(policy: &Policy, right: &[Candidate], clock: &Believed, zone: &TimeZone) -> Vec<Verdict> {
     let believed = right.iter().map(|snapshot| snapshot.created_ms);
     let newest_ms = believed.filter(|time| *time <= clock.until_ms).max().unwrap_or(0);
-    let judged = judge(policy, &right, clock.now_ms, zone);
-    let mut judged = right.iter().zip(judged).map(|(snapshot, verdict)| {
+    let judged = judge(policy, right, clock.now_ms, zone);
+    let judged = right.iter().zip(judged).map(|(snapshot, verdict)| {
         let age_ms = newest_ms
             .checked_sub(snapshot.created_ms)
             .map(|age| i64::try_from(age).unwrap_or(i64::MAX));
@@ -188,12 +202,7 @@ pub fn judge_by_clock(
             verdict => verdict,
         }
     });
-    let verdict = |misdated: Option<Misdated>| match misdated {
-        Some(misdated) => Some(Verdict::Keep(Keep::Misdated(misdated))),
-        None => judged.next(),
-    };
-    // One verdict for each snapshot whose time is right: none is missing.
-    misdated.into_iter().filter_map(verdict).collect()
+    judged.collect()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ fn at(text: &str) -> Candidate {
         created_ms: time.as_millisecond() as u64,
         tags: Vec::new(),
         is_verified: false,
+        is_doubtful: false,
         held_until_ms: 0,
     }
 }
@@ -233,6 +234,7 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
                 created_ms: 1_700_000_000_000 + random.below(20_000) * hour_ms / 2,
                 tags: Vec::new(),
                 is_verified: false,
+                is_doubtful: false,
                 held_until_ms: 0,
             })
             .collect();

@@ -20,6 +20,47 @@ pub(super) struct Identity {
     times: Option<[i64; 4]>,
 }
 
+/// What tells a file or a device from another one over restarts of the host; empty when nothing does.
+///
+/// Of a file: its inode, and when that was made, so that one which takes over a number is another one; where nobody noted
+/// that, its file system instead.
+/// Of a device: what the kernel knows of its hardware or of its volume.
+pub fn disk_identity(path: &Path) -> String {
+    let Ok(meta) = path.metadata() else {
+        return String::new();
+    };
+    if meta.file_type().is_block_device() {
+        let device = format!(
+            "/sys/dev/block/{}:{}",
+            rustix::fs::major(meta.rdev()),
+            rustix::fs::minor(meta.rdev())
+        );
+        let words = ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"];
+        let mut known = words.iter().filter_map(|word| {
+            let text = std::fs::read_to_string(format!("{device}/{word}")).ok()?;
+            let text = text.trim().to_owned();
+            (!text.is_empty()).then(|| format!("device {word} {text}"))
+        });
+        // Of a partition its place on the disk is a part of the answer.
+        let start = std::fs::read_to_string(format!("{device}/start")).unwrap_or_default();
+        return known.next().map_or_else(String::new, |known| match start.trim() {
+            "" => known,
+            start => format!("{known} from sector {start}"),
+        });
+    }
+    let made = meta
+        .created()
+        .ok()
+        .and_then(|made| made.duration_since(std::time::UNIX_EPOCH).ok());
+    match made {
+        Some(made) => format!("file {}, made {}", meta.ino(), made.as_nanos()),
+        None => {
+            let file_system = rustix::fs::statvfs(path).map_or(0, |found| found.f_fsid);
+            format!("file {} of {file_system:x}", meta.ino())
+        }
+    }
+}
+
 /// What stays the same whatever the names are.
 #[derive(Debug, PartialEq, Eq)]
 enum Key {

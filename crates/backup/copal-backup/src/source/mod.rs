@@ -17,16 +17,23 @@ mod chain;
 mod changed;
 pub mod file;
 mod identity;
+mod image_check;
+mod image_header;
 pub mod nbd;
 pub mod open;
 mod programs;
 pub mod qcow2;
 mod runs;
+mod signature;
 pub mod stream;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use signature::{END_BYTES, KnownFormat, recognise};
+
 pub use changed::{MAX_EXTENTS, parse_changed_extents, read_changed_extents};
+pub use identity::disk_identity;
+pub use image_check::check_running_image;
 
 use std::ops::Range;
 
@@ -125,6 +132,26 @@ pub trait Source: Send + Sync {
     /// The read failed. It is not retried: the backup of this VM ends and keeps what it stored.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError>;
 
+    /// First bytes of the disk, as many as it has, before anything is read. Blocks.
+    /// # Errors
+    /// As [`Source::read_at`].
+    fn head(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
+        match self.size_bytes() {
+            Some(_) => self.read_at(0, buf),
+            None => Ok(0),
+        }
+    }
+
+    /// Last bytes of the disk, as many as it has; of a stream when all of it was read. Blocks.
+    /// # Errors
+    /// As [`Source::read_at`].
+    fn tail(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
+        match self.size_bytes() {
+            Some(size) => self.read_at(size.saturating_sub(buf.len() as u64), buf),
+            None => Ok(0),
+        }
+    }
+
     /// Looks once more when all that a backup needs was read; nothing is read afterwards. Returns a sentence about a disk
     /// that was written meanwhile. Blocks.
     ///
@@ -181,6 +208,18 @@ impl Iterator for Extents<'_> {
         self.next = end;
         Some(Ok(clipped))
     }
+}
+
+/// How it is known that the bytes of a source are those of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Content {
+    /// It is not: what looks like an image of another program, or like an archive, is refused.
+    #[default]
+    Guessed,
+    /// A person said so: what looks otherwise is a doubt.
+    Stated,
+    /// They come out of the format that was looked for: the guest may have written anything there.
+    Decoded,
 }
 
 /// What happened to a run of bytes since the base snapshot.

@@ -6,9 +6,10 @@
 //! when name and content disagree.
 
 use super::{
-    Bitmap, ChangedExtents, Source, SourceError, chain, file::FileSource, nbd::NbdSource, qcow2,
-    stream::StreamSource,
+    Bitmap, ChangedExtents, Content, Source, SourceError, chain, file::FileSource, identity::disk_identity,
+    image_check, nbd::NbdSource, qcow2, stream::StreamSource,
 };
+use crate::doubt::DoubtKind;
 use std::{
     fs::File,
     io::{Read, Seek, SeekFrom},
@@ -47,8 +48,14 @@ pub struct Opened {
     pub no_changes: Option<String>,
     /// The bitmap that the next backup can be told by.
     pub starts: Option<Bitmap>,
+    /// What tells where its bytes lie from another disk; empty when nothing does.
+    pub identity: String,
+    /// How it is known that this is a disk.
+    pub content: Content,
     /// What a person should know.
     pub warnings: Vec<String>,
+    /// The same, of what makes a snapshot doubtful.
+    pub doubts: Vec<(DoubtKind, String)>,
 }
 
 impl Opened {
@@ -58,8 +65,20 @@ impl Opened {
             changed: None,
             no_changes: None,
             starts: None,
+            identity: String::new(),
+            content: Content::Guessed,
             warnings: Vec::new(),
+            doubts: Vec::new(),
         }
+    }
+
+    /// `format`: what a person said of it.
+    #[must_use]
+    pub fn stated(mut self, format: ImageFormat) -> Opened {
+        if format == ImageFormat::Raw {
+            self.content = Content::Stated;
+        }
+        self
     }
 
     /// The next backup has nothing to be told by, and costs a full read.
@@ -87,7 +106,7 @@ pub fn open(spec: &str, format: ImageFormat, bitmaps: Bitmaps<'_>) -> Result<Ope
             no_changes: missing.map(|name| format!("the server exports no dirty bitmap {name:?}")),
             // A bitmap that records cannot be exported for reading only, so one that is not seen is taken as it is said.
             starts: starts.or_else(|| bitmaps.starts.map(unseen)),
-            ..Opened::new(Box::new(source))
+            ..Opened::new(Box::new(source)).stated(format)
         });
     }
     let is_stream = spec == "-" || is_fifo(Path::new(spec));
@@ -102,7 +121,14 @@ pub fn open(spec: &str, format: ImageFormat, bitmaps: Bitmaps<'_>) -> Result<Ope
         }
         path => Box::new(FileSource::open(Path::new(path))?),
     };
-    Ok(without_bitmaps(spec, bitmaps, source))
+    let opened = without_bitmaps(spec, bitmaps, source).stated(format);
+    Ok(match is_stream {
+        true => opened,
+        false => Opened {
+            identity: disk_identity(Path::new(spec)),
+            ..opened
+        },
+    })
 }
 
 /// The size of the disk that `spec` names, without opening it as a source; `None` where only that tells.
@@ -138,6 +164,7 @@ pub fn without_bitmaps(spec: &str, bitmaps: Bitmaps<'_>, source: Box<dyn Source>
 
 fn open_qcow2(spec: &str, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
     let names: Vec<&str> = bitmaps.changed.into_iter().chain(bitmaps.starts).collect();
+    let report = image_check::check_chain(Path::new(spec))?;
     let (source, complaints) = qcow2::Qcow2Source::open_with(Path::new(spec), &names)?;
     let complaint = |name: Option<&str>| {
         let (_, why) = complaints.iter().find(|(bad, _)| Some(*bad) == name)?;
@@ -147,6 +174,10 @@ fn open_qcow2(spec: &str, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
     let opened = Opened {
         changed,
         no_changes: complaint(bitmaps.changed),
+        identity: disk_identity(Path::new(spec)),
+        content: Content::Decoded,
+        warnings: report.warnings,
+        doubts: report.doubts,
         ..Opened::new(Box::new(source))
     };
     match (bitmaps.starts, complaint(bitmaps.starts)) {

@@ -1,11 +1,15 @@
-//! A disk that arrives through a pipe: standard input, or any reader.
+//! A disk that arrives through a pipe: standard input, the output of a command, or any reader.
 //!
 //! Read once, front to back; its size is known when it ends. Without a map and without a second
 //! look, so a stream is always read in full. One that is empty is no disk but a program that failed before the pipe.
+//! Its first bytes can be looked at before it is read, and its last ones afterwards.
 
-use super::{Extent, ExtentKind, Source, SourceError};
+use super::{END_BYTES, Extent, ExtentKind, Source, SourceError};
 use parking_lot::Mutex;
 use std::io::Read;
+
+/// Says at the end of a stream whether it was one: whether the program that wrote it has ended well.
+pub type StreamEnd = Box<dyn FnOnce() -> Result<(), SourceError> + Send>;
 
 /// A reader as a source.
 pub struct StreamSource {
@@ -15,18 +19,30 @@ pub struct StreamSource {
 
 struct PipeState {
     reader: Box<dyn Read + Send>,
+    end: Option<StreamEnd>,
+    /// What was looked at and is to be read.
+    looked_at: Vec<u8>,
     position: u64,
+    last: Vec<u8>,
     ended: bool,
 }
 
 impl StreamSource {
     /// A source of everything `reader` gives until it ends; `what` names it in messages.
     pub fn new(what: impl Into<String>, reader: Box<dyn Read + Send>) -> StreamSource {
+        StreamSource::with_end(what, reader, Box::new(|| Ok(())))
+    }
+
+    /// As [`StreamSource::new`]; `end` is asked when the reader ends, and makes the source fail or not.
+    pub fn with_end(what: impl Into<String>, reader: Box<dyn Read + Send>, end: StreamEnd) -> StreamSource {
         StreamSource {
             what: what.into(),
             state: Mutex::new(PipeState {
                 reader,
+                end: Some(end),
+                looked_at: Vec::new(),
                 position: 0,
+                last: Vec::new(),
                 ended: false,
             }),
         }
@@ -35,6 +51,31 @@ impl StreamSource {
     /// Standard input of this process.
     pub fn stdin() -> StreamSource {
         StreamSource::new("standard input", Box::new(std::io::stdin()))
+    }
+
+    /// Reads on until `buf` is full or the stream ends.
+    fn fill(&self, state: &mut PipeState, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let mut done = 0;
+        while done < buf.len() && !state.ended {
+            match state.reader.read(&mut buf[done..]) {
+                Ok(0) => state.ended = true,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return Err(SourceError::Io {
+                        action: "read",
+                        what: self.what.clone(),
+                        error,
+                    });
+                }
+            }
+        }
+        if state.ended
+            && let Some(end) = state.end.take()
+        {
+            end()?;
+        }
+        Ok(done)
     }
 }
 
@@ -51,6 +92,26 @@ impl Source for StreamSource {
         })
     }
 
+    fn head(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let mut state = self.state.lock();
+        if state.position == 0 && state.looked_at.is_empty() {
+            let mut head = vec![0; buf.len()];
+            let length = self.fill(&mut state, &mut head)?;
+            head.truncate(length);
+            state.looked_at = head;
+        }
+        let length = state.looked_at.len().min(buf.len());
+        buf[..length].copy_from_slice(&state.looked_at[..length]);
+        Ok(length)
+    }
+
+    fn tail(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let last = &self.state.lock().last;
+        let length = last.len().min(buf.len());
+        buf[..length].copy_from_slice(&last[last.len() - length..]);
+        Ok(length)
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
         let mut state = self.state.lock();
         if offset != state.position {
@@ -58,21 +119,10 @@ impl Source for StreamSource {
                 reason: format!("{} can be read once, from its beginning to its end", self.what),
             });
         }
-        let mut done = 0;
-        while done < buf.len() && !state.ended {
-            match state.reader.read(&mut buf[done..]) {
-                Ok(0) => state.ended = true,
-                Ok(read) => done += read,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(SourceError::Io {
-                        action: "read",
-                        what: self.what.clone(),
-                        error,
-                    });
-                }
-            }
-        }
+        let early = state.looked_at.len().min(buf.len());
+        buf[..early].copy_from_slice(&state.looked_at[..early]);
+        state.looked_at.drain(..early);
+        let done = early + self.fill(&mut state, &mut buf[early..])?;
         if state.ended && state.position + done as u64 == 0 {
             return Err(SourceError::Unusable {
                 reason: format!(
@@ -82,6 +132,11 @@ impl Source for StreamSource {
             });
         }
         state.position += done as u64;
+        let kept = &buf[done.saturating_sub(END_BYTES)..done];
+        let keep = (END_BYTES - kept.len()).min(state.last.len());
+        let older = state.last.len() - keep;
+        state.last.drain(..older);
+        state.last.extend_from_slice(kept);
         Ok(done)
     }
 }

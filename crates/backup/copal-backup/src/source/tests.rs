@@ -385,9 +385,13 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     assert_eq!(opened.starts.unwrap().dirty_bytes, 128 << 10);
     drop(opened.source);
     let image = File::options().write(true).open(&qcow2).unwrap();
-    image.write_all_at(&[0xff; 64], 8).unwrap();
+    // A feature that no program knows.
+    image.write_all_at(&[0x40], 72).unwrap();
     let broken = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
     assert!(broken.starts_with("qemu-nbd cannot serve"), "{broken}");
+    image.write_all_at(&[0xff; 64], 8).unwrap();
+    let broken = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+    assert!(broken.contains("qemu-img check"), "{broken}");
     assert!(servers_of(&qcow2).is_empty());
 }
 
@@ -408,4 +412,145 @@ fn an_unreadable_image_is_refused_in_our_own_words() {
         ))
         .contains("cannot open")
     );
+}
+
+/// Symptom: a qcow2 image that had been cut, or one behind it, was backed up with zeros for what its tables name beyond the end
+/// of the file, exit code 0 and no word.
+/// Cause: QEMU reads zeros there, and only changes while reading were noticed.
+/// Fix: all that the tables of each image of a chain name must lie within its files.
+#[test]
+fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
+    if !have_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let word = |name: &str| path(name).to_str().unwrap().to_owned();
+    let (raw, base, data) = (word("disk.raw"), word("base.qcow2"), word("data.qcow2"));
+    sparse_image(&path("disk.raw"));
+    let images: [(&str, &[&str]); 6] = [
+        ("base.qcow2", &[]),
+        ("old.qcow2", &["-o", "compat=0.10"]),
+        ("packed.qcow2", &["-c"]),
+        ("small.qcow2", &["-o", "cluster_size=512"]),
+        ("sub.qcow2", &["-o", "extended_l2=on,cluster_size=128k"]),
+        ("full.qcow2", &["-o", "preallocation=falloc"]),
+    ];
+    let look = |name: &str| open::open(&word(name), ImageFormat::Auto, Bitmaps::default());
+    let cut = |name: &str, length: u64| {
+        let image = File::options().write(true).open(path(name)).unwrap();
+        image.set_len(length).unwrap();
+    };
+    for (name, options) in images {
+        let image = word(name);
+        let words = [&["convert", "-f", "raw", "-O", "qcow2"], options, &[&raw, &image]].concat();
+        run("qemu-img", &words);
+        let whole = look(name).unwrap();
+        assert!(whole.warnings.is_empty() && whole.doubts.is_empty(), "{name}");
+        assert_eq!(whole.content, Content::Decoded);
+        drop(whole);
+        let length = path(name).metadata().unwrap().len();
+        let bytes = std::fs::read(path(name)).unwrap();
+        // Within the data, within the tables, and the header alone.
+        for left in [length - 4096, 3 * length / 4, length / 2, 104, 20] {
+            cut(name, left);
+            let refused = reason(look(name));
+            assert!(
+                refused.contains("no snapshot was made"),
+                "{name} of {left}: {refused}"
+            );
+        }
+        std::fs::write(path(name), bytes).unwrap();
+        assert!(look(name).is_ok(), "{name}");
+    }
+    // What lies behind an image, and beside it.
+    run(
+        "qemu-img",
+        &[
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-F",
+            "qcow2",
+            "-b",
+            "base.qcow2",
+            &word("top.qcow2"),
+        ],
+    );
+    run(
+        "qemu-img",
+        &[
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-F",
+            "raw",
+            "-b",
+            "disk.raw",
+            &word("over.qcow2"),
+        ],
+    );
+    run(
+        "qemu-img",
+        &[
+            "convert",
+            "-f",
+            "raw",
+            "-O",
+            "qcow2",
+            "-o",
+            "data_file=data.raw",
+            &raw,
+            &data,
+        ],
+    );
+    for name in ["top.qcow2", "over.qcow2", "data.qcow2"] {
+        let whole = look(name).unwrap();
+        assert!(whole.warnings.is_empty() && whole.doubts.is_empty(), "{name}");
+    }
+    cut("base.qcow2", path("base.qcow2").metadata().unwrap().len() / 2);
+    assert!(reason(look("top.qcow2")).contains(&base));
+    cut("data.raw", 9 * MIB);
+    assert!(reason(look("data.qcow2")).contains("data.raw is not whole"));
+    // A raw disk behind an image may have been shorter always: that is for a person to say.
+    cut("disk.raw", 9 * MIB);
+    let said = look("over.qcow2").unwrap();
+    assert!(
+        matches!(&said.doubts[..], [(crate::DoubtKind::Chain, text)] if text.contains("its end is missing"))
+    );
+}
+
+/// As above, of what the header itself says.
+#[test]
+fn an_image_that_is_marked_as_corrupt_is_refused_and_internal_snapshots_are_said() {
+    if !have_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.qcow2");
+    let spec = path.to_str().unwrap();
+    run("qemu-img", &["create", "-q", "-f", "qcow2", spec, "1M"]);
+    run("qemu-img", &["snapshot", "-c", "before", spec]);
+    let opened = open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap();
+    assert!(
+        opened.warnings[0].contains("1 internal snapshots"),
+        "{:?}",
+        opened.warnings
+    );
+    assert!(opened.doubts.is_empty());
+    drop(opened);
+    let image = File::options().write(true).open(&path).unwrap();
+    image.write_all_at(&[1], 79).unwrap();
+    let opened = open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap();
+    assert!(
+        opened.warnings[0].contains("was not closed"),
+        "{:?}",
+        opened.warnings
+    );
+    drop(opened);
+    image.write_all_at(&[2], 79).unwrap();
+    let refused = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+    assert!(refused.contains("marked as corrupt"), "{refused}");
 }

@@ -69,7 +69,9 @@ fn disturbs(record: &Record) -> bool {
         }
         // What was forgotten meanwhile keeps its frames until the next prune.
         Record::Forget { .. } | Record::Deleted { .. } => false,
-        Record::Fence { .. } | Record::Verified { .. } | Record::Hold { .. } => false,
+        Record::Fence { .. } | Record::Verified { .. } | Record::Accepted { .. } | Record::Hold { .. } => {
+            false
+        }
         Record::Init { .. }
         | Record::InitFleet { .. }
         | Record::VmAdded { .. }

@@ -206,10 +206,12 @@ fn unchanged(
         ..ChangedExtents::default()
     });
     let mut request = BackupRequest::new("web", vec![source]);
-    request.spot_check_millionths = millionths;
+    request.spot_check_millionths = Some(millionths);
     request.strict_incremental = strict;
     let outcome = run(repository, request);
-    let reads = reads.lock().unwrap().clone();
+    let mut reads = reads.lock().unwrap().clone();
+    // What is looked at to see that it is a disk.
+    reads.retain(|(_, length)| *length > 512);
     (outcome, reads)
 }
 
@@ -291,7 +293,7 @@ fn a_spot_check_reads_its_share_elsewhere_each_time() {
     }
     let mut wanted = request("web", &disk, true);
     wanted.disks[0].changed.as_mut().unwrap().base = newest(&repository, "web");
-    wanted.spot_check_millionths = 1_000_000;
+    wanted.spot_check_millionths = Some(1_000_000);
     let summary = run(&repository, wanted).unwrap();
     assert_eq!(
         summary.disks[0].mode,

@@ -11,6 +11,7 @@ mod errors;
 mod failing;
 mod fleet;
 mod flips;
+mod gate;
 mod handles;
 mod histories;
 mod incremental;

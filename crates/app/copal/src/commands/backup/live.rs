@@ -1,10 +1,10 @@
 //! A backup of a VM that runs: the point in time around it.
 
 use crate::{
-    arguments::{Backup, FreezeWord},
+    arguments::{Backup, Format, FreezeWord},
     failure::{Failure, Outcome, exit},
 };
-use copal_backup::{DiskSource, Error, Repository};
+use copal_backup::{Content, DiskSource, Error, Repository};
 use copal_live::{Ended, Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
 use copal_qmp::QmpError;
 
@@ -23,6 +23,7 @@ pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
                 node: disk.image.clone(),
                 serial: disk.serial.clone().unwrap_or_default(),
                 began_with_base: None,
+                sentinel: None,
             })
             .collect(),
         nbd_socket: live.nbd_socket.clone(),
@@ -37,9 +38,18 @@ pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
 }
 
 /// Takes the point in time.
-pub(super) fn hold(repository: &Repository, mut vm: LiveVm) -> Outcome<(PointInTime, Vec<DiskSource>)> {
+pub(super) fn hold(
+    repository: &Repository,
+    mut vm: LiveVm,
+    format: Format,
+) -> Outcome<(PointInTime, Vec<DiskSource>)> {
     vm.look_up_bitmaps(repository)?;
-    Ok(PointInTime::take(&vm, repository.info().domain)?)
+    let (point, mut disks) = PointInTime::take(&vm, repository.info().domain)?;
+    if format == Format::Raw {
+        let guessed = disks.iter_mut().filter(|disk| disk.content == Content::Guessed);
+        guessed.for_each(|disk| disk.content = Content::Stated);
+    }
+    Ok((point, disks))
 }
 
 /// Ends the point in time behind the backup that read it; returns the outcome, with what a person should know of it.

@@ -6,6 +6,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     place::Place,
 };
+use copal_backup::DoubtKind;
 use std::path::Path;
 
 /// The image that is standard input, wherever the command was started.
@@ -13,7 +14,7 @@ const STDIN: &str = "-";
 
 /// A store that is read while it is written never ends as what it began as, and what it holds is no disk of a VM.
 pub(super) fn refuse_own(place: &Place, image: &str) -> Outcome<()> {
-    if image != STDIN && place.holds(Path::new(image)) {
+    if image != STDIN && !image.is_empty() && place.holds(Path::new(image)) {
         return Err(Failure::new(
             exit::SOURCE,
             "source",
@@ -26,8 +27,8 @@ pub(super) fn refuse_own(place: &Place, image: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// What a person should know about an image before its backup is believed.
-pub(super) fn warnings(image: &str) -> Vec<String> {
+/// Why a backup of an image may not be what its disk should be, by what else uses it.
+pub(super) fn doubts(image: &str) -> Option<(DoubtKind, String)> {
     let mounted = copal_device::mounted_on(Path::new(image)).map(|point| {
         format!(
             "{image} is mounted on {}: what is written there while it is read makes a snapshot that mixes before and \
@@ -35,7 +36,7 @@ pub(super) fn warnings(image: &str) -> Vec<String> {
             point.display()
         )
     });
-    mounted.into_iter().collect()
+    mounted.map(|text| (DoubtKind::Changed, text))
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ impl Daemon {
         let bitmaps = node["dirty-bitmaps"].as_array().cloned().unwrap_or_default();
         let names = bitmaps.iter().filter_map(|bitmap| bitmap["name"].as_str());
         names
-            .filter(|name| name.starts_with("copal-"))
+            .filter(|name| name.starts_with("copal-") && !name.ends_with("-sentinel"))
             .map(str::to_owned)
             .collect()
     }

@@ -15,6 +15,7 @@ fn candidates(times: &[u64]) -> Vec<Candidate> {
         created_ms: *created_ms,
         tags: Vec::new(),
         is_verified: false,
+        is_doubtful: false,
         held_until_ms: 0,
     };
     times.iter().map(candidate).collect()

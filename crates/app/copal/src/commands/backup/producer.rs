@@ -1,0 +1,121 @@
+//! A command whose standard output is a disk: `--from-command`.
+//!
+//! A pipe of a shell does not tell whether the program before it has failed, so half a disk looks like a small one. Here the
+//! command is ours, and makes a snapshot only if it ends well.
+//!
+//! Invariant: it gets no password of ours, and ends with us.
+
+use crate::failure::{Failure, Outcome, exit};
+use copal_backup::{
+    CancelFlag,
+    source::{SourceError, stream::StreamSource},
+};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::{
+    io::{self, Read},
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::Arc,
+};
+
+/// How often the wish of a person to stop is looked for.
+const STEP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// Starts the command; its output is the source.
+pub(super) fn start(words: &[String], cancel: &CancelFlag) -> Outcome<StreamSource> {
+    let what = format!("the output of {}", words.join(" "));
+    let Some((program, arguments)) = words.split_first() else {
+        return Err(Failure::usage("--from-command names no command"));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).env_remove("COPAL_PASSWORD");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let failed = |error: io::Error| {
+        let sentence = format!(
+            "cannot run {program}: {error}; check its name and that it may be run, no snapshot was made"
+        );
+        Failure::new(exit::SOURCE, "source", sentence)
+    };
+    let mut child = command.spawn().map_err(failed)?;
+    let output = child
+        .stdout
+        .take()
+        .ok_or_else(|| failed(io::Error::other("it has no output")))?;
+    let producer = Arc::new(Producer {
+        name: program.clone(),
+        child: Mutex::new(child),
+    });
+    let reader = ProducerOutput {
+        output,
+        cancel: cancel.clone(),
+        _producer: Arc::clone(&producer),
+    };
+    let cancel = cancel.clone();
+    let end = Box::new(move || producer.end(&cancel));
+    Ok(StreamSource::with_end(what, Box::new(reader), end))
+}
+
+/// The running command; dropping it ends it.
+struct Producer {
+    name: String,
+    child: Mutex<Child>,
+}
+
+impl Producer {
+    /// Waits until it ends, and fails unless it ended well.
+    fn end(&self, cancel: &CancelFlag) -> Result<(), SourceError> {
+        let unusable = |how: String| SourceError::Unusable {
+            reason: format!(
+                "{} {how}: what it wrote is not taken for a disk, no snapshot was made",
+                self.name
+            ),
+        };
+        loop {
+            let ended = self.child.lock().try_wait();
+            match ended {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(unusable(format!("failed ({status})"))),
+                Ok(None) if cancel.is_cancelled() => return Err(unusable("was interrupted".into())),
+                // It closed its output and goes on.
+                Ok(None) => std::thread::park_timeout(std::time::Duration::from_millis(20)),
+                Err(error) => return Err(unusable(format!("cannot be waited for ({error})"))),
+            }
+        }
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        let mut child = self.child.lock();
+        // It may have ended already, which is what we want.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Its output, until a person interrupts.
+struct ProducerOutput {
+    output: ChildStdout,
+    cancel: CancelFlag,
+    _producer: Arc<Producer>,
+}
+
+impl Read for ProducerOutput {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.cancel.is_cancelled() {
+                return Err(io::Error::other("interrupted"));
+            }
+            let mut files = [PollFd::new(&self.output, PollFlags::IN)];
+            match rustix::event::poll(&mut files, Some(&STEP)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) if self.cancel.is_cancelled() => {}
+                Ok(_) => return self.output.read(buf),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The gate before the first read: is this the disk of the VM, and all of it?
+//!
+//! Every way into a backup passes here: files, devices, pipes, exports, disks of running VMs, and agents. A source that is
+//! empty, smaller than its last snapshot, or of another format makes no snapshot, unless the request allows that; then the
+//! snapshot says so, and retention lets no good one go for it (`retention`).
+//!
+//! Design: docs/design/backup.md#sources BAK-28
+//!
+//! Disks are measured against two snapshots: the newest, and the newest against which nothing stands that nobody accepted.
+//! Not here: whether an image is whole (`source::image_check`), and whether it stays what it is (`Source::confirm`).
+
+use super::base::Base;
+use crate::doubt::{Doubt, DoubtKind};
+use crate::error::{Error, Result};
+use crate::manifest::{Manifest, ManifestDisk};
+use crate::request::{BackupRequest, DiskSource};
+use crate::source::{Content, END_BYTES, KnownFormat, SourceError, recognise};
+
+/// Looks at a disk before it is read.
+/// # Errors
+/// `Source`: it is empty, too small or of another format; or it cannot be read.
+pub(super) fn before(request: &BackupRequest, disk: &DiskSource, base: Option<&Base>) -> Result<Vec<Doubt>> {
+    let found = DiskGate { request, disk, base };
+    let mut doubts = Vec::new();
+    if let Some(size) = disk.source.size_bytes() {
+        doubts.extend(found.measure(size)?);
+    }
+    if disk.content != Content::Decoded {
+        let (mut head, mut tail) = ([0; END_BYTES], [0; END_BYTES]);
+        let head_bytes = found.read(disk.source.head(&mut head))?;
+        // Of a stream nobody knows the end yet.
+        let tail_bytes = match disk.source.size_bytes() {
+            Some(_) => found.read(disk.source.tail(&mut tail))?,
+            None => 0,
+        };
+        doubts.extend(found.format(recognise(&head[..head_bytes], &tail[..tail_bytes]))?);
+    }
+    let told = disk
+        .doubts
+        .iter()
+        .map(|(kind, text)| found.doubt(*kind, text.clone()));
+    doubts.extend(told);
+    doubts.retain(|doubt| !found.is_accepted(doubt));
+    Ok(doubts)
+}
+
+/// Looks at a disk when all of it was read, `data_bytes` of which are no holes.
+/// # Errors
+/// As [`before`], of a stream.
+pub(super) fn after(
+    request: &BackupRequest,
+    disk: &DiskSource,
+    base: Option<&Base>,
+    (size_bytes, data_bytes): (u64, u64),
+) -> Result<Vec<Doubt>> {
+    let found = DiskGate { request, disk, base };
+    let mut doubts = Vec::new();
+    if disk.source.size_bytes().is_none() {
+        doubts.extend(found.measure(size_bytes)?);
+        if disk.content != Content::Decoded {
+            let mut tail = [0; END_BYTES];
+            let tail_bytes = found.read(disk.source.tail(&mut tail))?;
+            doubts.extend(found.format(recognise(&[], &tail[..tail_bytes]))?);
+        }
+    }
+    let had = base.and_then(|base| of_name(base.good(), disk));
+    if let Some(had) = had.filter(|had| had.data_bytes > 0 && data_bytes == 0) {
+        doubts.push(found.doubt(
+            DoubtKind::Blank,
+            format!(
+                "holds nothing but zeros, and held {} bytes of data in an earlier snapshot: look whether it is the right one",
+                had.data_bytes
+            ),
+        ));
+    }
+    doubts.retain(|doubt| !found.is_accepted(doubt));
+    Ok(doubts)
+}
+
+fn of_name<'a>(manifest: &'a Manifest, disk: &DiskSource) -> Option<&'a ManifestDisk> {
+    manifest.disks.iter().find(|old| old.name == disk.name)
+}
+
+/// One disk, and what it is measured against.
+struct DiskGate<'a> {
+    request: &'a BackupRequest,
+    disk: &'a DiskSource,
+    base: Option<&'a Base>,
+}
+
+impl DiskGate<'_> {
+    fn refused(&self, reason: String) -> Error {
+        Error::Source {
+            disk: self.disk.name.clone(),
+            error: SourceError::Unusable { reason },
+        }
+    }
+
+    fn read(&self, read: std::result::Result<usize, SourceError>) -> Result<usize> {
+        read.map_err(|error| Error::Source {
+            disk: self.disk.name.clone(),
+            error,
+        })
+    }
+
+    fn doubt(&self, kind: DoubtKind, text: String) -> Doubt {
+        Doubt {
+            disk: self.disk.name.clone(),
+            kind,
+            text: super::clip(&text),
+        }
+    }
+
+    /// Compares the size with what the disk had.
+    fn measure(&self, size_bytes: u64) -> Result<Option<Doubt>> {
+        if size_bytes == 0 {
+            return Err(self.refused(
+                "it has 0 bytes, so there is nothing to back up: the device is not attached, or the file is empty; no snapshot \
+                 was made"
+                    .into(),
+            ));
+        }
+        let Some(base) = self.base else {
+            return Ok(None);
+        };
+        let newest = of_name(&base.manifest, self.disk).map_or(0, |old| old.size_bytes);
+        if size_bytes < newest && !self.request.allow_smaller {
+            return Err(self.refused(format!(
+                "it has {size_bytes} bytes, and had {newest} in the newest snapshot {}: it lost its end, or another disk took its \
+                 place; look at it, and say --allow-smaller (\"allow_smaller\":true in a plan) if it was made smaller, no \
+                 snapshot was made",
+                base.manifest.snapshot.short()
+            )));
+        }
+        let good = of_name(base.good(), self.disk).map_or(0, |old| old.size_bytes);
+        let largest = newest.max(good);
+        if size_bytes < largest {
+            return Ok(Some(self.doubt(
+                DoubtKind::Smaller,
+                format!("has {size_bytes} bytes, and had {largest} in an earlier snapshot"),
+            )));
+        }
+        // Nothing good is known: what was told of the newest is told again.
+        let told = base.manifest.doubts.iter().filter(|_| !base.is_good());
+        let mut told = told.filter(|doubt| doubt.kind == DoubtKind::Smaller && doubt.disk == self.disk.name);
+        Ok(told.next().filter(|_| size_bytes == newest).cloned())
+    }
+
+    /// What looks like another format.
+    fn format(&self, known: Option<KnownFormat>) -> Result<Option<Doubt>> {
+        let Some(known) = known else {
+            return Ok(None);
+        };
+        if self.disk.content == Content::Stated {
+            let text = format!("looks like {}, and was taken as a raw disk", known.name);
+            return Ok(Some(self.doubt(DoubtKind::Format, text)));
+        }
+        Err(self.refused(format!(
+            "it looks like {}, not like a disk: {}; say --format raw (\"format\":\"raw\" in a plan) if these bytes are the disk of a \
+             guest, no snapshot was made",
+            known.name,
+            known.advice()
+        )))
+    }
+
+    /// Whether a person has accepted a snapshot of which the same was said.
+    fn is_accepted(&self, doubt: &Doubt) -> bool {
+        let good = self.base.filter(|base| base.has_good()).map(Base::good);
+        doubt.kind.is_lasting() && good.is_some_and(|good| good.doubts.contains(doubt))
+    }
+}

@@ -1,0 +1,394 @@
+//! Whether a qcow2 image is whole, and each file behind it: all that its tables name lies within its files.
+//!
+//! QEMU reads zeros where a file ends before a cluster that a table names, so a copy that broke off looks like a disk with
+//! holes. What a backup cannot be right without is an error; what may be meant is a doubt.
+//! Memory is one table of the image, 2 MiB at most, whatever its size. Tables of an image that is being written are read as
+//! they grow: whether something lies behind the end is asked of the length the file has then.
+//!
+//! Not here: reading the disk (`qcow2`), watching the files meanwhile (`chain`).
+
+use super::{
+    SourceError,
+    image_header::{ImageHeader, read_up_to, u64_at},
+    signature::{END_BYTES, FormatKind, recognise},
+};
+use crate::doubt::DoubtKind;
+use rustix::fs::SeekFrom;
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+/// Longest chain that is looked at, as in `chain`.
+const MAX_LINKS: usize = 500;
+/// Bounds of QEMU's on tables.
+const MAX_L1_BYTES: u64 = 32 << 20;
+const MAX_REFCOUNT_BYTES: u64 = 8 << 20;
+/// Bytes of a table that are held at once.
+const STEP_BYTES: usize = 64 << 10;
+const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
+const IS_COMPRESSED: u64 = 1 << 62;
+const READS_AS_ZERO: u64 = 1;
+const SECTOR: u64 = 512;
+
+/// What a person should know of an image that can be read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ChainReport {
+    /// Somebody writes the image, so it is not closed.
+    is_running: bool,
+    pub(super) warnings: Vec<String>,
+    pub(super) doubts: Vec<(DoubtKind, String)>,
+}
+
+/// Looks at an image and all files behind it that are named in headers.
+/// # Errors
+/// One is broken off, is marked as corrupt, or cannot be read.
+pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
+    let mut report = ChainReport::default();
+    let mut next = Some(image.to_owned());
+    for _ in 0..MAX_LINKS {
+        let Some(path) = next.take() else { break };
+        let Some(header) = check_image(&path, &mut report)? else {
+            break;
+        };
+        let Some(behind) = header.backing.as_deref().and_then(|name| beside(&path, name)) else {
+            break;
+        };
+        let file = OpenFile::open(&behind)?;
+        let is_image = match header.backing_format.as_deref() {
+            Some("qcow2") => true,
+            Some("raw") => false,
+            // QEMU looks for itself.
+            None => file.begins_like_qcow2()?,
+            // It reads other formats as well, whose insides nobody looks at here.
+            Some(_) => break,
+        };
+        let length = match is_image {
+            true => file.header()?.map_or(0, |header| header.disk_bytes),
+            false => file.length()?,
+        };
+        if length < header.disk_bytes {
+            report.doubts.push((
+                DoubtKind::Chain,
+                format!(
+                    "{}, which lies behind {}, has a disk of {length} bytes where the image has one of {}: unless the image \
+                     was enlarged, its end is missing, and reads as zeros",
+                    behind.display(),
+                    path.display(),
+                    header.disk_bytes
+                ),
+            ));
+        }
+        if is_image {
+            next = Some(behind);
+        } else if let Some(known) = file.recognised()?
+            && known.kind != FormatKind::Other
+        {
+            report.doubts.push((
+                DoubtKind::Chain,
+                format!(
+                    "{}, which lies behind {}, looks like {}, and the image reads it as a raw disk",
+                    behind.display(),
+                    path.display(),
+                    known.name
+                ),
+            ));
+        }
+    }
+    Ok(report)
+}
+
+/// Looks at one image of a VM that runs, without those behind it. Returns what a person should know; one that this process
+/// may not read says nothing.
+/// # Errors
+/// It is broken off, or marked as corrupt.
+pub fn check_running_image(path: &Path) -> Result<Vec<String>, SourceError> {
+    let mut report = ChainReport {
+        is_running: true,
+        ..ChainReport::default()
+    };
+    match check_image(path, &mut report) {
+        Ok(_) => Ok(report.warnings),
+        Err(SourceError::Io { error, .. }) => {
+            tracing::debug!(%error, path = %path.display(), "not looked at");
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Looks at one image; `None`: it is of a version that QEMU alone knows.
+pub(super) fn check_image(path: &Path, report: &mut ChainReport) -> Result<Option<ImageHeader>, SourceError> {
+    let file = OpenFile::open(path)?;
+    let Some(header) = file.header()? else {
+        return Ok(None);
+    };
+    if header.is_corrupt() {
+        return Err(file.broken("is marked as corrupt: QEMU has found contradictions in it"));
+    }
+    if header.is_dirty() && !report.is_running {
+        report.warnings.push(format!(
+            "{} was not closed by the program that wrote it last; see what `qemu-img check` says",
+            path.display()
+        ));
+    }
+    if header.snapshots > 0 {
+        report.warnings.push(format!(
+            "{} has {} internal snapshots: they are not backed up, the disk is as it is now",
+            path.display(),
+            header.snapshots
+        ));
+    }
+    if !header.is_known() {
+        return Ok(None);
+    }
+    let data = match (&header.data_file, header.has_data_file()) {
+        (Some(name), true) => match beside(path, name) {
+            Some(data) => Some(OpenFile::open(&data)?),
+            None => return Ok(Some(header)),
+        },
+        (None, true) => return Err(file.broken("has its data in another file, and does not say which")),
+        (_, false) => None,
+    };
+    ImageTables {
+        file: &file,
+        data: data.as_ref().unwrap_or(&file),
+        header: &header,
+    }
+    .check()?;
+    Ok(Some(header))
+}
+
+/// A file that a header names, if it is a local one.
+fn beside(image: &Path, name: &str) -> Option<PathBuf> {
+    let name = name.strip_prefix("file:").unwrap_or(name);
+    // `nbd://...`, `json:{...}`: QEMU takes what stands before the first colon for a protocol, unless a slash comes before.
+    let is_address = name.find(':').is_some_and(|colon| !name[..colon].contains('/'));
+    let directory = image.parent().unwrap_or(Path::new(""));
+    (!is_address && !name.is_empty()).then(|| directory.join(name))
+}
+
+/// A file, and how messages call it.
+struct OpenFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl OpenFile {
+    fn open(path: &Path) -> Result<OpenFile, SourceError> {
+        let file = File::open(path).map_err(|error| failed("open", path, error))?;
+        let path = path.to_owned();
+        Ok(OpenFile { path, file })
+    }
+
+    fn failed(&self, error: std::io::Error) -> SourceError {
+        failed("read", &self.path, error)
+    }
+
+    /// The image cannot give its disk.
+    fn broken(&self, how: &str) -> SourceError {
+        SourceError::Unusable {
+            reason: format!(
+                "{} {how}; look at it with `qemu-img check`, copy it again from where it came, no snapshot was made",
+                self.path.display()
+            ),
+        }
+    }
+
+    fn length(&self) -> Result<u64, SourceError> {
+        // Metadata of a block device says 0.
+        rustix::fs::seek(&self.file, SeekFrom::End(0)).map_err(|error| self.failed(error.into()))
+    }
+
+    fn header(&self) -> Result<Option<ImageHeader>, SourceError> {
+        let read = ImageHeader::read(&self.file).map_err(|error| self.failed(error))?;
+        read.map_err(|how| self.broken(&how))
+    }
+
+    fn begins_like_qcow2(&self) -> Result<bool, SourceError> {
+        let mut head = [0; 4];
+        let length = read_up_to(&self.file, &mut head, 0).map_err(|error| self.failed(error))?;
+        Ok(length == 4 && head == super::chain::MAGIC)
+    }
+
+    fn recognised(&self) -> Result<Option<super::signature::KnownFormat>, SourceError> {
+        let (mut head, mut tail) = ([0; END_BYTES], [0; END_BYTES]);
+        let tail_at = self.length()?.saturating_sub(END_BYTES as u64);
+        let read = |buf: &mut [u8], at| read_up_to(&self.file, buf, at).map_err(|error| self.failed(error));
+        let (head_bytes, tail_bytes) = (read(&mut head, 0)?, read(&mut tail, tail_at)?);
+        Ok(recognise(&head[..head_bytes], &tail[..tail_bytes]))
+    }
+
+    /// Fails when the file ends before `end`.
+    fn expect(&self, known: &mut u64, end: u64, what: &str) -> Result<(), SourceError> {
+        if end <= *known {
+            return Ok(());
+        }
+        *known = self.length()?;
+        if end <= *known {
+            return Ok(());
+        }
+        Err(self.broken(&format!(
+            "is not whole: {what} reaches to byte {end}, and the file ends at {}",
+            *known
+        )))
+    }
+}
+
+/// The tables of one image, its file and the one that has the clusters.
+struct ImageTables<'a> {
+    file: &'a OpenFile,
+    data: &'a OpenFile,
+    header: &'a ImageHeader,
+}
+
+impl ImageTables<'_> {
+    fn check(&self) -> Result<(), SourceError> {
+        let header = self.header;
+        let mut file_bytes = self.file.length()?;
+        let mut data_bytes = self.data.length()?;
+        if header.is_data_file_raw() {
+            self.data.expect(
+                &mut data_bytes,
+                header.disk_bytes,
+                "the disk, which lies there byte for byte,",
+            )?;
+        }
+        if header.snapshots > 0 {
+            self.file.expect(
+                &mut file_bytes,
+                header.snapshots_at,
+                "the list of its internal snapshots",
+            )?;
+        }
+        self.refcounts(&mut file_bytes)?;
+        let l2_entries = header.cluster_bytes() / self.entry_bytes();
+        let covered = header.cluster_bytes().saturating_mul(l2_entries);
+        let needed = header.disk_bytes.div_ceil(covered);
+        if needed > u64::from(header.l1_entries) {
+            return Err(self.file.broken(&format!(
+                "contradicts itself: its first table has {} entries, and the disk needs {needed}",
+                header.l1_entries
+            )));
+        }
+        if needed * 8 > MAX_L1_BYTES {
+            return Err(self.file.broken("has a first table larger than QEMU allows"));
+        }
+        let l1_end = header.l1_at.saturating_add(needed * 8);
+        self.file.expect(&mut file_bytes, l1_end, "its first table")?;
+        let mut l2 = vec![0; header.cluster_bytes() as usize];
+        self.each_entry(header.l1_at, needed, |index, entry| {
+            let at = entry & OFFSET;
+            if at == 0 {
+                return Ok(());
+            }
+            let end = at.saturating_add(header.cluster_bytes());
+            self.file.expect(&mut file_bytes, end, "a table of clusters")?;
+            let length = read_up_to(&self.file.file, &mut l2, at).map_err(|error| self.file.failed(error))?;
+            self.clusters(&l2[..length], index * covered, &mut data_bytes)
+        })
+    }
+
+    fn entry_bytes(&self) -> u64 {
+        if self.header.has_subclusters() { 16 } else { 8 }
+    }
+
+    fn refcounts(&self, file_bytes: &mut u64) -> Result<(), SourceError> {
+        let header = self.header;
+        let table_bytes = u64::from(header.refcount_clusters) << header.cluster_bits;
+        if table_bytes > MAX_REFCOUNT_BYTES {
+            return Err(self
+                .file
+                .broken("has a table of reference counts larger than QEMU allows"));
+        }
+        let end = header.refcounts_at.saturating_add(table_bytes);
+        self.file
+            .expect(file_bytes, end, "its table of reference counts")?;
+        self.each_entry(header.refcounts_at, table_bytes / 8, |_, entry| {
+            match entry & !(SECTOR - 1) {
+                0 => Ok(()),
+                at => {
+                    let end = at.saturating_add(header.cluster_bytes());
+                    self.file.expect(file_bytes, end, "a block of reference counts")
+                }
+            }
+        })
+    }
+
+    /// Walks `count` numbers of a table in the image's own file.
+    fn each_entry(
+        &self,
+        at: u64,
+        count: u64,
+        mut each: impl FnMut(u64, u64) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let mut step = vec![0; STEP_BYTES];
+        let per_step = (STEP_BYTES / 8) as u64;
+        for first in (0..count).step_by(STEP_BYTES / 8) {
+            let entries = per_step.min(count - first) as usize;
+            let bytes = &mut step[..entries * 8];
+            let length = read_up_to(&self.file.file, bytes, at.saturating_add(first * 8));
+            if length.map_err(|error| self.file.failed(error))? < bytes.len() {
+                return Err(self.file.broken("ends within a table"));
+            }
+            for index in 0..entries {
+                each(first + index as u64, u64_at(bytes, index * 8))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all clusters that a table names are there; `start`: what of the disk its first entry stands for.
+    fn clusters(&self, table: &[u8], start: u64, data_bytes: &mut u64) -> Result<(), SourceError> {
+        let header = self.header;
+        let entry_bytes = self.entry_bytes() as usize;
+        for (index, bytes) in table.chunks_exact(entry_bytes).enumerate() {
+            let entry = u64_at(bytes, 0);
+            let at_disk = start.saturating_add((index as u64) << header.cluster_bits);
+            // Behind the end of the disk lies what an internal snapshot needs.
+            if entry == 0 || at_disk >= header.disk_bytes {
+                continue;
+            }
+            let end = if entry & IS_COMPRESSED != 0 {
+                self.compressed_end(entry)
+            } else {
+                let used = (header.disk_bytes - at_disk).min(header.cluster_bytes());
+                let used = match header.has_subclusters() {
+                    // One bit for each that is there, in the lower half.
+                    true => {
+                        let there = u64_at(bytes, 8) as u32;
+                        let last = u64::from(32 - there.leading_zeros());
+                        used.min(last * (header.cluster_bytes() / 32))
+                    }
+                    false if entry & READS_AS_ZERO != 0 => 0,
+                    false => used,
+                };
+                match (entry & OFFSET, used) {
+                    (_, 0) => continue,
+                    // The first cluster of an image is its header; of a data file it may be the disk's.
+                    (0, _) if !header.has_data_file() || entry >> 63 == 0 => continue,
+                    (at, used) => at + used,
+                }
+            };
+            self.data
+                .expect(data_bytes, end, "a cluster that its tables name")?;
+        }
+        Ok(())
+    }
+
+    /// A byte that must be there of a compressed cluster: the last sector that it has a part of is begun.
+    fn compressed_end(&self, entry: u64) -> u64 {
+        let shift = 62 - (self.header.cluster_bits - 8);
+        let at = entry & ((1 << shift) - 1);
+        let more_sectors = (entry & (IS_COMPRESSED - 1)) >> shift;
+        (at - at % SECTOR + more_sectors * SECTOR).max(at) + 1
+    }
+}
+
+fn failed(action: &'static str, path: &Path, error: std::io::Error) -> SourceError {
+    SourceError::Io {
+        action,
+        what: path.display().to_string(),
+        error,
+    }
+}
