@@ -24,7 +24,7 @@ use crate::{
     },
     poison::Poison,
     read::record::GetRecorder,
-    signal::Signal,
+    signal::{Signal, Sleeper},
     table::{
         Damage, DamageAt, ReadOptions, Table, TableError, key::KeyspaceId, range_tombstones::RangeTombstones,
     },
@@ -35,7 +35,7 @@ use crate::{
         super_version::SuperVersion,
         version::{TableHandle, Version},
     },
-    write::{commit::Write, memtable::Memtable, pacing, path::WritePath},
+    write::{commit::Write, memtable::Memtable, pacing, path::WritePath, reserve::ReservePart},
 };
 use copal_object::{Ack, ObjectId, Op, Ownership, Store as Objects, StoreError, Txn};
 use parking_lot::{Mutex, RwLock};
@@ -128,9 +128,9 @@ impl Engine {
         ObjectId(self.next_object.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Size at which a table ends: what was asked for, but little enough for two to fit into a small store.
+    /// Size at which a table ends: what was asked for, but little enough for two to fit into what a small store keeps back.
     pub(crate) fn table_bytes(&self) -> u64 {
-        const SHARE: u64 = 32;
+        const SHARE: u64 = 64;
         self.options
             .table_bytes
             .min((self.objects.space().size_bytes / SHARE).max(1 << 20))
@@ -230,13 +230,56 @@ impl Engine {
     }
 
     /// Does what frees space, or keeps a promise: in a full store it may use the reserve.
-    pub(crate) fn in_reserve<T>(&self, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn in_reserve<T>(&self, attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        self.in_part_of_reserve(ReservePart::Merges, attempt)
+    }
+
+    /// The same for what is short, and what deletes and essential writes wait for.
+    pub(crate) fn in_whole_reserve<T>(&self, attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        self.in_part_of_reserve(ReservePart::Everything, attempt)
+    }
+
+    fn in_part_of_reserve<T>(
+        &self,
+        part: ReservePart,
+        mut attempt: impl FnMut() -> Result<T, Error>,
+    ) -> Result<T, Error> {
         match attempt() {
             Err(error) if error.is_no_space() => {
-                let _opened = self.writes.reserve.open(&self.objects);
+                let _opened = self.writes.reserve.open(&self.objects, part);
                 attempt()
             }
             result => result,
+        }
+    }
+
+    /// Whether what is kept back is there, with room for the flush of all memtables and of `bytes` more in them.
+    pub(crate) fn has_reserve_beside(&self, bytes: u64) -> bool {
+        self.writes
+            .reserve
+            .refill(&self.objects, self.unflushed_bytes() + bytes)
+    }
+
+    fn unflushed_bytes(&self) -> u64 {
+        let view = self.super_version();
+        view.memtables().map(|memtable| memtable.charged_bytes()).sum()
+    }
+
+    /// After flushes and merges: takes back what they had of the reserve, and looks whether the store is still full.
+    pub(crate) fn look_for_room(&self) {
+        if self.has_reserve_beside(0) {
+            let room = self.writes.reserve.room_beside(&self.objects);
+            // Merges found nothing: what could be freed is in memory.
+            let may_free = self
+                .super_version()
+                .memtables()
+                .any(|memtable| memtable.has_deletes());
+            self.writes
+                .pressure
+                .look(room, self.objects.room().of_bytes, may_free);
+            if may_free && self.writes.pressure.is_on() {
+                self.signal.kick_one(Sleeper::Flusher);
+            }
         }
     }
 

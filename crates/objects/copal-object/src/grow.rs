@@ -6,7 +6,7 @@
 //! - The host's full disk is met while growing, never inside a commit.
 
 use crate::{
-    StoreError,
+    Room, StoreError,
     format::{ops::RecordOp, superblock::STORE_BYTES_MAX},
     space::growth_step_bytes,
     state::{StoreCore, StoreState},
@@ -42,7 +42,36 @@ impl std::fmt::Debug for Reservation {
     }
 }
 
+/// What the store keeps for itself is lent, but for the next checkpoint, until this is dropped.
+pub struct SystemLoan {
+    inner: Arc<StoreCore>,
+}
+
+impl Drop for SystemLoan {
+    fn drop(&mut self) {
+        if self.inner.files.is_none() {
+            self.inner.state.lock().space.loans -= 1;
+        }
+    }
+}
+
+impl std::fmt::Debug for SystemLoan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SystemLoan").finish_non_exhaustive()
+    }
+}
+
 impl StoreCore {
+    /// See [`crate::Store::lend_system_space`]. Of a directory that part is a file by itself, and is not lent.
+    pub(crate) fn lend_system_space(self: &Arc<StoreCore>) -> SystemLoan {
+        if self.files.is_none() {
+            self.state.lock().space.loans += 1;
+        }
+        SystemLoan {
+            inner: Arc::clone(self),
+        }
+    }
+
     /// Keeps space for the caller.
     pub(crate) fn reserve(self: &Arc<StoreCore>, bytes: u64) -> Result<Reservation, StoreError> {
         let pages = bytes.div_ceil(self.shape.page_bytes as u64);
@@ -183,6 +212,27 @@ impl StoreCore {
             state.reckon_checkpoint();
         }
         Ok(pages > before)
+    }
+
+    /// See [`crate::Store::room`].
+    pub(crate) fn room(&self) -> Room {
+        let state = self.state.lock();
+        let page = self.shape.page_bytes as u64;
+        let size = state.space.allocator.pages() * page;
+        let limit = self.largest_size();
+        let of_bytes = if limit < STORE_BYTES_MAX {
+            limit.max(size)
+        } else {
+            size
+        };
+        let grown = state.space.system_pages_of(of_bytes / page) * page;
+        let kept = state.space.system_pages() * page;
+        // The store keeps its own part of what it grows by.
+        let growth = (of_bytes - size).saturating_sub(grown.saturating_sub(kept));
+        Room {
+            bytes: state.space.available_pages() * page + growth,
+            of_bytes,
+        }
     }
 
     fn largest_size(&self) -> u64 {

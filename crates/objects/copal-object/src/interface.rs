@@ -158,6 +158,15 @@ pub struct Space {
     pub hollow_bytes: u64,
 }
 
+/// What writes may still take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes to be had, by growing to the largest size that the opening allowed as well, if there is one.
+    pub bytes: u64,
+    /// That largest size, or the present one where there is none.
+    pub of_bytes: u64,
+}
+
 /// What is known of an object without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {

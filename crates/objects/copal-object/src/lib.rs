@@ -82,10 +82,10 @@ pub use coverage::{Covered, Summed, Unused};
 pub use error::{OpenError, StoreError};
 pub use frames::FrameReader;
 pub use fsck::{CheckOptions, CheckReport, Damage};
-pub use grow::Reservation;
+pub use grow::{Reservation, SystemLoan};
 pub use interface::{
     Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, OlderState,
-    OpenOptions, RecoveryReport, Space, Stat,
+    OpenOptions, RecoveryReport, Room, Space, Stat,
 };
 pub use operations::{Op, Txn};
 pub use owner::Ownership;

@@ -35,6 +35,8 @@ pub(crate) struct SpaceMap {
     /// What has to be free for a checkpoint of the present tables, however free space lies; reckoned anew with every
     /// operation.
     pub(crate) checkpoint_pages: u64,
+    /// Callers that may use what is kept, but for the next checkpoint.
+    pub(crate) loans: u32,
     pins: Pins,
 }
 
@@ -51,6 +53,7 @@ impl SpaceMap {
             staged_pages: 0,
             reserved_pages: 0,
             checkpoint_pages: 1,
+            loans: 0,
             pins: Pins::default(),
         }
     }
@@ -58,9 +61,11 @@ impl SpaceMap {
     /// Pages kept for deletes, trims, checkpoints: 2 % (of a directory's file system a part of its reserve), and room for
     /// the next checkpoint.
     pub(crate) fn system_pages(&self) -> u64 {
-        self.allocator
-            .kept_pages()
-            .max(SpaceMap::checkpoint_reserve(self.checkpoint_pages))
+        let for_checkpoint = SpaceMap::checkpoint_reserve(self.checkpoint_pages);
+        match self.loans {
+            0 => self.allocator.kept_pages().max(for_checkpoint),
+            _ => for_checkpoint,
+        }
     }
 
     /// What [`SpaceMap::system_pages`] is of a device that has `pages` pages and these besides.

@@ -5,7 +5,7 @@
 use crate::{
     Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
     ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, RawExtent, RecoveryReport,
-    Reservation, ReservedFrame, Shrunk, Space, Stat, StoreError, Txn, close,
+    Reservation, ReservedFrame, Room, Shrunk, Space, Stat, StoreError, SystemLoan, Txn, close,
     entropy::Entropy,
     format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
     hostfs::HostFiles,
@@ -188,6 +188,13 @@ impl Store {
         self.inner.reserve(bytes)
     }
 
+    /// Lets every operation use what the store keeps for deletes, until the loan is dropped; room for the next checkpoint stays
+    /// kept. For who has no other way to make room.
+    #[must_use]
+    pub fn lend_system_space(&self) -> SystemLoan {
+        self.inner.lend_system_space()
+    }
+
     /// Lets commits wait already while `bytes` are on their way to the device: less memory, the same order. At most
     /// 64 MiB count; one commit may go beyond it.
     pub fn limit_in_flight(&self, bytes: u64) {
@@ -215,6 +222,13 @@ impl Store {
             free_bytes: free * page,
             hollow_bytes: hollow * page,
         }
+    }
+
+    /// What writes may still take: free pages, and those that the store may grow by. Where no largest size was given, only
+    /// the former, for nobody knows what the host has.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        self.inner.room()
     }
 
     /// What is known of an object without reading it.

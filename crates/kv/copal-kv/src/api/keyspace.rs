@@ -320,6 +320,7 @@ pub struct Batch {
     store: Store,
     ops: Result<Vec<WriteOp>, Error>,
     memory_bytes: u64,
+    is_essential: bool,
 }
 
 impl Batch {
@@ -328,7 +329,15 @@ impl Batch {
             store: store.clone(),
             ops: Ok(Vec::new()),
             memory_bytes: 0,
+            is_essential: false,
         }
+    }
+
+    /// Lets the batch use what a full store keeps back, as deletes do: for small rows without which the store could not be
+    /// opened, closed or emptied by its user. Changes nothing above 1 MiB of log, or with a value for a value object.
+    pub fn essential(&mut self) -> &mut Batch {
+        self.is_essential = true;
+        self
     }
 
     fn add(&mut self, op: impl FnOnce() -> Result<Option<WriteOp>, Error>) -> &mut Batch {
@@ -423,7 +432,10 @@ impl Batch {
         if ops.is_empty() {
             return Ok(None);
         }
-        let write = Write::new(ops, durability);
+        let mut write = Write::new(ops, durability);
+        if self.is_essential {
+            write = write.essential();
+        }
         self.store.engine().check_size(&write)?;
         Ok(Some(write))
     }

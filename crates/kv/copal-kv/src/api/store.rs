@@ -160,7 +160,7 @@ impl Store {
             Durability::Device,
         ))?;
         let record = Record::DropKeyspace { id: handle.id };
-        engine.in_reserve(|| engine.edit(Vec::new(), std::slice::from_ref(&record), Ack::Durable))?;
+        engine.in_whole_reserve(|| engine.edit(Vec::new(), std::slice::from_ref(&record), Ack::Durable))?;
         handle.dropped.store(true, Ordering::Release);
         keyspaces.remove(name);
         engine.signal.request_rotation();
@@ -202,6 +202,28 @@ impl Store {
     /// `Poisoned` after a failed write.
     pub fn sync(&self) -> Result<(), Error> {
         self.engine().sync()
+    }
+
+    /// Whether writes that only add are refused for lack of space, or were lately: deletes go on, and what they free comes
+    /// back by itself. It ends when there is clearly room again.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.engine().writes.pressure.is_full()
+    }
+
+    /// Bytes that writes may still take, about, by growing as far as the objects may as well.
+    #[must_use]
+    pub fn room_bytes(&self) -> u64 {
+        let engine = self.engine();
+        engine.writes.reserve.room_beside(&engine.objects)
+    }
+
+    /// Its user takes no more: everything that can be freed is freed now, whatever that costs, as if a put had found no room.
+    pub fn make_room(&self) {
+        let engine = self.engine();
+        engine.writes.pressure.begin();
+        engine.signal.kick();
+        engine.attend_if_asked();
     }
 
     /// The object store below.
@@ -387,7 +409,7 @@ impl Engine {
             return Ok(());
         }
         let record = [Record::Settled { below }];
-        self.in_reserve(|| {
+        self.in_whole_reserve(|| {
             tree.manifest
                 .commit(&self.objects, &self.poison, Vec::new(), &record, Ack::Ordered)
         })
@@ -426,7 +448,7 @@ impl Engine {
                 writer.check_open()?;
                 if self.super_version().frozen.is_empty() {
                     let generation = writer.log.generation;
-                    self.in_reserve(|| self.rotate(&mut writer))?;
+                    self.in_whole_reserve(|| self.rotate(&mut writer))?;
                     break generation;
                 }
             }

@@ -7,7 +7,7 @@
 //!   freed.
 //! - It never waits for the writer lock: the writer may be waiting for it.
 
-use super::pause::{LONGEST_PAUSE, TICK};
+use super::pause::{LONGEST_PAUSE, LOOK_WHEN_FULL, TICK};
 use crate::{
     Error,
     engine::Engine,
@@ -23,7 +23,10 @@ pub(crate) fn run(engine: &Engine) {
     while !signal.stopping() {
         match engine.flusher_step() {
             Ok(true) => pause = TICK,
-            Ok(false) => signal.sleep(Sleeper::Flusher, engine.until_flusher_looks()),
+            Ok(false) => {
+                signal.sleep(Sleeper::Flusher, engine.until_flusher_looks());
+                engine.writes.pressure.look_again();
+            }
             Err(error) => {
                 failed(&error);
                 signal.progressed(None);
@@ -32,7 +35,12 @@ pub(crate) fn run(engine: &Engine) {
                     Sleeper::Flusher,
                     looks.map(|looks| looks.min(pause)).or(Some(pause)),
                 );
-                pause = (2 * pause).min(LONGEST_PAUSE);
+                let longest = if error.is_no_space() {
+                    LOOK_WHEN_FULL
+                } else {
+                    LONGEST_PAUSE
+                };
+                pause = (2 * pause).min(longest);
             }
         }
     }
@@ -58,7 +66,7 @@ pub(super) fn attend(engine: &Engine) -> bool {
 /// A full store is tried again after a pause, anything else has poisoned the store.
 fn failed(error: &Error) {
     if error.is_no_space() {
-        tracing::warn!("the store is full: flushes wait until something is freed");
+        tracing::debug!("the store is full: flushes wait until something is freed");
     } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
         tracing::error!(%error, "a flush failed");
     }
@@ -88,7 +96,9 @@ impl Engine {
     /// What a purge left behind may be all the space there is, and a merge under way gives back what it took.
     fn flush_into_what_can_be_freed(&self) -> Result<bool, Error> {
         let _step = self.compactor.step.lock();
-        let flushed = self.free_what_can_be().and_then(|()| self.flush_all());
+        let flushed = self
+            .free_what_can_be()
+            .and_then(|()| self.in_whole_reserve(|| self.flush_all()));
         if flushed.as_ref().is_err_and(Error::is_no_space) {
             self.signal.progressed(Some(true));
         }
@@ -102,7 +112,7 @@ impl Engine {
 
     /// Freezes the memtable when someone asked for it and nobody is writing.
     fn rotate_if_asked(&self) -> Result<bool, Error> {
-        if !self.signal.take_rotation_request() {
+        if !self.signal.take_rotation_request() && !self.holds_back_space() {
             return Ok(false);
         }
         let Some(mut writer) = self.writes.writer.try_lock() else {
@@ -110,8 +120,23 @@ impl Engine {
             self.signal.request_rotation_quietly();
             return Ok(false);
         };
-        self.in_reserve(|| self.rotate(&mut writer))?;
+        self.in_whole_reserve(|| self.rotate(&mut writer))?;
         Ok(true)
+    }
+
+    /// Whether a full store has deletions in memory, which free nothing before they are in tables, or a long log.
+    fn holds_back_space(&self) -> bool {
+        if !self.writes.pressure.take_look() || self.signal.flush_is_stuck() {
+            return false;
+        }
+        let view = self.super_version();
+        let is_long = || {
+            self.writes
+                .writer
+                .try_lock()
+                .is_some_and(|writer| writer.log.is_long())
+        };
+        view.frozen.is_empty() && !view.active.is_empty() && (view.active.has_deletes() || is_long())
     }
 
     /// How long the flusher sleeps when nobody kicks; `None`: for ever.
@@ -126,7 +151,8 @@ impl Engine {
             None => Some(TICK),
         };
         let rotation = self.signal.rotation_wanted().then_some(TICK);
-        [deferred, rotation].into_iter().flatten().min()
+        let full = self.writes.pressure.is_on().then_some(LOOK_WHEN_FULL);
+        [deferred, rotation, full].into_iter().flatten().min()
     }
 
     /// Makes `Deferred` writes durable when their time has come. Blocks for the device, while others write.
@@ -139,7 +165,7 @@ impl Engine {
         if since.is_none_or(|since| since.elapsed() < TICK) {
             return;
         }
-        let placed = self.in_reserve(|| self.log_deferred_durably(&mut writer));
+        let placed = self.in_whole_reserve(|| self.log_deferred_durably(&mut writer));
         drop(writer);
         still_deferred(placed.and_then(DeferredInFlight::wait));
     }

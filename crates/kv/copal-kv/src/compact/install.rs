@@ -170,8 +170,14 @@ impl Engine {
                 _ => None,
             });
             let deleted: Vec<ObjectId> = deleted.collect();
+            let mut items = items_of(&txn.ops);
             let freed = self.objects.commit(txn, Ack::Ordered).wait();
-            freed.map_err(|error| self.poison.failed_write(error))?;
+            if let Err(error) = freed {
+                // A full store tries again.
+                items.extend(items_of(&ops));
+                self.stored.garbage.add(0, items);
+                return Err(self.poison.failed_write(error));
+            }
             let mut tree = self.stored.tree.lock();
             for id in deleted {
                 tree.manifest.state.dropped.remove(&id);
@@ -179,6 +185,16 @@ impl Engine {
         }
         Ok(true)
     }
+}
+
+/// What operations free.
+fn items_of(ops: &[Op]) -> Vec<Item> {
+    let item = |op: &Op| match op {
+        Op::Delete { id } => Some(Item::Delete(*id)),
+        Op::Punch { id, range } => Some(Item::Punch(*id, range.clone())),
+        _ => None,
+    };
+    ops.iter().filter_map(item).collect()
 }
 
 /// Before readers see the new version: filters of what it does not name any more give their memory to those of new

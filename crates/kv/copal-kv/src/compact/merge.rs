@@ -46,6 +46,8 @@ use std::{collections::HashSet, ops::Range, sync::Arc, time::Instant};
 const LOOK_EVERY: u64 = 1024;
 /// Value bytes that one step moves; then it ends, however small its table.
 const MOVED_BYTES: u64 = 32 << 20;
+/// The part of a store that they are at most: both places of what is moved are taken until the step is over.
+const MOVED_SHARE: u64 = 128;
 /// A table below this part of the wanted size is merged with its neighbours rather than moved.
 const SMALL_TABLE: u64 = 8;
 
@@ -344,7 +346,7 @@ impl Engine {
         });
         let (cut, metas) = match finished {
             Ok(done) => done,
-            Err(error) => return Err(self.abandon(values.separation, error)),
+            Err(error) => return Err(self.abandon(values.separation, worker, error)),
         };
         let taken = KeyRange {
             start: step.range.start.clone(),
@@ -382,7 +384,7 @@ impl Engine {
                 }
                 Ok(cut)
             }
-            Err(error) => Err(self.abandon(separation, error)),
+            Err(error) => Err(self.abandon(separation, worker, error)),
         }
     }
 
@@ -395,6 +397,8 @@ impl Engine {
         output: &mut Output<'_>,
         step: &Step,
     ) -> Result<Bytes, Error> {
+        let size = self.objects.space().size_bytes;
+        let moved_bytes = MOVED_BYTES.min((size / MOVED_SHARE).max(256 << 10));
         let mut seen = 0u64;
         while let Some(entry) = cursor.entry() {
             seen += 1;
@@ -409,7 +413,7 @@ impl Engine {
                     output.end_soon();
                 }
             }
-            if !step.whole && values.separation.written >= MOVED_BYTES {
+            if !step.whole && values.separation.written >= moved_bytes {
                 output.end_soon();
             }
             if output.is_full_before(entry.key) {
@@ -440,9 +444,9 @@ impl Engine {
     }
 
     /// Cuts off what a failed step appended to value objects.
-    fn abandon(&self, separation: Separation<'_>, error: Error) -> Error {
+    fn abandon(&self, separation: Separation<'_>, worker: &mut WorkerValues, error: Error) -> Error {
         if self.poison.check().is_ok()
-            && let Err(second) = separation.abandon()
+            && let Err(second) = separation.abandon(worker)
         {
             self.poison
                 .set(&format!("could not take back separated values: {second}"));

@@ -31,6 +31,8 @@ use std::collections::HashSet;
 
 /// A value object is rewritten when more than this part of what it occupies is dead.
 const STALE_FRACTION: u64 = 4;
+/// The same in a store that is full: what scattered deletions leave in pages that they share with living values.
+const STALE_FRACTION_WHEN_FULL: u64 = 16;
 /// Dead bytes below which a rewrite is not worth its reads.
 const STALE_LEAST: u64 = 256 << 10;
 
@@ -143,7 +145,8 @@ impl Engine {
     /// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free, if
     /// they are many.
     pub(crate) fn stale_group(&self, range: &KeyRange) -> Option<(KeyRange, HashSet<ObjectId>)> {
-        let wasteful = |value: &&ValueState| is_wasteful(value, range);
+        let fraction = self.stale_fraction();
+        let wasteful = |value: &&ValueState| is_wasteful(value, range, fraction);
         // Before a flush is waited for.
         self.wasted_values(range).first()?;
         let busy = self.busy_values(&self.compactor.worker_values.lock());
@@ -169,11 +172,19 @@ impl Engine {
         Some((group.range(), objects))
     }
 
+    fn stale_fraction(&self) -> u64 {
+        match self.writes.pressure.is_on() {
+            true => STALE_FRACTION_WHEN_FULL,
+            false => STALE_FRACTION,
+        }
+    }
+
     /// Value objects inside `range` whose dead bytes punching cannot free, if they are many.
     pub(crate) fn wasted_values(&self, range: &KeyRange) -> Vec<ObjectId> {
         let tree = self.stored.tree.lock();
         let values = tree.manifest.state.values.values();
-        let wasted = values.filter(|value| is_wasteful(value, range));
+        let fraction = self.stale_fraction();
+        let wasted = values.filter(|value| is_wasteful(value, range, fraction));
         wasted.map(|value| value.meta.object).collect()
     }
 
@@ -184,7 +195,7 @@ impl Engine {
     }
 }
 
-fn is_wasteful(value: &ValueState, range: &KeyRange) -> bool {
+fn is_wasteful(value: &ValueState, range: &KeyRange, fraction: u64) -> bool {
     let punched = value.dead.whole_pages(VALUE_PAGE);
     let held = value.dead.total() - punched;
     let occupied = value.meta.accounted.saturating_sub(punched);
@@ -192,7 +203,7 @@ fn is_wasteful(value: &ValueState, range: &KeyRange) -> bool {
         keyspace: value.meta.keyspace,
         prefix: value.meta.group.clone(),
     };
-    held >= STALE_LEAST && range.covers(&group.range()) && held * STALE_FRACTION > occupied
+    held >= STALE_LEAST && range.covers(&group.range()) && held * fraction > occupied
 }
 
 /// The range tombstones of all tables, in one set.

@@ -191,8 +191,9 @@ impl<'a> Separation<'a> {
         }
     }
 
-    /// The step is abandoned: cuts off what it appended.
-    pub(crate) fn abandon(self) -> Result<(), StoreError> {
+    /// The step is abandoned: cuts off what it appended. Where there is no space for that, nothing is appended behind it any
+    /// more, and the next opening cuts it off.
+    pub(crate) fn abandon(self, values: &mut WorkerValues) -> Result<(), StoreError> {
         let undo = |(id, before): (ObjectId, Option<u64>)| {
             let stat = self.objects.stat(id)?;
             match before {
@@ -206,6 +207,15 @@ impl<'a> Separation<'a> {
             .map(|(id, before)| (*id, *before))
             .filter_map(undo)
             .collect();
-        if ops.is_empty() { Ok(()) } else { self.commit(ops) }
+        if ops.is_empty() {
+            return Ok(());
+        }
+        match self.commit(ops) {
+            Err(StoreError::NoSpace { .. }) => {
+                self.before.keys().for_each(|object| values.close(*object));
+                Ok(())
+            }
+            cut => cut,
+        }
     }
 }

@@ -11,9 +11,9 @@
 use super::{
     attendant::Attends,
     flusher,
-    pause::{LONGEST_PAUSE, TICK},
+    pause::{LONGEST_PAUSE, LOOK_WHEN_FULL, TICK},
     picker::{Job, Request, Urgency, everything, pick, read_triggered, to_bottom},
-    worth::{Area, areas, wanted},
+    worth::{Area, Wanted, areas, wanted},
 };
 use crate::{
     Error,
@@ -151,7 +151,7 @@ impl Worker {
             engine.signal.progressed(None);
             return Ok(true);
         }
-        engine.writes.reserve.refill(&engine.objects);
+        engine.look_for_room();
         Ok(false)
     }
 
@@ -269,7 +269,12 @@ impl Worker {
             self.deleted = Deleted { of, areas };
         }
         let may_pay = engine.options.merge_for_reads;
-        wanted(&self.deleted.areas, |range| {
+        let space = if engine.writes.pressure.is_on() {
+            Wanted::AnySpace
+        } else {
+            Wanted::CheapSpace
+        };
+        wanted(&self.deleted.areas, space, |range| {
             if may_pay {
                 engine.compactor.deletions.passed_in(range)
             } else {
@@ -282,7 +287,8 @@ impl Worker {
     /// while writes go on it fills up, and more of it dies before it is moved.
     fn close_wasted(&mut self) {
         let wasted = self.engine.wasted_values(&everything());
-        let is_idle = self.idle_since.writes == self.engine.counters.writes.load(Ordering::Relaxed);
+        let writes = self.engine.counters.writes.load(Ordering::Relaxed);
+        let is_idle = self.idle_since.writes == writes || self.engine.writes.pressure.is_on();
         if is_idle && !wasted.is_empty() {
             self.engine.close_values(&wasted);
         }
@@ -338,7 +344,8 @@ impl Worker {
             .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
         let may_clear = engine.options.merge_for_reads && !self.deleted.areas.is_empty();
         let read_triggered = (self.may_be_read_triggered || self.may_rewrite || may_clear).then_some(LOOK);
-        [merges, read_triggered].into_iter().flatten().min()
+        let full = engine.writes.pressure.is_on().then_some(LOOK_WHEN_FULL);
+        [merges, read_triggered, full].into_iter().flatten().min()
     }
 
     /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the store.
@@ -347,9 +354,11 @@ impl Worker {
         self.merges_from = Some(Instant::now() + self.pause);
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         if error.is_no_space() {
+            self.pause = self.pause.min(LOOK_WHEN_FULL);
+            self.engine.writes.pressure.begin();
             // It gave back what it had taken.
             self.engine.signal.kick_one(Sleeper::Flusher);
-            tracing::warn!("the store is full: merges wait until something is freed");
+            tracing::debug!("the store is full: merges wait until something is freed");
         } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
             tracing::error!(%error, "a merge failed; what it found damaged stays where it is");
         }

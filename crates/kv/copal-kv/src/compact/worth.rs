@@ -24,6 +24,17 @@ const LEAST_ENTRIES: f64 = 1024.0;
 const LEAST_BYTES: f64 = (256 << 10) as f64;
 /// The part of what is held that a merge frees at least.
 const LEAST_PART: f64 = 0.25;
+/// Bytes that a merge writes at most, in a full store, for each that it frees.
+const MOST_WRITTEN: f64 = 8.0;
+
+/// How much a merge has to free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// What makes it cheap.
+    CheapSpace,
+    /// Anything that is not out of all proportion: the store is full.
+    AnySpace,
+}
 
 /// One table of the oldest run, or a gap between two, with what lies above it. Numbers are estimates.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +107,12 @@ impl Area {
         freed >= written && freed >= LEAST_PART * held
     }
 
+    /// Whether the merge frees anything worth its writes in a store that is full.
+    fn frees_anything(&self) -> bool {
+        let written = (1.0 - self.dead_part()) * self.kept_bytes;
+        self.freed_bytes() * MOST_WRITTEN >= written
+    }
+
     /// Whether walks that passed so many bytes in vain have paid for the merge.
     fn is_paid_by(&self, passed: u64) -> bool {
         passed as f64 >= self.dropped_bytes + self.kept_bytes
@@ -104,7 +121,9 @@ impl Area {
 
 /// The first range of `areas` that is worth a merge: neighbours together. `passed` are the bytes that walks passed in an area
 /// and may pay with.
-pub(crate) fn wanted(areas: &[Area], passed: impl Fn(&KeyRange) -> u64) -> Option<KeyRange> {
+pub(crate) fn wanted(areas: &[Area], space: Wanted, passed: impl Fn(&KeyRange) -> u64) -> Option<KeyRange> {
+    let is_full = space == Wanted::AnySpace;
+    let frees = |area: &Area| area.frees_enough() || is_full && area.frees_anything();
     let mut from = 0;
     while from < areas.len() {
         let is_paid = |area: &Area| area.is_paid_by(passed(&area.range));
@@ -113,7 +132,7 @@ pub(crate) fn wanted(areas: &[Area], passed: impl Fn(&KeyRange) -> u64) -> Optio
         while let Some(area) = areas.get(to) {
             let is_paid = is_paid(area);
             let follows = to == from || areas[to - 1].range.end == area.range.start;
-            if !follows || !is_paid && !area.frees_enough() {
+            if !follows || !is_paid && !frees(area) {
                 break;
             }
             dropped += area.dropped;
@@ -121,7 +140,7 @@ pub(crate) fn wanted(areas: &[Area], passed: impl Fn(&KeyRange) -> u64) -> Optio
             paid |= is_paid;
             to += 1;
         }
-        if to > from && (paid || dropped >= LEAST_ENTRIES || freed >= LEAST_BYTES) {
+        if to > from && (is_full || paid || dropped >= LEAST_ENTRIES || freed >= LEAST_BYTES) {
             return Some(KeyRange {
                 start: areas[from].range.start.clone(),
                 end: areas[to - 1].range.end.clone(),

@@ -52,6 +52,7 @@ use crate::{
         memtable::Memtable,
         pacing::Throttle,
         path::WritePath,
+        pressure::Pressure,
         reserve::Reserve,
     },
 };
@@ -101,6 +102,8 @@ pub(crate) fn open(
         }
     };
     let found = Found::list(&objects);
+    // A full store opens as long as the object layer has anything.
+    let loan = objects.lend_system_space();
     objects.limit_in_flight(budget.write_bytes());
     let cache = TableCache::of(&memory);
     let read = ReadOptions {
@@ -162,6 +165,7 @@ pub(crate) fn open(
     let generation = newest.max(tree.manifest.state.flushed_generation) + 1;
     let (writer, active, frozen) =
         current_log(&objects, &options, &budget, generation, memtables, next_object)?;
+    drop(loan);
     let reserve = if options.read_only {
         Reserve::none()
     } else {
@@ -183,6 +187,7 @@ pub(crate) fn open(
             writer: Mutex::new(writer),
             direct_values: Mutex::new(direct_values),
             reserve,
+            pressure: Pressure::default(),
             throttle: Throttle::default(),
         },
         stored: Stored {
@@ -214,6 +219,9 @@ pub(crate) fn open(
         engine.keep_logs(&found, error)?;
     }
     engine.replay_page_cache_log(&found)?;
+    if !engine.has_reserve_beside(0) {
+        engine.writes.pressure.begin();
+    }
     Ok(Arc::new(engine))
 }
 

@@ -277,7 +277,7 @@ impl Engine {
     fn flush_or_free(&self, mut flush: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
         let mut is_first = true;
         loop {
-            match self.in_reserve(&mut flush) {
+            match self.in_whole_reserve(&mut flush) {
                 Err(error) if error.is_no_space() => {
                     // A value object that the rest of the logs names stays: it is accounted for with their sequences.
                     let swept = self.in_reserve(|| self.sweep())?;

@@ -212,7 +212,10 @@ fn full(bytes: u64) -> (Image, Content) {
     }
     store.sync().unwrap();
     let objects = store.objects();
-    let opened = engine.writes.reserve.open(objects);
+    let opened = engine
+        .writes
+        .reserve
+        .open(objects, crate::write::reserve::ReservePart::Everything);
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
         lifetime: Lifetime::Long,
@@ -262,6 +265,15 @@ fn a_full_store_opens_with_its_logs_in_memory() {
     assert_eq!(logs(&objects), 3);
     let (key, _) = content.pop_first().unwrap();
     space(&store).delete(&key, DEVICE).unwrap();
+    // What has to go on goes on, though there is less space than the store would keep back.
+    let refused = space(&store).put(b"new", &value(1, 5000), DEVICE);
+    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    let mut batch = store.batch();
+    batch
+        .essential()
+        .put(&space(&store), b"essential", value(1, 100).into());
+    batch.commit(DEVICE).unwrap();
+    content.insert(b"essential".to_vec(), value(1, 100));
     let ops = vec![Op::Delete { id: FILLER }];
     let txn = Txn {
         ops,

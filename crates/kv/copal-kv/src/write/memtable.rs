@@ -26,7 +26,7 @@ use std::{
     ops::Bound,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -112,6 +112,8 @@ pub(crate) struct Memtable {
     entries: RwLock<Entries>,
     deletes: RwLock<Deletes>,
     last_seq: AtomicU64,
+    /// Whether anything in it is a deletion.
+    has_deletes: AtomicBool,
     /// Value objects written to by commits of this generation, as they stood after the last of them.
     values: Mutex<BTreeMap<ObjectId, ValueMeta>>,
     /// Shared with the memory budget. Fields are dropped in their order: this one when all the others are freed.
@@ -210,6 +212,7 @@ impl Memtable {
             entries: RwLock::default(),
             deletes: RwLock::default(),
             last_seq: AtomicU64::new(0),
+            has_deletes: AtomicBool::new(false),
             values: Mutex::default(),
             charged: Arc::default(),
         }
@@ -217,6 +220,9 @@ impl Memtable {
 
     pub(crate) fn insert(&self, key: Bytes, seq: u64, kind: EntryKind, value: Bytes) {
         let charge = (key.len() + value.len()) as u64 + ENTRY_OVERHEAD;
+        if kind == EntryKind::Delete {
+            self.has_deletes.store(true, Relaxed);
+        }
         self.entries
             .write()
             .insert(VersionKey { key, seq }, Version { kind, value });
@@ -226,6 +232,7 @@ impl Memtable {
     pub(crate) fn insert_range_delete(&self, tombstone: RangeTombstone) {
         let charge = (tombstone.start.len() + tombstone.end.len()) as u64 + RANGE_DELETE_OVERHEAD;
         let seq = tombstone.seq;
+        self.has_deletes.store(true, Relaxed);
         self.deletes.write().insert(tombstone);
         self.charge(charge, seq);
     }
@@ -271,6 +278,11 @@ impl Memtable {
     /// All range deletes so far, in no order.
     pub(crate) fn range_deletes(&self) -> Vec<RangeTombstone> {
         self.deletes.read().list.clone()
+    }
+
+    /// Whether there is a delete, of a key or of a range.
+    pub(crate) fn has_deletes(&self) -> bool {
+        self.has_deletes.load(Relaxed)
     }
 
     /// Whether there is a range delete.

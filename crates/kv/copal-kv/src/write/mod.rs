@@ -6,4 +6,5 @@ pub(crate) mod memtable;
 pub(crate) mod pacing;
 pub(crate) mod page_cache_log;
 pub(crate) mod path;
+pub(crate) mod pressure;
 pub(crate) mod reserve;

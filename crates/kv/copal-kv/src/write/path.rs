@@ -3,6 +3,7 @@
 use super::{
     commit::{queue::CommitQueue, values::DirectValues, writer::Writer},
     pacing::Throttle,
+    pressure::Pressure,
     reserve::Reserve,
 };
 use parking_lot::Mutex;
@@ -14,5 +15,6 @@ pub(crate) struct WritePath {
     pub(crate) writer: Mutex<Writer>,
     pub(crate) direct_values: Mutex<DirectValues>,
     pub(crate) reserve: Reserve,
+    pub(crate) pressure: Pressure,
     pub(crate) throttle: Throttle,
 }

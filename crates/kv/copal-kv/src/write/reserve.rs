@@ -1,70 +1,130 @@
 //! Space kept back so that a full store can still delete, flush and merge.
 //!
-//! The object layer refuses everyone else's writes while the reservation stands. Deletes, flushes and merges
-//! let it go for the length of one operation; until it is whole again, writes that only add are refused here.
-//! Invariant: nobody but their users gets at the bytes while the reserve is open.
+//! A share of the store, of which a fourth is for deletes and essential writes alone, and what the flush of all memtables will
+//! take: a write goes into the log now and into tables and value objects later, and the log goes only then. The object layer
+//! refuses everyone else's writes while the reservations stand. Deletes, flushes and merges let them go for the length of one
+//! operation; until they are whole again, writes that only add are refused here.
+//! Invariants
+//! - Nobody but their users gets at the bytes while the reserve is open.
+//! - The share follows the size of the store, so an opening asks for no more than the session before it kept.
 
-use copal_object::{Reservation, Store};
+use copal_object::{Reservation, Space, Store, SystemLoan};
 use parking_lot::Mutex;
+
+/// Steps in which the part for flushes grows: not each write asks the object layer.
+const STEP_BYTES: u64 = 256 << 10;
 
 /// See the module.
 pub(crate) struct Reserve {
-    bytes: u64,
+    table_bytes: u64,
+    /// The share is divided by it: a store that gave space back to a full file system keeps less. 0: nothing is kept.
+    divisor: u64,
     state: Mutex<ReserveState>,
+}
+
+/// What part of the reserve an operation may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReservePart {
+    /// That of flushes and merges: what they take they give back when they end.
+    Merges,
+    /// All of it, and what the object layer keeps for itself: for a delete, or a write that is essential, and what these
+    /// wait for. A store that was filled by who kept less has nothing else.
+    Everything,
 }
 
 #[derive(Default)]
 struct ReserveState {
-    held: Option<Reservation>,
+    /// The part that flushes and merges do not get.
+    last: Option<Reservation>,
+    share: Option<Reservation>,
+    flushes: Option<Reservation>,
     /// Operations that use the space now.
     users: u32,
     /// Nothing is kept any more.
     ended: bool,
 }
 
+impl ReserveState {
+    fn let_go(&mut self, part: ReservePart) {
+        self.share = None;
+        self.flushes = None;
+        if part == ReservePart::Everything {
+            self.last = None;
+        }
+    }
+
+    fn held_share(&self) -> u64 {
+        let held = [&self.last, &self.share].into_iter().flatten();
+        held.map(Reservation::bytes).sum()
+    }
+}
+
 /// The reserve is open to its owner until this is dropped.
 pub(crate) struct Opened<'a> {
     reserve: &'a Reserve,
     objects: &'a Store,
+    loan: Option<SystemLoan>,
 }
 
 impl Reserve {
-    /// Keeps max(5 %, four tables) of `objects`, at most an eighth of it. A store that gave what was free back to a file
+    /// Keeps max(5 %, four tables) of `objects`, at most a sixteenth of it. A store that gave what was free back to a file
     /// system that is full by now (some of it is still hollow) has a quarter of that: enough to delete, one thing after
     /// another. Any other had all of it once, and has it again when what uses it ends.
     pub(crate) fn new(objects: &Store, table_bytes: u64) -> Reserve {
-        let space = objects.space();
-        let size = space.size_bytes - space.hollow_bytes;
-        let bytes = (size / 20).max(4 * table_bytes).min(size / 8);
-        let reserve = |bytes| Reserve {
-            bytes,
+        let reserve = |divisor| Reserve {
+            table_bytes,
+            divisor,
             state: Mutex::default(),
         };
-        let whole = reserve(bytes);
-        if whole.refill(objects) || objects.space().hollow_bytes == 0 {
+        let whole = reserve(1);
+        if whole.refill(objects, 0) || objects.space().hollow_bytes == 0 {
             return whole;
         }
-        let part = reserve(bytes / 4);
-        part.refill(objects);
+        let part = reserve(4);
+        part.refill(objects, 0);
         part
     }
 
     /// No space is kept: for stores that are only read.
     pub(crate) fn none() -> Reserve {
         Reserve {
-            bytes: 0,
+            table_bytes: 0,
+            divisor: 0,
             state: Mutex::default(),
         }
     }
 
+    fn share_of(&self, space: &Space) -> u64 {
+        self.share_of_size(space.size_bytes - space.hollow_bytes)
+    }
+
+    fn share_of_size(&self, size: u64) -> u64 {
+        let share = (size / 20).max(4 * self.table_bytes).min(size / 16);
+        share.checked_div(self.divisor).unwrap_or(0)
+    }
+
+    /// Bytes of the share.
+    pub(crate) fn share_bytes(&self, objects: &Store) -> u64 {
+        self.share_of(&objects.space())
+    }
+
+    /// Bytes that writes may still take, with what the share grows by until the store has its largest size.
+    pub(crate) fn room_beside(&self, objects: &Store) -> u64 {
+        let room = objects.room();
+        let held = self.state.lock().held_share();
+        room.bytes
+            .saturating_sub(self.share_of_size(room.of_bytes).saturating_sub(held))
+    }
+
     /// Lets the space go, so that the caller's next write may use it.
-    pub(crate) fn open<'a>(&'a self, objects: &'a Store) -> Opened<'a> {
+    pub(crate) fn open<'a>(&'a self, objects: &'a Store, part: ReservePart) -> Opened<'a> {
         let mut state = self.state.lock();
         state.users += 1;
-        state.held = None;
+        state.let_go(part);
         Opened {
             reserve: self,
             objects,
+            loan: (part == ReservePart::Everything).then(|| objects.lend_system_space()),
         }
     }
 
@@ -72,22 +132,47 @@ impl Reserve {
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
-        state.held = None;
+        state.let_go(ReservePart::Everything);
     }
 
-    /// Takes the space again if nobody uses it; `true` when it is there.
-    pub(crate) fn refill(&self, objects: &Store) -> bool {
-        let mut state = self.state.lock();
-        if state.held.is_none() && state.users == 0 && self.bytes > 0 && !state.ended {
-            state.held = objects.reserve(self.bytes).ok();
+    /// Takes the space again if nobody uses it, and `flush_bytes` for flushes; `true` when all of it is there.
+    pub(crate) fn refill(&self, objects: &Store, flush_bytes: u64) -> bool {
+        if self.divisor == 0 {
+            return true;
         }
-        state.held.is_some() || self.bytes == 0
+        let mut state = self.state.lock();
+        if state.users > 0 || state.ended {
+            return false;
+        }
+        let share = self.share_of(&objects.space());
+        let last = share / 4;
+        let flushes = flush_bytes.next_multiple_of(STEP_BYTES);
+        keep(objects, &mut state.last, last, last / 8)
+            && keep(objects, &mut state.share, share - last, share / 8)
+            && keep(objects, &mut state.flushes, flushes, 4 * STEP_BYTES)
     }
+}
+
+/// Keeps `bytes`, or up to `slack` more, in `held`; whether it could.
+fn keep(objects: &Store, held: &mut Option<Reservation>, bytes: u64, slack: u64) -> bool {
+    let has = held.as_ref().map_or(0, Reservation::bytes);
+    if bytes <= has && has <= bytes + slack {
+        return true;
+    }
+    // What is kept stays kept where there is no more.
+    let more = bytes.saturating_sub(has);
+    if more > 0 && objects.reserve(more).is_err() {
+        return false;
+    }
+    *held = None;
+    *held = objects.reserve(bytes).ok();
+    held.is_some()
 }
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
+        self.loan = None;
         self.reserve.state.lock().users -= 1;
-        self.reserve.refill(self.objects);
+        self.reserve.refill(self.objects, 0);
     }
 }

@@ -206,7 +206,7 @@ impl Drop for IngestWriter<'_> {
         // After a failed write nobody knows what the manifest will say; the next opening does.
         let healthy = self.engine.poison.check().is_ok();
         if let Some(separation) = self.separation.take().filter(|_| healthy)
-            && let Err(error) = separation.abandon()
+            && let Err(error) = separation.abandon(&mut WorkerValues::default())
         {
             let reason = format!("could not take back the values of an ingest: {error}");
             self.engine.poison.set(&reason);

@@ -27,9 +27,9 @@ use crate::{
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     table::entry::LAST_SEQ,
-    write::{memtable::Memtable, page_cache_log::ReuseAfter},
+    write::{memtable::Memtable, page_cache_log::ReuseAfter, reserve::ReservePart},
 };
-use copal_object::{Ack, Lsn, Op, ReservedFrame, StoreError, Txn};
+use copal_object::{Ack, Lsn, ObjectId, Op, ReservedFrame, StoreError, Txn};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -140,14 +140,36 @@ impl Engine {
             let is_full = |result: &Result<(), Error>| result.as_ref().is_err_and(Error::is_no_space);
             let mut result = attempt(write, &mut writer);
             if write.frees_space && is_full(&result) {
-                let opened = self.writes.reserve.open(&self.objects);
-                result = attempt(write, &mut writer);
-                drop(opened);
+                let in_reserve = |write: &mut Write, writer: &mut Writer| {
+                    let _opened = self.writes.reserve.open(&self.objects, ReservePart::Everything);
+                    attempt(write, writer)
+                };
+                // Each takes a page of log and more: what they take of the reserve comes back with the log.
+                if self.log_is_long_for_reserve(&writer) {
+                    self.begin_flush_for_space(&mut writer);
+                    self.wait_for_space(&mut writer);
+                }
+                result = in_reserve(write, &mut writer);
+                if is_full(&result) {
+                    // A flush and a step of a merge give back what they took when they end.
+                    drop(self.compactor.stand_still());
+                    result = in_reserve(write, &mut writer);
+                }
                 self.signal.kick();
             }
-            // It may be full for the moment only, while a flush is under way.
-            while !write.frees_space && is_full(&result) && self.wait_for_space(&mut writer) {
-                result = attempt(write, &mut writer);
+            if !write.frees_space && is_full(&result) {
+                self.begin_flush_for_space(&mut writer);
+                // It may be full for the moment only, while a flush is under way.
+                while is_full(&result) && self.wait_for_space(&mut writer) {
+                    result = attempt(write, &mut writer);
+                }
+                if is_full(&result) && self.has_room_when_still(write.room_bytes) {
+                    result = attempt(write, &mut writer);
+                }
+                if is_full(&result) {
+                    self.writes.pressure.begin();
+                    self.signal.kick();
+                }
             }
             results.push(result);
         }
@@ -173,8 +195,11 @@ impl Engine {
     ) -> Result<EncodedGroup<'e, 'w>, Error> {
         self.poison.check()?;
         // While the reserve is open or spent, its space is not for writes that only add.
-        if !gathered.free_space() && !self.writes.reserve.refill(&self.objects) {
-            return Err(Error::NoSpace);
+        if !gathered.free_space() {
+            let bytes = gathered.writes.iter().map(|write| write.room_bytes).sum();
+            if !self.has_reserve_beside(bytes) {
+                return Err(Error::NoSpace);
+            }
         }
         let charge = self.budget.charge(Memory::Log, 3 * gathered.bytes as u64);
         let given = self.snapshots.allocated_seq();
@@ -334,6 +359,11 @@ impl Engine {
             _ => true,
         });
         if error.is_no_space() && !ops.is_empty() {
+            let cut = ops.iter().filter_map(|op| match op {
+                Op::Truncate { id, .. } => Some(*id),
+                _ => None,
+            });
+            let cut: Vec<ObjectId> = cut.collect();
             let undone = self
                 .objects
                 .commit(
@@ -344,7 +374,10 @@ impl Engine {
                     Ack::Ordered,
                 )
                 .wait();
-            if let Err(second) = undone {
+            if let Err(StoreError::NoSpace { .. }) = undone {
+                // Nobody names the bytes, nothing is appended behind them, and the next opening cuts them off.
+                cut.into_iter().for_each(|object| values.close(object));
+            } else if let Err(second) = undone {
                 // The lengths are no longer known to be those of the open objects.
                 self.poison.set(&format!("could not take back a value: {second}"));
             }

@@ -78,6 +78,11 @@ const ENTRY_BYTES: u64 = 128;
 /// Bytes of a range delete in the memtable, beside its keys.
 const RANGE_DELETE_BYTES: u64 = 416;
 
+/// Log bytes that a write may put which deletes something, and use the reserve.
+const LITTLE: usize = 64 << 10;
+/// Log bytes of any write that may use the reserve.
+const SHORT: usize = 1 << 20;
+
 /// One batch on its way into the log.
 #[derive(Debug)]
 pub(crate) struct Write {
@@ -89,7 +94,7 @@ pub(crate) struct Write {
     pub(crate) user_bytes: u64,
     /// Bytes of memory that it takes in log and memtable.
     pub(crate) room_bytes: u64,
-    /// May use the reserve of a full store: it deletes something and adds little.
+    /// May use the reserve of a full store: it is short, and deletes something while it adds little, or is essential.
     pub(crate) frees_space: bool,
     /// Memory of a write that nobody waits for; whoever waits holds it himself.
     pub(crate) room: Option<Charge>,
@@ -97,7 +102,6 @@ pub(crate) struct Write {
 
 impl Write {
     pub(crate) fn new(ops: Vec<WriteOp>, durability: Durability) -> Write {
-        const LITTLE: usize = 64 << 10;
         let log_bytes = ops.iter().map(WriteOp::log_bytes).sum();
         let user = |op: &WriteOp| match op {
             WriteOp::Put { key, value } | WriteOp::Direct { key, value, .. } => key.len() + value.len(),
@@ -109,17 +113,30 @@ impl Write {
         let deletes = ops
             .iter()
             .any(|op| matches!(op, WriteOp::Delete { .. } | WriteOp::DeleteRange { .. }));
-        let direct = ops.iter().any(|op| matches!(op, WriteOp::Direct { .. }));
-        let frees_space = deletes && !direct && log_bytes <= LITTLE;
-        Write {
+        let mut write = Write {
             ops,
             durability,
             log_bytes,
             user_bytes,
             room_bytes,
-            frees_space,
+            frees_space: false,
             room: None,
-        }
+        };
+        let put = |op: &WriteOp| matches!(op, WriteOp::Put { .. }).then(|| op.log_bytes());
+        let put_bytes: usize = write.ops.iter().filter_map(put).sum();
+        write.frees_space = deletes && put_bytes <= LITTLE && write.is_short();
+        write
+    }
+
+    /// Lets a short write use the reserve.
+    pub(crate) fn essential(mut self) -> Write {
+        self.frees_space = self.is_short();
+        self
+    }
+
+    fn is_short(&self) -> bool {
+        let has_direct = self.ops.iter().any(|op| matches!(op, WriteOp::Direct { .. }));
+        !has_direct && self.log_bytes <= SHORT
     }
 
     /// Bytes of memory that it holds while it waits: the list, keys and values, those for value objects too. The
@@ -135,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_writes_that_free_space_may_use_the_reserve() {
+    fn only_writes_that_free_space_or_are_essential_may_use_the_reserve() {
         let key = || Bytes::from_static(b"k");
         let delete = || WriteOp::Delete { key: key() };
         let put = |len: usize| WriteOp::Put {
@@ -145,5 +162,11 @@ mod tests {
         assert!(Write::new(vec![delete(), put(100)], Durability::Device).frees_space);
         assert!(!Write::new(vec![put(1)], Durability::Device).frees_space);
         assert!(!Write::new(vec![delete(), put(1 << 20)], Durability::Device).frees_space);
+        let essential = |len| Write::new(vec![put(len)], Durability::Device).essential();
+        assert!(essential(100).frees_space);
+        assert!(!essential(1 << 20).frees_space);
+        let deletes = |count| Write::new((0..count).map(|_| delete()).collect(), Durability::Device);
+        assert!(deletes(10_000).frees_space);
+        assert!(!deletes(1_000_000).frees_space);
     }
 }

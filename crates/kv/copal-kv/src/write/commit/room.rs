@@ -26,6 +26,8 @@ use std::{
 
 /// Writes that take as much are worth a look at the caches.
 const LARGE_BYTES: u64 = 64 << 10;
+/// What a memtable holds at least when a put that finds no space begins its flush.
+const FLUSHED_FOR_SPACE: u64 = 1 << 20;
 
 impl Engine {
     /// Passes a batch through the log. Caches give way before a large one goes into log and memtable.
@@ -187,6 +189,33 @@ impl Engine {
         self.super_version().frozen.len() < frozen
     }
 
+    /// What memtables hold stands in their logs as well: where that is much, a flush may be all that a put lacks.
+    pub(super) fn begin_flush_for_space(&self, writer: &mut Writer) {
+        let view = self.super_version();
+        let is_much =
+            view.active.charged_bytes() >= FLUSHED_FOR_SPACE || self.log_is_long_for_reserve(writer);
+        if !view.frozen.is_empty() || !is_much || self.signal.flush_is_stuck() {
+            return;
+        }
+        drop(view);
+        if let Err(error) = self.in_whole_reserve(|| self.rotate(writer)) {
+            tracing::debug!(%error, "a full store began no flush");
+        }
+    }
+
+    /// Whether the log holds so many pages that the reserve is soon used up by more of them.
+    pub(super) fn log_is_long_for_reserve(&self, writer: &Writer) -> bool {
+        const PAGE: u64 = 4096;
+        let share = self.writes.reserve.share_bytes(&self.objects);
+        writer.log.frames() * PAGE >= (share / 8).max(FLUSHED_FOR_SPACE / 4)
+    }
+
+    /// Whether there is room for a put once no step of a merge and no flush uses the reserve.
+    pub(super) fn has_room_when_still(&self, bytes: u64) -> bool {
+        let _still = self.compactor.stand_still();
+        self.has_reserve_beside(bytes)
+    }
+
     /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
     pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<(), Error> {
         self.writes.queue.drain()?;
@@ -263,7 +292,7 @@ impl Engine {
     /// What is on its way has arrived, what was deferred is logged, and all of it is durable.
     pub(crate) fn sync_log(&self, writer: &mut Writer) -> Result<(), Error> {
         self.writes.queue.drain()?;
-        self.in_reserve(|| {
+        self.in_whole_reserve(|| {
             let synced = writer.sync(&self.objects, self.snapshots.allocated_seq());
             synced.map_err(|error| self.poison.failed_write(error))
         })

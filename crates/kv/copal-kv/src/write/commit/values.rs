@@ -195,6 +195,11 @@ impl DirectValues {
     }
 
     /// Goes on appending to an object found at opening.
+    /// Appends to an object no more.
+    pub(crate) fn close(&mut self, object: ObjectId) {
+        self.open.retain(|_, open| open.object != object);
+    }
+
     pub(crate) fn resume(&mut self, group: GroupKey, open: OpenObject) {
         if self.open.len() < MAX_OPEN && open.len < OBJECT_BYTES / 2 {
             self.open.insert(group, open);

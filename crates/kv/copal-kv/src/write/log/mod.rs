@@ -82,6 +82,11 @@ impl Log {
         self.position == 0
     }
 
+    /// Frames so far; each takes a page or more.
+    pub(crate) fn frames(&self) -> u64 {
+        self.position
+    }
+
     /// Whether it is worth a table that the next opening does not read it.
     pub(crate) fn is_long(&self) -> bool {
         self.position > LONG_FRAMES

@@ -66,9 +66,7 @@ impl Engine {
     /// The first kill-safe write of a session makes the page-cache log. What a store has no space for it does without.
     fn open_page_cache_log(&self, writer: &mut Writer) -> Result<(), Error> {
         // What is kept back for deletes is not for the page-cache log.
-        if !matches!(writer.page_cache_log, PageCacheLogState::NotRequested)
-            || !self.writes.reserve.refill(&self.objects)
-        {
+        if !matches!(writer.page_cache_log, PageCacheLogState::NotRequested) || !self.has_reserve_beside(0) {
             return Ok(());
         }
         writer.page_cache_log = PageCacheLogState::Absent;

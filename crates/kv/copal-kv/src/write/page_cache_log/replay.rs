@@ -101,7 +101,7 @@ impl Engine {
         if !self.options.read_only {
             let first_seq = last_seq + 1 - u64::from(count);
             let log = &mut self.writes.writer.lock().log;
-            self.in_reserve(|| {
+            self.in_whole_reserve(|| {
                 let logged = log.append_durably(&self.objects, first_seq, count, &ops, None);
                 logged.map_err(|error| self.poison.failed_write(error))
             })?;
