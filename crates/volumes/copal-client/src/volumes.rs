@@ -32,10 +32,9 @@ impl Cluster {
             parent: parent.to_owned(),
             name: name.to_owned(),
             options: Some(messages::VolumeWish {
-                replicas: options.replicas.unwrap_or(0).into(),
-                class: options.class.clone().unwrap_or_default(),
                 quota_bytes: options.quota_bytes.unwrap_or(0),
                 has_quota: options.quota_bytes.is_some(),
+                ..messages::VolumeWish::default()
             }),
         };
         let made = self.ask_master(Method::Mkdir, &request, end).await;

@@ -461,6 +461,11 @@ impl MasterServer {
     async fn mkdir(self: Arc<Self>, request: messages::Mkdir) -> Result<Bytes, Refused> {
         let this = Arc::clone(&self);
         let options = request.options.clone();
+        let is_obeyed = |wish: &messages::VolumeWish| wish.replicas == 0 && wish.class.is_empty();
+        if !options.as_ref().is_none_or(is_obeyed) {
+            let reason = "this cluster chooses neither replicas nor disks for a single volume; make it without that wish";
+            return Err(refused(Code::Denied, reason));
+        }
         let quota = options
             .filter(|options| options.has_quota)
             .map(|options| options.quota_bytes);

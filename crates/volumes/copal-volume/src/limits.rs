@@ -30,17 +30,47 @@ pub fn check_metadata(metadata: &[u8]) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Refuses options that a store cannot keep: the class of disk has at most 255 bytes.
+/// Refuses options that no store obeys: a number of replicas, and a class of disk. A wish that is stored and not obeyed would
+/// look like one that was granted.
 /// # Errors
-/// `TooLarge`.
+/// `Denied`.
 pub fn check_volume_options(options: &VolumeOptions) -> Result<(), VolumeError> {
-    let class_len = options.class.as_ref().map_or(0, String::len);
-    if class_len > usize::from(u8::MAX) {
-        return Err(VolumeError::TooLarge {
-            what: "the name of the class of disk",
-            bytes: class_len as u64,
-            limit: u64::from(u8::MAX),
-        });
+    let refused = |what: &str| {
+        Err(VolumeError::Denied {
+            reason: format!("no store chooses {what} for a single volume; create the volume without it"),
+        })
+    };
+    match (options.replicas, &options.class) {
+        (Some(_), _) => refused("the number of replicas"),
+        (None, Some(_)) => refused("the class of disk"),
+        (None, None) => Ok(()),
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: a volume that was asked for with three replicas was made, and had one. Fix: what is not obeyed is refused.
+    #[test]
+    fn options_that_no_store_obeys_are_refused() {
+        let obeyed = VolumeOptions {
+            quota_bytes: Some(5),
+            spare_copies: true,
+            ..VolumeOptions::default()
+        };
+        assert_eq!(check_volume_options(&obeyed), Ok(()));
+        let replicas = VolumeOptions {
+            replicas: Some(3),
+            ..obeyed.clone()
+        };
+        let class = VolumeOptions {
+            class: Some(String::new()),
+            ..obeyed
+        };
+        for refused in [replicas, class] {
+            let answer = check_volume_options(&refused);
+            assert!(matches!(answer, Err(VolumeError::Denied { .. })), "{refused:?}");
+        }
+    }
 }

@@ -59,12 +59,12 @@ impl ReadOptions {
     };
 }
 
-/// Which kind of storage a volume wants; one local node takes all and keeps the wish.
+/// Which kind of storage a volume wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Copies to keep; none: the pool's default.
+    /// Copies to keep. No store chooses them for a single volume yet: anything but none is refused.
     pub replicas: Option<u8>,
-    /// Class of disk, at most 255 bytes; none: any.
+    /// Class of disk. No store chooses it for a single volume yet: anything but none is refused.
     pub class: Option<String>,
     /// Limit on the bytes of live files; none: the store's size.
     pub quota_bytes: Option<u64>,
@@ -230,7 +230,7 @@ pub trait VolumeStore: Send + Sync {
     /// Deletes the file if the name still means `fid`; else nothing happens, and that is no
     /// error. Durable on return; may be repeated.
     /// # Errors
-    /// Only those common to all operations.
+    /// `Unknown`: some copy may have it, and then it spreads by itself; ask again to know.
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError>;
 
     /// Ends an `Unknown`: final when it returns. A file that was acknowledged stays, whatever

@@ -11,10 +11,9 @@ fn everything_acknowledged_is_there_after_a_restart() {
     let device = blank(256 * MIB);
     let sizes = [0, 10, 4096, 4097, 65_536, 65_537, 9_000_000];
     let options = VolumeOptions {
-        replicas: Some(2),
-        class: Some("ssd".to_owned()),
         quota_bytes: Some(50_000_000),
         spare_copies: true,
+        ..VolumeOptions::default()
     };
     let (uuid, vid, infos) = {
         let store = open(&device);
