@@ -8,6 +8,7 @@
 use crate::{
     cluster::Cluster,
     connection::{CallError, Encoded, Streamed},
+    handed_over::HandedOver,
     transfer::Transfer,
 };
 use bytes::Bytes;
@@ -75,9 +76,16 @@ impl Cluster {
     }
 
     /// Sends a chain to its end; hops that have not answered then are dropped unanswered.
-    pub(crate) async fn run_chain(&self, head: PutChain, body: Bytes, chain: Chain, end: Instant) {
+    pub(crate) async fn run_chain(
+        &self,
+        head: PutChain,
+        body: Bytes,
+        chain: Chain,
+        handed: &HandedOver,
+        end: Instant,
+    ) {
         let Chain { order, mut tell } = chain;
-        let Some((&first, behind)) = order.split_first() else {
+        let Some((_, behind)) = order.split_first() else {
             return;
         };
         let head = PutChain {
@@ -85,23 +93,28 @@ impl Cluster {
             hops: behind.iter().map(|disk| disk.0).collect(),
             ..head
         };
-        if let Ok(streamed) = self.send_chain(first, &head, &body, end).await {
+        if let Ok(streamed) = self.send_chain(&order, &head, &body, handed, end).await {
             hear(streamed, &mut tell).await;
         }
     }
 
     async fn send_chain(
         &self,
-        first: DiskId,
+        order: &[DiskId],
         head: &PutChain,
         body: &Bytes,
+        handed: &HandedOver,
         end: Instant,
     ) -> Result<Streamed, CallError> {
         let message = Bytes::from(head.encode_to_vec());
+        let first = order.first().copied().ok_or(CallError::Deadline)?;
         let reached = self.reach(first, Method::PutChain, &message, end);
         let connection = tokio::time::timeout(SILENCE, reached).await;
         let connection = connection.map_err(|_| CallError::Deadline)??;
         let permit = self.permit_for(head.volume().unwrap_or_default(), end).await?;
+        if !handed.begin(order.iter().copied()) {
+            return Err(CallError::Deadline);
+        }
         let request = Encoded { message, permit };
         let commit = ChainCommit {
             len: body.len() as u64,
@@ -131,6 +144,7 @@ impl Cluster {
         disk: DiskId,
         head: PutChain,
         body: Bytes,
+        handed: &HandedOver,
         end: Instant,
     ) -> Result<i32, CallError> {
         let view = self.map().view(group);
@@ -149,7 +163,7 @@ impl Cluster {
         let (mut chain, mut told) = Chain::new(vec![disk], 0);
         chain.order = vec![via, disk];
         let head = PutChain { pass: true, ..head };
-        self.run_chain(head, body, chain, end).await;
+        self.run_chain(head, body, chain, handed, end).await;
         match told.remove(&disk) {
             Some(told) => told.await.unwrap_or_else(|_| Err(nobody())),
             None => Err(nobody()),

@@ -2,6 +2,7 @@
 
 use crate::{
     cluster::Cluster,
+    handed_over::HandedOver,
     operation::{Body, Wanted, What},
     reading::Counts,
     strict::{ListedBelow, Page},
@@ -243,10 +244,16 @@ impl Cluster {
         if !is_meant && !self.is_buried_somewhere(vid, fid, end).await?.0 {
             return Ok(());
         }
-        self.bury(vid, named, fid, end).await
+        match self.run(self.delete_of(vid, named, fid), end).await {
+            // The name means another file: there is nothing to delete.
+            Err(VolumeError::NotFound) => Ok(()),
+            other => other,
+        }
     }
 
     /// Deletes a file by its id, whatever the name means now.
+    /// # Errors
+    /// `Deadline`: some member may have it, and then it spreads. `NotFound`: the file has another name.
     pub(crate) async fn bury(
         &self,
         vid: VolumeId,
@@ -254,8 +261,18 @@ impl Cluster {
         fid: FileId,
         end: Instant,
     ) -> Result<(), VolumeError> {
+        match self.run(self.delete_of(vid, name, fid), end).await {
+            // It spreads from whoever has it, and may be asked for again.
+            Err(VolumeError::Unknown { .. }) => Err(VolumeError::Deadline {
+                reason: "the delete has not reached every member yet; it may be repeated".to_owned(),
+            }),
+            other => other,
+        }
+    }
+
+    fn delete_of(&self, vid: VolumeId, name: Bytes, fid: FileId) -> Wanted {
         let op = self.draw_op_above(OpId(fid.0));
-        let wanted = Wanted {
+        Wanted {
             vid,
             name,
             head: messages::FileHead::default(),
@@ -263,13 +280,7 @@ impl Cluster {
             op,
             what: What::Delete,
             burial: op,
-        };
-        match self.run(wanted, end).await {
-            // It spreads from whoever has it, and may be asked for again.
-            Err(VolumeError::Unknown { .. }) => Err(VolumeError::Deadline {
-                reason: "the delete has not reached every member yet; it may be repeated".to_owned(),
-            }),
-            other => other,
+            handed: HandedOver::default(),
         }
     }
 }
@@ -398,6 +409,7 @@ impl Writer {
             op,
             what: What::Create(body),
             burial: self.cluster.draw_op_above(op),
+            handed: HandedOver::default(),
         }
     }
 }

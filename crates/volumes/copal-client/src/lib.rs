@@ -16,6 +16,7 @@ mod connections;
 mod deadline;
 mod errors;
 mod files;
+mod handed_over;
 mod join_tls;
 mod lease;
 mod link;

@@ -16,6 +16,9 @@ use std::{
 };
 use tokio::sync::watch;
 
+/// Removed volumes that are remembered.
+const MOST_GONE: usize = 100_000;
+
 /// Where a disk is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskPlace {
@@ -107,9 +110,13 @@ impl MapCache {
                 known.disks.insert(DiskId(disk.disk), place);
             }
         }
-        known
-            .gone
-            .extend(map.gone_volumes.iter().map(|vid| VolumeId(*vid)));
+        for &vid in &map.gone_volumes {
+            // What is forgotten here the members of the volume say.
+            if known.gone.len() >= MOST_GONE {
+                known.gone.clear();
+            }
+            known.gone.insert(VolumeId(vid));
+        }
         let new: Vec<CachedView> = map.views.iter().filter_map(|view| known.learn(view)).collect();
         drop(known);
         self.tell();
@@ -269,6 +276,23 @@ mod tests {
             (500_000..560_000).contains(&cache.now_ms()),
             "the cluster's clock was set back"
         );
+    }
+
+    /// Symptom: a client that runs for years remembered each volume that was ever removed. Fix: so many, and no more: the members
+    /// of a volume say for ever that it is gone.
+    #[test]
+    fn removed_volumes_take_no_more_room_than_so_many() {
+        let cache = MapCache::default();
+        let gone = |volumes: std::ops::Range<u64>| messages::Map {
+            gone_volumes: volumes.collect(),
+            ..messages::Map::default()
+        };
+        let most = MOST_GONE as u64;
+        cache.apply(&gone(0..most));
+        assert!(cache.is_gone(VolumeId(0)) && cache.is_gone(VolumeId(most - 1)));
+        cache.apply(&gone(most..most + 1));
+        assert!(cache.is_gone(VolumeId(most)));
+        assert!(cache.known.read().gone.len() <= MOST_GONE);
     }
 
     #[test]

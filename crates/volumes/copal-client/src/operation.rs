@@ -5,7 +5,9 @@
 use crate::{
     chaining::{Chain, HopTold},
     cluster::{Cluster, SOON},
-    connection::CallError,
+    connection::{CallError, Encoded},
+    handed_over::HandedOver,
+    machine,
     upload::Upload,
 };
 use bytes::Bytes;
@@ -15,6 +17,7 @@ use copal_volume::{
     group::{Action, Answer, Call, ClientOp, DiskId, Epoch, Event, Outcome, Refusal, View},
 };
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use prost::Message;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
@@ -57,6 +60,8 @@ pub(crate) struct Wanted {
     pub(crate) what: What,
     /// Of the delete that buries a create which has failed.
     pub(crate) burial: OpId,
+    /// Members that it was handed to.
+    pub(crate) handed: HandedOver,
 }
 
 /// What a call came to; and who refuses the caller, and why.
@@ -147,6 +152,7 @@ impl Cluster {
                 () = clock => {
                     let is_last = next_clock >= last;
                     next_clock = last;
+                    op.only_reached(&wanted.handed.end());
                     actions.extend(op.step(if is_last { Event::GiveUp } else { Event::Deadline }));
                 }
             }
@@ -204,9 +210,9 @@ impl Cluster {
         let head = chain_head(wanted, epoch, Call::Create);
         let order = creates.iter().map(|(disk, _)| *disk).collect();
         let (chain, told) = Chain::new(order, self.next_turn());
-        let (cluster, body) = (self.clone(), body.clone());
+        let (cluster, body, handed) = (self.clone(), body.clone(), wanted.handed.clone());
         let sent = async move {
-            cluster.run_chain(head, body, chain, end).await;
+            cluster.run_chain(head, body, chain, &handed, end).await;
             Answered::default()
         };
         Some((Box::pin(sent), told))
@@ -250,7 +256,12 @@ impl Cluster {
             _ => Bytes::new(),
         };
         let head = chain_head(wanted, epoch, call);
-        self.ask_through(wanted.vid.birth_group(), disk, head, body, end)
+        // A burial goes out when nothing else does any more.
+        let handed = match call {
+            Call::Bury => &HandedOver::default(),
+            _ => &wanted.handed,
+        };
+        self.ask_through(wanted.vid.birth_group(), disk, head, body, handed, end)
             .await
     }
 
@@ -273,13 +284,42 @@ impl Cluster {
                 }
                 What::Delete => {}
             }
-            return self.call(disk, Method::Put, &put, end).await;
+            return self.hand_over(&wanted.handed, disk, Method::Put, &put, end).await;
         }
         if let Some(confirm) = head.confirm {
-            return self.call(disk, Method::Confirm, &confirm, end).await;
+            return self
+                .hand_over(&wanted.handed, disk, Method::Confirm, &confirm, end)
+                .await;
         }
         let delete = head.delete.unwrap_or_default();
-        self.call(disk, Method::Delete, &delete, end).await
+        match call {
+            Call::Bury => self.call(disk, Method::Delete, &delete, end).await,
+            _ => {
+                self.hand_over(&wanted.handed, disk, Method::Delete, &delete, end)
+                    .await
+            }
+        }
+    }
+
+    /// Calls the server of a disk, and notes that it may have got the call once it is connected.
+    async fn hand_over<T: Message + Default>(
+        &self,
+        handed: &HandedOver,
+        disk: DiskId,
+        method: Method,
+        request: &impl Message,
+        end: Instant,
+    ) -> Result<T, CallError> {
+        let message = Bytes::from(request.encode_to_vec());
+        let permit = self.permit(&message, end).await?;
+        let connection = self.reach(disk, method, &message, end).await?;
+        if !handed.begin([disk]) {
+            return Err(CallError::Deadline);
+        }
+        let left = end.saturating_duration_since(machine::now());
+        connection
+            .call_encoded(method, Encoded { message, permit }, left)
+            .await
     }
 
     fn events_of(
@@ -429,6 +469,8 @@ fn ended(wanted: &Wanted, outcome: Outcome) -> Result<(), VolumeError> {
         Refusal::ClockSkew => unavailable("the clock of a data server is more than 10 s behind the master's"),
         Refusal::VolumeGone => VolumeError::VolumeGone,
         Refusal::NoSpace => VolumeError::NoSpace,
+        Refusal::OtherFile if matches!(wanted.what, What::Delete) => VolumeError::NotFound,
+        Refusal::OtherFile => unavailable("the file's id belongs to another name or volume; create it anew"),
         Refusal::QuotaExceeded { quota, used, wanted } => VolumeError::QuotaExceeded { quota, used, wanted },
         Refusal::Degraded { have, need } => VolumeError::Degraded { have, need },
     })

@@ -10,6 +10,7 @@
 use crate::{
     cluster::{Cluster, SOON},
     files::info,
+    handed_over::HandedOver,
     machine,
     operation::{Body, Wanted, What},
     upload::{PIECE_BYTES, Upload},
@@ -171,6 +172,7 @@ impl Cluster {
             op,
             what: What::Complete(body),
             burial: self.draw_op_above(op),
+            handed: HandedOver::default(),
         };
         match self.run(wanted, end).await {
             // All are asked once more, with those that were away.

@@ -135,7 +135,8 @@ impl Cluster {
         end: Instant,
     ) -> Result<bool, VolumeError> {
         match self.bury(vid, name.clone(), fid, end).await {
-            Ok(()) => Ok(true),
+            // A file of another name is not this name's.
+            Ok(()) | Err(VolumeError::NotFound) => Ok(true),
             Err(VolumeError::Denied { .. }) => Ok(false),
             Err(error) => Err(error),
         }

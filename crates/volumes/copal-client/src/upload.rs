@@ -3,10 +3,17 @@
 //! A piece goes to all members that are up, and is not kept here. A member that lacks some when the file is created, because
 //! it was away or has come since, gets them from one that has them.
 
-use crate::{chaining::Chain, cluster::Cluster, connection::CallError, errors::volume_error, machine};
+use crate::{
+    chaining::Chain, cluster::Cluster, connection::CallError, errors::volume_error, handed_over::HandedOver,
+    machine,
+};
 use bytes::Bytes;
 use copal_codec::crc32c;
-use copal_proto::{Method, messages, of_id};
+use copal_proto::{
+    Method,
+    messages::{self, failure::Code},
+    of_id,
+};
 use copal_volume::{FileId, VolumeError, VolumeId, group::DiskId};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
@@ -26,6 +33,26 @@ pub(crate) struct Upload {
     pieces: Mutex<u32>,
 }
 
+/// Whether a member's refusal of a piece ends the upload.
+fn ends_upload(error: &VolumeError) -> bool {
+    matches!(
+        error,
+        VolumeError::NoSpace
+            | VolumeError::VolumeGone
+            | VolumeError::QuotaExceeded { .. }
+            | VolumeError::Denied { .. }
+    )
+}
+
+/// A piece is not to be had now: the member is served later.
+fn again_later(error: &CallError) -> CallError {
+    CallError::Failed(Box::new(messages::Failure {
+        code: Code::Busy.into(),
+        text: format!("no member has a piece of the upload now: {error}"),
+        ..messages::Failure::default()
+    }))
+}
+
 impl Upload {
     pub(crate) fn new(vid: VolumeId, fid: FileId) -> Upload {
         Upload {
@@ -38,7 +65,7 @@ impl Upload {
 
     /// Brings the next piece to all members that are up; as many as an operation needs must have it.
     /// # Errors
-    /// `NoSpace`, `VolumeGone`, `Degraded`.
+    /// `NoSpace`, `VolumeGone`, `QuotaExceeded`, `Denied`, `Degraded`.
     pub(crate) async fn stage(
         &self,
         cluster: &Cluster,
@@ -59,14 +86,14 @@ impl Upload {
             while let Some((disk, outcome)) = calls.next().await {
                 match outcome {
                     Ok(()) => self.note(disk, index),
-                    Err(error) => match volume_error(error) {
-                        error @ (VolumeError::NoSpace
-                        | VolumeError::VolumeGone
-                        | VolumeError::Denied { .. }) => {
+                    // Its file was deleted by whoever settled it, or this server takes it over: it is there.
+                    Err(CallError::Failed(failure)) => {
+                        let error = volume_error(CallError::Failed(failure));
+                        if ends_upload(&error) {
                             refused = Some(error);
                         }
-                        _ => cluster.suspect(disk),
-                    },
+                    }
+                    Err(_) => cluster.suspect(disk),
                 }
             }
             if let Some(error) = refused {
@@ -104,7 +131,9 @@ impl Upload {
         }
         let (chain, told) = Chain::new(lacking, cluster.next_turn());
         let head = self.piece_head(cluster, index, bytes);
-        cluster.run_chain(head, bytes.clone(), chain, end).await;
+        // A piece is no operation: nothing follows from where it has arrived.
+        let handed = HandedOver::default();
+        cluster.run_chain(head, bytes.clone(), chain, &handed, end).await;
         let mut left = Vec::new();
         for (disk, told) in told {
             match told.await {
@@ -171,7 +200,9 @@ impl Upload {
     ) -> Result<(), CallError> {
         let pieces = *self.pieces.lock();
         for index in (0..pieces).filter(|index| !self.has(disk, *index)) {
-            let bytes = self.find(cluster, disk, index, end).await?;
+            // What holders say of a piece says nothing about the file.
+            let found = self.find(cluster, disk, index, end).await;
+            let bytes = found.map_err(|error| again_later(&error))?;
             self.put(cluster, disk, index, bytes, end).await?;
             self.note(disk, index);
         }
@@ -229,7 +260,9 @@ impl Upload {
                 // Others may reach it.
                 let head = self.piece_head(cluster, index, &bytes);
                 let group = self.vid.birth_group();
-                cluster.ask_through(group, disk, head, bytes, end).await.map(drop)
+                let handed = HandedOver::default();
+                let asked = cluster.ask_through(group, disk, head, bytes, &handed, end);
+                asked.await.map(drop)
             }
             Err(error) => Err(error),
         }

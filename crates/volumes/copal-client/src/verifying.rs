@@ -1,8 +1,12 @@
 //! Comparing the members of a group with each other, span by span.
 
-use crate::{cluster::Cluster, cluster::SOON, connection::CallError, machine};
+use crate::{cluster::Cluster, cluster::SOON, connection::CallError, errors::volume_error, machine};
 use bytes::Bytes;
-use copal_proto::{Method, id, messages, role};
+use copal_proto::{
+    Method, id,
+    messages::{self, failure::Code},
+    role,
+};
 use copal_volume::{
     VolumeError,
     group::{DiskId, GroupId, Role, View},
@@ -61,7 +65,7 @@ pub enum Difference {
 impl Cluster {
     /// Compares the members of a group; reads every byte if `deep`.
     /// # Errors
-    /// `NotFound`: there is no such group. `Incomplete`: no member answered.
+    /// `NotFound`: there is no such group. `Incomplete`: no member answered. `Denied`: this client may not.
     pub async fn verify(&self, group: GroupId, deep: bool, end: Instant) -> Result<GroupReport, VolumeError> {
         let view = self.map().view(group).ok_or(VolumeError::NotFound)?;
         let mut report = GroupReport::default();
@@ -140,6 +144,10 @@ impl Cluster {
                     }
                     span.differences.push(Difference::NotWhole { server });
                     continue;
+                }
+                // Of the caller, not of the member: another one refuses as well.
+                Err(CallError::Failed(failure)) if failure.code() == Code::Denied => {
+                    return Err(volume_error(CallError::Failed(failure)));
                 }
                 Err(error) => {
                     let why = error.to_string();

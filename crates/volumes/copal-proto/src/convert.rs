@@ -103,6 +103,10 @@ pub fn failure_of(answer: &Answer) -> Failure {
             ..plain(Code::Quota)
         },
         Answer::Missing => plain(Code::Missing),
+        Answer::OtherFile => Failure {
+            text: "the file's id belongs to another name or volume; draw a new one".to_owned(),
+            ..plain(Code::NotFound)
+        },
         Answer::Busy => plain(Code::Busy),
     }
 }
@@ -125,6 +129,8 @@ pub fn answer_of(failure: &Failure) -> Option<Answer> {
             wanted: number(2),
         },
         Code::Missing => Answer::Missing,
+        // Of an operation: reads have answers of their own.
+        Code::NotFound => Answer::OtherFile,
         Code::Busy => Answer::Busy,
         _ => return None,
     })
@@ -151,6 +157,7 @@ mod tests {
             Answer::NoSpace,
             quota,
             Answer::Missing,
+            Answer::OtherFile,
             Answer::Busy,
         ] {
             assert_eq!(answer_of(&failure_of(&answer)), Some(answer));

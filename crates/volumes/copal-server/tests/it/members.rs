@@ -50,6 +50,44 @@ fn a_member_that_was_away_has_everything_when_it_is_whole_again() {
     assert_eq!((len, info.size), (9 << 20, 5));
 }
 
+/// Symptom: a put that no server received said that its outcome is unknown; a delete that one of three members had taken said that
+/// nothing had happened, and the file went by itself later. Cause: a member that was called counted as one that may have the call,
+/// whether or not a connection to it came about; and a delete that some member had was told like one that none has. Fix: what was
+/// given to no connection has not arrived, and a delete that some member may have is an outcome that is not known.
+#[test]
+fn an_outcome_is_unknown_just_where_a_server_may_have_the_operation() {
+    let mut cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = volume(&client);
+    let fid = put(&client, vid, "kept", 10).fid;
+    cluster.stop(0);
+    cluster.stop(1);
+    let client = client.with_deadline(std::time::Duration::from_secs(3));
+    let refused = client.delete(vid, b"kept", fid);
+    assert_eq!(
+        refused,
+        Err(VolumeError::Unknown { fid }),
+        "one of three may have it"
+    );
+    cluster.stop(2);
+    // One that has no connections left from before.
+    let client = cluster.client().with_deadline(std::time::Duration::from_secs(3));
+    for name in [&b"small"[..], b"large"] {
+        let body = Bytes::from(vec![1; if name == b"small" { 10 } else { 2 << 20 }]);
+        let refused = client.put(vid, name, body, &PutOptions::default());
+        assert!(
+            matches!(refused, Err(VolumeError::Degraded { have: 0, .. })),
+            "{refused:?}"
+        );
+    }
+    for at in 0..3 {
+        cluster.run(at);
+    }
+    cluster.wait_for("healthy");
+    assert_eq!(client.list(vid, b"", None, 10, &ReadOptions::STRICT).unwrap(), []);
+}
+
 #[test]
 fn one_member_alone_takes_nothing_and_says_how_many_it_takes() {
     let mut cluster = Cluster::start(3, 4);

@@ -105,6 +105,8 @@ pub enum Refusal {
     VolumeGone,
     /// A member's disk is full.
     NoSpace,
+    /// The file's id belongs to another name or volume.
+    OtherFile,
     /// The quota is reached.
     QuotaExceeded {
         /// The volume's quota in bytes.
@@ -206,6 +208,16 @@ impl ClientOp {
         (op, actions)
     }
 
+    /// The caller has handed calls to these members only, and hands over no more creates and deletes: all others have nothing of
+    /// the operation. To be said before [`Event::Deadline`].
+    pub fn only_reached(&mut self, reached: &BTreeSet<DiskId>) {
+        for (disk, state) in &mut self.members {
+            if *state == Reached::Sent && !reached.contains(disk) {
+                *state = Reached::Refused;
+            }
+        }
+    }
+
     /// The view that is meant now.
     pub fn view(&self) -> &View {
         &self.view
@@ -267,10 +279,12 @@ impl ClientOp {
             Answer::ClockSkew => Refusal::ClockSkew,
             Answer::VolumeGone => Refusal::VolumeGone,
             Answer::NoSpace => Refusal::NoSpace,
+            Answer::OtherFile => Refusal::OtherFile,
             Answer::QuotaExceeded { quota, used, wanted } => Refusal::QuotaExceeded { quota, used, wanted },
         };
         let was_sent = matches!(self.members.get(&disk), Some(Reached::Sent));
-        let has_none = refusal == Refusal::Buried || (was_sent && !self.again.contains(&disk));
+        let never_has = matches!(refusal, Refusal::Buried | Refusal::OtherFile);
+        let has_none = never_has || (was_sent && !self.again.contains(&disk));
         if has_none {
             self.members.insert(disk, Reached::Refused);
         }
@@ -332,7 +346,9 @@ impl ClientOp {
         if !self.is_create {
             // Once a member has taken it, it spreads, whatever another says.
             let is_untouched = self.members.values().all(|reached| *reached == Reached::Refused);
-            return self.end(match is_untouched || why == Refusal::VolumeGone {
+            // No member deletes a file whose volume is gone, or under a name that is not its own.
+            let is_void = matches!(why, Refusal::VolumeGone | Refusal::OtherFile);
+            return self.end(match is_untouched || is_void {
                 true => Outcome::Refused(why),
                 false => Outcome::Unknown,
             });
@@ -396,8 +412,13 @@ impl ClientOp {
                 disk,
                 epoch,
                 call: call @ Call::Bury,
-                answer: Answer::Ok { role },
+                answer: answer @ (Answer::Ok { .. } | Answer::OtherFile),
             } => {
+                let role = match answer {
+                    Answer::Ok { role } => role,
+                    // It has no such file and takes none, whatever its role, which it did not say.
+                    _ => Role::Recovering,
+                };
                 self.members.insert(disk, Reached::Buried { epoch, role });
                 if self.is_buried() {
                     return self.end(Outcome::Refused(why));

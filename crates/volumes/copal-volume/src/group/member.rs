@@ -45,6 +45,8 @@ pub enum Answer {
     },
     /// Asked to confirm a file of which the member has nothing.
     Missing,
+    /// The file's id is not this file's: it is no id, or a file of another name or volume has it. Final; nothing was written.
+    OtherFile,
     /// Too much to do now.
     Busy,
 }
@@ -170,6 +172,19 @@ pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
     }
 }
 
+/// Whether an id may be that of a file: clients draw one when they begin to write, so none is zero or lies in the future.
+/// # Errors
+/// The answer that refuses it.
+pub fn check_file_id(now_ms: u64, fid: FileId) -> Result<(), Answer> {
+    if fid == FileId(0) {
+        return Err(Answer::OtherFile);
+    }
+    match fid.ms().saturating_sub(now_ms) > MAX_OP_AHEAD_MS {
+        true => Err(Answer::ClockSkew),
+        false => Ok(()),
+    }
+}
+
 fn check_time(now_ms: u64, op: OpId, is_closed: bool) -> Result<(), Answer> {
     if is_closed || now_ms.saturating_sub(op.ms()) > MAX_OP_AGE_MS {
         return Err(Answer::TooOld);
@@ -253,6 +268,15 @@ mod tests {
             ..facts()
         };
         assert_eq!(decide_create(&early), Err(Answer::ClockSkew));
+    }
+
+    #[test]
+    fn an_id_of_a_file_is_not_zero_and_not_of_the_future() {
+        assert_eq!(check_file_id(NOW, FileId(0)), Err(Answer::OtherFile));
+        let ahead = |ms| check_file_id(NOW, FileId::new(NOW + ms, 0, 7));
+        assert_eq!(ahead(MAX_OP_AHEAD_MS), Ok(()));
+        assert_eq!(ahead(MAX_OP_AHEAD_MS + 1), Err(Answer::ClockSkew));
+        assert_eq!(check_file_id(NOW, FileId::new(1, 0, 7)), Ok(()), "a long upload");
     }
 
     #[test]

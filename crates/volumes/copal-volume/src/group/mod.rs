@@ -30,8 +30,8 @@ pub use clocks::{
 };
 pub use closing::{BUCKET_MS, Bucket, CLOSING_LAG_MS, Closing, Digest, OwnTold, Record, Told, horizon};
 pub use member::{
-    Accept, Answer, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, decide_confirm, decide_create,
-    decide_delete, decide_union,
+    Accept, Answer, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, check_file_id, decide_confirm,
+    decide_create, decide_delete, decide_union,
 };
 pub use role::{OwnState, own_role};
 pub use settle::{Claim, Forward, is_closed_everywhere, roll_forward, settle_name};
