@@ -44,6 +44,11 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("upload", |bytes| {
         let _ = format::upload_started_ms(KEY, bytes);
+        let row = Bytes::copy_from_slice(bytes);
+        let _ = (
+            format::UploadRow::parse(KEY, &row),
+            format::StagedPieceRow::parse(KEY, bytes),
+        );
     }),
     ("sums", |bytes| {
         let _ = format::parse_sums(KEY, bytes, PIECE_LEN);
@@ -75,6 +80,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("rows behind their sums", |bytes| {
         let row = |kind| format::crafted(kind, 0, KEY, bytes);
         let _ = format::upload_started_ms(KEY, &row(b'U'));
+        let _ = format::StagedPieceRow::parse(KEY, &row(b'P'));
         let _ = format::parse_sums(KEY, &row(b'S'), PIECE_LEN);
         let _ = format::VolumeRow::parse(KEY, &format::crafted(b'V', FLAG_CLASS, KEY, bytes));
         let _ = format::parse_name_row(KEY, &row(b'N'));

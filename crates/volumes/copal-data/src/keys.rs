@@ -32,6 +32,14 @@ pub(crate) fn tomb(of: GroupId, fid: FileId) -> [u8; 20] {
     key
 }
 
+/// Key of a delete of a file whose id another volume or name has deleted as well (`tombs`): behind the first.
+pub(crate) fn tomb_of_other(of: GroupId, fid: FileId, vid: VolumeId, name: &[u8]) -> Vec<u8> {
+    let mut key = tomb(of, fid).to_vec();
+    key.extend_from_slice(&vid.0.to_be_bytes());
+    key.extend_from_slice(name);
+    key
+}
+
 /// Key of an accepted operation (`journal`): operations of one bucket lie together.
 pub(crate) fn journal(of: GroupId, op: OpId) -> [u8; 28] {
     let mut key = [0; 28];
@@ -90,7 +98,7 @@ pub(crate) fn upload(vid: VolumeId, fid: FileId) -> [u8; 28] {
     key
 }
 
-/// Key of one piece of a file (`extents`) and of its checksums (`sums`).
+/// Key of one piece of a file (`extents`), of its checksums (`sums`), and of its row in an upload (`uploads`).
 pub(crate) fn piece(vid: VolumeId, fid: FileId, index: u32) -> [u8; 32] {
     let mut key = [0; 32];
     key[..28].copy_from_slice(&upload(vid, fid));

@@ -39,7 +39,7 @@ pub use format::MemberIdentity;
 pub use local::{LocalOptions, LocalStore};
 pub use member::{
     Body, Disputed, GivenUp, GroupSnapshot, JournalDepth, JournalEntry, Known, MemberStore, Membership,
-    NewHead, NotHeld, Operation, Reply, Scrubbing, SnapshotEntry, Span, Taken, Told, ToldView, Verified,
-    Work,
+    NewHead, NotHeld, Operation, Piece, Reply, Scrubbing, SnapshotEntry, Span, Taken, Told, ToldView,
+    UploadOrigin, Verified, Work,
 };
 pub use rescue::{Rescued, rescue};

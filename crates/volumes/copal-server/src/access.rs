@@ -12,6 +12,7 @@
 
 use crate::{
     authority::{AuthorityError, certificate_of},
+    caller::Caller,
     listener::{Peer, Refused, refused},
 };
 use bytes::Bytes;
@@ -88,6 +89,30 @@ impl AccessControl {
         }
     }
 
+    /// What was shown with a call, to be looked at again when its turn has come.
+    /// # Errors
+    /// `Denied`: it is no permit of this cluster.
+    pub(crate) fn caller(&self, peer: &Peer) -> Result<Caller, Refused> {
+        let permit = match peer.permit.is_empty() {
+            true => None,
+            false => Some(self.read(&peer.permit)?),
+        };
+        Ok(Caller { permit })
+    }
+
+    /// Whether what was let through before may still be done: its permit has not ended, and nobody has followed its right to
+    /// write. To be asked where the operation is applied.
+    /// # Errors
+    /// `Denied`.
+    pub(crate) fn check_again(&self, caller: &Caller, now_ms: u64) -> Result<(), Refused> {
+        let Some(permit) = &caller.permit else {
+            return Ok(());
+        };
+        self.refuse_removed(&permit.client)?;
+        must_last(permit, now_ms)?;
+        self.hold_right(permit)
+    }
+
     /// Lets a call through, or says why not.
     /// # Errors
     /// `Denied`.
@@ -109,9 +134,7 @@ impl AccessControl {
         if let Some(permit) = &permit {
             // Also where a member passes on what it has been sent.
             self.refuse_removed(&permit.client)?;
-            if permit.until_ms <= now_ms {
-                return Err(denied("the permit has ended: another is to be had of a master"));
-            }
+            must_last(permit, now_ms)?;
             // A member passes on what a client has shown to it.
             if peer.is_client() && permit.client != client.unwrap_or_default() {
                 return Err(denied("the permit was given to somebody else"));
@@ -181,6 +204,13 @@ impl AccessControl {
             None => drop(rights.insert(permit.path.clone(), permit.lease)),
         }
         Ok(())
+    }
+}
+
+fn must_last(permit: &messages::Permit, now_ms: u64) -> Result<(), Refused> {
+    match permit.until_ms <= now_ms {
+        true => Err(denied("the permit has ended: another is to be had of a master")),
+        false => Ok(()),
     }
 }
 

@@ -5,11 +5,13 @@
 //! and whether it does, is decided as if the sender had called it (`data_server`); when an operation holds the sender decides.
 //! Rule: VOL-32, docs/design/cluster.md
 //! Paper: beanfs §3.4.4 (serial multicast)
-//! Who calls shows its permit to each hop, for one may know of a newer right to write than another.
+//! Who calls shows its permit to each hop, for one may know of a newer right to write than another. It is looked at again when
+//! the bytes have come.
 //! Invariant: bytes go to other members of the group in this server's own view, and to nobody else.
 
 use crate::{
     answers::{encoded, read},
+    caller::Caller,
     data_calls::{confirm_of, delete_of},
     data_server::{DataServer, create},
     listener::{Acks, Part, Parts, Refused, refused},
@@ -45,7 +47,7 @@ impl DataServer {
     pub(crate) async fn take_chain(
         self: Arc<Self>,
         head: PutChain,
-        permit: Bytes,
+        (caller, permit): (Caller, Bytes),
         mut parts: Parts,
         acks: &Acks,
     ) -> Result<ChainAck, Refused> {
@@ -94,7 +96,7 @@ impl DataServer {
                 disk,
                 ..HopAnswer::default()
             };
-            match Arc::clone(&this).take_own(head, commit).await {
+            match Arc::clone(&this).take_own(&caller, head, commit).await {
                 Ok(role) => answer.role = role,
                 Err(refusal) => answer.failure = Some(*refusal),
             }
@@ -113,14 +115,14 @@ impl DataServer {
     }
 
     /// Does what the chain brought, as if it had been asked for alone; the role, 0 for a piece.
-    async fn take_own(self: Arc<Self>, head: PutChain, body: Bytes) -> Result<i32, Refused> {
+    async fn take_own(self: Arc<Self>, caller: &Caller, head: PutChain, body: Bytes) -> Result<i32, Refused> {
         let held = match head {
             PutChain {
                 piece: Some(mut piece),
                 ..
             } => {
                 piece.bytes = body;
-                self.stage(piece).await?;
+                self.stage(caller, piece).await?;
                 return Ok(0);
             }
             PutChain {
@@ -128,20 +130,20 @@ impl DataServer {
             } => {
                 put.body = body;
                 let (group, epoch) = (put.group, put.epoch);
-                self.operate(group, epoch, create(put)).await?
+                self.operate(caller, group, epoch, create(caller, put)).await?
             }
             PutChain {
                 confirm: Some(confirm),
                 ..
             } => {
                 let (group, epoch) = (confirm.group, confirm.epoch);
-                self.operate(group, epoch, confirm_of(confirm)).await?
+                self.operate(caller, group, epoch, confirm_of(confirm)).await?
             }
             PutChain {
                 delete: Some(delete), ..
             } => {
                 let (group, epoch) = (delete.group, delete.epoch);
-                self.operate(group, epoch, delete_of(delete)).await?
+                self.operate(caller, group, epoch, delete_of(delete)).await?
             }
             _ => return Err(nothing()),
         };

@@ -22,24 +22,26 @@ impl Handler for DataServer {
 
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
         self.access.check(&peer, method, &message, self.map.now_ms())?;
+        let caller = self.access.caller(&peer)?;
         match method {
             Method::Ping => Ok(encoded(&messages::Ping {})),
             Method::Put => {
                 let request: messages::Put = read(message)?;
                 let (group, epoch) = (request.group, request.epoch);
-                self.operate(group, epoch, create(request)).await
+                self.operate(&caller, group, epoch, create(&caller, request))
+                    .await
             }
             Method::Confirm => {
                 let request: messages::Confirm = read(message)?;
                 let (group, epoch) = (request.group, request.epoch);
-                self.operate(group, epoch, confirm_of(request)).await
+                self.operate(&caller, group, epoch, confirm_of(request)).await
             }
             Method::Delete => {
                 let request: messages::Delete = read(message)?;
                 let (group, epoch) = (request.group, request.epoch);
-                self.operate(group, epoch, delete_of(request)).await
+                self.operate(&caller, group, epoch, delete_of(request)).await
             }
-            Method::PutPiece => self.stage(read(message)?).await,
+            Method::PutPiece => self.stage(&caller, read(message)?).await,
             Method::GetPiece => self.staged_piece(read(message)?).await,
             Method::Get | Method::Stat | Method::List | Method::Find | Method::Totals | Method::Verify => {
                 self.read_call(method, message).await
@@ -90,7 +92,8 @@ impl Handler for DataServer {
         for (method, request) in head.brings() {
             self.access.check(&peer, method, &request, self.map.now_ms())?;
         }
-        let last = self.take_chain(head, peer.permit, parts, &acks).await?;
+        let caller = self.access.caller(&peer)?;
+        let last = self.take_chain(head, (caller, peer.permit), parts, &acks).await?;
         Ok(encoded(&last))
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     access::AccessControl,
     answers::{blocking, encoded, of_volume_error, read},
     authority::AuthorityError,
+    caller::{Caller, not_held},
     copying::Copying,
     damaged::Repairs,
     heard::Heard,
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use copal_client::{Connections, MapCache, Masters, current_end, machine, without_end};
 use copal_codec::crc32c;
 use copal_data::{
-    Body, Known, MemberIdentity, MemberStore, Membership, NewHead, NotHeld, Operation, Span, Told,
+    Body, Known, MemberIdentity, MemberStore, Membership, NewHead, NotHeld, Operation, Piece, Span, Told,
 };
 use copal_proto::{
     Method, failure_of, id,
@@ -29,6 +30,7 @@ use copal_volume::{
     group::{DiskId, Epoch, GroupId, Matching, Role, Term, match_epoch},
 };
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -38,6 +40,8 @@ use tokio::sync::{Notify, oneshot};
 
 /// Bytes of a piece, and of the longest body that comes with its create.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
+/// How long a master may take to say whether a volume was made.
+const TO_ASK: Duration = Duration::from_secs(8);
 /// Heads in one answer.
 const MOST_LISTED: usize = 1000;
 
@@ -84,6 +88,8 @@ pub struct DataServer {
     /// Draws operations of this member's own: burials of files that lose their name.
     pub(crate) ids: Mutex<FileIds>,
     pub(crate) access: AccessControl,
+    /// The highest number of a volume that a master has said was made, by group.
+    pub(crate) made: Mutex<BTreeMap<GroupId, u64>>,
 }
 
 /// How a data server is reached, and whom it believes.
@@ -119,6 +125,7 @@ impl DataServer {
         store.go_by(Arc::clone(&map) as _);
         Ok(Arc::new(DataServer {
             access: AccessControl::new(identity.cluster, &options.authority)?,
+            made: Mutex::default(),
             heard: Heard::default(),
             ids: Mutex::new(FileIds::new(drawn, 0)),
             snapshots: Snapshots::default(),
@@ -196,8 +203,10 @@ impl DataServer {
         stale
     }
 
+    /// Does what a caller asks for, if the caller still may when its turn has come.
     pub(crate) async fn operate(
-        &self,
+        self: &Arc<Self>,
+        caller: &Caller,
         group: u32,
         epoch: u64,
         operation: Result<Operation, Refused>,
@@ -207,34 +216,105 @@ impl DataServer {
             return Err(refused(Code::Invalid, "the volume is of another group"));
         }
         self.matched(group, epoch).await?;
-        match self.apply(group, epoch, operation).await? {
+        self.must_be_made(vid_of(&operation)).await?;
+        let may_run = self.may_run(caller.clone());
+        match self.apply_if(group, epoch, operation, may_run).await? {
             Ok(role) => Ok(encoded(&messages::Held {
                 role: role_of(role).into(),
             })),
-            Err(NotHeld::Refused(answer)) => Err(Box::new(failure_of(&answer))),
-            Err(NotHeld::OtherEpoch { .. } | NotHeld::NoMember) => Err(self.stale(group)),
-            Err(NotHeld::Unwanted) => Err(expired()),
-            Err(NotHeld::Failed(VolumeError::NoSpace)) => Err(refused(Code::NoSpace, "the disk is full")),
-            Err(NotHeld::Failed(error)) => {
+            Err(refusal) => Err(self.refusal_of(group, refusal)),
+        }
+    }
+
+    /// Whether a caller may still do what it was let through for before; asked where it is done.
+    fn may_run(self: &Arc<Self>, caller: Caller) -> impl Fn() -> Result<(), NotHeld> + Send + use<> {
+        let this = Arc::clone(self);
+        move || {
+            let now_ms = this.map.now_ms();
+            this.access.check_again(&caller, now_ms).map_err(not_held)
+        }
+    }
+
+    fn refusal_of(&self, group: GroupId, refusal: NotHeld) -> Refused {
+        match refusal {
+            NotHeld::Refused(answer) => Box::new(failure_of(&answer)),
+            NotHeld::OtherEpoch { .. } | NotHeld::NoMember => self.stale(group),
+            NotHeld::Unwanted => expired(),
+            NotHeld::Denied { reason } => refused(Code::Denied, reason),
+            NotHeld::Failed(VolumeError::NoSpace) => refused(Code::NoSpace, "the disk is full"),
+            NotHeld::Failed(error) => {
                 self.note_if_damaged(group, &error);
-                Err(of_volume_error(&error))
+                of_volume_error(&error)
             }
         }
     }
 
-    /// Hands an operation in, and waits for it; the queue of its group is served where that may block.
+    /// Refuses a volume that no master has made: numbers of a group's volumes are given in their order. A master is asked once for
+    /// a number above those that are known.
+    async fn must_be_made(&self, vid: VolumeId) -> Result<(), Refused> {
+        let group = vid.birth_group();
+        let highest = self.made.lock().get(&group).copied().unwrap_or(0);
+        if (1..=highest).contains(&vid.sequence()) {
+            return Ok(());
+        }
+        let left = current_end().map_or(TO_ASK, |end| end.saturating_duration_since(machine::now()));
+        let request = messages::Known { volume: vid.0 };
+        let asked = self
+            .masters
+            .call::<messages::KnownReply>(Method::Known, &request, left.min(TO_ASK))
+            .await;
+        let is_made = match asked {
+            Ok(reply) => reply.known,
+            Err(error) => {
+                // A volume that has files was made, whether or not a master is there to say so.
+                let store = self.store.clone();
+                let has_files = blocking(move || {
+                    let listed = store.list(vid, b"", None, 1);
+                    listed.map_err(|error| of_volume_error(&error))
+                });
+                if has_files.await?.is_empty() {
+                    let reason = format!("no master says whether the volume was made: {error}");
+                    return Err(refused(Code::Unavailable, reason));
+                }
+                true
+            }
+        };
+        if !is_made {
+            return Err(refused(Code::VolumeGone, "no such volume was ever made"));
+        }
+        let mut made = self.made.lock();
+        let known = made.entry(group).or_default();
+        *known = (*known).max(vid.sequence());
+        Ok(())
+    }
+
+    /// Hands an operation of this server itself in, and waits for it.
     pub(crate) async fn apply(
         &self,
         group: GroupId,
         epoch: Epoch,
         operation: Operation,
     ) -> Result<Result<Role, NotHeld>, Refused> {
+        self.apply_if(group, epoch, operation, || Ok(())).await
+    }
+
+    /// Hands an operation in, and waits for it; the queue of its group is served where that may block.
+    async fn apply_if(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        operation: Operation,
+        may_run: impl Fn() -> Result<(), NotHeld> + Send + 'static,
+    ) -> Result<Result<Role, NotHeld>, Refused> {
         let (tell, told) = oneshot::channel();
         let end = current_end();
-        let is_wanted = move || end.is_none_or(|end| machine::now() < end);
+        let may_run = move || match end.is_none_or(|end| machine::now() < end) {
+            true => may_run(),
+            false => Err(NotHeld::Unwanted),
+        };
         let submitted = self
             .store
-            .submit_while(group, epoch, operation, is_wanted, move |reply| {
+            .submit_if(group, epoch, operation, may_run, move |reply| {
                 // Whoever asked may have given up.
                 let _ = tell.send(reply);
             });
@@ -403,12 +483,14 @@ impl DataServer {
         }))
     }
 
-    pub(crate) async fn stage(self: Arc<Self>, request: messages::PutPiece) -> Result<Bytes, Refused> {
+    /// Keeps a piece of a caller's file to come.
+    pub(crate) async fn stage(
+        self: Arc<Self>,
+        caller: &Caller,
+        request: messages::PutPiece,
+    ) -> Result<Bytes, Refused> {
         if request.bytes.is_empty() || request.bytes.len() > PIECE_BYTES {
             return Err(refused(Code::TooLarge, "a piece has 1 byte to 4 MiB"));
-        }
-        if self.store.is_full() {
-            return Err(refused(Code::NoSpace, "the disk is full: it takes deletes only"));
         }
         let vid = VolumeId(request.volume);
         if vid.birth_group() != GroupId(request.group) {
@@ -419,16 +501,27 @@ impl DataServer {
             self.matched(vid.birth_group(), Epoch(request.epoch)).await?;
         }
         let fid = FileId(id(request.fid));
+        caller.must_have_drawn(fid)?;
+        self.must_be_made(vid).await?;
+        let piece = Piece {
+            vid,
+            fid,
+            index: request.index,
+            bytes: request.bytes,
+            origin: caller.origin(fid),
+            may_do_everything: caller.may_do_everything(),
+        };
+        let may_run = self.may_run(caller.clone());
         let this = Arc::clone(&self);
         blocking(move || {
-            if crc32c(0, &request.bytes) != request.crc32c {
+            if crc32c(0, &piece.bytes) != request.crc32c {
                 return Err(refused(
                     Code::Corrupt,
                     "a piece is not the one whose checksum came with it",
                 ));
             }
-            let staged = this.store.stage(vid, fid, request.index, request.bytes);
-            staged.map_err(|error| of_volume_error(&error))
+            let staged = this.store.stage_while(piece, may_run);
+            staged.map_err(|refusal| this.refusal_of(vid.birth_group(), refusal))
         })
         .await?;
         Ok(encoded(&messages::Done {}))
@@ -487,11 +580,12 @@ fn vid_of(operation: &Operation) -> VolumeId {
     }
 }
 
-pub(crate) fn create(request: messages::Put) -> Result<Operation, Refused> {
+/// A create as a caller sends it.
+pub(crate) fn create(caller: &Caller, request: messages::Put) -> Result<Operation, Refused> {
     let name = checked(request.name)?;
     let head = new_head(request.head)?;
     let body = match request.staged {
-        true => Body::Staged,
+        true => Body::StagedBy(caller.origin(head.fid)),
         false => {
             let body = request.body;
             if body.len() as u64 != head.size || body.len() > PIECE_BYTES {

@@ -15,6 +15,7 @@ mod access;
 mod admission;
 mod answers;
 mod authority;
+mod caller;
 mod chaining;
 mod comparing;
 mod copying;

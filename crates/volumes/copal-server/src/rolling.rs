@@ -144,7 +144,7 @@ impl DataServer {
         let (vid, name, fid) = (entry.vid, entry.name.clone(), entry.fid);
         let known = blocking(move || {
             let failed = |error| of_volume_error(&error);
-            let is_over = store.is_over(vid, fid).map_err(failed)?;
+            let is_over = store.is_over_by_name(vid, &name, fid).map_err(failed)?;
             Ok((is_over, store.claim(vid, &name).map_err(failed)?))
         });
         let (is_over, bound) = known.await?;
@@ -209,9 +209,13 @@ impl DataServer {
             Ok(_) => Ok(()),
             Err(NotHeld::Failed(error)) => Err(of_volume_error(&error)),
             // Another view, or the name was taken meanwhile: the next round decides anew.
-            Err(NotHeld::Refused(_) | NotHeld::OtherEpoch { .. } | NotHeld::NoMember | NotHeld::Unwanted) => {
-                Ok(())
-            }
+            Err(
+                NotHeld::Refused(_)
+                | NotHeld::OtherEpoch { .. }
+                | NotHeld::NoMember
+                | NotHeld::Unwanted
+                | NotHeld::Denied { .. },
+            ) => Ok(()),
         }
     }
 

@@ -395,7 +395,8 @@ impl DataServer {
                 match fetched.await? {
                     Some(operation) => operation,
                     None => {
-                        self.wait_for_burial(entry.vid, entry.fid).await?;
+                        self.wait_for_burial(entry.vid, entry.name.clone(), entry.fid)
+                            .await?;
                         record(&entry)
                     }
                 }
@@ -435,17 +436,17 @@ impl DataServer {
         let fetched = self.fetch(&donor.source, entry.vid, &entry.name, entry.fid, false);
         match fetched.await? {
             Some(operation) => self.take(donor.group, entry.vid, operation).await,
-            None => self.wait_for_burial(entry.vid, entry.fid).await,
+            None => self.wait_for_burial(entry.vid, entry.name, entry.fid).await,
         }
     }
 
     /// A file of the snapshot that the donor has no more was deleted since. That delete is sent to this member, too; one whose
     /// client died before is in the next snapshot's journal. Without either this member would lack a file that others keep.
-    async fn wait_for_burial(&self, vid: VolumeId, fid: FileId) -> Result<(), NotYet> {
+    async fn wait_for_burial(&self, vid: VolumeId, name: Bytes, fid: FileId) -> Result<(), NotYet> {
         for _ in 0..BURIAL_LOOKS {
-            let store = self.store.clone();
+            let (store, name) = (self.store.clone(), name.clone());
             let is_over = blocking(move || {
-                let is_over = store.is_over(vid, fid);
+                let is_over = store.is_over_by_name(vid, &name, fid);
                 is_over.map_err(|error| of_volume_error(&error))
             });
             if is_over.await? {
@@ -546,6 +547,9 @@ impl DataServer {
                 Err(NotHeld::NoMember) => return Err(NotYet::Changed),
                 Err(NotHeld::Refused(answer)) => {
                     return Err(NotYet::Here(refused(Code::Internal, format!("{answer:?}"))));
+                }
+                Err(NotHeld::Denied { reason }) => {
+                    return Err(NotYet::Here(refused(Code::Denied, reason)));
                 }
                 Err(NotHeld::Failed(error)) => return Err(NotYet::Here(of_volume_error(&error))),
             }

@@ -16,6 +16,7 @@ pub(super) enum Kind {
     Head = b'F',
     Sums = b'S',
     Upload = b'U',
+    Piece = b'P',
     Volume = b'V',
     Name = b'N',
     Group = b'G',

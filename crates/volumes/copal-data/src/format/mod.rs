@@ -12,6 +12,7 @@ mod head;
 mod member;
 mod node;
 mod sums;
+mod upload;
 mod volume;
 
 pub(crate) use head::{FileHead, upload_row, upload_started_ms};
@@ -22,6 +23,7 @@ pub(crate) use node::{
     number_row, parse_group_row, parse_identity, parse_mark, parse_number_row,
 };
 pub(crate) use sums::{block_sum, parse_sums, sums_row};
+pub(crate) use upload::{StagedPieceRow, UploadRow};
 pub(crate) use volume::{VolumeRow, VolumeState, name_row, parse_name_row};
 #[cfg(any(test, fuzzing))]
 pub(crate) use {frame::crafted, node::crafted_identity};

@@ -2,26 +2,38 @@
 
 use super::{
     facts::Overlay,
+    file_ids::Called,
     journal_entry::JournalEntry,
     operation::{Body, NewHead, NotHeld, Operation},
+    recent_files::is_fresh,
     rows::MemberCore,
+    upload_rows::delete_piece_rows,
+    uploads::{Upload, UploadOrigin},
 };
 use crate::{
     error::{of_engine, refused_cleanly},
-    format::{Did, FileHead, INLINE_BYTES, JournalRow, MemberRow, TombRow, parse_sums, piece_len, pieces_of},
+    format::{
+        Did, FileHead, INLINE_BYTES, JournalRow, MemberRow, StagedPieceRow, TombRow, parse_sums, piece_len,
+        pieces_of,
+    },
     keys,
     local::{add_piece, delete_pieces, is_alone},
 };
 use bytes::Bytes;
+use copal_codec::crc32c_joined;
 use copal_kv::{Batch, Durability};
 use copal_volume::{
     FileId, OpId, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
     group::{
-        Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, MAX_OP_AHEAD_MS, decide_confirm,
+        Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, MAX_OP_AHEAD_MS, check_file_id,
+        decide_confirm,
         decide_create, decide_delete, decide_union,
     },
 };
-use std::{collections::BTreeSet, sync::atomic::Ordering};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
+};
 
 /// A batch in the making.
 pub(super) struct Batching<'a> {
@@ -37,6 +49,10 @@ pub(super) struct Batching<'a> {
     overlay: Overlay,
     /// What the batch adds to the bytes of volumes that have a quota.
     added: Vec<(VolumeId, i64)>,
+    /// What follows has to come in another batch.
+    pub(super) is_split: bool,
+    /// Uploads that become files with the batch.
+    finished: Vec<(VolumeId, FileId)>,
 }
 
 impl<'a> Batching<'a> {
@@ -51,6 +67,8 @@ impl<'a> Batching<'a> {
             batch: core.kv.batch(),
             overlay: Overlay::default(),
             added: Vec::new(),
+            is_split: false,
+            finished: Vec::new(),
         }
     }
 
@@ -69,8 +87,12 @@ impl<'a> Batching<'a> {
                 body,
             } => {
                 self.may_create(*vid)?;
+                self.check_id(head.fid)?;
                 let accept =
                     decide_create(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)?;
+                if accept != Accept::Again {
+                    self.must_be_unused(*vid, name, head)?;
+                }
                 // What it has already it confirms: refused is only what it certainly lacks.
                 if accept != Accept::Again && self.core.is_full.load(Ordering::Relaxed) {
                     return Err(NotHeld::Refused(Answer::NoSpace));
@@ -82,18 +104,24 @@ impl<'a> Batching<'a> {
             }
             Operation::Confirm { vid, name, head } => {
                 self.may_create(*vid)?;
+                self.check_id(head.fid)?;
                 decide_confirm(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)?;
                 self.journal(Did::Create, *vid, name, head.fid, head.op);
                 Ok(())
             }
             Operation::Delete { vid, name, fid, op } => {
+                let created_ms = self.created_ms(*vid, name, *fid, *op)?;
+                // A file that was created while clocks were ahead has an id from the future.
+                if created_ms == 0 {
+                    self.check_id(*fid)?;
+                }
                 let facts = DeleteFacts {
                     now_ms: self.now_ms,
                     op: *op,
                     is_volume_gone: self.is_gone(*vid)?,
-                    is_buried: self.is_buried(*fid)?,
+                    is_buried: self.is_buried(*vid, name, *fid)?,
                     is_closed: self.closing.is_closed(*op),
-                    created_ms: self.created_ms(*vid, name, *fid, *op)?,
+                    created_ms,
                 };
                 match decide_delete(&facts).map_err(NotHeld::Refused)? {
                     Accept::Done => Ok(()),
@@ -101,7 +129,10 @@ impl<'a> Batching<'a> {
                         self.journal(Did::Delete, *vid, name, *fid, *op);
                         Ok(())
                     }
-                    Accept::Apply | Accept::ApplyBeside => self.delete(*vid, name, *fid, *op),
+                    Accept::Apply | Accept::ApplyBeside => {
+                        self.must_be_its_own(*vid, name, *fid)?;
+                        self.delete(*vid, name, *fid, *op)
+                    }
                 }
             }
             Operation::TakeOver {
@@ -121,7 +152,7 @@ impl<'a> Batching<'a> {
                 }
                 Ok(())
             }
-            Operation::TakeOverDelete { vid, name, fid, op } => match self.is_buried(*fid)? {
+            Operation::TakeOverDelete { vid, name, fid, op } => match self.is_buried(*vid, name, *fid)? {
                 true => {
                     self.journal(Did::Delete, *vid, name, *fid, *op);
                     Ok(())
@@ -130,7 +161,7 @@ impl<'a> Batching<'a> {
             },
             Operation::Record { vid, name, fid, op } => {
                 // Who has the create and neither file nor delete would count as having everything.
-                if !self.is_buried(*fid)? && !self.is_gone(*vid)? {
+                if !self.is_buried(*vid, name, *fid)? && !self.is_gone(*vid)? {
                     return Err(NotHeld::Refused(Answer::Missing));
                 }
                 self.journal(Did::Create, *vid, name, *fid, *op);
@@ -142,17 +173,87 @@ impl<'a> Batching<'a> {
     /// Takes an operation away that can never hold: the file that it created, or what it buried. `stays_buried`: another delete
     /// of the file stays.
     pub(super) fn take_away(&mut self, entry: &JournalEntry, stays_buried: bool) -> Result<(), NotHeld> {
-        if entry.is_create && !self.is_buried(entry.fid)? {
+        if entry.is_create && !self.is_buried(entry.vid, &entry.name, entry.fid)? {
             // Its name is free for a file beside it.
             self.delete(entry.vid, &entry.name, entry.fid, entry.op)?;
         }
         self.batch.delete(&self.core.own.journal, &entry.key);
         if !stays_buried {
-            self.batch
-                .delete(&self.core.own.tombs, &keys::tomb(self.group, entry.fid));
+            self.unbury(entry)?;
         }
         self.late.insert(Bucket::of(entry.op));
         Ok(())
+    }
+
+    /// Takes the tombstones of a file away again, those that this batch has written as well.
+    fn unbury(&mut self, entry: &JournalEntry) -> Result<(), NotHeld> {
+        let called = Called::told(entry.vid, &entry.name);
+        let deleted = self
+            .core
+            .delete_tomb(&mut self.batch, self.group, called, entry.fid);
+        self.is_split |= deleted.map_err(NotHeld::Failed)?;
+        for (key, tomb) in self.overlay.tombs_of(entry.fid) {
+            if called.may_be(tomb.called()) {
+                self.batch.delete(&self.core.own.tombs, key);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_id(&self, fid: FileId) -> Result<(), NotHeld> {
+        check_file_id(self.now_ms, fid).map_err(NotHeld::Refused)
+    }
+
+    /// Refuses a new file whose id another file has (VOL-72), or which was drawn behind its create's.
+    fn must_be_unused(&self, vid: VolumeId, name: &[u8], head: &NewHead) -> Result<(), NotHeld> {
+        let called = Called {
+            vid,
+            name: Some(name),
+        };
+        let fid = head.fid;
+        let has_upload = self.core.uploads.lock().get(vid, fid).is_some();
+        // A small file of an id that is fresh shares nothing, and the journal knows the other.
+        let may_share = head.size > INLINE_BYTES || !is_fresh(fid, self.now_ms);
+        let is_anothers = head.fid.ms() > head.op.ms()
+            || self.overlay.has_another(called, fid)
+            // Of an upload it was looked at when that began.
+            || (!has_upload
+                && ((may_share && self.core.has_pieces(vid, fid).map_err(NotHeld::Failed)?)
+                    || self.belongs_to_another(called, fid)?));
+        match is_anothers {
+            true => Err(NotHeld::Refused(Answer::OtherFile)),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses to delete a file that another volume or name has. One that is unknown may yet come.
+    fn must_be_its_own(&self, vid: VolumeId, told: &Bytes, fid: FileId) -> Result<(), NotHeld> {
+        let name = self.name_of(vid, told, fid)?;
+        let is_live = self.live(vid, &name)?.is_some_and(|live| live.fid == fid);
+        if is_live || self.sibling(vid, &name, fid)?.is_some() {
+            return Ok(());
+        }
+        let called = Called::told(vid, &name);
+        // Of an id that is not fresh no create comes any more, but of an upload that began here.
+        let is_over = self.has_everything && !is_fresh(fid, self.now_ms) && !self.is_staged(vid, fid);
+        match self.overlay.has_another(called, fid)
+            || self.belongs_to_another(called, fid)?
+            || (is_over && self.is_deleted(fid)?)
+        {
+            true => Err(NotHeld::Refused(Answer::OtherFile)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether any volume and name has deleted a file of this id.
+    fn is_deleted(&self, fid: FileId) -> Result<bool, NotHeld> {
+        let stored = self.core.tombs_of(self.group, fid).map_err(NotHeld::Failed)?;
+        Ok(!stored.is_empty() || !self.overlay.tombs_of(fid).is_empty())
+    }
+
+    fn belongs_to_another(&self, called: Called<'_>, fid: FileId) -> Result<bool, NotHeld> {
+        let found = self.core.belongs_to_another(self.group, called, fid, self.now_ms);
+        found.map_err(NotHeld::Failed)
     }
 
     /// A create that meets a removal waits for it to be decided.
@@ -185,7 +286,7 @@ impl<'a> Batching<'a> {
             op: head.op,
             fid: head.fid,
             is_volume_gone: self.is_gone(vid)?,
-            is_buried: self.is_buried(head.fid)?,
+            is_buried: self.is_buried(vid, name, head.fid)?,
             is_closed: self.closing.is_closed(head.op),
             is_held: is_beside || live.as_ref().is_some_and(|live| live.fid == head.fid),
             other: live.map(|live| live.fid).filter(|&fid| fid != head.fid),
@@ -220,6 +321,11 @@ impl Batching<'_> {
         new: &NewHead,
         body: &Body,
     ) -> Result<(), NotHeld> {
+        // What was staged under the id is of this file, or of nobody's any more.
+        let is_here = matches!(body, Body::Here(_));
+        if is_here {
+            self.core.drop_upload(vid, new.fid).map_err(NotHeld::Failed)?;
+        }
         let is_beside = accept == Accept::ApplyBeside;
         let key = match is_beside {
             false => keys::named(vid, name),
@@ -240,6 +346,7 @@ impl Batching<'_> {
         self.batch.put(space, &key, head.row(&key));
         self.count(vid, new.size as i64);
         self.overlay.set(is_beside, key, Some(head));
+        self.core.recent.lock().note(self.group, new.fid, self.now_ms);
         Ok(())
     }
 
@@ -295,16 +402,36 @@ impl Batching<'_> {
                     alone,
                 );
             }
-            Body::Staged => {
-                let key = keys::upload(vid, new.fid);
-                let staged = self.core.spaces.uploads.get(&key).map_err(failed)?;
-                if staged.is_none() || !self.has_all_pieces(vid, new)? {
-                    return Err(NotHeld::Refused(Answer::Missing));
-                }
-                self.batch.delete(&self.core.spaces.uploads, &key);
-            }
+            Body::Staged => self.finish_upload(vid, new, &UploadOrigin::default())?,
+            Body::StagedBy(origin) => self.finish_upload(vid, new, origin)?,
         }
         Ok(None)
+    }
+
+    /// Makes the pieces of an upload those of its file: all that the file has, and no more.
+    fn finish_upload(&mut self, vid: VolumeId, new: &NewHead, origin: &UploadOrigin) -> Result<(), NotHeld> {
+        let missing = NotHeld::Refused(Answer::Missing);
+        let is_its_own = |upload: &Upload| upload.origin == *origin && !upload.is_legacy;
+        if !self.core.uploads.lock().get(vid, new.fid).is_some_and(is_its_own) {
+            return Err(missing);
+        }
+        let pieces = self.core.staged_pieces(vid, new.fid).map_err(NotHeld::Failed)?;
+        if new.size <= INLINE_BYTES || !self.has_all_pieces(vid, new, &pieces)? {
+            return Err(missing);
+        }
+        let (spaces, count) = (&self.core.spaces, pieces_of(new.size));
+        let indices: Vec<u32> = pieces.keys().copied().collect();
+        let behind: Vec<u32> = pieces.range(count..).map(|(index, _)| *index).collect();
+        delete_piece_rows(&mut self.batch, &[&spaces.uploads], (vid, new.fid), &indices);
+        delete_piece_rows(
+            &mut self.batch,
+            &[&spaces.extents, &spaces.sums],
+            (vid, new.fid),
+            &behind,
+        );
+        self.batch.delete(&spaces.uploads, &keys::upload(vid, new.fid));
+        self.finished.push((vid, new.fid));
+        Ok(())
     }
 
     fn delete(&mut self, vid: VolumeId, told: &Bytes, fid: FileId, op: OpId) -> Result<(), NotHeld> {
@@ -315,13 +442,17 @@ impl Batching<'_> {
         let mut heir = None;
         for sibling in self.siblings(vid, name)? {
             // Nothing that is deleted takes a name.
-            if sibling.fid != fid && !self.is_buried(sibling.fid)? {
+            if sibling.fid != fid && !self.is_buried(vid, name, sibling.fid)? {
                 heir = Some(sibling);
                 break;
             }
         }
         let beside = self.sibling(vid, name, fid)?;
-        let is_staged = self.is_staged(vid, fid)?;
+        // Those of an upload that becomes a file with this batch go as the file's.
+        if self.is_staged(vid, fid) && !self.finished.contains(&(vid, fid)) {
+            self.core.drop_upload(vid, fid).map_err(NotHeld::Failed)?;
+        }
+        let tomb = self.tomb_key(vid, name, fid)?;
         if let Some(head) = live.as_ref().or(beside.as_ref()) {
             self.count(vid, -(head.size as i64));
         }
@@ -337,17 +468,14 @@ impl Batching<'_> {
             self.batch.delete(&self.core.own.siblings, &beside);
             delete_pieces(&self.core.spaces, &mut self.batch, vid, fid, head.size);
             self.overlay.set(true, beside, None);
-        } else if is_staged {
-            self.drop_staged(vid, fid);
         }
-        let tomb = keys::tomb(self.group, fid);
         let row = TombRow {
             vid,
             op: op.0,
             name: name.clone(),
         };
         self.batch.put(&self.core.own.tombs, &tomb, row.row(&tomb));
-        self.overlay.bury(fid);
+        self.overlay.bury(fid, tomb, row);
         // As it was told: the journals of all members are to be equal.
         self.journal(Did::Delete, vid, told, fid, op);
         Ok(())
@@ -375,33 +503,52 @@ impl Batching<'_> {
         self.overlay.set(false, key, Some(heir));
     }
 
-    /// Whether every piece of a staged body is here: a cut of power takes the last of them and leaves the first. A piece
-    /// and its sums are one batch, and the sums are of as many blocks as the piece has.
-    fn has_all_pieces(&self, vid: VolumeId, new: &NewHead) -> Result<bool, NotHeld> {
+    /// Whether every piece of a staged body is here, and they are the body that the head tells of: a cut of power takes the last
+    /// of them and leaves the first. A piece and its rows are one batch, and its sums are of as many blocks as it has.
+    fn has_all_pieces(
+        &self,
+        vid: VolumeId,
+        new: &NewHead,
+        pieces: &BTreeMap<u32, StagedPieceRow>,
+    ) -> Result<bool, NotHeld> {
+        let mut sum = 0;
         for index in 0..pieces_of(new.size) {
             let key = keys::piece(vid, new.fid, index);
+            let len = piece_len(new.size, index);
             let sums = self.core.spaces.sums.get(&key).map_err(failed)?;
-            let is_whole =
-                sums.is_some_and(|sums| parse_sums(&key, &sums, piece_len(new.size, index)).is_ok());
-            if !is_whole {
+            let is_whole = sums.is_some_and(|sums| parse_sums(&key, &sums, len).is_ok());
+            let Some(piece) = pieces
+                .get(&index)
+                .filter(|piece| is_whole && u64::from(piece.len) == len)
+            else {
                 return Ok(false);
-            }
+            };
+            sum = crc32c_joined(sum, piece.crc32c, piece.len as usize);
         }
-        Ok(true)
+        Ok(sum == new.crc32c)
     }
 
-    fn is_staged(&self, vid: VolumeId, fid: FileId) -> Result<bool, NotHeld> {
-        let upload = keys::upload(vid, fid);
-        Ok(self.core.spaces.uploads.get(&upload).map_err(failed)?.is_some())
+    fn is_staged(&self, vid: VolumeId, fid: FileId) -> bool {
+        self.core.uploads.lock().get(vid, fid).is_some()
     }
 
-    /// What was staged of a file that is never to come.
-    fn drop_staged(&mut self, vid: VolumeId, fid: FileId) {
-        let (first, last) = (keys::piece(vid, fid, 0), keys::piece(vid, fid, u32::MAX));
-        self.batch.delete_range(&self.core.spaces.extents, &first, &last);
-        self.batch.delete_range(&self.core.spaces.sums, &first, &last);
-        self.batch
-            .delete(&self.core.spaces.uploads, &keys::upload(vid, fid));
+    /// The key under which a delete of a file stands. Where another volume or name has deleted a file of this id, it stands
+    /// behind that one: neither takes the other's place.
+    fn tomb_key(&self, vid: VolumeId, name: &Bytes, fid: FileId) -> Result<Bytes, NotHeld> {
+        let first = keys::tomb(self.group, fid);
+        let stored = self.core.tombs_of(self.group, fid).map_err(NotHeld::Failed)?;
+        let mut all = stored.iter().chain(self.overlay.tombs_of(fid));
+        let called = Called::told(vid, name);
+        let mut is_taken = false;
+        let own = all.find(|(key, tomb)| {
+            is_taken |= key[..] == first[..];
+            called.may_be(tomb.called())
+        });
+        Ok(match own {
+            Some((key, _)) => key.clone(),
+            None if is_taken => keys::tomb_of_other(self.group, fid, vid, name).into(),
+            None => Bytes::copy_from_slice(&first),
+        })
     }
 
     fn journal(&mut self, did: Did, vid: VolumeId, name: &Bytes, fid: FileId, op: OpId) {
@@ -424,12 +571,15 @@ impl Batching<'_> {
             return Ok(());
         }
         let (core, group, late, added) = (self.core, self.group, self.late, self.added);
+        let finished = self.finished;
         let undo = || added.iter().for_each(|&(vid, bytes)| core.count(vid, -bytes));
         core.writable().inspect_err(|_| undo())?;
         match self.batch.commit(Durability::Device) {
             Ok(()) => {
                 let mut digests = core.digests.lock();
                 late.iter().for_each(|&bucket| digests.forget(group, bucket));
+                let mut uploads = core.uploads.lock();
+                finished.iter().for_each(|&(vid, fid)| uploads.remove(vid, fid));
                 Ok(())
             }
             Err(error) if refused_cleanly(&error) => {
@@ -480,11 +630,15 @@ impl Batching<'_> {
         Ok(self.overlay.siblings(&keys::named(vid, name), stored))
     }
 
-    fn is_buried(&self, fid: FileId) -> Result<bool, NotHeld> {
-        if self.overlay.is_buried(fid) {
+    fn is_buried(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<bool, NotHeld> {
+        let called = Called::told(vid, name);
+        let mut tombs = self.overlay.tombs_of(fid).iter();
+        if tombs.any(|(_, tomb)| called.may_be(tomb.called())) {
             return Ok(true);
         }
-        self.core.is_buried(self.group, fid).map_err(NotHeld::Failed)
+        self.core
+            .is_buried(self.group, called, fid)
+            .map_err(NotHeld::Failed)
     }
 
     fn is_gone(&self, vid: VolumeId) -> Result<bool, NotHeld> {

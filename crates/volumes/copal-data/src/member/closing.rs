@@ -14,6 +14,7 @@
 use super::{
     Membership, NotHeld,
     apply::Batching,
+    file_ids::Called,
     journal_entry::{JournalEntry, journal_entry},
     line::GroupQueue,
     rows::MemberCore,
@@ -44,11 +45,12 @@ const CUT_ROWS: usize = 2_000;
 impl MemberStore {
     /// Closes in all groups what is due and has operations in it, and what others have closed: `told` by group. What is due goes
     /// by the cluster's clock or by this machine's own, whichever is earlier (VOL-42).
-    /// One durable write, and none where nothing changes, so a group that nobody writes to costs nothing. Returns groups whose
-    /// journal is not empty.
+    /// One durable write, and none where nothing changes, so a group that nobody writes to costs nothing. Frees uploads
+    /// that have expired. Returns groups whose journal is not empty.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn close_due(&self, told: &BTreeMap<GroupId, Closing>) -> Result<Vec<GroupId>, VolumeError> {
+        self.expire_uploads()?;
         let now_ms = self.core.clock.sealing_ms();
         let (mut open, mut closes) = (Vec::new(), Vec::new());
         for membership in self.memberships()? {
@@ -231,7 +233,14 @@ impl MemberStore {
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn is_over(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
-        Ok(self.core.is_buried(vid.birth_group(), fid)? || self.core.is_gone(vid)?)
+        self.core.is_over(Called { vid, name: None }, fid)
+    }
+
+    /// As [`MemberStore::is_over`], for a file whose name is known: a delete under another name does not end it.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn is_over_by_name(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<bool, VolumeError> {
+        self.core.is_over(Called::told(vid, name), fid)
     }
 
     /// Whether an operation of another member is missing in this one's journal, and is none that every member has.
@@ -345,7 +354,7 @@ impl MemberCore {
         Ok(digest)
     }
 
-    fn each_record(
+    pub(super) fn each_record(
         &self,
         group: GroupId,
         from: Bucket,
@@ -395,7 +404,7 @@ impl MemberCore {
         };
         let mut batch = Batching::new(self, group, &row);
         for entry in &void {
-            if batch.is_full() {
+            if batch.is_full() || batch.is_split {
                 std::mem::replace(&mut batch, Batching::new(self, group, &row)).commit()?;
             }
             batch
@@ -424,12 +433,15 @@ impl MemberCore {
                 std::ops::Bound::Excluded(&end[..]),
             );
             let mut batch = self.kv.batch();
-            let mut count = 0;
+            let (mut count, mut is_split) = (0, false);
             for row in self.own.journal.iter(range).take(CUT_ROWS) {
                 let (key, row) = row.map_err(|error| of_engine(&error))?;
                 let entry = journal_entry(key, &row)?;
                 count += 1;
-                self.cut_row(&mut batch, group, &entry, &self.own.journal);
+                is_split = self.cut_row(&mut batch, group, &entry, &self.own.journal)?;
+                if is_split {
+                    break;
+                }
             }
             if count == 0 {
                 return Ok(());
@@ -447,16 +459,24 @@ impl MemberCore {
                     });
                 }
             }
-            if count < CUT_ROWS {
+            if count < CUT_ROWS && !is_split {
                 return Ok(());
             }
         }
     }
 
-    fn cut_row(&self, batch: &mut Batch, group: GroupId, entry: &JournalEntry, journal: &Keyspace) {
+    /// Returns whether the next row has to be cut by another batch.
+    fn cut_row(
+        &self,
+        batch: &mut Batch,
+        group: GroupId,
+        entry: &JournalEntry,
+        journal: &Keyspace,
+    ) -> Result<bool, VolumeError> {
         batch.delete(journal, &entry.key);
-        if !entry.is_create {
-            batch.delete(&self.own.tombs, &keys::tomb(group, entry.fid));
+        match entry.is_create {
+            true => Ok(false),
+            false => self.delete_tomb(batch, group, Called::told(entry.vid, &entry.name), entry.fid),
         }
     }
 }

@@ -1,16 +1,21 @@
 //! What a batch in the making has changed: read before the rows, which know nothing of it yet.
 
-use crate::{format::FileHead, keys};
+use super::file_ids::Called;
+use crate::{
+    format::{FileHead, TombRow},
+    keys,
+};
 use bytes::Bytes;
 use copal_volume::{FileId, VolumeId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Heads by key, live ones and those beside them; `None`: gone with this batch.
 #[derive(Default)]
 pub(super) struct Overlay {
     live: BTreeMap<Vec<u8>, Option<FileHead>>,
     beside: BTreeMap<Vec<u8>, Option<FileHead>>,
-    buried: BTreeSet<FileId>,
+    /// Deletes of a file, each with its key.
+    buried: BTreeMap<FileId, Vec<(Bytes, TombRow)>>,
 }
 
 impl Overlay {
@@ -30,12 +35,33 @@ impl Overlay {
         }
     }
 
-    pub(super) fn bury(&mut self, fid: FileId) {
-        self.buried.insert(fid);
+    pub(super) fn bury(&mut self, fid: FileId, key: Bytes, tomb: TombRow) {
+        self.buried.entry(fid).or_default().push((key, tomb));
     }
 
-    pub(super) fn is_buried(&self, fid: FileId) -> bool {
-        self.buried.contains(&fid)
+    /// Deletes of a file that this batch adds.
+    pub(super) fn tombs_of(&self, fid: FileId) -> &[(Bytes, TombRow)] {
+        self.buried.get(&fid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether this batch adds a file with this id under another name, or to another volume.
+    pub(super) fn has_another(&self, called: Called<'_>, fid: FileId) -> bool {
+        let all = [(&self.live, 0), (&self.beside, 16)];
+        let mut all = all
+            .into_iter()
+            .flat_map(|(heads, behind)| heads.iter().map(move |(key, head)| (key, head, behind)));
+        all.any(|(key, head, behind)| {
+            let Some((vid, rest)) =
+                keys::split(key).filter(|_| head.as_ref().is_some_and(|head| head.fid == fid))
+            else {
+                return false;
+            };
+            let name = &rest[..rest.len().saturating_sub(behind)];
+            !called.may_be(Called {
+                vid,
+                name: Some(name),
+            })
+        })
     }
 
     /// The name of a file that this batch adds.

@@ -1,6 +1,6 @@
 //! The operations of a group that wait for their batch, and what the member knows about itself there.
 
-use super::operation::{Operation, Reply};
+use super::operation::{NotHeld, Operation, Reply};
 use crate::format::MemberRow;
 use copal_volume::group::Epoch;
 use parking_lot::Mutex;
@@ -12,8 +12,8 @@ const MOST_OPERATIONS: usize = 256;
 pub(super) struct Queued {
     pub(super) epoch: Epoch,
     pub(super) operation: Operation,
-    /// Whether somebody waits for it still.
-    pub(super) is_wanted: Box<dyn Fn() -> bool + Send>,
+    /// Whether it may be done still; asked when its turn has come.
+    pub(super) may_run: Box<dyn Fn() -> Result<(), NotHeld> + Send>,
     pub(super) tell: Box<dyn FnOnce(Reply) + Send>,
 }
 

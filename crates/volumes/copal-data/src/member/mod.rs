@@ -8,6 +8,7 @@
 //! Invariants
 //! - An operation and its journal row are one batch; Ok is said when it is durable (VOL-13).
 //! - A file that stands among the deleted is never written again.
+//! - An id of a file belongs to one name of one volume (VOL-72).
 //! - The epoch of a group never falls.
 //!
 //! Not here: who sends operations and learns their answers, which views there are (`copal-server`).
@@ -18,17 +19,22 @@ mod damage;
 mod depth;
 mod digests;
 mod facts;
+mod file_ids;
 mod identity;
 mod journal_entry;
 mod line;
 mod member_clock;
 mod operation;
 mod reads;
+mod recent_files;
 mod roles;
 mod rows;
 mod stage;
 mod store;
 mod union;
+mod upload_expiry;
+mod upload_rows;
+mod uploads;
 mod verify;
 mod volumes;
 mod whole;
@@ -41,8 +47,10 @@ pub use journal_entry::JournalEntry;
 pub use operation::{Body, NewHead, NotHeld, Operation, Reply};
 pub use reads::Known;
 pub use roles::{Membership, ToldView};
+pub use stage::Piece;
 pub use store::MemberStore;
 pub use union::{GroupSnapshot, SnapshotEntry};
+pub use uploads::UploadOrigin;
 pub use verify::{Span, Verified};
 pub use volumes::Told;
 pub use whole::Taken;

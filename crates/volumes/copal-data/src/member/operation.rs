@@ -1,5 +1,6 @@
 //! What a member is asked to do, and what it answers.
 
+use super::uploads::UploadOrigin;
 use bytes::Bytes;
 use copal_volume::{
     FileId, OpId, VolumeError, VolumeId,
@@ -26,8 +27,10 @@ pub struct NewHead {
 pub enum Body {
     /// Here, up to one piece.
     Here(Bytes),
-    /// Staged before, piece by piece.
+    /// Staged before, piece by piece, by this server.
     Staged,
+    /// Staged before, piece by piece, by a client.
+    StagedBy(UploadOrigin),
 }
 
 /// What a client asks a member to do to a group.
@@ -115,6 +118,11 @@ pub enum NotHeld {
     Refused(Answer),
     /// Nobody waits for it any more; it was not begun.
     Unwanted,
+    /// The caller may not do it, or not any more; nothing was done.
+    Denied {
+        /// What forbids it.
+        reason: String,
+    },
     /// The store failed, or has no room in memory now.
     Failed(VolumeError),
 }

@@ -1,15 +1,15 @@
 //! What a member answers to reads: files of its own rows, whatever its state; the caller judges by that.
 
-use super::{rows::MemberCore, store::MemberStore};
+use super::{file_ids::Called, rows::MemberCore, store::MemberStore};
 use crate::{
     error::{corrupt, of_engine},
-    format::{FileHead, TombRow, VolumeRow, VolumeState},
+    format::{FileHead, VolumeRow, VolumeState},
     keys,
     local::read_body,
 };
 use bytes::Bytes;
 use copal_kv::Keyspace;
-use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats, group::GroupId};
+use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats};
 use std::ops::Range;
 
 /// A removal that nobody has decided for so long is forgotten.
@@ -109,7 +109,8 @@ impl MemberStore {
     /// # Errors
     /// `VolumeGone`, `Corrupt`, `Failed`.
     pub fn is_deleted(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
-        let is_buried = self.core.is_buried(vid.birth_group(), fid)?;
+        let called = Called { vid, name: None };
+        let is_buried = self.core.is_buried(vid.birth_group(), called, fid)?;
         self.core.alive(vid)?;
         Ok(is_buried)
     }
@@ -194,17 +195,6 @@ impl MemberCore {
         if let Some(used) = self.used.lock().get_mut(&vid) {
             *used = used.saturating_add_signed(bytes);
         }
-    }
-
-    /// Whether a file stands among the deleted.
-    pub(super) fn is_buried(&self, group: GroupId, fid: FileId) -> Result<bool, VolumeError> {
-        let key = keys::tomb(group, fid);
-        let Some(row) = self.own.tombs.get(&key).map_err(|error| of_engine(&error))? else {
-            return Ok(false);
-        };
-        let tomb = TombRow::parse(&key, &row);
-        tomb.map_err(|error| corrupt(format!("the row of a deleted file: {error}")))?;
-        Ok(true)
     }
 
     /// Whether the volume was removed.

@@ -152,13 +152,13 @@ impl MemberStore {
             return Ok(());
         }
         let core = &self.core;
-        core.digests.lock().forget_group(group);
         let spaces = [&core.own.tombs, &core.own.journal, &core.own.siblings];
         // The row of the group goes last: what is half done is done again.
         for space in core.spaces.of_files().into_iter().chain(spaces) {
             let purged = space.purge_prefix(&keys::group(group), Durability::Deferred);
             purged.map_err(|error| of_engine(&error))?;
         }
+        core.forget_group(group);
         core.keep_rows(&[(group, None)])?;
         queue.set(&mut member, None);
         Ok(())

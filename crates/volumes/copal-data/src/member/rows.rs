@@ -1,6 +1,8 @@
 //! What all of a member store's parts share: the rows, the queues of its groups, why nothing more is written.
 
-use super::{digests::Digests, line::GroupQueue, member_clock::MemberClock};
+use super::{
+    digests::Digests, line::GroupQueue, member_clock::MemberClock, recent_files::RecentFiles, uploads::Uploads,
+};
 use crate::{format::MemberIdentity, spaces::Spaces};
 use copal_kv::{Keyspace, Store};
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
@@ -30,6 +32,10 @@ pub(super) struct MemberCore {
     pub(super) queues: Mutex<HashMap<GroupId, Arc<GroupQueue>>>,
     /// Bytes of live files in volumes that have a quota and were written to.
     pub(super) used: Mutex<HashMap<VolumeId, u64>>,
+    /// Uploads whose file is not there yet.
+    pub(super) uploads: Mutex<Uploads>,
+    /// Ids of files that were created lately.
+    pub(super) recent: Mutex<RecentFiles>,
     /// Digests of what is closed.
     pub(super) digests: Mutex<Digests>,
     /// What is known of the disk's owner and the newest master, once it was asked for.

@@ -3,8 +3,9 @@
 use super::{
     line::Queued,
     member_clock::MemberClock,
-    operation::{Operation, Reply},
+    operation::{NotHeld, Operation, Reply},
     rows::{MemberCore, MemberSpaces},
+    uploads::Uploads,
     work::Work,
 };
 use crate::{error::of_engine, spaces::Spaces};
@@ -44,8 +45,11 @@ impl MemberStore {
             journal: rows("journal")?,
             siblings: rows("siblings")?,
         };
+        let spaces = Spaces::of_member(&kv)?;
         let core = MemberCore {
-            spaces: Spaces::of_member(&kv)?,
+            uploads: Mutex::new(Uploads::load(&spaces)),
+            recent: Mutex::default(),
+            spaces,
             own,
             kv,
             clock: MemberClock::new(clock),
@@ -89,11 +93,30 @@ impl MemberStore {
         is_wanted: impl Fn() -> bool + Send + 'static,
         tell: impl FnOnce(Reply) + Send + 'static,
     ) -> Result<Option<Work>, VolumeError> {
+        let may_run = move || match is_wanted() {
+            true => Ok(()),
+            false => Err(NotHeld::Unwanted),
+        };
+        self.submit_if(group, epoch, operation, may_run, tell)
+    }
+
+    /// As [`MemberStore::submit`], for an operation that `may_run` can refuse when its turn has come: it is asked while no other
+    /// operation of the group is under way.
+    /// # Errors
+    /// As [`MemberStore::submit`].
+    pub fn submit_if(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        operation: Operation,
+        may_run: impl Fn() -> Result<(), NotHeld> + Send + 'static,
+        tell: impl FnOnce(Reply) + Send + 'static,
+    ) -> Result<Option<Work>, VolumeError> {
         let queue = self.core.queue(group)?;
         let queued = Queued {
             epoch,
             operation,
-            is_wanted: Box::new(is_wanted),
+            may_run: Box::new(may_run),
             tell: Box::new(tell),
         };
         let core = Arc::clone(&self.core);

@@ -7,6 +7,7 @@
 //! Not here: who asks whom, and when the member counts as whole (`copal-server`, rules in `copal_volume::group`).
 
 use super::{
+    file_ids::Called,
     journal_entry::{JournalEntry, journal_entry},
     rows::MemberCore,
     store::MemberStore,
@@ -121,10 +122,11 @@ impl MemberStore {
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn lacks_file(&self, entry: &SnapshotEntry) -> Result<bool, VolumeError> {
-        if self.is_over(entry.vid, entry.fid)? {
+        let core = &self.core;
+        let called = Called::told(entry.vid, &entry.name);
+        if core.is_over(called, entry.fid)? {
             return Ok(false);
         }
-        let core = &self.core;
         let live = core.head(&core.spaces.files, &keys::named(entry.vid, &entry.name))?;
         if live.is_some_and(|head| head.fid == entry.fid) {
             return Ok(false);

@@ -96,6 +96,7 @@ impl MemberStore {
         })?;
         if told == Told::Gone {
             core.used.lock().remove(&vid);
+            core.uploads.lock().forget(|of| of == vid);
             for space in core.spaces.of_files().into_iter().chain([&core.own.siblings]) {
                 let purged = space.purge_prefix(&key, Durability::Deferred);
                 purged.map_err(|error| of_engine(&error))?;

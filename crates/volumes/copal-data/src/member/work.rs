@@ -54,8 +54,8 @@ impl Work {
                 (queued.tell)(Err(NotHeld::OtherEpoch { own: row.epoch }));
                 continue;
             }
-            if !(queued.is_wanted)() {
-                (queued.tell)(Err(NotHeld::Unwanted));
+            if let Err(refused) = (queued.may_run)() {
+                (queued.tell)(Err(refused));
                 continue;
             }
             match batching.add(&queued.operation) {

@@ -208,3 +208,80 @@ fn a_right_to_write_does_nothing_once_the_next_was_seen() {
         "by way of a member that has not seen the next"
     );
 }
+
+/// Symptom: an operation was applied after its permit had ended, or after another client had the right to write. Cause: both were
+/// looked at when the call came only. Fix: they are looked at again when its turn has come.
+#[test]
+fn what_was_let_through_is_looked_at_again() {
+    let scene = Scene::new();
+    let of = |lease: u64, until_ms: u64| {
+        let permit = messages::Permit {
+            lease,
+            until_ms,
+            path: "vms/a".to_owned(),
+            ..permit()
+        };
+        let peer = scene.peer("nightly.client.copal", Some(&permit));
+        scene.check(&peer, Method::Get, &get(5)).unwrap();
+        scene.access.caller(&peer).unwrap()
+    };
+    let refusal = |caller: &Caller, now_ms| {
+        let refused = scene.access.check_again(caller, now_ms);
+        refused.map_err(|refused| refused.text)
+    };
+    let ending = of(0, NOW + 1);
+    assert_eq!(refusal(&ending, NOW), Ok(()));
+    assert_eq!(
+        refusal(&ending, NOW + 1).unwrap_err(),
+        "the permit has ended: another is to be had of a master"
+    );
+    let first = of(7, NOW + 1000);
+    assert_eq!(refusal(&first, NOW + 999), Ok(()));
+    let second = of(8, NOW + 1000);
+    assert!(
+        refusal(&first, NOW)
+            .unwrap_err()
+            .contains("somebody else has the right")
+    );
+    assert_eq!(refusal(&second, NOW), Ok(()));
+    let none = scene.access.caller(&scene.peer("client.copal", None)).unwrap();
+    assert_eq!(
+        refusal(&none, u64::MAX),
+        Ok(()),
+        "nothing was shown, and nothing is needed"
+    );
+}
+
+/// An upload belongs to a name and an incarnation, however a piece of it comes: a member that passes it on shows the permit.
+#[test]
+fn an_upload_has_the_same_origin_over_every_way() {
+    let scene = Scene::new();
+    let own = u64::from(copal_proto::incarnation_prefix("nightly")) << 32 | 9;
+    let shown = messages::Permit {
+        incarnation: own,
+        ..permit()
+    };
+    let origin = |name: &str, permit: Option<&messages::Permit>, fid: FileId| {
+        let caller = scene.access.caller(&scene.peer(name, permit)).unwrap();
+        caller.must_have_drawn(fid).map_err(|refused| refused.text)?;
+        Ok::<_, String>(caller.origin(fid))
+    };
+    let member = "00112233445566778899aabbccddeeff.copal";
+    let fid = FileId::new(NOW, 0, own);
+    let direct = origin("nightly.client.copal", Some(&shown), fid).unwrap();
+    assert_eq!(origin(member, Some(&shown), fid), Ok(direct.clone()));
+    assert_eq!(
+        (&direct.client[..], direct.incarnation),
+        (&b"nightly.client.copal"[..], own)
+    );
+    let foreign = FileId::new(NOW, 0, 5);
+    assert!(origin("nightly.client.copal", Some(&shown), foreign).is_err());
+    assert!(origin(member, Some(&shown), foreign).is_err());
+    // One that may do everything is known by the ids that it draws.
+    let of_all = origin("client.copal", None, foreign).unwrap();
+    assert_eq!(origin(member, None, foreign), Ok(of_all.clone()));
+    assert_eq!(
+        (&of_all.client[..], of_all.incarnation),
+        (&b"client.copal"[..], 5)
+    );
+}

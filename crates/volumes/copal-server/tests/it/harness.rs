@@ -1,7 +1,9 @@
 //! A master and data servers on loopback, each on a runtime of its own, their disks in memory: a server can be taken away and
 //! come back with what it had.
 
-use copal_client::{ClusterStore, Connections, Masters, Profile, client_tls, master_tls, server_tls};
+use copal_client::{
+    ClusterStore, Connections, Identity, Masters, Profile, client_tls, master_tls, server_tls,
+};
 use copal_data::{MemberIdentity, MemberStore};
 use copal_device::{Device, MemoryDevice};
 use copal_master::{Master, MasterOptions, Pool, SqliteStore};
@@ -74,7 +76,9 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 pub(crate) struct Cluster {
     pub(crate) clock: Arc<MovedClock>,
-    master_address: String,
+    pub(crate) master_address: String,
+    /// What a master shows when it calls.
+    pub(crate) master_identity: Identity,
     master: Option<Runtime>,
     pub(crate) servers: Vec<Server>,
     profile: Profile,
@@ -82,9 +86,9 @@ pub(crate) struct Cluster {
 
 pub(crate) struct Server {
     device: Arc<dyn Device>,
-    identity: copal_client::Identity,
+    pub(crate) identity: Identity,
     of_cluster: [u8; 16],
-    uuid: [u8; 16],
+    pub(crate) uuid: [u8; 16],
     address: String,
     pub(crate) clock: Arc<ServersClock>,
     running: Option<(Runtime, MemberStore)>,
@@ -133,8 +137,9 @@ impl Cluster {
         let master = Master::open(Box::new(meta), options).unwrap();
         let runtime = runtime();
         let client = authority.identity(CLIENT_NAME).unwrap();
+        let master_identity = authority.identity("master.copal").unwrap();
+        let identity = master_identity.clone();
         let (address, token) = runtime.block_on(async {
-            let identity = authority.identity("master.copal").unwrap();
             let listener = Listener::bind("127.0.0.1:0", master_tls(&identity).unwrap())
                 .await
                 .unwrap();
@@ -159,6 +164,7 @@ impl Cluster {
         let mut cluster = Cluster {
             clock: Arc::default(),
             master_address: address,
+            master_identity,
             master: Some(runtime),
             servers: Vec::new(),
             profile,
@@ -292,7 +298,7 @@ impl Cluster {
 
     /// What a client shows.
     pub(crate) fn client_tls(&self) -> Arc<tokio_rustls::rustls::ClientConfig> {
-        client_tls(&copal_client::Identity {
+        client_tls(&Identity {
             authority: self.profile.authority.clone(),
             certificate: self.profile.certificate.clone(),
             key: self.profile.key.clone(),
@@ -311,6 +317,11 @@ impl Cluster {
 
     /// A client by name, with the rights that it is granted below a path.
     pub(crate) fn named_client(&self, name: &str, path: &str, rights: &str) -> ClusterStore {
+        ClusterStore::connect(&self.named_profile(name, path, rights), PATIENCE).unwrap()
+    }
+
+    /// The profile of such a client.
+    pub(crate) fn named_profile(&self, name: &str, path: &str, rights: &str) -> Profile {
         let drawn = SigningRequest::draw().unwrap();
         let order = json!({
             "verb": "add", "name": name, "path": path, "rights": rights, "signing_request": drawn.request,
@@ -321,7 +332,7 @@ impl Cluster {
         let authority = self.profile.authority.clone();
         let mut profile = Profile::new([7; 16], masters, authority, certificate, drawn.key);
         profile.client = Some(name.to_owned());
-        ClusterStore::connect(&profile, PATIENCE).unwrap()
+        profile
     }
 
     pub(crate) fn ask(&self, what: &str, argument: &str) -> Value {

@@ -8,3 +8,4 @@ mod closing;
 mod conformance;
 mod harness;
 mod members;
+mod rights;

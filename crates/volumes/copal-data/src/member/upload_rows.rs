@@ -1,0 +1,107 @@
+//! Rows of uploads that go: of one that was given up, that nobody goes on with, or whose file comes whole.
+//!
+//! Invariant: the row of an upload goes with its pieces, or after them.
+//!
+//! Not here: what is known of uploads in memory (`uploads`).
+
+use super::{rows::MemberCore, uploads::MOST_UPLOADS};
+use crate::{
+    error::{corrupt, of_engine},
+    format::StagedPieceRow,
+    keys,
+};
+use copal_kv::{Batch, Durability, Keyspace};
+use copal_volume::{FileId, VolumeError, VolumeId, group::GroupId};
+use std::collections::BTreeMap;
+
+/// More pieces than these go as a range: a range stays in memory until merges drop it.
+const MANY_PIECES: usize = 256;
+
+/// Adds the deletion of rows of some pieces, given in their order: one by one, or from the first to the last.
+pub(super) fn delete_piece_rows(
+    batch: &mut Batch,
+    spaces: &[&Keyspace],
+    (vid, fid): (VolumeId, FileId),
+    indices: &[u32],
+) {
+    let (Some(&first), Some(&last)) = (indices.first(), indices.last()) else {
+        return;
+    };
+    for space in spaces {
+        if indices.len() > MANY_PIECES {
+            let (first, behind) = (keys::piece(vid, fid, first), keys::piece(vid, fid, last + 1));
+            batch.delete_range(space, &first, &behind);
+            continue;
+        }
+        for &index in indices {
+            batch.delete(space, &keys::piece(vid, fid, index));
+        }
+    }
+}
+
+impl MemberCore {
+    /// Frees an upload with its pieces, if there is one; the caller has the lock of its group.
+    pub(super) fn drop_upload(&self, vid: VolumeId, fid: FileId) -> Result<(), VolumeError> {
+        let Some(upload) = self.uploads.lock().get(vid, fid).cloned() else {
+            return Ok(());
+        };
+        self.writable()?;
+        let mut batch = self.kv.batch();
+        // An earlier release could begin an upload under a file that is there: its pieces stay.
+        let is_of_file = upload.is_legacy && self.named(vid, fid)?.is_some();
+        let pieces = self.staged_pieces(vid, fid)?;
+        let mut spaces = vec![&self.spaces.uploads];
+        if !is_of_file {
+            spaces.extend([&self.spaces.extents, &self.spaces.sums]);
+        }
+        if upload.is_legacy {
+            // Its pieces have no rows of their own.
+            let (first, last) = (keys::piece(vid, fid, 0), keys::piece(vid, fid, u32::MAX));
+            for space in spaces {
+                batch.delete_range(space, &first, &last);
+            }
+        } else {
+            let indices: Vec<u32> = pieces.keys().copied().collect();
+            delete_piece_rows(&mut batch, &spaces, (vid, fid), &indices);
+        }
+        batch.delete(&self.spaces.uploads, &keys::upload(vid, fid));
+        batch
+            .commit(Durability::Deferred)
+            .map_err(|error| of_engine(&error))?;
+        self.uploads.lock().remove(vid, fid);
+        Ok(())
+    }
+
+    /// The pieces of an upload by their index.
+    pub(super) fn staged_pieces(
+        &self,
+        vid: VolumeId,
+        fid: FileId,
+    ) -> Result<BTreeMap<u32, StagedPieceRow>, VolumeError> {
+        let mut pieces = BTreeMap::new();
+        for row in self.spaces.uploads.prefix(&keys::upload(vid, fid)) {
+            let (key, row) = row.map_err(|error| of_engine(&error))?;
+            let piece = keys::split(&key).and_then(|(_, rest)| keys::split_piece(rest));
+            let Some((_, index)) = piece else {
+                continue;
+            };
+            let row = StagedPieceRow::parse(&key, &row);
+            let row = row.map_err(|error| corrupt(format!("the row of a piece of file {fid}: {error}")))?;
+            pieces.insert(index, row);
+        }
+        Ok(pieces)
+    }
+
+    /// Whether a client may still begin an upload here.
+    pub(super) fn has_room_for_upload(&self) -> bool {
+        self.uploads.lock().len() < MOST_UPLOADS
+    }
+
+    /// A group's rows are gone: so is what is remembered of them.
+    pub(super) fn forget_group(&self, group: GroupId) {
+        self.digests.lock().forget_group(group);
+        self.used.lock().retain(|vid, _| vid.birth_group() != group);
+        self.uploads.lock().forget(|vid| vid.birth_group() == group);
+        self.recent.lock().forget(group);
+    }
+}

@@ -1,0 +1,406 @@
+//! Pieces of uploads: whose they are, what they may not touch, and when they go.
+
+use super::super::tests::*;
+use super::super::*;
+use super::*;
+use crate::keys;
+use copal_kv::Durability;
+use copal_volume::VolumeError;
+use copal_volume::{
+    Clock, ManualClock, OpId,
+    group::{Answer, Epoch, Role},
+};
+use std::sync::Arc;
+
+#[derive(Clone)]
+struct SharedClock(Arc<ManualClock>);
+
+impl SharedClock {
+    fn new() -> SharedClock {
+        SharedClock(Arc::new(ManualClock::new(NOW)))
+    }
+}
+
+impl Clock for SharedClock {
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+}
+
+fn origin(client: &'static str, incarnation: u64) -> UploadOrigin {
+    UploadOrigin {
+        client: Bytes::from_static(client.as_bytes()),
+        incarnation,
+    }
+}
+
+fn piece(number: u64, index: u32, bytes: Bytes, origin: UploadOrigin) -> Piece {
+    Piece {
+        vid: vid(),
+        fid: fid(number),
+        index,
+        bytes,
+        origin,
+        may_do_everything: false,
+    }
+}
+
+fn stage(store: &MemberStore, piece: Piece) -> Result<(), NotHeld> {
+    store.stage_while(piece, || Ok(()))
+}
+
+fn staged(number: u64, name: &'static str, body: &Bytes, origin: UploadOrigin) -> Operation {
+    Operation::Create {
+        vid: vid(),
+        name: Bytes::from_static(name.as_bytes()),
+        head: head(number, body),
+        body: Body::StagedBy(origin),
+    }
+}
+
+fn apply(store: &MemberStore, operation: Operation) -> Reply {
+    store.apply(GROUP, Epoch(5), operation).unwrap()
+}
+
+const MIB: usize = 1 << 20;
+
+/// A body of two pieces, and its pieces.
+fn two_pieces() -> (Bytes, [Bytes; 2]) {
+    let body: Bytes = (0..5 * MIB).map(|at| (at % 251) as u8).collect();
+    let pieces = [body.slice(..4 * MIB), body.slice(4 * MIB..)];
+    (body, pieces)
+}
+
+fn is_denied(answer: &Result<(), NotHeld>) -> bool {
+    matches!(answer, Err(NotHeld::Denied { .. }))
+}
+
+/// Symptom: a client that may only create changed the bytes of files that were there: reads of parts gave its bytes without an
+/// error. Cause: pieces were written under the file's id, and nobody looked whether that file was there. Fix: decided under the
+/// lock of the group; only the very same piece is taken, and nothing is written.
+#[test]
+fn no_piece_changes_a_file_that_is_there() {
+    let store = member_with(Role::Normal, ManualClock::new(NOW));
+    let (large, pieces) = two_pieces();
+    let mine = origin("a.client.copal", 1);
+    for (number, name, body) in [
+        (1, "small", bytes(100)),
+        (2, "alone", bytes(60_000)),
+        (3, "one", bytes(300_000)),
+    ] {
+        apply(&store, create(number, name, body.clone())).unwrap();
+        for len in [1, 100, body.len(), 4 * MIB] {
+            let other = Bytes::from(vec![9; len]);
+            let answer = stage(&store, piece(number, 0, other.clone(), mine.clone()));
+            assert!(is_denied(&answer), "{name}, {len} bytes: {answer:?}");
+            let behind = stage(&store, piece(number, 1, other, mine.clone()));
+            assert!(is_denied(&behind), "{name}, {len} bytes: {behind:?}");
+        }
+        let (read, _) = store.get(vid(), name.as_bytes(), 0..u64::MAX, None).unwrap();
+        assert_eq!(read, body);
+    }
+    for (index, bytes) in pieces.iter().enumerate() {
+        stage(&store, piece(4, index as u32, bytes.clone(), mine.clone())).unwrap();
+    }
+    apply(&store, staged(4, "large", &large, mine.clone())).unwrap();
+    // A piece that comes twice, late, is the file's own; any other is not taken.
+    assert_eq!(
+        stage(&store, piece(4, 1, pieces[1].clone(), mine.clone())),
+        Ok(())
+    );
+    assert!(is_denied(&stage(
+        &store,
+        piece(4, 1, pieces[0].clone(), mine.clone())
+    )));
+    assert!(is_denied(&stage(&store, piece(4, 2, bytes(5), mine.clone()))));
+    let (read, _) = store
+        .get(vid(), b"large", 4 * MIB as u64 - 5..5 * MIB as u64, None)
+        .unwrap();
+    assert_eq!(read, large.slice(4 * MIB - 5..));
+    assert_eq!(store.upload_totals(), (0, 0));
+    // Nor is the id of a file that was deleted taken again.
+    apply(&store, delete(4, "large")).unwrap();
+    let buried = stage(&store, piece(4, 0, pieces[0].clone(), mine));
+    assert_eq!(buried, Err(NotHeld::Refused(Answer::Buried)));
+}
+
+/// Symptom: a client wrote into the upload of another, and made a file of it under a name of its own. Cause: an upload was found
+/// by its file's id alone. Fix: it keeps who began it; only that client adds to it and commits it.
+#[test]
+fn an_upload_is_its_clients_and_nobody_elses() {
+    let store = member_with(Role::Normal, ManualClock::new(NOW));
+    let (body, pieces) = two_pieces();
+    let mine = origin("a.client.copal", 1);
+    stage(&store, piece(1, 0, pieces[0].clone(), mine.clone())).unwrap();
+    for other in [
+        origin("b.client.copal", 1),
+        origin("a.client.copal", 2),
+        origin("client.copal", 1),
+    ] {
+        let answer = stage(&store, piece(1, 0, bytes(4 * MIB), other.clone()));
+        // One of the same name may come to begin it anew, later.
+        let is_busy = answer == Err(NotHeld::Refused(Answer::Busy));
+        assert!(
+            is_denied(&answer) || (is_busy && other.client == mine.client),
+            "{other:?}: {answer:?}"
+        );
+        let stolen = apply(&store, staged(1, "mine", &body, other.clone()));
+        assert_eq!(stolen, Err(NotHeld::Refused(Answer::Missing)), "{other:?}");
+    }
+    // The same client over another connection, or through another member.
+    stage(&store, piece(1, 1, pieces[1].clone(), mine.clone())).unwrap();
+    let own = apply(
+        &store,
+        Operation::Create {
+            vid: vid(),
+            name: Bytes::from_static(b"mine"),
+            head: head(1, &body),
+            body: Body::Staged,
+        },
+    );
+    assert_eq!(own, Err(NotHeld::Refused(Answer::Missing)));
+    apply(&store, staged(1, "a", &body, mine)).unwrap();
+    assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
+}
+
+/// Symptom: a member kept a file whose bytes were not those that its head told of. Cause: each piece was checked when it came,
+/// the body of all of them never. Fix: the sums of the pieces, joined, are compared with the head's.
+#[test]
+fn pieces_that_are_not_the_body_become_no_file() {
+    let store = member_with(Role::Normal, ManualClock::new(NOW));
+    let (body, pieces) = two_pieces();
+    let mine = origin("a.client.copal", 1);
+    let stage = |index, bytes: &Bytes| stage(&store, piece(1, index, bytes.clone(), mine.clone())).unwrap();
+    let missing = Err(NotHeld::Refused(Answer::Missing));
+    stage(0, &bytes(4 * MIB));
+    stage(1, &pieces[1]);
+    assert_eq!(
+        apply(&store, staged(1, "a", &body, mine.clone())),
+        missing,
+        "another first piece"
+    );
+    stage(0, &pieces[0].slice(..100));
+    assert_eq!(
+        apply(&store, staged(1, "a", &body, mine.clone())),
+        missing,
+        "too short"
+    );
+    stage(0, &pieces[0]);
+    let small = Operation::Create {
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        head: head(1, &bytes(10)),
+        body: Body::StagedBy(mine.clone()),
+    };
+    assert_eq!(apply(&store, small), missing, "a body that lies in its head");
+    // What lies behind the size goes.
+    stage(2, &bytes(7));
+    stage(16_383, &bytes(7));
+    apply(&store, staged(1, "a", &body, mine.clone())).unwrap();
+    assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
+    for index in [2, 16_383] {
+        assert_eq!(
+            store.staged_piece(vid(), fid(1), index),
+            Err(VolumeError::NotFound)
+        );
+    }
+    let beyond = super::tests::stage(&store, piece(2, 16_384, bytes(7), mine));
+    assert!(is_denied(&beyond), "{beyond:?}");
+    assert_eq!(store.upload_totals(), (0, 0));
+}
+
+/// Symptom: the disk of a data server filled with pieces of uploads that nobody finished. Cause: nothing ever looked at them.
+/// Fix: a day after its last piece an upload goes, also over restarts; others stay.
+#[test]
+fn uploads_that_nobody_goes_on_with_go() {
+    let clock = SharedClock::new();
+    let store = member_with(Role::Normal, clock.clone());
+    let mine = origin("a.client.copal", 1);
+    for number in [1, 2] {
+        stage(&store, piece(number, 0, bytes(4 * MIB), mine.clone())).unwrap();
+    }
+    store.stage(vid(), fid(3), 0, bytes(4 * MIB)).unwrap();
+    assert_eq!(store.upload_totals(), (3, 12 * MIB as u64));
+    let store = MemberStore::open(store.kv().clone(), Arc::new(clock.clone())).unwrap();
+    assert_eq!(
+        store.upload_totals(),
+        (3, 12 * MIB as u64),
+        "read again from their rows"
+    );
+    clock.0.set(NOW + EXPIRY_MS - 1);
+    stage(&store, piece(2, 1, bytes(5), mine)).unwrap();
+    store.close_due(&Default::default()).unwrap();
+    assert_eq!(store.upload_totals().0, 3);
+    clock.0.set(NOW + EXPIRY_MS);
+    store.close_due(&Default::default()).unwrap();
+    assert_eq!(store.upload_totals(), (1, 4 * MIB as u64 + 5));
+    for number in [1, 3] {
+        assert_eq!(
+            store.staged_piece(vid(), fid(number), 0),
+            Err(VolumeError::NotFound)
+        );
+    }
+    assert!(store.staged_piece(vid(), fid(2), 0).is_ok());
+    clock.0.set(NOW + 2 * EXPIRY_MS);
+    store.close_due(&Default::default()).unwrap();
+    let left = [
+        &store.core.spaces.uploads,
+        &store.core.spaces.extents,
+        &store.core.spaces.sums,
+    ];
+    for space in left {
+        assert_eq!(space.prefix(&[]).count(), 0, "{}", space.name());
+    }
+}
+
+/// Symptom: a create beside an upload of its own id left the upload behind, whose end would have taken the file's bytes. Fix: a
+/// file that comes whole takes the place of what was staged under its id; so does a file that is taken over.
+#[test]
+fn no_upload_stays_under_the_id_of_a_file() {
+    let clock = SharedClock::new();
+    let store = member_with(Role::Normal, clock.clone());
+    let mine = origin("a.client.copal", 1);
+    let body = bytes(300_000);
+    let taken_over = |number, name: &'static str| Operation::TakeOver {
+        vid: vid(),
+        name: Bytes::from_static(name.as_bytes()),
+        head: head(number, &body),
+        body: Body::Here(body.clone()),
+        is_journalled: true,
+    };
+    for (number, operation) in [(1, create(1, "a", body.clone())), (2, taken_over(2, "b"))] {
+        stage(&store, piece(number, 0, bytes(4 * MIB), mine.clone())).unwrap();
+        stage(&store, piece(number, 1, bytes(5), mine.clone())).unwrap();
+        apply(&store, operation).unwrap();
+        assert_eq!(
+            store.staged_piece(vid(), fid(number), 1),
+            Err(VolumeError::NotFound)
+        );
+    }
+    assert_eq!(store.upload_totals(), (0, 0));
+    clock.0.set(NOW + 2 * EXPIRY_MS);
+    store.expire_uploads().unwrap();
+    for name in ["a", "b"] {
+        assert_eq!(
+            store.get(vid(), name.as_bytes(), 0..u64::MAX, None).unwrap().0,
+            body
+        );
+    }
+}
+
+/// A member that takes a file over from another does not wait for a client's upload of it, nor does anybody add to its own; who
+/// comes back under the same name begins an upload anew that has stood still.
+#[test]
+fn an_upload_yields_to_the_server_itself_and_later_to_its_name() {
+    let clock = SharedClock::new();
+    let store = member_with(Role::Normal, clock.clone());
+    let mine = origin("a.client.copal", 1);
+    stage(&store, piece(1, 0, bytes(4 * MIB), mine.clone())).unwrap();
+    store.stage(vid(), fid(1), 0, bytes(4 * MIB)).unwrap();
+    let busy = stage(&store, piece(1, 1, bytes(5), mine.clone()));
+    assert_eq!(busy, Err(NotHeld::Refused(Answer::Busy)));
+    stage(&store, piece(2, 0, bytes(4 * MIB), mine)).unwrap();
+    clock.0.set(NOW + IDLE_MS);
+    assert!(is_denied(&stage(
+        &store,
+        piece(2, 0, bytes(4 * MIB), origin("b.client.copal", 1))
+    )));
+    let again = origin("a.client.copal", 2);
+    stage(&store, piece(2, 1, bytes(5), again)).unwrap();
+    assert_eq!(
+        store.staged_piece(vid(), fid(2), 0),
+        Err(VolumeError::NotFound),
+        "begun anew"
+    );
+}
+
+/// Symptom: an upload filled a volume beyond its quota, and a volume that was being removed. Fix: pieces are refused as creates
+/// are, all uploads of the volume counted.
+#[test]
+fn pieces_keep_to_quota_and_removal() {
+    let store = member_with(Role::Normal, ManualClock::new(NOW));
+    let mine = origin("a.client.copal", 1);
+    let quota_bytes = Some(6 * MIB as u64);
+    store.tell_volume(vid(), Told::Live { quota_bytes }).unwrap();
+    apply(&store, create(9, "a", bytes(MIB))).unwrap();
+    stage(&store, piece(1, 0, bytes(4 * MIB), mine.clone())).unwrap();
+    stage(&store, piece(1, 0, bytes(4 * MIB), mine.clone())).unwrap();
+    let beyond = stage(&store, piece(2, 0, bytes(2 * MIB), mine.clone()));
+    assert!(
+        matches!(beyond, Err(NotHeld::Refused(Answer::QuotaExceeded { .. }))),
+        "{beyond:?}"
+    );
+    stage(&store, piece(1, 1, bytes(MIB), mine.clone())).unwrap();
+    store.set_full(true);
+    let full = stage(&store, piece(1, 1, bytes(1), mine.clone()));
+    assert_eq!(full, Err(NotHeld::Refused(Answer::NoSpace)));
+    store.set_full(false);
+    store.tell_volume(vid(), Told::Removing).unwrap();
+    let removing = stage(&store, piece(1, 1, bytes(1), mine.clone()));
+    assert_eq!(removing, Err(NotHeld::Refused(Answer::Busy)));
+    store.tell_volume(vid(), Told::Gone).unwrap();
+    assert_eq!(store.upload_totals(), (0, 0), "they go with their volume");
+    let gone = stage(&store, piece(1, 1, bytes(1), mine));
+    assert_eq!(gone, Err(NotHeld::Refused(Answer::VolumeGone)));
+}
+
+/// An upload of an earlier release has no origin: whoever sends its next piece begins it anew. If it stands under a file that is
+/// there, as could be then, the file keeps its pieces.
+#[test]
+fn uploads_of_an_earlier_release_are_begun_anew_and_take_no_file_with_them() {
+    let clock = SharedClock::new();
+    let store = member_with(Role::Normal, clock.clone());
+    let body = bytes(300_000);
+    apply(&store, create(1, "a", body.clone())).unwrap();
+    let core = &store.core;
+    let mut batch = core.kv.batch();
+    for number in [1, 2] {
+        let key = keys::upload(vid(), fid(number));
+        batch.put(&core.spaces.uploads, &key, crate::format::upload_row(&key, NOW));
+    }
+    crate::local::add_piece(&core.spaces, &mut batch, vid(), fid(2), 0, bytes(4 * MIB), false);
+    batch.commit(Durability::Device).unwrap();
+    let store = MemberStore::open(store.kv().clone(), Arc::new(clock.clone())).unwrap();
+    assert_eq!(store.upload_totals().0, 2);
+    stage(&store, piece(2, 1, bytes(5), origin("a.client.copal", 1))).unwrap();
+    assert_eq!(store.staged_piece(vid(), fid(2), 0), Err(VolumeError::NotFound));
+    clock.0.set(NOW + 2 * EXPIRY_MS);
+    store.expire_uploads().unwrap();
+    assert_eq!(store.upload_totals(), (0, 0));
+    assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
+}
+
+/// Symptom: a volume with a quota refused files though it had room, after its group was moved away and back. Cause: the rows of
+/// the group went, what was counted of its volumes stayed, and taking over added to that. Fix: leaving forgets all of it.
+#[test]
+fn what_a_volume_uses_is_counted_anew_when_its_group_comes_back() {
+    let store = member_with(Role::Normal, ManualClock::new(NOW));
+    let quota_bytes = Some(1_000_000);
+    store.tell_volume(vid(), Told::Live { quota_bytes }).unwrap();
+    apply(&store, create(1, "a", bytes(600_000))).unwrap();
+    stage(&store, piece(7, 0, bytes(1000), origin("a.client.copal", 1))).unwrap();
+    store.leave(GROUP).unwrap();
+    assert_eq!(store.upload_totals(), (0, 0));
+    store.enter_view(GROUP, Epoch(9), Role::Joining).unwrap();
+    let body = bytes(600_000);
+    let back = Operation::TakeOver {
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        head: head(1, &body),
+        body: Body::Here(body),
+        is_journalled: true,
+    };
+    store.apply(GROUP, Epoch(9), back).unwrap().unwrap();
+    store.enter_view(GROUP, Epoch(10), Role::Normal).unwrap();
+    let body = bytes(100_000);
+    let small = Operation::Create {
+        vid: vid(),
+        name: Bytes::from_static(b"b"),
+        head: NewHead {
+            op: OpId(FileId::new(NOW, 7, 2).0),
+            ..head(2, &body)
+        },
+        body: Body::Here(body),
+    };
+    assert_eq!(store.apply(GROUP, Epoch(10), small).unwrap(), Ok(Role::Normal));
+}
