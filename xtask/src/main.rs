@@ -140,7 +140,11 @@ enum Chore {
         /// Commit that the change begins at [default: HEAD, or the one before it where all is committed]
         #[arg(long)]
         base: Option<String>,
-        /// What `cargo mutants` takes
+        /// Instead: apply the patches of xtask/mutants one after the other, those whose names are given or all, and see that the
+        /// test of each notices
+        #[arg(long, conflicts_with = "base")]
+        kept: bool,
+        /// What `cargo mutants` takes; with --kept, parts of the names of patches
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -198,7 +202,12 @@ fn run(chore: Chore) -> Result<ExitCode> {
             seed,
             release,
         } => chaos::run_fleet(&root, rounds, seed, release),
-        Chore::Mutants { base, arguments } => mutants::run(&root, base.as_deref(), &arguments),
+        Chore::Mutants {
+            kept: true,
+            arguments,
+            ..
+        } => mutants::run_kept(&root, &arguments),
+        Chore::Mutants { base, arguments, .. } => mutants::run(&root, base.as_deref(), &arguments),
         Chore::Bench {
             suite,
             prepare,

@@ -1,7 +1,11 @@
 //! Runs `cargo mutants` on a change: every function it touches is broken once, and the tests of its crate should notice.
 //!
 //! Takes minutes for a small change and is not part of `make test`. The variants that once survived stand in the
-//! crates themselves (`broken.rs`) and are tried by every test run.
+//! crates themselves (`broken.rs`) and are tried by every test run, or are kept as patches (`kept`).
+
+mod kept;
+
+pub(crate) use kept::run as run_kept;
 
 use anyhow::{Context, Result, bail, ensure};
 use std::{
