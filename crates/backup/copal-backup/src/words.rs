@@ -20,6 +20,15 @@ pub(crate) fn is_plain(text: &str) -> bool {
     !text.chars().any(is_deceptive)
 }
 
+/// The beginning of a text that has at most so many bytes.
+pub(crate) fn clip(text: &str, max_bytes: usize) -> String {
+    let mut end = text.len().min(max_bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -149,7 +149,7 @@ pub(crate) enum Command {
     /// Make a repository
     Init(Init),
     /// Back up the disks of one VM
-    Backup(Backup),
+    Backup(Box<Backup>),
     /// List snapshots
     Snapshots(Snapshots),
     /// Show what the disks of a snapshot consist of

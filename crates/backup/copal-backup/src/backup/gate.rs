@@ -12,9 +12,10 @@
 use super::base::Base;
 use crate::doubt::{Doubt, DoubtKind};
 use crate::error::{Error, Result};
-use crate::manifest::{Manifest, ManifestDisk};
+use crate::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
 use crate::request::{BackupRequest, DiskSource};
 use crate::source::{Content, END_BYTES, KnownFormat, SourceError, recognise};
+use crate::words::clip;
 
 /// Looks at a disk before it is read.
 /// # Errors
@@ -107,7 +108,7 @@ impl DiskGate<'_> {
         Doubt {
             disk: self.disk.name.clone(),
             kind,
-            text: super::clip(&text),
+            text: clip(&text, MAX_WORD_BYTES),
         }
     }
 

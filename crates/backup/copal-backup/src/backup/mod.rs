@@ -46,6 +46,7 @@ use crate::progress::{CancelFlag, Progress, Stage};
 use crate::request::{
     BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, Layout, SnapshotId,
 };
+use crate::words::clip;
 use base::Base;
 pub(crate) use collaborate::failed as spool_failed;
 pub use collaborate::{Collaboration, parts_of_disk};
@@ -162,11 +163,11 @@ impl Produced {
                 data_bytes: built.data_bytes,
                 root: built.root,
                 mode: planned.mode,
-                reason: clip(&planned.reason),
+                reason: clip(&planned.reason, MAX_WORD_BYTES),
                 serial: disk.serial.clone(),
                 bitmap: disk.starts.clone(),
                 sentinel: disk.sentinel.clone(),
-                identity: Some(clip(&disk.identity)),
+                identity: Some(clip(&disk.identity, MAX_WORD_BYTES)),
                 whole_ms: planned.whole_ms,
             })
             .collect()
@@ -348,7 +349,7 @@ fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
         doubts.extend(seen.map(|text| Doubt {
             disk: disk.name.clone(),
             kind: DoubtKind::Changed,
-            text: clip(&text),
+            text: clip(&text, MAX_WORD_BYTES),
         }));
     }
     Ok(Confirmed { warnings, doubts })
@@ -357,13 +358,4 @@ fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
 /// How many segments may be on their way under a memory bound; at least two, so that reading and storing overlap.
 fn jobs_within(memory_bytes: u64) -> u64 {
     (memory_bytes.saturating_sub(FIXED_MEMORY_BYTES) / Job::MEMORY_BYTES).clamp(2, 32)
-}
-
-/// A reason never outgrows its field.
-fn clip(reason: &str) -> String {
-    let mut end = reason.len().min(MAX_WORD_BYTES);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    reason[..end].to_owned()
 }

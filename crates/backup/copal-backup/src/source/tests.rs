@@ -501,7 +501,7 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
             "-O",
             "qcow2",
             "-o",
-            "data_file=data.raw",
+            &format!("data_file={}", word("data.raw")),
             &raw,
             &data,
         ],
