@@ -249,38 +249,35 @@ impl DataServer {
         }
     }
 
-    /// Refuses a volume that no master has made: numbers of a group's volumes are given in their order. A master is asked once for
-    /// a number above those that are known.
+    /// Refuses a volume that no master has made: numbers of a group's volumes are given in their order. A master is asked for the
+    /// first file of a volume with a number above those that are known.
     async fn must_be_made(&self, vid: VolumeId) -> Result<(), Refused> {
         let group = vid.birth_group();
         let highest = self.made.lock().get(&group).copied().unwrap_or(0);
         if (1..=highest).contains(&vid.sequence()) {
             return Ok(());
         }
-        let left = current_end().map_or(TO_ASK, |end| end.saturating_duration_since(machine::now()));
-        let request = messages::Known { volume: vid.0 };
-        let asked = self
-            .masters
-            .call::<messages::KnownReply>(Method::Known, &request, left.min(TO_ASK))
-            .await;
-        let is_made = match asked {
-            Ok(reply) => reply.known,
-            Err(error) => {
-                // A volume that has files was made, whether or not a master is there to say so.
-                let store = self.store.clone();
-                let has_files = blocking(move || {
-                    let listed = store.list(vid, b"", None, 1);
-                    listed.map_err(|error| of_volume_error(&error))
-                });
-                if has_files.await?.is_empty() {
+        // A volume that has files was made, whether or not a master is there to say so.
+        let store = self.store.clone();
+        let listed = blocking(move || {
+            let listed = store.list(vid, b"", None, 1);
+            listed.map_err(|error| of_volume_error(&error))
+        });
+        if listed.await?.is_empty() {
+            let left = current_end().map_or(TO_ASK, |end| end.saturating_duration_since(machine::now()));
+            let request = messages::Known { volume: vid.0 };
+            let asked = self
+                .masters
+                .call::<messages::KnownReply>(Method::Known, &request, left.min(TO_ASK))
+                .await;
+            match asked {
+                Ok(reply) if reply.known => {}
+                Ok(_) => return Err(refused(Code::VolumeGone, "no such volume was ever made")),
+                Err(error) => {
                     let reason = format!("no master says whether the volume was made: {error}");
                     return Err(refused(Code::Unavailable, reason));
                 }
-                true
             }
-        };
-        if !is_made {
-            return Err(refused(Code::VolumeGone, "no such volume was ever made"));
         }
         let mut made = self.made.lock();
         let known = made.entry(group).or_default();

@@ -50,7 +50,10 @@ impl MemberStore {
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn close_due(&self, told: &BTreeMap<GroupId, Closing>) -> Result<Vec<GroupId>, VolumeError> {
-        self.expire_uploads()?;
+        // What cannot be freed now is tried again, and keeps no bucket open.
+        if let Err(error) = self.expire_uploads() {
+            tracing::warn!(%error, "uploads that nobody goes on with could not be freed");
+        }
         let now_ms = self.core.clock.sealing_ms();
         let (mut open, mut closes) = (Vec::new(), Vec::new());
         for membership in self.memberships()? {
