@@ -152,6 +152,11 @@ enum Reached {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Bringing,
+    /// A member has no room, and nobody has said yet that it has the file: where all refuse it there is nothing to bury, and
+    /// a full disk gets no row of it.
+    Refusing {
+        why: Refusal,
+    },
     /// The create has failed; these members may have it still.
     Burying {
         why: Refusal,
@@ -228,6 +233,7 @@ impl ClientOp {
         match (self.phase.clone(), event) {
             (Phase::Ended, _) => Vec::new(),
             (Phase::Bringing, event) => self.bring(event),
+            (Phase::Refusing { why }, event) => self.hear_the_others(why, event),
             (Phase::Burying { why }, event) => self.bury(why, event),
         }
     }
@@ -282,13 +288,17 @@ impl ClientOp {
             Answer::OtherFile => Refusal::OtherFile,
             Answer::QuotaExceeded { quota, used, wanted } => Refusal::QuotaExceeded { quota, used, wanted },
         };
+        self.note_refused(disk, &refusal);
+        self.refuse(refusal)
+    }
+
+    /// A member that refuses what it was sent once has none of it.
+    fn note_refused(&mut self, disk: DiskId, refusal: &Refusal) {
         let was_sent = matches!(self.members.get(&disk), Some(Reached::Sent));
         let never_has = matches!(refusal, Refusal::Buried | Refusal::OtherFile);
-        let has_none = never_has || (was_sent && !self.again.contains(&disk));
-        if has_none {
+        if never_has || (was_sent && !self.again.contains(&disk)) {
             self.members.insert(disk, Reached::Refused);
         }
-        self.refuse(refusal)
     }
 
     /// Sends to every member that is up what it has not answered in this epoch.
@@ -359,8 +369,55 @@ impl ClientOp {
         if !self.was_taken && self.may_have().next().is_none() {
             return self.end(Outcome::Refused(why));
         }
+        let is_for_room = matches!(why, Refusal::NoSpace | Refusal::QuotaExceeded { .. });
+        if is_for_room && !self.was_taken && self.phase == Phase::Bringing {
+            self.phase = Phase::Refusing { why };
+            return Vec::new();
+        }
+        self.begin_burial(why)
+    }
+
+    fn begin_burial(&mut self, why: Refusal) -> Vec<Action> {
         self.phase = Phase::Burying { why };
         self.send_burials()
+    }
+
+    /// What the others say of a create that one has no room for. Anything but their refusals is a reason to bury it.
+    fn hear_the_others(&mut self, why: Refusal, event: Event) -> Vec<Action> {
+        match event {
+            Event::Answered {
+                disk,
+                answer: Answer::NoSpace | Answer::QuotaExceeded { .. },
+                ..
+            } => {
+                self.note_refused(disk, &Refusal::NoSpace);
+                match self.may_have().count() {
+                    0 => self.end(Outcome::Refused(why)),
+                    _ => Vec::new(),
+                }
+            }
+            Event::Answered {
+                disk,
+                epoch,
+                answer: Answer::Ok { role },
+                ..
+            } => {
+                self.was_taken = true;
+                self.members.insert(disk, Reached::Has { epoch, role });
+                self.begin_burial(why)
+            }
+            Event::Unreachable { disk, .. } => {
+                let mut actions = vec![Action::Suspect(disk)];
+                actions.extend(self.begin_burial(why));
+                actions
+            }
+            Event::View(view) if view.epoch <= self.view.epoch => Vec::new(),
+            Event::View(view) => {
+                self.view = view;
+                self.begin_burial(why)
+            }
+            Event::Answered { .. } | Event::Deadline | Event::GiveUp => self.begin_burial(why),
+        }
     }
 
     fn may_have(&self) -> impl Iterator<Item = DiskId> + '_ {

@@ -159,16 +159,60 @@ fn a_member_that_asks_for_the_bytes_gets_them() {
 #[test]
 fn a_late_answer_to_a_failed_create_is_buried_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
-    let no_space = answer(1, 5, Call::Create, Answer::NoSpace);
-    assert_eq!(sent(&op.step(no_space)), [(1, Call::Bury), (2, Call::Bury)]);
+    let too_old = answer(1, 5, Call::Create, Answer::TooOld);
+    assert_eq!(sent(&op.step(too_old)), [(1, Call::Bury), (2, Call::Bury)]);
     // The answer to the create comes behind that to the burial.
     assert!(op.step(ok(2, 5, N)).is_empty());
     let buried = |disk| answer(disk, 5, Call::Bury, Answer::Ok { role: N });
     assert_eq!(outcome(&op.step(buried(1))), None);
     assert_eq!(
         outcome(&op.step(buried(2))),
-        Some(Outcome::Refused(Refusal::NoSpace))
+        Some(Outcome::Refused(Refusal::TooOld))
     );
+}
+
+/// Symptom: each create that full disks refused left a delete and a row of the journal on every one of them, until these had
+/// taken what was kept back. Cause: the first refusal began the burial, before the others had said that they have nothing.
+/// Fix: a create that there is no room for is buried only where somebody has it, or may have it.
+#[test]
+fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
+    let no_space = |disk| answer(disk, 5, Call::Create, Answer::NoSpace);
+    let begin = || {
+        let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
+        assert!(op.step(no_space(1)).is_empty());
+        op
+    };
+    let refused = Some(Outcome::Refused(Refusal::NoSpace));
+    let mut op = begin();
+    assert!(op.step(no_space(3)).is_empty());
+    let all = op.step(no_space(2));
+    assert_eq!((outcome(&all), sent(&all).len()), (refused.clone(), 0));
+    // Who has it, may have it, or is another now is a reason to bury it.
+    let everywhere = [(1, Call::Bury), (2, Call::Bury), (3, Call::Bury)];
+    let unreachable = Event::Unreachable {
+        disk: DiskId(2),
+        call: Call::Create,
+    };
+    let reasons = [
+        ok(2, 5, N),
+        Event::Deadline,
+        Event::View(view(6, &[N, N, N])),
+        unreachable,
+    ];
+    for reason in reasons {
+        let mut op = begin();
+        let actions = op.step(reason.clone());
+        assert_eq!(sent(&actions), everywhere, "{reason:?}");
+        let epoch = op.view().epoch.0;
+        let buried = |disk| answer(disk, epoch, Call::Bury, Answer::Ok { role: N });
+        assert_eq!(outcome(&op.step(buried(1))), None);
+        assert_eq!(outcome(&op.step(buried(2))), None);
+        assert_eq!(outcome(&op.step(buried(3))), refused);
+    }
+    // A member that has it already: the burial goes to all at once.
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
+    op.step(ok(2, 5, N));
+    assert_eq!(sent(&op.step(no_space(1))), everywhere);
 }
 
 #[test]
