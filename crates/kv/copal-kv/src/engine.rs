@@ -260,6 +260,12 @@ impl Engine {
             .refill(&self.objects, self.unflushed_bytes() + bytes)
     }
 
+    /// The same for a large write, which leaves some room to small ones.
+    pub(crate) fn has_reserve_beside_large(&self, bytes: u64) -> bool {
+        let bytes = self.unflushed_bytes() + bytes;
+        self.writes.reserve.refill_for_large(&self.objects, bytes)
+    }
+
     fn unflushed_bytes(&self) -> u64 {
         let view = self.super_version();
         view.memtables().map(|memtable| memtable.charged_bytes()).sum()

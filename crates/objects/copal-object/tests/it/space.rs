@@ -550,3 +550,32 @@ fn long_objects_that_come_and_go_leave_little_in_quarantine() {
     }
     assert!(most <= (128 << 20) + 4 * EACH, "{most} bytes");
 }
+
+/// What the store keeps for itself can be lent, and still lets it delete, checkpoint, close and open.
+#[test]
+fn what_is_lent_of_a_full_store_leaves_room_for_checkpoints() {
+    let (device, store) = limited(64 << 20);
+    let ids = fill(&store);
+    assert_eq!(store.room().of_bytes, 64 << 20);
+    assert!(store.room().bytes < 1 << 20);
+    let loan = store.lend_system_space();
+    assert!(store.room().bytes > 1 << 20, "{:?}", store.space());
+    let more = fill(&store);
+    assert!(!more.is_empty());
+    drop(loan);
+    assert_eq!(store.room().bytes, 0);
+    store.checkpoint().unwrap();
+    store.close().unwrap();
+    drop(store);
+    let options = OpenOptions {
+        max_size_bytes: Some(64 << 20),
+        ..OpenOptions::default()
+    };
+    let store = Store::open(device, &options).unwrap().0;
+    let all = ids.iter().chain(&more);
+    assert!(all.clone().all(|id| read(&store, id.0) == bytes(1 << 20, 3)));
+    for id in all {
+        commit(&store, vec![Op::Delete { id: *id }]);
+    }
+    assert!(fill(&store).len() + 2 >= ids.len());
+}

@@ -197,7 +197,11 @@ impl Engine {
         // While the reserve is open or spent, its space is not for writes that only add.
         if !gathered.free_space() {
             let bytes = gathered.writes.iter().map(|write| write.room_bytes).sum();
-            if !self.has_reserve_beside(bytes) {
+            let has_reserve = match gathered.writes.iter().any(Write::is_large) {
+                true => self.has_reserve_beside_large(bytes),
+                false => self.has_reserve_beside(bytes),
+            };
+            if !has_reserve {
                 return Err(Error::NoSpace);
             }
         }

@@ -135,8 +135,16 @@ impl Write {
     }
 
     fn is_short(&self) -> bool {
-        let has_direct = self.ops.iter().any(|op| matches!(op, WriteOp::Direct { .. }));
-        !has_direct && self.log_bytes <= SHORT
+        !self.has_direct() && self.log_bytes <= SHORT
+    }
+
+    /// Whether it leaves some room in a store that is nearly full to writes that are not.
+    pub(crate) fn is_large(&self) -> bool {
+        self.has_direct() || self.log_bytes > LITTLE
+    }
+
+    fn has_direct(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, WriteOp::Direct { .. }))
     }
 
     /// Bytes of memory that it holds while it waits: the list, keys and values, those for value objects too. The
