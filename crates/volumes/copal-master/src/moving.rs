@@ -13,7 +13,7 @@
 
 use crate::{
     master::{Master, MasterError, Mastered, Reign},
-    meta::{MemberKind, ServerState},
+    meta::{MemberKind, ServerRow},
     recovery::{Move, Need},
 };
 use copal_volume::{
@@ -359,20 +359,37 @@ impl Reign {
 
     /// Disks that take no creates any more, and those that cannot be brought down, a sentence each.
     pub(crate) fn full_disks(&self) -> Vec<String> {
-        let servers = self
-            .map
-            .servers
-            .values()
-            .filter(|server| server.state == ServerState::Normal);
-        let stopped = servers.filter_map(|server| {
-            let used = self.watches.get(&server.disk)?.used_bytes;
-            let percent = u128::from(used) * 100 / u128::from(server.capacity_bytes.max(1));
-            (percent >= u128::from(HARD_STOP_PERCENT)).then(|| {
-                let name = &server.name;
-                format!("{name} is full ({percent} %) and takes no new files; delete some, or add a server")
-            })
-        });
+        let servers = self.map.servers.values().filter(|server| self.is_full(server));
+        let stopped = servers.map(|server| self.of_full(server));
         stopped.chain(self.recovery.stay_full.iter().cloned()).collect()
+    }
+
+    /// Whether a server that is there takes no new files: by its own word, or by what it uses.
+    pub(crate) fn is_full(&self, server: &ServerRow) -> bool {
+        let Some(watch) = self.watches.get(&server.disk).filter(|_| !server.is_away()) else {
+            return false;
+        };
+        let used = u128::from(watch.used_bytes) * 100;
+        watch.is_full || used >= u128::from(server.capacity_bytes.max(1)) * u128::from(HARD_STOP_PERCENT)
+    }
+
+    fn of_full(&self, server: &ServerRow) -> String {
+        let used = self.watches.get(&server.disk).map_or(0, |watch| watch.used_bytes);
+        let percent = u128::from(used) * 100 / u128::from(server.capacity_bytes.max(1));
+        let name = &server.name;
+        format!(
+            "{name} is full ({percent} %) and takes no new files; delete some, add a server, or start it with a larger --limit"
+        )
+    }
+
+    /// Writes down that a disk takes no new files any more, or takes them again.
+    pub(crate) fn note_room(&mut self, server: &ServerRow, now_ms: u64) -> Mastered<()> {
+        let is_full = self.watches.get(&server.disk).is_some_and(|watch| watch.is_full);
+        let text = match is_full {
+            true => self.of_full(server),
+            false => format!("{} takes new files again", server.name),
+        };
+        self.note(now_ms, "full", &text)
     }
 }
 

@@ -67,6 +67,10 @@ pub struct Beat {
     pub recovery_bytes_per_s: u64,
     /// What its disk is; none: not known.
     pub medium: Option<Medium>,
+    /// Its disk takes no new files, or lately did not.
+    pub is_full: bool,
+    /// Bytes that new files may still take there, about; none: not told.
+    pub room_bytes: Option<u64>,
     /// The newest reign that it ever heard of; 0: not told.
     pub seen_term: u64,
     /// The newest version of the map that it ever heard of; 0: not told.
@@ -276,7 +280,12 @@ impl Master {
         };
         watch.copied_bytes = beat.copied_bytes;
         (watch.recovery_bytes_per_s, watch.medium) = (beat.recovery_bytes_per_s, beat.medium);
+        watch.room_bytes = beat.room_bytes;
+        let was_full = std::mem::replace(&mut watch.is_full, beat.is_full);
         reign.recovery.progress.copied(copied);
+        if was_full != beat.is_full {
+            reign.note_room(&server, now_ms)?;
+        }
         if tells_of_copies {
             // Its answer has what comes next.
             let before = reign.map.version;

@@ -242,6 +242,7 @@ impl Reign {
             "capacity_bytes": server.capacity_bytes,
             "groups": groups,
             "draining": server.is_draining,
+            "full": self.is_full(server),
             "announced_until_ms": (server.failed_since_ms > now_ms).then_some(server.failed_since_ms),
             "clock_off_ms": self.server_clock(server.disk),
             "clock_wrong": watch.clock_wrong_since_ms.is_some(),

@@ -41,6 +41,8 @@ pub(crate) fn beat(number: u8, incarnation: u64) -> Beat {
         pid: 1,
         address: format!("127.0.0.1:740{number}"),
         used_bytes: 0,
+        is_full: false,
+        room_bytes: None,
         capacity_bytes: 1 << 30,
         groups: Vec::new(),
         failed: None,

@@ -12,6 +12,10 @@ pub(crate) struct Watch {
     pub(crate) heard_ms: u64,
     pub(crate) pid: u32,
     pub(crate) used_bytes: u64,
+    /// Its disk takes no new files, or lately did not.
+    pub(crate) is_full: bool,
+    /// Bytes that new files may still take there, about.
+    pub(crate) room_bytes: Option<u64>,
     /// The newest map that it has entered, as it told in this reign.
     pub(crate) entered_version: u64,
     /// What its disk is, once it told.

@@ -1167,6 +1167,12 @@ pub struct Heartbeat {
     /// it keeps seals from the future of the reference, and ignores them from the next view on
     #[prost(bool, tag = "23")]
     pub future_seals: bool,
+    /// the disk takes no new files, or lately did not
+    #[prost(bool, tag = "24")]
+    pub full: bool,
+    /// what new files may still take, about
+    #[prost(uint64, optional, tag = "25")]
+    pub room_bytes: ::core::option::Option<u64>,
 }
 /// A master that is about to lead asks each data server what it has heard of before; answered by Seen.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

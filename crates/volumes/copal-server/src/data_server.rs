@@ -60,7 +60,7 @@ pub struct DataServer {
     pub(crate) place: (String, String),
     /// What its disk is: `hdd`, `ssd`; empty: not known.
     pub(crate) medium: String,
-    pub(crate) room: Box<dyn Room>,
+    pub(crate) room: Arc<dyn Room>,
     pub(crate) map: Arc<MapCache>,
     pub(crate) masters: Masters,
     pub(crate) connections: Connections,
@@ -123,6 +123,9 @@ impl DataServer {
         let drawn = u64::from_be_bytes(disk) ^ identity.incarnation.0;
         let map = Arc::new(MapCache::default());
         store.go_by(Arc::clone(&map) as _);
+        let room: Arc<dyn Room> = Arc::from(room);
+        let watched = Arc::clone(&room);
+        store.watch_room(move || watched.bytes());
         Ok(Arc::new(DataServer {
             access: AccessControl::new(identity.cluster, &options.authority)?,
             made: Mutex::default(),

@@ -16,7 +16,7 @@ use copal_data::{Membership, Told, ToldView};
 use copal_proto::{Method, messages, messages::failure::Code, role_of};
 use copal_volume::{
     VolumeId,
-    group::{DiskId, Role, Term, placement::HARD_STOP_PERCENT},
+    group::{DiskId, Role, Term},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -109,8 +109,6 @@ impl DataServer {
         };
         let map_version = self.entered.load(Ordering::Acquire);
         let (used_bytes, capacity_bytes) = self.room.bytes();
-        let stop_bytes = u128::from(capacity_bytes) * u128::from(HARD_STOP_PERCENT);
-        self.store.set_full(u128::from(used_bytes) * 100 >= stop_bytes);
         let memberships = self.store.memberships().unwrap_or_default();
         let sizes = self.copying.sizes(&self.store, &memberships, used_bytes);
         if self.copying.wants_flush(used_bytes) {
@@ -149,6 +147,8 @@ impl DataServer {
             clock_term: clock.term,
             clock_ahead_ms: clock.ahead_ms,
             future_seals,
+            full: self.store.is_full(),
+            room_bytes: Some(self.store.room_bytes()),
         };
         let reply: Result<messages::HeartbeatReply, _> =
             self.masters.call(Method::Heartbeat, &beat, ANSWER).await;

@@ -207,6 +207,8 @@ impl MasterServer {
             sizes: request.sizes.iter().map(size).collect(),
             recovery_bytes_per_s: request.recovery_bytes_per_s,
             medium: Medium::of_word(&request.medium),
+            is_full: request.full,
+            room_bytes: request.room_bytes,
             seen_term: request.seen_term,
             seen_version: request.seen_version,
             zone: place(&request.zone)?,

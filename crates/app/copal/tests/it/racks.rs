@@ -8,10 +8,10 @@ use std::{
 };
 
 /// A server of the cluster that was started again, until the test is over.
-struct Again(Child);
+pub(crate) struct Again(Child);
 
 impl Again {
-    fn start(cluster: &Served, name: &str, more: &[&str]) -> Again {
+    pub(crate) fn start(cluster: &Served, name: &str, more: &[&str]) -> Again {
         let dir = cluster.scratch.path().join("c").join(name);
         let words = ["data", "--dir", dir.to_str().unwrap()];
         let mut process = cluster
@@ -101,11 +101,10 @@ fn a_disk_shows_what_is_on_it_and_what_it_still_takes() {
         800_000_000,
         "{disk}"
     );
-    assert_eq!(
-        bytes("files_take_bytes") + bytes("used_bytes"),
-        950_000_000,
-        "{disk}"
-    );
+    // Up to the mark, or to what the engine keeps back of a small disk.
+    let with_files = bytes("files_take_bytes") + bytes("used_bytes");
+    assert!((800_000_000..=950_000_000).contains(&with_files), "{disk}");
+    assert_eq!(disk["full"], false, "{disk}");
     let listed = cluster.good(&["disk", "ls"]);
     assert!(
         listed.lines().next().unwrap().contains("Server") && listed.contains("data3"),

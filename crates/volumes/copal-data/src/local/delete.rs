@@ -7,6 +7,9 @@ use crate::spare::{self, Of};
 use bytes::Bytes;
 use copal_volume::{FileId, MAX_BATCH_BYTES, VolumeError, VolumeId, check_file_name};
 
+/// Bytes of one batch: longer ones could not use what a full store keeps back for deletes.
+const MOST_AT_ONCE: u64 = 512 << 10;
+
 impl LocalCore {
     pub(super) fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
         check_file_name(name)?;
@@ -60,7 +63,7 @@ impl LocalCore {
         for (key, fid) in files {
             match self.head(key)? {
                 Some(head) if head.fid == *fid && seen.insert(*fid) => {
-                    if batch.memory_bytes() > self.kv.batch_bytes() / 2 {
+                    if batch.memory_bytes() > (self.kv.batch_bytes() / 2).min(MOST_AT_ONCE) {
                         let part = std::mem::replace(&mut batch, self.kv.batch());
                         self.commit(part).map_err(CommitError::of_other)?;
                         inside.give_back(std::mem::take(&mut freed_bytes));

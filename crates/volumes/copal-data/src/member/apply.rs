@@ -11,7 +11,7 @@ use super::{
     uploads::{Upload, UploadOrigin},
 };
 use crate::{
-    error::{of_engine, refused_cleanly},
+    error::of_engine,
     format::{
         Did, FileHead, INLINE_BYTES, JournalRow, MemberRow, StagedPieceRow, TombRow, parse_sums, piece_len,
         pieces_of,
@@ -30,10 +30,10 @@ use copal_volume::{
         decide_create, decide_delete, decide_union,
     },
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::atomic::Ordering,
-};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A batch that only brings a full disk forward takes no more than this of what is kept back.
+const ESSENTIAL_BYTES: u64 = 512 << 10;
 
 /// A batch in the making.
 pub(super) struct Batching<'a> {
@@ -53,6 +53,10 @@ pub(super) struct Batching<'a> {
     pub(super) is_split: bool,
     /// Uploads that become files with the batch.
     finished: Vec<(VolumeId, FileId)>,
+    /// Bytes of files that are new.
+    new_bytes: u64,
+    /// Whether it holds a file: without one it is essential, for it brings a full disk forward.
+    has_files: bool,
 }
 
 impl<'a> Batching<'a> {
@@ -69,12 +73,15 @@ impl<'a> Batching<'a> {
             added: Vec::new(),
             is_split: false,
             finished: Vec::new(),
+            new_bytes: 0,
+            has_files: false,
         }
     }
 
     /// Whether another operation may have no room beside those that are in it.
     pub(super) fn is_full(&self) -> bool {
-        self.batch.memory_bytes() > self.core.kv.batch_bytes() / 2
+        let bytes = self.batch.memory_bytes();
+        bytes > self.core.kv.batch_bytes() / 2 || !self.has_files && bytes > ESSENTIAL_BYTES
     }
 
     /// Decides an operation, and adds its rows.
@@ -94,8 +101,11 @@ impl<'a> Batching<'a> {
                     self.must_be_unused(*vid, name, head)?;
                 }
                 // What it has already it confirms: refused is only what it certainly lacks.
-                if accept != Accept::Again && self.core.is_full.load(Ordering::Relaxed) {
-                    return Err(NotHeld::Refused(Answer::NoSpace));
+                if accept != Accept::Again {
+                    if !self.core.has_room_for(self.new_bytes.saturating_add(head.size)) {
+                        return Err(NotHeld::Refused(Answer::NoSpace));
+                    }
+                    self.new_bytes = self.new_bytes.saturating_add(head.size);
                 }
                 if accept != Accept::Again && self.has_everything {
                     self.check_quota(*vid, head.size)?;
@@ -321,6 +331,7 @@ impl Batching<'_> {
         new: &NewHead,
         body: &Body,
     ) -> Result<(), NotHeld> {
+        self.has_files = true;
         // What was staged under the id is of this file, or of nobody's any more.
         let is_here = matches!(body, Body::Here(_));
         if is_here {
@@ -572,24 +583,23 @@ impl Batching<'_> {
         }
         let (core, group, late, added) = (self.core, self.group, self.late, self.added);
         let finished = self.finished;
-        let undo = || added.iter().for_each(|&(vid, bytes)| core.count(vid, -bytes));
-        core.writable().inspect_err(|_| undo())?;
-        match self.batch.commit(Durability::Device) {
-            Ok(()) => {
-                let mut digests = core.digests.lock();
-                late.iter().for_each(|&bucket| digests.forget(group, bucket));
-                let mut uploads = core.uploads.lock();
-                finished.iter().for_each(|&(vid, fid)| uploads.remove(vid, fid));
-                Ok(())
-            }
-            Err(error) if refused_cleanly(&error) => {
-                undo();
-                Err(of_engine(&error))
-            }
-            Err(error) => Err(VolumeError::Failed {
-                reason: core.fail(&error),
-            }),
+        let committed = match self.has_files {
+            false => core.commit_essential(self.batch, Durability::Device),
+            true => core
+                .writable()
+                .and_then(|()| core.outcome(self.batch.commit(Durability::Device))),
+        };
+        if committed.is_err() {
+            // Refused, or the disk takes nothing more and its counts are no longer asked for.
+            added.iter().for_each(|&(vid, bytes)| core.count(vid, -bytes));
+            return committed;
         }
+        let mut digests = core.digests.lock();
+        late.iter().for_each(|&bucket| digests.forget(group, bucket));
+        drop(digests);
+        let mut uploads = core.uploads.lock();
+        finished.iter().for_each(|&(vid, fid)| uploads.remove(vid, fid));
+        Ok(())
     }
 
     // ---- what the rows say, this batch included

@@ -449,19 +449,10 @@ impl MemberCore {
             if count == 0 {
                 return Ok(());
             }
-            self.writable()?;
             // Done again after a cut of power: nothing reads what lies below.
-            let committed = batch.commit(Durability::Deferred);
+            let committed = self.commit_essential(batch, Durability::Deferred);
             drop(member);
-            match committed {
-                Ok(()) => {}
-                Err(error) if crate::error::refused_cleanly(&error) => return Err(of_engine(&error)),
-                Err(error) => {
-                    return Err(VolumeError::Failed {
-                        reason: self.fail(&error),
-                    });
-                }
-            }
+            committed?;
             if count < CUT_ROWS && !is_split {
                 return Ok(());
             }

@@ -190,10 +190,7 @@ impl MemberStore {
             delete_pieces(&core.spaces, &mut batch, file.vid, fid, size);
         }
         batch.delete(&core.spaces.files, &file.key);
-        let committed = batch.commit(Durability::Device);
-        committed.map_err(|error| VolumeError::Failed {
-            reason: core.fail(&error),
-        })?;
+        core.commit_essential(batch, Durability::Device)?;
         tracing::warn!(%group, volume = %file.vid, "a file that cannot be read was given up");
         Ok(true)
     }

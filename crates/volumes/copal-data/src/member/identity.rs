@@ -81,12 +81,8 @@ impl MemberStore {
 
     fn keep(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
         let core = &self.core;
-        core.writable()?;
         let mut batch = core.kv.batch();
         batch.put(&core.spaces.node, IDENTITY_KEY, identity.row());
-        let committed = batch.commit(Durability::Device);
-        committed.map_err(|error| VolumeError::Failed {
-            reason: core.fail(&error),
-        })
+        core.commit_essential(batch, Durability::Device)
     }
 }

@@ -28,6 +28,7 @@ mod operation;
 mod reads;
 mod recent_files;
 mod roles;
+mod room;
 mod rows;
 mod stage;
 mod store;

@@ -254,7 +254,6 @@ impl MemberCore {
         if rows.is_empty() {
             return Ok(());
         }
-        self.writable()?;
         let mut batch = self.kv.batch();
         for (group, row) in rows {
             let key = keys::group(*group);
@@ -263,10 +262,7 @@ impl MemberCore {
                 None => batch.delete(&self.spaces.groups, &key),
             };
         }
-        let committed = batch.commit(Durability::Device);
-        committed.map_err(|error| VolumeError::Failed {
-            reason: self.fail(&error),
-        })
+        self.commit_essential(batch, Durability::Device)
     }
 }
 

@@ -28,7 +28,6 @@ use copal_volume::{
     FileId, MAX_FILE_BYTES, VolumeError, VolumeId,
     group::{Answer, check_file_id},
 };
-use std::sync::atomic::Ordering;
 
 /// A piece of a file to come.
 #[derive(Clone, Debug)]
@@ -182,7 +181,7 @@ impl MemberCore {
         if self.is_removing(vid).map_err(NotHeld::Failed)? {
             return Err(NotHeld::Refused(Answer::Busy));
         }
-        if self.is_full.load(Ordering::Relaxed) {
+        if !self.has_room_for(len) {
             return Err(NotHeld::Refused(Answer::NoSpace));
         }
         let called = Called { vid, name: None };

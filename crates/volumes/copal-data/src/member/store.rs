@@ -4,6 +4,7 @@ use super::{
     line::Queued,
     member_clock::MemberClock,
     operation::{NotHeld, Operation, Reply},
+    room::DiskRoom,
     rows::{MemberCore, MemberSpaces},
     uploads::Uploads,
     work::Work,
@@ -15,10 +16,10 @@ use copal_volume::{
     group::{Epoch, GroupId},
 };
 use parking_lot::Mutex;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
+
+/// With less room than this a disk is full: next to nothing fits.
+const LEAST_ROOM_BYTES: u64 = 64 << 10;
 
 /// The groups of one disk. Cheap to clone; calls block on the device.
 #[derive(Clone)]
@@ -57,7 +58,7 @@ impl MemberStore {
             used: Mutex::default(),
             digests: Mutex::default(),
             heard: Mutex::default(),
-            is_full: AtomicBool::new(false),
+            room: DiskRoom::default(),
             failed: Mutex::default(),
         };
         Ok(MemberStore { core: Arc::new(core) })
@@ -164,15 +165,20 @@ impl MemberStore {
         self.core.clock.own_ms()
     }
 
-    /// Whether the disk is so full that it takes no creates of clients, nor pieces of them; deletes go on, and so does what is
-    /// taken over from others. Whoever knows its room says so, again and again.
-    pub fn set_full(&self, is_full: bool) {
-        self.core.is_full.store(is_full, Ordering::Relaxed);
+    /// From now on `bytes` says how many bytes of the disk are used, and how many there are; asked for each batch of
+    /// creates.
+    pub fn watch_room(&self, bytes: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
+        self.core.room.watch(bytes);
     }
 
-    /// Whether it is.
+    /// Whether the disk takes no creates of clients, nor pieces of them; deletes go on. It was so lately, or is so now.
     pub fn is_full(&self) -> bool {
-        self.core.is_full.load(Ordering::Relaxed)
+        self.core.kv.is_full() || self.room_bytes() < LEAST_ROOM_BYTES
+    }
+
+    /// Bytes that new files may still take, about.
+    pub fn room_bytes(&self) -> u64 {
+        self.core.kv.room_bytes().min(self.core.room.below_mark())
     }
 
     /// Why the disk takes no more writes; `None`: it does.

@@ -45,7 +45,6 @@ impl MemberCore {
         let Some(upload) = self.uploads.lock().get(vid, fid).cloned() else {
             return Ok(());
         };
-        self.writable()?;
         let mut batch = self.kv.batch();
         // An earlier release could begin an upload under a file that is there: its pieces stay.
         let is_of_file = upload.is_legacy && self.named(vid, fid)?.is_some();
@@ -65,9 +64,8 @@ impl MemberCore {
             delete_piece_rows(&mut batch, &spaces, (vid, fid), &indices);
         }
         batch.delete(&self.spaces.uploads, &keys::upload(vid, fid));
-        batch
-            .commit(Durability::Deferred)
-            .map_err(|error| of_engine(&error))?;
+        // It brings a full disk forward.
+        self.commit_essential(batch, Durability::Deferred)?;
         self.uploads.lock().remove(vid, fid);
         Ok(())
     }

@@ -89,11 +89,7 @@ impl MemberStore {
             Told::Removing => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removing, quota)),
             Told::Gone => batch.put(&core.spaces.volumes, &key, row(VolumeState::Gone, None)),
         };
-        core.writable()?;
-        let committed = batch.commit(Durability::Device);
-        committed.map_err(|error| VolumeError::Failed {
-            reason: core.fail(&error),
-        })?;
+        core.commit_essential(batch, Durability::Device)?;
         if told == Told::Gone {
             core.used.lock().remove(&vid);
             core.uploads.lock().forget(|of| of == vid);

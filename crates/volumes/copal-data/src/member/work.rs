@@ -7,9 +7,10 @@
 use super::{
     apply::Batching,
     line::{GroupQueue, Queued},
-    operation::NotHeld,
+    operation::{NotHeld, Operation, Reply},
     rows::MemberCore,
 };
+use crate::format::MemberRow;
 use copal_volume::{
     VolumeError,
     group::{GroupId, Matching, match_epoch},
@@ -59,7 +60,7 @@ impl Work {
                 continue;
             }
             match batching.add(&queued.operation) {
-                Ok(()) => waiting.push(queued.tell),
+                Ok(()) => waiting.push((queued.operation, queued.tell)),
                 Err(refused) => (queued.tell)(Err(refused)),
             }
             if batching.is_full() {
@@ -67,11 +68,55 @@ impl Work {
             }
         }
         self.queue.put_back(taken.collect());
-        let reply = batching.commit().map(|()| row.role).map_err(NotHeld::Failed);
+        let replies: Vec<Reply> = match batching.commit() {
+            // Of several operations some may have room, and what makes room is not refused because of its neighbours.
+            Err(VolumeError::NoSpace) if waiting.len() > 1 => {
+                let operations: Vec<&Operation> = waiting.iter().map(|(operation, _)| operation).collect();
+                self.serve_apart(&row, &operations)
+            }
+            committed => {
+                let reply = committed.map(|()| row.role).map_err(NotHeld::Failed);
+                vec![reply; waiting.len()]
+            }
+        };
         drop(member);
-        for tell in waiting {
-            tell(reply.clone());
+        for ((_, tell), reply) in waiting.into_iter().zip(replies) {
+            tell(reply);
         }
+    }
+
+    /// Operations for which there was no room together: first those that add no file, then each of the others alone. Between
+    /// operations that wait at the same time there is no order.
+    fn serve_apart(&self, row: &MemberRow, operations: &[&Operation]) -> Vec<Reply> {
+        let mut replies: Vec<Option<Reply>> = vec![None; operations.len()];
+        let commit = |batching: Batching<'_>| batching.commit().map(|()| row.role).map_err(NotHeld::Failed);
+        let begin = || Batching::new(&self.core, self.group, row);
+        let is_file = |operation: &Operation| {
+            matches!(operation, Operation::Create { .. } | Operation::TakeOver { .. })
+        };
+        let (mut batching, mut added) = (begin(), Vec::new());
+        for (at, operation) in operations.iter().enumerate() {
+            if is_file(operation) {
+                continue;
+            }
+            match batching.add(operation) {
+                Ok(()) => added.push(at),
+                Err(refused) => replies[at] = Some(Err(refused)),
+            }
+            if batching.is_full() {
+                let reply = commit(std::mem::replace(&mut batching, begin()));
+                added.drain(..).for_each(|at| replies[at] = Some(reply.clone()));
+            }
+        }
+        let reply = commit(batching);
+        added.into_iter().for_each(|at| replies[at] = Some(reply.clone()));
+        let each = operations.iter().zip(replies).map(|(operation, reply)| {
+            reply.unwrap_or_else(|| {
+                let mut batching = begin();
+                batching.add(operation).and_then(|()| commit(batching))
+            })
+        });
+        each.collect()
     }
 }
 

@@ -64,6 +64,8 @@ impl Pages for OfData {
         );
         let failed = u8::from(self.server.store.failure().is_some());
         numbers.gauge("copal_store_failed", "1: the disk takes no more writes.", failed);
+        let full = u8::from(self.server.store.is_full());
+        numbers.gauge("copal_store_full", "1: the disk takes no new files.", full);
         let repairs = &self.server.repairs;
         numbers.counter(
             "copal_compared_groups_total",

@@ -22,14 +22,11 @@ fn as_table(told: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let bytes = |value: &Value| human::bytes(value.as_u64().unwrap_or_default());
     let row = |disk: &Value| {
-        let draining = match disk["draining"] == true {
-            true => ", draining",
-            false => "",
-        };
+        let when = |flag: &str, said: &'static str| if disk[flag] == true { said } else { "" };
         vec![
             text(&disk["name"]),
             super::site_as_text(disk),
-            text(&disk["state"]) + draining,
+            text(&disk["state"]) + when("draining", ", draining") + when("full", ", full"),
             text(&disk["medium"]),
             bytes(&disk["used_bytes"]),
             bytes(&disk["capacity_bytes"]),
@@ -52,5 +49,14 @@ fn as_table(told: &Value) -> String {
         "For copies",
         "For files",
     ];
-    human::table(&titles, &rows)
+    let full = disks.iter().filter(|disk| disk["full"] == true);
+    let names: Vec<String> = full.map(|disk| text(&disk["name"])).collect();
+    let what_to_do = match &names[..] {
+        [] => String::new(),
+        names => format!(
+            "\nfull: {} take no new files; delete some, add a server, or start them with a larger --limit\n",
+            names.join(", ")
+        ),
+    };
+    human::table(&titles, &rows) + &what_to_do
 }

@@ -81,7 +81,7 @@ fn as_text(told: &Value) -> String {
         .map(|server| {
             vec![
                 text(&server["name"]),
-                text(&server["state"]),
+                text(&server["state"]) + if server["full"] == true { ", full" } else { "" },
                 text(&server["address"]),
                 number(&server["pid"]).to_string(),
                 human::bytes(number(&server["used_bytes"])),

@@ -489,3 +489,38 @@ fn a_file_from_the_future_can_be_deleted() {
     apply(&store, gone(fid, 2));
     assert!(store.is_over(vid(), fid).unwrap());
 }
+
+/// Symptom: a member that had not taken everything over could cut its journal below the horizon that a donor had told, and no
+/// test noticed. Cause: only covered members were tested. Fix: this. What it lacks it may learn by these operations alone.
+#[test]
+fn a_member_that_is_not_covered_cuts_nothing() {
+    let (store, clock) = member(Role::Normal);
+    apply(&store, create(1, "a", bytes(10)));
+    apply(&store, delete(1, "a"));
+    apply(&store, create(2, "b", bytes(10)));
+    close_all(&store, &clock);
+    let closing = store.membership(GROUP).unwrap().unwrap().closing;
+    let count = || store.digest_from(GROUP, Bucket(0), SEED).unwrap().count;
+    assert_eq!(count(), 3);
+    store.note_damage(GROUP).unwrap();
+    // The donor is far ahead.
+    let horizon = Bucket(Bucket::of(OpId(fid(1).0)).0 + 10 * KEPT_BUCKETS);
+    store.begin_taking(GROUP, horizon, closing).unwrap();
+    store.raise_horizon(GROUP, horizon).unwrap();
+    let before = store.membership(GROUP).unwrap().unwrap();
+    assert_eq!((before.horizon, before.is_covered), (horizon, false));
+    assert_eq!(count(), 3, "the journal of a member that lacks something");
+    assert!(
+        store.is_over(vid(), fid(1)).unwrap(),
+        "and what it has among the deleted"
+    );
+    // Covered, it cuts the same.
+    let taken = Taken {
+        group: GROUP,
+        epoch: EPOCH,
+        closing,
+    };
+    store.begin_whole(&[taken]).unwrap();
+    store.raise_horizon(GROUP, horizon).unwrap();
+    assert_eq!(count(), 0);
+}

@@ -331,10 +331,10 @@ fn pieces_keep_to_quota_and_removal() {
         "{beyond:?}"
     );
     stage(&store, piece(1, 1, bytes(MIB), mine.clone())).unwrap();
-    store.set_full(true);
+    store.watch_room(|| (96, 100));
     let full = stage(&store, piece(1, 1, bytes(1), mine.clone()));
     assert_eq!(full, Err(NotHeld::Refused(Answer::NoSpace)));
-    store.set_full(false);
+    store.watch_room(|| (0, 1 << 40));
     store.tell_volume(vid(), Told::Removing).unwrap();
     let removing = stage(&store, piece(1, 1, bytes(1), mine.clone()));
     assert_eq!(removing, Err(NotHeld::Refused(Answer::Busy)));
