@@ -30,12 +30,13 @@ enum Mends {
     ClientClock(usize),
     SlowDisk(usize),
     FullDisk(usize),
+    FilledDisk(usize),
     Database,
     Latency,
 }
 
 /// Everything that can go wrong, by the word that counts it.
-pub(super) const KINDS: [&str; 21] = [
+pub(super) const KINDS: [&str; 22] = [
     "server killed",
     "power cut of one",
     "power cut of all",
@@ -57,6 +58,7 @@ pub(super) const KINDS: [&str; 21] = [
     "server added",
     "clock jump of a master",
     "clock jump of a client",
+    "disk filled to what is kept back",
 ];
 
 /// By how much a clock jumps: from an hour back to a year ahead.
@@ -75,6 +77,7 @@ impl Simulation {
         let kind = match faults {
             Faults::None => return Ok(()),
             Faults::PowerCuts => 6 + self.world.below(7),
+            Faults::FullDisks => [0, 6, 14, 14, 14][self.world.below(5) as usize],
             Faults::All => self.world.below(42),
         };
         let at = self.world.below(self.data.len() as u64) as usize;
@@ -117,6 +120,11 @@ impl Simulation {
                 self.break_a_write(at);
                 // Until somebody starts it again.
                 self.mend_within(20_000, 60_000, Mends::Server(at));
+            }
+            14 if is_up && self.world.one_in(2) => {
+                self.met(21, &name);
+                self.data[at].fill(true);
+                self.mend_within(5_000, 60_000, Mends::FilledDisk(at));
             }
             14 if is_up => {
                 self.met(5, &name);
@@ -330,6 +338,7 @@ impl Simulation {
                 Mends::ClientClock(at) => self.client_clocks[at].store(0, Ordering::Relaxed),
                 Mends::SlowDisk(at) => self.data[at].host.device_ms.store(0, Ordering::Relaxed),
                 Mends::FullDisk(at) => self.data[at].taken_percent.store(0, Ordering::Relaxed),
+                Mends::FilledDisk(at) => self.data[at].fill(false),
                 Mends::Database => self.database.set_away(false),
                 Mends::Latency => self.network.set_latency(3),
             }

@@ -36,6 +36,8 @@ use std::{
 pub(super) const CLUSTER: [u8; 16] = [7; 16];
 const DISK_BYTES: u64 = 64 << 20;
 const ENGINE_BYTES: u64 = 8 << 20;
+/// What is left for files on a disk that others have filled.
+const LEFT_BYTES: u64 = 64 << 10;
 /// Flushes that a disk only says it has done.
 const LIES: usize = 100;
 /// How long joining and connecting may take.
@@ -175,6 +177,24 @@ impl Room for DiskRoom {
 pub(super) struct Running {
     pub(super) process: Arc<Process>,
     pub(super) store: MemberStore,
+    objects: copal_object::Store,
+    /// What of its disk others took.
+    taken: Option<copal_object::Reservation>,
+}
+
+impl Running {
+    /// Leaves nothing of its disk but what the engine keeps back, or gives back what was taken.
+    fn fill(&mut self, is_filled: bool) {
+        self.taken = None;
+        if is_filled {
+            let mut left = self.objects.room().bytes;
+            // What lies scattered may not be had at once.
+            while self.taken.is_none() && left > LEFT_BYTES {
+                self.taken = self.objects.reserve(left - LEFT_BYTES).ok();
+                left -= left / 8;
+            }
+        }
+    }
 }
 
 /// How a server ends without wanting to.
@@ -194,6 +214,8 @@ pub(super) struct DataHost {
     pub(super) uuid: [u8; 16],
     pub(super) device: Arc<FaultDevice>,
     pub(super) taken_percent: Arc<AtomicU8>,
+    /// Others took all of it but what the engine keeps back; restarts change nothing about that.
+    is_filled: bool,
     identity: Option<Identity>,
     masters: Vec<String>,
     pub(super) running: Option<Running>,
@@ -217,6 +239,7 @@ impl DataHost {
             uuid,
             device: FaultDevice::from_image(Image::zeroed(DISK_BYTES), world.draw()),
             taken_percent: Arc::default(),
+            is_filled: false,
             identity: None,
             masters: names.masters.clone(),
             running: None,
@@ -283,8 +306,15 @@ impl DataHost {
         let world = &network.world;
         let identity = self.identity.as_ref().context("it has joined")?;
         let (objects, store) = self.open(world).with_context(|| self.name.clone())?;
+        let mut running = Running {
+            process: Process::start(network, self.number, &self.host, Some(certificate(identity)?)),
+            store: store.clone(),
+            objects: objects.clone(),
+            taken: None,
+        };
+        running.fill(self.is_filled);
         let booted = store.boot(world.draw())?;
-        let process = Process::start(network, self.number, &self.host, Some(certificate(identity)?));
+        let process = Arc::clone(&running.process);
         let address = address(self.number);
         let gate = network.listen(&process, &address, name_of_server(&self.uuid));
         let connections = Connections::new(client_tls(identity)?);
@@ -314,8 +344,16 @@ impl DataHost {
             Ok::<_, anyhow::Error>(())
         });
         begun.await.context("it lives")??;
-        self.running = Some(Running { process, store });
+        self.running = Some(running);
         Ok(())
+    }
+
+    /// Leaves nothing of its disk but what the engine keeps back, or gives back what was taken; for starts to come as well.
+    pub(super) fn fill(&mut self, is_filled: bool) {
+        self.is_filled = is_filled;
+        if let Some(running) = &mut self.running {
+            running.fill(is_filled);
+        }
     }
 
     /// Ends it.
@@ -349,7 +387,7 @@ impl DataHost {
                 FaultDevice::from_image(image, network.world.draw())
             }
         };
-        drop(running.store);
+        drop((running.taken, running.store, running.objects));
         // Tasks are dropped when they are polled next.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

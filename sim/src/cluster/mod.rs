@@ -47,6 +47,9 @@ pub(crate) struct Arguments {
     /// Nothing goes wrong but power cuts: of one server, of all, and in the middle of a write
     #[arg(long, conflicts_with = "calm")]
     power_cuts: bool,
+    /// Nothing goes wrong but full disks, on servers that are killed and lose their power
+    #[arg(long, conflicts_with_all = ["calm", "power_cuts"])]
+    full_disks: bool,
     /// Disks forget at a power cut what they said was flushed: something must be lost, and found out
     #[arg(long, conflicts_with = "calm")]
     lying_disks: bool,
@@ -96,10 +99,11 @@ fn run_one(arguments: &Arguments, seed: u64) -> Result<Outcome> {
     let trial = Trial {
         seed,
         minutes: arguments.minutes,
-        faults: match (arguments.calm, arguments.power_cuts) {
-            (true, _) => Faults::None,
-            (false, true) => Faults::PowerCuts,
-            (false, false) => Faults::All,
+        faults: match (arguments.calm, arguments.power_cuts, arguments.full_disks) {
+            (true, ..) => Faults::None,
+            (_, true, _) => Faults::PowerCuts,
+            (.., true) => Faults::FullDisks,
+            _ => Faults::All,
         },
         with_lying_disks: arguments.lying_disks,
     };
@@ -140,7 +144,7 @@ fn judge(arguments: &Arguments, broken: &[u64], counts: &BTreeMap<&'static str, 
         broken.is_empty(),
         "seeds {broken:?} break what must hold; `--seed S --seeds 1 --lines` shows the way there"
     );
-    if arguments.seeds >= 20 && !arguments.calm && !arguments.power_cuts {
+    if arguments.seeds >= 20 && !arguments.calm && !arguments.power_cuts && !arguments.full_disks {
         check_met(counts, &faults::KINDS)?;
     }
     Ok(())

@@ -63,6 +63,8 @@ pub(super) enum Faults {
     None,
     /// Power is cut: of one server, of all, and in the middle of a write.
     PowerCuts,
+    /// Disks are filled; servers are killed and lose their power meanwhile.
+    FullDisks,
     /// Everything there is.
     All,
 }

@@ -5,7 +5,7 @@ use copal_data::MemberStore;
 use copal_volume::{PutOptions, ReadOptions, VolumeId, group::DiskId};
 use hosts::DataHost;
 use run::Simulation;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use world::World;
 
 fn trial(seed: u64) -> Trial {
@@ -126,6 +126,32 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
         "{met:?}"
     );
     assert!(outcome.counts["creates that were acknowledged"] > 10);
+}
+
+/// Disks are filled to what the engine keeps back, and stay so over kills and power cuts, while files are put, deleted and
+/// replaced: nothing is lost, and all members become whole and equal.
+#[test]
+fn full_disks_take_deletes_and_lose_nothing() {
+    let mut met = BTreeMap::new();
+    for seed in 1..=3 {
+        let full = Trial {
+            faults: Faults::FullDisks,
+            ..trial(seed)
+        };
+        let outcome = run::run(&full).unwrap();
+        assert_eq!(outcome.violations, [""; 0], "seed {seed}");
+        for (what, count) in outcome.counts {
+            *met.entry(what).or_insert(0) += count;
+        }
+    }
+    for what in [
+        "disk filled to what is kept back",
+        "full disk",
+        "told: no space",
+        "creates that were acknowledged",
+    ] {
+        assert!(met.contains_key(what), "{what}: {met:?}");
+    }
 }
 
 /// Seeds that have failed, at the length at which they did.
