@@ -9,6 +9,7 @@ mod ci;
 mod cluster_sim;
 mod crash;
 mod demo;
+mod full_disk;
 mod kill_loop;
 mod layers;
 mod models;
@@ -107,6 +108,15 @@ enum Chore {
         #[arg(long)]
         hostfs: bool,
     },
+    /// Fill the disks of a cluster of three, delete half, start it again and fill it again, with large disks
+    FullDisk {
+        /// Size of each disk
+        #[arg(long, default_value = "256MiB")]
+        limit: String,
+        /// Bytes of each file
+        #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(3..=4_000_000))]
+        file_bytes: u64,
+    },
     /// Kill, freeze, cut off and restart processes of a cluster while clients use it
     ///
     /// Three masters over a MariaDB and four data servers, each in a network namespace of its own. Where namespaces are not
@@ -185,6 +195,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::ClusterModel { deep } => models::run(&root, &models::CLUSTER, deep),
         Chore::FleetModel { deep } => models::run(&root, &models::FLEET, deep),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
+        Chore::FullDisk { limit, file_bytes } => full_disk::run(&root, &limit, file_bytes),
         Chore::ClusterChaos {
             minutes,
             seed,

@@ -19,6 +19,7 @@ mod errors;
 mod examples;
 mod fleet;
 mod fleet_chaos;
+mod full_cluster;
 mod full_disk;
 mod golden;
 mod harness;
