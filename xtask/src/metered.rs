@@ -4,6 +4,8 @@
 //! that of the largest single process, and reads are those of the program itself (`/proc/PID/io`). The kernel counts the memory of whoever starts a program into the
 //! program's peak, so callers keep their own small (tens of MB at most).
 //! Not here: what the numbers are compared with (`report`).
+
+#![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 #![expect(unsafe_code, reason = "wait4 has no safe binding among our dependencies")]
 
 use anyhow::{Context, Result, bail};

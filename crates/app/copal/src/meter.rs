@@ -94,8 +94,11 @@ impl Meter {
         });
         let shower = (style != ProgressStyle::None).then(|| {
             let display = Arc::clone(&display);
-            std::thread::spawn(move || display.show())
+            let shower = std::thread::Builder::new().name("progress".to_owned());
+            // Without a thread nothing is shown, and the work goes on.
+            shower.spawn(move || display.show()).ok()
         });
+        let shower = shower.flatten();
         Meter { display, shower }
     }
 }

@@ -14,6 +14,11 @@
 //! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
 //! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts. [`roster`]: which of them take part, and which are missing.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "a test without threads fails")
+)]
+
 pub mod agent;
 pub mod asker;
 pub mod budget;

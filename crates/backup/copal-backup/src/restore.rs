@@ -78,12 +78,21 @@ pub(crate) fn run(
             .clamp(1, 64);
         let (task_in, task_out) = bounded(64);
         std::thread::scope(|scope| {
+            let mut workers = 0;
             for _ in 0..wanted {
                 let tasks: Receiver<Task> = task_out.clone();
-                scope.spawn(|| job.work(tasks));
+                let worker = std::thread::Builder::new().name("restore".to_owned());
+                match worker.spawn_scoped(scope, || job.work(tasks)) {
+                    Ok(_) => workers += 1,
+                    Err(error) => tracing::debug!(%error, workers, "the system starts no more threads"),
+                }
             }
             drop(task_out);
-            let walked = job.walk(disk, |task| task_in.send(task).map_err(|_| stopped()));
+            let walked = match workers {
+                // The system starts none: this thread does their work.
+                0 => Worker::new(&job).and_then(|mut worker| job.walk(disk, |task| worker.segment(&task))),
+                _ => job.walk(disk, |task| task_in.send(task).map_err(|_| stopped())),
+            };
             if let Err(error) = walked {
                 job.fail(error);
             }

@@ -9,6 +9,11 @@
 //!
 //! Not here: what the commands are for (`copal-live`).
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "a test without threads fails")
+)]
+
 mod client;
 mod error;
 #[cfg(any(test, fuzzing))]

@@ -44,6 +44,9 @@ pub enum ConnectError {
     /// The profile's certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The operating system starts no threads.
+    #[error(transparent)]
+    Threads(#[from] std::io::Error),
     /// The operating system gives no randomness.
     #[error("the operating system gives no randomness: {0}")]
     Random(String),

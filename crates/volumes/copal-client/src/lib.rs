@@ -9,6 +9,11 @@
 //!
 //! Not here: the rules of an operation (`copal_volume::group`), servers (`copal-server`).
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "a test without threads fails")
+)]
+
 mod chaining;
 mod cluster;
 mod connection;
@@ -34,6 +39,7 @@ mod reading;
 mod settling;
 mod store;
 mod strict;
+mod threads;
 mod tls;
 mod tls_time;
 mod trace;
@@ -55,6 +61,7 @@ pub use masters::Masters;
 pub use probing::{Probed, probe};
 pub use profile::{Profile, ProfileError, write_private};
 pub use store::ClusterStore;
+pub use threads::probe_threads;
 pub use tls::{
     Credentials, Identity, TlsError, client_tls, master_tls, name_of_master, name_of_server, server_tls,
 };

@@ -45,11 +45,12 @@ impl ClusterStore {
     /// # Errors
     /// As [`Cluster::connect`].
     pub fn connect(profile: &Profile, deadline: Duration) -> Result<ClusterStore, ConnectError> {
+        const WORKERS: usize = 2;
+        crate::probe_threads(WORKERS)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(WORKERS)
             .enable_all()
-            .build()
-            .map_err(|error| ConnectError::Random(error.to_string()))?;
+            .build()?;
         let cluster = runtime.block_on(Cluster::connect(profile, deadline))?;
         Ok(ClusterStore {
             runtime: Arc::new(runtime),

@@ -4,6 +4,7 @@
 //!
 //! Without FILE the store is a scratch file in the current directory.
 
+#![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 #![expect(clippy::print_stdout, reason = "an example talks to a person")]
 
 use anyhow::{Context, Result};

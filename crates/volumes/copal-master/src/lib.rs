@@ -12,6 +12,11 @@
 //!
 //! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "a test without threads fails")
+)]
+
 mod accepting;
 mod age;
 mod clients;

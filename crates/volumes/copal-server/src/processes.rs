@@ -74,8 +74,10 @@ pub enum StartError {
 }
 
 fn runtime() -> Result<Runtime, StartError> {
+    const WORKERS: usize = 2;
+    copal_client::probe_threads(WORKERS)?;
     Ok(Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(WORKERS)
         .enable_all()
         .build()?)
 }

@@ -7,7 +7,7 @@ use super::job::{Job, Numbered};
 use super::outlet::Channels;
 use super::packer::Packer;
 use super::stop::Stopping;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 /// Steps that may wait between two threads.
@@ -49,7 +49,8 @@ impl Line {
     /// Runs `read` on this thread and the others beside it; all have ended when this returns. `read` drops its channels
     /// at its end.
     /// # Errors
-    /// Of the packer, then of the compressors; inside, what `read` returned.
+    /// Of the packer, then of the compressors; inside, what `read` returned. `Invalid`: the system starts no threads, and `read`
+    /// was not run.
     pub(super) fn run<T>(
         self,
         packer: &mut Packer<'_>,
@@ -62,21 +63,43 @@ impl Line {
             to_pack,
         } = self;
         let (read, compressed, packed) = std::thread::scope(|scope| {
-            let compressors: Vec<_> = (0..COMPRESSORS)
-                .map(|_| {
-                    let (jobs, done) = (to_compress.clone(), compressed.clone());
-                    scope.spawn(move || compress::run(&jobs, &done))
-                })
-                .collect();
+            // First: without it nothing can go on, and then the channels close with `read`.
+            let packing = std::thread::Builder::new()
+                .name("pack".to_owned())
+                .spawn_scoped(scope, move || packer.run(&to_pack, &free))
+                .map_err(no_thread)?;
+            let mut compressors = Vec::new();
+            let mut refused = None;
+            for _ in 0..COMPRESSORS {
+                let (jobs, done) = (to_compress.clone(), compressed.clone());
+                let compressor = std::thread::Builder::new().name("compress".to_owned());
+                match compressor.spawn_scoped(scope, move || compress::run(&jobs, &done)) {
+                    Ok(compressor) => compressors.push(compressor),
+                    Err(error) => refused = Some(error),
+                }
+            }
             drop((to_compress, compressed));
-            let packing = scope.spawn(move || packer.run(&to_pack, &free));
+            if let (true, Some(error)) = (compressors.is_empty(), refused) {
+                // The packer ends when the last channel to it does.
+                drop(read);
+                join(packing)?;
+                return Err(no_thread(error));
+            }
             let read = read();
             let compressed = compressors.into_iter().map(join).collect::<Result<Vec<()>>>();
-            (read, compressed, join(packing))
-        });
+            Ok((read, compressed, join(packing)))
+        })?;
         packed?;
         compressed?;
         Ok(read)
+    }
+}
+
+fn no_thread(error: std::io::Error) -> Error {
+    Error::Invalid {
+        reason: format!(
+            "the system starts no thread: {error}; raise its limit of processes (ulimit -u, pids.max) and try again"
+        ),
     }
 }
 

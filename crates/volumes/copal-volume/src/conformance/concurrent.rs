@@ -1,5 +1,7 @@
 //! Promises that only matter when many threads act at once.
 
+#![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
+
 use super::{Random, body, volume};
 use crate::error::VolumeError;
 use crate::store::{PutOptions, ReadOptions, Remove, VolumeStore};
