@@ -1,6 +1,7 @@
 //! What can be typed behind commands that only look and read: `snapshots`, `ls`, `restore`, `verify`, `check`.
 
 use clap::Args;
+use std::ffi::OsString;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -65,7 +66,7 @@ pub(crate) struct Restore {
     pub(crate) which: Which,
     /// File, block device, nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=FILE, or - for standard output
     #[arg(long, value_name = "FILE")]
-    pub(crate) target: String,
+    pub(crate) target: OsString,
     /// Which disk, when the snapshot has several
     #[arg(long, value_name = "NAME")]
     pub(crate) disk: Option<String>,

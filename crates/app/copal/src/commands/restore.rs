@@ -14,7 +14,7 @@ use crate::{
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot};
 use copal_node::Access;
 use serde_json::json;
-use std::{io::IsTerminal, path::Path};
+use std::{ffi::OsStr, io::IsTerminal, path::Path};
 
 pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     let memory = context.memory()?;
@@ -46,7 +46,7 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
         "snapshot": summary.snapshot.to_string(),
         "vm": as_json::vm(&snapshot.vm),
         "disk": summary.disk,
-        "target": restore.target,
+        "target": restore.target.to_string_lossy(),
         "size_bytes": summary.size_bytes,
         "written_bytes": summary.written_bytes,
         "hole_bytes": summary.hole_bytes,
@@ -61,7 +61,7 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
             human::visible(&summary.disk),
             summary.snapshot.short(),
             human::visible(&snapshot.vm.name),
-            restore.target,
+            restore.target.to_string_lossy(),
             human::bytes(summary.size_bytes),
             human::bytes(summary.hole_bytes),
             human::seconds(summary.duration.as_secs_f64()),
@@ -101,8 +101,11 @@ fn copy(
 }
 
 /// What is where, after Ctrl-C: a file appears whole or not at all, anything else was written as it came.
-fn interrupted(target: &str) -> Failure {
-    let kept = match Path::new(target).metadata() {
+fn interrupted(target: &OsStr) -> Failure {
+    let path = Path::new(target);
+    let lossy = target.to_string_lossy();
+    let target = &*lossy;
+    let kept = match path.metadata() {
         _ if target == "-" => "a part of the disk went to standard output".to_owned(),
         _ if target::is_nbd(target) => format!("{target} holds a part of the disk"),
         Err(_) => format!("nothing was kept, there is no {target}"),

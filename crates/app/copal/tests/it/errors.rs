@@ -568,39 +568,54 @@ fn a_limit_on_the_length_of_files_is_an_error() {
 }
 
 #[test]
-fn the_path_of_a_repository_need_not_be_utf_8() {
+fn paths_of_repositories_and_targets_need_not_be_utf_8() {
     let house = House::empty();
     let odd = |name: &[u8]| house.path("x").with_file_name(OsStr::from_bytes(name));
-    let (repository, password) = (odd(b"r\xff"), odd(b"p\xfe"));
+    let (repository, password, out) = (odd(b"r\xff"), odd(b"p\xfe"), odd(b"o\xfd"));
     std::fs::rename(house.path("password"), &password).unwrap();
     let disk = Disk::create(&house.path("disk.raw"), MIB, 122);
-    let (image, out) = (house.word("disk.raw"), house.word("out"));
-    for words in [
-        &["init", "--size", "64MiB"][..],
-        &["backup", "--vm", "web", &image],
-        &["snapshots", "--json"],
-        &["restore", "latest", "--vm", "web", "--target", &out],
-        &["check", "--json"],
-    ] {
+    let image = house.word("disk.raw");
+    let run = |words: &[&str], last: &OsStr| {
         let mut command = house.command(words);
         command.env_remove("COPAL_PASSWORD_FILE");
         command
             .arg("--password-file")
             .arg(&password)
             .arg("--repo")
-            .arg(&repository);
-        let run = Run::of(command.output().unwrap());
+            .arg(&repository)
+            .arg(last);
+        Run::of(command.output().unwrap())
+    };
+    let good = |words: &[&str], last: &OsStr| {
+        let run = run(words, last);
         assert_eq!(run.code, Some(0), "{words:?}: {run:?}");
+    };
+    good(&["init", "--size", "64MiB"], OsStr::new("--json"));
+    good(&["backup", "--vm", "web", &image], OsStr::new("--json"));
+    good(&["snapshots"], OsStr::new("--json"));
+    for (force, json) in [(None, None), (Some("--force"), Some("--json"))] {
+        let words = ["restore", "latest", "--vm", "web"]
+            .into_iter()
+            .chain(force)
+            .chain(json);
+        let words: Vec<&str> = words.chain(["--target"]).collect();
+        // The word behind --target comes last.
+        let mut command = house.command(["--password-file"]);
+        command.env_remove("COPAL_PASSWORD_FILE");
+        command
+            .arg(&password)
+            .arg("--repo")
+            .arg(&repository)
+            .args(&words)
+            .arg(&out);
+        let run = Run::of(command.output().unwrap());
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert_restored(&out, &disk.bytes);
     }
-    assert_restored(&house.path("out"), &disk.bytes);
-    // A name of an image or a target is a word of text.
-    let run = house.run([
-        OsStr::new("backup"),
-        OsStr::new("--vm"),
-        OsStr::new("web"),
-        password.as_os_str(),
-    ]);
-    assert_eq!(run.code, Some(2), "{run:?}");
+    good(&["check"], OsStr::new("--json"));
+    // The name of an image is a word of text.
+    let refused = run(&["backup", "--vm", "web"], password.as_os_str());
+    assert_eq!(refused.code, Some(2), "{refused:?}");
 }
 
 /// Symptom: `--repo s3://b/x` made a local directory and said success, and so did a target. Cause: what was no `copal://` was a

@@ -4,26 +4,26 @@ use super::{
     Target, TargetError, device::DeviceTarget, file, file::FileTarget, nbd::NbdTarget, stream::StreamTarget,
 };
 use copal_nbd::Uri;
-use std::{fs::OpenOptions, os::unix::fs::FileTypeExt, path::Path};
+use std::{ffi::OsStr, fs::OpenOptions, os::unix::fs::FileTypeExt, path::Path};
 
 /// Whether `spec` is the address of an NBD export, and no path.
 pub fn is_nbd(spec: &str) -> bool {
     Uri::looks_like(spec)
 }
 
-/// Opens what `spec` names: `-` for standard output, `nbd://` or `nbd+unix://` an export, else a path. Whatever exists and would lose
-/// data is refused unless `overwrite`.
+/// Opens what `spec` names: `-` for standard output, `nbd://` or `nbd+unix://` an export, else a path, which need not be UTF-8. What
+/// exists and would lose data is refused unless `overwrite`.
 ///
 /// # Errors
 /// A sentence that says what is wrong with it.
-pub fn open(spec: &str, overwrite: bool) -> Result<Box<dyn Target>, TargetError> {
-    if spec == "-" {
-        return Ok(Box::new(StreamTarget::stdout()));
+pub fn open(spec: impl AsRef<OsStr>, overwrite: bool) -> Result<Box<dyn Target>, TargetError> {
+    match spec.as_ref().to_str() {
+        Some("-") => return Ok(Box::new(StreamTarget::stdout())),
+        Some(uri) if is_nbd(uri) => return Ok(Box::new(NbdTarget::connect(uri, overwrite)?)),
+        _ => {}
     }
-    if is_nbd(spec) {
-        return Ok(Box::new(NbdTarget::connect(spec, overwrite)?));
-    }
-    let path = Path::new(spec);
+    let path = Path::new(spec.as_ref());
+    let spec = path.display().to_string();
     let Ok(metadata) = path.metadata() else {
         return Ok(Box::new(FileTarget::create(path)?));
     };
@@ -38,7 +38,7 @@ pub fn open(spec: &str, overwrite: bool) -> Result<Box<dyn Target>, TargetError>
             .write(true)
             .open(path)
             .map_err(file::failed("open", path))?;
-        return Ok(Box::new(StreamTarget::new(spec, Box::new(pipe))));
+        return Ok(Box::new(StreamTarget::new(&spec, Box::new(pipe))));
     }
     if !overwrite {
         return Err(if kind.is_block_device() {

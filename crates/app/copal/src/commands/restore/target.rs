@@ -7,20 +7,21 @@ use crate::{
 use copal_backup::scheme_of;
 pub(super) use copal_backup::target::open::is_nbd;
 use copal_backup::target::{self, Target};
-use std::path::Path;
+use std::{ffi::OsStr, path::Path};
 
 /// The target that is standard output, wherever the command was started.
 const STDOUT: &str = "-";
 
 /// Opens the target for a restore from the repository at `place`.
-pub(super) fn open(place: &Place, target: &str, force: bool) -> Outcome<Box<dyn Target>> {
-    if target == STDOUT || is_nbd(target) {
+pub(super) fn open(place: &Place, target: &OsStr, force: bool) -> Outcome<Box<dyn Target>> {
+    let words = target.to_string_lossy();
+    if target == STDOUT || is_nbd(&words) {
         return Ok(target::open::open(target, force)?);
     }
-    if let Some(scheme) = scheme_of(target) {
+    if let Some(scheme) = scheme_of(&words) {
         return Err(Failure::usage(format!(
-            "{target} is no target: nothing is restored to {scheme}:; give a file, a block device, nbd://HOST/EXPORT or \
-             nbd+unix:///EXPORT?socket=FILE, and write a path of this name as ./{target}"
+            "{words} is no target: nothing is restored to {scheme}:; give a file, a block device, nbd://HOST/EXPORT or \
+             nbd+unix:///EXPORT?socket=FILE, and write a path of this name as ./{words}"
         )));
     }
     refuse_own_files(place, target)?;
@@ -30,8 +31,9 @@ pub(super) fn open(place: &Place, target: &str, force: bool) -> Outcome<Box<dyn 
 }
 
 /// A lock tells too little: the files of a repository of files carry none.
-fn refuse_own_files(place: &Place, target: &str) -> Outcome<()> {
+fn refuse_own_files(place: &Place, target: &OsStr) -> Outcome<()> {
     let path = Path::new(target);
+    let target = path.display();
     if place.holds(path) {
         return Err(Failure::plain(
             "target",
@@ -46,14 +48,15 @@ fn refuse_own_files(place: &Place, target: &str) -> Outcome<()> {
 
 /// The lock of a device belongs to one of its names, not to its partitions or what it lies on. Asked behind the target's own
 /// lock: of two that meet here each sees the other's.
-fn refuse_shared(target: &str) -> Outcome<()> {
+fn refuse_shared(target: &OsStr) -> Outcome<()> {
     match copal_device::overlap_in_use(Path::new(target)) {
         None => Ok(()),
         Some(other) => Err(Failure::plain(
             "target",
             format!(
-                "{target} is in use (by the store of a repository, or another restore, on {}); name another device, \
+                "{} is in use (by the store of a repository, or another restore, on {}); name another device, \
                  nothing was written",
+                target.display(),
                 other.display()
             ),
         )),
@@ -75,7 +78,7 @@ mod tests {
             here.holds(Path::new("-")),
             "a file of that name would lie in the store"
         );
-        assert!(open(&here, "-", false).is_ok());
+        assert!(open(&here, OsStr::new("-"), false).is_ok());
     }
     use std::process::Command;
     use std::{sync::Barrier, time::Duration};
@@ -133,7 +136,7 @@ mod tests {
                         let (start, place) = (&start, &place);
                         scope.spawn(move || {
                             start.wait();
-                            open(place, &target, true)
+                            open(place, target.as_ref(), true)
                         })
                     })
                     .map(|opening| opening.join().unwrap())
@@ -144,7 +147,7 @@ mod tests {
         for target in [&upper.0, &lower.0] {
             let opened = (0..500).any(|_| {
                 std::thread::park_timeout(Duration::from_millis(10));
-                open(&place, target, true).is_ok()
+                open(&place, target.as_ref(), true).is_ok()
             });
             assert!(opened, "{target}");
         }
