@@ -5,12 +5,12 @@
 use crate::{
     error::QmpError,
     line::Lines,
-    message::{self, Complaint, Event, Message},
+    message::{self, Complaint, Event, Message, Version},
 };
 use serde_json::{Value, json};
 use std::{
     collections::VecDeque,
-    io::{ErrorKind, Write},
+    io::{self, ErrorKind, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
     path::Path,
@@ -39,7 +39,16 @@ pub struct Client {
     events: VecDeque<Event>,
     next_id: u64,
     timeout: Duration,
+    deadline: Option<Deadline>,
+    version: Version,
     reader: Option<JoinHandle<()>>,
+}
+
+/// The end of all that a procedure of several commands may take.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    until: Instant,
+    all: Duration,
 }
 
 impl Client {
@@ -50,7 +59,7 @@ impl Client {
         let mut client = Client::attach(path)?;
         let until = Instant::now() + GREETING;
         match client.receive(until, "the greeting") {
-            Ok(Message::Greeting) => {}
+            Ok(Message::Greeting(version)) => client.version = version,
             Ok(_) => {
                 return Err(QmpError::Protocol {
                     reason: "its first line is no greeting".into(),
@@ -88,6 +97,8 @@ impl Client {
             events: VecDeque::new(),
             next_id: 1,
             timeout: COMMAND,
+            deadline: None,
+            version: Version::default(),
             reader: Some(reader),
         })
     }
@@ -97,9 +108,47 @@ impl Client {
         self.timeout = timeout;
     }
 
+    /// Sets how long all commands from now on may take together; `None`: each for itself.
+    pub fn set_deadline(&mut self, all: Option<Duration>) {
+        self.deadline = all.map(|all| Deadline {
+            until: Instant::now() + all,
+            all,
+        });
+    }
+
+    /// The version that the server greeted with.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The process that listens, by its number here; `None`: the system does not tell.
+    #[must_use]
+    pub fn peer(&self) -> Option<i32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.stream).ok()?;
+        Some(peer.pid.as_raw_nonzero().get())
+    }
+
+    /// Ends this connection and makes another one, with the same limits: a server takes one at a time.
+    /// # Errors
+    /// As [`Client::connect`]; the client has no connection then.
+    pub fn reconnect(&mut self, path: &Path) -> Result<(), QmpError> {
+        self.close();
+        let fresh = Client::connect(path)?;
+        let limits = (self.timeout, self.deadline);
+        *self = fresh;
+        (self.timeout, self.deadline) = limits;
+        Ok(())
+    }
+
+    /// The connection, for another process.
+    pub(crate) fn duplicate(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
+    }
+
     /// Sends a command and waits for its answer.
     /// # Errors
-    /// `Refused`: it was not carried out. `TimedOut`: nobody knows. `Closed`, `Protocol`: the connection is dead.
+    /// `Refused`: it was not carried out. `TimedOut`, `Late`: nobody knows. `Closed`, `Protocol`: the connection is dead.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         let id = self.next_id;
         self.next_id += 1;
@@ -107,7 +156,7 @@ impl Client {
             command,
             &json!({ "execute": command, "arguments": arguments, "id": id }),
         )?;
-        let until = Instant::now() + self.timeout;
+        let until = self.limit();
         loop {
             match self.receive(until, command)? {
                 // An error about a line that could not be understood has no id.
@@ -122,16 +171,26 @@ impl Client {
                     });
                 }
                 Message::Event(event) => self.keep(event),
-                Message::Answer { .. } | Message::Greeting => {}
+                Message::Answer { .. } | Message::Greeting(_) => {}
             }
         }
+    }
+
+    /// As [`Client::execute`], also when the deadline of the procedure is over: for commands that undo others.
+    /// # Errors
+    /// As [`Client::execute`].
+    pub fn execute_late(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+        let deadline = self.deadline.take();
+        let outcome = self.execute(command, arguments);
+        self.deadline = deadline;
+        outcome
     }
 
     /// Waits for an event that has come since the last call, or comes. Others are dropped.
     /// # Errors
     /// As [`Client::execute`], without `Refused`.
     pub fn wait_for(&mut self, wanted: impl Fn(&Event) -> bool, what: &str) -> Result<Event, QmpError> {
-        let until = Instant::now() + self.timeout;
+        let until = self.limit();
         loop {
             while let Some(event) = self.events.pop_front() {
                 if wanted(&event) {
@@ -166,14 +225,26 @@ impl Client {
         self.events.push_back(event);
     }
 
+    /// When the next answer is too late.
+    fn limit(&self) -> Instant {
+        let own = Instant::now() + self.timeout;
+        self.deadline.map_or(own, |deadline| own.min(deadline.until))
+    }
+
     fn receive(&mut self, until: Instant, command: &str) -> Result<Message, QmpError> {
         let rest = until.saturating_duration_since(Instant::now());
         match self.incoming.recv_timeout(rest) {
             Ok(Ok(message)) => Ok(message),
             Ok(Err(reason)) => Err(QmpError::Protocol { reason }),
-            Err(RecvTimeoutError::Timeout) => Err(QmpError::TimedOut {
-                command: command.to_owned(),
-                seconds: self.timeout.as_secs(),
+            Err(RecvTimeoutError::Timeout) => Err(match self.deadline {
+                Some(deadline) if deadline.until <= until => QmpError::Late {
+                    command: command.to_owned(),
+                    seconds: deadline.all.as_secs(),
+                },
+                _ => QmpError::TimedOut {
+                    command: command.to_owned(),
+                    seconds: self.timeout.as_secs(),
+                },
             }),
             Err(RecvTimeoutError::Disconnected) => Err(closed(command)),
         }
@@ -210,8 +281,8 @@ fn read_all(input: UnixStream, sender: &SyncSender<Incoming>) {
     }
 }
 
-impl Drop for Client {
-    fn drop(&mut self) {
+impl Client {
+    fn close(&mut self) {
         // The peer may have gone already, which is what we want.
         let _ = self.stream.shutdown(Shutdown::Both);
         // A thread that waits for room is let go by the receiver, which goes first.
@@ -220,6 +291,12 @@ impl Drop for Client {
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

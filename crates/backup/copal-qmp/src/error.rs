@@ -40,6 +40,17 @@ pub enum QmpError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// All commands together took too long; whether the last one was carried out is not known.
+    #[error(
+        "QEMU took longer than {seconds} s for all that was asked of it, the last of which was {command}; is it stopped, or its disk \
+             hanging?"
+    )]
+    Late {
+        /// The last command.
+        command: String,
+        /// How long all of it may take.
+        seconds: u64,
+    },
     /// The other side said no.
     #[error("{command} was refused: {description}")]
     Refused {

@@ -27,7 +27,12 @@ fn no_decoder_panics() {
         for length in 0..300 {
             decode(&random.bytes(length));
         }
-        for line in [r#"{"return":"#, r#"{"error":7}"#, r#"{"event":"A","data":"#] {
+        for line in [
+            r#"{"return":"#,
+            r#"{"error":7}"#,
+            r#"{"event":"A","data":"#,
+            r#"{"QMP":{"version":{"qemu":{"major":"#,
+        ] {
             let mut bytes = line.as_bytes().to_vec();
             bytes.extend(random.bytes(20));
             decode(&bytes);

@@ -1,8 +1,8 @@
 //! The agent inside a guest (`qemu-ga`), as far as it freezes file systems.
 
-use crate::{client::Client, error::QmpError};
+use crate::{client::Client, error::QmpError, guardian::Guardian};
 use serde_json::{Value, json};
-use std::{path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 /// How long the agent may take; one that is not running never answers.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -25,6 +25,13 @@ impl GuestAgent {
         let id = u64::from(std::process::id());
         client.execute("guest-sync", json!({ "id": id }))?;
         Ok(GuestAgent { client })
+    }
+
+    /// Starts a process that thaws all file systems if this one ends before it drops that.
+    /// # Errors
+    /// The system starts no process.
+    pub fn guard(&self) -> io::Result<Guardian> {
+        Guardian::start(&self.client, &[("guest-fsfreeze-thaw", json!({}))])
     }
 
     /// Whether its file systems are frozen.

@@ -19,12 +19,14 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod guardian;
 mod guest;
 mod line;
 mod message;
 
 pub use client::Client;
 pub use error::QmpError;
+pub use guardian::Guardian;
 pub use guest::GuestAgent;
 pub use line::MAX_LINE_BYTES;
-pub use message::Event;
+pub use message::{Event, Version};

@@ -1,6 +1,7 @@
 //! What a line of the other side says.
 
 use serde_json::Value;
+use std::fmt;
 
 /// Longest sentence of the other side that is kept, in bytes.
 const MAX_WORDS_BYTES: usize = 1024;
@@ -14,11 +15,47 @@ pub struct Event {
     pub data: Value,
 }
 
+/// The version of a QEMU, as it greets; zeros where it does not say. Distributions add to one and take away from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// The 7 of 7.2.22.
+    pub major: u64,
+    /// The 2 of 7.2.22.
+    pub minor: u64,
+    /// The 22 of 7.2.22.
+    pub micro: u64,
+}
+
+impl Version {
+    /// The version in a greeting.
+    fn of(greeting: &Value) -> Version {
+        let numbers = &greeting["version"]["qemu"];
+        let number = |name: &str| numbers[name].as_u64().unwrap_or(0);
+        Version {
+            major: number("major"),
+            minor: number("minor"),
+            micro: number("micro"),
+        }
+    }
+
+    /// Whether it is this version or a later one.
+    #[must_use]
+    pub fn is_at_least(self, major: u64, minor: u64) -> bool {
+        (self.major, self.minor) >= (major, minor)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
+    }
+}
+
 /// One line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Message {
     /// The first line of a QMP server.
-    Greeting,
+    Greeting(Version),
     /// The answer to a command.
     Answer {
         id: Option<u64>,
@@ -72,9 +109,9 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
             data: fields.get("data").cloned().unwrap_or(Value::Null),
         }));
     }
-    match fields.contains_key("QMP") {
-        true => Ok(Message::Greeting),
-        false => Err("a line is neither an answer nor an event".into()),
+    match fields.get("QMP") {
+        Some(greeting) => Ok(Message::Greeting(Version::of(greeting))),
+        None => Err("a line is neither an answer nor an event".into()),
     }
 }
 
@@ -99,7 +136,20 @@ mod tests {
     fn each_kind_of_line_is_told_from_the_others() {
         let greeting =
             br#"{"QMP":{"version":{"qemu":{"micro":0,"minor":2,"major":7},"package":""},"capabilities":[]}}"#;
-        assert_eq!(parse(greeting), Ok(Message::Greeting));
+        let version = Version {
+            major: 7,
+            minor: 2,
+            micro: 0,
+        };
+        assert_eq!(parse(greeting), Ok(Message::Greeting(version)));
+        assert!(version.is_at_least(7, 2) && version.is_at_least(6, 9) && !version.is_at_least(7, 3));
+        assert_eq!(version.to_string(), "7.2.0");
+        for unsaid in [
+            &br#"{"QMP":7}"#[..],
+            br#"{"QMP":{"version":{"qemu":{"major":-1}}}}"#,
+        ] {
+            assert_eq!(parse(unsaid), Ok(Message::Greeting(Version::default())));
+        }
         let (id, outcome) = (Some(7), Ok(json!({})));
         assert_eq!(
             parse(br#"{"return":{},"id":7}"#),

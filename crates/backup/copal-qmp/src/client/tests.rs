@@ -81,3 +81,26 @@ fn an_answer_that_does_not_come_is_waited_for_no_longer_than_allowed() {
     let error = client.execute("stop", json!({})).unwrap_err();
     assert!(matches!(error, QmpError::TimedOut { .. }), "{error}");
 }
+
+/// Symptom: a backup of a QEMU that hung took a minute for each of its commands.
+/// Cause: each command had a limit of its own.
+/// Fix: one deadline for all of them; commands that undo others are sent behind it, too.
+#[test]
+fn commands_of_a_procedure_share_a_deadline() {
+    let (_dir, path, _heard) = server(
+        GREETED,
+        &[
+            r#"{"return":{},"id":ID}"#,
+            r#"{"event":"A"}"#,
+            r#"{"event":"A"}"#,
+            r#"{"return":"undone","id":ID}"#,
+        ],
+    );
+    let mut client = Client::connect(&path).unwrap();
+    client.set_deadline(Some(Duration::from_millis(50)));
+    for _ in 0..2 {
+        let error = client.execute("stop", json!({})).unwrap_err();
+        assert!(matches!(error, QmpError::Late { .. }), "{error}");
+    }
+    assert_eq!(client.execute_late("cont", json!({})).unwrap(), "undone");
+}
