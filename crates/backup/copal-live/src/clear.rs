@@ -9,6 +9,7 @@ use crate::{
     fleece,
     names::{PREFIX, Part, SessionName},
     path_of_writes::{Surroundings, WritePath, lead},
+    pause,
 };
 use copal_qmp::{Client, QmpError};
 use serde_json::{Value, json};
@@ -17,7 +18,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Takes down what sessions have left whose processes are gone. Returns what could not be.
+/// Lets a guest go on that a killed session has left stopped. Returns a sentence for each such session, and one if the guest does
+/// not run for another reason.
+/// # Errors
+/// Those of QEMU.
+pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpError> {
+    let mut said = Vec::new();
+    let marks = pause::marks(client)?;
+    if !marks.is_empty() {
+        let nodes = Surroundings::ask(client)?.nodes;
+        let sessions = marks.iter().filter_map(|mark| SessionName::of(mark));
+        let is_alive = |session: &SessionName| {
+            directory_of(&nodes, session).is_some_and(|directory| fleece::is_held(&directory))
+        };
+        let sessions: Vec<SessionName> = sessions.collect();
+        if sessions.iter().any(is_alive) {
+            return Ok(said);
+        }
+        for session in sessions {
+            if pause::resume(client, &session)? {
+                said.push(format!(
+                    "a backup that was killed (session {session}) had left the guest stopped; it goes on now"
+                ));
+            }
+        }
+    }
+    said.extend(pause::notice(client)?);
+    Ok(said)
+}
+
+/// Takes down the remains of sessions whose processes are gone. Returns sentences: failures, and a guest that did not run.
 /// # Errors
 /// `Busy`: one of them is alive. Those of QEMU.
 pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveError> {
@@ -34,7 +64,7 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
             });
         }
     }
-    let mut complaints = Vec::new();
+    let mut complaints = resume_leftovers(client)?;
     for session in &sessions {
         tracing::info!(%session, "a backup that was killed left this session; it is taken down");
         let directory = directory_of(&surroundings.nodes, session);
@@ -67,7 +97,9 @@ pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool
         complaints.extend(outcome.err().map(|error| error.to_string()));
         !is_dead
     };
-    let is_alive = tell(end_exports(client, session))
+    // A guest that is stopped comes first; its writes pass the filter as well as those of one that runs.
+    let is_alive = tell(pause::resume(client, session).map(|_| ()))
+        && tell(end_exports(client, session))
         && tell(take_down(client, session, &[Part::Snapshot]))
         && tell(lead_back(client, session))
         && tell(if has_server { end_server(client) } else { Ok(()) })
@@ -122,7 +154,7 @@ fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError>
             }
         }
     }
-    lead(client, &paths, false)
+    lead(client, &paths, None)
 }
 
 pub(crate) fn take_down(client: &mut Client, session: &SessionName, parts: &[Part]) -> Result<(), QmpError> {

@@ -1,7 +1,7 @@
 //! Why no point in time could be had.
 
 use copal_backup::source::SourceError;
-use copal_qmp::QmpError;
+use copal_qmp::{QmpError, Version};
 use std::{io, path::PathBuf};
 
 /// Why no point in time could be had. Nothing is left behind in QEMU unless a sentence says so.
@@ -51,6 +51,21 @@ pub enum LiveError {
         node: String,
         /// Who writes to it.
         writers: String,
+    },
+    /// QEMU would abort.
+    #[error(
+        "disk {disk}: {user} in the iothread {thread}, and QEMU {version} may abort, and its guest with it, when a point in time of \
+         such a disk is taken; use QEMU 10.0 or later, or start it without an iothread for that disk"
+    )]
+    IoThread {
+        /// The disk.
+        disk: String,
+        /// Its device or export, with a verb.
+        user: String,
+        /// The thread.
+        thread: String,
+        /// The version of QEMU.
+        version: Version,
     },
     /// Another backup of a disk of this QEMU is running.
     #[error("another backup reads from this QEMU (session {session}); wait for it to end")]

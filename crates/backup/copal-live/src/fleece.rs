@@ -12,7 +12,7 @@ use copal_qmp::{Client, QmpError};
 use serde_json::json;
 use std::{
     fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError},
-    io,
+    io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -54,10 +54,13 @@ impl SessionDirectory {
                 path: path.join(SOCKET),
             });
         }
-        DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        // It gets its name when its lock is held: a directory of that name without a holder is left over.
+        let unnamed = base.join(format!("{}.new", session.directory()));
+        DirBuilder::new().mode(0o700).create(&unnamed).map_err(failed)?;
         let made = || {
-            let lock = private().open(path.join(LOCK))?;
+            let lock = private().open(unnamed.join(LOCK))?;
             lock.lock()?;
+            std::fs::rename(&unnamed, &path)?;
             let (own, theirs) = (path.metadata()?, std::fs::metadata(qmp)?);
             let owner = (own.uid() != theirs.uid()).then(|| (theirs.uid(), theirs.gid()));
             let directory = SessionDirectory {
@@ -70,7 +73,8 @@ impl SessionDirectory {
             Ok(directory)
         };
         made().map_err(|error| {
-            // The error that counts is that one.
+            // The error that counts is that one. Only one of the two names is there.
+            let _ = std::fs::remove_dir_all(&unnamed);
             let _ = std::fs::remove_dir_all(&path);
             failed(error)
         })
@@ -100,6 +104,21 @@ impl SessionDirectory {
     /// QEMU may still use it: by the files there the next backup knows what to take down.
     pub(crate) fn leave(mut self) {
         self.is_in_use = true;
+    }
+
+    /// Makes a file of this content that QEMU may write.
+    /// # Errors
+    /// `Fleece`.
+    pub(crate) fn add_scratch(&self, name: &str, content: &[u8]) -> Result<PathBuf, LiveError> {
+        let path = self.path.join(name);
+        let make = || {
+            private().open(&path)?.write_all(content)?;
+            self.hand_over(&path)
+        };
+        match make() {
+            Ok(()) => Ok(path),
+            Err(error) => Err(LiveError::Fleece { path, error }),
+        }
     }
 
     pub(crate) fn image(&self, disk: usize) -> PathBuf {
@@ -220,10 +239,17 @@ pub(crate) fn is_full(image: &Path, bound_bytes: u64) -> bool {
 
 /// Whether the process that made the directory around a file lives.
 pub(crate) fn is_held(directory: &Path) -> bool {
-    match File::open(directory.join(LOCK)).map(|lock| lock.try_lock()) {
-        Ok(Err(TryLockError::WouldBlock)) => true,
-        Ok(Ok(()) | Err(TryLockError::Error(_))) | Err(_) => false,
-    }
+    matches!(try_lock(directory), Some(Err(TryLockError::WouldBlock)))
+}
+
+/// Whether the process that made the directory is known to be gone.
+pub(crate) fn is_over(directory: &Path) -> bool {
+    matches!(try_lock(directory), Some(Ok(())))
+}
+
+/// `None`: there is no lock that this user may open.
+fn try_lock(directory: &Path) -> Option<Result<(), TryLockError>> {
+    Some(File::open(directory.join(LOCK)).ok()?.try_lock())
 }
 
 /// The socket of a server that a session began.

@@ -1,7 +1,7 @@
 //! File systems of a guest that hold still, for a moment.
 //!
-//! Invariant: what was frozen is thawed, by a thread that waits for nobody longer than [`HOLD`]. A process that is killed in
-//! that time leaves them frozen; the next backup, or `guest-fsfreeze-thaw`, ends that.
+//! Invariant: frozen file systems are thawed by a thread after [`HOLD`] at the latest. If the process is killed in that time, a
+//! guardian thaws them; if that is killed as well, the next backup or `guest-fsfreeze-thaw` does.
 
 use crate::error::LiveError;
 use copal_qmp::{Client, GuestAgent, QmpError};
@@ -38,19 +38,36 @@ impl Frozen {
             tracing::warn!("the guest was frozen already, by somebody who is gone: it is thawed");
             agent.thaw().map_err(failed)?;
         }
-        if let Err(error) = agent.freeze() {
-            // It may have been carried out all the same.
-            let _ = agent.thaw();
-            return Err(failed(error));
+        // A process that is killed thaws nobody.
+        let guardian = agent.guard();
+        if let Err(error) = &guardian {
+            tracing::warn!(%error, "no process watches over the guest while it is frozen");
         }
         let (done, told) = sync_channel::<()>(1);
+        let (frozen, begun) = sync_channel(1);
+        // The thread is there before anything is frozen.
         let thread = std::thread::Builder::new().name("thaw".into()).spawn(move || {
-            let is_late = told.recv_timeout(HOLD) == Err(RecvTimeoutError::Timeout);
-            (is_late, thaw(&mut agent))
+            let outcome = agent.freeze();
+            let is_frozen = outcome.is_ok();
+            let _ = frozen.send(outcome);
+            let is_late = is_frozen && told.recv_timeout(HOLD) == Err(RecvTimeoutError::Timeout);
+            // One that failed may have been carried out all the same.
+            let thawed = thaw(&mut agent);
+            drop(guardian);
+            (is_late, thawed)
         });
         let thread = thread.map_err(|error| LiveError::Freeze {
             reason: format!("no thread: {error}"),
         })?;
+        let frozen = begun.recv().unwrap_or_else(|_| {
+            Err(QmpError::Closed {
+                command: "guest-fsfreeze-freeze".into(),
+            })
+        });
+        if let Err(error) = frozen {
+            let _ = thread.join();
+            return Err(failed(error));
+        }
         Ok(Frozen {
             done,
             thread: Some(thread),

@@ -4,6 +4,7 @@
 
 use crate::{
     answers::{graph, graph::Graph, nodes, schema::Abilities},
+    iothreads, launch,
     names::SessionName,
 };
 use serde_json::Value;
@@ -28,9 +29,21 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("schema", |bytes| {
         let _ = Abilities::parse(&json(bytes)).missing();
     }),
+    ("iothreads", |bytes| {
+        let value = json(bytes);
+        let _ = (iothreads::exports(&value), iothreads::named(&value));
+        let _ = iothreads::and_containers(&String::from_utf8_lossy(bytes));
+    }),
+    ("launch", |bytes| {
+        let _ = launch::parse(&String::from_utf8_lossy(bytes));
+    }),
     ("names", |bytes| {
         let name = String::from_utf8_lossy(bytes);
-        let _ = (SessionName::of(&name), SessionName::is_map(&name));
+        let _ = (
+            SessionName::of(&name),
+            SessionName::is_map(&name),
+            SessionName::is_directory(&name),
+        );
         let name = format!("copal-{name}");
         let _ = SessionName::of(&name).map(|session| session.part_of(&name));
     }),
@@ -46,6 +59,9 @@ fn no_decoder_panics() {
         "[{\"qdev\":7}]",
         "0123abcd-cbw",
         "0123abcd-äcbw",
+        "qemu\0-blockdev\0node-name=a,,b,discard=unmap\0--blockdev={\"node-name\":\"c\"}",
+        "/machine/peripheral/ä0/virtio-backend",
+        r#"[{"iothread":"/objects/io0"}]"#,
     ];
     for (_, decode) in DECODERS {
         for shape in shapes {

@@ -8,15 +8,19 @@
 //! Invariants
 //! - A new bitmap records before the point in time, and the old one goes on recording until the snapshot that names the new one
 //!   is published. So whoever is killed, whenever, one of them has every write since the newest snapshot.
+//! - A guest that was stopped or frozen goes on, also when this process is killed.
 //! - Whatever stands in the way of a copy breaks the point in time and not the guest's write.
 //! - What was put up carries the name of its session, and is taken down by what is found, not by what is remembered: after an
 //!   error, and by the next backup after a kill, with the same code.
 //!
 //! Inside, bottom to top:
 //! - `names`: what carries whose name. `answers`: what QEMU says of nodes, of their graph, and of what it can do.
+//! - `launch`: options from the command line of QEMU that QMP does not tell.
 //! - `path_of_writes`: where a guest's writes pass, and how they are sent another way. `fleece`: the directory and the images of a session.
 //! - `whole`: whether the images of a disk are whole. `marks`: how a bitmap that was cleared is known.
-//! - `freeze`: file systems of a guest that hold still. `clear`: takes down what a session has put up.
+//! - `pause`: a guest that is stopped for a moment. `freeze`: file systems of a guest that hold still.
+//! - `clear`: takes down what a session has put up. `sweep`: removes the files of a session whose QEMU has ended.
+//! - `iothreads`: disks that QEMU would abort over. `self_test`: how points in time of this QEMU are read.
 //! - `point`: all of it in order. `listing`: bitmaps as a person looks at them.
 //!
 //! Not here: the protocol (`copal-qmp`), reading the disks (`copal-backup`).
@@ -34,16 +38,21 @@ mod freeze;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod iothreads;
+mod launch;
 mod listing;
 mod marks;
 mod names;
 mod path_of_writes;
+mod pause;
 mod point;
 mod request;
+mod self_test;
+mod sweep;
 mod whole;
 
 pub use answers::nodes::DirtyBitmap;
 pub use error::LiveError;
-pub use listing::{NodeBitmap, list_bitmaps, remove_bitmaps};
+pub use listing::{BitmapListing, NodeBitmap, list_bitmaps, remove_bitmaps};
 pub use point::{Ended, PointInTime};
 pub use request::{Fleece, Freeze, LiveDisk, LiveVm};

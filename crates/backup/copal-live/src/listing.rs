@@ -2,7 +2,7 @@
 
 use crate::{
     answers::nodes::{self, DirtyBitmap, Node},
-    clear::remove_bitmap,
+    clear::{remove_bitmap, resume_leftovers},
     marks::guarded_by,
     names::PREFIX,
 };
@@ -19,13 +19,27 @@ pub struct NodeBitmap {
     pub bitmap: DirtyBitmap,
 }
 
-/// Copal's bitmaps of all nodes, by node and name, without their sentinels.
+/// Copal's bitmaps in a QEMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BitmapListing {
+    /// By node and name.
+    pub bitmaps: Vec<NodeBitmap>,
+    /// About a guest that does not run.
+    pub warnings: Vec<String>,
+}
+
+/// Copal's bitmaps of all nodes, without their sentinels. A guest that a backup which was killed has left stopped goes on.
 /// # Errors
 /// Those of the connection.
-pub fn list_bitmaps(qmp: &Path) -> Result<Vec<NodeBitmap>, QmpError> {
-    let mut all = listed(&nodes_of(&mut Client::connect(qmp)?)?);
-    all.retain(|found| guarded_by(&found.bitmap.name).is_none());
-    Ok(all)
+pub fn list_bitmaps(qmp: &Path) -> Result<BitmapListing, QmpError> {
+    let mut client = Client::connect(qmp)?;
+    let warnings = resume_leftovers(&mut client)?;
+    let mut bitmaps = listed(&nodes_of(&mut client)?);
+    bitmaps.retain(|found| guarded_by(&found.bitmap.name).is_none());
+    Ok(BitmapListing {
+        bitmaps,
+        warnings,
+    })
 }
 
 fn nodes_of(client: &mut Client) -> Result<Vec<Node>, QmpError> {

@@ -9,6 +9,8 @@ use uuid::Uuid;
 /// Begins every name.
 pub(crate) const PREFIX: &str = "copal-";
 const DIGITS: usize = 8;
+/// The end of the name of a mark: the session has stopped the guest.
+const MARK: &str = "-stop";
 
 /// One backup of one VM.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +77,17 @@ impl SessionName {
             && Part::TOP_DOWN
                 .iter()
                 .any(|known| part[1..].starts_with(known.word()));
-        (is_part && is_hex(digits)).then(|| SessionName(digits.to_owned()))
+        ((is_part || part == MARK) && is_hex(digits)).then(|| SessionName(digits.to_owned()))
+    }
+
+    /// The object that is in QEMU while the session has stopped the guest.
+    pub(crate) fn mark(&self) -> String {
+        format!("{PREFIX}{}{MARK}", self.0)
+    }
+
+    /// Whether an object is such a mark.
+    pub(crate) fn is_mark(name: &str) -> bool {
+        name.ends_with(MARK) && SessionName::of(name).is_some()
     }
 
     /// The name of a part of a disk, by the disk's position.
@@ -110,6 +122,11 @@ impl SessionName {
     /// The directory of the session.
     pub(crate) fn directory(&self) -> String {
         format!("{PREFIX}{}", self.0)
+    }
+
+    /// Whether a directory is called like that of a session.
+    pub(crate) fn is_directory(name: &str) -> bool {
+        name.strip_prefix(PREFIX).is_some_and(is_hex)
     }
 }
 
@@ -162,6 +179,12 @@ mod tests {
             assert_eq!(SessionName::of(&name), Some(session.clone()));
             assert_eq!(session.part_of(&name), Some(part));
         }
+        let mark = session.mark();
+        assert_eq!(
+            (SessionName::of(&mark), session.part_of(&mark)),
+            (Some(session.clone()), None)
+        );
+        assert!(SessionName::is_mark(&mark) && !SessionName::is_mark(&session.part(Part::Filter, 0)));
         for other in [
             "vm0",
             "copal-",
@@ -169,6 +192,7 @@ mod tests {
             "copal-0123abcd-",
             "copal-0123ABCD-cbw0",
             "copal-0123abcd-map",
+            "copal-0123abcd-stops",
             "copal-äbcdefg-cbw0",
         ] {
             assert_eq!(SessionName::of(other), None, "{other}");

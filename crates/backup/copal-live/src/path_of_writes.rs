@@ -3,14 +3,17 @@
 //! Invariants
 //! - Whatever writes to a node is led through the filter, or there is no point in time. QEMU itself lets nobody else write to
 //!   the node while the filter is used.
-//! - A node that is opened anew keeps all that QEMU tells of it; `discard` is passed on, and the node below decides about it.
+//! - A node that is opened anew keeps all that QEMU tells of it, and `discard` as it was started with; where nobody knows that,
+//!   trims are passed on, and the node below decides about them.
 
 use crate::{
     answers::{
         graph::{self, Graph},
         nodes::{self, Node},
     },
-    names::PREFIX,
+    launch,
+    names::{PREFIX, SessionName},
+    pause,
 };
 use copal_qmp::{Client, QmpError};
 use serde_json::{Value, json};
@@ -24,6 +27,16 @@ pub(crate) enum WritePath {
     Device(String),
     /// Nobody writes, and nobody can begin to while the filter is there.
     Nobody,
+}
+
+/// Nodes with the options that only the command line of QEMU tells.
+fn with_trims(mut nodes: Vec<Node>, client: &Client) -> Vec<Node> {
+    let known = launch::trims(client);
+    for node in &mut nodes {
+        // QEMU lets zeros be unmapped only where trims are passed on.
+        node.trims = node.detect_zeroes == "unmap" || known.get(&node.name).copied().unwrap_or(true);
+    }
+    nodes
 }
 
 /// All that is needed to find a path.
@@ -42,10 +55,30 @@ impl Surroundings {
             answer => answer?,
         };
         Ok(Surroundings {
-            nodes: nodes::parse(&nodes),
+            nodes: with_trims(nodes::parse(&nodes), client),
             graph: Graph::parse(&graph),
             devices,
         })
+    }
+
+    /// A node and all nodes above it, through which it is used.
+    pub(crate) fn and_above(&self, node: &str) -> Vec<String> {
+        let mut found = vec![node.to_owned()];
+        let mut at = 0;
+        while let Some(name) = found.get(at).cloned() {
+            for parent in self.graph.parents_of(&name) {
+                if parent.kind == "block-driver" && !found.contains(&parent.name) {
+                    found.push(parent.name);
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+
+    /// The devices of guests whose disk is this node, as paths of objects.
+    pub(crate) fn devices_of(&self, node: &str) -> Vec<String> {
+        graph::devices_of(&self.devices, node)
     }
 
     /// What a filter stands over.
@@ -87,12 +120,10 @@ impl Surroundings {
         }
         match &writers[..] {
             [] => Ok(WritePath::Nobody),
-            [writer] if writer.kind == "block-backend" => {
-                match &graph::devices_of(&self.devices, &node.name)[..] {
-                    [device] => Ok(WritePath::Device(device.clone())),
-                    _ => Err(format!("the export or device {:?}", writer.name)),
-                }
-            }
+            [writer] if writer.kind == "block-backend" => match &self.devices_of(&node.name)[..] {
+                [device] => Ok(WritePath::Device(device.clone())),
+                _ => Err(format!("the export or device {:?}", writer.name)),
+            },
             writers => {
                 let names: Vec<String> = writers
                     .iter()
@@ -104,14 +135,14 @@ impl Surroundings {
     }
 }
 
-/// Sends the writes of each path to a node; with `at_once` in one moment for all, for which a guest with several devices is
-/// stopped for some milliseconds.
+/// Sends the writes of each path to a node; with `at_once`, the session, in one moment for all, for which a guest with several
+/// devices is stopped for some milliseconds.
 /// # Errors
 /// Those of QEMU. Some paths may lead there then.
 pub(crate) fn lead(
     client: &mut Client,
     paths: &[(WritePath, String)],
-    at_once: bool,
+    at_once: Option<&SessionName>,
 ) -> Result<(), QmpError> {
     let raws: Vec<Value> = paths.iter().filter_map(|(path, to)| reopened(path, to)).collect();
     let devices: Vec<(&String, &String)> = paths
@@ -122,28 +153,22 @@ pub(crate) fn lead(
         })
         .collect();
     let moments = usize::from(!raws.is_empty()) + devices.len();
-    let is_stopped = at_once && moments > 1 && is_running(client)?;
-    if is_stopped {
-        client.execute("stop", json!({}))?;
+    let lead = |client: &mut Client| {
+        if !raws.is_empty() {
+            client.execute("blockdev-reopen", json!({ "options": raws }))?;
+        }
+        for (device, to) in devices {
+            let give = json!({ "path": device, "property": "drive", "value": to });
+            client.execute("qom-set", give)?;
+        }
+        Ok(())
+    };
+    match at_once {
+        Some(session) if moments > 1 && pause::status(client)?.is_none() => {
+            pause::while_stopped(client, session, lead)
+        }
+        _ => lead(client),
     }
-    let mut led = Ok(Value::Null);
-    if !raws.is_empty() {
-        led = client.execute("blockdev-reopen", json!({ "options": raws }));
-    }
-    for (device, to) in devices {
-        let give = json!({ "path": device, "property": "drive", "value": to });
-        led = led.and_then(|_| client.execute("qom-set", give));
-    }
-    if is_stopped {
-        // Whatever became of the rest.
-        client.execute("cont", json!({}))?;
-    }
-    led.map(|_| ())
-}
-
-fn is_running(client: &mut Client) -> Result<bool, QmpError> {
-    let status = client.execute("query-status", json!({}))?;
-    Ok(status["running"] == true)
 }
 
 /// The options that put a raw node over another one.
@@ -156,7 +181,7 @@ fn reopened(path: &WritePath, to: &str) -> Option<Value> {
         "read-only": above.is_read_only,
         "cache": above.cache,
         "detect-zeroes": above.detect_zeroes,
-        "discard": "unmap",
+        "discard": if above.trims { "unmap" } else { "ignore" },
     }))
 }
 
@@ -180,6 +205,24 @@ mod tests {
             nodes: nodes::parse(&Value::Array(listed)),
             graph: Graph::parse(&json!({ "nodes": vertices, "edges": edges })),
             devices: json!([{"qdev": "/machine/peripheral/vd0", "inserted": {"node-name": "vm0"}}]),
+        }
+    }
+
+    /// Symptom: behind a backup a guest's trims reached an image that they had not reached before.
+    /// Cause: the raw node was opened anew with `discard=unmap`, also where that was off.
+    /// Fix: it keeps the setting of QEMU's command line.
+    #[test]
+    fn a_node_that_is_opened_anew_keeps_what_is_known_of_it() {
+        let mut above = nodes::parse(&json!([{
+            "node-name": "top0", "drv": "raw", "ro": true, "detect_zeroes": "on", "cache": {"direct": true, "no-flush": true}}]));
+        for (trims, discard) in [(true, "unmap"), (false, "ignore")] {
+            above[0].trims = trims;
+            let options = reopened(&WritePath::Raw(Box::new(above[0].clone())), "vm0").unwrap();
+            assert_eq!(
+                options,
+                json!({"driver": "raw", "node-name": "top0", "file": "vm0", "read-only": true, "detect-zeroes": "on",
+                       "cache": {"direct": true, "no-flush": true}, "discard": discard})
+            );
         }
     }
 

@@ -12,26 +12,45 @@ use crate::{
     error::LiveError,
     fleece::{self, SessionDirectory},
     freeze::{Frozen, agent_socket},
+    iothreads,
     marks::{self, NewBitmap},
     names::{BitmapOwner, Part, SessionName},
     path_of_writes::{Surroundings, WritePath, lead},
     request::{Freeze, LiveDisk, LiveVm},
+    self_test::{self, Ground},
+    sweep::sweep,
     whole,
 };
 use copal_backup::{
     Content, DiskSource,
-    source::{Bitmap, ChangedExtents, nbd::NbdSource},
+    source::{
+        Bitmap, ChangedExtents,
+        nbd::{NbdSource, ReadMode},
+    },
 };
 use copal_nbd::{Address, Uri};
-use copal_qmp::{Client, QmpError};
+use copal_qmp::{Client, QmpError, Version};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use uuid::Uuid;
 
 /// Bytes one bit of a new bitmap stands for.
 const GRANULARITY_BYTES: u64 = 64 << 10;
 /// A copy that takes longer than this breaks the snapshot, in seconds.
 const COPY_TIMEOUT_S: u64 = 45;
+/// Before QEMU 9.1, which kept the nanoseconds in 32 bits: longer ones are cut, 45 to 2.05.
+const SHORT_COPY_TIMEOUT_S: u64 = 4;
+/// How long all commands up to the last export may take together.
+const TAKING: Duration = Duration::from_secs(120);
+/// How long all commands that take it down may take together.
+const TAKING_DOWN: Duration = Duration::from_secs(120);
 
 /// How a backup has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +70,7 @@ pub struct PointInTime {
     directory: Option<SessionDirectory>,
     has_server: bool,
     disks: Vec<Held>,
+    read_mode: ReadMode,
     is_frozen: bool,
     warnings: Vec<String>,
 }
@@ -72,47 +92,56 @@ struct Held {
     identity: String,
     content: Content,
     warnings: Vec<String>,
+    /// QEMU has refused to read it.
+    is_refused: Arc<AtomicBool>,
 }
 
 impl PointInTime {
     /// Takes a point in time of all disks of a VM for a backup into `repository`, and opens them. Blocks for as long as QEMU
-    /// needs to let the requests of the guest end: some milliseconds, unless its disks hang.
+    /// needs to let the requests of the guest end: some milliseconds, unless its disks hang; two minutes at most.
     /// # Errors
     /// A sentence; what was put up is taken down then.
     pub fn take(vm: &LiveVm, repository: Uuid) -> Result<(PointInTime, Vec<DiskSource>), LiveError> {
         check_names(&vm.disks)?;
         let mut client = Client::connect(&vm.qmp)?;
+        client.set_deadline(Some(TAKING));
         let abilities = Abilities::parse(&client.execute("query-qmp-schema", json!({}))?);
         if let Some(missing) = abilities.missing() {
             return Err(LiveError::TooOld { missing });
         }
-        let warnings = clear_leftovers(&mut client)?;
+        // Before anything is changed.
+        let surroundings = Surroundings::ask(&mut client)?;
+        iothreads::refuse(&mut client, &vm.disks, &surroundings)?;
+        let mut point = PointInTime {
+            client,
+            qmp: vm.qmp.clone(),
+            directory: None,
+            session: SessionName::draw().map_err(LiveError::Random)?,
+            has_server: false,
+            disks: Vec::new(),
+            read_mode: ReadMode::Clusters,
+            is_frozen: false,
+            warnings: Vec::new(),
+        };
+        // From here on dropping it takes all down and logs the warnings.
+        point.warnings = clear_leftovers(&mut point.client)?;
+        sweep(&vm.fleece.directory);
         let agent = match &vm.freeze {
-            Some(Freeze::Agent(named)) => Some(agent_socket(&mut client, named.as_ref())?),
+            Some(Freeze::Agent(named)) => Some(agent_socket(&mut point.client, named.as_ref())?),
             None => None,
         };
-        let surroundings = Surroundings::ask(&mut client)?;
+        let surroundings = Surroundings::ask(&mut point.client)?;
         let disks = vm
             .disks
             .iter()
             .map(|disk| Held::of(disk, vm, &surroundings, &abilities));
-        let disks = disks.collect::<Result<Vec<_>, _>>()?;
-        let session = SessionName::draw().map_err(LiveError::Random)?;
-        let mut point = PointInTime {
-            client,
-            qmp: vm.qmp.clone(),
-            directory: Some(SessionDirectory::make(&vm.fleece, &session, &vm.qmp)?),
-            session,
-            has_server: false,
-            disks,
-            is_frozen: false,
-            warnings,
-        };
-        // From here on dropping it takes all down.
+        point.disks = disks.collect::<Result<Vec<_>, _>>()?;
+        point.directory = Some(SessionDirectory::make(&vm.fleece, &point.session, &vm.qmp)?);
         let owner = BitmapOwner::of(repository, &vm.name);
         point.remove_stale(&owner, &surroundings.nodes);
-        point.put_up_filters(&abilities)?;
         let socket = point.server(vm)?;
+        point.find_read_mode(&socket, &abilities)?;
+        point.put_up_filters(&abilities)?;
         point.begin_bitmaps(&owner, &surroundings.nodes, &socket);
         point.choose_moment(agent)?;
         point.copy_bitmaps();
@@ -133,19 +162,26 @@ impl PointInTime {
         let Some(directory) = &self.directory else {
             return Vec::new();
         };
-        let full = self
-            .disks
-            .iter()
-            .enumerate()
-            .filter(|(at, disk)| fleece::is_full(&directory.image(*at), disk.bound_bytes));
-        full.map(|(_, disk)| {
-            format!(
-                "the guest has overwritten more of disk {} during the backup than the fleecing image of {} bytes takes, so QEMU gave \
-                 the point in time up; no write of the guest failed and none is forgotten: back up again with a larger --fleece-limit",
-                disk.disk.name, disk.bound_bytes
-            )
-        })
-        .collect()
+        let told = self.disks.iter().enumerate().filter_map(|(at, disk)| {
+            let is_full = fleece::is_full(&directory.image(at), disk.bound_bytes);
+            match (is_full, disk.is_refused.load(Ordering::Acquire)) {
+                (true, _) => Some(format!(
+                    "the guest has overwritten more of disk {} during the backup than the fleecing image of {} bytes takes, so QEMU \
+                     gave the point in time up; no write of the guest failed and none is forgotten: back up again with a larger \
+                     --fleece-limit",
+                    disk.disk.name, disk.bound_bytes
+                )),
+                (false, true) => Some(format!(
+                    "QEMU gave the point in time of disk {} up: a copy of blocks that the guest was about to overwrite failed, or took longer than \
+                     {} s, as it does when a guest trims or zeroes a large range at once (fstrim, blkdiscard); no write of the guest \
+                     failed and none is forgotten: back up again at a quieter time, or with --fleece-dir on a faster disk",
+                    disk.disk.name,
+                    copy_timeout_s(self.client.version())
+                )),
+                (false, false) => None,
+            }
+        });
+        told.collect()
     }
 
     /// Takes all down. Returns what a person should know.
@@ -179,6 +215,17 @@ impl PointInTime {
         }
     }
 
+    fn find_read_mode(&mut self, socket: &Path, abilities: &Abilities) -> Result<(), LiveError> {
+        let ground = Ground {
+            session: &self.session,
+            directory: self.directory.as_ref().expect("it is there until the end"),
+            socket,
+            number: self.disks.len(),
+        };
+        self.read_mode = self_test::read_mode(&mut self.client, &ground, abilities)?;
+        Ok(())
+    }
+
     fn put_up_filters(&mut self, abilities: &Abilities) -> Result<(), LiveError> {
         let directory = self.directory.as_ref().expect("it is there until the end");
         for (at, held) in self.disks.iter().enumerate() {
@@ -193,13 +240,14 @@ impl PointInTime {
                 "node-name": self.session.part(Part::Filter, at),
                 "file": held.disk.node,
                 "target": image,
-                "discard": "unmap",
+                // A trim is advice. Passed on it would be one copy of all that is trimmed, which takes too long, or all room.
+                "discard": "ignore",
             });
             if abilities.has_break_snapshot {
                 filter["on-cbw-error"] = "break-snapshot".into();
             }
             if abilities.has_timeout {
-                filter["cbw-timeout"] = COPY_TIMEOUT_S.into();
+                filter["cbw-timeout"] = copy_timeout_s(self.client.version()).into();
             }
             self.client.execute("blockdev-add", filter)?;
         }
@@ -292,7 +340,7 @@ impl PointInTime {
         let paths: Vec<_> = filters
             .map(|(at, held)| (held.path.clone(), self.session.part(Part::Filter, at)))
             .collect();
-        lead(&mut self.client, &paths, true)?;
+        lead(&mut self.client, &paths, Some(&self.session))?;
         if let Some(frozen) = frozen {
             self.is_frozen = frozen.end()?;
             if !self.is_frozen {
@@ -347,9 +395,10 @@ impl PointInTime {
         Ok(())
     }
 
-    fn open(&self, socket: PathBuf) -> Result<Vec<DiskSource>, LiveError> {
+    fn open(&mut self, socket: PathBuf) -> Result<Vec<DiskSource>, LiveError> {
         let map = self.session.map();
-        let open = |(at, held): (usize, &Held)| {
+        let mode = self.read_mode;
+        let open = |(at, held): (usize, &mut Held)| {
             let failed = |error| LiveError::Source {
                 disk: held.disk.name.clone(),
                 error,
@@ -364,7 +413,8 @@ impl PointInTime {
                 true => [map.as_str()].into_iter().chain(sentinel).collect(),
                 false => Vec::new(),
             };
-            let source = NbdSource::connect_to(&what, &uri, &wanted).map_err(failed)?;
+            let source = NbdSource::connect_to(&what, &uri, &wanted, mode).map_err(failed)?;
+            held.is_refused = source.refusals();
             let (mut changed, mut no_changes) = (None, held.old.clone().err());
             if held.has_map {
                 match source.has_bitmap(&map) {
@@ -404,21 +454,19 @@ impl PointInTime {
             }
             Ok(disk)
         };
-        self.disks.iter().enumerate().map(open).collect()
+        self.disks.iter_mut().enumerate().map(open).collect()
     }
 
     fn take_down(&mut self, ended: Ended) {
         if self.directory.is_none() {
             return;
         }
+        self.client.set_deadline(Some(TAKING_DOWN));
         let mut complaints = clear(&mut self.client, &self.session, self.has_server);
         if !complaints.is_empty() {
             // A command that was not answered in time may have been carried out since: look again, over a new connection.
-            match Client::connect(&self.qmp) {
-                Ok(client) => {
-                    self.client = client;
-                    complaints = clear(&mut self.client, &self.session, self.has_server);
-                }
+            match self.client.reconnect(&self.qmp) {
+                Ok(()) => complaints = clear(&mut self.client, &self.session, self.has_server),
                 // QEMU has ended, or is about to, and all of it with it.
                 Err(error) if matches!(error, QmpError::Connect { .. }) || error.is_disconnected() => {
                     complaints.clear()
@@ -515,6 +563,7 @@ impl Held {
             identity: whole::identity(node),
             content: whole::content(node),
             warnings: whole::look(disk, node, surroundings)?,
+            is_refused: Arc::default(),
         })
     }
 }
@@ -566,6 +615,14 @@ fn named_after(changed: ChangedExtents, held: &Held) -> ChangedExtents {
         ..bitmap
     });
     ChangedExtents { bitmap, ..changed }
+}
+
+/// How long one copy may take, in seconds, before the point in time is given up.
+fn copy_timeout_s(version: Version) -> u64 {
+    match version.is_at_least(9, 1) {
+        true => COPY_TIMEOUT_S,
+        false => SHORT_COPY_TIMEOUT_S,
+    }
 }
 
 fn check_names(disks: &[LiveDisk]) -> Result<(), LiveError> {

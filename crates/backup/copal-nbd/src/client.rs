@@ -46,6 +46,8 @@ pub struct ConnectOptions {
     /// How long connecting, the handshake, and later sending and answering each single request may take; sending a long
     /// request takes more where the server takes it slowly, but steadily.
     pub timeout: Duration,
+    /// Ask for replies in chunks, without which there are no metadata contexts.
+    pub structured: bool,
 }
 
 impl Default for ConnectOptions {
@@ -53,6 +55,7 @@ impl Default for ConnectOptions {
         ConnectOptions {
             contexts: vec![wire::BASE_ALLOCATION.to_owned()],
             timeout: Duration::from_secs(60),
+            structured: true,
         }
     }
 }
@@ -165,7 +168,7 @@ impl Client {
         let mut stream = Stream::connect(&uri.address, options.timeout)?;
         let wanted: Vec<&str> = options.contexts.iter().map(String::as_str).collect();
         let mut limited = Limited::new(&mut stream, options.timeout);
-        let session = handshake::negotiate(&mut limited, &uri.export, &wanted);
+        let session = handshake::negotiate(&mut limited, &uri.export, &wanted, options.structured);
         let session = session.map_err(|error| in_time(error, options.timeout))?;
         // From here on the receiver may idle for as long as nothing is asked; requests have the
         // limit instead, and so has the sending of one.
@@ -258,15 +261,50 @@ impl Client {
         const PIECE_BYTES: u32 = 512 << 10;
         self.check(offset, buf.len() as u64)?;
         let block = self.export.block_bytes;
-        let piece = PIECE_BYTES.max(block).min(self.export.max_request_bytes) as usize;
+        let piece = PIECE_BYTES.max(block).min(self.export.max_request_bytes);
+        self.read_pieces(offset, buf, |_| piece)
+    }
+
+    /// As [`Client::read`], but that no request crosses a multiple of `unit_bytes`, a power of two that is at least the
+    /// export's block size. Returns once none of its requests is on the wire any more, or the connection is dead.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub fn read_within(&self, offset: u64, buf: &mut [u8], unit_bytes: u32) -> Result<(), NbdError> {
+        self.check(offset, buf.len() as u64)?;
+        let most = self.export.max_request_bytes;
+        let unit = match unit_bytes <= most {
+            true => unit_bytes,
+            // The largest power of two that a request may have.
+            false => 1 << most.ilog2(),
+        };
+        self.read_pieces(offset, buf, |at| unit - (at % u64::from(unit)) as u32)
+    }
+
+    /// Reads in pieces of the length that `piece` says for each place.
+    fn read_pieces(&self, offset: u64, buf: &mut [u8], piece: impl Fn(u64) -> u32) -> Result<(), NbdError> {
         let mut pending = Vec::new();
-        for (at, part) in (offset..).step_by(piece).zip(buf.chunks(piece)) {
-            pending.push(self.start_read(at, part.len() as u32)?);
+        let (mut at, mut rest, mut outcome) = (offset, buf, Ok(()));
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at_mut((piece(at) as usize).min(rest.len()));
+            match self.start_read(at, part.len() as u32) {
+                Ok(read) => pending.push((part, read)),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+            at += pending.last().map_or(0, |(part, _)| part.len() as u64);
+            rest = behind;
         }
-        for (part, read) in buf.chunks_mut(piece).zip(pending) {
-            part.copy_from_slice(&read.wait()?.data);
+        // After a failure as well: a request that is left on the wire may meet the next one.
+        for (part, read) in pending {
+            match read.wait() {
+                Ok(reply) => part.copy_from_slice(&reply.data),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// Sends `data` to be written at `offset` and returns once it is sent; durable after [`Client::flush`]. `offset` and the

@@ -35,7 +35,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = wire::decode_error_chunk(bytes);
     }),
     ("handshake", |bytes| {
-        let _ = handshake::negotiate(&mut Server::new(bytes), "disk", &["base:allocation"]);
+        let _ = handshake::negotiate(&mut Server::new(bytes), "disk", &["base:allocation"], true);
     }),
     ("contexts", |bytes| {
         let _ = handshake::list_contexts(&mut Server::new(bytes), "disk", &[]);

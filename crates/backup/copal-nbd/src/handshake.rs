@@ -74,17 +74,19 @@ struct Reply {
     payload: Vec<u8>,
 }
 
-/// Greets the server and chooses an export; asks for those of `wanted` contexts that exist.
+/// Greets the server and chooses an export; asks for those of `wanted` contexts that exist, which only replies in chunks
+/// can tell of.
 pub(crate) fn negotiate<S: Read + Write>(
     stream: &mut S,
     export: &str,
     wanted: &[&str],
+    chunked: bool,
 ) -> Result<Session, NbdError> {
     greet(stream)?;
     if export.len() > limits::STRING_BYTES || wanted.iter().any(|w| w.len() > limits::STRING_BYTES) {
         return Err(NbdError::protocol("a name is longer than 4096 bytes"));
     }
-    let structured = ask_structured(stream)?;
+    let structured = chunked && ask_structured(stream)?;
     let contexts = if structured && !wanted.is_empty() {
         set_contexts(stream, export, wanted)?
     } else {

@@ -34,7 +34,8 @@ refused.
 A VM that runs is backed up with --qmp, the socket of its QEMU (-qmp unix:/run/db1.qmp,server=on,wait=off), and the block node of \
 each disk. Copal holds a point in time there, reads it, takes down all that it has put up, and leaves a dirty bitmap for the next \
 backup. What the guest overwrites meanwhile is kept in --fleece-dir; more than --fleece-limit ends the backup and never a write of \
-the guest.
+the guest. Trims of the guest are ignored meanwhile. A disk in an iothread is refused on QEMU older than 10.0. An NBD export of a VM that \
+runs is read safely on every QEMU if --bitmap, --starts-bitmap or --changed-extents is named with it.
 
 Examples:
   copal backup --vm web /var/lib/images/web.raw

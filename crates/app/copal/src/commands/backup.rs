@@ -99,12 +99,13 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
         Format::Raw => ImageFormat::Raw,
         Format::Qcow2 => ImageFormat::Qcow2,
     };
-    let bitmaps = Bitmaps {
-        changed: backup.bitmap.as_deref(),
-        starts: backup.starts_bitmap.as_deref(),
-    };
     let mut disks = Vec::new();
     for typed in typed_disks(backup)? {
+        let bitmaps = Bitmaps {
+            changed: backup.bitmap.as_deref(),
+            starts: backup.starts_bitmap.as_deref(),
+            has_list: typed.changed_extents.is_some(),
+        };
         let mut opened = if typed.image.is_empty() {
             let source = producer::start(&backup.from_command, &context.cancel)?;
             let opened = open::without_bitmaps("the command", bitmaps, Box::new(source));

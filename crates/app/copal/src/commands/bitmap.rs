@@ -19,7 +19,12 @@ pub(super) fn run(context: &Context<'_>, word: &BitmapWord) -> Outcome<()> {
 }
 
 fn list(context: &Context<'_>, words: &BitmapLs) -> Outcome<()> {
-    let found = list_bitmaps(&words.qmp)?;
+    let listing = list_bitmaps(&words.qmp)?;
+    for warning in &listing.warnings {
+        let fields = json!({ "code": "warning", "message": warning });
+        context.output.error(fields, &format!("warning: {warning}"));
+    }
+    let found = listing.bitmaps;
     // Nobody is asked for a password who only wants to see what QEMU has.
     let named = match context.arguments.common.repo {
         Some(_) => Some(snapshots_by_bitmap(context)?),
@@ -34,7 +39,9 @@ fn list(context: &Context<'_>, words: &BitmapLs) -> Outcome<()> {
             "snapshot": snapshot(found).flatten(),
         })
     });
-    let fields = json!({ "command": "bitmap ls", "bitmaps": told.collect::<Vec<_>>() });
+    let fields = json!({
+        "command": "bitmap ls", "bitmaps": told.collect::<Vec<_>>(), "warnings": listing.warnings,
+    });
     context.output.answer(fields, || {
         let rows: Vec<Vec<String>> = found
             .iter()

@@ -6,8 +6,13 @@
 //! when name and content disagree.
 
 use super::{
-    Bitmap, ChangedExtents, Content, Source, SourceError, chain, file::FileSource, identity::disk_identity,
-    image_check, nbd::NbdSource, qcow2, stream::StreamSource,
+    Bitmap, ChangedExtents, Content, Source, SourceError, chain,
+    file::FileSource,
+    identity::disk_identity,
+    image_check,
+    nbd::{NbdSource, ReadMode},
+    qcow2,
+    stream::StreamSource,
 };
 use crate::doubt::DoubtKind;
 use std::{
@@ -36,6 +41,18 @@ pub struct Bitmaps<'a> {
     pub changed: Option<&'a str>,
     /// The one that recorded all that was written since the moment that is backed up, and goes on.
     pub starts: Option<&'a str>,
+    /// A list of changed extents is given in place of a bitmap.
+    pub has_list: bool,
+}
+
+impl Bitmaps<'_> {
+    /// How an export is read. A bitmap or a list may belong to a VM that runs, and an export does not tell whether it does.
+    fn read_mode(&self) -> ReadMode {
+        match self.has_list || self.changed.is_some() || self.starts.is_some() {
+            true => ReadMode::Clusters,
+            false => ReadMode::Still,
+        }
+    }
 }
 
 /// A source, and what its dirty bitmaps say.
@@ -98,7 +115,7 @@ impl Opened {
 pub fn open(spec: &str, format: ImageFormat, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
     if copal_nbd::Uri::looks_like(spec) {
         let names: Vec<&str> = bitmaps.changed.into_iter().chain(bitmaps.starts).collect();
-        let source = NbdSource::connect(spec, &names)?;
+        let source = NbdSource::connect(spec, &names, bitmaps.read_mode())?;
         let (changed, starts) = mapped(&source, bitmaps)?;
         let missing = bitmaps.changed.filter(|_| changed.is_none());
         return Ok(Opened {

@@ -13,7 +13,12 @@
 //! - Every file that the image consists of is watched (`chain`): the server would not notice.
 //! - A Ctrl-C on the terminal reaches us and not it: it runs in a process group of its own.
 
-use super::{Extent, Source, SourceError, bitmaps, chain::Chain, nbd::NbdSource, programs};
+use super::{
+    Extent, Source, SourceError, bitmaps,
+    chain::Chain,
+    nbd::{NbdSource, ReadMode},
+    programs,
+};
 use copal_nbd::{Address, Uri};
 use std::{
     io::Read,
@@ -183,7 +188,8 @@ fn start(
         address: Address::Unix(socket),
         export: String::new(),
     };
-    match NbdSource::connect_to(&image.display().to_string(), &uri, bitmap.as_slice()) {
+    let what = image.display().to_string();
+    match NbdSource::connect_to(&what, &uri, bitmap.as_slice(), ReadMode::Still) {
         Ok(export) => Ok((export, server)),
         Err(error) => {
             let complaint = server.complaint();

@@ -263,6 +263,7 @@ fn the_format_is_never_guessed_from_content_alone() {
     let bitmaps = Bitmaps {
         changed: Some("b"),
         starts: Some("c"),
+        ..Bitmaps::default()
     };
     let raw = open::open(&spec("tiny.img"), ImageFormat::Raw, bitmaps).unwrap();
     assert!(raw.no_changes.unwrap().contains("dirty bitmaps"));
@@ -338,7 +339,11 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     run("qemu-img", &["bitmap", "--add", "-g", "64K", spec, "copal-0"]);
     run("qemu-io", &["-f", "qcow2", "-c", "write -P 0xbb 3M 100k", spec]);
 
-    let bitmaps = |changed, starts| Bitmaps { changed, starts };
+    let bitmaps = |changed, starts| Bitmaps {
+        changed,
+        starts,
+        ..Bitmaps::default()
+    };
     let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("copal-0"), Some("copal-0"))).unwrap();
     assert_eq!(servers_of(&qcow2).len(), 1);
     let (read, zero_bytes) = read_all(&*opened.source);

@@ -41,6 +41,8 @@ pub(crate) struct Node {
     pub(crate) is_read_only: bool,
     pub(crate) cache: Value,
     pub(crate) detect_zeroes: String,
+    /// Whether it passes trims on; QEMU does not tell, and where nobody does, it is taken to.
+    pub(crate) trims: bool,
     pub(crate) bitmaps: Vec<DirtyBitmap>,
 }
 
@@ -100,6 +102,7 @@ pub(crate) fn parse(answer: &Value) -> Vec<Node> {
                 true => "off".into(),
                 false => node.detect_zeroes,
             },
+            trims: true,
             bitmaps: node.bitmaps,
         })
         .collect()

@@ -84,7 +84,7 @@ impl Server {
             },
             &ConnectOptions {
                 contexts: contexts.iter().map(|c| (*c).to_owned()).collect(),
-                timeout: Duration::from_secs(60),
+                ..ConnectOptions::default()
             },
         )
     }

@@ -48,6 +48,14 @@ pub(super) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// How a daemon serves its disks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Serves {
+    None,
+    Both,
+    InThread,
+}
+
 /// See the module.
 pub(crate) struct Daemon {
     dir: PathBuf,
@@ -60,15 +68,20 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// One that serves both disks to guests.
     pub(super) fn start(house: &House) -> Daemon {
-        Daemon::with(house, true)
+        Daemon::with(house, Serves::Both)
+    }
+
+    /// As [`Daemon::start`], with its exports in an iothread.
+    pub(super) fn start_threaded(house: &House) -> Daemon {
+        Daemon::with(house, Serves::InThread)
     }
 
     /// One whose disks nobody uses, and which serves nothing.
     pub(crate) fn idle(house: &House) -> Daemon {
-        Daemon::with(house, false)
+        Daemon::with(house, Serves::None)
     }
 
-    fn with(house: &House, serves: bool) -> Daemon {
+    fn with(house: &House, serves: Serves) -> Daemon {
         let dir = house.path("vm");
         std::fs::create_dir(&dir).unwrap();
         let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
@@ -104,6 +117,11 @@ impl Daemon {
         );
     }
 
+    /// Whether it runs.
+    pub(super) fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -113,7 +131,7 @@ impl Daemon {
         for socket in ["qmp.sock", "nbd.sock"] {
             let _ = std::fs::remove_file(self.dir.join(socket));
         }
-        self.child = spawn(&self.dir, true);
+        self.child = spawn(&self.dir, Serves::Both);
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -302,7 +320,7 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(dir: &std::path::Path, serves: bool) -> Child {
+fn spawn(dir: &std::path::Path, serves: Serves) -> Child {
     let mut command = Command::new("qemu-storage-daemon");
     command
         .current_dir(dir)
@@ -316,25 +334,33 @@ fn spawn(dir: &std::path::Path, serves: bool) -> Child {
     ]);
     command.args([
         "--blockdev",
-        "driver=qcow2,node-name=vm0,file.driver=file,file.filename=vm0.qcow2",
+        "driver=qcow2,node-name=vm0,discard=unmap,file.driver=file,file.filename=vm0.qcow2,file.discard=unmap",
     ]);
     command.args(["--object", "throttle-group,id=slow"]);
-    let slow =
-        "file.driver=throttle,file.throttle-group=slow,file.file.driver=file,file.file.filename=vm1.raw";
+    let slow = "discard=unmap,file.driver=throttle,file.throttle-group=slow,file.discard=unmap,file.file.driver=file,\
+         file.file.filename=vm1.raw,file.file.discard=unmap";
     command.args(["--blockdev", &format!("driver=raw,node-name=vm1,{slow}")]);
     for disk in 0..2 {
         command.args([
             "--blockdev",
-            &format!("driver=raw,node-name=top{disk},file=vm{disk}"),
+            &format!("driver=raw,node-name=top{disk},file=vm{disk},discard=unmap"),
         ]);
     }
-    if serves {
+    if serves == Serves::InThread {
+        command.args(["--object", "iothread,id=io0"]);
+    }
+    let thread = if serves == Serves::InThread {
+        ",iothread=io0"
+    } else {
+        ""
+    };
+    if serves != Serves::None {
         command.args(["--nbd-server", "addr.type=unix,addr.path=nbd.sock"]);
     }
-    for disk in (0..2).filter(|_| serves) {
+    for disk in (0..2).filter(|_| serves != Serves::None) {
         command.args([
             "--export",
-            &format!("type=nbd,id=guest{disk},node-name=top{disk},name=guest{disk},writable=on"),
+            &format!("type=nbd,id=guest{disk},node-name=top{disk},name=guest{disk},writable=on{thread}"),
         ]);
     }
     command.args(["--pidfile", "ready"]);

@@ -1,4 +1,5 @@
-//! Who is taken for somebody else: an older QEMU, an agent in a guest.
+//! Proxies between `copal` and QEMU that change lines: an older QEMU, a newer one, one that holds a line back; and an agent in a
+//! guest.
 
 use super::Daemon;
 use serde_json::{Value, json};
@@ -10,37 +11,76 @@ use std::{
 
 /// The daemon, as if its filter did not know what came with QEMU 7.1; returns its socket. It serves one connection.
 pub(super) fn older_qemu(daemon: &Daemon) -> String {
-    let (old, new) = (daemon.path("old.qmp"), daemon.path("qmp.sock"));
-    let listener = UnixListener::bind(&old).unwrap();
-    std::thread::spawn(move || {
-        let (client, _) = listener.accept().unwrap();
-        let server = UnixStream::connect(new).unwrap();
-        let (to_client, to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-        let there = std::thread::spawn(move || pass_on(client, to_server, &[]));
-        pass_on(server, to_client, &["cbw-timeout", "on-cbw-error"]);
-        there.join().unwrap();
-    });
-    old
+    let forget = |line: String| {
+        let forgotten = ["cbw-timeout", "on-cbw-error"].iter();
+        Some(forgotten.fold(line, |line, word| line.replace(word, "nothing")))
+    };
+    let (socket, _) = between(daemon.path("qmp.sock"), daemon.path("old.qmp"), Some, forget);
+    socket
 }
 
-/// Passes lines on, with words in them made into other ones, until one side has enough.
-fn pass_on(from: UnixStream, mut to: UnixStream, forgotten: &[&str]) {
-    for line in BufReader::new(from).lines() {
-        let Ok(line) = line else { break };
-        let line = forgotten
-            .iter()
-            .fold(line, |line, word| line.replace(word, "nothing"));
-        if writeln!(to, "{line}").is_err() {
+/// The daemon, as if it were of this version; returns its socket, and the commands that pass. It serves one connection.
+pub(super) fn qemu_of(daemon: &Daemon, major: u64, minor: u64) -> (String, JoinHandle<Vec<Value>>) {
+    let version = move |line: String| {
+        let mut line: Value = serde_json::from_str(&line).unwrap();
+        if line.get("QMP").is_some() {
+            line["QMP"]["version"]["qemu"] = json!({ "major": major, "minor": minor, "micro": 0 });
+        }
+        Some(line.to_string())
+    };
+    between(
+        daemon.path("qmp.sock"),
+        daemon.path("versioned.qmp"),
+        Some,
+        version,
+    )
+}
+
+/// A QEMU between which and `copal` lines are changed, or are the last ones where they become `None`. Serves one connection.
+/// Returns where, and the commands that pass.
+pub(super) fn between(
+    qemu: String,
+    socket: String,
+    mut to_qemu: impl FnMut(String) -> Option<String> + Send + 'static,
+    to_copal: impl FnMut(String) -> Option<String> + Send + 'static,
+) -> (String, JoinHandle<Vec<Value>>) {
+    let listener = UnixListener::bind(&socket).unwrap();
+    let passed = std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = UnixStream::connect(qemu).unwrap();
+        let (to_client, to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        let back = std::thread::spawn(move || pass_on(server, to_client, to_copal));
+        let mut passed = Vec::new();
+        pass_on(client, to_server, |line| {
+            let line = to_qemu(line)?;
+            passed.extend(serde_json::from_str::<Value>(&line));
+            Some(line)
+        });
+        back.join().unwrap();
+        passed
+    });
+    (socket, passed)
+}
+
+/// Passes lines on until one side has enough.
+fn pass_on(from: UnixStream, mut to: UnixStream, mut change: impl FnMut(String) -> Option<String>) {
+    for line in BufReader::new(from.try_clone().unwrap()).lines() {
+        let line = line.ok().and_then(&mut change);
+        if line.is_none_or(|line| writeln!(to, "{line}").is_err()) {
             break;
         }
     }
-    // The other direction ends as well.
-    let _ = to.shutdown(std::net::Shutdown::Both);
+    // Each side sees the end.
+    for stream in [from, to] {
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
 }
 
-/// An agent in a guest that serves one connection; returns the commands that it heard.
-pub(super) fn guest_agent(socket: &str) -> JoinHandle<Vec<String>> {
+/// An agent in a guest that serves one connection; returns the commands that it heard. It does not answer `deaf`, of which the file
+/// `SOCKET.deaf` tells.
+pub(super) fn guest_agent(socket: &str, deaf: &'static str) -> JoinHandle<Vec<String>> {
     let listener = UnixListener::bind(socket).unwrap();
+    let told = format!("{socket}.deaf");
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap());
@@ -48,8 +88,13 @@ pub(super) fn guest_agent(socket: &str) -> JoinHandle<Vec<String>> {
         for line in lines.split(b'\n').map_while(Result::ok) {
             let line = line.strip_prefix(b"\xff").unwrap_or(&line).to_vec();
             let command: Value = serde_json::from_slice(&line).unwrap();
-            heard.push(command["execute"].as_str().unwrap().to_owned());
-            writeln!(stream, "{}", json!({ "return": 1, "id": command["id"] })).unwrap();
+            let name = command["execute"].as_str().unwrap().to_owned();
+            if name == deaf {
+                std::fs::write(&told, "").unwrap();
+            } else {
+                writeln!(stream, "{}", json!({ "return": 1, "id": command["id"] })).unwrap();
+            }
+            heard.push(name);
         }
         heard
     })

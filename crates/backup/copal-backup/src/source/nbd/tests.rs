@@ -34,7 +34,8 @@ fn option_reply(option: u32, kind: u32, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-fn converse(stream: &mut UnixStream, size: u64, status: Status) -> std::io::Result<()> {
+/// The handshake of an export; returns the contexts that were agreed on.
+fn greet(stream: &mut UnixStream, size: u64) -> std::io::Result<Vec<u32>> {
     stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
     stream.read_exact(&mut [0; 4])?;
     let mut contexts = Vec::new();
@@ -59,9 +60,13 @@ fn converse(stream: &mut UnixStream, size: u64, status: Status) -> std::io::Resu
         reply.extend(option_reply(option, 1, &[]));
         stream.write_all(&reply)?;
         if option == 7 {
-            break;
+            return Ok(contexts);
         }
     }
+}
+
+fn converse(stream: &mut UnixStream, size: u64, status: Status) -> std::io::Result<()> {
+    let contexts = greet(stream, size)?;
     loop {
         let mut request = [0; 28];
         stream.read_exact(&mut request)?;
@@ -110,7 +115,7 @@ fn an_export_that_shrinks_or_grows_is_an_error_and_one_that_is_gone_is_not() {
     let all_hole: Status = |_, len| vec![(len, 3)];
     let look = |sizes: &[u64]| {
         let (uri, _dir, server) = serve(sizes, all_hole);
-        let source = NbdSource::connect(&uri, &[]).unwrap();
+        let source = NbdSource::connect(&uri, &[], ReadMode::Still).unwrap();
         assert_eq!(source.extent_at(0).unwrap().kind, ExtentKind::Zero);
         let looked = source.confirm();
         drop(source);
@@ -146,7 +151,7 @@ fn a_map_of_single_bytes_is_remembered_within_bounds() {
                 |_, _| [(4096, 0), (4096, 3)].repeat(65_000)
             },
         );
-        let source = NbdSource::connect(&uri, &[]).unwrap();
+        let source = NbdSource::connect(&uri, &[], ReadMode::Still).unwrap();
         let extent = source.extent_at(0).unwrap();
         assert_eq!((extent.offset, extent.kind), (0, ExtentKind::Data));
         {
@@ -178,7 +183,7 @@ fn a_bitmap_of_many_runs_is_made_coarser_and_counts_what_it_names() {
     };
     let size = 1 << 30;
     let (uri, _dir, server) = serve(&[size], status);
-    let source = NbdSource::connect(&uri, &["b", "none"]).unwrap();
+    let source = NbdSource::connect(&uri, &["b", "none"], ReadMode::Clusters).unwrap();
     assert!(source.has_bitmap("b") && !source.has_bitmap("none"));
     let changed = source.changed("b").unwrap();
     let bitmap = changed.bitmap.unwrap();
@@ -190,4 +195,108 @@ fn a_bitmap_of_many_runs_is_made_coarser_and_counts_what_it_names() {
     assert!(changed.extents.len() < 1 << 18, "{}", changed.extents.len());
     drop(source);
     server.join().unwrap();
+}
+
+/// Requests as a server sees them: kind, offset, length, and how many others were unanswered that overlapped.
+type Seen = Vec<(u8, u64, u32, usize)>;
+
+/// An export that answers only when several requests wait, the last one first, and refuses reads once so many were answered.
+fn reluctant(size: u64, refuses_after: usize) -> (String, tempfile::TempDir, std::thread::JoinHandle<Seen>) {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        greet(&mut stream, size).unwrap();
+        let (mut seen, mut waiting, mut answered) = (Seen::new(), Vec::new(), 0);
+        loop {
+            let mut request = [0; 28];
+            let wait = match waiting.is_empty() {
+                true => None,
+                // Nobody asks any more before an answer has come.
+                false => Some(Duration::from_millis(20)),
+            };
+            stream.set_read_timeout(wait).unwrap();
+            match stream.read_exact(&mut request) {
+                Ok(()) if request[7] == 2 => return seen,
+                Ok(()) => {
+                    let offset = u64::from_be_bytes(request[16..24].try_into().unwrap());
+                    let len = u32::from_be_bytes(request[24..28].try_into().unwrap());
+                    let overlaps = |(_, other, length): &&([u8; 8], u64, u32)| {
+                        *other < offset + u64::from(len) && offset < other + u64::from(*length)
+                    };
+                    let overlapping = waiting.iter().filter(overlaps).count();
+                    seen.push((request[7], offset, len, overlapping));
+                    waiting.push((request[8..16].try_into().unwrap(), offset, len));
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    while let Some((cookie, offset, len)) = waiting.pop() {
+                        answered += 1;
+                        let (kind, payload) = match answered > refuses_after {
+                            false => (1u16, [&offset.to_be_bytes()[..], &vec![7; len as usize]].concat()),
+                            true => (0x8001, [&22u32.to_be_bytes()[..], &0u16.to_be_bytes()].concat()),
+                        };
+                        let mut reply = 0x668e_33efu32.to_be_bytes().to_vec();
+                        reply.extend([0, 1]);
+                        reply.extend(kind.to_be_bytes());
+                        reply.extend(cookie);
+                        reply.extend((payload.len() as u32).to_be_bytes());
+                        stream.write_all(&[reply, payload].concat()).unwrap();
+                    }
+                }
+                Err(_) => return seen,
+            }
+        }
+    });
+    (format!("nbd+unix:///?socket={}", socket.display()), dir, server)
+}
+
+/// Symptom: a live backup stored zeros for blocks that the guest zeroed or trimmed meanwhile, exit code 0, `verify` clean.
+/// Cause: QEMU before 8.0 tells holes of the present disk, and reads it where a request goes beyond a cluster that was copied.
+/// Fix: nobody asks for holes there, and each read lies within one cluster; no two of them overlap, over which QEMU aborts.
+#[test]
+fn a_point_in_time_is_read_cluster_by_cluster_and_never_twice_at_once() {
+    const CLUSTER: u64 = CLUSTER_BYTES as u64;
+    let (uri, _dir, server) = reluctant(40 * CLUSTER, usize::MAX);
+    let source = NbdSource::connect(&uri, &["b"], ReadMode::Clusters).unwrap();
+    let extent = source.extent_at(0).unwrap();
+    assert_eq!((extent.kind, extent.length), (ExtentKind::Data, 40 * CLUSTER));
+    // Several readers, whose ranges overlap, begin and end anywhere.
+    std::thread::scope(|scope| {
+        for start in [0, 100, 3 * CLUSTER + 4096, 512] {
+            let source = &source;
+            scope.spawn(move || {
+                let mut bytes = vec![0; 9 * CLUSTER as usize];
+                assert_eq!(source.read_at(start, &mut bytes).unwrap(), bytes.len());
+                assert!(bytes.iter().all(|byte| *byte == 7));
+            });
+        }
+    });
+    drop(source);
+    let seen = server.join().unwrap();
+    let in_one = |(_, offset, len, _): &&(u8, u64, u32, usize)| {
+        offset / CLUSTER == (offset + u64::from(*len) - 1) / CLUSTER
+    };
+    assert_eq!(seen.iter().filter(in_one).count(), seen.len(), "{seen:?}");
+    assert!(
+        seen.iter()
+            .all(|(kind, _, _, overlapping)| (*kind, *overlapping) == (0, 0)),
+        "{seen:?}"
+    );
+    assert_eq!(seen.len(), 9 + 3 * 10);
+}
+
+/// Symptom: a point in time that QEMU gave up behind the last read was published.
+/// Cause: a snapshot that breaks during a read may answer it well.
+/// Fix: all is over before one more read, and that has to work.
+#[test]
+fn a_point_in_time_that_breaks_behind_the_last_read_is_no_snapshot() {
+    let (uri, _dir, server) = reluctant(8 << 20, 16);
+    let source = NbdSource::connect(&uri, &[], ReadMode::Clusters).unwrap();
+    let is_refused = source.refusals();
+    assert_eq!(source.read_at(0, &mut vec![0; 16 << 16]).unwrap(), 16 << 16);
+    assert!(!is_refused.load(Ordering::Acquire));
+    assert!(source.confirm().is_err() && is_refused.load(Ordering::Acquire));
+    drop(source);
+    assert_eq!(server.join().unwrap().len(), 17);
 }

@@ -1,0 +1,241 @@
+//! A machine without a guest's system: firmware that looks for something to start, two disks on devices of their own.
+
+use super::{
+    daemon::{have_daemon, wait_until},
+    impostors,
+};
+use crate::{
+    harness::{House, Running},
+    qemu::tool,
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Whether the program is there.
+#[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
+fn have_machine() -> bool {
+    let have = Command::new("qemu-system-x86_64")
+        .arg("--version")
+        .output()
+        .is_ok();
+    if !have {
+        let required = std::env::var_os("COPAL_TEST_REQUIRE_GUEST").is_some();
+        assert!(
+            !required,
+            "qemu-system-x86_64 is missing: apt install qemu-system-x86"
+        );
+        eprintln!("SKIPPED: qemu-system-x86_64 is missing; apt install qemu-system-x86");
+    }
+    have && have_daemon()
+}
+
+struct Machine {
+    dir: PathBuf,
+    child: Child,
+}
+
+impl Machine {
+    /// With more options, devices above all; `vm0` and `vm1` are the nodes.
+    fn start(house: &House, more: &[&str]) -> Machine {
+        let dir = house.path("vm");
+        std::fs::create_dir(&dir).unwrap();
+        let mut command = Command::new("qemu-system-x86_64");
+        command
+            .current_dir(&dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        command.args([
+            "-machine",
+            "q35,accel=tcg",
+            "-m",
+            "64",
+            "-display",
+            "none",
+            "-nodefaults",
+        ]);
+        for socket in ["qmp.sock", "other.sock"] {
+            command.args(["-qmp", &format!("unix:{socket},server=on,wait=off")]);
+        }
+        for disk in 0..2 {
+            let image = dir.join(format!("{disk}.qcow2"));
+            tool(
+                "qemu-img",
+                &["create", "-q", "-f", "qcow2", image.to_str().unwrap(), "16M"],
+            );
+            let node = format!("driver=qcow2,node-name=vm{disk},file.driver=file,file.filename={disk}.qcow2");
+            command.args(["-blockdev", &node]);
+        }
+        command.args(more).args(["-pidfile", "ready"]);
+        let child = command.spawn().unwrap();
+        wait_until("the machine", || dir.join("ready").exists());
+        Machine { dir, child }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// One command, over the second socket.
+    fn execute(&self, command: &str, arguments: Value) -> Value {
+        let mut stream = UnixStream::connect(self.dir.join("other.sock")).unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let mut answers = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        answers.next();
+        for (command, arguments) in [("qmp_capabilities", json!({})), (command, arguments)] {
+            writeln!(
+                stream,
+                "{}",
+                json!({ "execute": command, "arguments": arguments })
+            )
+            .unwrap();
+        }
+        let mut answers = answers.filter(|answer| answer.get("event").is_none());
+        answers.next();
+        let answer = answers.next().unwrap();
+        assert!(answer.get("error").is_none(), "{command}: {answer}");
+        answer["return"].clone()
+    }
+
+    fn runs(&self) -> bool {
+        self.execute("query-status", json!({}))["running"] == true
+    }
+
+    /// Marks of Copal's.
+    fn marks(&self) -> usize {
+        let objects = self.execute("qom-list", json!({ "path": "/objects" }));
+        let objects = objects.as_array().unwrap().iter();
+        objects
+            .filter(|object| object["name"].as_str().unwrap().starts_with("copal-"))
+            .count()
+    }
+
+    fn words(&self, qmp: &str, nodes: &[&str]) -> Vec<String> {
+        let mut words = vec!["backup", "--vm", "db1", "--qmp", qmp];
+        for node in nodes {
+            words.extend(["--node", *node]);
+        }
+        let dir = self.path("");
+        words.extend(["--fleece-dir", dir.as_str()]);
+        words.into_iter().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const DEVICES: [&str; 4] = [
+    "-device",
+    "virtio-blk-pci,drive=vm0,id=d0",
+    "-device",
+    "virtio-blk-pci,drive=vm1,id=d1",
+];
+const BOTH: [&str; 2] = ["sda=vm0", "sdb=vm1"];
+
+/// Symptom: a backup that was killed between `stop` and `cont` left its guest paused, and the next backup did not notice.
+/// Cause: nobody but the dead process knew.
+/// Fix: a guardian says `cont`; where the connection is lost as well, a mark in QEMU tells the next contact.
+#[test]
+fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
+    if !have_machine() {
+        return;
+    }
+    let house = House::plain();
+    let machine = Machine::start(&house, &DEVICES);
+    for is_lost in [false, true] {
+        let (reached, killed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (told, over) = (Arc::clone(&reached), Arc::clone(&killed));
+        // The command that gives a device its filter does not arrive; later commands do if the connection holds.
+        let hold = move |line: String| {
+            if line.contains("qom-set") && !told.swap(true, Ordering::AcqRel) {
+                wait_until("a kill", || over.load(Ordering::Acquire));
+                return (!is_lost).then(String::new);
+            }
+            Some(line)
+        };
+        let socket = machine.path(if is_lost { "lost.qmp" } else { "held.qmp" });
+        let (socket, passed) = impostors::between(machine.path("qmp.sock"), socket, hold, Some);
+        let backup = Running::start(&house, machine.words(&socket, &BOTH));
+        wait_until("a stop", || reached.load(Ordering::Acquire));
+        assert!(!machine.runs() && machine.marks() == 1);
+        backup.signal(Signal::KILL);
+        backup.end();
+        killed.store(true, Ordering::Release);
+        passed.join().unwrap();
+        if is_lost {
+            assert!(!machine.runs() && machine.marks() == 1);
+        } else {
+            wait_until("a guest that runs", || machine.runs());
+            wait_until("a guest without a mark", || machine.marks() == 0);
+        }
+        let next = house.summary(machine.words(&machine.path("qmp.sock"), &BOTH));
+        assert!(machine.runs() && machine.marks() == 0, "{next}");
+        let warnings = next["warnings"].to_string();
+        assert_eq!(warnings.contains("had left the guest stopped"), is_lost, "{next}");
+        assert!(!warnings.contains("somebody else"), "{next}");
+    }
+    // One that somebody else has stopped stays so, and is said to.
+    machine.execute("stop", json!({}));
+    let next = house.summary(machine.words(&machine.path("qmp.sock"), &BOTH));
+    assert!(
+        next["warnings"]
+            .to_string()
+            .contains("somebody else has stopped it"),
+        "{next}"
+    );
+    assert!(!machine.runs());
+    house.check();
+}
+
+/// Symptom: QEMU 7.2.22 aborted when a disk of a device in a thread of its own was backed up.
+/// Cause: its filter is not made for other threads.
+/// Fix: such a disk is refused before anything is changed, also where its controller names the thread. Other disks are not.
+#[test]
+fn a_disk_whose_device_or_controller_has_a_thread_is_refused_and_others_are_not() {
+    if !have_machine() {
+        return;
+    }
+    let thread = ["-object", "iothread,id=io0"];
+    let devices: [(&[&str], &str); 2] = [
+        (&["-device", "virtio-blk-pci,drive=vm0,id=d0,iothread=io0"], "d0"),
+        (
+            &[
+                "-device",
+                "virtio-scsi-pci,id=s0,iothread=io0",
+                "-device",
+                "scsi-hd,drive=vm0,bus=s0.0,id=d0",
+            ],
+            "d0",
+        ),
+    ];
+    for (first, name) in devices {
+        let house = House::plain();
+        let mut machine = Machine::start(&house, &[&thread[..], first, &DEVICES[2..]].concat());
+        let qmp = machine.path("qmp.sock");
+        for nodes in [&BOTH[..], &BOTH[..1]] {
+            let run = house.run(machine.words(&qmp, nodes));
+            assert_eq!(machine.child.try_wait().unwrap(), None, "{run:?}");
+            assert_eq!(run.code, Some(3), "{run:?}");
+            let sentence = run.sentence();
+            assert!(
+                sentence.contains("runs in the iothread io0") && sentence.contains(name),
+                "{sentence}"
+            );
+        }
+        house.good(machine.words(&qmp, &BOTH[1..]));
+        assert_eq!(machine.child.try_wait().unwrap(), None);
+    }
+}

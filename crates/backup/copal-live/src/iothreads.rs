@@ -1,0 +1,151 @@
+//! Disks that run in threads of their own, of which QEMU before 10.0 takes no point in time.
+//!
+//! 7.2.22 aborts, and its guest with it, when a filter is put over such a disk, or when a reader of the point in time leaves.
+//! Versions between were not tried, and are refused as well. Only questions are asked here, before anything is changed.
+
+use crate::{error::LiveError, names::PREFIX, path_of_writes::Surroundings, request::LiveDisk};
+use copal_qmp::{Client, QmpError};
+use serde_json::{Value, json};
+
+/// The first version of QEMU that may take a point in time of a disk in a thread of its own.
+const FIRST_SAFE: (u64, u64) = (10, 0);
+
+/// Refuses disks whose device or export runs, or may run, in a thread of its own.
+/// # Errors
+/// `IoThread`: one does. Those of QEMU.
+pub(crate) fn refuse(
+    client: &mut Client,
+    disks: &[LiveDisk],
+    surroundings: &Surroundings,
+) -> Result<(), LiveError> {
+    let version = client.version();
+    if version.is_at_least(FIRST_SAFE.0, FIRST_SAFE.1) {
+        return Ok(());
+    }
+    let threads = threads(client)?;
+    if threads.is_empty() {
+        return Ok(());
+    }
+    let exports = exports(&client.execute("query-block-exports", json!({}))?);
+    for disk in disks {
+        let refused = |user: String, thread: String| LiveError::IoThread {
+            disk: disk.name.clone(),
+            user,
+            thread,
+            version,
+        };
+        for node in surroundings.and_above(&disk.node) {
+            for device in surroundings.devices_of(&node) {
+                if let Some(thread) = thread_of(client, &device)? {
+                    return Err(refused(format!("its device {device} runs"), thread));
+                }
+            }
+            // QEMU does not tell where an export runs.
+            if let Some((id, _)) = exports.iter().find(|(_, exported)| *exported == node) {
+                return Err(refused(format!("its export {id} may run"), threads.join(" or ")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The names of all threads that disks may run in.
+fn threads(client: &mut Client) -> Result<Vec<String>, QmpError> {
+    let listed = match client.execute("qom-list", json!({ "path": "/objects" })) {
+        // A storage daemon has no such path before its first object.
+        Err(QmpError::Refused { .. }) => return Ok(Vec::new()),
+        answer => answer?,
+    };
+    let objects = listed.as_array().into_iter().flatten();
+    let threads = objects.filter(|object| object["type"] == "child<iothread>");
+    Ok(threads
+        .filter_map(|object| Some(object["name"].as_str()?.to_owned()))
+        .collect())
+}
+
+/// Name and node of each export that is not ours.
+pub(crate) fn exports(listed: &Value) -> Vec<(String, String)> {
+    let exports = listed.as_array().into_iter().flatten();
+    let named = exports.filter_map(|export| {
+        Some((
+            export["id"].as_str()?.to_owned(),
+            export["node-name"].as_str()?.to_owned(),
+        ))
+    });
+    named.filter(|(id, _)| !id.starts_with(PREFIX)).collect()
+}
+
+/// The thread that a device runs in: its own, or that of the controller on whose bus it is.
+fn thread_of(client: &mut Client, device: &str) -> Result<Option<String>, QmpError> {
+    let mut paths = and_containers(device);
+    for path in paths.clone() {
+        if let Some(bus) = property(client, &path, "parent_bus")?.as_str() {
+            paths.extend(and_containers(bus));
+        }
+    }
+    for path in paths {
+        // Since 9.0 the queues of a device may have a thread each.
+        for name in ["iothread", "iothread-vq-mapping"] {
+            if let Some(thread) = named(&property(client, &path, name)?) {
+                return Ok(Some(thread));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A property of an object; `Null` where it has none of that name.
+fn property(client: &mut Client, path: &str, name: &str) -> Result<Value, QmpError> {
+    match client.execute("qom-get", json!({ "path": path, "property": name })) {
+        Err(QmpError::Refused { .. }) => Ok(Value::Null),
+        answer => answer,
+    }
+}
+
+/// The thread that a property names.
+pub(crate) fn named(property: &Value) -> Option<String> {
+    let path = match property {
+        Value::String(path) => path.as_str(),
+        Value::Array(mapped) => mapped.iter().find_map(|queues| queues["iothread"].as_str())?,
+        _ => return None,
+    };
+    let name = path.rsplit('/').next().unwrap_or(path);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// The path of an object and those of all that it is part of, but for the machine.
+pub(crate) fn and_containers(path: &str) -> Vec<String> {
+    let ends = path.match_indices('/').map(|(at, _)| at).skip(2);
+    let mut paths: Vec<String> = ends.map(|at| path[..at].to_owned()).collect();
+    paths.push(path.to_owned());
+    paths.reverse();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_of_a_device_is_found_in_each_form() {
+        assert_eq!(named(&json!("/objects/io0")).as_deref(), Some("io0"));
+        assert_eq!(named(&json!("")), None);
+        assert_eq!(named(&Value::Null), None);
+        assert_eq!(named(&json!([])), None);
+        assert_eq!(
+            named(&json!([{ "iothread": "io1", "vqs": [0] }])).as_deref(),
+            Some("io1")
+        );
+        assert_eq!(
+            and_containers("/machine/peripheral/d0/virtio-backend"),
+            [
+                "/machine/peripheral/d0/virtio-backend",
+                "/machine/peripheral/d0",
+                "/machine/peripheral"
+            ]
+        );
+        assert_eq!(and_containers("d0"), ["d0"]);
+        let listed = json!([{ "id": "guest0", "node-name": "top0" }, { "id": "copal-01234567-snap0", "node-name": "x" }, 7]);
+        assert_eq!(exports(&listed), [("guest0".to_owned(), "top0".to_owned())]);
+    }
+}

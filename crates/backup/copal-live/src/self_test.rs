@@ -1,0 +1,234 @@
+//! Whether this QEMU answers requests of any length from the point in time: the process is asked, not its version.
+//!
+//! Before 8.0 a request that begins in a cluster which was copied, and ends behind it, is answered from the present disk; what
+//! distributions mended is not in their version. A disk of four clusters in the session's directory is held at a point in
+//! time, one cluster of it is zeroed, and then all of it is read in one request. No disk of the guest is touched.
+
+use crate::{
+    answers::schema::Abilities,
+    clear::clear,
+    error::LiveError,
+    fleece::SessionDirectory,
+    names::{Part, SessionName},
+};
+use copal_backup::source::nbd::ReadMode;
+use copal_nbd::{Address, BASE_ALLOCATION, Client as NbdClient, ConnectOptions, NbdError, STATE_ZERO, Uri};
+use copal_qmp::{Client, QmpError};
+use serde_json::json;
+use std::{path::Path, time::Duration};
+
+const CLUSTER: u32 = 64 << 10;
+const DISK: u32 = 4 * CLUSTER;
+const PATTERN: u8 = 0xc7;
+/// How long one answer of the server may take.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// The place of a self-test.
+pub(crate) struct Ground<'a> {
+    pub(crate) session: &'a SessionName,
+    pub(crate) directory: &'a SessionDirectory,
+    /// Where the NBD server of this QEMU listens.
+    pub(crate) socket: &'a Path,
+    /// A number that no disk has.
+    pub(crate) number: usize,
+}
+
+/// How points in time of this QEMU are read. All is taken down again.
+/// # Errors
+/// Those of the connection. If QEMU refuses a command, or the outcome is unknown, the answer is short reads.
+pub(crate) fn read_mode(
+    client: &mut Client,
+    ground: &Ground<'_>,
+    abilities: &Abilities,
+) -> Result<ReadMode, LiveError> {
+    let put_up = put_up(client, ground, abilities);
+    let looked = put_up.map(|()| is_right(&uri(ground, Part::Filter), &uri(ground, Part::Snapshot)));
+    let left = clear(client, ground.session, false);
+    if !left.is_empty() {
+        // The end of the session looks again.
+        tracing::debug!(?left, "not all of the self-test is taken down");
+    }
+    match looked {
+        Ok(Ok(true)) => return Ok(ReadMode::PointInTime),
+        Ok(Ok(false)) => tracing::debug!("long requests are not answered from the point in time"),
+        Ok(Err(error)) => tracing::debug!(%error, "the self-test has no outcome"),
+        Err(LiveError::Qmp(error @ QmpError::Refused { .. })) => {
+            tracing::debug!(%error, "the self-test is not possible");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(ReadMode::Clusters)
+}
+
+fn uri(ground: &Ground<'_>, part: Part) -> Uri {
+    Uri {
+        address: Address::Unix(ground.socket.to_owned()),
+        export: ground.session.part(part, ground.number),
+    }
+}
+
+fn put_up(client: &mut Client, ground: &Ground<'_>, abilities: &Abilities) -> Result<(), LiveError> {
+    let name = |part| ground.session.part(part, ground.number);
+    for (part, byte) in [(Part::File, PATTERN), (Part::Image, 0)] {
+        let path = ground
+            .directory
+            .add_scratch(&name(part), &[byte; DISK as usize])?;
+        let file = json!({ "driver": "file", "node-name": name(part), "filename": path, "discard": "unmap" });
+        client.execute("blockdev-add", file)?;
+    }
+    let mut filter = json!({
+        "driver": "copy-before-write", "node-name": name(Part::Filter), "file": name(Part::File), "target": name(Part::Image),
+        // A zeroed cluster is to become a hole.
+        "discard": "unmap",
+    });
+    if abilities.has_break_snapshot {
+        filter["on-cbw-error"] = "break-snapshot".into();
+    }
+    client.execute("blockdev-add", filter)?;
+    client.execute(
+        "blockdev-add",
+        json!({ "driver": "snapshot-access", "node-name": name(Part::Snapshot), "file": name(Part::Filter), "read-only": true }),
+    )?;
+    for (part, is_writable) in [(Part::Filter, true), (Part::Snapshot, false)] {
+        let name = name(part);
+        let export =
+            json!({ "type": "nbd", "id": name, "node-name": name, "name": name, "writable": is_writable });
+        client.execute("block-export-add", export)?;
+    }
+    Ok(())
+}
+
+/// Whether a reader gets the old content of a cluster that was zeroed since: with both kinds of replies, and from the map.
+fn is_right(present: &Uri, point_in_time: &Uri) -> Result<bool, NbdError> {
+    let connect = |uri: &Uri, contexts: &[&str], structured: bool| {
+        let options = ConnectOptions {
+            contexts: contexts.iter().map(|context| (*context).to_owned()).collect(),
+            timeout: ANSWER,
+            structured,
+        };
+        NbdClient::connect(uri, &options)
+    };
+    connect(present, &[], true)?
+        .start_zero(u64::from(CLUSTER), CLUSTER)?
+        .wait()?;
+    for structured in [false, true] {
+        let reader = connect(point_in_time, &[], structured)?;
+        let read = reader.start_read(0, DISK)?.wait()?;
+        if read.data.iter().any(|byte| *byte != PATTERN) {
+            return Ok(false);
+        }
+    }
+    let reader = connect(point_in_time, &[BASE_ALLOCATION], true)?;
+    for extent in reader.map(BASE_ALLOCATION, 0..u64::from(DISK))? {
+        if extent?.flags & STATE_ZERO != 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_nbd::server::{Disk, DiskError, Exports, Run, Server};
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    /// The mistake of a server after a cluster was zeroed.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Fault {
+        Nothing,
+        Bytes,
+        Map,
+    }
+
+    struct Present(Arc<AtomicBool>);
+    struct Past(Fault, Arc<AtomicBool>);
+
+    impl Disk for Present {
+        fn size_bytes(&self) -> u64 {
+            u64::from(DISK)
+        }
+        fn is_writable(&self) -> bool {
+            true
+        }
+        fn read_at(&self, _: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+            buf.fill(PATTERN);
+            Ok(())
+        }
+        fn zero(&self, _: u64, _: u64) -> Result<(), DiskError> {
+            self.0.store(true, Ordering::Release);
+            Ok(())
+        }
+        fn run_at(&self, _: &str, _: u64, len: u64) -> Result<Run, DiskError> {
+            Ok(Run { len, flags: 0 })
+        }
+    }
+
+    impl Past {
+        fn is_zero(&self, fault: Fault, offset: u64) -> bool {
+            self.0 == fault && self.1.load(Ordering::Acquire) && offset / u64::from(CLUSTER) == 1
+        }
+    }
+
+    impl Disk for Past {
+        fn size_bytes(&self) -> u64 {
+            u64::from(DISK)
+        }
+        fn is_writable(&self) -> bool {
+            false
+        }
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+            for (at, byte) in (offset..).zip(buf) {
+                *byte = if self.is_zero(Fault::Bytes, at) {
+                    0
+                } else {
+                    PATTERN
+                };
+            }
+            Ok(())
+        }
+        fn run_at(&self, _: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
+            let cluster = u64::from(CLUSTER);
+            Ok(Run {
+                len: len.min(cluster - offset % cluster),
+                flags: if self.is_zero(Fault::Map, offset) { 3 } else { 0 },
+            })
+        }
+    }
+
+    struct Shelf(Fault, Arc<AtomicBool>);
+
+    impl Exports for Shelf {
+        fn names(&self) -> Vec<String> {
+            Vec::new()
+        }
+        fn find(&self, name: &str) -> Option<Arc<dyn Disk>> {
+            let zeroed = Arc::clone(&self.1);
+            match name {
+                "present" => Some(Arc::new(Present(zeroed))),
+                "past" => Some(Arc::new(Past(self.0, zeroed))),
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_server_that_answers_all_from_the_point_in_time_passes() {
+        for (fault, passes) in [(Fault::Nothing, true), (Fault::Bytes, false), (Fault::Map, false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let server = Server::bind(&Address::Unix(dir.path().join("s"))).unwrap();
+            let (shelf, is_over) = (Shelf(fault, Arc::default()), AtomicBool::new(false));
+            let looked = std::thread::scope(|scope| {
+                let running = scope.spawn(|| server.run(&shelf, || is_over.load(Ordering::Acquire)));
+                let looked = is_right(&server.uri("present").unwrap(), &server.uri("past").unwrap());
+                is_over.store(true, Ordering::Release);
+                running.join().unwrap().unwrap();
+                looked
+            });
+            assert_eq!(looked.unwrap(), passes);
+        }
+    }
+}
