@@ -178,9 +178,9 @@ impl SnapshotDisk {
     }
 }
 
-/// Damage was logged where it was met; the rest is told here.
+/// Damage was logged where it was met, and an end of the export is no fault; the rest is told here.
 fn told(error: Error) -> DiskError {
-    if !error.is_corruption() {
+    if !error.is_corruption() && !matches!(error, Error::Cancelled { .. }) {
         tracing::warn!(%error, "a request of a client failed");
     }
     DiskError::Damaged

@@ -11,7 +11,7 @@ use crate::{
     meta::{MetaError, RAISED_VERSIONS, RAISED_VOLUMES, setting},
     sqlite::SCHEMA_VERSION,
 };
-use placement::{Rename, begin, beside, remove};
+use placement::{FileError, Rename, begin, beside, remove};
 use rusqlite::{Connection, OpenFlags, params};
 use std::{
     os::unix::ffi::OsStrExt,
@@ -70,6 +70,12 @@ pub enum KeepError {
     },
 }
 
+impl From<FileError> for KeepError {
+    fn from(FileError { path, source }: FileError) -> KeepError {
+        KeepError::System { path, source }
+    }
+}
+
 impl From<KeepError> for MetaError {
     fn from(error: KeepError) -> MetaError {
         MetaError::Failed(error.to_string())
@@ -108,7 +114,7 @@ pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
             }),
         }
     });
-    match copied.and_then(|kept| placement::exchange(&half, to, &mut rename).map(|()| kept)) {
+    match copied.and_then(|kept| placed(&half, to, kept)) {
         Ok(kept) => Ok(kept),
         Err(error) => {
             // The first error counts.
@@ -116,6 +122,11 @@ pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
             Err(error)
         }
     }
+}
+
+fn placed(half: &Path, to: &Path, kept: Kept) -> Result<Kept, KeepError> {
+    placement::exchange(half, to, &mut rename)?;
+    Ok(kept)
 }
 
 /// Makes the database `to` of a copy, for a master that is started with it and with its word for that ([`setting::OLDER`]): versions, terms and numbers begin far above all

@@ -8,7 +8,6 @@
 //!
 //! Not here: the contents (`keeping`).
 
-use super::KeepError;
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -19,14 +18,20 @@ use std::{
 /// Ends of the names of a database's files, the database itself first.
 const ENDS: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
+/// A file that refused something.
+pub(super) struct FileError {
+    pub(super) path: PathBuf,
+    pub(super) source: io::Error,
+}
+
 /// How a file gets another name; a test lets it fail.
 pub(super) type Rename<'a> = &'a mut dyn FnMut(&Path, &Path) -> io::Result<()>;
 
 /// Gives the finished database `half` the name `to`. A database of that name and its logs, or logs alone, are moved to
 /// `to.replaced` before, or to the first of `to.replaced-2`, `to.replaced-3` and so on that is free. Blocks on the disk.
 /// # Errors
-/// `System`; then the old files have their names again, unless that failed too.
-pub(super) fn exchange(half: &Path, to: &Path, rename: Rename<'_>) -> Result<(), KeepError> {
+/// A file refused; then the old files have their names again, unless that failed too.
+pub(super) fn exchange(half: &Path, to: &Path, rename: Rename<'_>) -> Result<(), FileError> {
     sync(half)?;
     let aside = free_name(to);
     let mut moved: Vec<(PathBuf, PathBuf)> = Vec::new();
@@ -49,7 +54,7 @@ fn move_all(
     aside: &Path,
     rename: Rename<'_>,
     moved: &mut Vec<(PathBuf, PathBuf)>,
-) -> Result<(), KeepError> {
+) -> Result<(), FileError> {
     for end in ENDS {
         let (old, aside) = (beside(to, end), beside(aside, end));
         if is_there(&old) {
@@ -84,8 +89,8 @@ pub(super) fn found(database: &Path) -> Option<PathBuf> {
 
 /// A new empty file for an unfinished copy, for its owner alone; the files of an earlier try are removed.
 /// # Errors
-/// `System`.
-pub(super) fn begin(half: &Path) -> Result<(), KeepError> {
+/// A file refused.
+pub(super) fn begin(half: &Path) -> Result<(), FileError> {
     remove(half)?;
     let new = OpenOptions::new()
         .write(true)
@@ -97,8 +102,8 @@ pub(super) fn begin(half: &Path) -> Result<(), KeepError> {
 
 /// Removes an unfinished copy with its logs: the log of a try that was killed would change the next.
 /// # Errors
-/// `System`.
-pub(super) fn remove(half: &Path) -> Result<(), KeepError> {
+/// A file refused.
+pub(super) fn remove(half: &Path) -> Result<(), FileError> {
     for end in ENDS {
         let path = beside(half, end);
         match std::fs::remove_file(&path) {
@@ -119,18 +124,18 @@ fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-fn sync(path: &Path) -> Result<(), KeepError> {
+fn sync(path: &Path) -> Result<(), FileError> {
     let synced = File::open(path).and_then(|file| file.sync_all());
     synced.map_err(failed(path))
 }
 
-fn sync_directory(path: &Path) -> Result<(), KeepError> {
+fn sync_directory(path: &Path) -> Result<(), FileError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     sync(directory.unwrap_or(Path::new(".")))
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> KeepError {
-    move |source| KeepError::System {
+fn failed(path: &Path) -> impl Fn(io::Error) -> FileError {
+    move |source| FileError {
         path: path.to_owned(),
         source,
     }

@@ -121,7 +121,15 @@ impl Lending {
         let is_ended = move || cancel.is_cancelled() || closing.is_closed();
         let patience = Patience::new(WRITER, is_ended, |_, _| {});
         let opened = repository::open_kept(&self.common, &self.key, &patience);
-        opened.map_err(|Failure { sentence, .. }| Error::Ended { reason: sentence })
+        opened.map_err(|Failure { sentence, .. }| self.failed(sentence))
+    }
+
+    /// Why a read fails; once the door ends, by that.
+    fn failed(&self, reason: String) -> Error {
+        match self.cancel.is_cancelled() || self.closing.is_closed() {
+            true => Error::Cancelled { kept_bytes: None },
+            false => Error::Ended { reason },
+        }
     }
 }
 
@@ -154,9 +162,7 @@ impl Lender for Lending {
             self.changed.wait(&mut state);
             // All that waited for one opening end with it: one by one they would wait for hours.
             if state.failures != failures {
-                return Err(Error::Ended {
-                    reason: state.failure.clone(),
-                });
+                return Err(self.failed(state.failure.clone()));
             }
         }
         if let Some(repository) = state.lend() {
