@@ -10,14 +10,16 @@ use std::sync::Arc;
 
 fn fill(fixture: &Fixture, options: &KeyspaceOptions, len: usize) -> (copal_kv::Keyspace, u32) {
     let space = fixture.space("a", options.clone());
-    let mut stored = 0u32;
-    loop {
+    let (mut stored, mut refused) = (0u32, 0);
+    // Merges in the background take some space for a moment, and free some: full is what refuses again and again.
+    while refused < 20 {
         match space.put(&stored.to_be_bytes(), &value(u64::from(stored), len), PROCESS) {
-            Ok(()) => stored += 1,
-            Err(Error::NoSpace) => return (space, stored),
+            Ok(()) => (stored, refused) = (stored + 1, 0),
+            Err(Error::NoSpace) => refused += 1,
             Err(other) => panic!("{other}"),
         }
     }
+    (space, stored)
 }
 
 fn check(space: &copal_kv::Keyspace, stored: u32, len: usize) {
