@@ -112,7 +112,7 @@ impl<'a> Applied<'a> {
 impl Drop for Applied<'_> {
     fn drop(&mut self) {
         if let Err(error) = git_apply(self.root, self.patch, &["--reverse"]) {
-            eprintln!(
+            println!(
                 "{error:#}; `git apply --reverse {}` takes it back",
                 self.patch.path.display()
             );

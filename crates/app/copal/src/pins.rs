@@ -89,7 +89,8 @@ impl Drop for Pin {
 
 /// Sets a pin, which appears whole and locked.
 fn set_in(directory: &Path, door: &str, shown: &Shown) -> std::io::Result<Pin> {
-    let number = || copal_volume::random_incarnation().map_err(std::io::Error::from);
+    let number =
+        || copal_volume::random_incarnation().map_err(|error| std::io::Error::other(error.to_string()));
     let name = format!("{:016x}{:016x}", number()?, number()?);
     let path = directory.join(name).with_extension(SUFFIX);
     let unfinished = path.with_extension(UNFINISHED);

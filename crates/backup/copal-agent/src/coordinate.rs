@@ -7,11 +7,15 @@ use crate::{
     asker::Member,
     channel::Secret,
     members::partition_bits,
-    roster::{MissingAgent, Roster, plan_of},
+    missing_agent::MissingAgent,
+    roster::{Roster, plan_of},
     rounds::RoundCount,
     scheme::{Scheme, stages},
 };
-use agent::commands::{Command, JobAgents, Run, call, hex};
+use agent::{
+    commands::{Command, Run, call, hex},
+    job_agents::JobAgents,
+};
 use copal_backup::{CancelFlag, Repository, peers::Writer, popular::SpoiledPack};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

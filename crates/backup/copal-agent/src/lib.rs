@@ -33,6 +33,7 @@ pub mod fuzz;
 pub mod greeting;
 pub mod markers;
 pub mod members;
+pub mod missing_agent;
 pub mod partition;
 pub mod plan_file;
 pub mod roster;

@@ -36,10 +36,7 @@ pub fn list_bitmaps(qmp: &Path) -> Result<BitmapListing, QmpError> {
     let warnings = resume_leftovers(&mut client)?;
     let mut bitmaps = listed(&nodes_of(&mut client)?);
     bitmaps.retain(|found| guarded_by(&found.bitmap.name).is_none());
-    Ok(BitmapListing {
-        bitmaps,
-        warnings,
-    })
+    Ok(BitmapListing { bitmaps, warnings })
 }
 
 fn nodes_of(client: &mut Client) -> Result<Vec<Node>, QmpError> {

@@ -61,8 +61,8 @@ pub(crate) fn plant(
         export: node.clone(),
     };
     let options = ConnectOptions {
-        contexts: Vec::new(),
         timeout: PATIENCE,
+        ..ConnectOptions::default()
     };
     let nbd = Nbd::connect(&uri, &options).map_err(|error| error.to_string())?;
     let mut bytes = 0;

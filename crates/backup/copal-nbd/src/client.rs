@@ -530,8 +530,8 @@ mod tests {
 
     fn options() -> ConnectOptions {
         ConnectOptions {
-            contexts: Vec::new(),
             timeout: LIMIT,
+            ..ConnectOptions::default()
         }
     }
 

@@ -68,6 +68,8 @@ impl Caller {
 }
 
 /// A refusal of `access` as one of the place where an operation is applied.
-pub(crate) fn not_held(refusal: Refused) -> NotHeld {
-    NotHeld::Denied { reason: refusal.text }
+pub(crate) fn not_held(refusal: &Refused) -> NotHeld {
+    NotHeld::Denied {
+        reason: refusal.text.clone(),
+    }
 }

@@ -234,7 +234,9 @@ impl DataServer {
         let this = Arc::clone(self);
         move || {
             let now_ms = this.map.now_ms();
-            this.access.check_again(&caller, now_ms).map_err(not_held)
+            this.access
+                .check_again(&caller, now_ms)
+                .map_err(|refusal| not_held(&refusal))
         }
     }
 

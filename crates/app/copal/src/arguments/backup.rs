@@ -48,7 +48,7 @@ Examples:
   copal backup --vm db1 --qmp /run/db1.qmp --node sda=vm0 --fleece-limit 20% --freeze agent
   copal backup --vm web web.qcow2 --bitmap b2 --starts-bitmap b3 --full-every 30d
   copal backup --vm archive --from-command zstdcat old.raw.zst
-  zstdcat old.raw.zst | copal backup --vm archive -       (a zstdcat that fails half-way is not noticed)")]
+  zstdcat old.raw.zst | copal backup --vm archive -")]
 pub(crate) struct Backup {
     /// Name or UUID of the VM; a new one is entered
     #[arg(long, value_name = "NAME")]

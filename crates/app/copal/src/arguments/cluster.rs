@@ -94,7 +94,7 @@ The first start joins a cluster, with a token of `copal node token`. Later start
 Examples:
   copal data --dir /srv/copal/data1 --name data1 --listen 10.0.0.2:7401 --join \"$(copal node token)\"
   copal data --dir /srv/copal/data1 --rack r7 --zone north
-  copal data --dir /srv/data --name data2 --listen 0.0.0.0:7401 --advertise 10.0.0.3:7401 --join \"$(copal node token)\"")]
+  copal data --dir /srv/copal/data1 --listen 0.0.0.0:7401 --advertise 10.0.0.2:7401")]
 pub(crate) struct Data {
     /// Directory of the server: its store, who it is
     #[arg(long, value_name = "DIR")]

@@ -13,7 +13,7 @@ use crate::{
 };
 use copal_agent::{
     coordinate::{self, AgentReport, Begun, JobError, JobReport},
-    roster::MissingAgent,
+    missing_agent::MissingAgent,
     scheme::Scheme,
 };
 use copal_backup::Repository;

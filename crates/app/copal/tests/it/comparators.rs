@@ -279,7 +279,7 @@ fn agents_of_a_directory_answer_while_they_have_it_open() {
     let once = [
         "agent", "--name", "h1", "--plan", &plan, "--state", &state, "--once",
     ];
-    let alone = house.run(once);
+    let alone = house.run(["--json"].iter().chain(&once));
     assert_eq!(alone.code, Some(1), "{alone:?}");
     let told = alone
         .lines()

@@ -4,15 +4,14 @@
 //! other programs are not installed here is left out, and says so.
 
 use crate::{
+    cluster::named_copal,
     disks::{Disk, MIB},
     harness::{House, id},
     live::{Daemon, have_daemon},
 };
 use serde_json::json;
 use std::{
-    fs::{File, Permissions},
-    os::unix::fs::PermissionsExt,
-    path::Path,
+    fs::File,
     process::{Command, Stdio},
 };
 
@@ -77,20 +76,6 @@ pub(crate) fn commands(house: &House) -> Vec<Vec<String>> {
         }
     }
     found
-}
-
-/// The search path, with a directory in front that has the binary under test by its name, on whatever file system the tests run.
-pub(crate) fn path_with_copal(directory: &Path) -> String {
-    std::fs::create_dir_all(directory).unwrap();
-    let script = directory.join("copal");
-    if !script.exists() {
-        let copal = env!("CARGO_BIN_EXE_copal");
-        let words = format!("#!/bin/sh\nexec {copal} --allow-cow --allow-volatile \"$@\"\n");
-        std::fs::write(&script, words).unwrap();
-        std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
-    }
-    let path = std::env::var("PATH").unwrap_or_default();
-    format!("{}:{path}", directory.display())
 }
 
 /// The lines below `title`, without what stands in brackets behind them.
@@ -223,7 +208,7 @@ impl Scene {
             .args(["-c", &format!("set -uo pipefail\n{script}")])
             .current_dir(self.house.path(""))
             .env_clear()
-            .env("PATH", path_with_copal(&self.house.path("bin")))
+            .env("PATH", named_copal(&self.house.path(""), ""))
             .env("COPAL_REPOSITORY", self.house.repository())
             .env("COPAL_PASSWORD_FILE", self.house.path("password"))
             .stdin(Stdio::null())

@@ -290,7 +290,11 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
 #[test]
 fn helpers_of_qemu_do_not_inherit_the_password() {
     let house = House::plain();
-    std::fs::write(house.path("disk.qcow2"), b"QFI\xfb and more").unwrap();
+    std::fs::write(
+        house.path("disk.qcow2"),
+        [&b"QFI\xfb and more"[..], &[0; 100]].concat(),
+    )
+    .unwrap();
     let image = house.word("disk.qcow2");
     let programs = house.path("bin");
     std::fs::create_dir(&programs).unwrap();
@@ -320,7 +324,11 @@ fn helpers_of_qemu_do_not_inherit_the_password() {
 #[test]
 fn a_missing_qemu_nbd_is_named_with_its_package() {
     let house = House::plain();
-    std::fs::write(house.path("disk.qcow2"), b"QFI\xfb and more").unwrap();
+    std::fs::write(
+        house.path("disk.qcow2"),
+        [&b"QFI\xfb and more"[..], &[0; 100]].concat(),
+    )
+    .unwrap();
     let image = house.word("disk.qcow2");
     let run = Run::of(
         house

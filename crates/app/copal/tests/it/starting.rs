@@ -9,7 +9,7 @@ fn run(scratch: &std::path::Path, words: &[&str]) -> Output {
         .args(words)
         .current_dir(scratch)
         .env_clear()
-        .env("PATH", named_copal(scratch))
+        .env("PATH", named_copal(scratch, ""))
         .stdin(Stdio::null());
     command.output().unwrap()
 }

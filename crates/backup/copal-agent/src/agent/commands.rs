@@ -3,13 +3,14 @@
 use super::{
     alive::alive,
     job::{Agreed, Host, Job},
+    job_agents::JobAgents,
     planned::Planned,
 };
 use crate::{
     asker::Member,
     channel::Secret,
     control::{self, Control},
-    roster::MissingAgent,
+    missing_agent::MissingAgent,
     rounds::RoundCount,
     scheme::Scheme,
 };
@@ -82,20 +83,6 @@ pub(crate) struct Run {
     /// Position in the log of popular packs where the job began.
     #[serde(default)]
     pub(crate) popular_from: u64,
-}
-
-/// Who has to do with a job: kept by each of its agents, for whoever asks about it later.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct JobAgents {
-    /// Name and address of each.
-    pub(crate) members: Vec<(String, String)>,
-    /// Names of the VMs of each.
-    pub(crate) plans: Vec<Vec<String>>,
-    pub(crate) missing: Vec<MissingAgent>,
-    /// Position in the log of popular packs where the job began.
-    pub(crate) popular_from: u64,
-    /// Longest time for an answer.
-    pub(crate) timeout_ms: u64,
 }
 
 /// What an agent says of itself.

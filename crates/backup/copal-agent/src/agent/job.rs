@@ -6,7 +6,7 @@
 //! reads or stores. What it backs up is read when its round begins, not when the job does.
 
 use super::{
-    commands::JobAgents,
+    job_agents::JobAgents,
     patience::HostPatience,
     peers::{Again, VmPeers},
     planned::{Planned, PlannedBackup},

@@ -8,6 +8,7 @@ pub(crate) mod alive;
 mod checker;
 pub(crate) mod commands;
 mod job;
+pub(crate) mod job_agents;
 mod owner;
 mod patience;
 mod peers;

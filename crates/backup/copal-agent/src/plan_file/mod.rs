@@ -15,8 +15,8 @@ mod error;
 
 pub use error::{MAX_DISKS, MAX_PLAN_BYTES, MAX_VMS, PlanError, VmInTwoPlans};
 
-use copal_backup::scheme_of;
 use copal_backup::retention::parse_within;
+use copal_backup::scheme_of;
 use copal_live::Freeze;
 use error::MAX_NAME_BYTES;
 use serde::de::{Error as _, MapAccess, Visitor};

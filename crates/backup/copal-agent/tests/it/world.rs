@@ -70,6 +70,7 @@ impl Fleet {
             name: name.to_owned(),
             state: self.directory.path().join(name),
             listen: "127.0.0.1:0".to_owned(),
+            advertise: None,
             plan: Some(self.plan(name, vms)),
             memory_bytes: 100_000_000,
             read_limit: None,

@@ -10,7 +10,7 @@ use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
 use crate::error::{Error, Result};
 use crate::keys::random;
-use crate::lease::{fence_dead_here, sessions as leases};
+use crate::lease::{fence::fence_dead_here, sessions as leases};
 use crate::manifest::{self, Manifest};
 use crate::open_session::HolderId;
 use crate::parts::Parts;

@@ -221,14 +221,12 @@ impl Fold for PopularState {
                     self.generation = entry.number + 1;
                 }
             }
-            Record::HostEntered { host, key } => {
-                if !self.is_entered(host) {
-                    self.hosts.push(EnteredHost {
-                        host: *host,
-                        key: *key,
-                        entered_at: entry.number,
-                    });
-                }
+            Record::HostEntered { host, key } if !self.is_entered(host) => {
+                self.hosts.push(EnteredHost {
+                    host: *host,
+                    key: *key,
+                    entered_at: entry.number,
+                });
             }
             Record::Condemned { packs } => {
                 let number = entry.number;

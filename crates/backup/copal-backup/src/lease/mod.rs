@@ -10,25 +10,23 @@
 
 mod agents;
 pub(crate) mod beating;
+pub(crate) mod fence;
 mod process;
 pub(crate) mod sessions;
 pub(crate) mod watch;
 
-use crate::catalog::fields::SessionId;
-use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::MAX_NAME_BYTES;
 use crate::error::{Error, Result};
 use crate::open_session::{Holder, HolderInfo, OpenSession, Session};
 use crate::parts::Parts;
 use crate::repository::Repository;
 use crate::request::{FencedSession, Vm};
-use crate::steps::session::ending;
 use crate::words::is_plain;
 use beating::{Beating, Heart};
+use fence::fence;
 use sessions::{info, newest_beats, open_sessions, with_holders};
 use std::sync::Arc;
 use std::time::Duration;
-use uuid::Uuid;
 use watch::LeaseWatch;
 
 impl Repository {
@@ -153,37 +151,4 @@ fn fence_silent(parts: &Parts, vm: &Vm, watch: &mut LeaseWatch, now: Duration) -
         }
     }
     Ok(fenced)
-}
-
-/// Ends the sessions of a VM whose holders were processes of this host that have died. Returns how many.
-/// # Errors
-/// `Damaged`; those of the store.
-pub(crate) fn fence_dead_here(parts: &Parts, vm: &Vm) -> Result<usize> {
-    let state = parts.vm_state(vm.uuid)?;
-    let mut ended = 0;
-    for session in &state.open {
-        let has_died = state.holder_of(session).is_some_and(process::has_died);
-        if has_died && fence(parts, vm.uuid, session)? {
-            tracing::info!(
-                vm = vm.name,
-                "ended a session whose process has died on this host"
-            );
-            ended += 1;
-        }
-    }
-    Ok(ended)
-}
-
-/// Ends a session; whether it had not ended by itself.
-fn fence(parts: &Parts, vm: Uuid, session: &SessionId) -> Result<bool> {
-    loop {
-        let state = parts.vm_state(vm)?;
-        let Some(record) = ending(&state, session) else {
-            return Ok(false);
-        };
-        let log = LogName::Vm(vm);
-        if let Append::Done = parts.catalog().append(log, state.next_number, &record)? {
-            return Ok(true);
-        }
-    }
 }

@@ -194,7 +194,6 @@ fn an_agent_that_is_started_again_takes_over_what_it_left_open() {
     let at_read = At(Stage::Read, Mutex::new(Some(|| life.kill())));
     let died = first.backup(request_of("h1", &disk(1)), &at_read, &CancelFlag::new());
     assert!(died.is_err() && life.is_dead());
-    drop(at_read);
 
     let other = servers.host().0;
     let other_beat = other.beat(&agent("h2")).unwrap();

@@ -162,7 +162,7 @@ fn bind_private(path: &Path) -> std::io::Result<Listener> {
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     // Processes of other containers that share the directory may have the same number.
-    let number = getrandom::u64().map_err(std::io::Error::from)?;
+    let number = getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()))?;
     name.push(format!(".{number:016x}"));
     let unnamed = path.with_file_name(name);
     let listener = UnixListener::bind(&unnamed)?;

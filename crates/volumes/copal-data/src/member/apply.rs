@@ -26,8 +26,7 @@ use copal_volume::{
     FileId, OpId, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
     group::{
         Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, MAX_OP_AHEAD_MS, check_file_id,
-        decide_confirm,
-        decide_create, decide_delete, decide_union,
+        decide_confirm, decide_create, decide_delete, decide_union,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -102,6 +102,10 @@ fn place(client: &ClusterStore, vid: VolumeId) -> Place {
 }
 
 /// A request of a client to a data server, about a file of that id and name.
+#[expect(
+    clippy::needless_update,
+    reason = "of some requests the macro names every field"
+)]
 fn request(method: Method, at: &Place, name: &'static str, fid: FileId, now_ms: u64) -> Vec<u8> {
     let Place { group, epoch, volume } = *at;
     let (name, id) = (Bytes::from_static(name.as_bytes()), Some(of_id(fid.0)));
@@ -219,6 +223,8 @@ fn master_lets(kind: Kind, method: Method) -> bool {
         Method::Permit => matches!(kind, Kind::Client),
         Method::Mkdir | Method::Rename | Method::Rmdir | Method::Ask => is_client && !is_named,
         Method::Heartbeat | Method::BecomeWhole => kind == Kind::Itself,
+        // Each gets a certificate of its own name; masters have the authority.
+        Method::Renew => kind != Kind::Master,
         _ => !is_named,
     }
 }

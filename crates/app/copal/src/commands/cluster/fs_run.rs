@@ -58,19 +58,20 @@ type Volumes = Arc<Mutex<HashMap<String, VolumeId>>>;
 
 pub(crate) fn run(context: &Context<'_>, store: &ClusterStore, parallel: usize) -> Outcome<()> {
     let (give, lines) = mpsc::sync_channel::<String>(READ_AHEAD);
-    thread::spawn(move || {
+    let reader = thread::Builder::new().name("input".to_owned()).spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             if give.send(line).is_err() {
                 return;
             }
         }
     });
+    reader.map_err(super::start_failure)?;
     let lines = Mutex::new(lines);
     let volumes = Volumes::default();
     // A thread for each operation at a time: they wait for the cluster, and do nothing else.
-    thread::scope(|scope| {
-        for _ in 0..parallel {
-            scope.spawn(|| {
+    let started = thread::scope(|scope| {
+        for number in 0..parallel {
+            let work = || {
                 while !context.is_ended() {
                     let next = lines.lock().recv_timeout(Duration::from_millis(100));
                     match next {
@@ -80,9 +81,20 @@ pub(crate) fn run(context: &Context<'_>, store: &ClusterStore, parallel: usize) 
                         Err(mpsc::RecvTimeoutError::Disconnected) => return,
                     }
                 }
-            });
+            };
+            let worker = thread::Builder::new().name("operation".to_owned());
+            match worker.spawn_scoped(scope, work) {
+                Ok(_) => {}
+                Err(error) if number == 0 => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, operations = number, "fewer operations run at a time than --parallel says");
+                    break;
+                }
+            }
         }
+        Ok(())
     });
+    started.map_err(super::start_failure)?;
     match context.is_ended() {
         true => Err(Failure::new(
             crate::failure::exit::INTERRUPTED,

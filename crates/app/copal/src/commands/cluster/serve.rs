@@ -210,12 +210,18 @@ impl Serving<'_> {
         }
         let (tell, told) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
-            thread::spawn(move || {
+            let reader = thread::Builder::new().name("output".to_owned()).spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                     // Nobody listens once it is ready; the pipe is to be emptied all the same.
                     let _ = tell.send(line);
                 }
             });
+            if let Err(error) = reader {
+                // It may have ended by itself.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(super::start_failure(error));
+            }
         }
         let mut process = Process {
             name: name.to_owned(),
