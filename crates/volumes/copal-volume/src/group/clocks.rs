@@ -110,6 +110,7 @@ mod tests {
             let left = without_future(Bucket(due.0 + far), now_ms);
             let newest_ms = now_ms + MAX_OP_AHEAD_MS;
             assert!(left.0 > newest_ms / crate::group::BUCKET_MS);
+            assert!(left.0 < due.0 + far, "what lies {far} buckets ahead stays sealed");
             assert!(!is_seal_in_future(left, now_ms), "it is ignored once");
         }
     }
