@@ -12,6 +12,8 @@
 
 mod closing;
 mod exports;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod mount;
 mod overlay;
 

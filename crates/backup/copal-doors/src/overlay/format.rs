@@ -5,7 +5,7 @@
 
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
 
-const FORMAT: Format = Format {
+pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALOVL",
     name: "overlay of a disk",
     oldest: 1,
@@ -26,7 +26,7 @@ const MAX_NAME_BYTES: usize = 1024;
 
 /// What an overlay lies on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(crate) struct Head {
     pub(super) size_bytes: u64,
     pub(super) snapshot: [u8; 16],
     pub(super) disk: String,
@@ -34,7 +34,7 @@ pub(super) struct Head {
 
 impl Head {
     /// The padded head.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_u64(self.size_bytes);
         bytes.put_bytes(&self.snapshot);
@@ -47,7 +47,7 @@ impl Head {
     /// Reads a head.
     /// # Errors
     /// What is wrong with it, as text.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Head, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Head, String> {
         let text = |error: EnvelopeError| error.to_string();
         let (_, body) = Envelope::open(&FORMAT, bytes).map_err(text)?;
         let mut input = Reader::new(body);
@@ -77,12 +77,12 @@ impl Head {
     }
 
     /// Bytes of the bitmap, in whole pages.
-    pub(super) fn bitmap_bytes(&self) -> u64 {
+    pub(crate) fn bitmap_bytes(&self) -> u64 {
         self.blocks().div_ceil(8).next_multiple_of(PAGE_BYTES)
     }
 
     /// Where block 0 stands.
-    pub(super) fn blocks_at(&self) -> u64 {
+    pub(crate) fn blocks_at(&self) -> u64 {
         (HEAD_BYTES + self.bitmap_bytes()).next_multiple_of(BLOCK_BYTES)
     }
 }

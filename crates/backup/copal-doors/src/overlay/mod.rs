@@ -8,7 +8,7 @@
 //!
 //! One thread writes at a time; many read. Not here: the disk below, which is handed in with each call.
 
-mod format;
+pub(crate) mod format;
 #[cfg(test)]
 mod tests;
 
