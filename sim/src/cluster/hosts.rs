@@ -49,7 +49,7 @@ const FIRST_CLIENT: u32 = 101;
 /// Who may speak in a simulated cluster.
 pub(super) struct Names {
     pub(super) authority: Authority,
-    client: Identity,
+    pub(super) client: Identity,
     pub(super) masters: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ fn address(host: u32) -> String {
     format!("10.0.0.{host}:7000")
 }
 
-fn certificate(identity: &Identity) -> Result<Arc<[u8]>> {
+pub(super) fn certificate(identity: &Identity) -> Result<Arc<[u8]>> {
     let der = CertificateDer::from_pem_slice(identity.certificate.as_bytes());
     Ok(Arc::from(der.map_err(|error| anyhow!("{error}"))?.as_ref()))
 }

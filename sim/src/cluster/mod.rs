@@ -16,6 +16,7 @@ mod database;
 mod faults;
 mod history;
 mod hosts;
+mod intruder;
 mod network;
 mod process;
 mod run;
@@ -148,6 +149,7 @@ fn judge(arguments: &Arguments, broken: &[u64], counts: &BTreeMap<&'static str, 
     );
     if arguments.seeds >= 20 && !arguments.calm && !arguments.power_cuts && !arguments.full_disks {
         check_met(counts, &faults::KINDS)?;
+        check_met(counts, &intruder::KINDS)?;
     }
     Ok(())
 }

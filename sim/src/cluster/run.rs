@@ -5,6 +5,7 @@ use super::{
     database::Database,
     faults::Mending,
     hosts::{CLUSTER, ClientHost, DataHost, End, MasterHost, Names},
+    intruder::Intruder,
     network::Network,
     process::Process,
     workload::{self, Work},
@@ -251,6 +252,13 @@ impl Simulation {
             self.client_clocks.push(Arc::clone(&client.host.skew_ms));
             clients.push(tokio::spawn(workload::drive(Arc::clone(&self.work), client)));
         }
+        let intruder = match trial.faults {
+            Faults::All => {
+                let intruder = Intruder::new(&self.work, &self.names, &self.operator).await?;
+                Some(tokio::spawn(intruder.drive()))
+            }
+            _ => None,
+        };
         let end_ms = self.world.now_ms() + trial.minutes * 60_000;
         let mut violations = Vec::new();
         while self.world.now_ms() < end_ms && violations.is_empty() {
@@ -267,7 +275,7 @@ impl Simulation {
         self.world.log(|| "all is mended".to_owned());
         self.mend(true).await?;
         self.work.is_over.store(true, Ordering::Relaxed);
-        for client in clients {
+        for client in clients.into_iter().chain(intruder) {
             client.await??;
         }
         Ok(violations)

@@ -24,6 +24,8 @@ use std::{
 
 const NAMES: u64 = 5;
 const LONGEST_BODY: u64 = 12 << 10;
+/// A body of two pieces, which is uploaded before the create.
+const UPLOAD_BYTES: u64 = (4 << 20) + (64 << 10);
 
 /// What all clients of a run have in common.
 pub(super) struct Work {
@@ -125,7 +127,11 @@ impl Client {
 
     async fn put(&self, vid: VolumeId, name: Vec<u8>) {
         let world = &self.process.world;
-        let body = world.below(if world.one_in(4) { LONGEST_BODY } else { 200 }) as usize;
+        let body = match world.below(64) {
+            0 => UPLOAD_BYTES,
+            1..=16 => world.below(LONGEST_BODY),
+            _ => world.below(200),
+        } as usize;
         let (number, body) = {
             let mut history = self.work.history.lock();
             let number = history.creates.len();

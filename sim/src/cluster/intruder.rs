@@ -1,0 +1,378 @@
+//! A host that calls with wrong certificates, and sends pieces of uploads late.
+//!
+//! It draws a caller, a call, and a file that a client has put. A call that its certificate does not allow has to fail. Files keep
+//! their bytes and members become equal whatever it sends: the checks of everything else see that.
+
+use super::{
+    hosts::{Names, certificate},
+    process::{Host, Process},
+    workload::{Work, text},
+};
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use copal_client::{
+    CallError, Cluster, Connection, Encoded, Identity, client_tls, name_of_master, name_of_server,
+};
+use copal_codec::crc32c;
+use copal_proto::{
+    Method,
+    messages::{self, Done},
+    of_id,
+};
+use copal_server::SigningRequest;
+use copal_volume::{
+    FileId, VolumeId,
+    group::{DiskId, invariants::Known},
+};
+use prost::Message;
+use serde_json::{Value, json};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+/// Number of its host.
+const HOST: u32 = 98;
+/// Name of the client that may create in the first volume.
+const NAME: &str = "intruder";
+/// The volume in which it may create.
+const OWN_PATH: &str = "volume0";
+/// Longest piece of an upload.
+const PIECE_BYTES: usize = 4 << 20;
+/// What has to be met in many runs.
+pub(super) const KINDS: [&str; 2] = ["a wrong certificate was refused", "a late piece was refused"];
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Calls that change a file, or would.
+const CHANGES: [Method; 4] = [Method::PutPiece, Method::Put, Method::Confirm, Method::Delete];
+/// Calls that only masters make.
+const OF_MASTERS: [Method; 3] = [Method::VolumeState, Method::WhatSeen, Method::AcceptAll];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    /// Shows no certificate.
+    Stranger,
+    /// A client that may read and create in the first volume, and nothing else.
+    Named,
+    /// A data server that is not in the map, with a certificate of the authority.
+    Server,
+    /// A client that may do everything, and sends pieces again when their file was decided.
+    Late,
+}
+
+/// A file that a client has put.
+struct Victim {
+    vid: VolumeId,
+    name: Bytes,
+    fid: FileId,
+    body: Bytes,
+    /// Its create was acknowledged, and nobody has begun to delete it. Members forget ids of deleted files after some minutes.
+    is_live: bool,
+}
+
+/// A call that is to be sent.
+struct Call {
+    /// None: to a master.
+    to: Option<DiskId>,
+    method: Method,
+    message: Vec<u8>,
+    permit: Bytes,
+}
+
+/// See the module.
+pub(super) struct Intruder {
+    work: Arc<Work>,
+    host: Host,
+    /// Tells it where everything is.
+    cluster: Cluster,
+    masters: Vec<String>,
+    named: Identity,
+    server: Identity,
+    client: Identity,
+}
+
+impl Intruder {
+    /// Draws its certificates; the operator adds the named client.
+    pub(super) async fn new(
+        work: &Arc<Work>,
+        names: &Names,
+        operator: &(Arc<Process>, Cluster),
+    ) -> Result<Intruder> {
+        let drawn = SigningRequest::draw()?;
+        let order = json!({
+            "verb": "add", "name": NAME, "path": OWN_PATH, "rights": "read,create", "signing_request": drawn.request,
+        });
+        let (cluster, order) = (operator.1.clone(), order.to_string());
+        let added = operator
+            .0
+            .run(async move { cluster.ask("client", &order, Duration::from_secs(60)).await });
+        let added: Value = serde_json::from_str(&added.await.context("the operator lives")??)?;
+        let named = Identity {
+            authority: names.client.authority.clone(),
+            certificate: added["certificate"].as_str().context("a certificate")?.to_owned(),
+            key: drawn.key,
+        };
+        let of_server = name_of_server(&[9; 16]);
+        Ok(Intruder {
+            work: Arc::clone(work),
+            host: Host::default(),
+            cluster: operator.1.clone(),
+            masters: names.masters.clone(),
+            named,
+            server: names.authority.identity(&of_server.to_str())?,
+            client: names.client.clone(),
+        })
+    }
+
+    /// Calls until the work is over.
+    pub(super) async fn drive(self) -> Result<()> {
+        let world = Arc::clone(&self.work.network.world);
+        while !self.work.is_over.load(Ordering::Relaxed) {
+            tokio::time::sleep(world.between(200, 3_000)).await;
+            let Some(victim) = self.victim() else { continue };
+            let caller = match world.below(5) {
+                0 => Caller::Stranger,
+                1 => Caller::Server,
+                2 | 3 => Caller::Named,
+                _ => Caller::Late,
+            };
+            self.try_one(caller, &victim).await?;
+        }
+        Ok(())
+    }
+
+    /// A file that somebody was told of. Uploads of several pieces are few, so they are drawn as often as all others.
+    fn victim(&self) -> Option<Victim> {
+        let history = self.work.history.lock();
+        let world = &self.work.network.world;
+        let is_long = world.one_in(2);
+        let known: Vec<_> = history
+            .creates
+            .iter()
+            .filter(|create| create.fid.is_some() && (!is_long || create.body.len() > PIECE_BYTES))
+            .collect();
+        let create = known.get(world.below(known.len().max(1) as u64) as usize)?;
+        let fid = create.fid?;
+        Some(Victim {
+            vid: create.vid,
+            name: create.name.clone().into(),
+            fid,
+            body: create.body.clone().into(),
+            is_live: create.known == Known::Held && !history.deletes.iter().any(|delete| delete.fid == fid),
+        })
+    }
+
+    async fn try_one(&self, caller: Caller, victim: &Victim) -> Result<()> {
+        let world = &self.work.network.world;
+        let identity = match caller {
+            Caller::Stranger => None,
+            Caller::Named => Some(&self.named),
+            Caller::Server => Some(&self.server),
+            Caller::Late => Some(&self.client),
+        };
+        let shown = identity.map(certificate).transpose()?;
+        let process = Process::start(&self.work.network, HOST, &self.host, shown);
+        let permit = match caller {
+            Caller::Named => self.permit(&process).await?,
+            _ => Bytes::new(),
+        };
+        let Some(call) = self.drawn(caller, victim, permit) else {
+            process.kill();
+            return Ok(());
+        };
+        let method = call.method;
+        let answer = self.send(&process, call).await?;
+        process.kill();
+        self.work.network.reset(&process);
+        let name = text(&victim.name);
+        world.log(|| format!("intruder as {caller:?}: {} of {name}: {answer:?}", method.name()));
+        match (caller, answer) {
+            (Caller::Late, Some(Ok(_))) => world.sometimes("a late piece was taken"),
+            (Caller::Late, Some(Err(CallError::Failed(_)))) => world.sometimes(KINDS[1]),
+            (_, Some(Ok(_))) => {
+                let wrong = format!("{caller:?} was let through with {} of {name}", method.name());
+                self.work.history.lock().wrong.push(wrong);
+            }
+            (_, Some(Err(CallError::Failed(_)))) => world.sometimes(KINDS[0]),
+            // It did not arrive.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A call that this caller may not make, about the victim.
+    fn drawn(&self, caller: Caller, victim: &Victim, permit: Bytes) -> Option<Call> {
+        let world = &self.work.network.world;
+        let map = self.cluster.map();
+        let members: Vec<DiskId> = map.view(victim.vid.birth_group())?.up().collect();
+        let to = *members.get(world.below(members.len().max(1) as u64) as usize)?;
+        let call = |method, message| Call {
+            to: Some(to),
+            method,
+            message,
+            permit: permit.clone(),
+        };
+        let to_master = |method, message| Call {
+            to: None,
+            ..call(method, message)
+        };
+        Some(match (caller, world.below(4)) {
+            (Caller::Late, _) => call(
+                Method::PutPiece,
+                self.message(Method::PutPiece, victim, victim.vid)?,
+            ),
+            (Caller::Named, 0) => {
+                let order = messages::Ask {
+                    what: "lost".to_owned(),
+                    argument: "data0".to_owned(),
+                };
+                to_master(Method::Ask, order.encode_to_vec())
+            }
+            // In its own volume, under the id of a file that another volume has.
+            (Caller::Named, 1) => {
+                let own = *self.work.volumes.first()?;
+                if own == victim.vid || !victim.is_live {
+                    return None;
+                }
+                let method = CHANGES[world.below(CHANGES.len() as u64) as usize];
+                call(method, self.message(method, victim, own)?)
+            }
+            (Caller::Server, 0 | 1) => {
+                let whole = messages::BecomeWhole {
+                    disk: to.0,
+                    groups: Vec::new(),
+                };
+                to_master(Method::BecomeWhole, whole.encode_to_vec())
+            }
+            (Caller::Server, 2) => {
+                let gossip = messages::Gossip {
+                    disk: to.0,
+                    groups: Vec::new(),
+                };
+                call(Method::Gossip, gossip.encode_to_vec())
+            }
+            (Caller::Named | Caller::Server, _) if caller == Caller::Server || world.one_in(2) => call(
+                OF_MASTERS[world.below(OF_MASTERS.len() as u64) as usize],
+                Vec::new(),
+            ),
+            (Caller::Named, _) if self.work.volumes.first() == Some(&victim.vid) => {
+                call(Method::Delete, self.message(Method::Delete, victim, victim.vid)?)
+            }
+            _ => {
+                let method = CHANGES[world.below(CHANGES.len() as u64) as usize];
+                call(method, self.message(method, victim, victim.vid)?)
+            }
+        })
+    }
+
+    /// A change of the victim, said to be in a volume.
+    fn message(&self, method: Method, victim: &Victim, vid: VolumeId) -> Option<Vec<u8>> {
+        let world = &self.work.network.world;
+        let map = self.cluster.map();
+        let view = map.view(vid.birth_group())?;
+        let (group, epoch, volume) = (view.group.0, view.epoch.0, vid.0);
+        let fid = Some(of_id(victim.fid.0));
+        let op = Some(of_id(FileId::new(map.now_ms(), 9, world.draw() >> 32).0));
+        let pieces = victim.body.len().div_ceil(PIECE_BYTES).max(1);
+        let index = world.below(pieces as u64) as usize;
+        let from = index * PIECE_BYTES;
+        let bytes = victim.body.slice(from..victim.body.len().min(from + PIECE_BYTES));
+        let head = Some(messages::FileHead {
+            fid,
+            op,
+            size: victim.body.len() as u64,
+            crc32c: crc32c(0, &victim.body),
+            metadata: Bytes::new(),
+        });
+        let name = victim.name.clone();
+        Some(match method {
+            Method::PutPiece => messages::PutPiece {
+                group,
+                epoch,
+                volume,
+                fid,
+                index: index as u32,
+                crc32c: crc32c(0, &bytes),
+                bytes,
+            }
+            .encode_to_vec(),
+            Method::Put => messages::Put {
+                group,
+                epoch,
+                volume,
+                name,
+                head,
+                body: bytes,
+                ..messages::Put::default()
+            }
+            .encode_to_vec(),
+            Method::Confirm => messages::Confirm {
+                group,
+                epoch,
+                volume,
+                name,
+                head,
+            }
+            .encode_to_vec(),
+            _ => messages::Delete {
+                group,
+                epoch,
+                volume,
+                name,
+                fid,
+                op,
+            }
+            .encode_to_vec(),
+        })
+    }
+
+    /// The named client's permit for its own volume; empty: no master answers now.
+    async fn permit(&self, process: &Arc<Process>) -> Result<Bytes> {
+        let Some(own) = self.work.volumes.first() else {
+            return Ok(Bytes::new());
+        };
+        let request = messages::PermitRequest {
+            client: NAME.to_owned(),
+            path: OWN_PATH.to_owned(),
+            volume: own.0,
+            ..messages::PermitRequest::default()
+        };
+        let (address, tls) = (self.a_master(), client_tls(&self.named)?);
+        let signed = process.run(async move {
+            let to = Connection::open(&address, name_of_master(), tls).await.ok()?;
+            let signed = to.call::<messages::SignedPermit>(Method::Permit, &request, PATIENCE);
+            Some(signed.await.ok()?.encode_to_vec())
+        });
+        Ok(signed.await.flatten().unwrap_or_default().into())
+    }
+
+    fn a_master(&self) -> String {
+        let world = &self.work.network.world;
+        self.masters[world.below(self.masters.len() as u64) as usize].clone()
+    }
+
+    /// What comes of a call; `None`: it did not arrive.
+    async fn send(
+        &self,
+        process: &Arc<Process>,
+        call: Call,
+    ) -> Result<Option<std::result::Result<Done, CallError>>> {
+        let (address, name) = match call.to {
+            None => (self.a_master(), name_of_master()),
+            Some(disk) => {
+                let place = self.cluster.map().place(disk).context("it is in the map")?;
+                (place.address, name_of_server(&place.server_uuid))
+            }
+        };
+        let tls = client_tls(&self.client)?;
+        let request = Encoded {
+            message: call.message.into(),
+            permit: call.permit,
+        };
+        let sent = process.run(async move {
+            let to = Connection::open(&address, name, tls).await.ok()?;
+            Some(to.call_once::<Done>(call.method, request, PATIENCE).await)
+        });
+        let within = tokio::time::timeout(PATIENCE * 2, sent).await;
+        Ok(within.ok().flatten().flatten())
+    }
+}
