@@ -3,7 +3,7 @@
 use crate::human;
 use clap::{Args, ValueEnum};
 use copal_live::Fleece;
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -59,10 +59,10 @@ pub(crate) struct Backup {
         required_unless_present_any = ["disks", "qmp", "from_command"],
         conflicts_with_all = ["disks", "from_command"]
     )]
-    pub(crate) image: Option<String>,
+    pub(crate) image: Option<OsString>,
     /// One disk of several (repeat)
     #[arg(long = "disk", value_name = "NAME=IMAGE")]
-    pub(crate) disks: Vec<String>,
+    pub(crate) disks: Vec<OsString>,
     #[command(flatten)]
     pub(crate) live: Live,
     /// Back up what a command writes to its standard output, as disk sda, if it ends with exit code 0; takes the rest of the line
@@ -73,7 +73,7 @@ pub(crate) struct Backup {
         allow_hyphen_values = true,
         conflicts_with_all = ["disks", "qmp", "changed_extents", "bitmap", "starts_bitmap", "base"]
     )]
-    pub(crate) from_command: Vec<String>,
+    pub(crate) from_command: Vec<OsString>,
     /// Format of image files; raw also takes what looks like another format for the disk of a guest
     #[arg(long, value_enum, default_value_t = Format::Auto)]
     pub(crate) format: Format,
@@ -82,7 +82,7 @@ pub(crate) struct Backup {
     pub(crate) allow_smaller: bool,
     /// What changed since the newest snapshot, as a JSON file; NAME=FILE with several disks (repeat)
     #[arg(long, value_name = "FILE")]
-    pub(crate) changed_extents: Vec<String>,
+    pub(crate) changed_extents: Vec<OsString>,
     /// Take what changed from this dirty bitmap of a qcow2 image or an NBD export, if the newest snapshot began it
     #[arg(long, value_name = "NAME", conflicts_with = "changed_extents")]
     pub(crate) bitmap: Option<String>,

@@ -27,14 +27,18 @@ use copal_live::PointInTime;
 use copal_node::Access;
 use jiff::SignedDuration;
 use serde_json::json;
-use std::path::Path;
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+};
 
 /// A disk as it was typed.
 #[derive(Debug, PartialEq, Eq)]
 struct Typed {
     name: String,
-    image: String,
-    changed_extents: Option<String>,
+    image: OsString,
+    changed_extents: Option<OsString>,
     serial: Option<String>,
 }
 
@@ -139,15 +143,15 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
 }
 
 /// Reads a list of changed extents; one of another size belongs to another disk.
-fn read_list(file: &str, disk: &str, size_bytes: Option<u64>) -> Outcome<ChangedExtents> {
+fn read_list(file: &OsStr, disk: &str, size_bytes: Option<u64>) -> Outcome<ChangedExtents> {
     let list = read_changed_extents(Path::new(file))?;
     match size_bytes {
         Some(size) if size != list.size_bytes => Err(Failure::new(
             exit::SOURCE,
             "source",
             format!(
-                "the changed extents in {file} are of a disk of {} bytes, {disk} has {size}; leave them out for a \
-                 full read",
+                "the changed extents in {} are of a disk of {} bytes, {disk} has {size}; leave them out for a full read",
+                file.display(),
                 list.size_bytes
             ),
         )),
@@ -198,7 +202,7 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
         disks.push(Typed {
             name: "sda".into(),
             // No file has this name.
-            image: String::new(),
+            image: OsString::new(),
             changed_extents: None,
             serial: None,
         });
@@ -211,11 +215,12 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
             serial: None,
         });
     }
-    let images = backup.disks.iter().map(|disk| (disk, "--disk", "NAME=IMAGE"));
-    let nodes = backup.live.nodes.iter().map(|node| (node, "--node", "NAME=NODE"));
+    let images = backup.disks.iter();
+    let images = images.map(|disk| (disk.as_os_str(), "--disk", "NAME=IMAGE"));
+    let nodes = backup.live.nodes.iter();
+    let nodes = nodes.map(|node| (OsStr::new(node), "--node", "NAME=NODE"));
     for (disk, option, form) in images.chain(nodes) {
-        let (name, image) = disk
-            .split_once('=')
+        let (name, image) = split_name(disk)
             .filter(|(name, image)| !name.is_empty() && !image.is_empty())
             .ok_or_else(|| Failure::usage(format!("{option} {disk:?} is not of the form {form}")))?;
         if disks.iter().any(|other| other.name == name) {
@@ -249,12 +254,12 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
         }
     }
     for typed in &backup.serial {
-        let (at, serial) = of_a_disk(&disks, typed).ok_or_else(|| {
+        let (at, serial) = of_a_disk(&disks, OsStr::new(typed)).ok_or_else(|| {
             Failure::usage(format!(
                 "--serial {typed:?}: with several disks say NAME=SERIAL, with the name of a disk"
             ))
         })?;
-        let (at, serial) = (at, serial.to_owned());
+        let (at, serial) = (at, serial.to_string_lossy().into_owned());
         if disks[at].serial.replace(serial).is_some() {
             return Err(Failure::usage(format!("two serials for disk {}", disks[at].name)));
         }
@@ -262,9 +267,17 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
     Ok(disks)
 }
 
+/// The two sides of `NAME=REST`. The name is text, the rest may be a path that is none.
+fn split_name(typed: &OsStr) -> Option<(&str, &OsStr)> {
+    let bytes = typed.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    let name = std::str::from_utf8(&bytes[..at]).ok()?;
+    Some((name, OsStr::from_bytes(&bytes[at + 1..])))
+}
+
 /// `NAME=REST` of one of the disks, or something of the only one.
-fn of_a_disk<'a>(disks: &[Typed], typed: &'a str) -> Option<(usize, &'a str)> {
-    let named = typed.split_once('=').and_then(|(name, rest)| {
+fn of_a_disk<'a>(disks: &[Typed], typed: &'a OsStr) -> Option<(usize, &'a OsStr)> {
+    let named = split_name(typed).and_then(|(name, rest)| {
         let at = disks.iter().position(|disk| disk.name == name)?;
         Some((at, rest))
     });
@@ -352,7 +365,7 @@ mod tests {
     use crate::arguments::{Arguments, Command};
     use clap::Parser;
 
-    fn typed(line: &str) -> Result<Vec<(String, String, Option<String>)>, String> {
+    fn typed(line: &str) -> Result<Vec<(String, OsString, Option<OsString>)>, String> {
         let words = ["copal", "backup", "--vm", "v"]
             .into_iter()
             .chain(line.split(' '));
@@ -370,7 +383,7 @@ mod tests {
     #[test]
     fn disks_and_their_lists_find_each_other() {
         let disk = |name: &str, image: &str, list: Option<&str>| {
-            (name.to_owned(), image.to_owned(), list.map(str::to_owned))
+            (name.to_owned(), image.into(), list.map(OsString::from))
         };
         for (line, want) in [
             ("a.raw", vec![disk("sda", "a.raw", None)]),

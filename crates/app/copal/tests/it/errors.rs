@@ -3,13 +3,17 @@
 use crate::{
     disks::{Disk, MIB, Random, assert_restored, log_lines},
     harness::{House, Run, Running, id},
+    qemu::have_qemu,
 };
 use serde_json::Value;
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::OpenOptions,
     io::Write,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::PermissionsExt,
+    },
     process::{Command, Stdio},
 };
 
@@ -568,7 +572,7 @@ fn a_limit_on_the_length_of_files_is_an_error() {
 }
 
 #[test]
-fn paths_of_repositories_and_targets_need_not_be_utf_8() {
+fn paths_need_not_be_utf_8() {
     let house = House::empty();
     let odd = |name: &[u8]| house.path("x").with_file_name(OsStr::from_bytes(name));
     let (repository, password, out) = (odd(b"r\xff"), odd(b"p\xfe"), odd(b"o\xfd"));
@@ -613,9 +617,26 @@ fn paths_of_repositories_and_targets_need_not_be_utf_8() {
         assert_restored(&out, &disk.bytes);
     }
     good(&["check"], OsStr::new("--json"));
-    // The name of an image is a word of text.
-    let refused = run(&["backup", "--vm", "web"], password.as_os_str());
-    assert_eq!(refused.code, Some(2), "{refused:?}");
+    // Images as well, alone or as one disk of several.
+    let image = odd(b"i\xfc.raw");
+    std::fs::rename(house.path("disk.raw"), &image).unwrap();
+    good(&["backup", "--vm", "web"], image.as_os_str());
+    let named = OsString::from_vec([b"sda=", image.as_os_str().as_bytes()].concat());
+    good(&["backup", "--vm", "web", "--disk"], &named);
+    if have_qemu() {
+        let qcow2 = odd(b"i\xfc.qcow2");
+        let mut convert = Command::new("qemu-img");
+        convert.args(["convert", "-f", "raw", "-O", "qcow2"]);
+        assert!(convert.arg(&image).arg(&qcow2).status().unwrap().success());
+        good(&["backup", "--vm", "web"], qcow2.as_os_str());
+    }
+    let mut command = house.command(["--password-file"]);
+    command.env_remove("COPAL_PASSWORD_FILE");
+    command.arg(&password).arg("--repo").arg(&repository);
+    command.args(["restore", "latest", "--vm", "web", "--force", "--target"]);
+    let run = Run::of(command.arg(&out).output().unwrap());
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_restored(&out, &disk.bytes);
 }
 
 /// Symptom: `--repo s3://b/x` made a local directory and said success, and so did a target. Cause: what was no `copal://` was a

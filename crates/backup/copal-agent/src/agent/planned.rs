@@ -186,9 +186,7 @@ fn bytes_of(path: &Path, options: PlannedOptions) -> u64 {
 
 /// The size of what will be read.
 fn size_of(path: &Path, options: PlannedOptions) -> Option<u64> {
-    open::size_bytes(&path.to_string_lossy(), format_of(options))
-        .ok()
-        .flatten()
+    open::size_bytes(path, format_of(options)).ok().flatten()
 }
 
 fn format_of(options: PlannedOptions) -> ImageFormat {
@@ -280,7 +278,7 @@ impl PlannedBackup {
 }
 
 fn open_file((name, path): &(String, PathBuf), options: PlannedOptions) -> Result<DiskSource, Error> {
-    let opened = open::open(&path.to_string_lossy(), format_of(options), Bitmaps::default());
+    let opened = open::open(path, format_of(options), Bitmaps::default());
     let opened = opened.map_err(|error| Error::Source {
         disk: name.clone(),
         error,

@@ -16,11 +16,15 @@ use super::{
 };
 use crate::doubt::DoubtKind;
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{Read, Seek, SeekFrom},
     os::unix::fs::FileTypeExt,
     path::Path,
 };
+
+/// Names standard input.
+const STDIN: &str = "-";
 
 /// Format of an image file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,8 +116,13 @@ impl Opened {
 ///
 /// # Errors
 /// A sentence that says what is wrong with it.
-pub fn open(spec: &str, format: ImageFormat, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
-    if copal_nbd::Uri::looks_like(spec) {
+pub fn open(
+    spec: impl AsRef<OsStr>,
+    format: ImageFormat,
+    bitmaps: Bitmaps<'_>,
+) -> Result<Opened, SourceError> {
+    let spec = spec.as_ref();
+    if let Some(spec) = address_of(spec) {
         let names: Vec<&str> = bitmaps.changed.into_iter().chain(bitmaps.starts).collect();
         let source = NbdSource::connect(spec, &names, bitmaps.read_mode())?;
         let (changed, starts) = mapped(&source, bitmaps)?;
@@ -126,25 +135,24 @@ pub fn open(spec: &str, format: ImageFormat, bitmaps: Bitmaps<'_>) -> Result<Ope
             ..Opened::new(Box::new(source)).stated(format)
         });
     }
-    let is_stream = spec == "-" || is_fifo(Path::new(spec));
-    if !is_stream && decide(Path::new(spec), format)? == ImageFormat::Qcow2 {
-        return open_qcow2(spec, bitmaps);
+    if spec == STDIN {
+        let source = Box::new(StreamSource::stdin());
+        return Ok(without_bitmaps(STDIN, bitmaps, source).stated(format));
     }
-    let source: Box<dyn Source> = match spec {
-        "-" => Box::new(StreamSource::stdin()),
-        pipe if is_stream => {
-            let file = File::open(pipe).map_err(|error| failed("open", Path::new(pipe), error))?;
-            Box::new(StreamSource::new(pipe, Box::new(file)))
-        }
-        path => Box::new(FileSource::open(Path::new(path))?),
-    };
-    let opened = without_bitmaps(spec, bitmaps, source).stated(format);
-    Ok(match is_stream {
-        true => opened,
-        false => Opened {
-            identity: disk_identity(Path::new(spec)),
-            ..opened
-        },
+    let path = Path::new(spec);
+    let name = path.display().to_string();
+    if is_fifo(path) {
+        let file = File::open(path).map_err(|error| failed("open", path, error))?;
+        let source = Box::new(StreamSource::new(&name, Box::new(file)));
+        return Ok(without_bitmaps(&name, bitmaps, source).stated(format));
+    }
+    if decide(path, format)? == ImageFormat::Qcow2 {
+        return open_qcow2(path, bitmaps);
+    }
+    let opened = without_bitmaps(&name, bitmaps, Box::new(FileSource::open(path)?));
+    Ok(Opened {
+        identity: disk_identity(path),
+        ..opened.stated(format)
     })
 }
 
@@ -152,9 +160,10 @@ pub fn open(spec: &str, format: ImageFormat, bitmaps: Bitmaps<'_>) -> Result<Ope
 ///
 /// # Errors
 /// As [`open`].
-pub fn size_bytes(spec: &str, format: ImageFormat) -> Result<Option<u64>, SourceError> {
+pub fn size_bytes(spec: impl AsRef<OsStr>, format: ImageFormat) -> Result<Option<u64>, SourceError> {
+    let spec = spec.as_ref();
     let path = Path::new(spec);
-    if copal_nbd::Uri::looks_like(spec) || spec == "-" || is_fifo(path) {
+    if address_of(spec).is_some() || spec == STDIN || is_fifo(path) {
         return Ok(None);
     }
     let is_qcow2 = decide(path, format)? == ImageFormat::Qcow2;
@@ -179,10 +188,10 @@ pub fn without_bitmaps(spec: &str, bitmaps: Bitmaps<'_>, source: Box<dyn Source>
     }
 }
 
-fn open_qcow2(spec: &str, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
+fn open_qcow2(path: &Path, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
     let names: Vec<&str> = bitmaps.changed.into_iter().chain(bitmaps.starts).collect();
-    let report = image_check::check_chain(Path::new(spec))?;
-    let (source, complaints) = qcow2::Qcow2Source::open_with(Path::new(spec), &names)?;
+    let report = image_check::check_chain(path)?;
+    let (source, complaints) = qcow2::Qcow2Source::open_with(path, &names)?;
     let complaint = |name: Option<&str>| {
         let (_, why) = complaints.iter().find(|(bad, _)| Some(*bad) == name)?;
         Some(why.clone())
@@ -191,14 +200,14 @@ fn open_qcow2(spec: &str, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
     let opened = Opened {
         changed,
         no_changes: complaint(bitmaps.changed),
-        identity: disk_identity(Path::new(spec)),
+        identity: disk_identity(path),
         content: Content::Decoded,
         warnings: report.warnings,
         doubts: report.doubts,
         ..Opened::new(Box::new(source))
     };
     match (bitmaps.starts, complaint(bitmaps.starts)) {
-        (Some(name), Some(why)) => Ok(opened.without_start(spec, name, &why)),
+        (Some(name), Some(why)) => Ok(opened.without_start(&path.display().to_string(), name, &why)),
         // Another one is exported: this one began lately and names little.
         (Some(name), None) => Ok(Opened {
             starts: starts.or_else(|| Some(unseen(name))),
@@ -232,6 +241,11 @@ fn mapped(
         map(bitmaps.starts)?
     };
     Ok((changed, starts.and_then(|map| map.bitmap)))
+}
+
+/// The address of an NBD export; no path is one.
+fn address_of(spec: &OsStr) -> Option<&str> {
+    spec.to_str().filter(|spec| copal_nbd::Uri::looks_like(spec))
 }
 
 fn is_fifo(path: &Path) -> bool {

@@ -219,7 +219,7 @@ fn the_format_is_never_guessed_from_content_alone() {
     std::fs::write(spec("tiny.img"), b"QF").unwrap();
     assert!(
         reason(open::open(
-            &spec("guest.raw"),
+            spec("guest.raw"),
             ImageFormat::Auto,
             Bitmaps::default()
         ))
@@ -227,7 +227,7 @@ fn the_format_is_never_guessed_from_content_alone() {
     );
     assert!(
         reason(open::open(
-            &spec("not.qcow2"),
+            spec("not.qcow2"),
             ImageFormat::Auto,
             Bitmaps::default()
         ))
@@ -235,7 +235,7 @@ fn the_format_is_never_guessed_from_content_alone() {
     );
     assert!(
         reason(open::open(
-            &spec("not.qcow2"),
+            spec("not.qcow2"),
             ImageFormat::Qcow2,
             Bitmaps::default()
         ))
@@ -247,11 +247,11 @@ fn the_format_is_never_guessed_from_content_alone() {
         ("tiny.img", ImageFormat::Auto),
     ] {
         assert!(
-            open::open(&spec(name), format, Bitmaps::default()).is_ok(),
+            open::open(spec(name), format, Bitmaps::default()).is_ok(),
             "{name}"
         );
     }
-    assert!(reason(open::open(&spec("none"), ImageFormat::Auto, Bitmaps::default())).contains("cannot open"));
+    assert!(reason(open::open(spec("none"), ImageFormat::Auto, Bitmaps::default())).contains("cannot open"));
     assert!(
         reason(open::open(
             dir.path().to_str().unwrap(),
@@ -265,7 +265,7 @@ fn the_format_is_never_guessed_from_content_alone() {
         starts: Some("c"),
         ..Bitmaps::default()
     };
-    let raw = open::open(&spec("tiny.img"), ImageFormat::Raw, bitmaps).unwrap();
+    let raw = open::open(spec("tiny.img"), ImageFormat::Raw, bitmaps).unwrap();
     assert!(raw.no_changes.unwrap().contains("dirty bitmaps"));
     assert!(raw.starts.is_none() && raw.warnings[0].contains("--starts-bitmap c"));
     assert!(
@@ -441,7 +441,7 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
         ("sub.qcow2", &["-o", "extended_l2=on,cluster_size=128k"]),
         ("full.qcow2", &["-o", "preallocation=falloc"]),
     ];
-    let look = |name: &str| open::open(&word(name), ImageFormat::Auto, Bitmaps::default());
+    let look = |name: &str| open::open(word(name), ImageFormat::Auto, Bitmaps::default());
     let cut = |name: &str, length: u64| {
         let image = File::options().write(true).open(path(name)).unwrap();
         image.set_len(length).unwrap();

@@ -20,7 +20,8 @@ pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
             .iter()
             .map(|disk| LiveDisk {
                 name: disk.name.clone(),
-                node: disk.image.clone(),
+                // Typed as text.
+                node: disk.image.to_string_lossy().into_owned(),
                 serial: disk.serial.clone().unwrap_or_default(),
                 began_with_base: None,
                 sentinel: None,

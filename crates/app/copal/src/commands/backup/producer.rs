@@ -13,6 +13,7 @@ use copal_backup::{
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::{
+    ffi::{OsStr, OsString},
     io::{self, Read},
     process::{Child, ChildStdout, Command, Stdio},
     sync::Arc,
@@ -25,8 +26,8 @@ const STEP: Timespec = Timespec {
 };
 
 /// Starts the command; its output is the source.
-pub(super) fn start(words: &[String], cancel: &CancelFlag) -> Outcome<StreamSource> {
-    let what = format!("the output of {}", words.join(" "));
+pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSource> {
+    let what = format!("the output of {}", words.join(OsStr::new(" ")).display());
     let Some((program, arguments)) = words.split_first() else {
         return Err(Failure::usage("--from-command names no command"));
     };
@@ -35,7 +36,8 @@ pub(super) fn start(words: &[String], cancel: &CancelFlag) -> Outcome<StreamSour
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let failed = |error: io::Error| {
         let sentence = format!(
-            "cannot run {program}: {error}; check its name and that it may be run, no snapshot was made"
+            "cannot run {}: {error}; check its name and that it may be run, no snapshot was made",
+            program.display()
         );
         Failure::new(exit::SOURCE, "source", sentence)
     };
@@ -45,7 +47,7 @@ pub(super) fn start(words: &[String], cancel: &CancelFlag) -> Outcome<StreamSour
         .take()
         .ok_or_else(|| failed(io::Error::other("it has no output")))?;
     let producer = Arc::new(Producer {
-        name: program.clone(),
+        name: program.display().to_string(),
         child: Mutex::new(child),
     });
     let reader = ProducerOutput {

@@ -7,20 +7,21 @@ use crate::{
     place::Place,
 };
 use copal_backup::DoubtKind;
-use std::path::Path;
+use std::{ffi::OsStr, path::Path};
 
 /// The image that is standard input, wherever the command was started.
 const STDIN: &str = "-";
 
 /// A store that is read while it is written never ends as what it began as, and what it holds is no disk of a VM.
-pub(super) fn refuse_own(place: &Place, image: &str) -> Outcome<()> {
+pub(super) fn refuse_own(place: &Place, image: &OsStr) -> Outcome<()> {
     if image != STDIN && !image.is_empty() && place.holds(Path::new(image)) {
         return Err(Failure::new(
             exit::SOURCE,
             "source",
             format!(
-                "{image} belongs to the repository itself, or shares bytes with it; name the disk of a VM, no snapshot was \
-                 made"
+                "{} belongs to the repository itself, or shares bytes with it; name the disk of a VM, no snapshot was \
+                 made",
+                image.display()
             ),
         ));
     }
@@ -28,11 +29,12 @@ pub(super) fn refuse_own(place: &Place, image: &str) -> Outcome<()> {
 }
 
 /// Why a backup of an image may not be what its disk should be, by what else uses it.
-pub(super) fn doubts(image: &str) -> Option<(DoubtKind, String)> {
+pub(super) fn doubts(image: &OsStr) -> Option<(DoubtKind, String)> {
     let mounted = copal_device::mounted_on(Path::new(image)).map(|point| {
         format!(
-            "{image} is mounted on {}: what is written there while it is read makes a snapshot that mixes before and \
+            "{} is mounted on {}: what is written there while it is read makes a snapshot that mixes before and \
              after; back up a snapshot of the device (LVM, ZFS), or unmount it",
+            image.display(),
             point.display()
         )
     });
@@ -55,7 +57,7 @@ mod tests {
             here.holds(Path::new("-")),
             "a file of that name would lie in the store"
         );
-        assert!(refuse_own(&here, "-").is_ok());
-        assert!(refuse_own(&here, "disk.raw").is_err());
+        assert!(refuse_own(&here, OsStr::new("-")).is_ok());
+        assert!(refuse_own(&here, OsStr::new("disk.raw")).is_err());
     }
 }
