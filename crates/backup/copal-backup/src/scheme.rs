@@ -2,14 +2,20 @@
 //!
 //! Not here: which schemes there are, and what their addresses name.
 
+/// Schemes that other backup programs write without a slash, as in `s3:host/bucket` and `rclone:remote:path`.
+const WITHOUT_SLASH: [&str; 10] = [
+    "azure", "b2", "gs", "rclone", "rest", "s3", "sftp", "ssh", "swift", "webdav",
+];
+
 /// The scheme that a word begins with: a letter, then at least one more letter, digit, `+`, `-` or `.`, then `:/`. `C:/x` has
-/// none, and `./s3:/x` is a path.
+/// none, and `./s3:/x` is a path. Schemes of other backup programs need no slash.
 pub fn scheme_of(word: &str) -> Option<&str> {
     let (scheme, rest) = word.split_once(':')?;
     let is_letter = |c: char| c.is_ascii_alphabetic();
     let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
     let is_scheme = scheme.len() >= 2 && scheme.starts_with(is_letter) && scheme.chars().all(is_of_scheme);
-    (is_scheme && rest.starts_with('/')).then_some(scheme)
+    let is_anothers = WITHOUT_SLASH.iter().any(|of| scheme.eq_ignore_ascii_case(of));
+    (is_scheme && (rest.starts_with('/') || is_anothers)).then_some(scheme)
 }
 
 #[cfg(test)]
@@ -25,11 +31,14 @@ mod tests {
             ("COPAL://h:7400/v", "COPAL"),
             ("nbd+unix:///x", "nbd+unix"),
             ("file:///x", "file"),
+            ("s3:host/bucket", "s3"),
+            ("sftp:user@host:/x", "sftp"),
+            ("rclone:remote:x", "rclone"),
         ] {
             assert_eq!(scheme_of(word), Some(scheme));
         }
         for path in [
-            "/a", "a", "./s3:/x", "a/s3://x", "C:/x", "a:b", "s3:x", "1a:/x", "a b:/x", ":/x", "",
+            "/a", "a", "./s3:/x", "a/s3://x", "C:/x", "a:b", "./s3:x", "vm:x", "1a:/x", "a b:/x", ":/x", "",
         ] {
             assert_eq!(scheme_of(path), None, "{path}");
         }
