@@ -49,7 +49,7 @@ pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpEr
 
 /// Takes down the remains of sessions whose processes are gone. Returns sentences: failures, and a guest that did not run.
 /// # Errors
-/// `Busy`: one of them is alive. Those of QEMU.
+/// `Busy`: one of them is alive. `Hanging`: QEMU would wait for the images of one. Those of QEMU.
 pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveError> {
     let surroundings = Surroundings::ask(client)?;
     let exports = names_in(&client.execute("query-block-exports", json!({}))?, "id");
@@ -58,10 +58,16 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
     let all = nodes.chain(exports).chain(jobs);
     let sessions: BTreeSet<SessionName> = all.filter_map(|name| SessionName::of(&name)).collect();
     for session in &sessions {
-        if directory_of(&surroundings.nodes, session).is_some_and(|directory| fleece::is_held(&directory)) {
+        let Some(directory) = directory_of(&surroundings.nodes, session) else {
+            continue;
+        };
+        if fleece::is_held(&directory) {
             return Err(LiveError::Busy {
                 session: session.to_string(),
             });
+        }
+        if fleece::is_hanging(&directory) {
+            return Err(LiveError::Hanging { path: directory });
         }
     }
     let mut complaints = resume_leftovers(client)?;

@@ -89,6 +89,15 @@ pub enum LiveError {
         /// What the system said.
         error: io::Error,
     },
+    /// A killed or failed backup left filters whose images do not answer.
+    #[error(
+        "the storage of {}, where an earlier backup has left its fleecing images, does not answer; QEMU would wait for it, and its \
+         guest with it, so nothing was changed: let that storage answer, and back up again", path.display()
+    )]
+    Hanging {
+        /// The directory of that session.
+        path: PathBuf,
+    },
     /// The path of a socket is too long for the system.
     #[error("{} is too long for the path of a socket; name a directory with a shorter path with --fleece-dir", path.display())]
     LongPath {

@@ -9,12 +9,17 @@ use crate::{
     request::Fleece,
 };
 use copal_qmp::{Client, QmpError};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::Timespec,
+};
 use serde_json::json;
 use std::{
     fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 /// Unit of a qcow2 image.
@@ -23,6 +28,13 @@ const CLUSTER_BYTES: u64 = 64 << 10;
 const LEAST_BYTES: u64 = 1 << 20;
 /// Longest path of a unix socket.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// A write of one sector that reaches the storage.
+const PROBE: &str = r#"exec dd if=/dev/zero of="$1/probe" bs=512 count=1 conv=fsync"#;
+/// Longer than a copy may take on most QEMU, as a busy disk may.
+const PROBE_PATIENCE: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
 const LOCK: &str = "lock";
 const SOCKET: &str = "nbd.sock";
 
@@ -89,6 +101,11 @@ impl SessionDirectory {
             },
             None => Ok(()),
         }
+    }
+
+    /// See [`is_hanging`].
+    pub(crate) fn is_hanging(&self) -> bool {
+        is_hanging(&self.path)
     }
 
     /// Where an NBD server of this session listens.
@@ -250,6 +267,30 @@ pub(crate) fn is_over(directory: &Path) -> bool {
 /// `None`: there is no lock that this user may open.
 fn try_lock(directory: &Path) -> Option<Result<(), TryLockError>> {
     Some(File::open(directory.join(LOCK)).ok()?.try_lock())
+}
+
+/// Whether the storage of a directory does not answer a write. QEMU waits for every copy on its way before it changes a graph of
+/// nodes, and its guest waits with it. The write is that of another process: one that hangs there ends when the storage answers.
+pub(crate) fn is_hanging(directory: &Path) -> bool {
+    let probe = Command::new("/bin/sh")
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .args(["-c", PROBE, "copal-probe"])
+        .arg(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut probe) = probe else { return false };
+    let Some(output) = &probe.stdout else { return false };
+    // It prints nothing: this ends with the process, and with that its refusal, too, is an answer.
+    let mut ended = [PollFd::new(output, PollFlags::IN)];
+    if poll(&mut ended, Some(&PROBE_PATIENCE)) == Ok(0) {
+        let _ = probe.kill();
+        return true;
+    }
+    let _ = probe.wait();
+    false
 }
 
 /// The socket of a server that a session began.

@@ -4,7 +4,8 @@
 
 use crate::{
     answers::{graph, graph::Graph, nodes, schema::Abilities},
-    iothreads, launch,
+    iothreads,
+    launch::LaunchOptions,
     names::SessionName,
 };
 use serde_json::Value;
@@ -23,7 +24,11 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("graph", |bytes| {
         let graph = Graph::parse(&json(bytes));
-        let _ = (graph.parents_of("vm0"), graph.child_of("vm0", "file"));
+        let _ = (
+            graph.parents_of("vm0"),
+            graph.child_of("vm0", "file"),
+            graph.connected("vm0"),
+        );
         let _ = graph::devices_of(&json(bytes), "vm0");
     }),
     ("schema", |bytes| {
@@ -35,7 +40,8 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = iothreads::and_containers(&String::from_utf8_lossy(bytes));
     }),
     ("launch", |bytes| {
-        let _ = launch::parse(&String::from_utf8_lossy(bytes));
+        let options = LaunchOptions::parse(&String::from_utf8_lossy(bytes));
+        let _ = options.export("guest0", &["guest0"]);
     }),
     ("names", |bytes| {
         let name = String::from_utf8_lossy(bytes);

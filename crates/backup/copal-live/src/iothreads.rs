@@ -2,8 +2,13 @@
 //!
 //! 7.2.22 aborts, and its guest with it, when a filter is put over such a disk, or when a reader of the point in time leaves.
 //! Versions between were not tried, and are refused as well. Only questions are asked here, before anything is changed.
+//!
+//! Nodes that are connected run in one thread: that of a device or an export of any of them. QEMU tells the thread of a device. It does
+//! not tell that of an export; its command line does, if the export is of that.
 
-use crate::{error::LiveError, names::PREFIX, path_of_writes::Surroundings, request::LiveDisk};
+use crate::{
+    error::LiveError, launch::LaunchedExport, names::PREFIX, path_of_writes::Surroundings, request::LiveDisk,
+};
 use copal_qmp::{Client, QmpError};
 use serde_json::{Value, json};
 
@@ -27,6 +32,7 @@ pub(crate) fn refuse(
         return Ok(());
     }
     let exports = exports(&client.execute("query-block-exports", json!({}))?);
+    let listed: Vec<&str> = exports.iter().map(|(id, _)| id.as_str()).collect();
     for disk in disks {
         let refused = |user: String, thread: String| LiveError::IoThread {
             disk: disk.name.clone(),
@@ -34,15 +40,26 @@ pub(crate) fn refuse(
             thread,
             version,
         };
-        for node in surroundings.and_above(&disk.node) {
-            for device in surroundings.devices_of(&node) {
+        for node in surroundings.connected(&disk.node) {
+            for device in surroundings.devices_of(node) {
                 if let Some(thread) = thread_of(client, &device)? {
                     return Err(refused(format!("its device {device} runs"), thread));
                 }
             }
-            // QEMU does not tell where an export runs.
-            if let Some((id, _)) = exports.iter().find(|(_, exported)| *exported == node) {
-                return Err(refused(format!("its export {id} may run"), threads.join(" or ")));
+            for (id, _) in exports.iter().filter(|(_, exported)| exported == node) {
+                match surroundings.launch.export(id, &listed) {
+                    Some(LaunchedExport { iothread: None, .. }) => {}
+                    Some(LaunchedExport {
+                        iothread: Some(thread),
+                        ..
+                    }) => return Err(refused(format!("its export {id} runs"), thread.clone())),
+                    None => {
+                        let user = format!(
+                            "its export {id} is not on the command line of QEMU, and QMP does not tell where it runs; it may run"
+                        );
+                        return Err(refused(user, threads.join(" or ")));
+                    }
+                }
             }
         }
     }
@@ -63,7 +80,7 @@ fn threads(client: &mut Client) -> Result<Vec<String>, QmpError> {
         .collect())
 }
 
-/// Name and node of each export that is not ours.
+/// Name and node of each export that is not ours, the newest first.
 pub(crate) fn exports(listed: &Value) -> Vec<(String, String)> {
     let exports = listed.as_array().into_iter().flatten();
     let named = exports.filter_map(|export| {

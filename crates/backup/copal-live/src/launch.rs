@@ -1,58 +1,83 @@
-//! Options of block nodes that QMP does not tell, from the command line that the process was started with.
+//! Options that QMP does not tell, from the command line that the process was started with.
 //!
-//! A node that is opened anew gets every option that it is not given by default, and no answer tells `discard`. Nodes that
-//! were added later are not known here. Nothing fails here.
+//! A node that is opened anew gets every option that it is not given by default, and no answer tells `discard`. None tells the
+//! iothread of an export either. Nodes and exports that were added later are not known here. Nothing fails here.
 
-use copal_qmp::Client;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Longest command line that is looked at, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
-
-/// Whether each node that the command line names passes trims on.
-pub(crate) fn trims(client: &Client) -> HashMap<String, bool> {
-    let Some(process) = client.peer() else {
-        return HashMap::new();
-    };
-    let line = std::fs::File::open(format!("/proc/{process}/cmdline")).and_then(|file| {
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut std::io::Read::take(file, MAX_BYTES), &mut bytes)?;
-        Ok(bytes)
-    });
-    parse(&String::from_utf8_lossy(&line.unwrap_or_default()))
+/// An export of the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchedExport {
+    pub(crate) id: String,
+    pub(crate) iothread: Option<String>,
 }
 
-/// Words that end with a zero byte.
-pub(crate) fn parse(line: &str) -> HashMap<String, bool> {
-    let words: Vec<&str> = line.split('\0').collect();
-    let mut found = HashMap::new();
-    for (at, word) in words.iter().enumerate() {
-        let word = word
-            .strip_prefix("--")
-            .or_else(|| word.strip_prefix('-'))
-            .unwrap_or("");
-        let options = match word.split_once('=') {
-            Some(("blockdev", options)) => options,
-            None if matches!(word, "blockdev" | "drive") => words.get(at + 1).copied().unwrap_or(""),
-            _ => continue,
-        };
-        let (name, discard) = match serde_json::from_str::<Value>(options) {
-            Ok(node) => (
-                node["node-name"].as_str().map(str::to_owned),
-                node["discard"].as_str().map(str::to_owned),
-            ),
-            Err(_) => (option(options, "node-name"), option(options, "discard")),
-        };
-        if let Some(name) = name {
-            found.insert(name, matches!(discard.as_deref(), Some("unmap" | "on")));
+/// The command line of a process.
+#[derive(Debug, Default)]
+pub(crate) struct LaunchOptions {
+    /// Whether each node that it names passes trims on.
+    pub(crate) trims: HashMap<String, bool>,
+    /// In the order of the command line.
+    pub(crate) exports: Vec<LaunchedExport>,
+}
+
+impl LaunchOptions {
+    /// Words that end with a zero byte.
+    pub(crate) fn parse(line: &str) -> LaunchOptions {
+        let words: Vec<&str> = line.split('\0').collect();
+        let mut found = LaunchOptions::default();
+        for (at, word) in words.iter().enumerate() {
+            let word = word
+                .strip_prefix("--")
+                .or_else(|| word.strip_prefix('-'))
+                .unwrap_or("");
+            let (word, values) = match word.split_once('=') {
+                Some((word, values)) => (word, values),
+                None => (word, words.get(at + 1).copied().unwrap_or("")),
+            };
+            match word {
+                "blockdev" | "drive" => {
+                    if let Some(name) = option(values, "node-name") {
+                        let discard = option(values, "discard");
+                        found
+                            .trims
+                            .insert(name, matches!(discard.as_deref(), Some("unmap" | "on")));
+                    }
+                }
+                "export" => found
+                    .exports
+                    .extend(option(values, "id").map(|id| LaunchedExport {
+                        id,
+                        iothread: option(values, "iothread"),
+                    })),
+                _ => {}
+            }
         }
+        found
     }
-    found
+
+    /// The export of the command line that is listed under this name. `listed` are the names of all exports, the newest first, as
+    /// QEMU lists them.
+    ///
+    /// One that was removed and added again is newer than those that the command line names behind it, and is not found. If it is
+    /// the last of the command line, and nothing tells, it is found.
+    pub(crate) fn export(&self, id: &str, listed: &[&str]) -> Option<&LaunchedExport> {
+        let mut launched = self.exports.iter();
+        // A name that the rest of the command line lacks, and all newer ones, came later.
+        let mut oldest = listed.iter().rev();
+        oldest
+            .by_ref()
+            .map_while(|listed| launched.find(|export| export.id == **listed))
+            .find(|export| export.id == id)
+    }
 }
 
-/// A value of `name=value,name=value`, in which a comma is written twice.
+/// A value of a JSON object, or of `name=value,name=value`, in which a comma is written twice.
 fn option(options: &str, wanted: &str) -> Option<String> {
+    if let Ok(object) = serde_json::from_str::<Value>(options) {
+        return object[wanted].as_str().map(str::to_owned);
+    }
     let options = options.replace(",,", "\0");
     let mut values = options.split(',').filter_map(|option| option.split_once('='));
     let value = values.find_map(|(name, value)| (name == wanted).then_some(value));
@@ -64,14 +89,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trims_are_found_in_each_form_of_an_option() {
+    fn options_are_found_in_each_form() {
         let line = "qemu\0-name\0x\0-blockdev\0driver=raw,node-name=top0,file=vm0\0--blockdev\0node-name=vm0,discard=unmap,\
                     file.discard=ignore\0--blockdev={\"node-name\":\"top1\",\"discard\":\"unmap\"}\0-drive\0if=none,node-name=a,,b,\
-                    discard=on\0-blockdev";
-        let found = parse(line);
+                    discard=on\0--export\0nbd,id=one,node-name=top0,iothread=io0\0--export=type=nbd,id=two,node-name=top1\0--export\0\
+                    {\"type\":\"nbd\",\"id\":\"three\",\"iothread\":\"io1\"}\0--export\0nbd\0-blockdev";
+        let found = LaunchOptions::parse(line);
         let expected = [("top0", false), ("vm0", true), ("top1", true), ("a,b", true)];
         let expected = expected.map(|(name, trims)| (name.to_owned(), trims));
-        assert_eq!(found, HashMap::from(expected));
-        assert!(parse("").is_empty() && parse("-blockdev\0{7").is_empty());
+        assert_eq!(found.trims, HashMap::from(expected));
+        let exports = found.exports.iter();
+        let exports: Vec<_> = exports
+            .map(|export| (export.id.as_str(), export.iothread.as_deref()))
+            .collect();
+        assert_eq!(
+            exports,
+            [("one", Some("io0")), ("two", None), ("three", Some("io1"))]
+        );
+        for line in ["", "-blockdev\0{7", "--export\0", "--export"] {
+            let found = LaunchOptions::parse(line);
+            assert!(found.trims.is_empty() && found.exports.is_empty(), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_export_that_was_added_later_is_not_one_of_the_command_line() {
+        let line = "--export\0id=a\0--export\0id=b\0--export\0id=c";
+        let found = LaunchOptions::parse(line);
+        for (listed, known) in [
+            (&["c", "b", "a"][..], "abc"),
+            (&["x", "c", "b", "a"], "abc"),
+            (&["c", "a"], "ac"),
+            // Added again: `a` behind all others, `b` behind `c`.
+            (&["a", "c", "b"], "bc"),
+            (&["b", "c", "a"], "ac"),
+            // A later one between older ones cannot be.
+            (&["c", "x", "a"], "a"),
+            (&[], ""),
+        ] {
+            let names = ["a", "b", "c", "x"].iter();
+            let of_line: String = names
+                .filter(|id| found.export(id, listed).is_some())
+                .copied()
+                .collect();
+            assert_eq!(of_line, known, "{listed:?}");
+        }
     }
 }

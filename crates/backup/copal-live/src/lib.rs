@@ -15,7 +15,7 @@
 //!
 //! Inside, bottom to top:
 //! - `names`: what carries whose name. `answers`: what QEMU says of nodes, of their graph, and of what it can do.
-//! - `launch`: options from the command line of QEMU that QMP does not tell.
+//! - `process`: the process behind the socket. `launch`: options of its command line that QMP does not tell.
 //! - `path_of_writes`: where a guest's writes pass, and how they are sent another way. `fleece`: the directory and the images of a session.
 //! - `whole`: whether the images of a disk are whole. `marks`: how a bitmap that was cleared is known.
 //! - `pause`: a guest that is stopped for a moment. `freeze`: file systems of a guest that hold still.
@@ -46,6 +46,7 @@ mod names;
 mod path_of_writes;
 mod pause;
 mod point;
+mod process;
 mod request;
 mod self_test;
 mod sweep;

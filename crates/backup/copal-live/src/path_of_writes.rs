@@ -11,12 +11,17 @@ use crate::{
         graph::{self, Graph},
         nodes::{self, Node},
     },
-    launch,
+    launch::LaunchOptions,
     names::{PREFIX, SessionName},
     pause,
+    process::QemuProcess,
 };
 use copal_qmp::{Client, QmpError};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Most nodes between a format and its file: filters.
+const MAX_NODES_TO_FILE: usize = 16;
 
 /// Where the writes of a guest pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,11 +35,10 @@ pub(crate) enum WritePath {
 }
 
 /// Nodes with the options that only the command line of QEMU tells.
-fn with_trims(mut nodes: Vec<Node>, client: &Client) -> Vec<Node> {
-    let known = launch::trims(client);
+fn with_trims(mut nodes: Vec<Node>, launch: &LaunchOptions) -> Vec<Node> {
     for node in &mut nodes {
         // QEMU lets zeros be unmapped only where trims are passed on.
-        node.trims = node.detect_zeroes == "unmap" || known.get(&node.name).copied().unwrap_or(true);
+        node.trims = node.detect_zeroes == "unmap" || launch.trims.get(&node.name).copied().unwrap_or(true);
     }
     nodes
 }
@@ -44,6 +48,8 @@ pub(crate) struct Surroundings {
     pub(crate) nodes: Vec<Node>,
     graph: Graph,
     devices: Value,
+    pub(crate) launch: LaunchOptions,
+    process: QemuProcess,
 }
 
 impl Surroundings {
@@ -54,26 +60,20 @@ impl Surroundings {
             Err(error) if error.is_unknown_command() => Value::Null,
             answer => answer?,
         };
+        let process = QemuProcess::of(client);
+        let launch = LaunchOptions::parse(&process.command_line());
         Ok(Surroundings {
-            nodes: with_trims(nodes::parse(&nodes), client),
+            nodes: with_trims(nodes::parse(&nodes), &launch),
             graph: Graph::parse(&graph),
             devices,
+            launch,
+            process,
         })
     }
 
-    /// A node and all nodes above it, through which it is used.
-    pub(crate) fn and_above(&self, node: &str) -> Vec<String> {
-        let mut found = vec![node.to_owned()];
-        let mut at = 0;
-        while let Some(name) = found.get(at).cloned() {
-            for parent in self.graph.parents_of(&name) {
-                if parent.kind == "block-driver" && !found.contains(&parent.name) {
-                    found.push(parent.name);
-                }
-            }
-            at += 1;
-        }
-        found
+    /// All nodes that run in one thread with this one: those that it is connected with, itself included.
+    pub(crate) fn connected(&self, node: &str) -> Vec<&str> {
+        self.graph.connected(node)
     }
 
     /// The devices of guests whose disk is this node, as paths of objects.
@@ -89,6 +89,21 @@ impl Surroundings {
     /// The image behind that of a node.
     pub(crate) fn behind(&self, node: &str) -> Option<&Node> {
         nodes::find(&self.nodes, self.graph.child_of(node, "backing")?)
+    }
+
+    /// The file that a node has its bytes from, as far as one can be found here.
+    pub(crate) fn file_of(&self, node: &Node) -> Option<PathBuf> {
+        let mut lowest = node;
+        for _ in 0..MAX_NODES_TO_FILE {
+            let Some(below) = self.graph.child_of(&lowest.name, "file") else {
+                break;
+            };
+            lowest = nodes::find(&self.nodes, below)?;
+        }
+        match lowest.driver.as_str() {
+            "file" | "host_device" => self.process.find(Path::new(&lowest.file)),
+            _ => None,
+        }
     }
 
     /// The path to a node.
@@ -205,6 +220,8 @@ mod tests {
             nodes: nodes::parse(&Value::Array(listed)),
             graph: Graph::parse(&json!({ "nodes": vertices, "edges": edges })),
             devices: json!([{"qdev": "/machine/peripheral/vd0", "inserted": {"node-name": "vm0"}}]),
+            launch: LaunchOptions::default(),
+            process: QemuProcess::default(),
         }
     }
 

@@ -458,7 +458,19 @@ impl PointInTime {
     }
 
     fn take_down(&mut self, ended: Ended) {
-        if self.directory.is_none() {
+        let Some(directory) = &self.directory else {
+            return;
+        };
+        if directory.is_hanging() {
+            self.warnings.push(format!(
+                "the storage of the fleecing images of session {} does not answer, and QEMU would wait for it, and the guest with it; so \
+                 nothing of the session is taken down from {}, and the guest writes on; the next backup does that when the storage answers",
+                self.session,
+                self.qmp.display()
+            ));
+            if let Some(directory) = self.directory.take() {
+                directory.leave();
+            }
             return;
         }
         self.client.set_deadline(Some(TAKING_DOWN));
@@ -560,7 +572,7 @@ impl Held {
             new: Err("it has not begun".into()),
             new_sentinel: None,
             has_map: false,
-            identity: whole::identity(node),
+            identity: whole::identity(node, surroundings),
             content: whole::content(node),
             warnings: whole::look(disk, node, surroundings)?,
             is_refused: Arc::default(),

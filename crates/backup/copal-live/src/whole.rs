@@ -1,13 +1,12 @@
 //! What is looked at of a disk before anything is put up: that the files of its images are whole, and which disk it is.
 //!
-//! Files that this process may not read, or that lie elsewhere, are QEMU's to read.
+//! Files that this process may not read, or does not find, are QEMU's to read.
 
 use crate::{answers::nodes::Node, error::LiveError, path_of_writes::Surroundings, request::LiveDisk};
 use copal_backup::{
     Content,
     source::{check_running_image, disk_identity},
 };
-use std::path::Path;
 
 /// Longest chain that is looked at.
 const MAX_LINKS: usize = 500;
@@ -40,9 +39,10 @@ pub(crate) fn look(
     let mut next = Some(node);
     for _ in 0..MAX_LINKS {
         let Some(node) = next else { break };
-        let path = Path::new(&node.file);
-        if node.driver == "qcow2" && path.is_absolute() {
-            let looked = check_running_image(path).map_err(|error| LiveError::Source {
+        if node.driver == "qcow2"
+            && let Some(path) = surroundings.file_of(node)
+        {
+            let looked = check_running_image(&path).map_err(|error| LiveError::Source {
                 disk: disk.name.clone(),
                 error,
             })?;
@@ -62,10 +62,40 @@ pub(crate) fn content(node: &Node) -> Content {
 }
 
 /// What tells the disk from another one that may get the name of its node.
-pub(crate) fn identity(node: &Node) -> String {
-    let path = Path::new(&node.file);
-    match path.is_absolute() {
-        true => disk_identity(path),
-        false => node.file.clone(),
+pub(crate) fn identity(node: &Node, surroundings: &Surroundings) -> String {
+    let Some(path) = surroundings.file_of(node) else {
+        return node.file.clone();
+    };
+    let identity = disk_identity(&path);
+    match offset(&node.file) {
+        0 => identity,
+        offset => format!("{identity} from byte {offset}"),
+    }
+}
+
+/// Where a raw node begins within its file: QEMU calls a node that has options by these.
+fn offset(file: &str) -> u64 {
+    let options = file.strip_prefix("json:").unwrap_or_default();
+    let options: serde_json::Value = serde_json::from_str(options).unwrap_or_default();
+    let offset = &options["offset"];
+    let written = || offset.as_str().and_then(|offset| offset.parse().ok());
+    offset.as_u64().or_else(written).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_begins_within_its_file_is_known() {
+        for (file, begins) in [
+            ("json:{\"driver\":\"raw\",\"offset\":4096,\"file\":{}}", 4096),
+            ("json:{\"offset\":\"512\"}", 512),
+            ("json:{\"driver\":\"raw\"}", 0),
+            ("json:", 0),
+            ("vm0.raw", 0),
+        ] {
+            assert_eq!(offset(file), begins, "{file}");
+        }
     }
 }

@@ -22,10 +22,10 @@ What is not known to have changed is taken from the newest snapshot unread, so s
 --starts-bitmap, and next time the same one with --bitmap. A list of changed extents is believed if it names its base, in the \
 file or by --base ID; `latest` does not vouch, since after a backup that failed it is an older snapshot than the list begins \
 with. In every other case (another bitmap, a cleared, inconsistent or missing one, another size or serial) that disk is read \
-in full, which the summary says (--strict-incremental: exit code 22). Of a bitmap that was disabled for a while nobody can tell, \
-and of one that was made anew or cleared only where Copal made it (--qmp), or where it names fewer bytes than at the newest \
-snapshot; so more is compared where a bitmap tells what changed (--spot-check), and --full-every 30d bounds how long an error \
-lasts.
+in full, which the summary says (--strict-incremental: exit code 22). A bitmap that was disabled for a while is not noticed. One \
+that was made anew or cleared is noticed where Copal made it (--qmp), and in a qcow2 image if it names fewer bytes than at the newest \
+snapshot. Behind an NBD export neither that is noticed, nor a bitmap on another disk of the same size. So more is compared where \
+a bitmap tells what changed (--spot-check), and --full-every 30d bounds how long an error lasts.
 
 --changed-extents takes {\"v\":1,\"size\":N,\"base\":\"<snapshot>\",\"extents\":[{\"offset\":O,\"length\":L, \
 \"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. A list of another size is \

@@ -90,3 +90,36 @@ impl Drop for LoopDevice {
         let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
     }
 }
+
+/// A file system on a device, mounted, which can be made to answer no write. It goes when this is dropped.
+pub(crate) struct FreezableMount(PathBuf);
+
+impl FreezableMount {
+    pub(crate) fn over(device: &LoopDevice, directory: &Path) -> FreezableMount {
+        std::fs::create_dir(directory).unwrap();
+        let mounted = Command::new("mount").arg(&device.path).arg(directory).status();
+        assert!(mounted.unwrap().success());
+        FreezableMount(directory.to_owned())
+    }
+
+    pub(crate) fn freeze(&self) {
+        assert!(self.tell("--freeze"));
+    }
+
+    pub(crate) fn thaw(&self) {
+        assert!(self.tell("--unfreeze"));
+    }
+
+    fn tell(&self, word: &str) -> bool {
+        let told = Command::new("fsfreeze").arg(word).arg(&self.0).output();
+        told.is_ok_and(|told| told.status.success())
+    }
+}
+
+impl Drop for FreezableMount {
+    fn drop(&mut self) {
+        self.tell("--unfreeze");
+        // Lazily: a process that a failed test has left may use it.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}

@@ -80,6 +80,27 @@ impl Graph {
         Some(&vertex.name)
     }
 
+    /// The nodes that a node is connected with, over others and over jobs, itself included. QEMU runs all of them in one thread.
+    pub(crate) fn connected(&self, node: &str) -> Vec<&str> {
+        let mut found: Vec<u64> = self.id_of(node).into_iter().collect();
+        let mut at = 0;
+        while let Some(&id) = found.get(at) {
+            for edge in &self.edges {
+                for (one, other) in [(edge.parent, edge.child), (edge.child, edge.parent)] {
+                    if one == id && !found.contains(&other) {
+                        found.push(other);
+                    }
+                }
+            }
+            at += 1;
+        }
+        let drivers = self.nodes.iter().filter(|vertex| vertex.kind == "block-driver");
+        drivers
+            .filter(|vertex| found.contains(&vertex.id))
+            .map(|vertex| vertex.name.as_str())
+            .collect()
+    }
+
     fn id_of(&self, node: &str) -> Option<u64> {
         let mut drivers = self.nodes.iter().filter(|vertex| vertex.kind == "block-driver");
         drivers.find(|vertex| vertex.name == node).map(|vertex| vertex.id)
@@ -122,6 +143,8 @@ mod tests {
         assert!(!graph.parents_of("top")[0].writes);
         assert_eq!(graph.child_of("top", "file"), Some("vm0"));
         assert_eq!(graph.parents_of("none"), Vec::new());
+        assert_eq!(graph.connected("vm0"), ["vm0", "top"]);
+        assert!(graph.connected("none").is_empty());
         assert_eq!(Graph::parse(&json!([1])).parents_of("vm0"), Vec::new());
     }
 

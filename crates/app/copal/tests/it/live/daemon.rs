@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Arc,
@@ -48,12 +48,30 @@ pub(super) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// One command to a QMP server, over a connection of its own.
+pub(super) fn execute(socket: &Path, command: &str, arguments: Value) -> Value {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let lines = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    // Behind the greeting.
+    let mut answers = lines.skip(1).filter(|answer| answer.get("event").is_none());
+    let mut answer = Value::Null;
+    for (command, arguments) in [("qmp_capabilities", json!({})), (command, arguments)] {
+        let line = json!({ "execute": command, "arguments": arguments });
+        writeln!(stream, "{line}").unwrap();
+        answer = answers.next().unwrap();
+    }
+    assert!(answer.get("error").is_none(), "{command}: {answer}");
+    answer["return"].clone()
+}
+
 /// How a daemon serves its disks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Serves {
     None,
     Both,
-    InThread,
+    /// Both beside an iothread, those that are `true` in it.
+    BesideThread([bool; 2]),
 }
 
 /// See the module.
@@ -71,14 +89,24 @@ impl Daemon {
         Daemon::with(house, Serves::Both)
     }
 
-    /// As [`Daemon::start`], with its exports in an iothread.
-    pub(super) fn start_threaded(house: &House) -> Daemon {
-        Daemon::with(house, Serves::InThread)
+    /// As [`Daemon::start`], with an iothread in which these exports run.
+    pub(super) fn start_beside_thread(house: &House, in_thread: [bool; 2]) -> Daemon {
+        Daemon::with(house, Serves::BesideThread(in_thread))
     }
 
     /// One whose disks nobody uses, and which serves nothing.
     pub(crate) fn idle(house: &House) -> Daemon {
         Daemon::with(house, Serves::None)
+    }
+
+    /// As [`Daemon::start`], with a first disk of this size, of which `bytes` has nothing.
+    pub(super) fn start_large(house: &House, size_bytes: u64) -> Daemon {
+        let mut daemon = Daemon::with(house, Serves::None);
+        daemon.kill();
+        let image = daemon.path("vm0.qcow2");
+        tool("qemu-img", &["resize", "-q", &image, &size_bytes.to_string()]);
+        daemon.start_again();
+        daemon
     }
 
     fn with(house: &House, serves: Serves) -> Daemon {
@@ -147,7 +175,10 @@ impl Daemon {
         self.pattern = self.pattern % 250 + 1;
         let command = format!("write -P {} {offset} {length}", self.pattern);
         tool("qemu-io", &["-f", "raw", "-c", &command, &self.uri(disk)]);
-        self.bytes[disk][offset as usize..(offset + length) as usize].fill(self.pattern);
+        let bytes = self.bytes[disk].get_mut(offset as usize..(offset + length) as usize);
+        if let Some(bytes) = bytes {
+            bytes.fill(self.pattern);
+        }
     }
 
     /// What lies there now, by another program.
@@ -182,27 +213,7 @@ impl Daemon {
 
     /// One command, over a connection of its own.
     pub(crate) fn execute(&self, command: &str, arguments: Value) -> Value {
-        let mut stream = UnixStream::connect(self.path("qmp.sock")).unwrap();
-        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let mut answer = |stream: &mut UnixStream, line: Option<Value>| {
-            if let Some(line) = line {
-                writeln!(stream, "{line}").unwrap();
-            }
-            loop {
-                let answer: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-                if answer.get("event").is_none() {
-                    return answer;
-                }
-            }
-        };
-        answer(&mut stream, None);
-        answer(&mut stream, Some(json!({ "execute": "qmp_capabilities" })));
-        let answered = answer(
-            &mut stream,
-            Some(json!({ "execute": command, "arguments": arguments })),
-        );
-        assert!(answered.get("error").is_none(), "{command}: {answered}");
-        answered["return"].clone()
+        execute(&self.dir.join("qmp.sock"), command, arguments)
     }
 
     /// Named nodes, in order.
@@ -320,7 +331,7 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(dir: &std::path::Path, serves: Serves) -> Child {
+fn spawn(dir: &Path, serves: Serves) -> Child {
     let mut command = Command::new("qemu-storage-daemon");
     command
         .current_dir(dir)
@@ -346,18 +357,15 @@ fn spawn(dir: &std::path::Path, serves: Serves) -> Child {
             &format!("driver=raw,node-name=top{disk},file=vm{disk},discard=unmap"),
         ]);
     }
-    if serves == Serves::InThread {
+    if matches!(serves, Serves::BesideThread(_)) {
         command.args(["--object", "iothread,id=io0"]);
     }
-    let thread = if serves == Serves::InThread {
-        ",iothread=io0"
-    } else {
-        ""
-    };
     if serves != Serves::None {
         command.args(["--nbd-server", "addr.type=unix,addr.path=nbd.sock"]);
     }
     for disk in (0..2).filter(|_| serves != Serves::None) {
+        let is_in_thread = matches!(serves, Serves::BesideThread(in_thread) if in_thread[disk]);
+        let thread = if is_in_thread { ",iothread=io0" } else { "" };
         command.args([
             "--export",
             &format!("type=nbd,id=guest{disk},node-name=top{disk},name=guest{disk},writable=on{thread}"),

@@ -1,7 +1,7 @@
 //! A machine without a guest's system: firmware that looks for something to start, two disks on devices of their own.
 
 use super::{
-    daemon::{have_daemon, wait_until},
+    daemon::{self, have_daemon, wait_until},
     impostors,
 };
 use crate::{
@@ -11,8 +11,6 @@ use crate::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Write},
-    os::unix::net::UnixStream,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{
@@ -87,23 +85,7 @@ impl Machine {
 
     /// One command, over the second socket.
     fn execute(&self, command: &str, arguments: Value) -> Value {
-        let mut stream = UnixStream::connect(self.dir.join("other.sock")).unwrap();
-        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let mut answers = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
-        answers.next();
-        for (command, arguments) in [("qmp_capabilities", json!({})), (command, arguments)] {
-            writeln!(
-                stream,
-                "{}",
-                json!({ "execute": command, "arguments": arguments })
-            )
-            .unwrap();
-        }
-        let mut answers = answers.filter(|answer| answer.get("event").is_none());
-        answers.next();
-        let answer = answers.next().unwrap();
-        assert!(answer.get("error").is_none(), "{command}: {answer}");
-        answer["return"].clone()
+        daemon::execute(&self.dir.join("other.sock"), command, arguments)
     }
 
     fn runs(&self) -> bool {

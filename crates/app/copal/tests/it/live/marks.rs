@@ -92,3 +92,44 @@ fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
     ]);
     assert_eq!(daemon.bitmaps("vm0").len(), 0);
 }
+
+/// Symptom: a QEMU that was started with relative names of files had the bitmap of another image believed, and an image that was
+/// cut read as zeros.
+/// Cause: only absolute names were looked at.
+/// Fix: the directory of the process that listens tells where the files lie.
+#[test]
+fn files_with_relative_names_are_looked_at() {
+    if !have_daemon() {
+        return;
+    }
+    let house = House::plain();
+    let mut daemon = Daemon::start(&house);
+    daemon.write(0, MIB, 8 * MIB);
+    backup(&house, &daemon, &[]);
+    let image = daemon.path("vm0.qcow2");
+    daemon.stop();
+    daemon.start_again();
+    let kept = backup(&house, &daemon, &[]);
+    assert_eq!(modes(&kept)[0], ("incremental", ""), "{kept}");
+    // Another image in its place, with a bitmap and a sentinel of the same names.
+    daemon.stop();
+    std::fs::copy(&image, daemon.path("other")).unwrap();
+    std::fs::rename(daemon.path("other"), &image).unwrap();
+    daemon.start_again();
+    let other = backup(&house, &daemon, &[]);
+    let [(mode, why), _] = &modes(&other)[..] else {
+        panic!("{other}")
+    };
+    assert!(
+        *mode == "rescan" && why.contains("lies on another disk"),
+        "{other}"
+    );
+    assert_holds(&house, &other, &daemon.bytes);
+    // Cut below the running daemon.
+    let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    file.set_len(4 * MIB).unwrap();
+    let run = house.run(words(&daemon));
+    assert_eq!(run.code, Some(3), "{run:?}");
+    assert!(run.sentence().contains("vm0.qcow2"), "{run:?}");
+    assert_eq!(daemon.nodes(), ["top0", "top1", "vm0", "vm1"]);
+}
