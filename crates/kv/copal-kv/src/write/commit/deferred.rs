@@ -12,7 +12,10 @@ use crate::{
     engine::Engine,
     memory::budget::Class as Memory,
     signal::Sleeper,
-    write::page_cache_log::{PageCacheLogState, ReuseAfter},
+    write::{
+        log::LoggedGroup,
+        page_cache_log::{PageCacheLogState, ReuseAfter},
+    },
 };
 use copal_device::{Completer, Completion};
 use copal_object::{Ack, FramePos, Lsn, ObjectId, ReservedFrame, StoreError};
@@ -134,13 +137,14 @@ impl Engine {
         let Deferred {
             ops, count, after, ..
         } = &writer.deferred;
-        let first_seq = given + 1 - u64::from(*count);
-        let last = writer
-            .log
-            .begin_group(&self.objects, first_seq, *count, ops, *after);
-        let stream = writer.log.stream;
-        last.and_then(|last| self.objects.reserve_frame(stream, &last, *after, ack))
-            .map_err(|error| self.poison.failed_write(error))
+        let group = LoggedGroup {
+            first_seq: given + 1 - u64::from(*count),
+            count: *count,
+            ops,
+            after: *after,
+        };
+        let reserved = writer.log.reserve_group(&self.objects, group, ack);
+        reserved.map_err(|error| self.poison.failed_write(error))
     }
 
     /// The last frame has its place. Whoever wants the log durable asks for more than this frame: no group of the queue

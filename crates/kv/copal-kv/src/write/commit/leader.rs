@@ -292,9 +292,8 @@ impl Engine {
             self.defer(&mut writer.deferred, log, count, after);
             return Ok(None);
         };
-        let (last, after) =
-            writer.begin_group(&self.objects, group.given, &group.encoded.log, count, after)?;
-        let frame = self.objects.reserve_frame(writer.log.stream, &last, after, ack)?;
+        let encoded = (&group.encoded.log[..], count);
+        let frame = writer.reserve_group(&self.objects, group.given, encoded, after, ack)?;
         writer.log.placed(frame.at(), ack);
         writer.page_cache_logged(match ack {
             Ack::Ordered => ReuseAfter::NextAckedGroup,

@@ -6,12 +6,11 @@ use crate::{
     Error,
     memory::budget::Charge,
     write::{
-        log::Log,
+        log::{Log, LoggedGroup},
         page_cache_log::{PageCacheLogState, ReuseAfter},
     },
 };
-use bytes::Bytes;
-use copal_object::{Lsn, ObjectId, Store as Objects, StoreError};
+use copal_object::{Ack, Lsn, ObjectId, ReservedFrame, Store as Objects, StoreError};
 use std::time::Instant;
 
 /// Groups that are in the memtable and not in the log yet; see `deferred`.
@@ -83,21 +82,24 @@ impl Writer {
         }
     }
 
-    /// Begins a group of `count` operations, deferred writes included: `log` holds them all; returns the payload of its last frame and
-    /// the commit that frame comes after. `given` is the last sequence so far.
-    pub(super) fn begin_group(
+    /// Reserves the last frame of a group of `count` operations, deferred writes included: `log` holds them all. The frames before it are
+    /// written. `given` is the last sequence so far.
+    pub(super) fn reserve_group(
         &mut self,
         objects: &Objects,
         given: u64,
-        log: &[u8],
-        count: u32,
+        (log, count): (&[u8], u32),
         after: Option<Lsn>,
-    ) -> Result<(Bytes, Option<Lsn>), StoreError> {
+        ack: Ack,
+    ) -> Result<ReservedFrame, StoreError> {
         let before = &self.deferred;
-        let after = after.or(before.after);
-        let (count, first_seq) = (before.count + count, given + 1 - u64::from(before.count));
-        let last = self.log.begin_group(objects, first_seq, count, log, after)?;
-        Ok((last, after))
+        let group = LoggedGroup {
+            first_seq: given + 1 - u64::from(before.count),
+            count: before.count + count,
+            ops: log,
+            after: after.or(before.after),
+        };
+        self.log.reserve_group(objects, group, ack)
     }
 
     /// Brings the deferred groups into the log, and makes everything in it durable. `given` is the last sequence so
@@ -109,8 +111,13 @@ impl Writer {
             ops, count, after, ..
         } = &self.deferred;
         if *count > 0 || self.log.unsynced {
-            let first_seq = given + 1 - u64::from(*count);
-            self.log.append_durably(objects, first_seq, *count, ops, *after)?;
+            let group = LoggedGroup {
+                first_seq: given + 1 - u64::from(*count),
+                count: *count,
+                ops,
+                after: *after,
+            };
+            self.log.append_durably(objects, group)?;
             self.deferred = Deferred::default();
         }
         if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {

@@ -28,7 +28,11 @@ const VERSION: u8 = 1;
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 /// Largest payload of one frame: a stream takes 1 MiB less its own header.
-const MAX_FRAME: usize = (1 << 20) - 4096;
+const MAX_FRAME: usize = (1 << 20) - FRAME_SLACK;
+/// What a frame stays below a power of two, so that with the header of the stream it fills a run of pages.
+const FRAME_SLACK: usize = 4096;
+/// Shortest payload that a frame of a longer group is cut down to.
+const LEAST_FRAME: usize = (16 << 10) - FRAME_SLACK;
 /// Most operation bytes that a leader logs in front of a batch, in the same group.
 const MAX_BEFORE: usize = 4 << 20;
 
@@ -126,30 +130,73 @@ fn slice(group: &Bytes, input: &mut Reader<'_>, max: usize) -> Result<Bytes, Dec
     Ok(group.slice(end - field.len()..end))
 }
 
-/// Cuts an encoded group into frame payloads.
-///
-/// `position` is the frame number the first of them will have.
+/// Cuts an encoded group into frame payloads, one after the other: each as long as it may be, and shorter where the store has
+/// no run of pages for that.
+#[derive(Debug)]
+pub(crate) struct GroupFrames<'a> {
+    generation: u64,
+    first_seq: u64,
+    count: u32,
+    rest: &'a [u8],
+    is_begun: bool,
+    limit: usize,
+}
+
+impl<'a> GroupFrames<'a> {
+    pub(crate) fn new(generation: u64, first_seq: u64, count: u32, ops: &'a [u8]) -> GroupFrames<'a> {
+        GroupFrames {
+            generation,
+            first_seq,
+            count,
+            rest: ops,
+            is_begun: false,
+            limit: MAX_FRAME,
+        }
+    }
+
+    /// The next payload, for the frame of this number, and whether it is the last one.
+    pub(crate) fn next_frame(&self, position: u64) -> (Bytes, bool) {
+        let (part, rest) = self.split();
+        let is_last = rest.is_empty();
+        let flags = if self.is_begun { 0 } else { FIRST } | if is_last { LAST } else { 0 };
+        let place = (self.generation, position);
+        (frame(place, flags, self.first_seq, self.count, part), is_last)
+    }
+
+    /// The next payload has its frame.
+    pub(crate) fn advance(&mut self) {
+        (self.is_begun, self.rest) = (true, self.split().1);
+    }
+
+    /// Makes the next payloads half as long; `false`: they are short already.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let longest = HEADER_LEN + self.split().0.len();
+        let shorter = (longest.next_power_of_two() / 2).saturating_sub(FRAME_SLACK);
+        let can_be = shorter >= LEAST_FRAME;
+        if can_be {
+            self.limit = shorter;
+        }
+        can_be
+    }
+
+    fn split(&self) -> (&'a [u8], &'a [u8]) {
+        self.rest.split_at(self.rest.len().min(self.limit - HEADER_LEN))
+    }
+}
+
+/// All frame payloads of a group. `position` is the frame number the first of them will have.
+#[cfg(test)]
 pub(crate) fn frames(generation: u64, position: u64, first_seq: u64, count: u32, ops: &[u8]) -> Vec<Bytes> {
-    let parts: Vec<&[u8]> = if ops.is_empty() {
-        vec![&[]]
-    } else {
-        ops.chunks(MAX_FRAME - HEADER_LEN).collect()
-    };
-    let last = parts.len() - 1;
-    let flags = |index| if index == 0 { FIRST } else { 0 } | if index == last { LAST } else { 0 };
-    parts
-        .iter()
-        .enumerate()
-        .map(|(index, part)| {
-            frame(
-                (generation, position + index as u64),
-                flags(index),
-                first_seq,
-                count,
-                part,
-            )
-        })
-        .collect()
+    let mut cut = GroupFrames::new(generation, first_seq, count, ops);
+    let mut frames = Vec::new();
+    loop {
+        let (payload, is_last) = cut.next_frame(position + frames.len() as u64);
+        frames.push(payload);
+        cut.advance();
+        if is_last {
+            return frames;
+        }
+    }
 }
 
 /// One frame with its sum, for the log's generation and its place in it.

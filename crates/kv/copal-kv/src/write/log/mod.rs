@@ -11,11 +11,11 @@ use crate::{
     Error,
     tree::manifest::{Role, label},
 };
-use bytes::Bytes;
 use copal_object::{
-    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, ObjectId, ObjectKind, Op, Store, StoreError, Txn,
+    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, ObjectId, ObjectKind, Op, ReservedFrame, Store,
+    StoreError, Txn,
 };
-use format::{Assembler, Group, frames};
+use format::{Assembler, Group, GroupFrames};
 
 /// A closing store leaves no log of more frames behind. Each takes a page or more, however little it holds: a few MiB that
 /// are read by every opening, against a table of what they amount to.
@@ -30,6 +30,17 @@ pub(crate) struct Log {
     position: u64,
     /// The last frame is not one that is acknowledged when it and all before it are durable.
     pub(crate) unsynced: bool,
+}
+
+/// A group as it goes into the log.
+#[derive(Clone, Copy)]
+pub(crate) struct LoggedGroup<'a> {
+    pub(crate) first_seq: u64,
+    pub(crate) count: u32,
+    /// Its operations, encoded.
+    pub(crate) ops: &'a [u8],
+    /// The commit it comes after.
+    pub(crate) after: Option<Lsn>,
 }
 
 impl Log {
@@ -92,27 +103,35 @@ impl Log {
         self.position > LONG_FRAMES
     }
 
-    /// Appends all frames of a group but the last, and hands out that one's payload: it is to be appended next, and
-    /// [`Log::placed`] to be told. `after`: the group counts only if that commit survives.
+    /// Appends all frames of a group but the last, and reserves that one: it is to be written next, and [`Log::placed`] to be
+    /// told. A full store may have no long run of pages left, and space for the group all the same: its frames become shorter.
+    /// `after`: the group counts only if that commit survives.
     /// # Errors
     /// `NoSpace`: the group does not count, though some of its frames may be there. Otherwise a failed write.
-    pub(crate) fn begin_group(
+    pub(crate) fn reserve_group(
         &mut self,
         objects: &Store,
-        first_seq: u64,
-        count: u32,
-        ops: &[u8],
-        after: Option<Lsn>,
-    ) -> Result<Bytes, StoreError> {
-        let mut frames = frames(self.generation, self.position, first_seq, count, ops);
-        let last = frames.pop().expect("a group has a frame, however short it is");
-        for frame in frames {
-            let at = objects
-                .append_frame(self.stream, frame, after, Ack::Ordered)
-                .wait()?;
-            self.placed(at, Ack::Ordered);
+        group: LoggedGroup<'_>,
+        ack: Ack,
+    ) -> Result<ReservedFrame, StoreError> {
+        let LoggedGroup {
+            first_seq,
+            count,
+            ops,
+            after,
+        } = group;
+        let mut frames = GroupFrames::new(self.generation, first_seq, count, ops);
+        loop {
+            let (payload, is_last) = frames.next_frame(self.position);
+            let ack = if is_last { ack } else { Ack::Ordered };
+            match objects.reserve_frame(self.stream, &payload, after, ack) {
+                Ok(frame) if is_last => return Ok(frame),
+                Ok(frame) => self.placed(frame.write().wait()?, ack),
+                Err(StoreError::NoSpace { .. }) if frames.shorten() => continue,
+                Err(error) => return Err(error),
+            }
+            frames.advance();
         }
-        Ok(last)
     }
 
     /// A frame has its number, and will be acknowledged as `ack`.
@@ -124,20 +143,14 @@ impl Log {
 
     /// Appends a group and waits until it is durable.
     /// # Errors
-    /// As [`Log::begin_group`].
+    /// As [`Log::reserve_group`].
     pub(crate) fn append_durably(
         &mut self,
         objects: &Store,
-        first_seq: u64,
-        count: u32,
-        ops: &[u8],
-        after: Option<Lsn>,
+        group: LoggedGroup<'_>,
     ) -> Result<(), StoreError> {
-        let last = self.begin_group(objects, first_seq, count, ops, after)?;
-        let at = objects
-            .append_frame(self.stream, last, after, Ack::Durable)
-            .wait()?;
-        self.placed(at, Ack::Durable);
+        let last = self.reserve_group(objects, group, Ack::Durable)?;
+        self.placed(last.write().wait()?, Ack::Durable);
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     memory::budget::Class as Memory,
     open::{insert, leftovers::Found, random_number},
     table::entry::LAST_SEQ,
+    write::log::LoggedGroup,
 };
 
 /// Log bytes that are gathered for one group.
@@ -99,10 +100,15 @@ impl Engine {
             return Ok(());
         }
         if !self.options.read_only {
-            let first_seq = last_seq + 1 - u64::from(count);
+            let group = LoggedGroup {
+                first_seq: last_seq + 1 - u64::from(count),
+                count,
+                ops: &ops,
+                after: None,
+            };
             let log = &mut self.writes.writer.lock().log;
             self.in_whole_reserve(|| {
-                let logged = log.append_durably(&self.objects, first_seq, count, &ops, None);
+                let logged = log.append_durably(&self.objects, group);
                 logged.map_err(|error| self.poison.failed_write(error))
             })?;
         }

@@ -67,6 +67,43 @@ fn a_long_group_takes_several_frames_and_counts_only_whole() {
     );
 }
 
+/// Where a store has no long run of pages, frames become shorter, also in the middle of a group.
+#[test]
+fn a_group_may_be_cut_into_shorter_frames_anywhere() {
+    let big = vec![LogOp::Put {
+        key: crate::table::key::KeyspaceId(1).key(b"k"),
+        value: Bytes::from(vec![5u8; 3 << 20]),
+    }];
+    let ops = encode(&big);
+    let mut cut = GroupFrames::new(1, 10, 1, &ops);
+    let (mut assembler, mut lengths, mut whole) = (Assembler::new(1), Vec::new(), None);
+    while whole.is_none() {
+        let position = lengths.len() as u64;
+        if position == 1 || position == 4 {
+            assert!(cut.shorten());
+        }
+        let (payload, is_last) = cut.next_frame(position);
+        lengths.push(payload.len());
+        cut.advance();
+        whole = assembler.push(position, &payload).unwrap();
+        assert_eq!(whole.is_some(), is_last);
+    }
+    assert_eq!(whole.unwrap().ops, big);
+    let (first, shorter, shortest) = ((1 << 20) - 4096, (512 << 10) - 4096, (256 << 10) - 4096);
+    assert_eq!(
+        lengths[..6],
+        [first, shorter, shorter, shorter, shortest, shortest]
+    );
+    let mut cut = GroupFrames::new(1, 10, 1, &ops);
+    let times = std::iter::repeat_with(|| cut.shorten())
+        .take_while(|can_be| *can_be)
+        .count();
+    assert_eq!((times, cut.next_frame(0).0.len()), (6, LEAST_FRAME));
+    // A short group is one frame.
+    let short = encode(&self::ops());
+    assert!(!GroupFrames::new(1, 10, 3, &short).shorten());
+}
+
 #[test]
 fn an_unfinished_group_is_dropped_by_the_next_one() {
     let long = vec![0u8; 2 << 20];
