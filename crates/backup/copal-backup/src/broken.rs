@@ -46,6 +46,8 @@ pub(crate) enum Flaw {
     CountsUnchecked,
     /// BAK-20: What a host says of its own pack counts for others.
     ChecksOwn,
+    /// BAK-20: What a host says counts also when its key was removed.
+    RemovedKeyCounts,
     /// BAK-20: A popular pack is referred to that is known to be spoiled.
     RefersToSpoiled,
     /// BAK-23: A prune does not look for others that removed meanwhile.

@@ -425,6 +425,9 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
             host: HostKey([3; 32]),
             key: KeyId([4; 8]),
         },
+        Record::HostRemoved {
+            host: HostKey([3; 32]),
+        },
         Record::Fence { session: [1; 16] },
         Record::Forget {
             snapshots: vec![SnapshotId([3; 16]), SnapshotId([4; 16])],

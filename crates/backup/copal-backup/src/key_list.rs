@@ -39,7 +39,7 @@ pub struct ListedKey {
     pub is_genuine: Option<bool>,
     /// When it was made.
     pub created_ms: u64,
-    fid: FileId,
+    pub(crate) fid: FileId,
 }
 
 impl ListedKey {
@@ -48,7 +48,7 @@ impl ListedKey {
         self.role == Some(Role::Admin) && self.is_genuine == Some(true)
     }
 
-    fn file_name(&self) -> String {
+    pub(crate) fn file_name(&self) -> String {
         format!("key.{}", self.id)
     }
 }
@@ -189,7 +189,8 @@ impl Repository {
         Ok(listed)
     }
 
-    /// Removes the key of that id, or of the only id that begins so. It opens the repository no more.
+    /// Removes the key of that id, or of the only id that begins so. It opens the repository no more, and what its host says of popular
+    /// packs from now on counts for nothing. The same goes for keys that were removed before and had left their host entered.
     /// # Errors
     /// `NotFound`, `Ambiguous`. `Denied`: this handle has no admin role, or no other slot surely opens the whole master. Those
     /// of the store.
@@ -226,6 +227,11 @@ impl Repository {
             );
             return Err(Error::Denied { reason });
         }
+        // First, since a key that is gone cannot be removed once more.
+        let kept = listed
+            .iter()
+            .filter_map(|key| KeyId::of_file_name(key.file_name().as_bytes()));
+        popular::remove_hosts(&self.parts, &kept.collect::<Vec<_>>())?;
         let catalog = self.parts.catalog();
         let store = &self.parts.pack_store().volumes.store;
         store.delete(catalog.vid, key.file_name().as_bytes(), key.fid)?;

@@ -5,7 +5,7 @@
 //! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: which chunks are popular (`copal-agent`).
 
 use crate::catalog::log::{Append, LogName};
-use crate::catalog::popular::{Fate, PopularPack, PopularState};
+use crate::catalog::popular::{EnteredHost, Fate, PopularPack, PopularState};
 use crate::catalog::record::Record;
 use crate::error::{Error, Result};
 use crate::pack::PackNumber;
@@ -119,8 +119,13 @@ fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
     let Some(host) = keys.host_key().filter(|_| state.needs_hosts()) else {
         return Ok(None);
     };
-    let is_entered = state.hosts.iter().any(|entered| entered.host == host);
-    if !is_entered && keys.can_sign() {
+    let known = state.hosts.iter().rev().find(|entered| entered.host == host);
+    let is_entered = state.is_entered(&host);
+    if known.is_some() && !is_entered {
+        tracing::warn!(
+            "the key of this host was removed: what it stores for all counts for nobody else; make it a new one with `copal key add`"
+        );
+    } else if !is_entered && keys.can_sign() {
         enter_host(parts, host, KeyId([0; 8]))?;
     } else if !is_entered {
         tracing::warn!(
@@ -137,7 +142,7 @@ fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
 pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
-        if state.hosts.iter().any(|entered| entered.host == host) {
+        if state.is_entered(&host) {
             return Ok(());
         }
         let record = Record::HostEntered { host, key };
@@ -147,6 +152,27 @@ pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()>
         {
             return Ok(());
         }
+    }
+}
+
+/// Ends what hosts may say of popular packs whose role keys are not among these. A host that opens the repository by the password has
+/// no key of its own, and stays.
+/// # Errors
+/// Those of the store.
+pub(crate) fn remove_hosts(parts: &Parts, kept: &[KeyId]) -> Result<()> {
+    loop {
+        let state = parts.catalog().popular()?;
+        let is_removed = |entered: &&EnteredHost| {
+            entered.removed_at.is_none() && entered.key != KeyId([0; 8]) && !kept.contains(&entered.key)
+        };
+        let Some(EnteredHost { host, .. }) = state.hosts.iter().find(is_removed) else {
+            return Ok(());
+        };
+        let record = Record::HostRemoved { host: *host };
+        // Done, or another record came first: look again.
+        parts
+            .catalog()
+            .append(LogName::Popular, state.next_number, &record)?;
     }
 }
 

@@ -23,7 +23,7 @@ Example:
     Ls,
     /// Remove a key: its file opens the repository no more
     #[command(after_help = "\
-What was read with it before stays read, and whoever made a copy of what it opened keeps the use of that: where that is to be feared, make a new repository. The last key or password that opens everything is not removed.
+What was read with it before stays read, and whoever made a copy of what it opened keeps the use of that: where that is to be feared, make a new repository. The last key or password that opens everything is not removed. In a fleet, what the host of the key says of popular packs counts no more from then on; what it said before stands.
 
 Example:
   copal key rm 5c1d5f2b")]

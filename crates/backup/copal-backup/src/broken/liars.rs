@@ -24,6 +24,7 @@ use zeroize::Zeroizing;
 
 /// A fleet with a key for each host.
 struct Hosts {
+    admin: Repository,
     keys: Vec<RoleKey>,
     handles: Vec<Repository>,
 }
@@ -48,7 +49,16 @@ impl Hosts {
             Repository::open(Arc::new(store.clone()), IndexHome::Memory, &unlock).unwrap()
         };
         let handles = keys.iter().map(open).collect();
-        Hosts { keys, handles }
+        Hosts { admin, keys, handles }
+    }
+
+    fn remove_key(&self, host: usize) {
+        let removed = self.admin.remove_key(&self.keys[host].id().to_string());
+        assert_eq!(removed.unwrap().role, Some(Role::Backup));
+    }
+
+    fn add_key(&self, host: usize) {
+        self.admin.add_key(&self.keys[host]).unwrap();
     }
 
     fn key(&self, host: usize) -> Option<HostKey> {
@@ -76,13 +86,20 @@ impl Hosts {
 
     /// A host says that it has checked a pack.
     fn say_checked(&self, host: usize, pack: PackNumber) {
+        let host_key = self.key(host);
+        self.say(host, &Record::Checked { pack, host: host_key });
+    }
+
+    /// A host says that a pack is spoiled.
+    fn say_spoiled(&self, host: usize, pack: PackNumber) {
+        let host_key = self.key(host);
+        self.say(host, &Record::Spoiled { pack, host: host_key });
+    }
+
+    fn say(&self, host: usize, record: &Record) {
         let catalog = self.handles[host].parts.catalog();
         let number = catalog.popular().unwrap().next_number;
-        let record = Record::Checked {
-            pack,
-            host: self.key(host),
-        };
-        let appended = catalog.append(LogName::Popular, number, &record).unwrap();
+        let appended = catalog.append(LogName::Popular, number, record).unwrap();
         assert!(matches!(appended, Append::Done));
     }
 
@@ -178,4 +195,62 @@ fn a_host_says_nothing_of_its_own_pack() {
     assert_eq!(hosts.handles[0].newest_popular().unwrap(), before);
     assert!(!hosts.counts(1, pack));
     assert!(hosts.check(1, pack) && hosts.counts(0, pack));
+}
+
+/// Whether a host whose key was removed still vouches for a pack.
+fn removed_key_is_believed() -> bool {
+    let hosts = Hosts::new(3);
+    let before = hosts.store(0, "h1", b"a chunk", b"a chunk");
+    hosts.say_checked(2, before);
+    assert!(hosts.counts(1, before));
+    hosts.remove_key(2);
+    // What it said before stands: snapshots refer to that.
+    assert!(hosts.counts(1, before));
+    let spoiled = hosts.store(0, "h1", b"others", b"a chunk");
+    hosts.say_checked(2, spoiled);
+    let is_believed = hosts.counts(1, spoiled);
+    assert!(!hosts.check(1, spoiled) || is_believed);
+    // Nor does it take good packs away from others.
+    let good = hosts.store(1, "h2", b"more", b"more");
+    assert!(hosts.check(0, good));
+    hosts.say_spoiled(2, good);
+    let is_taken = !hosts.counts(1, good);
+    assert_eq!(is_taken, is_believed);
+    // Entered anew it counts again.
+    hosts.add_key(2);
+    let next = hosts.store(1, "h2", b"next", b"next");
+    hosts.say_checked(2, next);
+    assert!(hosts.counts(1, next));
+    is_believed
+}
+
+/// Symptom: a key that was stolen, and removed with `copal key rm`, still vouched for popular packs.
+/// Cause: removal took the slot and left the host entered in log `k`. Fix: a record ends what the host may say.
+#[test]
+fn a_host_whose_key_was_removed_vouches_for_nothing_more() {
+    assert!(!removed_key_is_believed());
+    assert!(
+        with(&[Flaw::RemovedKeyCounts], removed_key_is_believed),
+        "nothing notices"
+    );
+}
+
+/// A key whose slot went before removal ended anything: the next removal of any key ends what its host may say.
+#[test]
+fn a_host_without_a_key_is_ended_by_the_next_removal() {
+    let hosts = Hosts::new(3);
+    let slot = hosts.keys[0].id().file_name();
+    let parts = &hosts.admin.parts;
+    let store = &parts.pack_store().volumes.store;
+    let listed = hosts.admin.list_keys().unwrap();
+    let lost = listed.iter().find(|key| key.file_name() == slot).unwrap();
+    store
+        .delete(parts.catalog().vid, slot.as_bytes(), lost.fid)
+        .unwrap();
+    hosts.remove_key(2);
+    let pack = hosts.store(1, "h2", b"a chunk", b"a chunk");
+    for gone in [0, 2] {
+        hosts.say_checked(gone, pack);
+        assert!(!hosts.counts(1, pack));
+    }
 }

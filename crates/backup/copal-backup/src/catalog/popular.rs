@@ -6,7 +6,8 @@
 //! speak of them. It counts for other VMs than its writer's once another agent has opened all of it (BAK-20).
 //!
 //! From the first HostEntered on, only entered hosts say anything that others rely on: a Checked without the signature of an
-//! entered host, or with that of the host that wrote the pack, is void. A Spoiled of an entered host outlives any Checked.
+//! entered host, or with that of the host that wrote the pack, is void. A Spoiled of an entered host outlives any Checked. A host whose
+//! key was removed says nothing from its HostRemoved on; what it said before stands, since snapshots may refer to that.
 
 use super::fold::{Entry, Fold};
 use super::record::Record;
@@ -47,6 +48,15 @@ pub(crate) struct EnteredHost {
     pub(crate) key: KeyId,
     /// Number of the record that entered it.
     pub(crate) entered_at: u64,
+    /// Number of the record that says that its key was removed.
+    pub(crate) removed_at: Option<u64>,
+}
+
+impl EnteredHost {
+    /// Whether what it signs now counts.
+    pub(crate) fn counts(&self) -> bool {
+        self.removed_at.is_none() || broken::by(Flaw::RemovedKeyCounts)
+    }
 }
 
 /// What is to become of a pack that was entered.
@@ -86,9 +96,11 @@ pub(crate) struct PopularState {
 }
 
 impl PopularState {
-    /// Whether a host is entered.
-    fn is_entered(&self, host: &HostKey) -> bool {
-        self.hosts.iter().any(|entered| entered.host == *host)
+    /// Whether a host is entered, and its key was not removed.
+    pub(crate) fn is_entered(&self, host: &HostKey) -> bool {
+        self.hosts
+            .iter()
+            .any(|entered| entered.host == *host && entered.counts())
     }
 
     /// The host that has signed a record, if its signatures count.
@@ -226,7 +238,13 @@ impl Fold for PopularState {
                     host: *host,
                     key: *key,
                     entered_at: entry.number,
+                    removed_at: None,
                 });
+            }
+            Record::HostRemoved { host } => {
+                for entered in self.hosts.iter_mut().filter(|entered| entered.host == *host) {
+                    entered.removed_at.get_or_insert(entry.number);
+                }
             }
             Record::Condemned { packs } => {
                 let number = entry.number;
@@ -345,7 +363,8 @@ impl Fold for PopularState {
 const LEAST_HOST_BYTES: usize = 32 + 8 + 1;
 
 impl PopularState {
-    /// Hosts; then of each pack that a host has signed, or that is spoiled, its place in the list, the host and the record.
+    /// Hosts; then of each pack that a host has signed, or that is spoiled, its place in the list, the host and the record. Then, if there
+    /// are any, those whose key was removed, by their places, with the records.
     fn put_hosts(&self, bytes: &mut Vec<u8>) {
         bytes.put_varint(self.hosts.len() as u64);
         for entered in &self.hosts {
@@ -368,6 +387,18 @@ impl PopularState {
             bytes.put_varint(host);
             bytes.put_varint(spoiled);
         }
+        let removed = (0..).zip(&self.hosts);
+        let removed: Vec<(u64, u64)> = removed
+            .filter_map(|(place, host)| Some((place, host.removed_at?)))
+            .collect();
+        if removed.is_empty() {
+            return;
+        }
+        bytes.put_varint(removed.len() as u64);
+        for (place, number) in removed {
+            bytes.put_varint(place);
+            bytes.put_varint(number);
+        }
     }
 
     fn parse_hosts(&mut self, input: &mut Reader<'_>) -> Result<(), String> {
@@ -380,6 +411,7 @@ impl PopularState {
                 host: HostKey(input.array().map_err(text)?),
                 key: KeyId(input.array().map_err(text)?),
                 entered_at: input.varint().map_err(text)?,
+                removed_at: None,
             });
         }
         let count = input.bounded(self.packs.len()).map_err(text)?;
@@ -399,6 +431,16 @@ impl PopularState {
                 .get_mut(index)
                 .ok_or("it names a pack that it does not list")?;
             (pack.host, pack.spoiled_at) = (host, spoiled.checked_sub(1));
+        }
+        if input.remaining() == 0 {
+            return Ok(());
+        }
+        let count = input.bounded(self.hosts.len()).map_err(text)?;
+        for _ in 0..count {
+            let place = usize::try_from(input.varint().map_err(text)?).unwrap_or(usize::MAX);
+            let host = self.hosts.get_mut(place);
+            let host = host.ok_or("it removes a host that it does not list")?;
+            host.removed_at = Some(input.varint().map_err(text)?);
         }
         Ok(())
     }

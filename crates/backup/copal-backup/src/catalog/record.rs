@@ -112,6 +112,8 @@ pub(crate) enum Record {
     },
     /// In the log of popular packs: what this key signs is said by a host of the fleet.
     HostEntered { host: HostKey, key: KeyId },
+    /// In the log of popular packs: the role key of this host was removed, and what it signs from here on counts for nothing.
+    HostRemoved { host: HostKey },
     /// As `Init`, of a fleet.
     InitFleet {
         domain: Uuid,
@@ -209,6 +211,7 @@ impl Record {
             Record::HostEntered { .. } => 28,
             Record::Spoiled { .. } => 29,
             Record::Accepted { .. } => 30,
+            Record::HostRemoved { .. } => 31,
             Record::Void { code } => *code,
         }
     }
@@ -247,6 +250,7 @@ impl Record {
             // Whoever retires an agent hides that its VMs are not backed up.
             | Record::AgentRetired { .. }
             | Record::HostEntered { .. }
+            | Record::HostRemoved { .. }
             | Record::Retired
             | Record::VmRemoved { .. }
             | Record::Roles
@@ -361,6 +365,7 @@ impl Record {
                 bytes.put_bytes(&host.0);
                 bytes.put_bytes(&key.0);
             }
+            Record::HostRemoved { host } => bytes.put_bytes(&host.0),
             Record::Freed { snapshots, dead } => {
                 put_dead(&mut bytes, dead.as_ref());
                 put_listed(&mut bytes, snapshots);
@@ -566,6 +571,9 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
             28 => Record::HostEntered {
                 host: HostKey(input.array()?),
                 key: KeyId(input.array()?),
+            },
+            31 => Record::HostRemoved {
+                host: HostKey(input.array()?),
             },
             29 => Record::Spoiled {
                 pack: PackNumber(input.u64()?),

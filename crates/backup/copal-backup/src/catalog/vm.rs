@@ -208,6 +208,7 @@ impl Fold for VmState {
             | Record::Checked { .. }
             | Record::Spoiled { .. }
             | Record::HostEntered { .. }
+            | Record::HostRemoved { .. }
             | Record::Condemned { .. }
             | Record::Spared { .. }
             | Record::Gone { .. }

@@ -26,6 +26,7 @@ fn popular() -> PopularState {
         host: host_key(host),
         key: KeyId([host as u8; 8]),
         entered_at: 0,
+        removed_at: None,
     };
     PopularState {
         hosts: (0..HOSTS).map(entered).collect(),

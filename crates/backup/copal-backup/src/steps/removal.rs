@@ -80,6 +80,7 @@ fn disturbs(record: &Record) -> bool {
         | Record::Checked { .. }
         | Record::Spoiled { .. }
         | Record::HostEntered { .. }
+        | Record::HostRemoved { .. }
         | Record::Condemned { .. }
         | Record::Spared { .. }
         | Record::Gone { .. }
