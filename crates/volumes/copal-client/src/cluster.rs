@@ -10,7 +10,8 @@ use crate::{
     pace::Pace,
     permits::Permits,
     profile::Profile,
-    tls::{Identity, TlsError, client_tls, name_of_server},
+    tls::{Credentials, Identity, TlsError, name_of_server},
+    tls_time::CertificateClock,
     transfer::Choice,
 };
 use bytes::Bytes;
@@ -97,7 +98,9 @@ impl Cluster {
             certificate: profile.certificate.clone(),
             key: profile.key.clone(),
         };
-        let connections = Connections::new(client_tls(&identity)?);
+        let clock = CertificateClock::default();
+        let tls = Credentials::new(&identity)?.client_tls_by(clock.clone())?;
+        let connections = Connections::new(tls);
         let masters = Masters::new(&profile.masters, connections.clone());
         let map = Arc::new(MapCache::default());
         let first = messages::WatchMap { since: 0, wait_ms: 0 };
@@ -107,6 +110,7 @@ impl Cluster {
             .await
             .map_err(ConnectError::Masters)?;
         map.apply_answer(&first, asked);
+        clock.go_by(Arc::clone(&map) as _);
         masters.learn(&first.masters);
         let drawn = machine::draw().map_err(|error| ConnectError::Random(error.to_string()))?;
         let permits = Permits::new(profile.client.clone());

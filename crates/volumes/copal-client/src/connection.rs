@@ -150,6 +150,7 @@ fn handshake_fault(error: &std::io::Error, name: &ServerName<'_>) -> String {
             | CertificateError::NotValidYetContext { .. } => {
                 format!("the certificate of {name} and its authority's were never good at the same time")
             }
+            CertificateError::Other(reason) => return reason.to_string(),
             _ => format!("the certificate of {name} cannot be used"),
         },
         Some(rustls::Error::AlertReceived(AlertDescription::CertificateExpired)) => {

@@ -1,6 +1,6 @@
 //! TLS of a server that is about to join: it has no certificate yet, and knows the authority by its fingerprint.
 
-use crate::tls_time::at_any_time;
+use crate::tls_time::{at_any_time, signatures_by_provider};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use tokio_rustls::rustls::{
@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
-    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, ServerName, UnixTime},
     version::TLS13,
 };
@@ -70,29 +70,5 @@ impl ServerCertVerifier for OfFingerprint {
         })
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, known)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, known)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
+    signatures_by_provider!();
 }

@@ -65,6 +65,7 @@ pub use threads::probe_threads;
 pub use tls::{
     Credentials, Identity, TlsError, client_tls, master_tls, name_of_master, name_of_server, server_tls,
 };
+pub use tls_time::CertificateClock;
 pub use trace::{current_trace, last_trace, trace_text, with_trace};
 pub use transfer::Transfer;
 pub use verifying::{Difference, GroupReport};

@@ -1,6 +1,6 @@
 //! TLS between all processes of a cluster: each shows a certificate of the cluster's own authority.
 
-use crate::tls_time::{ClientAtAnyTime, ServerAtAnyTime};
+use crate::tls_time::{CertificateClock, ClientAtAnyTime, ServerAtAnyTime};
 use parking_lot::RwLock;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use std::sync::Arc;
@@ -121,15 +121,28 @@ impl Credentials {
     /// # Errors
     /// The authority's certificate cannot be used.
     pub fn client_tls(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        self.client_tls_by(CertificateClock::default())
+    }
+
+    /// As [`Credentials::client_tls`]; data servers whose certificate has ended by this clock are not called.
+    /// # Errors
+    /// As [`Credentials::client_tls`].
+    pub fn client_tls_by(&self, clock: CertificateClock) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let verifier =
             WebPkiServerVerifier::builder_with_provider(roots(&self.authority)?, Arc::clone(&provider));
         let verifier = verifier.build().map_err(unusable)?;
+        let verifier = ServerAtAnyTime {
+            verifier,
+            provider: Arc::clone(&provider),
+            clock,
+            renewer: name_of_master(),
+        };
         let config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(ServerAtAnyTime(verifier)))
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_cert_resolver(Arc::clone(&self.shown) as _);
         Ok(Arc::new(config))
     }
@@ -156,10 +169,14 @@ impl Credentials {
             true => verifier.allow_unauthenticated().build(),
             false => verifier.build(),
         };
+        let verifier = ClientAtAnyTime {
+            verifier: verifier.map_err(unusable)?,
+            provider: Arc::clone(&provider),
+        };
         let config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
-            .with_client_cert_verifier(Arc::new(ClientAtAnyTime(verifier.map_err(unusable)?)))
+            .with_client_cert_verifier(Arc::new(verifier))
             .with_cert_resolver(Arc::clone(&self.shown) as _);
         Ok(Arc::new(config))
     }

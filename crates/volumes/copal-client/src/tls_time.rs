@@ -1,14 +1,22 @@
-//! Certificates are verified whatever this machine's clock shows: names, signatures and the authority count in a handshake, ends do
-//! not. When a certificate has ended, its owner is told so by the cluster's clock once it is connected (`copal-server`).
+//! Certificates are verified whatever this machine's clock shows: names, signatures and the authority count in a handshake, ends by this
+//! clock do not. A machine whose clock is wrong by a year would otherwise be reached by nobody, and nobody could tell it.
 //!
-//! A machine whose clock is wrong by a year would otherwise be reached by nobody, and nobody could tell it.
+//! Ends are judged by the cluster's clock. A server tells its callers once they are connected (`copal-server`). A caller that knows that
+//! clock refuses data servers whose certificate has ended. It calls masters all the same: they tell the clock and renew certificates.
 //!
 //! Invariant: a certificate is accepted only if there is a moment at which it and its authority were good together.
 
-use std::{fmt::Debug, sync::Arc};
+use copal_volume::ReferenceClock;
+use std::{
+    error::Error as StdError,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tokio_rustls::rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::CryptoProvider,
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
@@ -36,9 +44,88 @@ pub(crate) fn at_any_time<T>(
     verify(at)
 }
 
+/// The clock of the cluster, as a caller learns it after its first connections.
+#[derive(Clone, Default)]
+pub struct CertificateClock(Arc<OnceLock<Arc<dyn ReferenceClock>>>);
+
+impl CertificateClock {
+    /// From here on certificates of servers are judged by this clock. The first one counts.
+    pub fn go_by(&self, clock: Arc<dyn ReferenceClock>) {
+        let _ = self.0.set(clock);
+    }
+
+    fn now(&self) -> Option<UnixTime> {
+        let now_ms = self.0.get()?.reference_ms()?;
+        Some(UnixTime::since_unix_epoch(Duration::from_millis(now_ms)))
+    }
+}
+
+impl fmt::Debug for CertificateClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CertificateClock").field(&self.now()).finish()
+    }
+}
+
+/// The certificate of a server has ended by the cluster's clock.
+#[derive(Debug)]
+struct CertificateEnded {
+    server: String,
+    hours: u64,
+}
+
+impl fmt::Display for CertificateEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the certificate of {} ended {} hours ago by the cluster's clock; the server gets another as soon as a master answers it",
+            self.server, self.hours
+        )
+    }
+}
+
+impl StdError for CertificateEnded {}
+
+/// The methods of a verifier about signatures, by the algorithms of its `provider`.
+macro_rules! signatures_by_provider {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let known = &self.provider.signature_verification_algorithms;
+            tokio_rustls::rustls::crypto::verify_tls12_signature(message, certificate, signature, known)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let known = &self.provider.signature_verification_algorithms;
+            tokio_rustls::rustls::crypto::verify_tls13_signature(message, certificate, signature, known)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.provider
+                .signature_verification_algorithms
+                .supported_schemes()
+        }
+    };
+}
+pub(crate) use signatures_by_provider;
+
 /// Verifies who is called.
 #[derive(Debug)]
-pub(crate) struct ServerAtAnyTime(pub(crate) Arc<dyn ServerCertVerifier>);
+pub(crate) struct ServerAtAnyTime {
+    pub(crate) verifier: Arc<dyn ServerCertVerifier>,
+    pub(crate) provider: Arc<CryptoProvider>,
+    pub(crate) clock: CertificateClock,
+    /// It is called also when its certificate has ended: it tells the clock, and renews.
+    pub(crate) renewer: ServerName<'static>,
+}
 
 impl ServerCertVerifier for ServerAtAnyTime {
     fn verify_server_cert(
@@ -49,50 +136,50 @@ impl ServerCertVerifier for ServerAtAnyTime {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        at_any_time(now, |at| {
-            self.0
+        let verify = |at| {
+            self.verifier
                 .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, at)
-        })
+        };
+        let verified = at_any_time(now, verify)?;
+        let ended = self.clock.now().map(verify);
+        let Some(Err(Error::InvalidCertificate(CertificateError::ExpiredContext { time, not_after }))) =
+            ended
+        else {
+            return Ok(verified);
+        };
+        let ended = CertificateEnded {
+            server: server_name.to_str().into_owned(),
+            hours: time.as_secs().saturating_sub(not_after.as_secs()) / 3600,
+        };
+        if *server_name == self.renewer {
+            tracing::warn!("{ended}");
+            return Ok(verified);
+        }
+        let ended = CertificateError::Other(OtherError(Arc::new(ended)));
+        Err(Error::InvalidCertificate(ended))
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
+    signatures_by_provider!();
 }
 
 /// Verifies who calls.
 #[derive(Debug)]
-pub(crate) struct ClientAtAnyTime(pub(crate) Arc<dyn ClientCertVerifier>);
+pub(crate) struct ClientAtAnyTime {
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    pub(crate) provider: Arc<CryptoProvider>,
+}
 
 impl ClientCertVerifier for ClientAtAnyTime {
     fn offer_client_auth(&self) -> bool {
-        self.0.offer_client_auth()
+        self.verifier.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.verifier.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -101,28 +188,10 @@ impl ClientCertVerifier for ClientAtAnyTime {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        at_any_time(now, |at| self.0.verify_client_cert(end_entity, intermediates, at))
+        at_any_time(now, |at| {
+            self.verifier.verify_client_cert(end_entity, intermediates, at)
+        })
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
+    signatures_by_provider!();
 }

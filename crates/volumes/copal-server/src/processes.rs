@@ -13,7 +13,7 @@ use crate::{
     traffic::Traffic,
     validity::Validity,
 };
-use copal_client::{CallError, Connections, Credentials, Identity, Masters, machine};
+use copal_client::{CallError, CertificateClock, Connections, Credentials, Identity, Masters, machine};
 use copal_data::{MemberIdentity, MemberStore};
 use copal_master::{MasterError, MasterOptions, MetaError};
 use copal_proto::{
@@ -27,7 +27,7 @@ use std::{
         Arc,
         mpsc::{Receiver, channel},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -230,9 +230,10 @@ impl DataProcess {
     ) -> Result<DataProcess, StartError> {
         let own = home.identity();
         let credentials = Credentials::new(&own).map_err(identity_error)?;
+        let clock = CertificateClock::default();
         let (inward, outward) = (
             credentials.server_tls().map_err(identity_error)?,
-            credentials.client_tls().map_err(identity_error)?,
+            credentials.client_tls_by(clock.clone()).map_err(identity_error)?,
         );
         let runtime = runtime()?;
         let listener = runtime.block_on(bind(&home.listen, inward))?;
@@ -254,6 +255,7 @@ impl DataProcess {
             connections,
         )
         .map_err(identity_error)?;
+        clock.go_by(Arc::clone(&server.map) as _);
         let (tell, ended) = channel();
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&server)));
@@ -319,6 +321,7 @@ impl HomeKeeping {
     async fn run(mut self) {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut warning = DailyWarning::default();
         loop {
             tokio::select! {
                 () = self.server.masters_changed.notified() => {
@@ -326,8 +329,12 @@ impl HomeKeeping {
                     self.write().await;
                 }
                 _ = looks.tick() => {
-                    if let Err(error) = self.renew().await {
-                        tracing::warn!(error, "the certificate of this server could not be renewed yet");
+                    match self.renew().await {
+                        Ok(()) => warning = DailyWarning::default(),
+                        Err(error) if warning.is_due(machine::now()) => {
+                            tracing::warn!(error, "the certificate of this server could not be renewed yet");
+                        }
+                        Err(error) => tracing::debug!(error, "the certificate could not be renewed yet"),
                     }
                 }
             }
@@ -382,6 +389,28 @@ impl HomeKeeping {
             tracing::info!("the certificate of this server was renewed");
         }
         Ok(())
+    }
+}
+
+/// A warning about something that is tried each minute: once, and then once a day. A master of an older release knows no renewal
+/// until it is replaced.
+#[derive(Default)]
+struct DailyWarning {
+    last: Option<Instant>,
+}
+
+impl DailyWarning {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    /// Whether it is to be said at this moment; then it was.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self
+            .last
+            .is_none_or(|last| now.duration_since(last) >= DailyWarning::DAY);
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
     }
 }
 
@@ -458,5 +487,22 @@ impl ServerHome {
         let (cluster, identity) = runtime.block_on(join(token, &joining, deadline))?;
         self.joined(cluster, token.masters.clone(), &identity);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: a server whose masters are of an older release, which knows no renewal, warned each minute for ever.
+    /// Cause: each try warned. Fix: the first does, and then one a day.
+    #[test]
+    fn what_goes_wrong_each_minute_is_warned_of_once_a_day() {
+        let begin = Instant::now();
+        let mut warning = DailyWarning::default();
+        let due = (0..3 * 24 * 60u32).filter(|minute| warning.is_due(begin + LOOK * *minute));
+        assert_eq!(due.collect::<Vec<_>>(), [0, 24 * 60, 2 * 24 * 60]);
+        // Behind a success it is said again.
+        assert!(DailyWarning::default().is_due(begin + LOOK));
     }
 }

@@ -1,10 +1,14 @@
 use super::*;
 use crate::Authority;
-use copal_client::{CallError, Connection, client_tls, current_end, name_of_master, server_tls};
+use copal_client::{
+    CallError, CertificateClock, Connection, Credentials, client_tls, current_end, name_of_master,
+    name_of_server, server_tls,
+};
 use copal_proto::{
     Class,
     messages::{self, Failure, Ping, Told},
 };
+use copal_volume::ReferenceClock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -118,6 +122,51 @@ async fn nobody_of_another_authority_gets_in_and_nobody_talks_to_one() {
     if let Ok(connection) = opened {
         let answer: Result<Told, _> = connection.call(Method::Ask, &Ping {}, SOON).await;
         assert!(matches!(answer, Err(CallError::Broken { .. })), "{answer:?}");
+    }
+}
+
+/// The clock of a cluster, days behind the making of a certificate.
+struct After(u64);
+
+impl ReferenceClock for After {
+    fn reference_ms(&self) -> Option<u64> {
+        Some(MADE_MS + self.0 * 24 * 3_600_000)
+    }
+}
+
+/// When certificates of the test are made.
+const MADE_MS: u64 = 1_900_000_000_000;
+
+/// Symptom: a caller took any certificate of a server that had ended; only servers judged those of their callers.
+/// Cause: ends count for nothing in a handshake, and callers did not look at them behind it.
+/// Fix: a caller that knows the cluster's clock judges data servers by it. Masters are called all the same: they renew.
+#[tokio::test]
+async fn a_caller_refuses_a_data_server_whose_certificate_has_ended_by_the_clusters_clock() {
+    let authority = Authority::new("test").unwrap();
+    let names = [(name_of_server(&[7; 16]), false), (name_of_master(), true)];
+    for (name, is_master) in names {
+        let identity = authority.identity_at(&name.to_str(), MADE_MS).unwrap();
+        let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap());
+        let listener = listener.await.unwrap();
+        let address = listener.address().unwrap().to_string();
+        tokio::spawn(listener.serve(Arc::<Echo>::default()));
+        let own = authority.identity("client.copal").unwrap();
+        let credentials = Credentials::new(&own).unwrap();
+        for (days, is_good) in [(None, true), (Some(397), true), (Some(400), is_master)] {
+            let clock = CertificateClock::default();
+            if let Some(days) = days {
+                clock.go_by(Arc::new(After(days)));
+            }
+            let tls = credentials.client_tls_by(clock).unwrap();
+            match Connection::open(&address, name.clone(), tls).await {
+                Ok(_) => assert!(is_good, "{days:?}"),
+                Err(error) => {
+                    assert!(!is_good, "{days:?}: {error}");
+                    let ended = format!("the certificate of {} ended", name.to_str());
+                    assert!(error.to_string().contains(&ended), "{error}");
+                }
+            }
+        }
     }
 }
 
