@@ -13,7 +13,7 @@ use crate::{
     scheme::{Scheme, stages},
 };
 use agent::{
-    commands::{Command, Run, call, hex},
+    commands::{Command, Run, call, hex, info},
     job_agents::JobAgents,
 };
 use copal_backup::{CancelFlag, Repository, peers::Writer, popular::SpoiledPack};
@@ -408,8 +408,8 @@ pub fn run_in_stages(
     all.ok_or_else(|| JobError::Refused("the plans of the agents have no VM".to_owned()))
 }
 
-/// Begins a job on these agents; `only` these VMs, if there are any.
-fn begin_on(
+/// Begins a job on these agents; `only` these VMs, if there are any. One that is not to be reached any more is lost from the beginning.
+pub(crate) fn begin_on(
     roster: &Roster,
     secret: &Secret,
     options: &JobOptions,
@@ -446,13 +446,25 @@ fn begin_on(
         missing: missing.clone(),
         popular_from,
     });
+    let mut gone: Vec<(String, String)> = Vec::new();
     for (at, member) in members.iter().enumerate() {
-        if let Err(reason) = call(member, secret, &run) {
-            for begun in &members[..at] {
-                let _ = call(begun, secret, &Command::Cancel { job: job.clone() });
-            }
-            return Err(JobError::Refused(reason));
+        let Err(reason) = call(member, secret, &run) else {
+            continue;
+        };
+        // One that has died since it told its plan is like one that dies in the job: the others go on.
+        if info(member, secret).is_err() {
+            tracing::warn!(reason, "takes no part");
+            gone.push((member.name.clone(), reason));
+            continue;
         }
+        for begun in &members[..at] {
+            let _ = call(begun, secret, &Command::Cancel { job: job.clone() });
+        }
+        return Err(JobError::Refused(reason));
+    }
+    if gone.len() == members.len() {
+        let reasons = gone.iter().map(|(_, reason)| format!(" ({reason})")).collect();
+        return Err(JobError::Nobody { reasons });
     }
     Ok(Begun {
         members: members.clone(),
@@ -463,7 +475,7 @@ fn begin_on(
         missing: missing.clone(),
         popular_from,
         timeout: options.timeout,
-        gone: Vec::new(),
+        gone,
     })
 }
 

@@ -167,12 +167,7 @@ fn follow(context: &Context<'_>, repository: &Repository, begun: &Begun) -> Outc
 fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()> {
     let mut vms: Vec<Value> = report.agents.iter().flat_map(of_agent).collect();
     vms.extend(report.missing.iter().flat_map(of_missing));
-    let goes_on = |vm: &Value| vm["state"] == "waiting" || vm["state"] == "running";
     let done = vms.iter().filter(|vm| vm["state"] == "done").count();
-    let failed = vms
-        .iter()
-        .filter(|vm| vm["state"] != "done" && !goes_on(vm))
-        .count();
     let sum = |name: &str| {
         vms.iter()
             .filter_map(|vm| vm["bytes"][name].as_u64())
@@ -238,17 +233,28 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
         }
         text
     });
+    verdict(report, &vms)
+}
+
+/// A VM of a job that goes on.
+fn goes_on(vm: &Value) -> bool {
+    vm["state"] == "waiting" || vm["state"] == "running"
+}
+
+fn has_failed(vm: &&Value) -> bool {
+    vm["state"] != "done" && !goes_on(vm)
+}
+
+/// With which exit code and sentence a job ends: 20 where a host has stored for all what it should not, 1 where a VM has no snapshot.
+fn verdict(report: &JobReport, vms: &[Value]) -> Outcome<()> {
+    let failed = vms.iter().filter(has_failed).count();
     let lost = report.agents.iter().filter(|agent| agent.lost.is_some());
     let lost: Vec<&str> = lost.map(|agent| agent.name.as_str()).collect();
     if failed == 0 && lost.is_empty() && report.missing.is_empty() {
         return spoiled(report, None);
     }
     let mut sentence = format!("{failed} VMs have no new snapshot");
-    let named: Vec<String> = vms
-        .iter()
-        .filter(|vm| vm["state"] != "done" && !goes_on(vm))
-        .map(failed_vm)
-        .collect();
+    let named: Vec<String> = vms.iter().filter(has_failed).map(failed_vm).collect();
     if !named.is_empty() {
         sentence.push_str(&format!(": {}", in_short(&named, "; ")));
     }
@@ -349,5 +355,59 @@ fn of_job(error: JobError) -> Failure {
             Failure::usage(sentence)
         }
         _ => Failure::plain("job", sentence),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_agent::coordinate::SpoilingHost;
+    use std::time::Duration;
+
+    fn report(lost: Option<&str>, spoilers: Vec<SpoilingHost>) -> JobReport {
+        let agent = |name: &str, state: &str, lost: Option<&str>| AgentReport {
+            name: name.into(),
+            status: json!({ "vms": [{ "vm": format!("vm of {name}"), "state": state }] }),
+            lost: lost.map(str::to_owned),
+        };
+        let second = if lost.is_some() { "waiting" } else { "done" };
+        JobReport {
+            job: "1".into(),
+            rounds: 1,
+            agents: vec![agent("h1", "done", None), agent("h2", second, lost)],
+            missing: Vec::new(),
+            spoilers,
+            took: Duration::ZERO,
+        }
+    }
+
+    fn verdict_of(report: &JobReport) -> Result<(), (u8, String)> {
+        let vms: Vec<Value> = report.agents.iter().flat_map(of_agent).collect();
+        verdict(report, &vms).map_err(|failure| (failure.exit_code, failure.sentence))
+    }
+
+    #[test]
+    fn a_job_ends_with_the_code_of_the_worst_that_happened() {
+        let spoiler = || {
+            vec![SpoilingHost {
+                agent: Some("h2".into()),
+                key: Some("5c1d5f2b".into()),
+                packs: 3,
+            }]
+        };
+        assert_eq!(verdict_of(&report(None, Vec::new())), Ok(()));
+        let (code, sentence) = verdict_of(&report(Some("it is gone"), Vec::new())).unwrap_err();
+        assert_eq!(code, 1);
+        assert!(
+            sentence.contains("vm of h2") && sentence.contains("h2"),
+            "{sentence}"
+        );
+        for lost in [None, Some("it is gone")] {
+            let (code, sentence) = verdict_of(&report(lost, spoiler())).unwrap_err();
+            assert_eq!(code, 20);
+            let host = "the host with the key 5c1d5f2b, which calls itself h2";
+            assert!(sentence.contains(host), "{sentence}");
+            assert_eq!(sentence.contains("vm of h2"), lost.is_some(), "{sentence}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod asking;
 mod commands;
+mod job;
 mod scripted;
 mod serving;
 mod twin;

@@ -1,0 +1,101 @@
+//! The beginning of a job: agents that are there, that refuse, and that have died since they told their plans.
+
+use super::{twin::Twin, *};
+use crate::{
+    agent::PlanInfo,
+    coordinate::{Begun, JobError, JobOptions, begin_on},
+    roster::Roster,
+    scheme::Scheme,
+};
+use copal_backup::CancelFlag;
+use parking_lot::Mutex;
+
+/// An agent that does at once what it is told, but for a word that it refuses; it remembers the words.
+#[derive(Default)]
+struct Willing {
+    heard: Mutex<Vec<String>>,
+    refuses: Option<&'static str>,
+}
+
+impl Control for Willing {
+    fn handle(&self, request: Value) -> Value {
+        let command = request["command"].as_str().unwrap().to_owned();
+        let refuses = self.refuses == Some(command.as_str());
+        self.heard.lock().push(command);
+        match refuses {
+            true => json!({ "error": "not now" }),
+            false => json!({ "ok": {
+                "name": "h1", "version": "1", "job": null, "vms": [{ "vm": "web", "state": "done" }], "done": true, "seconds": 0.0,
+            }}),
+        }
+    }
+}
+
+fn start(agent: Willing) -> (Server, Arc<Willing>) {
+    let agent = Arc::new(agent);
+    let options = ServerOptions::new("127.0.0.1:0", "h1", secret());
+    let stop = Arc::new(AtomicBool::new(false));
+    let server = Server::start(options, Arc::new(Twin::default()), agent.clone(), stop);
+    (server.unwrap(), agent)
+}
+
+fn begin(members: Vec<Member>) -> Result<Begun, JobError> {
+    let plan = |vm: &str| PlanInfo {
+        vms: vec![vm.to_owned()],
+        bytes: 0,
+        rounds: 1,
+    };
+    let roster = Roster {
+        plans: members
+            .iter()
+            .map(|member| plan(&format!("vm of {}", member.name)))
+            .collect(),
+        members,
+        missing: Vec::new(),
+    };
+    let options = JobOptions {
+        rounds: "auto".to_owned(),
+        timeout: Duration::from_secs(1),
+        scheme: Scheme::default(),
+    };
+    begin_on(&roster, &secret(), &options, (1, 0), Vec::new())
+}
+
+/// Symptom: a host that died between the planning of a job and its beginning ended the job for all hosts.
+/// Cause: each agent had to take the order. Fix: one that cannot be reached counts as lost, and the others go on.
+#[test]
+fn a_host_that_died_since_it_told_its_plan_is_lost_and_the_others_go_on() {
+    let (server, agent) = start(Willing::default());
+    for members in [
+        vec![member("h1", &server), dead("h2")],
+        vec![dead("h2"), member("h1", &server)],
+    ] {
+        let begun = begin(members).unwrap();
+        let report = begun.wait(&CancelFlag::new(), &mut |_| {});
+        assert!(report.is_over() && !report.is_complete());
+        let of = |name: &str| report.agents.iter().find(|agent| agent.name == name).unwrap();
+        assert!(of("h1").lost.is_none() && of("h1").vms()[0]["state"] == "done");
+        let lost = of("h2");
+        assert!(lost.lost.as_ref().unwrap().contains("agent h2"), "{report:?}");
+        assert_eq!(lost.vms()[0]["vm"], "vm of h2");
+    }
+    assert!(!agent.heard.lock().iter().any(|command| command == "cancel"));
+    let Err(error) = begin(vec![dead("h2")]) else {
+        panic!("nobody began it")
+    };
+    assert!(matches!(error, JobError::Nobody { .. }), "{error}");
+}
+
+#[test]
+fn a_host_that_is_there_and_refuses_ends_the_job() {
+    let (first, agent) = start(Willing::default());
+    let (second, _) = start(Willing {
+        refuses: Some("run"),
+        ..Willing::default()
+    });
+    let Err(error) = begin(vec![member("h1", &first), member("h2", &second)]) else {
+        panic!("it began")
+    };
+    assert!(error.to_string().contains("not now"), "{error}");
+    assert_eq!(agent.heard.lock().last().unwrap(), "cancel");
+}
