@@ -91,19 +91,26 @@ impl Surroundings {
         nodes::find(&self.nodes, self.graph.child_of(node, "backing")?)
     }
 
-    /// The file that a node has its bytes from, as far as one can be found here.
-    pub(crate) fn file_of(&self, node: &Node) -> Option<PathBuf> {
-        let mut lowest = node;
+    /// The node of the file that a node has its bytes from; `None`: they come from elsewhere.
+    fn file_node(&self, node: &Node) -> Option<&Node> {
+        let mut lowest = nodes::find(&self.nodes, &node.name)?;
         for _ in 0..MAX_NODES_TO_FILE {
             let Some(below) = self.graph.child_of(&lowest.name, "file") else {
                 break;
             };
             lowest = nodes::find(&self.nodes, below)?;
         }
-        match lowest.driver.as_str() {
-            "file" | "host_device" => self.process.find(Path::new(&lowest.file)),
-            _ => None,
-        }
+        matches!(lowest.driver.as_str(), "file" | "host_device").then_some(lowest)
+    }
+
+    /// Whether a node has its bytes from a file, wherever that lies.
+    pub(crate) fn is_of_file(&self, node: &Node) -> bool {
+        self.file_node(node).is_some()
+    }
+
+    /// The file that a node has its bytes from, as far as one can be found here.
+    pub(crate) fn file_of(&self, node: &Node) -> Option<PathBuf> {
+        self.process.find(Path::new(&self.file_node(node)?.file))
     }
 
     /// The path to a node.

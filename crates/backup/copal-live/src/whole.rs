@@ -61,10 +61,14 @@ pub(crate) fn content(node: &Node) -> Content {
     }
 }
 
-/// What tells the disk from another one that may get the name of its node.
+/// What tells the disk from another one that may get the name of its node; empty where nothing does.
 pub(crate) fn identity(node: &Node, surroundings: &Surroundings) -> String {
     let Some(path) = surroundings.file_of(node) else {
-        return node.file.clone();
+        // Behind a program that passes QMP on, a relative name says nothing; it must not differ from what is known without that.
+        return match surroundings.is_of_file(node) {
+            true => String::new(),
+            false => node.file.clone(),
+        };
     };
     let identity = disk_identity(&path);
     match offset(&node.file) {
