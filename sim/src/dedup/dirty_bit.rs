@@ -54,7 +54,7 @@ pub(super) fn run(hosts: &Hosts<'_>, trace: &Trace) -> Outcome {
         bytes: Bytes {
             local_io: dirty,
             stored: dirty,
-            messages: 0.0,
+            ..Bytes::default()
         },
         chunks: Chunks {
             all,

@@ -11,6 +11,8 @@ pub(super) struct Bytes {
     pub(super) local_io: f64,
     /// Stored at the back end.
     pub(super) stored: f64,
+    /// Of that, given up at the end of the job for popular chunks.
+    pub(super) given_up: f64,
     /// Questions and answers between hosts.
     pub(super) messages: f64,
 }
@@ -86,7 +88,11 @@ impl Outcome {
     }
 
     pub(super) fn storage_gb(&self) -> f64 {
-        self.bytes.stored / GB
+        (self.bytes.stored - self.bytes.given_up) / GB
+    }
+
+    pub(super) fn given_up_gb(&self) -> f64 {
+        self.bytes.given_up / GB
     }
 
     pub(super) fn network_gb(&self) -> f64 {
@@ -103,6 +109,7 @@ impl Outcome {
             "memory_mb": self.memory_bytes.map(|bytes| bytes / 1e6),
             "local_io_gb_a_host": self.local_io_gb(),
             "storage_gb": self.storage_gb(),
+            "given_up_gb": self.given_up_gb(),
             "network_gb": self.network_gb(),
             "messages_gb_a_host": self.messages_gb(),
             "span_h": self.span_h(),

@@ -96,6 +96,13 @@ pub(super) fn print(arguments: &Arguments, found: &Found) {
             outcome.span_h(),
             outcome.per_vm_h()
         );
+        if outcome.bytes.given_up > 0.0 {
+            let given_up = outcome.given_up_gb();
+            println!(
+                "{:54} {given_up:.1} GB were given up at the end for chunks that became popular",
+                ""
+            );
+        }
         if outcome.chunks.unresolved > 0 {
             let share = 100.0 * outcome.chunks.unresolved as f64 / outcome.chunks.all as f64;
             println!(

@@ -45,7 +45,8 @@ fn all_schemes_of_a_small_cluster_keep_every_chunk_and_end_every_vm() {
     }
     let copal = &all[4];
     let stored = copal.chunks.private + copal.chunks.popular;
-    near(copal.bytes.stored, stored as f64 * 4096.0 * 10_000.0, 1e-9);
+    let kept = copal.bytes.stored - copal.bytes.given_up;
+    near(kept, stored as f64 * 4096.0 * 10_000.0, 1e-9);
     assert!(copal.bytes.stored < all[0].bytes.stored / 3.0, "{copal:?}");
     assert!(copal.span_h() < all[3].span_h(), "{copal:?}");
 }
@@ -63,6 +64,20 @@ fn a_host_that_is_alone_answers_itself() {
     let alone = outcome("--hosts 1 --vms 5 --skew 2 --scale 10000 --scheme copal");
     assert!(alone.chunks.are_all_there());
     assert_eq!(alone.chunks.unresolved, 0);
+}
+
+/// Symptom: the more rounds, the more was stored, since a chunk's first copy stays when a later round makes it popular.
+/// Fix: at the end of the job all private chunks are asked about again.
+#[test]
+fn rounds_cost_no_storage() {
+    let stored = |rounds: u32| {
+        // Of the first day nothing is popular when it begins.
+        let words = format!("{SMALL} --scheme copal --days 1 --rounds {rounds}");
+        outcome(&words)
+    };
+    let (one, eight) = (stored(1), stored(8));
+    assert!(eight.bytes.given_up > one.bytes.given_up, "{eight:?}");
+    near(eight.storage_gb(), one.storage_gb(), 0.03);
 }
 
 #[test]

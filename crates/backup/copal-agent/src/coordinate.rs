@@ -193,6 +193,12 @@ impl AgentReport {
         self.lost = next.lost;
     }
 
+    pub(crate) fn vms_mut(&mut self) -> &mut [Value] {
+        self.status["vms"]
+            .as_array_mut()
+            .map_or(&mut [], Vec::as_mut_slice)
+    }
+
     /// Its VMs.
     pub fn vms(&self) -> &[Value] {
         self.status["vms"].as_array().map_or(&[], Vec::as_slice)
@@ -326,7 +332,11 @@ impl Begun {
     /// as long as for an answer. Blocks.
     /// # Errors
     /// Those of the store.
-    pub fn settle(&self, repository: &Repository, report: &mut JobReport) -> copal_backup::Result<()> {
+    pub fn wait_for_checks(
+        &self,
+        repository: &Repository,
+        report: &mut JobReport,
+    ) -> copal_backup::Result<()> {
         let deadline = Instant::now() + self.timeout;
         let has_other = self.members.len() > 1;
         while has_other && Instant::now() < deadline && !repository.unchecked_popular()?.is_empty() {
@@ -335,7 +345,7 @@ impl Begun {
         self.note_spoilers(repository, report)
     }
 
-    /// As [`Begun::settle`], as far as is known now.
+    /// As [`Begun::wait_for_checks`], as far as is known now.
     /// # Errors
     /// Those of the store.
     pub fn note_spoilers(&self, repository: &Repository, report: &mut JobReport) -> copal_backup::Result<()> {
@@ -395,7 +405,7 @@ pub fn run_in_stages(
         let rounds = rounds_of(options, &stage)?;
         let begun = begin_on(&stage, &secret, options, (rounds, popular_from), only)?;
         let mut report = begun.wait(cancel, tell);
-        begun.settle(repository, &mut report)?;
+        begun.wait_for_checks(repository, &mut report)?;
         let is_over = cancel.is_cancelled() || report.agents.iter().any(|agent| agent.lost.is_some());
         match &mut all {
             Some(all) => all.add_stage(report),

@@ -13,6 +13,7 @@
 //! - [`asker`]: asks the owners of ids, and gathers what they answer.
 //! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
 //! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts. [`roster`]: which of them take part, and which are missing.
+//!   [`settling`]: what agents left stored twice, since their keys may not give it up.
 
 #![cfg_attr(
     test,
@@ -40,6 +41,7 @@ pub mod roster;
 pub mod rounds;
 pub mod scheme;
 pub mod server;
+pub mod settling;
 pub mod throttle;
 pub mod wire;
 

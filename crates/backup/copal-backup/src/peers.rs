@@ -21,6 +21,8 @@ impl Answer {
     pub const CARRY: Answer = Answer(u32::MAX - 2);
     /// Nobody answered in time.
     pub const UNANSWERED: Answer = Answer(u32::MAX - 3);
+    /// Several VMs have it, and as many chunks are popular as may be: store it as the VM's own.
+    pub const FRACTION_USED: Answer = Answer(u32::MAX - 4);
     /// Ordinals are below.
     pub const FIRST_CODE: u32 = u32::MAX - 15;
 
@@ -31,12 +33,17 @@ impl Answer {
 
     /// The answer of this code; `None` for one that says nothing.
     pub fn from_code(code: u32) -> Option<Answer> {
-        (!(Answer::FIRST_CODE..u32::MAX - 3).contains(&code)).then_some(Answer(code))
+        (!(Answer::FIRST_CODE..u32::MAX - 4).contains(&code)).then_some(Answer(code))
     }
 
     /// What is sent.
     pub fn code(self) -> u32 {
         self.0
+    }
+
+    /// Whether it says that the VM stores the chunk as its own, and nobody else does so for all.
+    pub fn leaves_it_to_the_vm(self) -> bool {
+        self == Answer::NEW || self == Answer::FRACTION_USED
     }
 
     /// The ordinal of a hit.

@@ -755,6 +755,28 @@ pub struct VmStats {
     pub moved_chunks: u64,
 }
 
+/// How a VM of a fleet is cleaned up.
+#[derive(Clone, Copy, Debug)]
+pub struct CleanUpOptions {
+    /// Most memory for what is asked about at once.
+    pub memory_bytes: u64,
+    /// Others are asked about the frames that the backup of this snapshot stored; `None`: about all that the VM has for itself.
+    pub snapshot: Option<SnapshotId>,
+    /// Frames that would be given up are counted, and nothing is changed.
+    pub dry_run: bool,
+}
+
+impl CleanUpOptions {
+    /// All that the VM has for itself is asked about.
+    pub fn all(memory_bytes: u64) -> CleanUpOptions {
+        CleanUpOptions {
+            memory_bytes,
+            snapshot: None,
+            dry_run: false,
+        }
+    }
+}
+
 /// What a clean-up of one VM of a fleet did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanUpSummary {
@@ -772,6 +794,10 @@ pub struct CleanUpSummary {
     pub freed_bytes: u64,
     /// Frames about which nobody answered in time, or nothing that holds: the next clean-up asks again.
     pub unanswered: u64,
+    /// Frames of chunks that several VMs have, and that may not become popular: as many chunks are as the fraction allows.
+    pub refused: u64,
+    /// Bytes of the chunks of `refused`.
+    pub refused_bytes: u64,
     /// Bytes read from the store.
     pub read_bytes: u64,
 }

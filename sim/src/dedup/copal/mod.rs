@@ -7,7 +7,8 @@
 //! - turns of a host (`copal_agent::agent::turns`): one VM reads or stores at a time, popular chunks before the rest;
 //! - when a host gives up;
 //! - the second pair of eyes (`copal_agent::agent::checker`): the two first in rank open a pack, the second 5 s later;
-//! - asking again: whoever carries an id learns from the log when it is checked, and stores it itself once its time is over.
+//! - asking again: whoever carries an id learns from the log when it is checked, and stores it itself once its time is over;
+//! - the end of a job ([`settling`]): all private ids are asked about again, by the real detectors, and popular ones given up.
 //!
 //! Not modelled: stand-ins. Who is not answered in time stores for itself.
 
@@ -15,6 +16,7 @@ mod checkers;
 mod log;
 mod owners;
 mod parts;
+mod settling;
 
 use super::engine::{Engine, LinkId, Nanos};
 use super::hosts::Hosts;
@@ -138,6 +140,7 @@ impl Domain {
         while let Some(tag) = job.engine.next() {
             job.step(tag)?;
         }
+        job.settle()?;
         ensure!(job.chunks.are_all_there(), "chunks are missing: {:?}", job.chunks);
         ensure!(job.vms.len() == hosts.fleet.vms.len(), "not all VMs have ended");
         let outcome = Outcome {
@@ -286,7 +289,7 @@ impl Job<'_> {
                 (stored * copal::OVER_READ, stored)
             }
             Turn::StoreRest(part) => {
-                let stored = self.parts[part].private as f64 * id_bytes;
+                let stored = self.parts[part].private.len() as f64 * id_bytes;
                 (stored * copal::OVER_READ + spool(&self.parts[part]), stored)
             }
         };
@@ -320,7 +323,7 @@ impl Job<'_> {
                 self.carry(part);
             }
             Turn::StoreRest(part) => {
-                self.chunks.private += self.parts[part].private;
+                self.chunks.private += self.parts[part].private.len() as u64;
                 if self.parts[part].is_last {
                     let (began, ended) = (self.began[self.parts[part].vm], self.engine.now());
                     self.vms.push(VmTime { host, began, ended });
@@ -363,6 +366,7 @@ impl Job<'_> {
             self.markers[round].ask(part.host);
         }
         let batches: Vec<_> = self.domain.owners.batches(&part.asked).collect();
+        part.unanswered = batches.iter().map(|(first, ids)| (*first, ids.len())).collect();
         for (first, ids) in batches {
             self.domain.owners.take(&Batch {
                 job: day,
@@ -439,10 +443,11 @@ impl Job<'_> {
             // It was given up.
             return Ok(());
         }
+        part.unanswered.remove(&first);
         let ids = &part.asked[first..first + reply.answers.len()];
         for (&answer, id) in reply.answers.iter().zip(ids) {
             match answer {
-                Answer::NEW => part.private += 1,
+                Answer::NEW | Answer::FRACTION_USED => part.private.push(*id),
                 Answer::STORE_POPULAR => part.popular.push(*id),
                 Answer::CARRY => {
                     part.carried.insert(*id);
@@ -474,7 +479,9 @@ impl Job<'_> {
         for number in self.rounds[host][round].clone() {
             let part = &mut self.parts[number];
             if part.open > 0 {
-                part.private += part.open;
+                for (first, len) in std::mem::take(&mut part.unanswered) {
+                    part.private.extend_from_slice(&part.asked[first..first + len]);
+                }
                 self.chunks.unresolved += part.open;
                 part.open = 0;
                 self.enter_turn(Turn::StorePopular(number));
@@ -556,10 +563,8 @@ impl Job<'_> {
         if std::mem::replace(&mut part.is_decided, true) {
             return;
         }
-        let left = part.carried.len() as u64;
-        part.private += left;
-        self.chunks.unresolved += left;
-        part.carried.clear();
+        self.chunks.unresolved += part.carried.len() as u64;
+        part.private.extend(std::mem::take(&mut part.carried));
         self.engine.after(copal::ASK_AGAIN_S, Tag::AskedAgain(number));
     }
 }

@@ -4,7 +4,7 @@ use super::super::hosts::Hosts;
 use super::super::trace::Trace;
 use copal_agent::rounds::{self, ANSWERS_BYTES, CHUNK_BYTES, PAGE_BYTES, RoundCount, RoundLimits, VmChanges};
 use copal_backup::peers::ShortId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Memory for answers that any round fits: the number of rounds is what was asked for, to see what it does.
 const ANSWERS_OF_ANY_ROUND: u64 = 1 << 40;
@@ -23,8 +23,10 @@ pub(super) struct Part {
     pub(super) asked: Vec<ShortId>,
     /// Of those, not answered yet.
     pub(super) open: u64,
+    /// Where batches without an answer begin among them, and their lengths.
+    pub(super) unanswered: BTreeMap<usize, usize>,
     /// To be stored as the VM's own.
-    pub(super) private: u64,
+    pub(super) private: Vec<ShortId>,
     /// To be stored where all find it.
     pub(super) popular: Vec<ShortId>,
     /// Others are storing it.
@@ -62,7 +64,8 @@ pub(super) fn plan(hosts: &Hosts<'_>, trace: &Trace, count: RoundCount) -> (Vec<
                     ids: at(part.first_page)..at(part.first_page + part.pages),
                     asked: Vec::new(),
                     open: 0,
-                    private: 0,
+                    unanswered: BTreeMap::new(),
+                    private: Vec::new(),
                     popular: Vec::new(),
                     carried: BTreeSet::new(),
                     is_decided: false,

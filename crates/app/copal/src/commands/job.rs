@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     arguments::{JobOptions, JobRun, JobStatus, SchemeWord},
+    asking,
     failure::{Failure, Outcome, exit},
     human,
     place::Place,
@@ -15,6 +16,7 @@ use copal_agent::{
     coordinate::{self, AgentReport, Begun, JobError, JobReport},
     missing_agent::MissingAgent,
     scheme::Scheme,
+    settling::{self, SettleOptions, Settlement},
 };
 use copal_backup::Repository;
 use copal_node::Access;
@@ -51,7 +53,9 @@ fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -
     }
     let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
     if context.arguments.common.wait.is_some() {
-        return follow(context, repository, &begun).map(Some);
+        let mut report = follow(context, repository, &begun)?;
+        settle(context, repository, &mut report, options)?;
+        return Ok(Some(report));
     }
     let agents: Vec<&str> = begun.agents().collect();
     let fields = json!({
@@ -78,7 +82,9 @@ pub(super) fn once(context: &Context<'_>, repository: &Repository, options: &Job
         SchemeWord::Synchronous => in_stages(context, repository, options)?,
         SchemeWord::Collaborative | SchemeWord::DirtyBit => {
             let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
-            follow(context, repository, &begun)?
+            let mut report = follow(context, repository, &begun)?;
+            settle(context, repository, &mut report, options)?;
+            report
         }
     };
     tell(context, "agent", &report)
@@ -159,8 +165,68 @@ impl Teller {
 fn follow(context: &Context<'_>, repository: &Repository, begun: &Begun) -> Outcome<JobReport> {
     let mut teller = Teller::default();
     let mut report = begun.wait(&context.cancel, &mut |report| teller.hear(context, report));
-    begun.settle(repository, &mut report)?;
+    begun.wait_for_checks(repository, &mut report)?;
     Ok(report)
+}
+
+/// Settles the VMs that agents left, or counts what they store twice.
+fn settle(
+    context: &Context<'_>,
+    repository: &Repository,
+    report: &mut JobReport,
+    words: &JobOptions,
+) -> Outcome<()> {
+    let spool = asking::spool_directory()?;
+    let name = asking::own_name();
+    let options = SettleOptions {
+        name: &name,
+        spool: spool.path(),
+        timeout: words.timeout,
+        memory_bytes: context.memory()?.work,
+    };
+    let mut tell = |vm: &str, number: usize, all: usize| {
+        context.output.notice(&format!(
+            "asking again about the chunks of {vm}, {number} of {all} VMs"
+        ));
+    };
+    settling::settle(repository, report, &options, &context.cancel, &mut tell);
+    Ok(())
+}
+
+/// What the end of a job came to, in sentences.
+fn settlement_text(settlement: &Settlement) -> String {
+    let mut text = String::new();
+    if settlement.moved > 0 {
+        text.push_str(&format!(
+            "  {} became popular during the job, and VMs gave up {} of their own: `copal delete` frees that\n",
+            human::count(settlement.moved, "chunk"),
+            human::bytes(settlement.freed_bytes),
+        ));
+    }
+    if settlement.twice > 0 {
+        text.push_str(&format!(
+            "  {} ({}) are stored twice or more: `copal pds cleanup`, with a key that may delete, stores each once\n",
+            human::count(settlement.twice, "chunk"),
+            human::bytes(settlement.twice_bytes),
+        ));
+    }
+    if !settlement.unsettled.is_empty() {
+        let reason = settlement
+            .reason
+            .as_ref()
+            .map_or_else(String::new, |reason| format!(" ({reason})"));
+        text.push_str(&format!(
+            "  chunks may be stored twice of {}{reason}: `copal pds cleanup`, with a key that may delete, stores each once\n",
+            in_short(&settlement.unsettled, ", "),
+        ));
+    }
+    if settlement.refused > 0 {
+        text.push_str(&format!(
+            "  {} that several VMs have stayed with each of them: as many chunks are popular as --pds-fraction allows\n",
+            human::count(settlement.refused, "chunk"),
+        ));
+    }
+    text
 }
 
 /// Says what a job did. One that goes on is no failure.
@@ -186,6 +252,7 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
             "seconds": agent.status["seconds"],
         })
     });
+    let settlement = Settlement::of(report);
     let fields = json!({
         "command": command,
         "job": report.job,
@@ -194,6 +261,15 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
         "seconds": report.took.as_secs_f64(),
         "complete": report.is_complete(),
         "unresolved": unresolved,
+        "settled": {
+            "chunks": settlement.moved,
+            "bytes": settlement.moved_bytes,
+            "stored_popular": settlement.stored_popular,
+            "freed_bytes": settlement.freed_bytes,
+        },
+        "stored_twice": { "chunks": settlement.twice, "bytes": settlement.twice_bytes },
+        "unsettled_vms": settlement.unsettled,
+        "refused_by_fraction": settlement.refused,
         "agents": agents.collect::<Vec<_>>(),
         "missing_agents": report.missing.iter().map(|missing| json!({
             "name": missing.name,
@@ -231,6 +307,7 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
                 "  {unresolved} chunks nobody answered for in time: `copal pds cleanup` asks again\n"
             ));
         }
+        text.push_str(&settlement_text(&settlement));
         text
     });
     verdict(report, &vms)

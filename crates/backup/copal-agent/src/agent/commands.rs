@@ -5,6 +5,7 @@ use super::{
     job::{Agreed, Host, Job},
     job_agents::JobAgents,
     planned::Planned,
+    settling,
 };
 use crate::{
     asker::Member,
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Run(Run),
     /// How far is the job?
     Status { job: String },
+    /// Has the job stored all VMs of this agent?
+    Stored { job: String },
     /// As `Status`, of the newest.
     Newest,
     /// Who has to do with the job?
@@ -177,6 +180,11 @@ impl Commands {
                 let known = self.jobs.lock().find(&job).cloned();
                 known.map(|job| status(&job)).ok_or_else(|| unknown(&job))
             }
+            Command::Stored { job } => {
+                let known = self.jobs.lock().find(&job).cloned();
+                let status = known.ok_or_else(|| unknown(&job))?.status();
+                Ok(json!({ "stored": status.is_stored, "gain": status.has_gain }))
+            }
             Command::Newest => {
                 let newest = self.jobs.lock().known.last().cloned();
                 let none = || format!("the agent {} has had no job since it was started", self.host.name);
@@ -280,7 +288,7 @@ impl Commands {
         let running = Arc::clone(&job);
         let thread = std::thread::Builder::new().name("agent-job".into());
         let thread = thread
-            .spawn(move || running.run(planned))
+            .spawn(move || run_to_the_end(&running, planned))
             .map_err(|error| error.to_string())?;
         for done in jobs.threads.extract_if(.., |thread| thread.is_finished()) {
             let _ = done.join();
@@ -294,6 +302,20 @@ impl Commands {
     }
 }
 
+/// Backs up and settles the VMs of this host.
+fn run_to_the_end(job: &Job, planned: Planned) {
+    job.run(planned);
+    let secret = &job.host().secret;
+    let ask = |other: &Member| {
+        let command = Command::Stored { job: hex(&job.id()) };
+        let answer = call(other, secret, &command)?;
+        // One that does not say knows of some, maybe.
+        Ok((answer["stored"] == true, answer["gain"] != false))
+    };
+    let is_settled = job.settles() && settling::run(job, &ask);
+    job.end(is_settled);
+}
+
 /// How far a job is.
 fn status(job: &Job) -> Value {
     let status = job.status();
@@ -302,6 +324,9 @@ fn status(job: &Job) -> Value {
         "age_ms": status.age.as_millis() as u64,
         "all_rounds": status.all_rounds,
         "done": status.is_done,
+        "stored": status.is_stored,
+        "gain": job.settles().then_some(status.has_gain),
+        "settled": status.is_settled,
         "round": status.round,
         "seconds": status.took.as_secs_f64(),
         "dropped_answers": status.dropped,
@@ -370,7 +395,8 @@ pub(crate) fn hex(id: &[u8; 16]) -> String {
     uuid::Uuid::from_bytes(*id).simple().to_string()
 }
 
-fn id_of(hex: &str) -> Option<[u8; 16]> {
+/// An id from 32 hex digits.
+pub(crate) fn id_of(hex: &str) -> Option<[u8; 16]> {
     let id = uuid::Uuid::try_parse(hex).ok()?;
     (hex.len() == 32).then(|| id.into_bytes())
 }

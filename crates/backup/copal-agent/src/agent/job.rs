@@ -6,11 +6,12 @@
 //! reads or stores. What it backs up is read when its round begins, not when the job does.
 
 use super::{
+    early_rounds::EarlyRounds,
     job_agents::JobAgents,
     patience::HostPatience,
     peers::{Again, VmPeers},
     planned::{Planned, PlannedBackup},
-    report::{VmOutcome, VmReport},
+    report::{Settled, VmOutcome, VmReport},
     turns::{After, Turns},
 };
 use crate::{
@@ -20,7 +21,9 @@ use crate::{
     scheme::Scheme,
     throttle::Throttle,
 };
-use copal_backup::{BackupRequest, CancelFlag, Collaboration, HolderId, Progress, Repository, peers::Writer};
+use copal_backup::{
+    BackupRequest, CancelFlag, Collaboration, HolderId, Progress, Repository, SnapshotId, peers::Writer,
+};
 use copal_live::{Ended, PointInTime};
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -34,7 +37,7 @@ use std::{
 };
 
 /// Memory of one VM's pipeline: two segments on their way, packs, footers.
-const PIPELINE_BYTES: u64 = 22 << 20;
+pub(super) const PIPELINE_BYTES: u64 = 22 << 20;
 
 /// What all hosts of a job agree on.
 #[derive(Clone, Debug)]
@@ -67,6 +70,8 @@ pub(crate) struct Host {
     pub(crate) holder: OnceLock<HolderId>,
     /// How many members the fleet has, as far as this host has learnt.
     pub(crate) members: Arc<AtomicUsize>,
+    /// Jobs of which it compared a round early.
+    pub(crate) early: Arc<EarlyRounds>,
     checker: Mutex<bool>,
     checker_woken: Condvar,
 }
@@ -90,6 +95,7 @@ impl Host {
             stop,
             holder: OnceLock::new(),
             members: Arc::default(),
+            early: Arc::default(),
             checker: Mutex::default(),
             checker_woken: Condvar::new(),
         }
@@ -149,6 +155,10 @@ pub(crate) struct Job {
 struct State {
     vms: Vec<VmReport>,
     round: usize,
+    /// All VMs have ended.
+    is_stored: bool,
+    /// It did what it may to settle its VMs.
+    is_settled: bool,
     is_done: bool,
     took: Duration,
 }
@@ -157,6 +167,10 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) struct JobStatus {
     pub(crate) is_done: bool,
+    pub(crate) is_stored: bool,
+    pub(crate) is_settled: bool,
+    /// Whether chunks may be popular by now that VMs of this host, or of others, stored for themselves.
+    pub(crate) has_gain: bool,
     /// Since it began.
     pub(crate) age: Duration,
     pub(crate) all_rounds: u32,
@@ -227,10 +241,14 @@ impl Job {
     }
 
     pub(crate) fn status(&self) -> JobStatus {
+        let has_gain = self.has_gain();
         let state = self.state.lock();
         let dropped = self.asker.dropped();
         JobStatus {
             is_done: state.is_done,
+            is_stored: state.is_stored,
+            is_settled: state.is_settled,
+            has_gain,
             age: self.started.elapsed(),
             all_rounds: self.agreed.rounds,
             round: state.round,
@@ -254,7 +272,7 @@ impl Job {
         }
     }
 
-    /// Runs the job to its end; blocks.
+    /// Backs up all VMs; blocks.
     pub(crate) fn run(&self, planned: Planned) {
         self.state.lock().vms = planned.vms.iter().map(VmReport::waiting).collect();
         let turns = Turns::new(planned.rounds.clone());
@@ -284,12 +302,65 @@ impl Job {
                 self.end_round();
             }
         });
+        self.state.lock().is_stored = true;
         // A job is remembered for its report: its connections end here.
         self.asker.end();
+    }
+
+    /// Nothing more is done for it.
+    pub(crate) fn end(&self, is_settled: bool) {
         self.again.end();
         let mut state = self.state.lock();
+        state.is_settled = is_settled;
         state.is_done = true;
         state.took = self.started.elapsed();
+    }
+
+    /// Whether chunks may be popular by now that VMs stored for themselves: as far as this host knows.
+    pub(crate) fn has_gain(&self) -> bool {
+        let has_rounds = self.agreed.rounds > 1;
+        let was_early = self.asker.had_stand_in() || self.host.early.has(&self.agreed.id);
+        self.settles() && (has_rounds || was_early || self.state.lock().vms.iter().any(VmReport::has_gain))
+    }
+
+    /// Whether it ends with asking again; the schemes that ours stands beside do not.
+    pub(crate) fn settles(&self) -> bool {
+        self.agreed.scheme == Scheme::Collaborative
+    }
+
+    /// The other agents of the job.
+    pub(super) fn others(&self) -> impl Iterator<Item = &Member> {
+        let members = self.agreed.members.iter();
+        members.filter(|member| member.name != self.host.name)
+    }
+
+    pub(super) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(super) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(super) fn cancel_flag(&self) -> &CancelFlag {
+        &self.cancel
+    }
+
+    /// The VMs whose backups stored chunks for themselves, by their places in the plan.
+    pub(super) fn to_settle(&self) -> Vec<(usize, String, SnapshotId)> {
+        let state = self.state.lock();
+        let vms = state.vms.iter().enumerate();
+        vms.filter_map(|(index, vm)| vm.to_settle().map(|(name, snapshot)| (index, name, snapshot)))
+            .collect()
+    }
+
+    pub(super) fn note_settled(&self, vm: usize, settled: Settled) {
+        self.state.lock().vms[vm].settle(settled);
+    }
+
+    /// Chunks of a VM were refused: the fraction of popular ones is used up.
+    pub(super) fn note_refused(&self, vm: usize, chunks: u64) {
+        self.state.lock().vms[vm].refuse(chunks);
     }
 
     fn vm(&self, index: usize, backup: &PlannedBackup, part_bytes: u64, turns: &Turns) {

@@ -7,13 +7,15 @@
 pub(crate) mod alive;
 mod checker;
 pub(crate) mod commands;
+mod early_rounds;
 mod job;
 pub(crate) mod job_agents;
 mod owner;
 mod patience;
 mod peers;
 mod planned;
-mod report;
+pub(crate) mod report;
+mod settling;
 mod turns;
 
 pub use alive::alive;
@@ -158,6 +160,7 @@ impl Agent {
             Arc::clone(&repository),
             options.state.join("partitions"),
             popular_millionths,
+            Arc::clone(&host.early),
         );
         let commands = Arc::new(Commands::new(
             Arc::clone(&host),

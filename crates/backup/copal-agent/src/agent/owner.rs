@@ -4,7 +4,7 @@
 //! half of its longest round, and ten seconds at least. So one host that is ten times slower delays nobody, and hosts that are
 //! about as fast see each other's chunks.
 
-use super::peers::tag_of;
+use super::{early_rounds::EarlyRounds, peers::tag_of};
 use crate::{
     detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks},
     markers::Markers,
@@ -34,6 +34,7 @@ pub(crate) struct Owner {
     repository: Arc<Repository>,
     directory: PathBuf,
     popular_millionths: u32,
+    early: Arc<EarlyRounds>,
     detectors: Mutex<BTreeMap<u8, Arc<Detector>>>,
     sessions: Mutex<Sessions>,
     state: Mutex<State>,
@@ -82,11 +83,17 @@ struct Asked {
 }
 
 impl Owner {
-    pub(crate) fn new(repository: Arc<Repository>, directory: PathBuf, popular_millionths: u32) -> Owner {
+    pub(crate) fn new(
+        repository: Arc<Repository>,
+        directory: PathBuf,
+        popular_millionths: u32,
+        early: Arc<EarlyRounds>,
+    ) -> Owner {
         Owner {
             repository,
             directory,
             popular_millionths,
+            early,
             detectors: Mutex::default(),
             sessions: Mutex::default(),
             state: Mutex::default(),
@@ -171,8 +178,9 @@ impl Detect for Owner {
         let mut state = self.state.lock();
         if state.due.is_empty() {
             let State { rounds, due } = &mut *state;
-            for asked in rounds.values_mut() {
+            for ((job, _), asked) in rounds.iter_mut() {
                 if asked.markers.take_due(now) {
+                    self.early.note(*job);
                     due.append(&mut asked.places);
                 }
             }

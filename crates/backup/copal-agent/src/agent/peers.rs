@@ -49,9 +49,15 @@ impl Again {
             return Ok(None);
         }
         std::thread::park_timeout(PAUSE);
+        let sent = self.send(vm, ids)?;
+        Ok(Some(self.asker.receive(sent)))
+    }
+
+    /// Sends what is answered as soon as the owners have compared it.
+    fn send(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<u64> {
         let sent = self.asker.send(tag_of(vm), ids)?;
         self.asker.end_round();
-        Ok(Some(self.asker.receive(sent)))
+        Ok(sent)
     }
 }
 
@@ -65,6 +71,11 @@ pub(crate) struct VmPeers<'a> {
 }
 
 impl VmPeers<'_> {
+    fn count_refused(&self, answers: &[Answer]) {
+        let refused = answers.iter().filter(|answer| **answer == Answer::FRACTION_USED);
+        self.job.note_refused(self.index, refused.count() as u64);
+    }
+
     fn note(&self, after: After) {
         if after == After::AllAsked {
             self.job.end_round();
@@ -100,10 +111,61 @@ impl Peers for VmPeers<'_> {
     }
 
     fn receive(&self, sent: u64) -> Vec<Answer> {
-        self.job.asker().receive(sent)
+        let answers = self.job.asker().receive(sent);
+        self.count_refused(&answers);
+        answers
     }
 
     fn ask_again(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<Option<Vec<Answer>>> {
+        let since = *self.again_since.lock().get_or_insert_with(Instant::now);
+        let answers = self.job.again().ask(since, vm, ids)?;
+        self.count_refused(answers.as_deref().unwrap_or_default());
+        Ok(answers)
+    }
+
+    fn stored(&self) {
+        self.job.wake_checker();
+    }
+}
+
+/// The peers of a VM that is settled: owners wait for nobody else, and no turn is needed.
+pub(super) struct SettlingPeers<'a> {
+    job: &'a Job,
+    again_since: Mutex<Option<Instant>>,
+}
+
+impl<'a> SettlingPeers<'a> {
+    pub(super) fn new(job: &'a Job) -> SettlingPeers<'a> {
+        SettlingPeers {
+            job,
+            again_since: Mutex::new(None),
+        }
+    }
+}
+
+impl Peers for SettlingPeers<'_> {
+    fn begin(&self, _vm: Uuid, _turn: Turn) -> Result<(), String> {
+        match self.job.ends() {
+            false => Ok(()),
+            true => Err("the job was ended".into()),
+        }
+    }
+
+    fn end(&self, _vm: Uuid, _turn: Turn) {}
+
+    fn send(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<u64> {
+        *self.again_since.lock() = None;
+        self.job.again().send(vm, ids)
+    }
+
+    fn receive(&self, sent: u64) -> Vec<Answer> {
+        self.job.again().asker.receive(sent)
+    }
+
+    fn ask_again(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<Option<Vec<Answer>>> {
+        if self.job.ends() {
+            return Ok(None);
+        }
         let since = *self.again_since.lock().get_or_insert_with(Instant::now);
         self.job.again().ask(since, vm, ids)
     }

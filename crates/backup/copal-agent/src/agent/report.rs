@@ -1,7 +1,7 @@
 //! What became of each VM of a job.
 
 use super::planned::PlannedBackup;
-use copal_backup::BackupSummary;
+use copal_backup::{BackupSummary, CleanUpSummary, SnapshotId};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,14 @@ impl VmOutcome {
     }
 }
 
+/// What became of the chunks that a backup of the job stored for its VM alone.
+#[derive(Clone, Debug)]
+pub(crate) enum Settled {
+    Done(CleanUpSummary),
+    /// Why not; the snapshot stands.
+    Failed(String),
+}
+
 /// A VM of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct VmReport {
@@ -29,6 +37,9 @@ pub(crate) struct VmReport {
     began: Option<Instant>,
     took: Duration,
     outcome: Option<VmOutcome>,
+    /// Chunks that several VMs have, and that the fraction of popular chunks has no room for.
+    refused: u64,
+    settled: Option<Settled>,
 }
 
 impl VmReport {
@@ -39,6 +50,32 @@ impl VmReport {
             began: None,
             took: Duration::ZERO,
             outcome: None,
+            refused: 0,
+            settled: None,
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, chunks: u64) {
+        self.refused += chunks;
+    }
+
+    pub(crate) fn settle(&mut self, settled: Settled) {
+        self.settled = Some(settled);
+    }
+
+    /// Whether asking again may bring something: a chunk had no answer that holds, or there was no room for it then.
+    pub(crate) fn has_gain(&self) -> bool {
+        let is_unresolved = |summary: &BackupSummary| summary.counts.unresolved_chunks > 0;
+        self.refused > 0 || matches!(&self.outcome, Some(VmOutcome::Done(summary)) if is_unresolved(summary))
+    }
+
+    /// Its name and snapshot, if the backup stored chunks for the VM alone.
+    pub(crate) fn to_settle(&self) -> Option<(String, SnapshotId)> {
+        match &self.outcome {
+            Some(VmOutcome::Done(summary)) if summary.counts.new_chunks > 0 => {
+                Some((self.vm.clone(), summary.snapshot))
+            }
+            _ => None,
         }
     }
 
@@ -65,11 +102,32 @@ impl VmReport {
             Some(VmOutcome::Done(summary)) => ("done", done(summary)),
         };
         told["state"] = state.into();
+        told["refused"] = self.refused.into();
+        match &self.settled {
+            Some(Settled::Done(summary)) => told["settled"] = settled_json(summary, false),
+            Some(Settled::Failed(reason)) => told["settle_error"] = reason.clone().into(),
+            None => {}
+        }
         if let (Some(told), Value::Object(more)) = (told.as_object_mut(), more) {
             told.extend(more);
         }
         told
     }
+}
+
+/// What settling a VM did, or would do.
+pub(crate) fn settled_json(summary: &CleanUpSummary, is_dry_run: bool) -> Value {
+    json!({
+        "dry_run": is_dry_run,
+        "asked": summary.asked,
+        "moved": summary.moved,
+        "moved_bytes": summary.moved_bytes,
+        "stored_popular": summary.stored_popular,
+        "freed_bytes": summary.freed_bytes,
+        "unanswered": summary.unanswered,
+        "refused": summary.refused,
+        "refused_bytes": summary.refused_bytes,
+    })
 }
 
 fn done(summary: &BackupSummary) -> Value {

@@ -56,6 +56,8 @@ struct Shared {
     changed: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
     traffic: Arc<Traffic>,
+    /// A batch was asked of a stand-in.
+    stood_in: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -105,6 +107,7 @@ impl Asker {
             changed: Condvar::new(),
             threads: Mutex::default(),
             traffic: Arc::default(),
+            stood_in: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
         shared.spawn("agent-hedge", hedge::run)?;
@@ -162,6 +165,12 @@ impl Asker {
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         self.shared.pending.lock().dropped
+    }
+
+    /// Whether anything was asked of a stand-in: then owner and stand-in may each have seen some of the questions about a chunk.
+    #[must_use]
+    pub fn had_stand_in(&self) -> bool {
+        self.shared.stood_in.load(Ordering::Acquire)
     }
 
     /// Bytes that went over the connections to members.

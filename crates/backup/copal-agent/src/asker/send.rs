@@ -127,6 +127,9 @@ impl Shared {
                 };
                 ids = Some(ask.ids);
                 if self.end_ask(id, role, member, sent) {
+                    if role == Role::StandIn {
+                        self.stood_in.store(true, Ordering::Release);
+                    }
                     return Some(member);
                 }
             }

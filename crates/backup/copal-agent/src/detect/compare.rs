@@ -210,6 +210,15 @@ fn answer_granted(slice: &mut Slice, group: std::ops::Range<usize>, holder: u32)
     }
 }
 
+/// The fraction of popular chunks has no room for the id.
+fn answer_refused(slice: &mut Slice, refused: &Wanted) {
+    let first = refused.first as usize;
+    let group = first..first + slice.group(first).len();
+    for request in &slice.requests[group] {
+        slice.answers[request.at as usize] = Answer::FRACTION_USED;
+    }
+}
+
 impl Merged {
     /// Puts the candidate run in its place. Without it less is known, and nothing else is wrong.
     pub(crate) fn remember_candidates(self) {
@@ -240,8 +249,12 @@ impl Merged {
         let questions = slice.questions();
         // Requests ascend by id, so this is the order of ids among equals.
         wanted.sort_unstable_by_key(|wanted| (Reverse(wanted.vms), wanted.first));
-        for Wanted { first, vms } in &wanted {
+        for (at, Wanted { first, vms }) in wanted.iter().enumerate() {
             if promotion.threshold().is_none_or(|threshold| *vms < threshold) {
+                // Those that follow are wanted by no more VMs.
+                wanted[at..]
+                    .iter()
+                    .for_each(|refused| answer_refused(slice, refused));
                 break;
             }
             let first = *first as usize;

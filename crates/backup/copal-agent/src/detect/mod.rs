@@ -72,6 +72,8 @@ pub struct Compared {
     pub carried: u64,
     /// Told to store as the VM's own.
     pub new: u64,
+    /// Told so although several VMs asked: the fraction of popular chunks is used up.
+    pub refused: u64,
     /// Parts the requests were compared in.
     pub slices: u64,
     /// Popular ids of the partition that are stored.
@@ -329,6 +331,7 @@ impl Compared {
                 Answer::STORE_POPULAR => self.stores_popular += 1,
                 Answer::CARRY => self.carried += 1,
                 Answer::NEW => self.new += 1,
+                Answer::FRACTION_USED => self.refused += 1,
                 _ => self.hits += 1,
             }
         }

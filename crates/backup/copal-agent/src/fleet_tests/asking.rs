@@ -226,7 +226,7 @@ fn lies(ask: &crate::wire::Ask) -> Vec<Answers> {
         wrong(&|lie| lie.codes.truncate(lie.codes.len() - 1)),
         wrong(&|lie| lie.codes.push(0)),
         wrong(&|lie| lie.codes.clear()),
-        wrong(&|lie| lie.codes[0] = u32::MAX - 4),
+        wrong(&|lie| lie.codes[0] = u32::MAX - 5),
     ]
 }
 

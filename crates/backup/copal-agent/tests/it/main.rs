@@ -2,4 +2,6 @@
 
 mod jobs;
 mod missing;
+mod settling;
+mod stand_in;
 mod world;

@@ -5,7 +5,7 @@ use copal_agent::{
     coordinate::{self, JobOptions, JobReport},
     scheme::Scheme,
 };
-use copal_backup::{CancelFlag, IndexHome, InitOptions, Layout, Repository, Unlock};
+use copal_backup::{CancelFlag, IndexHome, InitOptions, Layout, Repository, Role, Unlock};
 use copal_volume::MemoryStore;
 use std::{
     fs,
@@ -19,6 +19,7 @@ use std::{
 
 /// A repository of the layout fleet, and a directory for what agents keep.
 pub(crate) struct Fleet {
+    store: MemoryStore,
     pub(crate) repository: Arc<Repository>,
     pub(crate) directory: tempfile::TempDir,
 }
@@ -38,46 +39,96 @@ impl Drop for Running {
 
 impl Fleet {
     pub(crate) fn new() -> Fleet {
+        Fleet::with_fraction(300_000)
+    }
+
+    pub(crate) fn with_fraction(popular_millionths: u32) -> Fleet {
+        Fleet::unlocked_by(Unlock::Insecure, popular_millionths)
+    }
+
+    pub(crate) fn unlocked_by(unlock: Unlock, popular_millionths: u32) -> Fleet {
         let options = InitOptions {
-            layout: Layout::Fleet {
-                popular_millionths: 300_000,
-            },
-            ..InitOptions::new(Unlock::Insecure)
+            layout: Layout::Fleet { popular_millionths },
+            argon2_memory_kib: 64,
+            ..InitOptions::new(unlock)
         };
-        let store = Arc::new(MemoryStore::new());
-        let repository = Repository::init(store, IndexHome::Memory, &options).unwrap();
+        let store = MemoryStore::new();
+        let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         Fleet {
+            store,
             repository: Arc::new(repository),
             directory: tempfile::tempdir().unwrap(),
         }
     }
 
+    /// A handle of another process, with a new key of this role.
+    pub(crate) fn open_as(&self, role: Role) -> Arc<Repository> {
+        let key = self.repository.draw_key(role).unwrap();
+        self.repository.add_key(&key).unwrap();
+        let store = Arc::new(self.store.clone());
+        let opened = Repository::open(store, IndexHome::Memory, &Unlock::Key(key)).unwrap();
+        Arc::new(opened.behave_as_another_process())
+    }
+
     /// Writes the plan of an agent: these VMs, each with a disk of its own content.
     pub(crate) fn plan(&self, name: &str, vms: &[&str]) -> PathBuf {
         let entries = vms.iter().map(|vm| {
-            let disk = self.directory.path().join(format!("{vm}.raw"));
+            let disk = self.disk(vm);
             fs::write(&disk, vm.as_bytes().repeat(5000)).unwrap();
             serde_json::json!({ "vm": vm, "disks": { "sda": disk } })
         });
-        let plan = serde_json::json!({ "v": 1, "vms": entries.collect::<Vec<_>>() });
+        self.write_plan(name, entries.collect())
+    }
+
+    /// Where the disk of a VM lies.
+    pub(crate) fn disk(&self, vm: &str) -> PathBuf {
+        self.directory.path().join(format!("{vm}.raw"))
+    }
+
+    /// Writes the plan of an agent for disks that are there.
+    pub(crate) fn plan_of_disks(&self, name: &str, vms: &[String]) -> PathBuf {
+        let entries = vms
+            .iter()
+            .map(|vm| serde_json::json!({ "vm": vm, "disks": { "sda": self.disk(vm) } }));
+        self.write_plan(name, entries.collect())
+    }
+
+    fn write_plan(&self, name: &str, entries: Vec<serde_json::Value>) -> PathBuf {
+        let plan = serde_json::json!({ "v": 1, "vms": entries });
         let file = self.directory.path().join(format!("{name}.plan"));
         fs::write(&file, plan.to_string()).unwrap();
         file
     }
 
     pub(crate) fn start(&self, name: &str, vms: &[&str]) -> Running {
+        self.start_with(name, self.plan(name, vms), Arc::clone(&self.repository))
+    }
+
+    /// Starts an agent with a handle of its own.
+    pub(crate) fn start_with(&self, name: &str, plan: PathBuf, repository: Arc<Repository>) -> Running {
+        self.start_slowly(name, plan, repository, None)
+    }
+
+    /// Starts an agent that reads so many bytes a second.
+    pub(crate) fn start_slowly(
+        &self,
+        name: &str,
+        plan: PathBuf,
+        repository: Arc<Repository>,
+        read_limit: Option<u64>,
+    ) -> Running {
         let options = AgentOptions {
             name: name.to_owned(),
             state: self.directory.path().join(name),
             listen: "127.0.0.1:0".to_owned(),
             advertise: None,
-            plan: Some(self.plan(name, vms)),
+            plan: Some(plan),
             memory_bytes: 100_000_000,
-            read_limit: None,
+            read_limit,
             upload_limit: None,
         };
         let stop = Arc::new(AtomicBool::new(false));
-        let agent = Agent::start(Arc::clone(&self.repository), &options, Arc::clone(&stop)).unwrap();
+        let agent = Agent::start(repository, &options, Arc::clone(&stop)).unwrap();
         Running {
             stop,
             agent: Some(agent),
@@ -100,7 +151,7 @@ impl Fleet {
     pub(crate) fn job_in(&self, rounds: &str) -> JobReport {
         let begun = coordinate::begin(&self.repository, &self.options(rounds)).unwrap();
         let mut report = begun.wait(&CancelFlag::new(), &mut |_| ());
-        begun.settle(&self.repository, &mut report).unwrap();
+        begun.wait_for_checks(&self.repository, &mut report).unwrap();
         report
     }
 }

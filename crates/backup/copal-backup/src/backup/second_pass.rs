@@ -197,7 +197,7 @@ impl Reader<'_> {
             let id = chunk.id;
             return Ok((ChunkState::Known(Ref { id, spot }), false));
         }
-        let is_unresolved = answer != Answer::NEW && answer != Answer::STORE_POPULAR;
+        let is_unresolved = !answer.leaves_it_to_the_vm() && answer != Answer::STORE_POPULAR;
         Ok((ChunkState::New(chunk), is_unresolved))
     }
 

@@ -4,7 +4,7 @@ use super::{Flaw, with};
 use crate::peers::Writer;
 use crate::peers::{Answer, Ids, Peers, Turn};
 use crate::world::*;
-use crate::{CancelFlag, Collaboration, Repository, Silent};
+use crate::{CancelFlag, CleanUpOptions, Collaboration, Repository, Silent};
 use copal_volume::{MemoryStore, PutOptions, ReadOptions, VolumeStore};
 use std::io;
 use uuid::Uuid;
@@ -84,7 +84,8 @@ fn survives(spoils: bool) -> bool {
     };
     let cancel = CancelFlag::new();
     // Where the rule is broken it meets what it has done.
-    let _ = repository.clean_up_vm("web", &others, 24 << 20, &Silent, &cancel);
+    let options = CleanUpOptions::all(24 << 20);
+    let _ = repository.clean_up_vm("web", &others, options, &Silent, &cancel);
     let is_freed = open(&store).delete(&Silent, &cancel).is_ok();
     let is_whole = try_restore(&open(&store), web.snapshot).is_ok_and(|bytes| bytes == disk.bytes);
     is_freed && is_whole && try_back_up(&open(&store), "web", &disk, false).is_ok()

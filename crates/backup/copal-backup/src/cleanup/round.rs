@@ -4,7 +4,8 @@
 //! - A frame that is stored for all was opened, and bears its own id.
 //! - A popular frame counts if its pack was checked, and if it opens here: the VM's own one is given up for it (BAK-22).
 
-use super::one_vm::{CleanUp, OwnPack};
+use super::one_vm::CleanUp;
+use super::own_packs::OwnPack;
 use crate::backup::{PopularPacker, spool_failed};
 use crate::broken::{self, Flaw};
 use crate::catalog::popular::PopularState;
@@ -123,9 +124,42 @@ impl<'a> Round<'a> {
         }
         found.retain(|found| counts(&state, found.popular.pack));
         let found = self.opened(cleanup, found)?;
-        let news = answers.iter().filter(|answer| **answer == Answer::NEW).count();
-        cleanup.summary.unanswered += (answers.len() - news).saturating_sub(found.len()) as u64;
+        let stays = answers
+            .iter()
+            .filter(|answer| answer.leaves_it_to_the_vm())
+            .count();
+        cleanup.summary.unanswered += (answers.len() - stays).saturating_sub(found.len()) as u64;
+        self.count_refused(cleanup, &answers);
         Ok(found)
+    }
+
+    /// Asks, and counts which frames a clean-up would give up.
+    pub(super) fn count(&self, cleanup: &mut CleanUp<'_>) -> Result<()> {
+        let answers = self.ask(cleanup)?;
+        let state = self.parts.catalog().popular()?;
+        for (answer, frame) in answers.iter().zip(&self.frames) {
+            let is_shared = match hit(&state, *answer) {
+                Some(spot) => counts(&state, spot.pack),
+                None => [Answer::STORE_POPULAR, Answer::CARRY].contains(answer),
+            };
+            if is_shared {
+                cleanup.summary.moved += 1;
+                cleanup.summary.moved_bytes += u64::from(frame.raw);
+                cleanup.summary.freed_bytes += u64::from(frame.stored);
+            }
+        }
+        let unanswered = answers.iter().filter(|answer| **answer == Answer::UNANSWERED);
+        cleanup.summary.unanswered += unanswered.count() as u64;
+        self.count_refused(cleanup, &answers);
+        Ok(())
+    }
+
+    fn count_refused(&self, cleanup: &mut CleanUp<'_>, answers: &[Answer]) {
+        let refused = answers.iter().zip(&self.frames);
+        for (_, frame) in refused.filter(|(answer, _)| **answer == Answer::FRACTION_USED) {
+            cleanup.summary.refused += 1;
+            cleanup.summary.refused_bytes += u64::from(frame.raw);
+        }
     }
 
     fn found(&self, own: usize, spot: Spot) -> Found {

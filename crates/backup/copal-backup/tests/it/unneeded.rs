@@ -118,7 +118,8 @@ fn what_chunks_moved_to_stays() {
         writer: peers::Writer::of("host"),
         part_bytes: u64::MAX,
     };
-    let moved = repository.clean_up_vm("alone", &asked, 24 << 20, &Silent, &CancelFlag::new());
+    let options = CleanUpOptions::all(24 << 20);
+    let moved = repository.clean_up_vm("alone", &asked, options, &Silent, &CancelFlag::new());
     assert!(moved.unwrap().moved > 0);
     drop(others);
     remove_kind(&repository, 1);

@@ -9,7 +9,9 @@ use crate::{
     place::Place,
 };
 use copal_agent::agent::{Agent, AgentOptions, Client};
-use copal_backup::{CleanUpSummary, Collaboration, Error, PruneOptions, Repository, Vm, peers::Writer};
+use copal_backup::{
+    CleanUpOptions, CleanUpSummary, Collaboration, Error, PruneOptions, Repository, Vm, peers::Writer,
+};
 use copal_node::Access;
 use serde_json::json;
 use std::{
@@ -142,7 +144,13 @@ fn one(
     done: &mut Done,
 ) -> Outcome<u64> {
     let memory_bytes = context.memory()?.work;
-    let summary = match repository.clean_up_vm(&vm.name, others, memory_bytes, meter, &context.cancel) {
+    let summary = match repository.clean_up_vm(
+        &vm.name,
+        others,
+        CleanUpOptions::all(memory_bytes),
+        meter,
+        &context.cancel,
+    ) {
         Err(Error::Busy { .. } | Error::SessionOpen { .. }) => {
             if pass == 0 {
                 done.busy.push(vm.name.clone());
@@ -171,6 +179,8 @@ fn one(
             first.freed_bytes += summary.freed_bytes;
             first.read_bytes += summary.read_bytes;
             first.unanswered = summary.unanswered;
+            first.refused = summary.refused;
+            first.refused_bytes = summary.refused_bytes;
         }
         None => done.vms.push(summary),
     }
@@ -188,6 +198,7 @@ fn tell(context: &Context<'_>, done: &Done) {
             "stored_popular": one.stored_popular,
             "freed_bytes": one.freed_bytes,
             "unanswered": one.unanswered,
+            "refused_by_fraction": one.refused,
         })
     });
     let fields = json!({
@@ -200,6 +211,7 @@ fn tell(context: &Context<'_>, done: &Done) {
         "stored_popular": sum(|one| one.stored_popular),
         "freed_bytes": sum(|one| one.freed_bytes),
         "unanswered": sum(|one| one.unanswered),
+        "refused_by_fraction": sum(|one| one.refused),
         "read_bytes": sum(|one| one.read_bytes),
         "returned_bytes": done.returned_bytes,
         "swept_bytes": done.swept_bytes,
@@ -218,6 +230,14 @@ fn tell(context: &Context<'_>, done: &Done) {
                 "passed over, being backed up: {}\n",
                 done.busy.join(", ")
             ));
+        }
+        match sum(|one| one.refused) {
+            0 => {}
+            refused => text.push_str(&format!(
+                "{} ({}) that several VMs have stayed with each of them: as many chunks are popular as --pds-fraction allows\n",
+                human::count(refused, "chunk"),
+                human::bytes(sum(|one| one.refused_bytes)),
+            )),
         }
         match sum(|one| one.unanswered) {
             0 => {}

@@ -99,6 +99,7 @@ impl Twin {
         let (others_popular, others_known) = others.fold((0, 0), |(a, b), (_, (c, d))| (a + c, b + d));
         let allowed = (known + others_known) * self.popular_millionths;
         let mean = (known * self.popular_millionths) as f64 / 1e6;
+        let mut refused = BTreeSet::new();
         for (Reverse(vms), id, first) in wanted {
             let all = popular + others_popular;
             let threshold = if all * 2_000_000 < allowed { 2 } else { 3 };
@@ -106,6 +107,8 @@ impl Twin {
             if vms >= threshold && (all + 1) * 1_000_000 <= allowed && is_fair {
                 self.grants.insert(id, (first, now));
                 popular += 1;
+            } else if vms > 1 {
+                refused.insert(id);
             }
         }
         self.tallies.insert(partition, (popular, known));
@@ -113,6 +116,7 @@ impl Twin {
             (Some(answer), _) => *answer,
             (None, Some((holder, _))) if *holder == vm => A::STORE_POPULAR,
             (None, Some(_)) => A::CARRY,
+            (None, None) if refused.contains(id) => A::FRACTION_USED,
             (None, None) => A::NEW,
         };
         let answers = slice.iter().map(|(header, ids)| {

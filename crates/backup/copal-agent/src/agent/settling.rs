@@ -1,0 +1,101 @@
+//! The end of a job on one host: its VMs give up chunks that they stored for themselves, and that are popular by now.
+//!
+//! Design: docs/design/backup.md#rounds
+//! Paper:  low-profile-dedup §2 (clean-up of undetected duplicates)
+//!
+//! A VM that asked in an early round, or before a slow host, stored what nobody else was known to have. Once all hosts have stored
+//! their VMs, each asks about the frames of this job again, and gives up those that are popular (`Repository::clean_up_vm`).
+//! That takes something away, so a host does it only if its key has the delete role.
+//!
+//! Not here: VMs of hosts whose keys may not (`crate::settling`).
+
+use super::{
+    job::{Job, PIPELINE_BYTES},
+    peers::SettlingPeers,
+    report::Settled,
+};
+use crate::asker::Member;
+use copal_backup::{CleanUpOptions, Collaboration, Role, Silent, peers::Writer};
+use std::time::{Duration, Instant};
+
+/// Others are waited for as long again as this host took for the job, and so long at least.
+const LEAST_PATIENCE: Duration = Duration::from_secs(60);
+/// A host that cannot be talked to for so long is not waited for.
+const GONE_AFTER: Duration = Duration::from_secs(5);
+/// Pause between two looks at how far another host is: the first, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+
+/// Whether another host has stored all its VMs, and whether it knows of chunks that may be given up; an error: it cannot be asked.
+pub(super) type AskStored<'a> = &'a dyn Fn(&Member) -> Result<(bool, bool), String>;
+
+/// Settles the VMs of this host; `false`: this host may not, or the job was ended before.
+pub(super) fn run(job: &Job, ask: AskStored<'_>) -> bool {
+    if !job.host().repository.roles().has(Role::Delete) {
+        return false;
+    }
+    let has_gain = wait_for_others(job, ask);
+    if job.ends() {
+        return false;
+    }
+    if has_gain {
+        job.to_settle().into_iter().for_each(|(index, vm, snapshot)| {
+            let options = CleanUpOptions {
+                snapshot: Some(snapshot),
+                ..CleanUpOptions::all(PIPELINE_BYTES)
+            };
+            job.note_settled(index, settle(job, &vm, options));
+        });
+    }
+    !job.ends()
+}
+
+fn settle(job: &Job, vm: &str, options: CleanUpOptions) -> Settled {
+    let host = job.host();
+    let others = Collaboration {
+        peers: &SettlingPeers::new(job),
+        spool_directory: host.spool.clone(),
+        writer: Writer::of(&host.name),
+        part_bytes: u64::MAX,
+    };
+    let settled = host
+        .repository
+        .clean_up_vm(vm, &others, options, &Silent, job.cancel_flag());
+    settled.map_or_else(
+        |error| {
+            tracing::warn!(vm, %error, "chunks of this VM may be stored twice: the snapshot stands, `copal pds cleanup` asks again");
+            Settled::Failed(error.to_string())
+        },
+        Settled::Done,
+    )
+}
+
+/// Waits until all hosts of the job have stored their VMs, or are gone, or patience is over. Returns whether there may be chunks to
+/// give up: any host knows of some, or does not say.
+fn wait_for_others(job: &Job, ask: AskStored<'_>) -> bool {
+    let patience = Instant::now() + job.age().max(LEAST_PATIENCE);
+    let mut has_gain = false;
+    for other in job.others() {
+        has_gain |= wait_for(job, (other, ask), patience).unwrap_or(true);
+    }
+    has_gain || job.has_gain()
+}
+
+/// `None`: it does not say.
+fn wait_for(job: &Job, (other, ask): (&Member, AskStored<'_>), patience: Instant) -> Option<bool> {
+    let mut heard = Instant::now();
+    let mut pause = PAUSES[0];
+    while !job.ends() && Instant::now() < patience {
+        match ask(other) {
+            Ok((true, has_gain)) => return Some(has_gain),
+            Ok(_) => heard = Instant::now(),
+            Err(reason) if heard.elapsed() >= GONE_AFTER => {
+                tracing::warn!(reason, "not waited for");
+                return None;
+            }
+            Err(_) => {}
+        }
+        std::thread::park_timeout(pause);
+        pause = (pause * 2).min(PAUSES[1]);
+    }
+    None
+}

@@ -1,0 +1,223 @@
+//! What a job left stored twice: settled, or counted, by the process that waits for the job.
+//!
+//! Design: docs/design/backup.md#rounds
+//!
+//! Agents whose keys have the delete role settle their VMs themselves (`agent::settling`). The VMs of the others are asked about here,
+//! one after the other, once all hosts have stored. A handle with the delete role gives up what is popular by now; another one counts it.
+//! A VM that cannot be settled is no failure of the job: its snapshot stands.
+
+use crate::{
+    agent::{Client, commands::id_of, report::settled_json},
+    coordinate::{AgentReport, JobReport},
+};
+use copal_backup::{
+    CancelFlag, CleanUpOptions, Collaboration, Repository, Role, Silent, SnapshotId, peers::Writer,
+};
+use serde_json::Value;
+use std::{path::Path, time::Duration};
+
+/// Who asks, and within which bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct SettleOptions<'a> {
+    /// The name of this host.
+    pub name: &'a str,
+    /// A directory for what waits.
+    pub spool: &'a Path,
+    /// Longest time for an answer.
+    pub timeout: Duration,
+    /// Most memory for what is asked about at once.
+    pub memory_bytes: u64,
+}
+
+/// What a job's end came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settlement {
+    /// Chunks that VMs gave up for popular ones.
+    pub moved: u64,
+    /// Bytes of them.
+    pub moved_bytes: u64,
+    /// Of them, those that became popular only then.
+    pub stored_popular: u64,
+    /// Stored bytes that a deletion frees.
+    pub freed_bytes: u64,
+    /// Chunks that are stored for several VMs, each for itself, and could be popular.
+    pub twice: u64,
+    /// Bytes of them.
+    pub twice_bytes: u64,
+    /// Chunks that several VMs have, and that the fraction of popular chunks has no room for.
+    pub refused: u64,
+    /// VMs that were not asked about, or not to the end.
+    pub unsettled: Vec<String>,
+    /// Why not, of the first that says.
+    pub reason: Option<String>,
+}
+
+impl Settlement {
+    /// Of the job of a report.
+    #[must_use]
+    pub fn of(report: &JobReport) -> Settlement {
+        let mut settlement = Settlement::default();
+        let has_gain = has_gain(report);
+        for vm in report.agents.iter().flat_map(AgentReport::vms) {
+            settlement.add(vm, has_gain);
+        }
+        settlement
+    }
+
+    fn add(&mut self, vm: &Value, has_gain: bool) {
+        let settled = &vm["settled"];
+        let count = |name: &str| settled[name].as_u64().unwrap_or(0);
+        if settled.is_null() {
+            self.refused += vm["refused"].as_u64().unwrap_or(0);
+            if has_gain && snapshot_to_settle(vm).is_some() {
+                self.unsettled
+                    .push(vm["vm"].as_str().unwrap_or_default().to_owned());
+                let reason = vm["settle_error"].as_str().map(str::to_owned);
+                self.reason = self.reason.take().or(reason);
+            }
+            return;
+        }
+        self.refused += count("refused");
+        if settled["dry_run"] == true {
+            self.twice += count("moved");
+            self.twice_bytes += count("moved_bytes");
+        } else {
+            self.moved += count("moved");
+            self.moved_bytes += count("moved_bytes");
+            self.stored_popular += count("stored_popular");
+            self.freed_bytes += count("freed_bytes");
+        }
+    }
+}
+
+/// Whether chunks may be popular by now that VMs of the job stored for themselves: an agent says so, or can no longer say.
+fn has_gain(report: &JobReport) -> bool {
+    let may = |agent: &AgentReport| match agent.status["gain"].as_bool() {
+        Some(has_gain) => has_gain || agent.lost.is_some(),
+        None => false,
+    };
+    report.agents.iter().any(may)
+}
+
+/// The snapshot of a VM whose backup stored chunks for it alone.
+fn snapshot_to_settle(vm: &Value) -> Option<SnapshotId> {
+    let has_own = vm["new_chunks"].as_u64().is_some_and(|chunks| chunks > 0);
+    let snapshot = vm["snapshot"]
+        .as_str()
+        .filter(|_| has_own && vm["state"] == "done");
+    snapshot.and_then(id_of).map(SnapshotId)
+}
+
+/// Settles the VMs of a job that no agent has settled, or counts what they store twice, and enters it in the report. `tell` hears which
+/// VM it is about, its number, and how many there are. What cannot be done is said in the report. Blocks.
+pub fn settle(
+    repository: &Repository,
+    report: &mut JobReport,
+    options: &SettleOptions<'_>,
+    cancel: &CancelFlag,
+    tell: &mut dyn FnMut(&str, usize, usize),
+) {
+    if !has_gain(report) {
+        return;
+    }
+    let is_left = |vm: &&mut Value| vm["settled"].is_null() && snapshot_to_settle(vm).is_some();
+    let vms = report.agents.iter_mut().flat_map(AgentReport::vms_mut);
+    let mut left: Vec<&mut Value> = vms.filter(is_left).collect();
+    if left.is_empty() {
+        return;
+    }
+    let failed = match Client::connect(repository, options.name, options.spool, options.timeout) {
+        Ok(Some(client)) => {
+            let all = left.len();
+            for (at, vm) in left.into_iter().enumerate() {
+                if cancel.is_cancelled() {
+                    vm["settle_error"] = "interrupted".into();
+                    continue;
+                }
+                tell(vm["vm"].as_str().unwrap_or_default(), at + 1, all);
+                settle_vm(repository, &client, vm, options, cancel);
+            }
+            return;
+        }
+        Ok(None) => "no agent can be reached".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    left.iter_mut()
+        .for_each(|vm| vm["settle_error"] = failed.clone().into());
+}
+
+fn settle_vm(
+    repository: &Repository,
+    client: &Client,
+    vm: &mut Value,
+    options: &SettleOptions<'_>,
+    cancel: &CancelFlag,
+) {
+    let others = Collaboration {
+        peers: client,
+        spool_directory: options.spool.to_owned(),
+        writer: Writer::of(options.name),
+        part_bytes: u64::MAX,
+    };
+    let clean_up = CleanUpOptions {
+        memory_bytes: options.memory_bytes,
+        snapshot: snapshot_to_settle(vm),
+        dry_run: !repository.roles().has(Role::Delete),
+    };
+    let name = vm["vm"].as_str().unwrap_or_default();
+    match repository.clean_up_vm(name, &others, clean_up, &Silent, cancel) {
+        Ok(summary) => vm["settled"] = settled_json(&summary, clean_up.dry_run),
+        Err(error) => vm["settle_error"] = error.to_string().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn report(gain: Option<bool>, lost: bool, vms: Value) -> JobReport {
+        JobReport {
+            job: String::new(),
+            rounds: 1,
+            agents: vec![AgentReport {
+                name: "h1".to_owned(),
+                status: json!({ "gain": gain, "vms": vms }),
+                lost: lost.then(|| "gone".to_owned()),
+            }],
+            missing: Vec::new(),
+            spoilers: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn vms_count_as_unsettled_where_there_may_be_something_to_give_up() {
+        let vms = json!([
+            { "vm": "web", "state": "done", "new_chunks": 3, "snapshot": "00112233445566778899aabbccddeeff", "refused": 2 },
+            { "vm": "idle", "state": "done", "new_chunks": 0, "snapshot": "00112233445566778899aabbccddeeff" },
+            { "vm": "bad", "state": "failed" },
+            { "vm": "db", "state": "done", "new_chunks": 3, "snapshot": "00112233445566778899aabbccddeeff", "refused": 9,
+              "settled": { "dry_run": false, "moved": 5, "moved_bytes": 50, "freed_bytes": 40, "refused": 1 } },
+            { "vm": "mail", "state": "done", "new_chunks": 3, "snapshot": "00112233445566778899aabbccddeeff",
+              "settled": { "dry_run": true, "moved": 7, "moved_bytes": 70, "freed_bytes": 60 } },
+        ]);
+        let settled = Settlement::of(&report(Some(true), false, vms.clone()));
+        let wanted = Settlement {
+            moved: 5,
+            moved_bytes: 50,
+            freed_bytes: 40,
+            twice: 7,
+            twice_bytes: 70,
+            refused: 3,
+            unsettled: vec!["web".to_owned()],
+            ..Settlement::default()
+        };
+        assert_eq!(settled, wanted);
+        let of = |gain, lost| Settlement::of(&report(gain, lost, vms.clone())).unsettled.len();
+        assert_eq!(
+            (of(Some(false), false), of(Some(false), true), of(None, true)),
+            (0, 1, 0)
+        );
+    }
+}
