@@ -1,8 +1,9 @@
 //! `dedup-fleet`: how much of what an exact index of all chunks saves the agents of three hosts save, on real images.
 //!
-//! The same images go into four repositories: one that shares all chunks (layout solo), one that shares none (layout fleet without
-//! agents), one whose VMs are backed up in one job, and one whose VMs come one at a time, looked at before and after a clean-up.
-//! The last two lie in a cluster of three servers. Sizes are of packs: chunks, recipes and popular packs, without dead frames.
+//! The same images go into several repositories: one that shares all chunks (layout solo), one that shares none (layout fleet without
+//! agents), one for each job, and one whose VMs come one at a time, looked at before and after a clean-up. Jobs differ in their rounds
+//! and in which host has which VM. All but the first two lie in a cluster of three servers. Sizes are of packs: chunks, recipes and
+//! popular packs, without dead frames.
 //!
 //! Paper: low-profile-dedup §2 (98 % of what full deduplication finds)
 
@@ -64,7 +65,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.fact("all chunks shared (exact index)", exact as f64 / 1e6, "MB");
     let saved = |bytes: u64| 100.0 * (none as f64 - bytes as f64) / (none as f64 - exact as f64);
 
-    let together = set.together()?;
+    let together = set.job("together", "auto", in_turn)?;
     report.fact("one job: packs", together.bytes as f64 / 1e6, "MB");
     report.fact(
         "one job: popular of all chunks stored",
@@ -83,6 +84,28 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         "%",
         TARGET,
     );
+    let of_rounds =
+        ["1", "2", "6", "8"].map(|rounds| (format!("{rounds} rounds"), rounds, in_turn as Placement));
+    let of_placements = [
+        ("blocks of VMs on a host", in_blocks as Placement),
+        ("half of the VMs on one host", half_on_one),
+    ]
+    .map(|(name, placement)| (name.to_owned(), "auto", placement));
+    for (name, rounds, placement) in of_rounds.into_iter().chain(of_placements) {
+        let taken = set.job(&name.replace(' ', "-"), rounds, placement)?;
+        report.exactly(
+            &format!("{name}: chunks nobody answered for"),
+            taken.unresolved as f64,
+            "",
+            0.0,
+        );
+        report.at_least(
+            &format!("{name}: of what the exact index saves"),
+            saved(taken.bytes),
+            "%",
+            TARGET,
+        );
+    }
 
     let [before, after] = set.one_at_a_time()?;
     report.fact("one VM at a time: packs", before.bytes as f64 / 1e6, "MB");
@@ -104,6 +127,24 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     );
     fs::remove_dir_all(&scratch)?;
     report.finish(root, "dedup-fleet")
+}
+
+/// Which host has the VM of a number, of so many.
+type Placement = fn(usize, usize) -> usize;
+
+fn in_turn(number: usize, _vms: usize) -> usize {
+    number % HOSTS
+}
+
+fn in_blocks(number: usize, vms: usize) -> usize {
+    number * HOSTS / vms.max(1)
+}
+
+fn half_on_one(number: usize, vms: usize) -> usize {
+    match number < vms / 2 {
+        true => 0,
+        false => 1 + number % (HOSTS - 1),
+    }
 }
 
 /// What a repository of a fleet takes.
@@ -179,17 +220,17 @@ impl Set {
     }
 
     /// All VMs in one job of three agents.
-    fn together(&self) -> Result<Taken> {
-        let fleet = self.fleet("together")?;
+    fn job(&self, name: &str, rounds: &str, placement: Placement) -> Result<Taken> {
+        let fleet = self.fleet(name, placement)?;
         let asked = fleet.asked();
-        let job = asked.run(&["job", "run", "--all", "--wait"])?;
+        let job = asked.run(&["job", "run", "--all", "--rounds", rounds, "--wait"])?;
         ensure!(job["complete"] == true, "the job is not complete: {job}");
         self.taken(&asked, number(&job, "unresolved")?)
     }
 
     /// Each VM by itself beside three agents; then a clean-up.
     fn one_at_a_time(&self) -> Result<[Taken; 2]> {
-        let fleet = self.fleet("one-at-a-time")?;
+        let fleet = self.fleet("one-at-a-time", in_turn)?;
         let asked = fleet.asked();
         let mut unresolved = 0;
         for vm in &self.vms {
@@ -203,14 +244,15 @@ impl Set {
         Ok([before, self.taken(&asked, unresolved)?])
     }
 
-    /// A fleet with an agent on each of three hosts, which have the VMs in turn.
-    fn fleet(&self, name: &str) -> Result<Fleet> {
+    /// A fleet with an agent on each of three hosts, which have the VMs as `placement` says.
+    fn fleet(&self, name: &str, placement: Placement) -> Result<Fleet> {
         println!("{name}: three servers, three agents");
         let mut fleet = Fleet::start(&self.binary, &self.scratch.join(name), &self.fraction)?;
         for host in 0..HOSTS {
-            let of_host = self.vms.iter().skip(host).step_by(HOSTS);
+            let vms = self.vms.iter().enumerate();
+            let of_host = vms.filter(|(number, _)| placement(*number, self.vms.len()) == host);
             let vms = of_host
-                .map(|vm| Ok(json!({ "vm": vm.name, "disks": { "sda": self.image(vm)? } })))
+                .map(|(_, vm)| Ok(json!({ "vm": vm.name, "disks": { "sda": self.image(vm)? } })))
                 .collect::<Result<Vec<_>>>()?;
             let plan = fleet.directory.join(format!("h{host}.plan"));
             fs::write(&plan, json!({ "v": 1, "vms": vms }).to_string())?;
