@@ -755,6 +755,17 @@ pub struct VmStats {
     pub moved_chunks: u64,
 }
 
+impl VmStats {
+    /// The share of a VM's bytes above which its leak is repaired, in percent: the paper's tau.
+    pub const LEAK_SHARE_PERCENT: u8 = 10;
+
+    /// Whether more than a share of the VM's bytes has leaked, by estimate: a walk of its snapshots would pay.
+    pub fn leaks_more_than(&self, share_percent: u8) -> bool {
+        let bytes = u128::from(self.chunk_pack_bytes) + u128::from(self.recipe_pack_bytes);
+        u128::from(self.leak_estimate_bytes) * 100 > bytes * u128::from(share_percent)
+    }
+}
+
 /// How a VM of a fleet is cleaned up.
 #[derive(Clone, Copy, Debug)]
 pub struct CleanUpOptions {

@@ -82,8 +82,9 @@ pub(crate) enum JobWord {
     /// Back up all VMs of all agents' plans, together
     #[command(after_help = "\
 The agents go through rounds: in each, every host reads some of its VMs, asks the others which chunks they have, and stores what \
-nobody has. What several VMs have is stored once, for all. Without --wait it ends when all agents have begun, and `copal job status` \
-tells the rest. Exit code 1: a VM has no new snapshot; the others have.
+nobody has. What several VMs have is stored once, for all. At the end VMs give up chunks that became popular after they had asked: that \
+takes a key that may delete, on the hosts, or here together with --wait; with other keys the result counts those chunks. Without --wait it \
+ends when all agents have begun, and `copal job status` tells the rest. Exit code 1: a VM has no new snapshot; the others have.
 
 Examples:
   copal job run --all --wait

@@ -8,11 +8,12 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     output::write_out,
+    pins::Pins,
     place::Place,
     repository,
 };
-use copal_agent::agent::{Agent, AgentError, AgentOptions};
-use copal_backup::Repository;
+use copal_agent::agent::{self, Agent, AgentError, AgentOptions};
+use copal_backup::{Repository, VmStats};
 use copal_node::Access;
 use serde_json::json;
 use std::{
@@ -76,7 +77,9 @@ fn raise_descriptor_limit() {
 /// Runs jobs as the words say, until the command is to end.
 fn jobs(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
     if words.once {
-        return job::once(context, repository, &words.job);
+        let done = job::once(context, repository, &words.job);
+        repair_leaks(context, words, repository)?;
+        return done;
     }
     if let Some(every) = words.every {
         while !context.is_ended() {
@@ -85,12 +88,44 @@ fn jobs(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcom
             if let Err(failure) = job::once(context, repository, &words.job) {
                 context.output.failure(&failure);
             }
+            repair_leaks(context, words, repository)?;
             while !context.is_ended() && began.elapsed() < every {
                 context.pause(LOOK);
             }
         }
     }
     context.wait_for_end(LOOK);
+    Ok(())
+}
+
+/// Repairs VMs of a repository in a directory that leak too much: behind a job, when no agent of this process works.
+fn repair_leaks(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
+    let place = Place::find(&context.arguments.common)?;
+    let in_cluster = matches!(place, Place::Cluster(_));
+    if in_cluster || Pins::look(&place).refusal_to_free(repository)?.is_some() {
+        return Ok(());
+    }
+    let plans = words
+        .plan
+        .iter()
+        .filter_map(|file| copal_agent::plan_file::Plan::read(file).ok());
+    let vms: Vec<String> = plans.flat_map(|plan| plan.vms).map(|vm| vm.vm).collect();
+    let limits = (VmStats::LEAK_SHARE_PERCENT, context.memory()?.work);
+    let names = vms.iter().map(String::as_str);
+    for repair in agent::repair_leaks(repository, names, limits, &context.cancel) {
+        let said = match &repair.freed_bytes {
+            Ok(bytes) => format!(
+                "the leak of {} was repaired: {} freed",
+                repair.vm,
+                human::bytes(*bytes)
+            ),
+            Err(reason) => format!(
+                "the leak of {} is repaired behind the next job: {reason}",
+                repair.vm
+            ),
+        };
+        context.output.notice(&said);
+    }
     Ok(())
 }
 
@@ -157,6 +192,7 @@ fn start_all(
     stop: &Arc<AtomicBool>,
 ) -> Outcome<Vec<Agent>> {
     let limit = |bytes: u64| (bytes > 0).then_some(bytes);
+    let in_cluster = matches!(Place::find(&context.arguments.common)?, Place::Cluster(_));
     let mut agents = Vec::new();
     for (name, plan) in words.name.iter().zip(&words.plan) {
         let options = AgentOptions {
@@ -172,6 +208,8 @@ fn start_all(
             memory_bytes: context.arguments.common.memory_bytes(),
             read_limit: limit(words.limit_read),
             upload_limit: limit(words.limit_upload),
+            // In a directory several agents have one process: the command repairs when none of them works.
+            leak_share_percent: in_cluster.then_some(VmStats::LEAK_SHARE_PERCENT),
         };
         match Agent::start(Arc::clone(repository), &options, Arc::clone(stop)) {
             Ok(agent) => agents.push(agent),

@@ -250,6 +250,7 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
             "dropped_answers": agent.status["dropped_answers"],
             "peak_memory_bytes": agent.status["peak_memory_bytes"],
             "seconds": agent.status["seconds"],
+            "repairs": agent.status["repairs"],
         })
     });
     let settlement = Settlement::of(report);

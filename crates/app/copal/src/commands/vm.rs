@@ -127,6 +127,7 @@ pub(super) fn stats(context: &Context<'_>, name: &str) -> Outcome<()> {
         "dead_frames": stats.dead_frames,
         "dead_bytes": stats.dead_bytes,
         "leak_estimate_bytes": stats.leak_estimate_bytes,
+        "repair_due": stats.leaks_more_than(VmStats::LEAK_SHARE_PERCENT),
         "unfinished_sessions": stats.unfinished_sessions,
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
@@ -151,12 +152,20 @@ fn text(stats: &VmStats) -> String {
         ("  of it dead", human::bytes(stats.dead_bytes)),
         ("Recipes", human::bytes(stats.recipe_pack_bytes)),
         ("Manifests, vectors", human::bytes(stats.metadata_bytes)),
-        ("Leaked, by estimate", human::bytes(stats.leak_estimate_bytes)),
+        ("Leaked, by estimate", leaked(stats)),
         ("Unfinished backups", stats.unfinished_sessions.to_string()),
     ];
     rows.iter()
         .map(|(name, value)| format!("{name:<20} {value}\n"))
         .collect()
+}
+
+fn leaked(stats: &VmStats) -> String {
+    let bytes = human::bytes(stats.leak_estimate_bytes);
+    match stats.leaks_more_than(VmStats::LEAK_SHARE_PERCENT) {
+        true => format!("{bytes}, a repair is due: `copal repair leak`"),
+        false => bytes,
+    }
 }
 
 pub(super) fn repair_leak(context: &Context<'_>, words: &RepairLeak) -> Outcome<()> {

@@ -4,6 +4,7 @@ use super::{
     alive::alive,
     job::{Agreed, Host, Job},
     job_agents::JobAgents,
+    leak_repairs::LeakRepair,
     planned::Planned,
     settling,
 };
@@ -150,6 +151,7 @@ impl Commands {
 
     /// Waits for the jobs, which end when the host stops.
     pub(crate) fn join(&self) {
+        self.jobs.lock().known.iter().for_each(|job| job.end_repairs());
         let threads = std::mem::take(&mut self.jobs.lock().threads);
         for thread in threads {
             let _ = thread.join();
@@ -283,6 +285,7 @@ impl Commands {
         if self.host.ends() {
             return Err(format!("the agent {} is ending", self.host.name));
         }
+        jobs.known.iter().for_each(|job| job.end_repairs());
         let job = Job::new(Arc::clone(&self.host), agreed).map_err(|error| error.to_string())?;
         let job = Arc::new(job);
         let running = Arc::clone(&job);
@@ -314,6 +317,14 @@ fn run_to_the_end(job: &Job, planned: Planned) {
     };
     let is_settled = job.settles() && settling::run(job, &ask);
     job.end(is_settled);
+    job.repair();
+}
+
+fn repair_json(repair: &LeakRepair) -> Value {
+    match &repair.freed_bytes {
+        Ok(freed_bytes) => json!({ "vm": repair.vm, "freed_bytes": freed_bytes }),
+        Err(reason) => json!({ "vm": repair.vm, "error": reason }),
+    }
 }
 
 /// How far a job is.
@@ -332,6 +343,7 @@ fn status(job: &Job) -> Value {
         "dropped_answers": status.dropped,
         "message_bytes": status.message_bytes,
         "peak_memory_bytes": peak_memory_bytes(),
+        "repairs": status.repairs.iter().map(repair_json).collect::<Vec<_>>(),
         "vms": status.vms.iter().map(super::report::VmReport::to_json).collect::<Vec<_>>(),
     })
 }

@@ -8,6 +8,7 @@
 use super::{
     early_rounds::EarlyRounds,
     job_agents::JobAgents,
+    leak_repairs::{LeakRepair, repair_leaks},
     patience::HostPatience,
     peers::{Again, VmPeers},
     planned::{Planned, PlannedBackup},
@@ -72,6 +73,10 @@ pub(crate) struct Host {
     pub(crate) members: Arc<AtomicUsize>,
     /// Jobs of which it compared a round early.
     pub(crate) early: Arc<EarlyRounds>,
+    /// VMs that leak more are repaired behind a job.
+    pub(crate) leak_share_percent: Option<u8>,
+    /// Held by what must not run beside a job.
+    pub(crate) between_jobs: Mutex<()>,
     checker: Mutex<bool>,
     checker_woken: Condvar,
 }
@@ -96,6 +101,8 @@ impl Host {
             holder: OnceLock::new(),
             members: Arc::default(),
             early: Arc::default(),
+            leak_share_percent: None,
+            between_jobs: Mutex::default(),
             checker: Mutex::default(),
             checker_woken: Condvar::new(),
         }
@@ -147,6 +154,8 @@ pub(crate) struct Job {
     again: Again,
     patience: Arc<HostPatience>,
     cancel: CancelFlag,
+    /// Ends what is done behind the job.
+    repairs_end: CancelFlag,
     started: Instant,
     state: Mutex<State>,
 }
@@ -160,6 +169,7 @@ struct State {
     /// It did what it may to settle its VMs.
     is_settled: bool,
     is_done: bool,
+    repairs: Vec<LeakRepair>,
     took: Duration,
 }
 
@@ -177,6 +187,8 @@ pub(crate) struct JobStatus {
     pub(crate) round: usize,
     pub(crate) took: Duration,
     pub(crate) vms: Vec<VmReport>,
+    /// What was repaired behind it.
+    pub(crate) repairs: Vec<LeakRepair>,
     /// Answers that were not believed.
     pub(crate) dropped: u64,
     /// Sent and received for questions and answers.
@@ -201,6 +213,7 @@ impl Job {
             again,
             patience,
             cancel: CancelFlag::new(),
+            repairs_end: CancelFlag::new(),
             started: Instant::now(),
             state: Mutex::default(),
         })
@@ -231,6 +244,33 @@ impl Job {
         self.cancel.cancel();
     }
 
+    /// Ends what is done behind it: another job begins, or the agent ends.
+    pub(crate) fn end_repairs(&self) {
+        self.repairs_end.cancel();
+    }
+
+    /// Repairs VMs of this host that leak too much. Not beside another job; blocks.
+    pub(crate) fn repair(&self) {
+        let Some(share_percent) = self.host.leak_share_percent else {
+            return;
+        };
+        let _alone = self.host.between_jobs.lock();
+        if self.ends() {
+            return;
+        }
+        let names: Vec<String> = self
+            .state
+            .lock()
+            .vms
+            .iter()
+            .map(|vm| vm.name().to_owned())
+            .collect();
+        let limits = (share_percent, PIPELINE_BYTES);
+        let names = names.iter().map(String::as_str);
+        let repairs = repair_leaks(&self.host.repository, names, limits, &self.repairs_end);
+        self.state.lock().repairs = repairs;
+    }
+
     pub(crate) fn ends(&self) -> bool {
         self.cancel.is_cancelled() || self.host.ends()
     }
@@ -257,6 +297,7 @@ impl Job {
                 false => self.started.elapsed(),
             },
             vms: state.vms.clone(),
+            repairs: state.repairs.clone(),
             dropped: [
                 dropped.late,
                 dropped.repeated,
@@ -274,6 +315,8 @@ impl Job {
 
     /// Backs up all VMs; blocks.
     pub(crate) fn run(&self, planned: Planned) {
+        // What is done between jobs was told to end.
+        drop(self.host.between_jobs.lock());
         self.state.lock().vms = planned.vms.iter().map(VmReport::waiting).collect();
         let turns = Turns::new(planned.rounds.clone());
         let ends = || self.ends();

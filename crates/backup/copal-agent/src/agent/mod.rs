@@ -10,6 +10,7 @@ pub(crate) mod commands;
 mod early_rounds;
 mod job;
 pub(crate) mod job_agents;
+mod leak_repairs;
 mod owner;
 mod patience;
 mod peers;
@@ -21,6 +22,7 @@ mod turns;
 pub use alive::alive;
 pub use client::Client;
 pub use commands::{AgentInfo, PlanInfo};
+pub use leak_repairs::{LeakRepair, repair_leaks};
 
 mod client;
 
@@ -62,6 +64,9 @@ pub struct AgentOptions {
     pub read_limit: Option<u64>,
     /// Most bytes a second that are stored.
     pub upload_limit: Option<u64>,
+    /// Behind a job it repairs VMs that leak more than this share of their bytes, in percent, where its key may delete. `None`: it
+    /// repairs none. For one that has its process to itself.
+    pub leak_share_percent: Option<u8>,
 }
 
 /// Why an agent does not start.
@@ -148,14 +153,16 @@ impl Agent {
             Throttle::new(options.read_limit),
             Throttle::new(options.upload_limit),
         );
-        let host = Arc::new(Host::new(
+        let mut host = Host::new(
             &options.name,
             Arc::clone(&repository),
             secret.clone(),
             spool,
             limits,
             Arc::clone(&stop),
-        ));
+        );
+        host.leak_share_percent = options.leak_share_percent;
+        let host = Arc::new(host);
         let owner = Owner::new(
             Arc::clone(&repository),
             options.state.join("partitions"),

@@ -55,6 +55,10 @@ impl VmReport {
         }
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.vm
+    }
+
     pub(crate) fn refuse(&mut self, chunks: u64) {
         self.refused += chunks;
     }

@@ -33,6 +33,9 @@ pub(super) fn run(job: &Job, ask: AskStored<'_>) -> bool {
     if !job.host().repository.roles().has(Role::Delete) {
         return false;
     }
+    if job.to_settle().is_empty() {
+        return !job.ends();
+    }
     let has_gain = wait_for_others(job, ask);
     if job.ends() {
         return false;

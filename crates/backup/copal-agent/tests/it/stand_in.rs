@@ -40,7 +40,7 @@ fn the_stand_in_answers_for_an_owner_that_goes_in_the_middle_of_a_job() {
     let open = || Arc::clone(&fleet.repository);
     let _agents = [("h1", 0), ("h2", 2)].map(|(name, first)| {
         let plan = fleet.plan_of_disks(name, &vms(first));
-        fleet.start_slowly(name, plan, open(), Some(2 << 20))
+        fleet.start_as(name, plan, open(), |options| options.read_limit = Some(2 << 20))
     });
     let gone = fleet.start_with("h3", fleet.plan_of_disks("h3", &[]), open());
     let begun = coordinate::begin(&fleet.repository, &fleet.options("auto")).unwrap();

@@ -106,27 +106,29 @@ impl Fleet {
 
     /// Starts an agent with a handle of its own.
     pub(crate) fn start_with(&self, name: &str, plan: PathBuf, repository: Arc<Repository>) -> Running {
-        self.start_slowly(name, plan, repository, None)
+        self.start_as(name, plan, repository, |_| ())
     }
 
-    /// Starts an agent that reads so many bytes a second.
-    pub(crate) fn start_slowly(
+    /// Starts an agent with other options than usual.
+    pub(crate) fn start_as(
         &self,
         name: &str,
         plan: PathBuf,
         repository: Arc<Repository>,
-        read_limit: Option<u64>,
+        change: impl FnOnce(&mut AgentOptions),
     ) -> Running {
-        let options = AgentOptions {
+        let mut options = AgentOptions {
             name: name.to_owned(),
             state: self.directory.path().join(name),
             listen: "127.0.0.1:0".to_owned(),
             advertise: None,
             plan: Some(plan),
             memory_bytes: 100_000_000,
-            read_limit,
+            read_limit: None,
             upload_limit: None,
+            leak_share_percent: None,
         };
+        change(&mut options);
         let stop = Arc::new(AtomicBool::new(false));
         let agent = Agent::start(repository, &options, Arc::clone(&stop)).unwrap();
         Running {

@@ -94,6 +94,7 @@ fn start_own(
         memory_bytes: context.arguments.common.memory_bytes(),
         read_limit: None,
         upload_limit: None,
+        leak_share_percent: None,
     };
     let started = Agent::start(Arc::clone(repository), &options, Arc::clone(stop));
     started.map_err(super::super::agent::of_agent)
