@@ -114,3 +114,6 @@ impl DataServer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

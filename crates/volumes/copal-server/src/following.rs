@@ -293,3 +293,6 @@ impl DataServer {
             && self.entered.load(Ordering::Acquire) > 0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,8 @@ mod joining;
 mod leading;
 mod listener;
 mod master_server;
+#[cfg(test)]
+mod member_scene;
 mod monitoring;
 mod orders;
 mod own_clock;

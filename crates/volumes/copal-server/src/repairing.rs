@@ -101,3 +101,6 @@ impl DataServer {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

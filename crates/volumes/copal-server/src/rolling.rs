@@ -303,3 +303,6 @@ pub(crate) fn entry_of(record: messages::JournalRecord) -> JournalEntry {
         fid: FileId(id(record.fid)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -643,3 +643,6 @@ impl DataServer {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,45 @@
 //! A device that fails: the store stops writing, says what is unknown, and the next run settles it.
 
+use crate::members::{GROUP, boot_member, create, delete};
 use crate::stack::{MIB, body, everything, format, get, open, put, volume};
-use copal_data::LocalStore;
+use copal_data::{LocalStore, NotHeld};
 use copal_device::Device;
 use copal_device::fault::{Fault, FaultDevice, FlushFault, WriteFault};
-use copal_volume::{FileId, Outcome, Settle, VolumeError, VolumeId, VolumeOptions, VolumeStore};
+use copal_volume::{FileId, Outcome, Settle, VolumeError, VolumeId, VolumeOptions, VolumeStore, group::Role};
 use std::sync::Arc;
+
+/// Symptom: no test would have noticed a member that goes on writing after a write of its disk has failed. Its server tells the
+/// master by this that the disk failed.
+#[test]
+fn a_member_whose_disk_failed_takes_nothing_more_and_says_why() {
+    let device = FaultDevice::new(64 * MIB, 3);
+    let dynamic: Arc<dyn Device> = device.clone();
+    format(&dynamic);
+    let (store, epoch) = boot_member(&dynamic);
+    let apply = |number| {
+        store
+            .apply(GROUP, epoch, create(number, 70_000))
+            .expect("it is served")
+    };
+    assert_eq!(apply(1), Ok(Role::Normal));
+    assert_eq!(store.failure(), None);
+    device.inject(Fault::Write {
+        skip: 0,
+        fault: WriteFault::Error,
+    });
+    let failed = apply(2);
+    assert!(
+        matches!(failed, Err(NotHeld::Failed(VolumeError::Failed { .. }))),
+        "{failed:?}"
+    );
+    let why = store.failure().expect("it says why");
+    let later = store.apply(GROUP, epoch, delete(1)).expect("it is served");
+    assert_eq!(
+        later,
+        Err(NotHeld::Failed(VolumeError::Failed { reason: why.clone() }))
+    );
+    assert_eq!(store.failure(), Some(why));
+}
 
 fn device() -> (Arc<FaultDevice>, LocalStore, VolumeId) {
     let device = FaultDevice::new(64 * MIB, 3);

@@ -13,6 +13,8 @@ struct House {
     ruler_ms: u64,
     leader_ms: i64,
     servers: Vec<(u8, i64)>,
+    /// Those that were started anew and may lack something.
+    recovering: Vec<u8>,
 }
 
 impl House {
@@ -26,6 +28,7 @@ impl House {
             ruler_ms: NOW,
             leader_ms: 0,
             servers: vec![(1, 0), (2, 0), (3, 0)],
+            recovering: Vec::new(),
         };
         house.pass(2);
         house
@@ -42,9 +45,11 @@ impl House {
             self.ruler_ms += 1000;
             self.master.judge_clocks(self.leader_ms, self.now_ms()).unwrap();
             for &(number, ahead_ms) in &self.servers {
+                let is_whole = !self.recovering.contains(&number);
                 let beat = Beat {
                     clock_ahead_ms: Some(ahead_ms),
-                    ..beat(number, 1)
+                    is_whole,
+                    ..beat(number, if is_whole { 1 } else { 2 })
                 };
                 self.master.beat(beat, self.now_ms()).unwrap();
             }
@@ -109,6 +114,74 @@ fn a_server_that_its_groups_need_is_let_in_again_whatever_its_clock_shows() {
     assert!(verdict.is_wrong && !verdict.is_shut_out);
 }
 
+/// A server whose clock is wrong is all that is left of its groups' files: the others have to copy first.
+#[test]
+fn the_only_whole_server_is_not_shut_out() {
+    let mut house = House::new();
+    house.recovering = vec![1, 3];
+    house.pass(1);
+    assert_eq!(house.state(1), ServerState::Recovering);
+    house.servers[1].1 = HOUR;
+    house.pass(5);
+    assert_ne!(house.state(2), ServerState::Failed);
+}
+
+/// Seals from the future are ignored in the next view only (VOL-43), so the groups of a server that keeps some get one, now and then.
+#[test]
+fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
+    let mut house = House::new();
+    let epoch = |house: &House| {
+        house
+            .master
+            .map()
+            .views_since(0)
+            .map(|view| view.epoch)
+            .max()
+            .unwrap()
+    };
+    house.pass(3);
+    let before = epoch(&house);
+    house.pass(3);
+    assert_eq!(epoch(&house), before, "nothing has changed");
+    let sealed = |house: &House| {
+        let beat = Beat {
+            clock_ahead_ms: Some(0),
+            has_future_seals: true,
+            ..beat(1, 1)
+        };
+        house.master.beat(beat, house.now_ms()).unwrap();
+    };
+    sealed(&house);
+    let next = epoch(&house);
+    assert!(next > before);
+    sealed(&house);
+    assert_eq!(epoch(&house), next, "not with every heartbeat");
+    house.pass(20);
+    sealed(&house);
+    assert!(epoch(&house) > next);
+}
+
+/// What a server's clock showed long ago says nothing about now, and a leader that hears of no server's clock any more does not go
+/// back to its own.
+#[test]
+fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
+    let mut house = House::new();
+    for server in &mut house.servers {
+        server.1 = HOUR;
+    }
+    house.leader_ms = HOUR;
+    house.pass(2);
+    assert_eq!(house.master.reference_ahead_ms(), HOUR);
+    house.leader_ms = 0;
+    house.servers.clear();
+    house.pass(15);
+    assert_eq!(house.master.reference_ahead_ms(), HOUR, "nobody else is heard of");
+    // One that is back overrules what three have shown before.
+    house.servers = vec![(1, 0)];
+    house.pass(2);
+    assert_eq!(house.master.reference_ahead_ms(), 0);
+}
+
 /// Symptom: after the master was started on a machine whose clock was an hour ahead, no put succeeded. Cause: its clock was the
 /// cluster's. Fix: it goes by the median, and says so.
 #[test]
@@ -144,6 +217,9 @@ fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before(
         house.leader_ms = step_ms;
         house.pass(4);
         assert_eq!(house.master.reference_ahead_ms(), step_ms);
+        // Nobody counts as silent since the clocks were set.
+        let fell_silent = house.events().contains("taken for failed");
+        assert!(!fell_silent, "{}", house.events());
         for number in 1..=3 {
             assert_eq!(house.state(number), ServerState::Normal);
         }

@@ -176,6 +176,35 @@ fn a_client_buries_what_it_is_creating_itself_without_the_right_to_delete() {
     assert!(may(NOW - 60_000, 77));
     assert!(!may(NOW - 60_000, 78), "of somebody else");
     assert!(!may(NOW - OWN_FOR_MS, 77), "long there");
+    // A permit without an incarnation is of a client that draws no ids.
+    let unnumbered = messages::Permit {
+        incarnation: 0,
+        ..permit
+    };
+    let peer = scene.peer("nightly.client.copal", Some(&unnumbered));
+    let zero = delete(FileId::new(NOW - 60_000, 1, 0));
+    assert!(scene.check(&peer, Method::Delete, &zero).is_err());
+}
+
+/// Symptom: what a client had sent before it was taken away could still be done, and no test noticed. Fix: this, for the client itself,
+/// for a member that passes on what it was sent, and for a call whose turn comes later.
+#[test]
+fn a_client_that_was_taken_away_does_nothing_by_any_way() {
+    let scene = Scene::new();
+    let ways = ["nightly.client.copal", "00112233445566778899aabbccddeeff.copal"];
+    let peers = ways.map(|name| scene.peer(name, Some(&permit())));
+    let let_through = scene.access.caller(&peers[0]).unwrap();
+    for peer in &peers {
+        scene.check(peer, Method::Get, &get(5)).unwrap();
+    }
+    scene.access.forget_clients(vec!["nightly".to_owned()]);
+    let bare = scene.peer("nightly.client.copal", None);
+    for peer in peers.iter().chain([&bare]) {
+        let refusal = scene.check(peer, Method::Get, &get(5)).unwrap_err();
+        assert_eq!(refusal, "client nightly was taken away");
+    }
+    let refusal = scene.access.check_again(&let_through, NOW).unwrap_err();
+    assert_eq!(refusal.text, "client nightly was taken away");
 }
 
 #[test]

@@ -2,7 +2,12 @@
 
 use crate::harness::{Cluster, eventually};
 use bytes::Bytes;
-use copal_volume::{PutOptions, ReadOptions, VolumeOptions, VolumeStore, group::GroupId};
+use copal_codec::crc32c;
+use copal_data::{Body, MemberStore, NewHead, Operation};
+use copal_volume::{
+    Clock, FileId, OpId, PutOptions, ReadOptions, SystemClock, VolumeId, VolumeOptions, VolumeStore,
+    group::GroupId,
+};
 use std::collections::BTreeMap;
 
 const HOUR: i64 = 3_600_000;
@@ -53,6 +58,78 @@ fn writes_go_on_beside_a_server_whose_clock_is_wrong_and_it_is_said() {
     }
     let events = cluster.ask("events", "0").to_string();
     assert!(events.contains("the clock of data2 is right again"), "{events}");
+}
+
+/// Symptom: strict reads of a client whose own clock was ahead of the cluster's showed creates that were refused later, and a client
+/// that had drawn ids while the cluster's clock was ahead drew nothing but refused ones afterwards. Cause: the age of a create was
+/// judged by the client's own clock, and ids never go back. Fix: ages go by the cluster's clock, and ids far ahead of it are drawn
+/// anew. All servers' clocks are set here, so the client's own is the one that is wrong.
+#[test]
+fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
+    let cluster = Cluster::start(3, 1);
+    cluster.wait_for("healthy");
+    let client = cluster.client().with_deadline(std::time::Duration::from_secs(5));
+    let vid = client
+        .create_volume("", "mail", &VolumeOptions::default())
+        .unwrap();
+    let set = |ms: i64| {
+        for server in &cluster.servers {
+            server.clock.be_wrong_by(ms);
+        }
+        eventually("the client goes by the clock of the servers", || {
+            let own_ms = SystemClock.now_ms() as i64;
+            (client.cluster().map().now_ms() as i64 - own_ms - ms).abs() < 30_000
+        });
+    };
+    let body = Bytes::from_static(b"body");
+    let put = |name: &str| client.put(vid, name.as_bytes(), body.clone(), &PutOptions::default());
+    set(HOUR);
+    eventually("servers go by it as well", || put("drawn an hour ahead").is_ok());
+    set(-HOUR);
+    eventually("ids are drawn by the clock of now", || put("drawn now").is_ok());
+    // A third member is up and not whole: it has two files of a name, of which none can be given up yet.
+    let (store, group) = (cluster.store_of(2), vid.birth_group());
+    put("name").unwrap();
+    store.note_damage(group).unwrap();
+    apply(
+        store,
+        group,
+        &create_of(vid, "name", 4, client.cluster().map().now_ms()),
+    );
+    // Until it has what the whole ones have, it may refuse that still.
+    for number in 5..10 {
+        let begun = create_of(vid, "begun", number, client.cluster().map().now_ms());
+        for at in 0..2 {
+            apply(cluster.store_of(at), group, &begun);
+        }
+        let shown = client.stat(vid, b"begun", &ReadOptions::STRICT).unwrap();
+        assert!(store.stat(vid, b"begun", None).is_ok(), "it was shown too early");
+        client.delete(vid, b"begun", shown.fid).unwrap();
+    }
+}
+
+/// The create of a file, as a client sends it that has drawn its ids now.
+fn create_of(vid: VolumeId, name: &'static str, number: u64, now_ms: u64) -> Operation {
+    let body = Bytes::from_static(b"body");
+    Operation::Create {
+        vid,
+        name: Bytes::from_static(name.as_bytes()),
+        head: NewHead {
+            fid: FileId::new(now_ms, 1, number),
+            op: OpId(FileId::new(now_ms, 2, number).0),
+            size: body.len() as u64,
+            crc32c: crc32c(0, &body),
+            metadata: Bytes::new(),
+        },
+        body: Body::Here(body),
+    }
+}
+
+fn apply(store: &MemberStore, group: GroupId, operation: &Operation) {
+    eventually("the member takes it", || {
+        let epoch = store.membership(group).unwrap().unwrap().epoch;
+        store.apply(group, epoch, operation.clone()).unwrap().is_ok()
+    });
 }
 
 /// Symptom: a cluster whose members had sealed the future took no writes after all clocks were right again, and all servers were

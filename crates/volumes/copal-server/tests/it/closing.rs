@@ -167,6 +167,37 @@ fn a_strict_read_by_who_may_not_delete_waits_for_the_delete_of_another() {
     });
 }
 
+/// Symptom: a delete could be acknowledged though other members kept the file, and no test noticed: a delete that was cut short had
+/// reached the members that were asked whether the name means the file. Fix: this; a delete that any member has is brought to all.
+#[test]
+fn a_delete_that_was_cut_short_is_brought_to_its_end_by_the_next() {
+    let cluster = Cluster::start(3, 1);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = client
+        .create_volume("", "mail", &VolumeOptions::default())
+        .unwrap();
+    // Whichever members are asked; two that lack a file are believed.
+    for keeps in [0, 0, 0, 1, 1, 1, 2, 2, 2] {
+        let put = client
+            .put(vid, b"name", Bytes::from_static(b"body"), &PutOptions::default())
+            .unwrap();
+        let delete = Operation::Delete {
+            vid,
+            name: Bytes::from_static(b"name"),
+            fid: put.fid,
+            op: OpId(FileId::new(put.fid.ms() + 1, 9, 9).0),
+        };
+        for at in (0..3).filter(|at| *at != keeps) {
+            apply(cluster.store_of(at), vid, delete.clone());
+        }
+        client.delete(vid, b"name", put.fid).unwrap();
+        for at in 0..3 {
+            assert_eq!(live(cluster.store_of(at), vid, b"name"), None, "member {at}");
+        }
+    }
+}
+
 /// Symptom: a member that had taken two files of a name while it was not whole stayed so for ever. Cause: nobody settled the
 /// name. Fix: once both are closed everywhere, the file of a donor's snapshot stays.
 #[test]

@@ -106,6 +106,13 @@ fn one_member_alone_takes_nothing_and_says_how_many_it_takes() {
         ),
         "{refused:?}"
     );
+    // Of a large file the pieces come first: too few have them, so it is not created anywhere.
+    let large = Bytes::from(vec![1; 5 << 20]);
+    let refused = client.put(vid, b"pieces", large, &PutOptions::default());
+    assert_eq!(refused.map(drop), Err(VolumeError::Degraded { have: 1, need: 2 }));
+    let journal = cluster.store_of(2).snapshot(vid.birth_group()).unwrap();
+    let journal = journal.journal(None, 100).unwrap();
+    assert!(journal.iter().all(|entry| entry.name != "pieces"), "{journal:?}");
     let kept = client
         .get(vid, b"kept", 0..u64::MAX, &ReadOptions::default())
         .unwrap();

@@ -531,6 +531,11 @@ fn who_may_create_cannot_change_a_file_that_is_there() {
             "over another connection"
         );
     }
+    // Nor under an id that another client has drawn.
+    let drawn_by_another = FileId::new(owner.cluster().map().now_ms(), 4, 7);
+    let to = other.data(1).unwrap();
+    let refused = other.ask(&to, Method::PutPiece, &piece(drawn_by_another));
+    assert_eq!(refused, Err(Code::Denied.as_str_name().to_owned()));
     // Nobody else adds to it.
     let third = cluster.named_profile("third", "mail", "read,create");
     let mut third = Raw {
@@ -735,6 +740,18 @@ fn what_makes_no_sense_is_refused_and_leaves_nothing() {
         );
     }
     let at = place(&owner, vid);
+    let elsewhere = Place {
+        group: at.group + 1,
+        ..place(&owner, vid)
+    };
+    for method in [Method::Put, Method::PutPiece, Method::Delete, Method::Confirm] {
+        let refused = ask_bytes(&raw, &to, method, request(method, &elsewhere, "a", fid, now_ms));
+        assert_eq!(
+            refused,
+            code(Code::Invalid),
+            "{method:?} in another group than the volume's"
+        );
+    }
     for method in [Method::Put, Method::PutPiece, Method::Delete, Method::Confirm] {
         let none = ask_bytes(&raw, &to, method, request(method, &at, "a", FileId(0), now_ms));
         assert!(none.is_err(), "{method:?} of no id");

@@ -1,0 +1,42 @@
+//! When damage is given up, and what becomes of the member.
+
+use crate::{
+    listener::refused,
+    member_scene::{GROUP, MemberScene},
+};
+use copal_proto::messages::failure::Code;
+use copal_volume::group::Role;
+
+async fn scene(other: Role) -> MemberScene {
+    MemberScene::new((Role::Normal, other), |method, _| {
+        Err(refused(Code::Denied, format!("{method:?} is not expected")))
+    })
+    .await
+}
+
+/// Symptom: a member could give files up that no whole member has, and no test noticed. Fix: this.
+#[tokio::test]
+async fn nothing_is_given_up_before_a_whole_member_is_there() {
+    for other in [Role::Recovering, Role::Failed, Role::Joining] {
+        let scene = scene(other).await;
+        assert!(!scene.data.repair(GROUP).await.unwrap(), "{other:?}");
+        let own = scene.data.store.membership(GROUP).unwrap().unwrap();
+        assert_eq!((own.role, own.is_covered), (Role::Normal, true));
+        assert_eq!(scene.data.repairs.generation(GROUP), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_gives_something_up_is_not_whole() {
+    let scene = scene(Role::Normal).await;
+    assert!(scene.data.repair(GROUP).await.unwrap());
+    let own = scene.data.store.membership(GROUP).unwrap().unwrap();
+    assert_eq!((own.role, own.is_covered), (Role::Recovering, false));
+    assert_eq!(scene.data.repairs.generation(GROUP), 1);
+    assert!(!scene.data.repairs.is_under_way(GROUP));
+    let told = scene.data.untold.lock().clone();
+    assert!(
+        told.iter().any(|told| told.role == Role::Recovering),
+        "the master is told"
+    );
+}
