@@ -166,6 +166,7 @@ mod tests {
     use super::*;
     use crate::arguments::Arguments;
     use clap::Parser;
+    use copal_backup::{IndexHome, InitOptions, Unlock};
     use std::path::PathBuf;
 
     fn common() -> Common {
@@ -220,6 +221,26 @@ mod tests {
         }
         assert_eq!(std::fs::read(&file).unwrap(), b"precious");
         assert_eq!(std::fs::read(cache.join("photos/a.jpg")).unwrap(), b"precious");
+    }
+
+    /// A store without the mark may be a cache of a release that set none; one that holds a repository is none.
+    #[test]
+    fn a_repository_is_no_cache() {
+        let scratch = tempfile::tempdir().unwrap();
+        let cache = scratch.path().join("cache");
+        let stack = open(&common(), &cache, &Patience::none()).unwrap();
+        let options = InitOptions {
+            argon2_memory_kib: 64,
+            ..InitOptions::new(Unlock::Password("correct horse".to_owned().into()))
+        };
+        let volumes = std::sync::Arc::clone(stack.volumes());
+        drop(Repository::init(volumes as _, IndexHome::Memory, &options).unwrap());
+        stack.close(|_| ()).unwrap();
+        std::fs::remove_file(cache.join(MARK)).unwrap();
+        let before = std::fs::read(cache.join("store.copal")).unwrap();
+        assert_eq!(opens(&cache).unwrap_err().exit_code, exit::DENIED);
+        assert!(!cache.join(MARK).exists());
+        assert!(std::fs::read(cache.join("store.copal")).unwrap() == before);
     }
 
     #[test]

@@ -350,6 +350,10 @@ mod tests {
         std::fs::write(&path, "left over").unwrap();
         assert!(Pins::look(&place).is_empty());
         assert!(!path.exists());
+        // One that is being set, by a process that has not locked it yet, stays.
+        let unfinished = path.with_extension(UNFINISHED);
+        std::fs::write(&unfinished, "").unwrap();
+        assert!(Pins::look(&place).is_empty() && unfinished.exists());
         assert_eq!(
             parse("copal door 1\nx\nall\n"),
             Some(("x".to_owned(), Shown::All))

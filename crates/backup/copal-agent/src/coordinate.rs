@@ -58,10 +58,11 @@ pub struct SpoilingHost {
 
 impl fmt::Display for SpoilingHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let agent = self.agent.as_deref().unwrap_or("no agent of this job");
-        match &self.key {
-            Some(key) => write!(f, "the host with the key {key}, which calls itself {agent}"),
-            None => write!(f, "the host of agent {agent}"),
+        match (&self.key, &self.agent) {
+            (Some(key), Some(agent)) => write!(f, "the host with the key {key}, which calls itself {agent}"),
+            (Some(key), None) => write!(f, "the host with the key {key}, which is no agent of this job"),
+            (None, Some(agent)) => write!(f, "the host of agent {agent}"),
+            (None, None) => f.write_str("a host that is no agent of this job"),
         }
     }
 }
@@ -653,4 +654,31 @@ fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) ->
         tell(&report);
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packs are counted by the host that wrote them, which is named as it calls itself.
+    #[test]
+    fn hosts_that_stored_what_they_should_not_are_named_with_their_packs() {
+        let spoiled = |pack: u64, writer: &str| SpoiledPack {
+            pack,
+            writer: Writer::of(writer),
+            key: None,
+            position: pack,
+        };
+        let packs = [spoiled(1, "h2"), spoiled(2, "gone"), spoiled(3, "h2")];
+        let hosts = spoiling_hosts(&packs, &["h1", "h2"]);
+        let told: Vec<(String, u64)> = hosts.iter().map(|host| (host.to_string(), host.packs)).collect();
+        assert_eq!(
+            told,
+            [
+                ("the host of agent h2".to_owned(), 2),
+                ("a host that is no agent of this job".to_owned(), 1)
+            ]
+        );
+        assert!(spoiling_hosts(&[], &["h1"]).is_empty());
+    }
 }

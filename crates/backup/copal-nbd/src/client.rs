@@ -474,11 +474,16 @@ impl Drop for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Address, wire::OptionKind};
+    use crate::{
+        Address,
+        server::{Disk, DiskError, Exports, Run, Server},
+        wire::OptionKind,
+    };
     use std::{
         io::{Read, Write},
         os::unix::net::UnixListener,
         path::Path,
+        sync::atomic::{AtomicBool, Ordering},
     };
 
     const LIMIT: Duration = Duration::from_millis(300);
@@ -557,6 +562,76 @@ mod tests {
             assert!(matches!(error, Some(NbdError::TimedOut { .. })), "{error:?}");
             let after = client.start_read(0, 512).map(|_| ());
             assert!(matches!(after, Err(NbdError::TimedOut { .. })), "{after:?}");
+        });
+    }
+
+    /// Fails at its beginning at once, and answers behind it some time after that.
+    struct HalfBroken {
+        has_failed: AtomicBool,
+        answered: AtomicBool,
+    }
+
+    impl Disk for HalfBroken {
+        fn size_bytes(&self) -> u64 {
+            1 << 20
+        }
+
+        fn is_writable(&self) -> bool {
+            false
+        }
+
+        fn read_at(&self, offset: u64, _: &mut [u8]) -> Result<(), DiskError> {
+            if offset == 0 {
+                self.has_failed.store(true, Ordering::Release);
+                return Err(DiskError::Damaged);
+            }
+            while !self.has_failed.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            std::thread::park_timeout(LIMIT / 2);
+            self.answered.store(true, Ordering::Release);
+            Ok(())
+        }
+
+        fn run_at(&self, _: &str, _: u64, len: u64) -> Result<Run, DiskError> {
+            Ok(Run { len, flags: 0 })
+        }
+    }
+
+    struct OneDisk(Arc<HalfBroken>);
+
+    impl Exports for OneDisk {
+        fn names(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn find(&self, _: &str) -> Option<Arc<dyn Disk>> {
+            Some(Arc::clone(&self.0) as _)
+        }
+    }
+
+    /// Symptom: QEMU before 7.2.15 aborted when a request met one that an earlier read had left on the wire. A read that fails waits for
+    /// all its requests.
+    #[test]
+    fn a_read_that_fails_leaves_no_request_on_the_wire() {
+        let scratch = tempfile::tempdir().unwrap();
+        let server = Server::bind(&Address::Unix(scratch.path().join("s"))).unwrap();
+        let disk = Arc::new(HalfBroken {
+            has_failed: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+        });
+        let (shelf, is_over) = (OneDisk(Arc::clone(&disk)), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| server.run(&shelf, || is_over.load(Ordering::Acquire)));
+            let options = ConnectOptions::default();
+            let client = Client::connect(&server.uri("").unwrap(), &options).unwrap();
+            let read = client.read_within(0, &mut [0; 128 << 10], 64 << 10);
+            let answered = disk.answered.load(Ordering::Acquire);
+            drop(client);
+            is_over.store(true, Ordering::Release);
+            running.join().unwrap().unwrap();
+            assert!(matches!(read, Err(NbdError::Request { .. })), "{read:?}");
+            assert!(answered, "a request was still on the wire");
         });
     }
 

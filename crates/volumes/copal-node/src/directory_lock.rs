@@ -107,5 +107,10 @@ mod tests {
         );
         drop(lock);
         DirectoryLock::take(&directory).unwrap();
+        // One that is made is its owner's alone, whatever the umask says.
+        let made = scratch.path().join("made");
+        let lock = DirectoryLock::take(&made).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!((mode(&made), mode(lock.path())), (0o700, 0o600));
     }
 }

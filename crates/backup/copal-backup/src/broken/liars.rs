@@ -4,8 +4,8 @@
 
 use super::{Flaw, with};
 use crate::catalog::log::{Append, LogName};
-use crate::catalog::record::Record;
-use crate::keys::random;
+use crate::catalog::record::{FORMAT, Record};
+use crate::keys::{MAC_BYTES, random};
 use crate::pack::PackNumber;
 use crate::pack::writer::Frame;
 use crate::pack_appender::PackAppender;
@@ -17,6 +17,7 @@ use crate::steps::popular::{OwnHost, counts, counts_for};
 use crate::volumes::Home;
 use crate::world::*;
 use crate::{CancelFlag, IndexHome, Repository};
+use copal_codec::{ENVELOPE_LEN, Envelope};
 use copal_kv::Durability;
 use copal_volume::MemoryStore;
 use std::sync::Arc;
@@ -253,4 +254,25 @@ fn a_host_without_a_key_is_ended_by_the_next_removal() {
         hosts.say_checked(gone, pack);
         assert!(!hosts.counts(1, pack));
     }
+}
+
+/// Symptom: a host could check its own packs in the name of another one, and no test noticed: every host can seal records.
+/// Fix: this; what is said in the name of a host counts as said by nobody unless the host's own key has signed it.
+#[test]
+fn what_a_host_says_in_the_name_of_another_is_said_by_nobody() {
+    let hosts = Hosts::new(2);
+    let keys = &hosts.handles[0].parts.pack_store().keys;
+    let (liar, other) = (hosts.key(0).unwrap(), hosts.key(1).unwrap());
+    let (pack, place) = (PackNumber(7), LogName::Popular.place(3));
+    let checked = |host: Option<HostKey>| Record::Checked { pack, host };
+    let bytes = checked(Some(liar)).encode(&place, keys);
+    assert_eq!(Record::decode(&bytes, &place, keys), Ok(checked(Some(liar))));
+    let mut forged = bytes[..bytes.len() - MAC_BYTES].to_vec();
+    let at = forged.windows(liar.0.len()).position(|words| words == liar.0);
+    let at = at.expect("the key that has signed it");
+    forged[at..at + other.0.len()].copy_from_slice(&other.0);
+    let mac = keys.mac(&place, &forged[ENVELOPE_LEN..]);
+    forged.extend_from_slice(&mac);
+    Envelope::seal(&FORMAT, 0, 0, &mut forged);
+    assert_eq!(Record::decode(&forged, &place, keys), Ok(checked(None)));
 }

@@ -525,6 +525,55 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
     assert!(
         matches!(&said.doubts[..], [(crate::DoubtKind::Chain, text)] if text.contains("its end is missing"))
     );
+    drop(said);
+    let disk = File::options().write(true).open(&raw).unwrap();
+    disk.write_all_at(b"KDMV", 0).unwrap();
+    let said = look("over.qcow2").unwrap();
+    let told = |words: &str| said.doubts.iter().any(|(_, text)| text.contains(words));
+    assert!(
+        told("a vmdk image") && told("its end is missing"),
+        "{:?}",
+        said.doubts
+    );
+}
+
+/// As above, of tables of which nothing is read for an empty disk, and of a data file that is the disk itself.
+#[test]
+fn an_image_whose_header_names_what_its_files_lack_is_refused() {
+    if !have_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.qcow2");
+    let spec = path.to_str().unwrap();
+    run("qemu-img", &["create", "-q", "-f", "qcow2", spec, "64M"]);
+    let bytes = std::fs::read(&path).unwrap();
+    let counts_at = u64::from_be_bytes(bytes[48..56].try_into().unwrap());
+    let far = &(1_u64 << 40).to_be_bytes()[..];
+    let wrong: [(&[u8], u64, &str); 4] = [
+        (&[0; 4], 36, "its first table has 0 entries"),
+        (far, 40, "its first table"),
+        (far, 48, "its table of reference counts"),
+        (far, counts_at, "a block of reference counts"),
+    ];
+    for (value, at, words) in wrong {
+        std::fs::write(&path, &bytes).unwrap();
+        let image = File::options().write(true).open(&path).unwrap();
+        image.write_all_at(value, at).unwrap();
+        let refused = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+        assert!(refused.contains(words), "{at}: {refused}");
+    }
+    let data = dir.path().join("disk.raw");
+    let options = format!("data_file={},data_file_raw=on", data.display());
+    run(
+        "qemu-img",
+        &["create", "-q", "-f", "qcow2", "-o", &options, spec, "64M"],
+    );
+    drop(open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap());
+    let raw = File::options().write(true).open(&data).unwrap();
+    raw.set_len(63 << 20).unwrap();
+    let refused = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+    assert!(refused.contains("byte for byte"), "{refused}");
 }
 
 /// As above, of what the header itself says.

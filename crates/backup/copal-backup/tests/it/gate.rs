@@ -5,8 +5,8 @@ use crate::world::*;
 use copal_backup::retention::{Candidate, Policy, judge_by_clock};
 use copal_backup::source::{Bitmap, ChangedExtents, Source, stream::StreamSource};
 use copal_backup::*;
-use copal_volume::MemoryStore;
-use std::{io::Cursor, time::Duration};
+use copal_volume::{Clock, ManualClock, MemoryStore};
+use std::{io::Cursor, sync::Arc, time::Duration};
 
 fn text_disk(seed: u64, size: usize) -> Disk {
     let mut disk = Disk::new(size);
@@ -136,9 +136,23 @@ fn another_format_is_refused_by_name_unless_it_is_said_to_be_raw() {
     );
     repository.accept(&[newest_of(&repository).id]).unwrap();
     assert!(run(&repository, &vmdk, stated).doubts.is_empty());
+    // What was accepted is that format, and no other.
+    assert_eq!(kinds(&run(&repository, &vhd, stated).doubts), [DoubtKind::Format]);
     // What a guest wrote into an image of its own is the guest's.
     let decoded = |request: &mut BackupRequest| request.disks[0].content = Content::Decoded;
     assert!(run(&repository, &vhd, decoded).doubts.is_empty());
+}
+
+/// As the first: the last good snapshot is gone, and nobody has accepted what came after it.
+#[test]
+fn a_warning_stays_when_the_good_snapshots_are_gone() {
+    let repository = init(&MemoryStore::new());
+    let good = run(&repository, &text_disk(1, 3 << 20), |_| ());
+    let short = text_disk(1, 1 << 20);
+    run(&repository, &short, |request| request.allow_smaller = true);
+    repository.forget(&[good.snapshot]).unwrap();
+    let again = run(&repository, &short, |_| ());
+    assert_eq!(kinds(&again.doubts), [DoubtKind::Smaller]);
 }
 
 /// As the first: a disk of the right size that holds nothing any more.
@@ -236,4 +250,34 @@ fn a_bitmap_on_another_disk_costs_a_full_read_and_so_does_a_time_without_one() {
         mode == DiskMode::Rescan && reason.contains("--full-every"),
         "{reason}"
     );
+}
+
+/// A backup that reads what changed is no read of the whole disk, however often it is done.
+#[test]
+fn incremental_backups_do_not_put_a_full_read_off() {
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000));
+    let store = MemoryStore::with_clock(clock.clone(), 1);
+    let repository = init(&store);
+    let disk = text_disk(6, 1 << 20);
+    let mode = || {
+        let told = run(&repository, &disk, |request| {
+            let bitmap = Some(Bitmap {
+                name: "b".into(),
+                dirty_bytes: 0,
+            });
+            let source = &mut request.disks[0];
+            source.changed = Some(ChangedExtents {
+                bitmap: bitmap.clone(),
+                ..disk.changes()
+            });
+            source.starts = bitmap;
+            request.full_every = Some(Duration::from_secs(30 * 3600));
+        });
+        told.disks[0].mode
+    };
+    assert_eq!(mode(), DiskMode::Full);
+    for wanted in [DiskMode::Incremental, DiskMode::Rescan, DiskMode::Incremental] {
+        clock.set(clock.now_ms() + 20 * 3_600_000);
+        assert_eq!(mode(), wanted);
+    }
 }

@@ -283,24 +283,9 @@ impl Overlay {
         if state.is_poisoned {
             return Err(DiskError::Damaged);
         }
-        let flushed = self.flush_blocks_then_bits(state);
+        let flushed = flush_blocks_then_bits(&self.file, state);
         state.is_poisoned = flushed.is_err();
         flushed.map_err(failed)
-    }
-
-    fn flush_blocks_then_bits(&self, state: &mut State) -> std::io::Result<()> {
-        self.file.sync_data()?;
-        if state.unwritten.is_empty() {
-            return Ok(());
-        }
-        for page in &state.unwritten {
-            let at = page * PAGE_BYTES;
-            let bits = &state.bitmap[at as usize..(at + PAGE_BYTES) as usize];
-            self.file.write_all_at(bits, HEAD_BYTES + at)?;
-        }
-        self.file.sync_data()?;
-        state.unwritten.clear();
-        Ok(())
     }
 
     fn place(&self, offset: u64) -> u64 {
@@ -310,6 +295,39 @@ impl Overlay {
     fn block_end(&self, block: u64) -> u64 {
         ((block + 1) * BLOCK_BYTES).min(self.head.size_bytes)
     }
+}
+
+/// What a flush does to the file of an overlay; a test sees the order.
+trait FlushedFile {
+    /// Makes durable what was written so far.
+    fn sync(&self) -> std::io::Result<()>;
+    /// Writes bits of blocks that are there.
+    fn write_bits(&self, bits: &[u8], at: u64) -> std::io::Result<()>;
+}
+
+impl FlushedFile for File {
+    fn sync(&self) -> std::io::Result<()> {
+        self.sync_data()
+    }
+
+    fn write_bits(&self, bits: &[u8], at: u64) -> std::io::Result<()> {
+        self.write_all_at(bits, at)
+    }
+}
+
+fn flush_blocks_then_bits(file: &impl FlushedFile, state: &mut State) -> std::io::Result<()> {
+    file.sync()?;
+    if state.unwritten.is_empty() {
+        return Ok(());
+    }
+    for page in &state.unwritten {
+        let at = page * PAGE_BYTES;
+        let bits = &state.bitmap[at as usize..(at + PAGE_BYTES) as usize];
+        file.write_bits(bits, HEAD_BYTES + at)?;
+    }
+    file.sync()?;
+    state.unwritten.clear();
+    Ok(())
 }
 
 /// Head and room for everything else; an empty file until all of it is durable but the name.

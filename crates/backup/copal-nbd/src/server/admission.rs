@@ -207,3 +207,68 @@ impl Peers {
         first.inspect(|&number| self.close(number)).is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        net::{TcpListener, TcpStream},
+        os::unix::net::UnixStream,
+    };
+
+    fn count(admission: &Admission) -> usize {
+        admission.peers.lock().all.len()
+    }
+
+    /// Connections in their handshake have an end in total; the oldest of them makes room for the next.
+    #[test]
+    fn the_oldest_handshake_makes_room() {
+        let admission = Admission::default();
+        let mut others = Vec::new();
+        let mut enter = || {
+            let (own, other) = UnixStream::pair().unwrap();
+            others.push(other);
+            admission.enter(&Stream::Unix(own)).unwrap()
+        };
+        let numbers: Vec<u64> = (0..HANDSHAKES + 3).map(|_| enter()).collect();
+        assert_eq!(count(&admission), HANDSHAKES);
+        assert!(admission.serve(numbers[2]).is_none(), "it was closed");
+        assert!(admission.serve(numbers[3]).is_some());
+        // One that is served is in no handshake any more.
+        enter();
+        assert_eq!(count(&admission), HANDSHAKES + 1);
+    }
+
+    #[test]
+    fn the_handshakes_of_one_address_take_no_place_of_others() {
+        let admission = Admission::default();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..HANDSHAKES_OF_ADDRESS + 3 {
+            clients.push(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            let (served, _) = listener.accept().unwrap();
+            admission.enter(&Stream::Tcp(served)).unwrap();
+        }
+        assert_eq!(count(&admission), HANDSHAKES_OF_ADDRESS);
+    }
+
+    /// A client whose request is under way never makes room, and one that has asked does once it has been idle for long.
+    #[test]
+    fn a_client_at_work_keeps_its_place() {
+        let since = |ago: Duration| Activity {
+            began: Instant::now().checked_sub(ago).unwrap(),
+            ..Activity::new()
+        };
+        assert!(Activity::new().rank().is_some(), "it has asked for nothing yet");
+        let asked = since(Duration::ZERO);
+        drop(asked.begin());
+        assert!(asked.rank().is_none(), "a moment ago");
+        let idle = since(IDLE);
+        idle.has_asked.store(true, Ordering::Relaxed);
+        assert!(idle.rank().is_some());
+        let request = idle.begin();
+        idle.last_ms.store(0, Ordering::Relaxed);
+        assert!(idle.rank().is_none(), "its request takes long");
+        drop(request);
+    }
+}
