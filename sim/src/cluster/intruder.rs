@@ -227,10 +227,11 @@ impl Intruder {
                 };
                 to_master(Method::Ask, order.encode_to_vec())
             }
-            // In its own volume, under the id of a file that another volume has.
+            // In its own volume, under the id of a file that another volume of its group has.
             (Caller::Named, 1) => {
                 let own = *self.work.volumes.first()?;
-                if own == victim.vid || !victim.is_live {
+                let is_of_group = own.birth_group() == victim.vid.birth_group();
+                if own == victim.vid || !is_of_group || !victim.is_live {
                     return None;
                 }
                 let method = CHANGES[world.below(CHANGES.len() as u64) as usize];

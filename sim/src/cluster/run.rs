@@ -34,7 +34,8 @@ const MASTERS: u32 = 2;
 const SERVERS: u32 = 5;
 const CLIENTS: u32 = 4;
 const GROUPS: u32 = 4;
-const VOLUMES: usize = 3;
+/// One more than groups, so that two share one.
+const VOLUMES: usize = 5;
 /// Silence after which a server has failed, and after which it is given up; ms.
 const TIMES: MasterOptions = MasterOptions {
     failed_after_ms: 10_000,
