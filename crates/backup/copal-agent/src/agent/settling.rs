@@ -100,5 +100,11 @@ fn wait_for(job: &Job, (other, ask): (&Member, AskStored<'_>), patience: Instant
         std::thread::park_timeout(pause);
         pause = (pause * 2).min(PAUSES[1]);
     }
+    if !job.ends() {
+        tracing::warn!(
+            agent = other.name,
+            "it stores still, and is not waited for any longer"
+        );
+    }
     None
 }

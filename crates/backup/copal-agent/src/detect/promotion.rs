@@ -3,7 +3,8 @@
 //! Paper: low-profile-dedup §2, the few per cent of chunks that most VMs share.
 //! Invariants
 //! - Popular ids are never more than their fraction of all ids that are known, over all partitions that were compared here.
-//! - A candidate is asked for by two VMs while less than half of the fraction is used, and by three then.
+//! - A candidate is asked for by two VMs while less than half of the fraction is used, and by three then. A fraction of all keeps no
+//!   room for others: two are enough.
 
 use std::collections::HashMap;
 
@@ -72,7 +73,8 @@ impl Promotion {
         if (popular + 1) * MILLION > allowed || !self.is_fair() {
             return None;
         }
-        match popular * 2 * MILLION < allowed {
+        let is_of_all = u128::from(self.popular_millionths) >= MILLION;
+        match is_of_all || popular * 2 * MILLION < allowed {
             true => Some(FEW_POPULAR_VMS),
             false => Some(MOST_VMS),
         }
@@ -127,6 +129,14 @@ mod tests {
         assert_eq!(threshold(40_000, 0, 24), None, "less than one id");
         assert_eq!(threshold(40_000, 0, 25), Some(2));
         assert_eq!(threshold(0, 0, u64::MAX), None);
-        assert_eq!(threshold(1_000_000, 1 << 60, (1 << 60) + 1), Some(3));
+        assert_eq!(threshold(999_999, 1 << 59, (1 << 60) + 1), Some(3));
+    }
+
+    /// Symptom: with `--pds-fraction 100%` chunks of two VMs were refused once half of all chunks were popular.
+    /// Cause: three VMs were asked for above half of any fraction, to leave room for chunks that more VMs have.
+    /// Fix: where all may be popular there is nothing to leave room for.
+    #[test]
+    fn a_fraction_of_all_takes_two_vms_always() {
+        assert_eq!(threshold(1_000_000, 1 << 60, (1 << 60) + 1), Some(2));
     }
 }

@@ -102,7 +102,12 @@ impl Twin {
         let mut refused = BTreeSet::new();
         for (Reverse(vms), id, first) in wanted {
             let all = popular + others_popular;
-            let threshold = if all * 2_000_000 < allowed { 2 } else { 3 };
+            let is_of_all = self.popular_millionths >= 1_000_000;
+            let threshold = if is_of_all || all * 2_000_000 < allowed {
+                2
+            } else {
+                3
+            };
             let is_fair = popular as f64 <= mean + 3.0 * mean.sqrt();
             if vms >= threshold && (all + 1) * 1_000_000 <= allowed && is_fair {
                 self.grants.insert(id, (first, now));
