@@ -2,6 +2,7 @@
 
 use crate::world::{Fleet, Running};
 use copal_agent::{
+    agent::AgentOptions,
     coordinate::JobReport,
     settling::{self, SettleOptions, Settlement},
 };
@@ -11,16 +12,20 @@ use copal_backup::{
 };
 use copal_testkit::Random;
 use copal_volume::MemoryStore;
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    fs,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
-const VMS: usize = 9;
+const VMS: usize = 6;
 
 fn vm(number: usize) -> String {
     format!("vm{number}")
 }
 
-/// Three kinds of VM. Each has what all have, what those of its kind have, what one VM of another kind has, and what nobody has.
+/// Three kinds of VM, two of each. Each has what all have, what those of its kind have, what one VM of another kind has, and what nobody has.
 fn image(number: usize) -> Vec<u8> {
     let mut bytes = vec![0; 6 << 20];
     let mut fill = |seed: usize, from: usize, len: usize| {
@@ -30,8 +35,8 @@ fn image(number: usize) -> Vec<u8> {
     let shift = number * 4096;
     fill(1, shift, 2 << 20);
     fill(10 + number % 3, (2 << 20) + shift, 1 << 20);
-    fill(20 + number / 2, (3 << 20) + shift, 1 << 19);
-    fill(100 + number, (4 << 20) + shift, 1 << 20);
+    fill(20 + number / 2, (3 << 20) + shift, 3 << 19);
+    fill(100 + number, 5 << 20, 3 << 18);
     bytes
 }
 
@@ -45,7 +50,8 @@ fn alone(fleet: &Fleet, layout: Layout) -> u64 {
     for number in 0..VMS {
         let source = FileSource::open(&fleet.disk(&vm(number))).unwrap();
         let disk = DiskSource::new("sda", Box::new(source));
-        let request = BackupRequest::new(vm(number), vec![disk]);
+        let mut request = BackupRequest::new(vm(number), vec![disk]);
+        request.memory_bytes = 1 << 20;
         repository.backup(request, &Silent, &CancelFlag::new()).unwrap();
     }
     repository.stats().unwrap().chunk_pack_bytes
@@ -53,6 +59,15 @@ fn alone(fleet: &Fleet, layout: Layout) -> u64 {
 
 /// Starts an agent on each host, with the VMs that `host_of` says.
 fn start_all(fleet: &Fleet, host_of: fn(usize) -> usize, open: impl Fn() -> Arc<Repository>) -> Vec<Running> {
+    start_all_with(fleet, host_of, open, |_, _| ())
+}
+
+fn start_all_with(
+    fleet: &Fleet,
+    host_of: fn(usize) -> usize,
+    open: impl Fn() -> Arc<Repository>,
+    change: impl Fn(usize, &mut AgentOptions),
+) -> Vec<Running> {
     for number in 0..VMS {
         fs::write(fleet.disk(&vm(number)), image(number)).unwrap();
     }
@@ -61,7 +76,8 @@ fn start_all(fleet: &Fleet, host_of: fn(usize) -> usize, open: impl Fn() -> Arc<
             .filter(|number| host_of(*number) == host)
             .map(vm)
             .collect();
-        fleet.start_with(name, fleet.plan_of_disks(name, &vms), open())
+        let plan = fleet.plan_of_disks(name, &vms);
+        fleet.start_as(name, plan, open(), |options| change(host, options))
     };
     HOSTS.iter().enumerate().map(start).collect()
 }
@@ -82,16 +98,16 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn of(fleet: &Fleet) -> Bounds {
-        Bounds {
-            none: alone(
-                fleet,
-                Layout::Fleet {
-                    popular_millionths: 0,
-                },
-            ) as f64,
+    /// The same for all tests, since the disks are.
+    fn get(fleet: &Fleet) -> &'static Bounds {
+        static BOUNDS: OnceLock<Bounds> = OnceLock::new();
+        let unshared = Layout::Fleet {
+            popular_millionths: 0,
+        };
+        BOUNDS.get_or_init(|| Bounds {
+            none: alone(fleet, unshared) as f64,
             exact: alone(fleet, Layout::Solo) as f64,
-        }
+        })
     }
 
     /// Of what an exact index saves, how much a job saves.
@@ -106,28 +122,26 @@ impl Bounds {
 #[test]
 fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
     let by_kind: fn(usize) -> usize = |number| number % 3;
-    let in_blocks: fn(usize) -> usize = |number| number / 3;
-    let mostly_on_one: fn(usize) -> usize = |number| number.saturating_sub(5) / 2;
-    let mut bounds = None;
+    let in_blocks: fn(usize) -> usize = |number| number / 2;
+    let mostly_on_one: fn(usize) -> usize = |number| number.saturating_sub(3) / 2;
     for (rounds, placement) in [
-        ("auto", by_kind),
-        ("5", in_blocks),
-        ("6", by_kind),
+        ("1", by_kind),
+        ("2", in_blocks),
         ("6", mostly_on_one),
+        ("8", by_kind),
     ] {
         let fleet = Fleet::with_fraction(1_000_000);
         let _agents = start_all(&fleet, placement, || Arc::clone(&fleet.repository));
-        let bounds = bounds.get_or_insert_with(|| Bounds::of(&fleet));
         let report = fleet.job_in(rounds);
         assert!(report.is_complete(), "{report:?}");
-        let share = bounds.share(&fleet);
+        let share = Bounds::get(&fleet).share(&fleet);
         assert!(share >= 0.97, "{rounds} rounds: {share:.3} {report:?}");
         let settled = Settlement::of(&report);
         // In one round only what had no room at first.
         let moves_much = settled.moved_bytes > 1_000_000;
         assert_eq!(
             (moves_much, settled.unsettled.len()),
-            (rounds != "auto", 0),
+            (rounds != "1", 0),
             "{settled:?}"
         );
         let checked = fleet
@@ -138,6 +152,29 @@ fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
     }
 }
 
+/// Symptom: in one job of natural placement .90 to .92, and nothing was unresolved. Cause: a host that took longer than the patience of the
+/// others asked late; what it shared with one of their VMs became popular then, and their copy stayed. Fix: as above, in one round too.
+#[test]
+fn what_a_late_host_shares_with_others_is_stored_once() {
+    let fleet = Fleet::with_fraction(1_000_000);
+    let host_of: fn(usize) -> usize = |number| number.div_ceil(4);
+    let _agents = start_all_with(
+        &fleet,
+        host_of,
+        || Arc::clone(&fleet.repository),
+        |host, options| {
+            // Longer than others wait at least.
+            options.read_limit = (host == 0).then_some(200 << 10);
+        },
+    );
+    let report = fleet.job_in("1");
+    assert!(report.is_complete(), "{report:?}");
+    let settled = Settlement::of(&report);
+    assert!(settled.unsettled.is_empty(), "{settled:?}");
+    let share = Bounds::get(&fleet).share(&fleet);
+    assert!(share >= 0.97, "{share:.3} {report:?}");
+}
+
 /// Hosts have keys that back up and nothing else: they settle nothing. Whoever waits for the job counts with such a key, and gives up
 /// with one that may delete.
 #[test]
@@ -145,7 +182,7 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
     let password = Unlock::Password(zeroize::Zeroizing::new("correct horse".into()));
     let fleet = Fleet::unlocked_by(password, 1_000_000);
     let _agents = start_all(&fleet, |number| number % 3, || fleet.open_as(Role::Backup));
-    let mut report = fleet.job_in("3");
+    let mut report = fleet.job_in("2");
     assert!(report.is_complete(), "{report:?}");
     let unsettled = Settlement::of(&report);
     assert_eq!(
@@ -196,7 +233,7 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
         settled.moved_bytes * 100 >= counted.twice_bytes * 95,
         "{settled:?} {counted:?}"
     );
-    let share = Bounds::of(&fleet).share(&fleet);
+    let share = Bounds::get(&fleet).share(&fleet);
     assert!(share >= 0.97, "{share:.3} {settled:?}");
     let checked = fleet
         .repository
@@ -210,17 +247,11 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
 /// Fix: the answer says so, the job counts it, and the operator's page advises 100 % for a few dozen VMs.
 #[test]
 fn what_the_fraction_has_no_room_for_is_counted() {
-    let mut shares = Vec::new();
-    for popular_millionths in [300_000, 1_000_000] {
-        let fleet = Fleet::with_fraction(popular_millionths);
-        let _agents = start_all(&fleet, |number| number % 3, || Arc::clone(&fleet.repository));
-        let report = fleet.job_in("3");
-        assert!(report.is_complete(), "{report:?}");
-        shares.push((Bounds::of(&fleet).share(&fleet), Settlement::of(&report).refused));
-    }
-    let [(little, refused), (all, none)] = shares[..] else {
-        unreachable!()
-    };
-    assert!(little < 0.95 && refused > 20, "{shares:?}");
-    assert!(all >= 0.97 && none == 0, "{shares:?}");
+    let fleet = Fleet::with_fraction(300_000);
+    let _agents = start_all(&fleet, |number| number % 3, || Arc::clone(&fleet.repository));
+    let report = fleet.job_in("2");
+    assert!(report.is_complete(), "{report:?}");
+    let settled = Settlement::of(&report);
+    let share = Bounds::get(&fleet).share(&fleet);
+    assert!(share < 0.95 && settled.refused > 100, "{share:.3} {settled:?}");
 }
