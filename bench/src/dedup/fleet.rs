@@ -88,19 +88,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         ["1", "2", "6", "8"].map(|rounds| (format!("{rounds} rounds"), rounds, in_turn as Placement));
     let of_placements = [
         ("blocks of VMs on a host", in_blocks as Placement),
-        ("half of the VMs on one host", half_on_one),
+        ("half of the VMs on one host", half_on_one as Placement),
     ]
     .map(|(name, placement)| (name.to_owned(), "auto", placement));
     for (name, rounds, placement) in of_rounds.into_iter().chain(of_placements) {
         let taken = set.job(&name.replace(' ', "-"), rounds, placement)?;
         report.exactly(
-            &format!("{name}: chunks nobody answered for"),
+            format!("{name}: chunks nobody answered for"),
             taken.unresolved as f64,
             "",
             0.0,
         );
         report.at_least(
-            &format!("{name}: of what the exact index saves"),
+            format!("{name}: of what the exact index saves"),
             saved(taken.bytes),
             "%",
             TARGET,
