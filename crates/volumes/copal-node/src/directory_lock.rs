@@ -107,7 +107,7 @@ mod tests {
         );
         drop(lock);
         DirectoryLock::take(&directory).unwrap();
-        // One that is made is its owner's alone, whatever the umask says.
+        // One that is made is its owner's alone under any umask.
         let made = scratch.path().join("made");
         let lock = DirectoryLock::take(&made).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;

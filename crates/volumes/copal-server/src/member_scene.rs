@@ -1,6 +1,6 @@
 //! A data server in a test, and beside it a peer that answers calls as the test says: another member, and the master.
 //!
-//! For what a member does with answers that no member of today gives, or that come at one moment only.
+//! For answers that no member of today gives, or that come at one moment only.
 
 use crate::{
     Authority,
@@ -37,7 +37,7 @@ const OTHER_SERVER: [u8; 16] = [9; 16];
 
 type Script = dyn Fn(Method, Bytes) -> Result<Bytes, Refused> + Send + Sync;
 
-/// Answers by a script, and remembers what it was asked.
+/// Answers by a script, and remembers the calls.
 struct Scripted {
     script: Box<Script>,
     asked: Mutex<Vec<Method>>,

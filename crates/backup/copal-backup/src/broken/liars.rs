@@ -257,7 +257,7 @@ fn a_host_without_a_key_is_ended_by_the_next_removal() {
 }
 
 /// Symptom: a host could check its own packs in the name of another one, and no test noticed: every host can seal records.
-/// Fix: this; what is said in the name of a host counts as said by nobody unless the host's own key has signed it.
+/// Fix: this; a record in the name of a host counts as nobody's unless the host's own key has signed it.
 #[test]
 fn what_a_host_says_in_the_name_of_another_is_said_by_nobody() {
     let hosts = Hosts::new(2);

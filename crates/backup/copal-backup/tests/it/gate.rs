@@ -136,14 +136,14 @@ fn another_format_is_refused_by_name_unless_it_is_said_to_be_raw() {
     );
     repository.accept(&[newest_of(&repository).id]).unwrap();
     assert!(run(&repository, &vmdk, stated).doubts.is_empty());
-    // What was accepted is that format, and no other.
+    // Only that format was accepted.
     assert_eq!(kinds(&run(&repository, &vhd, stated).doubts), [DoubtKind::Format]);
     // What a guest wrote into an image of its own is the guest's.
     let decoded = |request: &mut BackupRequest| request.disks[0].content = Content::Decoded;
     assert!(run(&repository, &vhd, decoded).doubts.is_empty());
 }
 
-/// As the first: the last good snapshot is gone, and nobody has accepted what came after it.
+/// As the first: the last good snapshot is gone, and nobody has accepted the snapshots after it.
 #[test]
 fn a_warning_stays_when_the_good_snapshots_are_gone() {
     let repository = init(&MemoryStore::new());
@@ -252,7 +252,7 @@ fn a_bitmap_on_another_disk_costs_a_full_read_and_so_does_a_time_without_one() {
     );
 }
 
-/// A backup that reads what changed is no read of the whole disk, however often it is done.
+/// A backup of the changed blocks is no read of the whole disk, however often it is done.
 #[test]
 fn incremental_backups_do_not_put_a_full_read_off() {
     let clock = Arc::new(ManualClock::new(1_800_000_000_000));

@@ -297,9 +297,9 @@ impl Overlay {
     }
 }
 
-/// What a flush does to the file of an overlay; a test sees the order.
+/// Calls of a flush on the file of an overlay; a test sees their order.
 trait FlushedFile {
-    /// Makes durable what was written so far.
+    /// Makes all earlier writes durable.
     fn sync(&self) -> std::io::Result<()>;
     /// Writes bits of blocks that are there.
     fn write_bits(&self, bits: &[u8], at: u64) -> std::io::Result<()>;

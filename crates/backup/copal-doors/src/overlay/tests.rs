@@ -134,7 +134,7 @@ fn a_block_that_cannot_be_read_below_can_be_written_whole() {
     assert_eq!(overlay.run_at(0, SIZE), (true, BLOCK_BYTES));
 }
 
-/// The file of an overlay in a flush: what is done to it, in order.
+/// Records the calls of a flush in their order.
 #[derive(Default)]
 struct Recorder {
     calls: RefCell<Vec<&'static str>>,

@@ -368,7 +368,7 @@ fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
         store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap(),
         Err(NotHeld::Refused(Answer::NoSpace))
     );
-    assert!(store.kv().is_full(), "what is dead is freed at once");
+    assert!(store.kv().is_full(), "dead values are freed at once");
     // A retry: refusing it would leave it here while its creator takes it for gone.
     let again = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
     assert_eq!(again, Ok(Role::Normal));

@@ -161,7 +161,7 @@ fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
     assert!(epoch(&house) > next);
 }
 
-/// What a server's clock showed long ago says nothing about now, and a leader that hears of no server's clock any more does not go
+/// An old measurement of a server's clock says nothing about now, and a leader that hears of no server's clock any more does not go
 /// back to its own.
 #[test]
 fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
@@ -176,7 +176,7 @@ fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
     house.servers.clear();
     house.pass(15);
     assert_eq!(house.master.reference_ahead_ms(), HOUR, "nobody else is heard of");
-    // One that is back overrules what three have shown before.
+    // One that is back overrules the old clocks of all three.
     house.servers = vec![(1, 0)];
     house.pass(2);
     assert_eq!(house.master.reference_ahead_ms(), 0);

@@ -186,8 +186,8 @@ fn a_client_buries_what_it_is_creating_itself_without_the_right_to_delete() {
     assert!(scene.check(&peer, Method::Delete, &zero).is_err());
 }
 
-/// Symptom: what a client had sent before it was taken away could still be done, and no test noticed. Fix: this, for the client itself,
-/// for a member that passes on what it was sent, and for a call whose turn comes later.
+/// Symptom: operations of a client that was taken away could still be applied, and no test noticed. Fix: this, for the client itself,
+/// for a member that passes its calls on, and for a call whose turn comes later.
 #[test]
 fn a_client_that_was_taken_away_does_nothing_by_any_way() {
     let scene = Scene::new();

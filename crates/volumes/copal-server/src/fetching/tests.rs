@@ -5,7 +5,7 @@ use crate::member_scene::{MemberScene, NOW, fid, head, told, vid};
 use copal_volume::group::Role;
 use prost::Message;
 
-/// What a donor sends of a file, from a byte on.
+/// A part of a file as a donor sends it: its first byte, the file's head, the bytes.
 type Part = (u64, messages::FileHead, Bytes);
 
 async fn fetch(parts: Vec<Part>) -> Result<Option<Operation>, FetchError> {

@@ -1,4 +1,4 @@
-//! Views that a server enters, and what it answers before the first.
+//! Views that a server enters, and its answers before the first.
 
 use super::*;
 use crate::{

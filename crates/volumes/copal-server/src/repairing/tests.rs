@@ -1,4 +1,4 @@
-//! When damage is given up, and what becomes of the member.
+//! When damage is given up, and the member's state afterwards.
 
 use crate::{
     listener::refused,

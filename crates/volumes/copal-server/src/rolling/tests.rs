@@ -1,4 +1,4 @@
-//! Rolling forward beside another member: only what all have sealed, and nothing is given up for a file that is gone.
+//! Rolling forward beside another member: only buckets that all have sealed, and nothing is given up for a file that is gone.
 
 use super::*;
 use crate::member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER, OWN, fid, head, op, record, told, vid};
@@ -31,7 +31,7 @@ fn other(
     }
 }
 
-/// What a member says of itself that has sealed everything up to now, and has something in the bucket of old operations.
+/// The report of a member that has sealed everything up to now, with or without a digest of the bucket of old operations.
 fn told_by(has_records: bool) -> OwnTold {
     let mut digest = Digest::default();
     digest.add(
@@ -56,7 +56,7 @@ fn told_by(has_records: bool) -> OwnTold {
     }
 }
 
-/// Rolls forward by what the other member has, in a view of these members, all of them up.
+/// Rolls forward by the other member's operations, in a view of these members, all of them up.
 async fn roll(scene: &MemberScene, members: &[DiskId]) -> Result<(), Refused> {
     let view = View {
         group: GROUP,
@@ -69,7 +69,7 @@ async fn roll(scene: &MemberScene, members: &[DiskId]) -> Result<(), Refused> {
     scene.data.roll(GROUP, &view, &told_by(false), &heard).await
 }
 
-/// Symptom: a member could roll forward by what it had sealed itself, and no test noticed: a client may still bring such an
+/// Symptom: a member could roll forward by its own seal alone, and no test noticed: a client may still bring such an
 /// operation to its end, or take it back, at a member that has not sealed it. Fix: this.
 #[tokio::test]
 async fn nothing_is_rolled_forward_before_all_members_have_sealed_it() {

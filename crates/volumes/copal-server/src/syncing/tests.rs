@@ -1,4 +1,4 @@
-//! What keeps a member from becoming whole: damage met meanwhile, a view in which it missed something, a donor that is wrong.
+//! Reasons for which a member does not become whole: damage met meanwhile, a view in which it missed something, a donor that is wrong.
 
 use super::*;
 use crate::member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER, head, record, told, vid};
@@ -198,7 +198,7 @@ async fn a_donor_whose_seals_are_of_now_is_believed() {
     assert_eq!(own(&scene).closing.below, Bucket(SEALED));
 }
 
-/// What members had closed in the view of the question says nothing in a later one (VOL-43): the file that loses its name stays.
+/// Seals of the view of the question mean nothing in a later one (VOL-43): the file that loses its name stays.
 #[tokio::test]
 async fn a_name_is_settled_in_the_view_of_the_question_only() {
     let scene = scene().await;

@@ -96,7 +96,7 @@ fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
         group,
         &create_of(vid, "name", 4, client.cluster().map().now_ms()),
     );
-    // Until it has what the whole ones have, it may refuse that still.
+    // Until it has the file, it may still refuse it.
     for number in 5..10 {
         let begun = create_of(vid, "begun", number, client.cluster().map().now_ms());
         for at in 0..2 {

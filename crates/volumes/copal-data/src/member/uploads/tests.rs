@@ -401,7 +401,7 @@ fn a_piece_under_an_id_that_no_client_draws_is_refused() {
     assert_eq!(store.upload_totals(), (0, 0));
 }
 
-/// Clients begin no more uploads than a disk remembers; what is under way goes on, and so does a server that takes a file over.
+/// Clients begin no more uploads than a disk remembers; uploads under way go on, and so does a server that takes a file over.
 #[test]
 fn so_many_uploads_and_no_more_are_begun() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -442,8 +442,8 @@ fn a_delete_frees_the_upload_of_its_file() {
     assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
 }
 
-/// Symptom: an upload whose rows are damaged could keep all groups from sealing, and no test noticed. What cannot be freed is tried
-/// again later.
+/// Symptom: an upload whose rows are damaged could keep all groups from sealing, and no test noticed. It is tried again
+/// later.
 #[test]
 fn an_upload_that_cannot_be_freed_keeps_no_bucket_open() {
     let clock = SharedClock::new();
