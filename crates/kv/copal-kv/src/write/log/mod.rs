@@ -216,3 +216,6 @@ pub(crate) fn replay(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
