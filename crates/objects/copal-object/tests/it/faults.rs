@@ -513,9 +513,10 @@ fn a_commit_after_a_frame_is_written_when_the_frame_is() {
 }
 
 /// What an opening for reading finds; the numbers of what recovery replayed and dropped, and what two objects hold.
-fn opened(device: Arc<dyn Device>) -> Result<(String, Vec<u8>, usize), OpenError> {
+fn opened(device: Arc<dyn Device>, accept_tail_loss: bool) -> Result<(String, Vec<u8>, usize), OpenError> {
     let options = OpenOptions {
         read_only: true,
+        accept_tail_loss,
         ..OpenOptions::default()
     };
     let (store, mut report) = Store::open(device, &options)?;
@@ -567,35 +568,44 @@ fn a_read_of_an_opening_that_fails_is_no_damage() {
     }
     // The process dies.
     let device: Arc<dyn Device> = device.reopen();
-    let expected = opened(Arc::clone(&device)).unwrap();
+    let expected = opened(Arc::clone(&device), false).unwrap();
     assert_eq!((expected.1.len(), expected.2), (20_000, 5));
     let (eio, emfile, estale) = (5, 24, 116);
-    for errno in [eio, emfile, estale] {
-        for times in [1, 2] {
-            let mut passed = 0;
-            for first in 0.. {
-                let failing = FailingReads::over(Arc::clone(&device), first..first + times, errno);
-                let found = opened(failing.clone());
-                if failing.reads() <= first {
-                    break;
-                }
-                match found {
-                    // What is read behind the opening has its own errors.
-                    Ok((report, plain, frames)) => {
-                        assert_eq!(report, expected.0, "{errno} at {first}");
-                        assert!(plain.is_empty() || plain == expected.1);
-                        assert!(frames <= expected.2);
-                        passed += 1;
-                    }
-                    Err(OpenError::Device(error)) => {
-                        assert!(times == 2, "{errno} at {first}, once: {error}");
-                        assert_eq!(error.is_passing(), errno != eio);
-                    }
-                    Err(error) => panic!("{errno} at {first}, {times} times: {error:?}"),
-                }
+    const ALWAYS: u64 = 1 << 40;
+    for (errno, times, accept_tail_loss) in [
+        (eio, 1, false),
+        (eio, 2, false),
+        (emfile, 1, false),
+        (emfile, 2, false),
+        (emfile, 2, true),
+        (emfile, ALWAYS, false),
+        (estale, 1, false),
+        (estale, 2, true),
+        (estale, ALWAYS, true),
+    ] {
+        let mut passed = 0;
+        for first in 0.. {
+            let failing = FailingReads::over(Arc::clone(&device), first..first + times, errno);
+            let found = opened(failing.clone(), accept_tail_loss);
+            if failing.reads() <= first {
+                break;
             }
-            assert!(passed > 0);
+            match found {
+                // What is read behind the opening has its own errors.
+                Ok((report, plain, frames)) => {
+                    assert_eq!(report, expected.0, "{errno} at {first}");
+                    assert!(plain.is_empty() || plain == expected.1);
+                    assert!(frames <= expected.2);
+                    passed += 1;
+                }
+                Err(OpenError::Device(error)) => {
+                    assert!(times > 1, "{errno} at {first}, once: {error}");
+                    assert_eq!(error.is_passing(), errno != eio);
+                }
+                Err(error) => panic!("{errno} at {first}, {times} times: {error:?}"),
+            }
         }
+        assert!(passed > 0);
     }
 }
 
@@ -606,7 +616,7 @@ fn a_device_that_gives_nothing_is_not_called_empty() {
     store.close().unwrap();
     for errno in [5, 24] {
         let failing = FailingReads::over(Arc::clone(&device), 0..u64::MAX, errno);
-        let found = opened(failing);
+        let found = opened(failing, false);
         assert!(matches!(found, Err(OpenError::Device(_))), "{errno}: {found:?}");
     }
 }
