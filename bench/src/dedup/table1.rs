@@ -56,7 +56,13 @@ fn simulated(root: &Path, options: &Options, report: &mut Report) -> Result<()> 
             // The reading of messages comes from the collaborative scheme; that it also gives this cell is a check.
             let is_checked = (scheme, figure) == ("synchronous", "local_io_gb_a_host");
             let mark = if is_checked { "" } else { BY_CONSTRUCTION };
-            beside(report, &format!("{scheme}: {name}{mark}"), value, "GB", (paper, NEAR));
+            beside(
+                report,
+                &format!("{scheme}: {name}{mark}"),
+                value,
+                "GB",
+                (paper, NEAR),
+            );
         }
     }
     let memory = told.scheme("collaborative", "memory_mb")?;

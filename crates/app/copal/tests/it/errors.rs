@@ -621,8 +621,8 @@ fn paths_need_not_be_utf_8() {
     let image = odd(b"i\xfc.raw");
     std::fs::rename(house.path("disk.raw"), &image).unwrap();
     good(&["backup", "--vm", "web"], image.as_os_str());
-    let named = OsString::from_vec([b"sda=", image.as_os_str().as_bytes()].concat());
-    good(&["backup", "--vm", "web", "--disk"], &named);
+    let named = OsString::from_vec([b"--disk=sda=", image.as_os_str().as_bytes()].concat());
+    good(&["backup", "--vm", "web"], &named);
     if have_qemu() {
         let qcow2 = odd(b"i\xfc.qcow2");
         let mut convert = Command::new("qemu-img");
