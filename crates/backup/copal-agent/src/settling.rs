@@ -1,9 +1,9 @@
-//! What a job left stored twice: settled, or counted, by the process that waits for the job.
+//! Chunks that a job left stored twice: settled, or counted, by the process that waits for the job.
 //!
 //! Design: docs/design/backup.md#rounds
 //!
 //! Agents whose keys have the delete role settle their VMs themselves (`agent::settling`). The VMs of the others are asked about here,
-//! one after the other, once all hosts have stored. A handle with the delete role gives up what is popular by now; another one counts it.
+//! one after the other, once all hosts have stored. A handle with the delete role gives up chunks that are popular by now; another one counts them.
 //! A VM that cannot be settled is no failure of the job: its snapshot stands.
 
 use crate::{
@@ -16,20 +16,20 @@ use copal_backup::{
 use serde_json::Value;
 use std::{path::Path, time::Duration};
 
-/// Who asks, and within which bounds.
+/// The host that asks, and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct SettleOptions<'a> {
     /// The name of this host.
     pub name: &'a str,
-    /// A directory for what waits.
+    /// A directory for requests that wait.
     pub spool: &'a Path,
     /// Longest time for an answer.
     pub timeout: Duration,
-    /// Most memory for what is asked about at once.
+    /// Most memory for the chunks that are asked about at once.
     pub memory_bytes: u64,
 }
 
-/// What a job's end came to.
+/// The result of settling a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
     /// Chunks that VMs gave up for popular ones.

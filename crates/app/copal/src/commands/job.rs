@@ -193,7 +193,7 @@ fn settle(
     Ok(())
 }
 
-/// What the end of a job came to, in sentences.
+/// The result of settling a job, in sentences.
 fn settlement_text(settlement: &Settlement) -> String {
     let mut text = String::new();
     if settlement.moved > 0 {
@@ -323,7 +323,7 @@ fn has_failed(vm: &&Value) -> bool {
     vm["state"] != "done" && !goes_on(vm)
 }
 
-/// With which exit code and sentence a job ends: 20 where a host has stored for all what it should not, 1 where a VM has no snapshot.
+/// Exit code and sentence of a job: 20 where a host has stored wrong chunks for all, 1 where a VM has no snapshot.
 fn verdict(report: &JobReport, vms: &[Value]) -> Outcome<()> {
     let failed = vms.iter().filter(has_failed).count();
     let lost = report.agents.iter().filter(|agent| agent.lost.is_some());

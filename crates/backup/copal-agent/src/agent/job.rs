@@ -75,7 +75,7 @@ pub(crate) struct Host {
     pub(crate) early: Arc<EarlyRounds>,
     /// VMs that leak more are repaired behind a job.
     pub(crate) leak_share_percent: Option<u8>,
-    /// Held by what must not run beside a job.
+    /// Held by repairs, which must not run beside a job.
     pub(crate) between_jobs: Mutex<()>,
     checker: Mutex<bool>,
     checker_woken: Condvar,
@@ -154,7 +154,7 @@ pub(crate) struct Job {
     again: Again,
     patience: Arc<HostPatience>,
     cancel: CancelFlag,
-    /// Ends what is done behind the job.
+    /// Ends the repairs after the job.
     repairs_end: CancelFlag,
     started: Instant,
     state: Mutex<State>,
@@ -187,7 +187,7 @@ pub(crate) struct JobStatus {
     pub(crate) round: usize,
     pub(crate) took: Duration,
     pub(crate) vms: Vec<VmReport>,
-    /// What was repaired behind it.
+    /// VMs that were repaired after the job.
     pub(crate) repairs: Vec<LeakRepair>,
     /// Answers that were not believed.
     pub(crate) dropped: u64,
@@ -244,7 +244,7 @@ impl Job {
         self.cancel.cancel();
     }
 
-    /// Ends what is done behind it: another job begins, or the agent ends.
+    /// Ends the repairs after it: another job begins, or the agent ends.
     pub(crate) fn end_repairs(&self) {
         self.repairs_end.cancel();
     }
@@ -315,7 +315,7 @@ impl Job {
 
     /// Backs up all VMs; blocks.
     pub(crate) fn run(&self, planned: Planned) {
-        // What is done between jobs was told to end.
+        // Repairs between jobs were told to end.
         drop(self.host.between_jobs.lock());
         self.state.lock().vms = planned.vms.iter().map(VmReport::waiting).collect();
         let turns = Turns::new(planned.rounds.clone());

@@ -1,4 +1,4 @@
-//! What a job of several agents stores, beside what an exact index of all chunks would store.
+//! Bytes that a job of several agents stores, beside those that an exact index of all chunks would store.
 
 use crate::world::{Fleet, Running};
 use copal_agent::{
@@ -91,7 +91,7 @@ fn stored(fleet: &Fleet) -> u64 {
     (0..VMS).map(of_vm).sum::<u64>() + fleet.repository.popular_status().unwrap().bytes
 }
 
-/// What the VMs take without sharing, and with an exact index.
+/// Bytes of the VMs without sharing, and with an exact index.
 struct Bounds {
     none: f64,
     exact: f64,

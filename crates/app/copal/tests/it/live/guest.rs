@@ -25,7 +25,7 @@ const MODULES: [&str; 6] = [
     "virtio_pci",
     "virtio_blk",
 ];
-/// What both guests begin with.
+/// The first commands of both guests.
 const BOOT: &str = "#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 for m in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk; do /bin/busybox insmod /$m.ko; done
