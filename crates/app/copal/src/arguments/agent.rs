@@ -87,8 +87,8 @@ takes a key that may delete, on the hosts, or here together with --wait; with ot
 ends when all agents have begun, and `copal job status` tells the rest. Exit code 1: a VM has no new snapshot; the others have.
 
 Examples:
-  copal job run --all --wait
-  copal job run --all --rounds 4 --wait --json")]
+  copal job run --wait
+  copal job run --rounds 4 --wait --json")]
     Run(JobRun),
     /// Say how far the newest job is, or what it did
     #[command(after_help = "\
@@ -109,8 +109,8 @@ pub(crate) struct JobStatus {
 
 #[derive(Debug, Args)]
 pub(crate) struct JobRun {
-    /// All agents that can be reached
-    #[arg(long, required = true)]
+    /// All agents that can be reached: what a job always takes, so the word may be left out
+    #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) options: JobOptions,

@@ -224,7 +224,11 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
     write_set(&fleet.path(""), 0);
     // Symptom: `job run --wait` on a directory waited for ever. Cause: it waited for the store, which its agents have open.
     // Fix: the agents of a directory run its jobs; the command says how.
-    for words in [&["job", "run", "--all"][..], &["job", "run", "--all", "--wait"]] {
+    for words in [
+        &["job", "run"][..],
+        &["job", "run", "--wait"],
+        &["job", "run", "--all", "--wait"],
+    ] {
         let refused = fleet.run(words);
         assert_eq!(refused.code, Some(2), "{refused:?}");
         let sentence = refused.sentence();
