@@ -21,7 +21,7 @@ use copal_volume::{
     group::{
         DiskId, GroupId, Role,
         placement::{self, DiskFacts, HARD_STOP_PERCENT, NoPlace},
-        rebalance::{self, Fill, Goal, GroupFacts, Plan, Refusal},
+        rebalance::{self, Fill, Goal, GroupFacts, Plan},
     },
 };
 use serde_json::{Value, json};
@@ -209,10 +209,6 @@ impl Reign {
                 "after_bytes": fill.after_bytes, "before_groups": fill.before_groups, "after_groups": fill.after_groups,
             })
         };
-        let refused = plan.refused.iter().map(|refusal| {
-            let (Refusal::NoPlace { disk, .. } | Refusal::NothingMayMove { disk }) = refusal;
-            format!("{}: {refusal}", self.name_of(*disk))
-        });
         // One copy in and one out per disk: the busiest disk is done last.
         let hours = rate.map(|rate| plan.busiest_bytes() as f64 / rate as f64 / 3600.0);
         json!({
@@ -221,8 +217,16 @@ impl Reign {
             "disks": plan.disks.iter().map(disk).collect::<Vec<_>>(),
             "bytes": plan.moved_bytes(),
             "hours": hours,
-            "refused": refused.collect::<Vec<_>>(),
+            "refused": self.refusals(plan),
         })
+    }
+
+    /// Why disks stay too full, a sentence each.
+    fn refusals(&self, plan: &Plan) -> Vec<String> {
+        let refused = plan.refused.iter();
+        refused
+            .map(|refusal| format!("{} {refusal}", self.name_of(refusal.disk())))
+            .collect()
     }
 
     /// The moves of a plan that are still to make, how many are made, and their bytes; or what is wrong with one of them.
@@ -295,6 +299,12 @@ impl Reign {
     /// Lets groups leave disks that are too full, if nobody has paused that; looks each minute, and not before what it moved
     /// last has arrived.
     pub(crate) fn relieve_full_disks(&mut self, now_ms: u64) -> Mastered<()> {
+        let facts = self.disk_facts();
+        let is_full = |facts: &DiskFacts| !facts.stays_within(0, placement::HIGH_WATERMARK_PERCENT);
+        if !facts.iter().any(is_full) {
+            self.recovery.stay_full.clear();
+            return Ok(());
+        }
         let recovery = &self.recovery;
         let is_busy = recovery.moves.values().any(|wanted| !wanted.is_ordered);
         let is_due = now_ms >= recovery.relieved_ms + LOOK_MS;
@@ -302,11 +312,6 @@ impl Reign {
             if is_busy {
                 self.recovery.relieved_ms = now_ms;
             }
-            return Ok(());
-        }
-        let facts = self.disk_facts();
-        let is_full = |facts: &DiskFacts| !facts.stays_within(0, placement::HIGH_WATERMARK_PERCENT);
-        if !facts.iter().any(is_full) {
             return Ok(());
         }
         self.recovery.relieved_ms = now_ms;
@@ -327,7 +332,7 @@ impl Reign {
                 &format!("{groups} groups leave disks that are too full"),
             )?;
         }
-        self.recovery.stay_full = plan.refused.iter().map(ToString::to_string).collect();
+        self.recovery.stay_full = self.refusals(&plan);
         Ok(())
     }
 

@@ -867,6 +867,28 @@ fn a_disk_above_85_percent_is_brought_down_to_80_by_itself() {
     );
 }
 
+/// Symptom: `copal status` said that a disk stays too full, by a number, long after half of its files were deleted.
+/// Cause: the sentence was replaced only when some disk was too full again.
+/// Fix: the sentence names the server, and goes when no disk is too full, also while moves are paused.
+#[test]
+fn a_disk_that_has_room_again_is_not_said_to_stay_full() {
+    let mut cluster = Cluster::new(3, 4);
+    let capacity = 1_u64 << 30;
+    for is_paused in [false, true] {
+        cluster.used.insert(3, capacity / 100 * 90);
+        cluster.pass(120_000);
+        let sentence = cluster.sentence();
+        assert!(sentence.contains("data3 stays too full: group"), "{sentence}");
+        if is_paused {
+            cluster.master.rebalance_pause(false, cluster.now_ms).unwrap();
+        }
+        cluster.used.insert(3, capacity / 100 * 50);
+        cluster.pass(STEP_MS);
+        let sentence = cluster.sentence();
+        assert!(!sentence.contains("too full"), "{sentence}");
+    }
+}
+
 #[test]
 fn a_copy_that_does_not_get_on_is_begun_again() {
     let mut cluster = Cluster::new(5, 8);

@@ -77,11 +77,11 @@ pub struct Fill {
     pub after_groups: u64,
 }
 
-/// Why a disk stays above the low watermark.
+/// Why a disk stays above the low watermark. The text follows the name of the disk or its server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Its groups that may move have no other disk; this is what the last of them met.
-    #[error("disk {disk} stays too full: {reason}")]
+    #[error("stays too full: {reason}")]
     NoPlace {
         /// The disk that stays full.
         disk: DiskId,
@@ -90,13 +90,21 @@ pub enum Refusal {
     },
     /// What fills it belongs to groups that lack a copy, or to none.
     #[error(
-        "disk {disk} stays too full: none of what is left on it may move, since its groups are not whole yet or take little; \
+        "stays too full: none of what is left on it may move, since its groups are not whole yet or take little; \
          wait until `copal group ls --degraded` is empty, and plan again"
     )]
     NothingMayMove {
         /// The disk that stays full.
         disk: DiskId,
     },
+}
+
+impl Refusal {
+    /// The disk that stays full.
+    pub fn disk(&self) -> DiskId {
+        let (Refusal::NoPlace { disk, .. } | Refusal::NothingMayMove { disk }) = self;
+        *disk
+    }
 }
 
 /// Moves in the order to make them, and what they come to.
