@@ -43,6 +43,7 @@ mod refusal;
 mod repairing;
 mod requests;
 mod rolling;
+mod server_clocks;
 mod showing;
 mod snapshots;
 mod syncing;

@@ -4,6 +4,7 @@ use crate::{
     answers::{blocking, encoded, of_volume_error, read},
     authority::Authority,
     listener::{Handler, Peer, Refused, refused},
+    server_clocks,
     token::{JoinToken, Joins, hash_of_secret},
 };
 use bytes::Bytes;
@@ -213,7 +214,12 @@ impl MasterServer {
             seen_version: request.seen_version,
             zone: place(&request.zone)?,
             rack: place(&request.rack)?,
-            clock_ahead_ms: self.ahead_of_ruler(&request),
+            clock_ahead_ms: server_clocks::of_heartbeat(
+                &request,
+                self.master.term(),
+                self.ruler_ms(),
+                self.master.reference_ahead_ms(),
+            ),
             has_future_seals: request.future_seals,
         };
         let disk = self
@@ -232,15 +238,6 @@ impl MasterServer {
             shut_out: verdict.is_shut_out,
             removed_clients: self.master.removed_clients(self.now_ms()),
         }))
-    }
-
-    /// How far a server's clock is ahead of the ruler: as it has measured it, or, before it has, as its heartbeat arrives.
-    fn ahead_of_ruler(&self, beat: &messages::Heartbeat) -> Option<i64> {
-        match beat.clock_ms {
-            0 => None,
-            _ if beat.clock_term == self.master.term() => Some(beat.clock_ahead_ms),
-            clock_ms => Some(ahead_of(clock_ms, self.ruler_ms())),
-        }
     }
 
     fn become_whole(&self, request: messages::BecomeWhole, peer: &Peer) -> Result<Bytes, Refused> {
@@ -417,6 +414,8 @@ impl MasterServer {
             machine::spawn(async move {
                 let name = name_of_server(&server.server_uuid);
                 let request = messages::WhatSeen { cluster };
+                let asked_at = machine::now();
+                let asked_ms = ruler.0 + (asked_at - ruler.1).as_millis() as u64;
                 let asked = async {
                     let connection = connections.to(&server.address, name, Class::Control).await?;
                     connection
@@ -426,14 +425,12 @@ impl MasterServer {
                 if let Ok(Ok(seen)) = tokio::time::timeout(patience, asked).await {
                     let groups = seen.groups.iter();
                     let mut answers = answers.lock();
-                    if seen.clock_ms > 0 {
-                        // Read while the question was under way, which took no longer than the patience.
-                        let now_ms = ruler.0 + machine::since(ruler.1).as_millis() as u64;
-                        answers.1.push(SeenClock {
-                            disk: server.disk,
-                            ahead_ms: ahead_of(seen.clock_ms, now_ms),
-                        });
-                    }
+                    let took = machine::since(asked_at);
+                    let ahead_ms = server_clocks::of_answer(seen.clock_ms, asked_ms, took);
+                    answers.1.extend(ahead_ms.map(|ahead_ms| SeenClock {
+                        disk: server.disk,
+                        ahead_ms,
+                    }));
                     answers.0.push(SeenBy {
                         disk: server.disk,
                         term: seen.term,
@@ -813,11 +810,6 @@ fn place(name: &str) -> Result<String, Refused> {
             "a zone or rack has a name of 100 bytes at most, without slashes",
         )),
     }
-}
-
-/// How far a clock is ahead of a time, ms.
-fn ahead_of(clock_ms: u64, time_ms: u64) -> i64 {
-    i64::try_from(i128::from(clock_ms) - i128::from(time_ms)).unwrap_or(i64::MAX)
 }
 
 fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
