@@ -2,15 +2,25 @@
 //!
 //! Not here: which schemes there are, and what their addresses name.
 
+use std::net::Ipv4Addr;
+
 /// Schemes that other backup programs write without a slash, as in `s3:host/bucket` and `rclone:remote:path`.
 const WITHOUT_SLASH: [&str; 10] = [
     "azure", "b2", "gs", "rclone", "rest", "s3", "sftp", "ssh", "swift", "webdav",
 ];
 
 /// The scheme that a word begins with: a letter, then at least one more letter, digit, `+`, `-` or `.`, then `:/`. `C:/x` has
-/// none, and `./s3:/x` is a path. Schemes of other backup programs need no slash.
+/// none, and `./s3:/x` is a path. Schemes of other backup programs need no slash, nor does an account on a host, as in
+/// `user@host:backup`; an address of four numbers does.
 pub fn scheme_of(word: &str) -> Option<&str> {
     let (scheme, rest) = word.split_once(':')?;
+    let is_account = |word: &str| matches!(word.split_once('@'), Some((user, host)) if !user.is_empty() && !host.is_empty());
+    if is_account(scheme) && !scheme.contains(['/', ' ']) {
+        return Some(scheme);
+    }
+    if scheme.parse::<Ipv4Addr>().is_ok() && rest.starts_with('/') {
+        return Some(scheme);
+    }
     let is_letter = |c: char| c.is_ascii_alphabetic();
     let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
     let is_scheme = scheme.len() >= 2 && scheme.starts_with(is_letter) && scheme.chars().all(is_of_scheme);
@@ -34,11 +44,29 @@ mod tests {
             ("s3:host/bucket", "s3"),
             ("sftp:user@host:/x", "sftp"),
             ("rclone:remote:x", "rclone"),
+            ("user@host:/x", "user@host"),
+            ("user@host:x", "user@host"),
+            ("10.0.0.5:/x", "10.0.0.5"),
         ] {
             assert_eq!(scheme_of(word), Some(scheme));
         }
         for path in [
-            "/a", "a", "./s3:/x", "a/s3://x", "C:/x", "a:b", "./s3:x", "vm:x", "1a:/x", "a b:/x", ":/x", "",
+            "/a",
+            "a",
+            "./s3:/x",
+            "a/s3://x",
+            "C:/x",
+            "a:b",
+            "./s3:x",
+            "vm:x",
+            "1a:/x",
+            "a b:/x",
+            ":/x",
+            "",
+            "a@b/c:/x",
+            "@b:/x",
+            "a@b",
+            "10.0.0.5:x",
         ] {
             assert_eq!(scheme_of(path), None, "{path}");
         }
