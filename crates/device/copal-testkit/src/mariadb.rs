@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
 use std::{
+    fs::File,
     io::{BufRead, BufReader, Write},
     net::TcpListener,
     path::{Path, PathBuf},
@@ -137,10 +138,12 @@ fn bootstrap(data: &Path, from: &str) -> Result<(), String> {
     }
     script += &format!("FLUSH PRIVILEGES;\nCREATE USER copal@'{from}' IDENTIFIED BY 'secret';\n");
     script += &format!("GRANT ALL ON *.* TO copal@'{from}';\nCREATE DATABASE copal;\n");
+    let log = data.with_file_name("bootstrap.log");
+    let stderr = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
     let mut child = server(data, &[], &["--bootstrap", "--log-warnings=0"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(stderr)
         .spawn()
         .map_err(|error| format!("mariadbd does not start ({error}); scripts/install-deps.sh installs it"))?;
     let written = child
@@ -150,7 +153,10 @@ fn bootstrap(data: &Path, from: &str) -> Result<(), String> {
     let status = child.wait().map_err(|error| error.to_string())?;
     match written {
         Some(Ok(())) if status.success() => Ok(()),
-        _ => Err(format!("mariadbd --bootstrap failed ({status})")),
+        _ => {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            Err(format!("mariadbd --bootstrap failed ({status}): {said}"))
+        }
     }
 }
 
