@@ -1,6 +1,7 @@
 //! What can go wrong on a device, and when opening one.
 
 use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,6 +21,19 @@ pub enum DeviceError {
         len: u64,
         /// The system's error.
         source: Arc<std::io::Error>,
+    },
+    /// The host had no space for a write into the device: a file system that copies on write, a thin volume, a file with
+    /// holes, the files of a directory. What reached the device is unknown; no medium failed.
+    #[error(
+        "{op} of {len} bytes at {at} found no space on the host; free space there, then reopen the store"
+    )]
+    HostFull {
+        /// As in `Io`.
+        op: &'static str,
+        /// First byte.
+        at: u64,
+        /// Bytes.
+        len: u64,
     },
     /// A write or flush failed before; what reached the device is unknown.
     #[error("an earlier write or flush failed; reopen the store")]
@@ -50,9 +64,12 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// A system error met by `op`.
+    /// A system error met by `op`; [`DeviceError::HostFull`] where there was no space.
     #[must_use]
     pub fn io(op: &'static str, at: u64, len: u64, source: std::io::Error) -> DeviceError {
+        if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+            return DeviceError::HostFull { op, at, len };
+        }
         DeviceError::Io {
             op,
             at,
@@ -76,11 +93,19 @@ impl DeviceError {
     pub fn is_passing(&self) -> bool {
         match self {
             DeviceError::Io { source, .. } => !is_of_medium(source),
-            DeviceError::Poisoned
+            DeviceError::HostFull { .. }
+            | DeviceError::Poisoned
             | DeviceError::OutOfRange { .. }
             | DeviceError::CannotGrow { .. }
             | DeviceError::ReadOnly => false,
         }
+    }
+
+    /// The host ran full inside a write or flush, and the device takes no more of them until it is opened again. Its medium is
+    /// no worse for it: free space on the host, then reopen.
+    #[must_use]
+    pub fn is_host_full(&self) -> bool {
+        matches!(self, DeviceError::HostFull { .. })
     }
 
     /// A full host: free space there, then grow again. Nothing was damaged.
@@ -106,7 +131,7 @@ fn is_of_medium(error: &std::io::Error) -> bool {
                 | Errno::OVERFLOW
                 | Errno::FBIG
         ),
-        None => error.kind() == std::io::ErrorKind::UnexpectedEof,
+        None => error.kind() == ErrorKind::UnexpectedEof,
     }
 }
 
@@ -241,7 +266,11 @@ mod tests {
         for number in [Errno::IO, Errno::NODATA, Errno::BADMSG, Errno::UCLEAN] {
             assert!(!of(number), "{number}");
         }
-        let short = DeviceError::io("read", 0, 1, std::io::ErrorKind::UnexpectedEof.into());
+        for number in [Errno::NOSPC, Errno::DQUOT] {
+            let full = DeviceError::io("write", 0, 1, number.into());
+            assert!(full.is_host_full() && !full.is_passing(), "{full}");
+        }
+        let short = DeviceError::io("read", 0, 1, ErrorKind::UnexpectedEof.into());
         assert!(!short.is_passing() && !DeviceError::Poisoned.is_passing());
     }
 }

@@ -205,8 +205,9 @@ impl PageCache for FileDevice {
         check_inside(&self.target.geometry(), OP, at, bytes.len() as u64)?;
         self.target.may_write()?;
         self.target.write_cached(at, bytes).map_err(|error| {
-            self.target.poison();
-            DeviceError::io(OP, at, bytes.len() as u64, error)
+            let error = DeviceError::io(OP, at, bytes.len() as u64, error);
+            self.target.poison(&error);
+            error
         })
     }
 

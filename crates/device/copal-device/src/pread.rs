@@ -87,10 +87,11 @@ pub(crate) fn run(target: &Target, at: u64, kind: &mut IoKind) -> Result<(), Dev
         IoKind::WriteZeroes(len) => target.write_zeroes(at, *len),
     };
     result.map_err(|error| {
+        let error = DeviceError::io(op, at, len, error);
         if poisons(kind) {
-            target.poison();
+            target.poison(&error);
         }
-        DeviceError::io(op, at, len, error)
+        error
     })
 }
 

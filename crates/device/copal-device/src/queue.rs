@@ -9,7 +9,7 @@
 
 use crate::completion::{Completer, is_delivering_thread};
 use crate::file::target::Target;
-use crate::{Class, Io, IoDone};
+use crate::{Class, DeviceError, Io, IoDone};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -38,7 +38,7 @@ impl Reply {
     /// the hook left half done is unknown, so nothing more is written.
     pub(crate) fn deliver_from_engine(self, done: IoDone, target: &Target) {
         if std::panic::catch_unwind(AssertUnwindSafe(|| self.deliver(done))).is_err() {
-            target.poison();
+            target.poison(&DeviceError::Poisoned);
             tracing::error!("the hook of a completion panicked; the device takes no more writes");
         }
     }

@@ -305,10 +305,11 @@ impl Reactor<'_> {
         self.free.push(slot);
         let io = &job.io;
         let result = outcome.map_err(|error| {
+            let error = DeviceError::io(io.kind.name(), io.at, io.kind.len_bytes(), error);
             if pread::poisons(&io.kind) {
-                self.target.poison();
+                self.target.poison(&error);
             }
-            DeviceError::io(io.kind.name(), io.at, io.kind.len_bytes(), error)
+            error
         });
         self.answer(job, result);
     }
@@ -330,7 +331,7 @@ impl Reactor<'_> {
     /// device is poisoned, and everything is answered with an error from now on.
     fn give_up(&mut self, error: &io::Error) {
         tracing::error!(%error, "the io_uring of a device failed; the device takes no more I/O");
-        self.target.poison();
+        self.target.poison(&DeviceError::Poisoned);
         for slot in &mut self.slots {
             if let Some(InFlight { job, .. }) = slot.take() {
                 std::mem::forget(job.io.kind);

@@ -24,6 +24,8 @@ pub enum Error {
     Poisoned {
         /// The first failure.
         reason: String,
+        /// The host ran full inside a write: free space there, then open the store again. No disk failed.
+        host_full: bool,
     },
     /// A write to a store opened with `read_only`.
     #[error("the store is open read-only")]
@@ -103,10 +105,29 @@ impl Error {
         )
     }
 
+    /// The host ran full inside a write, and the store takes no more of them until it is opened again. Of an operation that
+    /// answers this it is unknown whether it took effect.
+    #[must_use]
+    pub fn is_host_full(&self) -> bool {
+        match self {
+            Error::Object(error) => error.is_host_full(),
+            Error::Poisoned { host_full, .. } => *host_full,
+            _ => false,
+        }
+    }
+
     /// The store is full; deleting frees space.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Error::NoSpace | Error::Object(StoreError::NoSpace { .. }))
+    }
+
+    /// A failure of the engine's own that ends all writing.
+    pub(crate) fn poisoned(reason: impl Into<String>) -> Error {
+        Error::Poisoned {
+            reason: reason.into(),
+            host_full: false,
+        }
     }
 
     /// Damage found in `what`, noticed by `why`.

@@ -1,7 +1,8 @@
 //! The flag that ends all writing after a failed write, until the store is opened again.
 //!
 //! Invariants
-//! - `NoSpace` never sets it: a full store is refused before anything is written.
+//! - `NoSpace` never sets it: a full store is refused before anything is written. A host that runs full inside a write does,
+//!   and is told as that (`Error::is_host_full`): no disk failed.
 //! - Once set it stays; the first reason is the one that is told.
 
 use crate::Error;
@@ -11,7 +12,13 @@ use std::sync::OnceLock;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Poison {
-    reason: OnceLock<String>,
+    reason: OnceLock<Reason>,
+}
+
+#[derive(Debug)]
+struct Reason {
+    text: String,
+    host_full: bool,
 }
 
 impl Poison {
@@ -21,13 +28,33 @@ impl Poison {
         match self.reason.get() {
             None => Ok(()),
             Some(reason) => Err(Error::Poisoned {
-                reason: reason.clone(),
+                reason: reason.text.clone(),
+                host_full: reason.host_full,
             }),
         }
     }
 
+    /// For a failure of the engine's own.
     pub(crate) fn set(&self, reason: &str) {
-        if self.reason.set(reason.to_owned()).is_ok() {
+        self.set_for(reason.to_owned(), false);
+    }
+
+    /// For an error that a call was answered with.
+    pub(crate) fn set_by(&self, error: &Error) {
+        match error {
+            Error::Poisoned { reason, host_full } => self.set_for(reason.clone(), *host_full),
+            other => self.set_for(other.to_string(), other.is_host_full()),
+        }
+    }
+
+    fn set_for(&self, text: String, host_full: bool) {
+        if let Err(reason) = self.reason.set(Reason { text, host_full }) {
+            tracing::debug!(
+                reason = reason.text,
+                "another failure of a store that takes no more writes"
+            );
+        } else if let Some(reason) = self.reason.get() {
+            let reason = &reason.text;
             tracing::error!(
                 reason,
                 "the key-value store takes no more writes until it is reopened"
@@ -40,10 +67,12 @@ impl Poison {
         match error {
             StoreError::NoSpace { .. } => Error::NoSpace,
             other => {
-                self.set(&other.to_string());
-                Error::Poisoned {
+                let error = Error::Poisoned {
                     reason: other.to_string(),
-                }
+                    host_full: other.is_host_full(),
+                };
+                self.set_by(&error);
+                error
             }
         }
     }

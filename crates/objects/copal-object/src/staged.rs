@@ -236,6 +236,7 @@ impl ObjectWriter {
         let mut state = inner.state.lock();
         let runs = loop {
             state.writable()?;
+            inner.look_at_host(&mut state);
             if pages <= state.space.available_pages() {
                 let home = Home {
                     class: self.class,

@@ -170,12 +170,13 @@ pub(crate) struct StoreState {
 }
 
 impl StoreState {
-    /// Whether writes are accepted.
+    /// Whether writes are accepted. A full host is named each time: the caller may not be the one whose write met it.
     pub(crate) fn writable(&self) -> Result<(), StoreError> {
-        if self.closed || self.failure.is_some() {
-            Err(StoreError::Fenced)
-        } else {
-            Ok(())
+        match &self.failure {
+            Some(error) if error.is_host_full() && !self.closed => Err(StoreError::Device(error.clone())),
+            Some(_) => Err(StoreError::Fenced),
+            None if self.closed => Err(StoreError::Fenced),
+            None => Ok(()),
         }
     }
 

@@ -149,6 +149,7 @@ impl StoreCore {
                 Some(run)
             }
             None => {
+                self.look_at_host(state);
                 let available = state.space.available_pages();
                 [wanted, smallest, pages.into()]
                     .into_iter()

@@ -111,6 +111,7 @@ impl StoreCore {
                 self.wait_change(state);
                 continue;
             }
+            self.look_at_host(state);
             let available = if needs.releases {
                 state.space.releasable_pages()
             } else {

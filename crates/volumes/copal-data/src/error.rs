@@ -4,7 +4,7 @@ use copal_volume::VolumeError;
 
 /// The meaning of an engine error in a read, or in a write that certainly did not happen.
 pub(crate) fn of_engine(error: &copal_kv::Error) -> VolumeError {
-    if error.is_no_space() {
+    if error.is_no_space() || error.is_host_full() {
         return VolumeError::NoSpace;
     }
     if error.is_corruption() {
@@ -26,6 +26,33 @@ pub(crate) fn of_engine(error: &copal_kv::Error) -> VolumeError {
 pub(crate) fn read_only() -> VolumeError {
     VolumeError::Denied {
         reason: "the store is open read-only".to_owned(),
+    }
+}
+
+/// Why a store takes no more writes until it is opened again.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop {
+    pub(crate) reason: String,
+    /// The host ran full inside a write: no disk failed.
+    pub(crate) is_host_full: bool,
+}
+
+impl Stop {
+    pub(crate) fn by(error: &copal_kv::Error) -> Stop {
+        Stop {
+            reason: error.to_string(),
+            is_host_full: error.is_host_full(),
+        }
+    }
+
+    /// The answer to a write that comes later: nothing of it is written.
+    pub(crate) fn refusal(&self) -> VolumeError {
+        if self.is_host_full {
+            return VolumeError::NoSpace;
+        }
+        VolumeError::Failed {
+            reason: self.reason.clone(),
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use crate::random::Random;
 pub enum WriteFault {
     /// Reports an error; any part of it may have been written. Poisons the handle.
     Error,
+    /// Reports that the host has no space; any part of it may have been written. Poisons the handle.
+    HostFull,
     /// Reports success and writes nothing.
     Lost,
     /// Reports success and writes elsewhere.
@@ -21,6 +23,8 @@ pub enum WriteFault {
 pub enum FlushFault {
     /// Reports an error. Poisons the handle; what was not durable may be lost.
     Error,
+    /// Reports that the host has no space. Poisons the handle; what was not durable may be lost.
+    HostFull,
     /// Reports success and makes nothing durable.
     Lie,
 }

@@ -23,7 +23,8 @@ pub(super) struct Plan {
     change: Option<Change>,
     /// What should.
     meant: Option<Change>,
-    fails: bool,
+    /// The number of the error it answers.
+    fails: Option<i32>,
     lies: bool,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Medium {
     full_host: bool,
     block: u64,
     next_id: u64,
-    poisoned: bool,
+    poisoned: Option<DeviceError>,
     flush_failed: bool,
     /// Commands that failed, and whether they happened all the same.
     orphans: Vec<(u64, bool)>,
@@ -58,13 +59,27 @@ impl Medium {
             full_host: options.full_host,
             block: u64::from(options.logical_block),
             next_id: 0,
-            poisoned: false,
+            poisoned: None,
             flush_failed: false,
             orphans: Vec::new(),
             unreadable: BTreeSet::new(),
             stale: Vec::new(),
             armed: Vec::new(),
             budget: options.budget,
+        }
+    }
+
+    /// Only the first cause counts.
+    fn poison(&mut self, error: DeviceError) -> DeviceError {
+        self.poisoned.get_or_insert(error.clone());
+        error
+    }
+
+    fn expect_unpoisoned(&self) -> Result<(), DeviceError> {
+        match &self.poisoned {
+            None => Ok(()),
+            Some(error) if error.is_host_full() => Err(error.clone()),
+            Some(_) => Err(DeviceError::Poisoned),
         }
     }
 
@@ -76,8 +91,8 @@ impl Medium {
 
     /// Accepts a command: from here on a crash may keep any part of it.
     pub(super) fn begin(&mut self, at: u64, kind: &IoKind) -> Result<(u64, Plan), DeviceError> {
-        if self.poisoned && !matches!(kind, IoKind::Read(_)) {
-            return Err(DeviceError::Poisoned);
+        if !matches!(kind, IoKind::Read(_)) {
+            self.expect_unpoisoned()?;
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -85,7 +100,7 @@ impl Medium {
             id,
             change: None,
             meant: None,
-            fails: false,
+            fails: None,
             lies: false,
         };
         match kind {
@@ -98,7 +113,7 @@ impl Medium {
                 };
                 plan.change = match self.write_fault() {
                     None if self.full_host && !self.hollow(at, buf.len() as u64).is_empty() => {
-                        plan.fails = true;
+                        plan.fails = Some(libc::ENOSPC);
                         None
                     }
                     None => Some(meant.clone()),
@@ -112,7 +127,11 @@ impl Medium {
                         })
                     }
                     Some(WriteFault::Error) => {
-                        plan.fails = true;
+                        plan.fails = Some(libc::EIO);
+                        Some(meant.clone())
+                    }
+                    Some(WriteFault::HostFull) => {
+                        plan.fails = Some(libc::ENOSPC);
                         Some(meant.clone())
                     }
                 };
@@ -134,7 +153,11 @@ impl Medium {
             }
             IoKind::Flush => {
                 let fault = self.flush_fault();
-                plan.fails = fault == Some(FlushFault::Error);
+                plan.fails = match fault {
+                    Some(FlushFault::Error) => Some(libc::EIO),
+                    Some(FlushFault::HostFull) => Some(libc::ENOSPC),
+                    Some(FlushFault::Lie) | None => None,
+                };
                 plan.lies = fault == Some(FlushFault::Lie);
                 self.note(Event::FlushBegin { id });
             }
@@ -154,23 +177,21 @@ impl Medium {
     /// Completes a command.
     pub(super) fn execute(&mut self, at: u64, kind: &mut IoKind, plan: Plan) -> Result<(), DeviceError> {
         let (op, len) = (kind.name(), kind.len_bytes());
-        let failed = || DeviceError::io(op, at, len, std::io::Error::from_raw_os_error(libc::EIO));
+        let failed = |errno| DeviceError::io(op, at, len, std::io::Error::from_raw_os_error(errno));
         match kind {
-            IoKind::Read(buf) => return if self.read(at, buf) { Ok(()) } else { Err(failed()) },
-            IoKind::Flush if plan.fails => {
-                self.flush_failed = true;
-                self.poisoned = true;
-                return Err(failed());
+            IoKind::Read(buf) => {
+                return if self.read(at, buf) {
+                    Ok(())
+                } else {
+                    Err(failed(libc::EIO))
+                };
             }
+            IoKind::Flush if plan.fails.is_some() => self.flush_failed = true,
             IoKind::Flush => self.note(Event::FlushEnd {
                 id: plan.id,
                 honest: !plan.lies,
             }),
-            IoKind::Write { .. } if plan.fails => {
-                self.poisoned = true;
-                self.orphan(&plan);
-                return Err(failed());
-            }
+            IoKind::Write { .. } if plan.fails.is_some() => self.orphan(&plan),
             IoKind::Write { .. } | IoKind::Discard(_) | IoKind::WriteZeroes(_) => {
                 self.take_effect(&plan);
                 if plan.change.is_some() {
@@ -178,7 +199,10 @@ impl Medium {
                 }
             }
         }
-        Ok(())
+        match plan.fails {
+            None => Ok(()),
+            Some(errno) => Err(self.poison(failed(errno))),
+        }
     }
 
     fn take_effect(&mut self, plan: &Plan) {
@@ -235,7 +259,7 @@ impl Medium {
 
     /// A new handle. After a failed flush the device was reset and holds some legal state, durably.
     pub(super) fn revive(&mut self) {
-        self.poisoned = false;
+        self.poisoned = None;
         self.settle_orphans();
         if !std::mem::take(&mut self.flush_failed) || !self.record {
             return;
@@ -256,9 +280,7 @@ impl Medium {
 
     pub(super) fn grow(&mut self, wanted: u64, max_size: u64) -> Result<u64, DeviceError> {
         let size = self.image.size();
-        if self.poisoned {
-            return Err(DeviceError::Poisoned);
-        }
+        self.expect_unpoisoned()?;
         if wanted <= size {
             return Ok(size);
         }
@@ -275,9 +297,7 @@ impl Medium {
 
     pub(super) fn cut(&mut self, wanted: u64) -> Result<u64, DeviceError> {
         let size = self.image.size();
-        if self.poisoned {
-            return Err(DeviceError::Poisoned);
-        }
+        self.expect_unpoisoned()?;
         if wanted >= size {
             return Ok(size);
         }
@@ -287,9 +307,7 @@ impl Medium {
 
     /// What was discarded in this range has space again, and reads as zeros.
     pub(super) fn reserve(&mut self, at: u64, len: u64) -> Result<(), DeviceError> {
-        if self.poisoned {
-            return Err(DeviceError::Poisoned);
-        }
+        self.expect_unpoisoned()?;
         if self.grow_fault() {
             let size = self.image.size();
             return Err(DeviceError::CannotGrow {

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Longest single transfer in bytes.
 pub(crate) const MAX_IO: usize = 1 << 20;
@@ -41,7 +41,8 @@ pub(crate) struct Target {
     fixed: Geometry,
     size: AtomicU64,
     read_only: bool,
-    poisoned: AtomicBool,
+    /// The first failure of a write or flush.
+    poisoned: OnceLock<DeviceError>,
     growing: Mutex<()>,
 }
 
@@ -56,7 +57,7 @@ impl Target {
             fixed: geometry,
             size,
             read_only,
-            poisoned: AtomicBool::new(false),
+            poisoned: OnceLock::new(),
             growing: Mutex::new(()),
         }
     }
@@ -106,9 +107,7 @@ impl Target {
 
     /// `Err` when this handle may not write, or no longer.
     pub(crate) fn may_write(&self) -> Result<(), DeviceError> {
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(DeviceError::Poisoned);
-        }
+        self.may_flush()?;
         if self.read_only {
             Err(DeviceError::ReadOnly)
         } else {
@@ -118,16 +117,17 @@ impl Target {
 
     /// `Err` when an earlier write or flush failed: what a flush covered then is unknown.
     pub(crate) fn may_flush(&self) -> Result<(), DeviceError> {
-        if self.poisoned.load(Ordering::Acquire) {
-            Err(DeviceError::Poisoned)
-        } else {
-            Ok(())
+        match self.poisoned.get() {
+            None => Ok(()),
+            // Commands that were under way beside it may be answered first, and are to name the same cause.
+            Some(error) if error.is_host_full() => Err(error.clone()),
+            Some(_) => Err(DeviceError::Poisoned),
         }
     }
 
-    /// A write or flush failed: no more of either on this handle.
-    pub(crate) fn poison(&self) {
-        self.poisoned.store(true, Ordering::Release);
+    /// A write or flush failed: no more of either on this handle. Only the first cause counts.
+    pub(crate) fn poison(&self, error: &DeviceError) {
+        self.poisoned.get_or_init(|| error.clone());
     }
 
     pub(crate) fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {

@@ -8,7 +8,13 @@ use crate::file::target::Kind;
 fn unwritable(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
-    let fd = std::fs::File::open(file.path()).unwrap().into();
+    let readable = std::fs::File::open(file.path()).unwrap();
+    (file, device_on(readable, force_pread))
+}
+
+/// A device of a mebibyte on a descriptor, whatever that can do.
+fn device_on(file: std::fs::File, force_pread: bool) -> FileDevice {
+    let fd = file.into();
     let geometry = crate::memory::memory_geometry(1 << 20);
     let target = Arc::new(Target::new(
         fd,
@@ -18,14 +24,11 @@ fn unwritable(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
     ));
     let tally = Arc::new(Tally::default());
     let engine = Engine::start(&target, &tally, force_pread).unwrap();
-    (
-        file,
-        FileDevice {
-            engine,
-            target,
-            tally,
-        },
-    )
+    FileDevice {
+        engine,
+        target,
+        tally,
+    }
 }
 
 fn io(at: u64, kind: IoKind) -> Vec<Io> {
@@ -86,6 +89,30 @@ fn a_failed_durable_write_on_the_callers_thread_poisons_the_engine_too() {
             result(&device, 0, IoKind::Flush),
             Err(DeviceError::Poisoned)
         ));
+    }
+}
+
+/// Symptom: a store whose host ran full inside a write told no one so: later commands answered that an earlier one failed,
+/// and a data server reported a failed disk.
+/// Cause: the device kept that it was poisoned, and not why. Fix: a full host is an error of its own, and every later
+/// command names it.
+#[test]
+fn a_host_that_is_full_is_named_by_every_later_command() {
+    for force_pread in [false, true] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let device = device_on(full, force_pread);
+        for kind in [a_write(), a_write(), IoKind::Flush, IoKind::WriteZeroes(4096)] {
+            let error = result(&device, 0, kind).unwrap_err();
+            assert!(error.is_host_full(), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .ends_with("free space there, then reopen the store")
+            );
+        }
+        let through = device.write_through(0, AlignedBuf::zeroed(4096));
+        assert!(through.unwrap_err().is_host_full());
+        assert!(device.grow(2 << 20).unwrap_err().is_host_full());
     }
 }
 

@@ -367,9 +367,7 @@ fn spawn(
             let _guard = PanicGuard(engine.clone());
             run(engine);
         })
-        .map_err(|error| Error::Poisoned {
-            reason: format!("a thread of the engine could not be started: {error}"),
-        })
+        .map_err(|error| Error::poisoned(format!("a thread of the engine could not be started: {error}")))
 }
 
 /// A thread that panics must not leave others waiting for it.

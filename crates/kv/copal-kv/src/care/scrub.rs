@@ -96,9 +96,7 @@ impl Store {
         let thread = std::thread::Builder::new().name("copal-kv-scrub".to_owned());
         let thread = thread
             .spawn(move || worker.run())
-            .map_err(|error| Error::Poisoned {
-                reason: format!("the scrub thread could not be started: {error}"),
-            })?;
+            .map_err(|error| Error::poisoned(format!("the scrub thread could not be started: {error}")))?;
         Ok(Scrub {
             shared,
             thread: Some(thread),
@@ -138,9 +136,7 @@ impl Scrub {
         match self.thread.take().map(JoinHandle::join) {
             None => self.ended.take().unwrap_or(Ok(())),
             Some(Ok(ended)) => ended,
-            Some(Err(_)) => Err(Error::Poisoned {
-                reason: "the scrub thread panicked".to_owned(),
-            }),
+            Some(Err(_)) => Err(Error::poisoned("the scrub thread panicked")),
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn attend(engine: &Engine) -> bool {
         // Nobody tries again while the caller waits, so it is told.
         let is_full = error.is_no_space();
         if !is_full {
-            engine.poison.set(&error.to_string());
+            engine.poison.set_by(&error);
         }
         engine.signal.progressed(is_full.then_some(true));
         false

@@ -25,7 +25,10 @@ use std::{
     collections::{BTreeSet, HashMap},
     io,
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::run::Run;
@@ -47,6 +50,8 @@ const IO_BYTES_MAX: u32 = 1 << 20;
 /// Bytes kept for deleting in a file system with no byte left: logs, tables and checkpoints that say so. Less where the
 /// file system is small: an eighth of what it has left.
 pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
+/// Bytes that may be admitted before the host is asked again, at most.
+const LOOK_BYTES: u64 = 4 << 20;
 /// The reserve gives at least this at once.
 const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
@@ -57,6 +62,9 @@ pub(crate) struct HostFiles {
     inside: Mutex<Inside>,
     /// A sync has ended.
     synced: Condvar,
+    /// A write found no block, and the reserve has not grown since: what the file system says it has left is not to be had,
+    /// or somebody else's.
+    is_full: AtomicBool,
 }
 
 #[derive(Default)]
@@ -69,7 +77,8 @@ struct Inside {
     inherited: bool,
     names_changed: bool,
     reserve_bytes: u64,
-    poisoned: bool,
+    /// The first failure of a write or sync.
+    poisoned: Option<DeviceError>,
     counters: Counters,
 }
 
@@ -84,6 +93,15 @@ impl Inside {
 }
 
 impl Inside {
+    /// `Err` once a write or sync has failed. A full host is named again, whoever of several threads met it.
+    fn expect_unpoisoned(&self) -> Result<(), DeviceError> {
+        match &self.poisoned {
+            None => Ok(()),
+            Some(error) if error.is_host_full() => Err(error.clone()),
+            Some(_) => Err(DeviceError::Poisoned),
+        }
+    }
+
     /// Closes all files but those that are to be synced; whether there were others.
     fn close_clean(&mut self) -> bool {
         let (before, written) = (self.open.len(), &self.written);
@@ -124,13 +142,32 @@ impl HostFiles {
                 ..Inside::default()
             }),
             synced: Condvar::new(),
+            is_full: AtomicBool::new(false),
         })
     }
 
-    /// Bytes that can be written: what the host's file system has left for this user, and the reserve.
+    /// Bytes that can be written: what the host's file system has left for this user, and the reserve. One that had no block
+    /// has none until the reserve grows again; a quota is seen by nothing else.
     pub(crate) fn free_bytes(&self) -> u64 {
+        if self.is_full() {
+            self.refill();
+        }
         let reserve_bytes = self.inside.lock().reserve_bytes;
-        self.directory.free_bytes().saturating_add(reserve_bytes)
+        match self.is_full() {
+            true => reserve_bytes,
+            false => self.directory.free_bytes().saturating_add(reserve_bytes),
+        }
+    }
+
+    /// Whether the host had no block for the last write that needed one.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Acquire)
+    }
+
+    /// Bytes that may be admitted before the host is asked again: others write there too, and then the reserve has to give
+    /// what was admitted.
+    pub(crate) fn look_bytes(&self) -> u64 {
+        LOOK_BYTES.min(self.inside.lock().reserve_bytes / 2)
     }
 
     /// Makes the reserve whole, if the host has enough for it and as much again for others.
@@ -140,13 +177,20 @@ impl HostFiles {
         }
         let mut inside = self.inside.lock();
         let free = self.directory.free_bytes();
-        let wanted =
-            RESERVE_BYTES.min(free.saturating_add(inside.reserve_bytes) / 8) & !(RESERVE_STEP_BYTES - 1);
-        if wanted <= inside.reserve_bytes || free < 2 * wanted {
+        let have = inside.reserve_bytes;
+        let whole = RESERVE_BYTES.min(free.saturating_add(have) / 8) & !(RESERVE_STEP_BYTES - 1);
+        let wanted = match self.is_full() {
+            true => whole.max(have + RESERVE_STEP_BYTES),
+            false => whole,
+        };
+        if wanted <= have || free < 2 * (wanted - have) {
             return;
         }
         match self.directory.keep_reserve(wanted) {
-            Ok(()) => inside.reserve_bytes = wanted,
+            Ok(()) => {
+                inside.reserve_bytes = wanted;
+                self.is_full.store(false, Ordering::Release);
+            }
             Err(error) => {
                 tracing::info!(%error, "no space is kept for deleting when the file system is full")
             }
@@ -177,6 +221,7 @@ impl HostFiles {
             "the file system is full; the store lives on its reserve"
         );
         inside.reserve_bytes = left;
+        self.is_full.store(true, Ordering::Release);
         true
     }
 
@@ -283,7 +328,10 @@ impl HostFiles {
         let result = self.sync_now(&files, names);
         let mut inside = self.inside.lock();
         inside.syncs.end(ticket);
-        inside.poisoned |= result.is_err();
+        let failed = |error: &io::Error| DeviceError::io("flush", 0, 0, error.kind().into());
+        if let Err(error) = &result {
+            inside.poisoned.get_or_insert_with(|| failed(error));
+        }
         self.synced.notify_all();
         result?;
         // What another thread took to sync is not here any more, and one that overlaps may have been told the error.
@@ -291,10 +339,11 @@ impl HostFiles {
         while inside.syncs.concern(&others, only.map(|(number, _)| number)) {
             self.synced.wait(&mut inside);
         }
-        if inside.poisoned {
-            return Err(io::Error::other("a write or sync of another thread failed"));
+        match &inside.poisoned {
+            None => Ok(()),
+            Some(error) if error.is_host_full() => Err(io::ErrorKind::StorageFull.into()),
+            Some(_) => Err(io::Error::other("a write or sync of another thread failed")),
         }
-        Ok(())
     }
 
     fn sync_now(&self, files: &[Arc<dyn HostFile>], names: bool) -> io::Result<()> {
@@ -360,8 +409,8 @@ impl HostFiles {
         if changes && self.read_only && !flush {
             return Err(DeviceError::ReadOnly);
         }
-        if changes && self.inside.lock().poisoned {
-            return Err(DeviceError::Poisoned);
+        if changes {
+            self.inside.lock().expect_unpoisoned()?;
         }
         let result = match kind {
             IoKind::Read(buf) => self.read(at, buf),
@@ -377,8 +426,11 @@ impl HostFiles {
                 Ok(())
             }
             Err(error) => {
-                inside.poisoned |= changes && !matches!(kind, IoKind::Discard(_));
-                Err(DeviceError::io(op, at, len, error))
+                let error = DeviceError::io(op, at, len, error);
+                if changes && !matches!(kind, IoKind::Discard(_)) {
+                    inside.poisoned.get_or_insert_with(|| error.clone());
+                }
+                Err(error)
             }
         }
     }
@@ -464,12 +516,12 @@ impl PageCache for HostFiles {
         if self.read_only {
             return Err(DeviceError::ReadOnly);
         }
-        if self.inside.lock().poisoned {
-            return Err(DeviceError::Poisoned);
-        }
+        self.inside.lock().expect_unpoisoned()?;
         self.write(at, bytes, false).map_err(|error| {
-            self.inside.lock().poisoned = true;
-            DeviceError::io(OP, at, bytes.len() as u64, error)
+            let error = DeviceError::io(OP, at, bytes.len() as u64, error);
+            let mut inside = self.inside.lock();
+            inside.poisoned.get_or_insert_with(|| error.clone());
+            error
         })
     }
 

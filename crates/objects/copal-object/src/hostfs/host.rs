@@ -18,7 +18,7 @@ impl StoreCore {
             .map_err(|error| DeviceError::io("list", 0, 0, error))?;
         let mut state = self.state.lock();
         if let Placement::Files(space) = &mut state.space.allocator {
-            space.look();
+            space.look(0);
             space.give_up_unknown(&numbers);
         }
         self.give_back(&mut state);
@@ -35,10 +35,19 @@ impl StoreCore {
         }
     }
 
+    /// Looks at the host's file system when it is time to, before anything is admitted.
+    pub(crate) fn look_at_host(&self, state: &mut StoreState) {
+        let unwritten_bytes = state.in_flight_bytes;
+        if let Placement::Files(space) = &mut state.space.allocator {
+            space.look_when_due(unwritten_bytes);
+        }
+    }
+
     /// Looks at the host's file system again; whether `pages` more are available now.
     pub(crate) fn ask_host(&self, state: &mut StoreState, pages: u64) -> bool {
+        let unwritten_bytes = state.in_flight_bytes;
         if let Placement::Files(space) = &mut state.space.allocator {
-            space.look();
+            space.look(unwritten_bytes);
         }
         state.space.available_pages() >= pages
     }

@@ -78,6 +78,8 @@ struct Inside {
     /// Bytes of the file system.
     capacity_bytes: u64,
     reserve_bytes: u64,
+    /// A quota, of which `free_bytes` does not know.
+    has_quota: bool,
 }
 
 /// The simulated directory.
@@ -98,6 +100,7 @@ impl SimDirectory {
             next_inode,
             capacity_bytes: 1 << 40,
             reserve_bytes: 0,
+            has_quota: false,
         };
         SimDirectory {
             inside: Arc::new(Mutex::new(inside)),
@@ -109,6 +112,11 @@ impl SimDirectory {
     pub(crate) fn leave_free(&self, free: u64) {
         let mut inside = self.inside.lock();
         inside.capacity_bytes = inside.used_bytes() + free;
+    }
+
+    /// What is left is left by a quota, and the file system says that it has more.
+    pub(crate) fn hide_what_is_left(&self) {
+        self.inside.lock().has_quota = true;
     }
 
     /// Events so far.
@@ -249,6 +257,9 @@ impl Directory for SimDirectory {
 
     fn free_bytes(&self) -> u64 {
         let inside = self.inside.lock();
+        if inside.has_quota {
+            return 1 << 30;
+        }
         inside
             .capacity_bytes
             .saturating_sub(inside.used_bytes())

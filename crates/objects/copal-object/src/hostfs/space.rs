@@ -27,8 +27,6 @@ use std::{
 
 /// Numbers kept for the store itself: it deletes also where objects have taken all others.
 const NUMBERS_KEPT: u32 = 8;
-/// Bytes that may be taken before the host is asked again what it has left; others write there too.
-const LOOK_BYTES: u64 = 4 << 20;
 
 /// Taken pages, file by file.
 #[derive(Debug)]
@@ -44,8 +42,8 @@ pub(crate) struct FileSpace {
     taken: u64,
     /// Pages the host's file system may still take.
     free: u64,
-    /// Pages taken since the host was asked.
-    since_look: u64,
+    /// Pages that may be taken before the host is asked again.
+    until_look: u64,
     /// Given up since [`FileSpace::take_gone`]; a whole file is a run from its page 0 over all of it.
     gone: Vec<Run>,
     /// Whom to ask; nobody where space is only derived.
@@ -94,7 +92,7 @@ impl FileSpace {
             removed: VecDeque::new(),
             taken: 0,
             free,
-            since_look: 0,
+            until_look: 0,
             gone: Vec::new(),
             host: None,
         }
@@ -109,12 +107,20 @@ impl FileSpace {
         space
     }
 
-    /// Asks the host's file system what it has left.
-    pub(crate) fn look(&mut self) {
-        self.since_look = 0;
+    /// Asks the host's file system what it has left. Of that, `unwritten_bytes` are taken and not written.
+    pub(crate) fn look(&mut self, unwritten_bytes: u64) {
         if let Some(host) = &self.host {
             let allowed = host.max_bytes.saturating_sub(self.taken << self.page_bits);
-            self.free = allowed.min(host.files.free_bytes()) >> self.page_bits;
+            let left = host.files.free_bytes().saturating_sub(unwritten_bytes);
+            self.free = allowed.min(left) >> self.page_bits;
+            self.until_look = host.files.look_bytes() >> self.page_bits;
+        }
+    }
+
+    /// As [`FileSpace::look`], where more was taken since the last look than the reserve could give, or had to be given.
+    pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
+        if self.until_look == 0 || self.host.as_ref().is_some_and(|host| host.files.is_full()) {
+            self.look(unwritten_bytes);
         }
     }
 
@@ -261,10 +267,7 @@ impl FileSpace {
         if let Some(file) = self.files.get_mut(&number) {
             file.owner = Some(owner);
         }
-        self.since_look += pages;
-        if self.since_look << self.page_bits > LOOK_BYTES {
-            self.look();
-        }
+        self.until_look = self.until_look.saturating_sub(pages);
         Some(runs)
     }
 

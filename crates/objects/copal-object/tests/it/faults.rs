@@ -94,6 +94,59 @@ fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
     }
 }
 
+/// Symptom: a host that ran full inside a write, as one does under a copy-on-write file system, a thin volume or a file with
+/// holes, counted as a failed disk.
+/// Cause: the store told of a failed write, and afterwards only that one had failed. Fix: every later write names the full
+/// host, and nothing acknowledged is lost.
+#[test]
+fn a_host_that_runs_full_in_a_write_is_named_until_the_store_is_reopened() {
+    let write = Fault::Write {
+        skip: 0,
+        fault: WriteFault::HostFull,
+    };
+    let flush = Fault::Flush {
+        skip: 0,
+        fault: FlushFault::HostFull,
+    };
+    for fault in [write, flush] {
+        let (device, _, store) = store(Order::Fifo);
+        let id = ObjectId(1);
+        commit(
+            &store,
+            vec![Op::Create {
+                id,
+                opts: plain(Check::Pages),
+            }],
+        );
+        let append = |at| Txn {
+            ops: vec![Op::Append {
+                id,
+                at,
+                data: bytes(5000, 2),
+            }],
+            after: Vec::new(),
+        };
+        store.commit(append(0), Ack::Durable).wait().unwrap();
+        device.inject(fault);
+        for _ in 0..2 {
+            let refused = store.commit(append(5000), Ack::Durable).wait().unwrap_err();
+            assert!(
+                refused.is_host_full() && !refused.is_no_space(),
+                "{fault:?}: {refused}"
+            );
+        }
+        let refused = store.append_frame(id, bytes(10, 3), None, Ack::Ordered).wait();
+        assert!(refused.unwrap_err().is_host_full());
+        assert!(store.checkpoint().unwrap_err().is_host_full());
+        assert!(store.close().unwrap_err().is_host_full());
+        let again: Arc<dyn Device> = device.reopen();
+        let store = open(&again);
+        let found = store.read(id, 0..5000, Class::Foreground).wait().unwrap();
+        assert_eq!(found, bytes(5000, 2));
+        commit(&store, vec![Op::Delete { id }]);
+    }
+}
+
 #[test]
 fn a_failed_frame_fences_the_store() {
     let (device, _, store) = store(Order::Fifo);

@@ -27,7 +27,7 @@ pub(crate) use open::EPOCH;
 pub use open::LocalOptions;
 
 use crate::check::{self, CheckOptions, CheckReport};
-use crate::error::{of_engine, refused_cleanly};
+use crate::error::{Stop, of_engine, refused_cleanly};
 use crate::format::{VolumeRow, VolumeState};
 use crate::keys;
 use crate::name_locks::{Load, NameLocks};
@@ -60,7 +60,7 @@ struct LocalCore {
     /// Volumes whose small files have second copies.
     spared: Mutex<BTreeSet<VolumeId>>,
     /// Why nothing more is written.
-    failed: Mutex<Option<String>>,
+    stopped: Mutex<Option<Stop>>,
 }
 
 impl LocalStore {
@@ -117,12 +117,10 @@ impl Drop for LocalCore {
 impl LocalCore {
     /// Refuses when an earlier write failed.
     fn writable(&self) -> Result<(), VolumeError> {
-        match &*self.failed.lock() {
-            None => Ok(()),
-            Some(reason) => Err(VolumeError::Failed {
-                reason: reason.clone(),
-            }),
-        }
+        self.stopped
+            .lock()
+            .as_ref()
+            .map_or(Ok(()), |stop| Err(stop.refusal()))
     }
 
     /// Commits a batch that makes something visible. Any failure but a clean refusal leaves the
@@ -140,8 +138,9 @@ impl LocalCore {
     /// Takes no more writes from here on.
     fn fail(&self, error: &copal_kv::Error) -> String {
         tracing::error!(%error, "a write failed; the store must be opened again");
-        let reason = error.to_string();
-        self.failed.lock().get_or_insert_with(|| reason.clone());
+        let stop = Stop::by(error);
+        let reason = stop.reason.clone();
+        self.stopped.lock().get_or_insert(stop);
         reason
     }
 
@@ -172,7 +171,7 @@ impl LocalCore {
     /// On a clean close: the exact time instead of a mark ahead of it. Losing it costs at most a
     /// second of creation times that run ahead.
     fn note_time(&self) {
-        if self.failed.lock().is_some() {
+        if self.stopped.lock().is_some() {
             return;
         }
         let mut batch = self.kv.batch();

@@ -56,7 +56,7 @@ impl LocalStore {
             name_locks: NameLocks::default(),
             tree: Mutex::new(()),
             spared: Mutex::default(),
-            failed: Mutex::new(None),
+            stopped: Mutex::new(None),
             kv,
             spaces,
         };

@@ -5,7 +5,7 @@ use super::{
     uploads::Uploads,
 };
 use crate::{
-    error::{of_engine, refused_cleanly},
+    error::{Stop, of_engine, refused_cleanly},
     format::MemberIdentity,
     spaces::Spaces,
 };
@@ -45,7 +45,7 @@ pub(super) struct MemberCore {
     /// What the disk has, and what of it is used.
     pub(super) room: DiskRoom,
     /// Why nothing more is written.
-    pub(super) failed: Mutex<Option<String>>,
+    pub(super) stopped: Mutex<Option<Stop>>,
 }
 
 impl MemberCore {
@@ -59,12 +59,10 @@ impl MemberCore {
     }
 
     pub(super) fn writable(&self) -> Result<(), VolumeError> {
-        match &*self.failed.lock() {
-            None => Ok(()),
-            Some(reason) => Err(VolumeError::Failed {
-                reason: reason.clone(),
-            }),
-        }
+        self.stopped
+            .lock()
+            .as_ref()
+            .map_or(Ok(()), |stop| Err(stop.refusal()))
     }
 
     /// Commits rows without which the disk could not be opened, closed or emptied: they may use what a full disk keeps back.
@@ -92,11 +90,12 @@ impl MemberCore {
         }
     }
 
-    /// Takes no more writes from here on.
+    /// Takes no more writes from here on. Whether this one happened is unknown, also where the host is full.
     fn fail(&self, error: &copal_kv::Error) -> String {
         tracing::error!(%error, "a write failed; the disk takes no more operations");
-        let reason = error.to_string();
-        self.failed.lock().get_or_insert_with(|| reason.clone());
+        let stop = Stop::by(error);
+        let reason = stop.reason.clone();
+        self.stopped.lock().get_or_insert(stop);
         reason
     }
 }

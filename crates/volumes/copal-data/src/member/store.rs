@@ -59,7 +59,7 @@ impl MemberStore {
             digests: Mutex::default(),
             heard: Mutex::default(),
             room: DiskRoom::default(),
-            failed: Mutex::default(),
+            stopped: Mutex::default(),
         };
         Ok(MemberStore { core: Arc::new(core) })
     }
@@ -171,18 +171,31 @@ impl MemberStore {
         self.core.room.watch(bytes);
     }
 
-    /// Whether the disk takes no creates of clients, nor pieces of them; deletes go on. It was so lately, or is so now.
+    /// Whether the disk takes no creates of clients, nor pieces of them; deletes go on, unless its host is full
+    /// ([`MemberStore::is_host_full`]). It was so lately, or is so now.
     pub fn is_full(&self) -> bool {
-        self.core.kv.is_full() || self.room_bytes() < LEAST_ROOM_BYTES
+        self.is_host_full() || self.core.kv.is_full() || self.room_bytes() < LEAST_ROOM_BYTES
+    }
+
+    /// Whether the host ran full inside a write: the disk takes no more operations, and has not failed. With space on the host
+    /// it goes on once it is opened again.
+    pub fn is_host_full(&self) -> bool {
+        let stopped = self.core.stopped.lock();
+        stopped.as_ref().is_some_and(|stop| stop.is_host_full)
     }
 
     /// Bytes that new files may still take, about.
     pub fn room_bytes(&self) -> u64 {
+        if self.is_host_full() {
+            return 0;
+        }
         self.core.kv.room_bytes().min(self.core.room.below_mark())
     }
 
-    /// Why the disk takes no more writes; `None`: it does.
+    /// Why the disk failed, and takes no more writes; `None`: it has not. A full host is no failure.
     pub fn failure(&self) -> Option<String> {
-        self.core.failed.lock().clone()
+        let stopped = self.core.stopped.lock();
+        let failed = stopped.as_ref().filter(|stop| !stop.is_host_full);
+        failed.map(|stop| stop.reason.clone())
     }
 }

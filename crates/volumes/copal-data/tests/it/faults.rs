@@ -1,11 +1,14 @@
 //! A device that fails: the store stops writing, says what is unknown, and the next run settles it.
 
-use crate::members::{GROUP, boot_member, create, delete};
+use crate::members::{GROUP, boot_member, create, delete, name, vid};
 use crate::stack::{MIB, body, everything, format, get, open, put, volume};
-use copal_data::{LocalStore, NotHeld};
+use copal_data::{LocalStore, MemberStore, NotHeld};
 use copal_device::Device;
 use copal_device::fault::{Fault, FaultDevice, FlushFault, WriteFault};
-use copal_volume::{FileId, Outcome, Settle, VolumeError, VolumeId, VolumeOptions, VolumeStore, group::Role};
+use copal_volume::{
+    FileId, Outcome, Settle, VolumeError, VolumeId, VolumeOptions, VolumeStore,
+    group::{Epoch, Role},
+};
 use std::sync::Arc;
 
 /// Symptom: no test would have noticed a member that goes on writing after a write of its disk has failed. Its server tells the
@@ -39,6 +42,51 @@ fn a_member_whose_disk_failed_takes_nothing_more_and_says_why() {
         Err(NotHeld::Failed(VolumeError::Failed { reason: why.clone() }))
     );
     assert_eq!(store.failure(), Some(why));
+}
+
+/// Symptom: the host of a data server ran full inside a write, and the server told the master that its disk had failed: after
+/// half an hour all its data is copied to others.
+/// Cause: any error of a write was a failed disk. Fix: the disk is full, not failed. It refuses what comes later, and goes on
+/// where the host has space and the store is opened again.
+#[test]
+fn a_member_whose_host_ran_full_is_full_and_not_failed() {
+    let fault = WriteFault::HostFull;
+    let device = FaultDevice::new(64 * MIB, 3);
+    let dynamic: Arc<dyn Device> = device.clone();
+    format(&dynamic);
+    let (store, epoch) = boot_member(&dynamic);
+    let apply = |store: &MemberStore, epoch, operation| {
+        let reply = store.apply(GROUP, epoch, operation);
+        reply.expect("it is served")
+    };
+    assert_eq!(apply(&store, epoch, create(1, 70_000)), Ok(Role::Normal));
+    assert!(!store.is_full() && !store.is_host_full());
+    device.inject(Fault::Write { skip: 0, fault });
+    let unknown = apply(&store, epoch, create(2, 70_000));
+    assert!(
+        matches!(unknown, Err(NotHeld::Failed(VolumeError::Failed { .. }))),
+        "its outcome is unknown: {unknown:?}"
+    );
+    for later in [create(3, 10), delete(1)] {
+        let refused = apply(&store, epoch, later);
+        assert_eq!(refused, Err(NotHeld::Failed(VolumeError::NoSpace)));
+    }
+    assert_eq!(
+        store.enter_view(GROUP, Epoch(epoch.0 + 1), Role::Normal),
+        Err(VolumeError::NoSpace)
+    );
+    assert_eq!(
+        (store.failure(), store.is_full(), store.room_bytes()),
+        (None, true, 0)
+    );
+    assert!(store.is_host_full());
+    drop(store);
+    let dynamic: Arc<dyn Device> = device.reopen();
+    let (store, epoch) = boot_member(&dynamic);
+    let read = store.get(vid(), &name(1), 0..u64::MAX, None).expect("a file");
+    assert!(read.0 == body(1, 70_000));
+    assert_eq!(apply(&store, epoch, delete(1)), Ok(Role::Normal));
+    assert!(!store.is_full() && store.failure().is_none());
 }
 
 fn device() -> (Arc<FaultDevice>, LocalStore, VolumeId) {
@@ -115,6 +163,28 @@ fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
         put(&store, vid, b"later", body(1, size)).expect("the next run writes");
     }
     assert!(unknowns > 0, "no create was ever left open");
+}
+
+/// Symptom, cause and fix as of a member: a full host is no failed store.
+#[test]
+fn a_local_store_whose_host_ran_full_refuses_for_lack_of_space() {
+    let (device, store, vid) = device();
+    put(&store, vid, b"before", body(1, 5000)).expect("put");
+    device.inject(Fault::Write {
+        skip: 0,
+        fault: WriteFault::HostFull,
+    });
+    let unknown = put(&store, vid, b"a", body(2, 5000));
+    assert!(matches!(unknown, Err(VolumeError::Unknown { .. })), "{unknown:?}");
+    assert_eq!(
+        put(&store, vid, b"b", body(3, 1)).err(),
+        Some(VolumeError::NoSpace)
+    );
+    drop(store);
+    let device: Arc<dyn Device> = device.reopen();
+    let store = open(&device);
+    assert_eq!(get(&store, vid, b"before"), Ok(body(1, 5000)));
+    put(&store, vid, b"b", body(3, 5000)).expect("put");
 }
 
 #[test]

@@ -208,8 +208,10 @@ impl Drop for IngestWriter<'_> {
         if let Some(separation) = self.separation.take().filter(|_| healthy)
             && let Err(error) = separation.abandon(&mut WorkerValues::default())
         {
-            let reason = format!("could not take back the values of an ingest: {error}");
-            self.engine.poison.set(&reason);
+            self.engine.poison.set_by(&Error::Poisoned {
+                reason: format!("could not take back the values of an ingest: {error}"),
+                host_full: error.is_host_full(),
+            });
         }
         self.engine.compactor.ingests.forget(&self.owned);
     }

@@ -382,7 +382,10 @@ impl Engine {
                 cut.into_iter().for_each(|object| values.close(object));
             } else if let Err(second) = undone {
                 // The lengths are no longer known to be those of the open objects.
-                self.poison.set(&format!("could not take back a value: {second}"));
+                self.poison.set_by(&Error::Poisoned {
+                    reason: format!("could not take back a value: {second}"),
+                    host_full: second.is_host_full(),
+                });
             }
         }
         error

@@ -450,7 +450,7 @@ impl<M: Monitors> Drop for Turn<M> {
             // Its values may have places of which nothing in the log tells.
             let reason = "the thread that led the commit panicked".to_owned();
             self.queue.poison.set(&reason);
-            self.end(Outcome::All(Err(Error::Poisoned { reason })));
+            self.end(Outcome::All(Err(Error::poisoned(reason))));
         }
         self.queue.pass_on();
     }
@@ -468,9 +468,12 @@ impl<M: Monitors> Completing<M> {
     pub(crate) fn complete(mut self, result: Result<(), StoreError>) {
         self.completed = true;
         let result = result.map_err(|error| {
-            let reason = error.to_string();
-            self.queue.poison.set(&reason);
-            Error::Poisoned { reason }
+            let error = Error::Poisoned {
+                reason: error.to_string(),
+                host_full: error.is_host_full(),
+            };
+            self.queue.poison.set_by(&error);
+            error
         });
         self.queue.completed(self.number, result);
     }
@@ -481,7 +484,7 @@ impl<M: Monitors> Drop for Completing<M> {
         if !self.completed {
             let reason = "a commit was dropped on its way into the log".to_owned();
             self.queue.poison.set(&reason);
-            self.queue.completed(self.number, Err(Error::Poisoned { reason }));
+            self.queue.completed(self.number, Err(Error::poisoned(reason)));
         }
     }
 }

@@ -246,7 +246,7 @@ impl Engine {
                 )
                 .wait()
             {
-                self.poison.set(&second.to_string());
+                self.poison.set_by(&Error::Object(second));
             }
             return Err(error);
         }

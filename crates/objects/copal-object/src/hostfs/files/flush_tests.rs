@@ -176,6 +176,13 @@ fn waits(
         answers.iter().all(Result::is_err),
         "what was not synced is not durable for anybody: {answers:?}"
     );
+    let (_, answers) = beside(first, what, second, Err(io::ErrorKind::StorageFull.into()));
+    for answer in answers {
+        assert!(
+            answer.as_ref().is_err_and(DeviceError::is_host_full),
+            "{answer:?}"
+        );
+    }
 }
 
 #[test]
@@ -201,4 +208,33 @@ fn a_durable_write_waits_for_the_names_a_flush_syncs() {
 #[test]
 fn a_durable_write_waits_for_the_sync_of_its_file() {
     waits(flush, Syncing::Data, |files| write(files, 5, true));
+}
+
+#[test]
+fn each_command_behind_one_that_found_no_space_names_the_full_host() {
+    let home = tempfile::tempdir().unwrap();
+    let gates = Gates::default();
+    let inner = RealDirectory::create(home.path()).unwrap();
+    let directory = GatedDirectory {
+        inner,
+        gates: gates.clone(),
+    };
+    let files = HostFiles::on(Box::new(directory), false);
+    write(&files, 5, false).unwrap();
+    let (reached, _at_the_gate) = mpsc::channel();
+    let (let_go, end) = mpsc::channel();
+    let what = Syncing::Data;
+    *gates.0.lock() = Some(Gate { what, reached, end });
+    let_go.send(Err(io::ErrorKind::QuotaExceeded.into())).unwrap();
+    for answer in [
+        flush(&files),
+        write(&files, 6, false),
+        flush(&files),
+        files.write_cached(0, b"x"),
+    ] {
+        assert!(
+            answer.as_ref().is_err_and(DeviceError::is_host_full),
+            "{answer:?}"
+        );
+    }
 }
