@@ -155,3 +155,27 @@ fn or_more_memory(limit: u64, total_bytes: u64) -> String {
         String::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_device::DeviceError;
+
+    /// An opening answers with the error of the object layer itself.
+    #[test]
+    fn a_full_host_is_told_from_a_full_store_and_from_a_failed_disk() {
+        let of_device = |error| Error::Object(StoreError::Device(error));
+        let met = |kind: std::io::ErrorKind| of_device(DeviceError::io("write", 0, 1, kind.into()));
+        assert!(met(std::io::ErrorKind::StorageFull).is_host_full());
+        assert!(met(std::io::ErrorKind::QuotaExceeded).is_host_full());
+        for other in [
+            met(std::io::ErrorKind::Other),
+            of_device(DeviceError::Poisoned),
+            Error::poisoned("a committer panicked"),
+            Error::NoSpace,
+        ] {
+            assert!(!other.is_host_full(), "{other}");
+        }
+        assert!(!met(std::io::ErrorKind::StorageFull).is_no_space());
+    }
+}

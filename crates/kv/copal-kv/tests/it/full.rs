@@ -110,6 +110,24 @@ fn small_values_fill_the_store_and_deleting_empties_it() {
     assert_sound(&fixture.store, false);
 }
 
+/// Symptom: no test would have noticed large writes that leave no room to small ones: whoever filled a store with files could
+/// not note any more what became of them.
+#[test]
+fn a_store_that_large_writes_filled_takes_small_ones() {
+    let options = Options {
+        threads: false,
+        ..small()
+    };
+    let fixture = Fixture::new(64 * MIB, options);
+    let (space, _) = fill(&fixture, &KeyspaceOptions::default(), 70_000);
+    let small = (0..400u32).take_while(|i| {
+        let key = (i | 1 << 30).to_be_bytes();
+        space.put(&key, &value(1, 700), DEVICE).is_ok()
+    });
+    let count = small.count();
+    assert!(count >= 200, "{count} small ones fit");
+}
+
 #[test]
 fn a_value_that_does_not_fit_leaves_no_trace() {
     let fixture = Fixture::new(64 * MIB, small());

@@ -2,10 +2,11 @@
 
 use crate::support::*;
 use copal_device::{
-    Device, Image,
+    Device, Image, MemoryDevice,
     fault::{Fault, FaultDevice, FaultOptions, FlushFault, Order, WriteFault},
 };
-use copal_kv::{Error, KeyspaceOptions, Store};
+use copal_kv::{Error, KeyspaceOptions, Options, Store};
+use copal_testkit::FailingReads;
 use std::sync::Arc;
 
 fn faulty() -> Arc<FaultDevice> {
@@ -217,4 +218,42 @@ fn a_flipped_bit_is_told_and_hides_nothing_else() {
         }
     }
     assert!(told > 20, "only {told} flips were noticed");
+}
+
+/// Symptom: no test would have noticed a manifest that is called unreadable for an error that passes, and replaced by its copy.
+/// Its own bytes may be newer, or whole.
+#[test]
+fn a_manifest_that_cannot_be_read_now_is_an_error_of_the_opening() {
+    const EMFILE: i32 = 24;
+    let device = faulty();
+    let dynamic: Arc<dyn Device> = device.clone();
+    format(&dynamic);
+    let store = open(&device);
+    let space = store.keyspace("a", grouped()).unwrap();
+    space.put(b"k", &value(1, 5000), DEVICE).unwrap();
+    store.close().unwrap();
+    drop((space, store));
+    let image = device.image();
+    let again = |fails| {
+        let below: Arc<dyn Device> = MemoryDevice::from_image(image.clone(), 64 * MIB);
+        let failing = FailingReads::over(below, fails, EMFILE);
+        let objects = open_objects(&(failing.clone() as Arc<dyn Device>));
+        let before = failing.reads();
+        let options = Options {
+            threads: false,
+            ..small()
+        };
+        (Store::open(objects, options).map(drop), before)
+    };
+    let (opened, first) = again(0..0);
+    opened.unwrap();
+    let (opened, _) = again(first..first + 1);
+    opened.expect("it is read a second time");
+    let (opened, _) = again(first..first + 2);
+    let error = opened.expect_err("its copy is not asked");
+    let passes = |error: &copal_device::DeviceError| error.is_passing();
+    assert!(
+        matches!(&error, Error::Object(copal_object::StoreError::Device(error)) if passes(error)),
+        "{error}"
+    );
 }

@@ -8,9 +8,11 @@ use crate::{
     Durability,
     read::{get::Want, iter::Iter},
     table::{counters::Count, key::KeyspaceId},
+    tree::garbage::Item,
     write::commit::{Write, WriteOp},
 };
 use bytes::Bytes;
+use copal_object::{Ack, CreateOptions, Op, Txn};
 
 impl Worker {
     fn flush(&mut self) {
@@ -313,4 +315,69 @@ fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     for i in 0..2400 {
         assert_eq!(worker.get(i), (i % 2 == 0).then_some(u64::from(i as u8)));
     }
+}
+
+/// Symptom: no test would have noticed a full store that keeps value objects of which an eighth is dead, as one with room does.
+#[test]
+fn a_store_under_pressure_rewrites_value_objects_of_which_less_is_dead() {
+    const LEN: usize = 4200;
+    let mut worker = worker();
+    for from in (0..2400).step_by(100) {
+        worker.flush_all_of(from..from + 100, |i| put(i, LEN));
+        worker.job_steps();
+    }
+    worker.flush_all_of((0..2400).filter(|i| i % 8 == 1), delete);
+    let version = worker.engine.super_version().version.clone();
+    let mut job = to_bottom(&version, everything(), HashSet::new());
+    drop(version);
+    while worker.engine.merge_step(&mut job).unwrap() {}
+    let settle = |worker: &mut Worker| {
+        worker.swept = None;
+        while worker.step().unwrap() {}
+    };
+    settle(&mut worker);
+    settle(&mut worker);
+    assert!(worker.rewritten.is_empty(), "an eighth is not worth it");
+    worker.engine.writes.pressure.begin();
+    settle(&mut worker);
+    settle(&mut worker);
+    assert!(!worker.rewritten.is_empty());
+    for i in 0..2400 {
+        assert_eq!(worker.get(i), (i % 8 != 1).then_some(u64::from(i as u8)));
+    }
+}
+
+/// Symptom: no test would have noticed a merge that finds no space and leaves the store as it is.
+#[test]
+fn a_merge_that_finds_no_space_has_everything_freed_that_can_be() {
+    let mut worker = worker();
+    worker.failed(&Error::corrupt("a table", "by a test"));
+    assert!(!worker.engine.writes.pressure.is_on());
+    worker.failed(&Error::NoSpace);
+    let pressure = &worker.engine.writes.pressure;
+    assert!(pressure.is_on() && pressure.is_full() && pressure.take_look());
+    assert!(worker.timeout().is_some_and(|pause| pause <= LOOK_WHEN_FULL));
+}
+
+/// Symptom: no test would have noticed objects that a full store did not free, and forgot until it was opened again.
+#[test]
+fn what_could_not_be_freed_is_kept() {
+    const COUNT: usize = 600;
+    let worker = worker();
+    let (objects, garbage) = (&worker.engine.objects, &worker.engine.stored.garbage);
+    let ids: Vec<ObjectId> = (0..COUNT).map(|_| worker.engine.new_object()).collect();
+    let create = |&id: &ObjectId| Op::Create {
+        id,
+        opts: CreateOptions::default(),
+    };
+    let ops = ids.iter().map(create).collect();
+    let txn = Txn {
+        ops,
+        ..Txn::default()
+    };
+    objects.commit(txn, Ack::Durable).wait().unwrap();
+    garbage.add(0, ids.iter().map(|id| Item::Delete(*id)).collect());
+    objects.close().unwrap();
+    assert!(worker.engine.free_garbage().is_err());
+    assert_eq!(garbage.items().len(), COUNT);
 }

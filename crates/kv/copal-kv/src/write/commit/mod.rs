@@ -170,11 +170,35 @@ mod tests {
         assert!(Write::new(vec![delete(), put(100)], Durability::Device).frees_space);
         assert!(!Write::new(vec![put(1)], Durability::Device).frees_space);
         assert!(!Write::new(vec![delete(), put(1 << 20)], Durability::Device).frees_space);
+        // Short, but what it puts is more than a delete needs.
+        assert!(!Write::new(vec![delete(), put(100_000)], Durability::Device).frees_space);
+        assert!(Write::new(vec![delete(), put(60_000)], Durability::Device).frees_space);
         let essential = |len| Write::new(vec![put(len)], Durability::Device).essential();
         assert!(essential(100).frees_space);
         assert!(!essential(1 << 20).frees_space);
         let deletes = |count| Write::new((0..count).map(|_| delete()).collect(), Durability::Device);
         assert!(deletes(10_000).frees_space);
         assert!(!deletes(1_000_000).frees_space);
+    }
+
+    #[test]
+    fn a_write_is_large_by_its_log_or_by_a_value_that_is_written_beside_it() {
+        let put = |len: usize| WriteOp::Put {
+            key: Bytes::from_static(b"k"),
+            value: Bytes::from(vec![0; len]),
+        };
+        let direct = WriteOp::Direct {
+            key: Bytes::from_static(b"k"),
+            value: Bytes::from(vec![0; 8192]),
+            sums: vec![0; 2],
+            head: Bytes::new(),
+            group: GroupKey {
+                keyspace: crate::table::key::KeyspaceId(1),
+                prefix: Bytes::new(),
+            },
+        };
+        assert!(!Write::new(vec![put(60_000)], Durability::Device).is_large());
+        assert!(Write::new(vec![put(70_000)], Durability::Device).is_large());
+        assert!(Write::new(vec![direct], Durability::Device).is_large());
     }
 }
