@@ -160,7 +160,7 @@ impl HostFiles {
     }
 
     /// Whether the host had no block for the last write that needed one.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Acquire)
     }
 

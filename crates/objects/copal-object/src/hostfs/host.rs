@@ -43,12 +43,15 @@ impl StoreCore {
         }
     }
 
-    /// Looks at the host's file system again; whether `pages` more are available now.
+    /// Looks at the host's file system again; whether more pages are available than before, and `pages` at least.
     pub(crate) fn ask_host(&self, state: &mut StoreState, pages: u64) -> bool {
+        let before = state.space.available_pages();
         let unwritten_bytes = state.in_flight_bytes;
         if let Placement::Files(space) = &mut state.space.allocator {
             space.look(unwritten_bytes);
         }
-        state.space.available_pages() >= pages
+        // Who found too few looks again only where there are more.
+        let now = state.space.available_pages();
+        now > before && now >= pages
     }
 }

@@ -117,9 +117,9 @@ impl FileSpace {
         }
     }
 
-    /// As [`FileSpace::look`], where more was taken since the last look than the reserve could give, or had to be given.
+    /// As [`FileSpace::look`], where as much was taken since the last look as the reserve could give.
     pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
-        if self.until_look == 0 || self.host.as_ref().is_some_and(|host| host.files.is_full()) {
+        if self.until_look == 0 {
             self.look(unwritten_bytes);
         }
     }

@@ -1,7 +1,7 @@
 //! A store of files on a file system that is full, or has things in it that are no store's.
 
 use super::{
-    HostFiles,
+    FileSpace, HostFiles,
     sim_directory::{Contents, Deaf, SimDirectory},
 };
 use crate::{
@@ -170,6 +170,52 @@ fn a_host_that_says_more_than_it_gives_is_believed_once() {
     sim.leave_free(1 << 30);
     create(&store, 3000, 8 << 20).unwrap();
     store.close().unwrap();
+}
+
+/// Symptom: in a directory whose host had hardly any room left, a commit asked the host without end, and nobody else got on.
+/// Cause: the pages for the operation were there and those for a longer checkpoint were not, and the answer to both together
+/// was that there are enough. Fix: the host has helped only where it has more than before.
+#[test]
+fn a_commit_that_lacks_room_for_a_longer_checkpoint_is_refused_at_once() {
+    for before in 0..48 {
+        let sim = made();
+        sim.leave_free(2 << 20);
+        let store = open(&sim);
+        (0..before).for_each(|id| create(&store, 10_000 + id, 100).unwrap());
+        sim.leave_free(100 * 4096);
+        let full = (1..300).find_map(|id| create(&store, id, 100).err());
+        assert!(matches!(full, Some(StoreError::NoSpace { .. })), "{full:?}");
+        delete(&store, 1).unwrap();
+    }
+}
+
+/// Between its admission and its write the file system still calls free what a write will take.
+#[test]
+fn what_is_admitted_and_not_written_is_not_free() {
+    let sim = made();
+    sim.leave_free(4 << 20);
+    let mut space = FileSpace::on(files(&sim), &[], 4096, u64::MAX);
+    space.look(0);
+    assert_eq!(space.free_pages(), 1024);
+    space.look(4096 * 1000);
+    assert_eq!(space.free_pages(), 24);
+}
+
+/// Symptom: no test would have noticed a store that stays full when others have made a little room: its reserve may be larger
+/// than a file system with so little left asks for, and would never grow.
+#[test]
+fn a_host_that_was_full_is_believed_again_when_the_reserve_can_grow() {
+    let sim = made();
+    sim.leave_free(64 << 20);
+    let store = open(&sim);
+    create(&store, 1, 8192).unwrap();
+    sim.leave_free(0);
+    let full = (2..1000).find_map(|id| create(&store, id, 100 << 10).err());
+    assert!(matches!(full, Some(StoreError::NoSpace { .. })), "{full:?}");
+    for mib in 1..16 {
+        sim.leave_free((2 << 20) + (mib << 20));
+        create(&store, 1000 + mib, 1 << 20).unwrap();
+    }
 }
 
 /// Symptom: a directory whose host had no block for a write that was admitted counted as a failed disk.
