@@ -345,7 +345,6 @@ impl StoreCore {
                     }
                     let units = match damaged_units(&source, chunk, sums, unit) {
                         Ok(units) => units,
-                        Err(error) if error.is_passing() => return Err(StoreError::Device(error)),
                         // A sector cannot be read: which units are whole is found one by one.
                         Err(_) => damaged_one_by_one(&source, chunk, sums, unit)?,
                     };

@@ -252,10 +252,7 @@ impl<'a> Ops<'a> {
             self.bytes = Vec::new();
             // What lies behind the record may be unreadable, and is no concern of this one.
             let read = self.source.read(Run::new(run.at, window as u32));
-            self.bytes = match read {
-                Err(error) if !error.is_passing() => self.source.read(run)?,
-                read => read?,
-            };
+            self.bytes = read.or_else(|_| self.source.read(run))?;
             self.at = run.at;
         }
         let from = (run.at - self.at) as usize * self.source.page_bytes;
