@@ -191,3 +191,41 @@ impl Drop for Opened<'_> {
         self.reserve.refill(self.objects, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_device::{Device, Image, MemoryDevice};
+    use copal_object::{MkfsOptions, OpenOptions};
+    use std::sync::Arc;
+
+    const SIZE: u64 = 64 << 20;
+
+    /// Symptom: no test would have noticed merges that take what is for deletes alone, deletes that may not use what the object
+    /// layer keeps for itself, or a reserve without room for flushes.
+    #[test]
+    fn merges_leave_a_fourth_to_deletes_and_these_may_use_all_there_is() {
+        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
+        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+        let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
+        let all = || objects.space().reserved_bytes;
+        let of_objects = all();
+        let kept = || all().saturating_sub(of_objects);
+        let reserve = Reserve::new(&objects, 64 << 10);
+        let share = reserve.share_bytes(&objects);
+        assert!(share >= SIZE / 20 && kept() >= share);
+        let merging = reserve.open(&objects, ReservePart::Merges);
+        assert!(kept() >= share / 4 && kept() < share / 2, "{} of {share}", kept());
+        drop(merging);
+        assert!(kept() >= share);
+        let deleting = reserve.open(&objects, ReservePart::Everything);
+        assert!(all() < of_objects / 2, "{} of {of_objects}", all());
+        drop(deleting);
+        assert!(reserve.refill(&objects, 4 << 20));
+        assert!(kept() >= share + (4 << 20));
+        assert!(reserve.refill_for_large(&objects, 0));
+        assert!(kept() >= share + share / 8);
+        reserve.end();
+        assert_eq!(all(), of_objects);
+    }
+}
