@@ -178,6 +178,7 @@ fn of_objects(path: &Path, error: copal_object::OpenError) -> Failure {
         {
             of_system(path, "open", &source)
         }
+        OpenError::Device(error) if error.is_host_full() => Failure::from(copal_backup::Error::NoSpace),
         OpenError::Version { .. } => Failure::plain("version", format!("{name}: {error}; use a newer copal")),
         OpenError::TailLoss { what } => Failure::new(
             exit::DAMAGED,
@@ -224,7 +225,7 @@ fn of_engine(path: &Path, error: &copal_kv::Error) -> Failure {
             ),
         );
     }
-    if error.is_no_space() {
+    if error.is_no_space() || error.is_host_full() {
         return Failure::from(copal_backup::Error::NoSpace);
     }
     Failure::plain("open", format!("{name}: {error}"))

@@ -195,6 +195,7 @@ impl From<copal_kv::Error> for Error {
     fn from(error: copal_kv::Error) -> Error {
         match error {
             copal_kv::Error::NoSpace => Error::NoSpace,
+            full if full.is_host_full() => Error::NoSpace,
             other => Error::Index(other),
         }
     }

@@ -100,6 +100,10 @@ impl Pages for OfData {
         if let Some(reason) = self.server.store.failure() {
             return bad(format!("the disk takes no more writes: {reason}"));
         }
+        if self.server.store.is_host_full() {
+            let what = "the disk takes no more operations: its host has no space left";
+            return bad(format!("{what}; free some there, then start this server again"));
+        }
         let clock = *self.server.clock.lock();
         if clock.is_wrong {
             let off = signed_seconds(clock.off_ms);

@@ -99,7 +99,7 @@ fn failed(error: copal_kv::Error) -> Failure {
     if error.is_corruption() {
         return Failure::new(exit::DAMAGED, "damaged", error.to_string());
     }
-    if error.is_no_space() {
+    if error.is_no_space() || error.is_host_full() {
         return Failure::from(copal_backup::Error::NoSpace);
     }
     Failure::plain("engine", error.to_string())
