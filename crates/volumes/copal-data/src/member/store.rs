@@ -174,7 +174,7 @@ impl MemberStore {
     /// Whether the disk takes no creates of clients, nor pieces of them; deletes go on, unless its host is full
     /// ([`MemberStore::is_host_full`]). It was so lately, or is so now.
     pub fn is_full(&self) -> bool {
-        self.is_host_full() || self.core.kv.is_full() || self.room_bytes() < LEAST_ROOM_BYTES
+        self.core.kv.is_full() || self.room_bytes() < LEAST_ROOM_BYTES
     }
 
     /// Whether the host ran full inside a write: the disk takes no more operations, and has not failed. With space on the host

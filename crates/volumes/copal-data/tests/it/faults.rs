@@ -180,6 +180,7 @@ fn a_local_store_whose_host_ran_full_refuses_for_lack_of_space() {
         put(&store, vid, b"b", body(3, 1)).err(),
         Some(VolumeError::NoSpace)
     );
+    assert_eq!(store.close(), Err(VolumeError::NoSpace));
     drop(store);
     let device: Arc<dyn Device> = device.reopen();
     let store = open(&device);
