@@ -23,7 +23,7 @@ pub enum DeviceError {
         source: Arc<std::io::Error>,
     },
     /// The host had no space for a write into the device: a file system that copies on write, a thin volume, a file with
-    /// holes, the files of a directory. What reached the device is unknown; no medium failed.
+    /// holes, the files of a directory. How much was written is unknown; no medium failed.
     #[error(
         "{op} of {len} bytes at {at} found no space on the host; free space there, then reopen the store"
     )]

@@ -1,8 +1,8 @@
 //! How the master that leads measures the clocks of data servers against its ruler.
 //!
-//! A server measures its own clock by the answers to its heartbeats, and tells the result with the next one. The first heartbeat of
-//! a reign has no such result; when it was sent is not known, since it may have waited for a master that was frozen or not there
-//! yet. A clock that only seems to be behind, by such a wait, is not judged.
+//! A server measures its own clock by the answer to each heartbeat, and tells the result with the next one. The first heartbeat of a
+//! term has no result yet. It may have waited for a master that was frozen or not there, and then its clock seems late. A clock that
+//! only seems late by such a wait is not judged.
 //!
 //! Design: docs/design/cluster.md#rules VOL-42
 //! Not here: how a server measures (`own_clock`), the median of all clocks (`copal-master`).
@@ -15,8 +15,8 @@ const MOST: Duration = Duration::from_secs(2);
 /// No heartbeat is under way for so long, ms.
 const MOST_LATE_MS: i64 = 60_000;
 
-/// How far the clock of a heartbeat's server is ahead of the ruler, ms, as the heartbeat arrives in the reign of `term`; `None`:
-/// it says nothing of that. `reference_ms`: how far the reference is ahead of the ruler.
+/// How far the clock of a server is ahead of the ruler, ms, by a heartbeat that arrives in `term`; `None`: the heartbeat does not
+/// tell. `reference_ms`: how far the reference is ahead of the ruler.
 pub(crate) fn of_heartbeat(
     beat: &messages::Heartbeat,
     term: u64,
@@ -62,8 +62,8 @@ mod tests {
 
     /// Symptom: when another master began to lead, or one that was frozen went on, the cluster's clock went back by seconds, and
     /// forward again a second later; each was an event.
-    /// Cause: the first heartbeats of a reign had waited for the master, and their clocks were read as if they had not.
-    /// Fix: a clock that lateness may explain is not judged before it is measured.
+    /// Cause: the first heartbeats of a term had waited for the master, and their clocks were read as if they had just been sent.
+    /// Fix: a clock that a wait may explain is not judged before the server has measured it.
     #[test]
     fn a_heartbeat_that_waited_for_the_master_does_not_set_a_clock_back() {
         let ruler_ms = 1_000_000;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_no_lateness_explains_counts_at_once() {
+    fn a_clock_that_no_wait_explains_counts_at_once() {
         let ahead = |shown_ms| of_heartbeat(&beat(shown_ms, None), 7, 1_000_000, 200);
         assert_eq!(ahead(1_090_000), Some(90_000));
         assert_eq!(ahead(1_000_201), Some(201));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_measured_in_this_reign_counts_and_in_another_does_not() {
+    fn a_measurement_of_this_term_counts_and_one_of_another_does_not() {
         let measured = |term| beat(1_000_000, Some((term, -3_500)));
         assert_eq!(of_heartbeat(&measured(7), 7, 1_000_000, 0), Some(-3_500));
         assert_eq!(of_heartbeat(&measured(6), 7, 1_000_000, 0), None);

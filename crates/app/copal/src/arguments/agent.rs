@@ -109,7 +109,7 @@ pub(crate) struct JobStatus {
 
 #[derive(Debug, Args)]
 pub(crate) struct JobRun {
-    /// All agents that can be reached: what a job always takes, so the word may be left out
+    /// All agents that can be reached. A job always takes them all, so the flag may be left out
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]

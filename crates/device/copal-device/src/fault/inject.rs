@@ -23,7 +23,7 @@ pub enum WriteFault {
 pub enum FlushFault {
     /// Reports an error. Poisons the handle; what was not durable may be lost.
     Error,
-    /// Reports that the host has no space. Poisons the handle; what was not durable may be lost.
+    /// Reports that the host has no space. Poisons the handle; writes that were not durable may be lost.
     HostFull,
     /// Reports success and makes nothing durable.
     Lie,

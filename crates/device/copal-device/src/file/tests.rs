@@ -12,7 +12,7 @@ fn unwritable(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
     (file, device_on(readable, force_pread))
 }
 
-/// A device of a mebibyte on a descriptor, whatever that can do.
+/// A device of 1 MiB on a descriptor.
 fn device_on(file: std::fs::File, force_pread: bool) -> FileDevice {
     let fd = file.into();
     let geometry = crate::memory::memory_geometry(1 << 20);

@@ -110,8 +110,8 @@ fn small_values_fill_the_store_and_deleting_empties_it() {
     assert_sound(&fixture.store, false);
 }
 
-/// Symptom: no test would have noticed large writes that leave no room to small ones: whoever filled a store with files could
-/// not note any more what became of them.
+/// Symptom: no test would have noticed large writes that leave no room for small ones. A program that filled a store
+/// with files could not record their state any more.
 #[test]
 fn a_store_that_large_writes_filled_takes_small_ones() {
     let options = Options {

@@ -62,8 +62,8 @@ pub(crate) struct HostFiles {
     inside: Mutex<Inside>,
     /// A sync has ended.
     synced: Condvar,
-    /// A write found no block, and the reserve has not grown since: what the file system says it has left is not to be had,
-    /// or somebody else's.
+    /// A write found no block, and the reserve has not grown since. The free space that the file system reports cannot be
+    /// used, as under a quota, or others have taken it.
     is_full: AtomicBool,
 }
 
@@ -93,7 +93,7 @@ impl Inside {
 }
 
 impl Inside {
-    /// `Err` once a write or sync has failed. A full host is named again, whoever of several threads met it.
+    /// `Err` once a write or sync has failed. A full host is named again, to every thread.
     fn expect_unpoisoned(&self) -> Result<(), DeviceError> {
         match &self.poisoned {
             None => Ok(()),
@@ -146,8 +146,8 @@ impl HostFiles {
         })
     }
 
-    /// Bytes that can be written: what the host's file system has left for this user, and the reserve. One that had no block
-    /// has none until the reserve grows again; a quota is seen by nothing else.
+    /// Bytes that can be written: the free space of the host's file system, and the reserve. After a write that found no
+    /// block the free space counts as none until the reserve grows again; a quota shows itself in no other way.
     pub(crate) fn free_bytes(&self) -> u64 {
         if self.is_full() {
             self.refill();
@@ -164,8 +164,8 @@ impl HostFiles {
         self.is_full.load(Ordering::Acquire)
     }
 
-    /// Bytes that may be admitted before the host is asked again: others write there too, and then the reserve has to give
-    /// what was admitted.
+    /// Bytes that may be admitted before the host is asked again: others write there too, and then the reserve has to hold
+    /// the writes that were admitted.
     pub(crate) fn look_bytes(&self) -> u64 {
         LOOK_BYTES.min(self.inside.lock().reserve_bytes / 2)
     }

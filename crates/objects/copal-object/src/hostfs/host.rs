@@ -50,7 +50,7 @@ impl StoreCore {
         if let Placement::Files(space) = &mut state.space.allocator {
             space.look(unwritten_bytes);
         }
-        // Who found too few looks again only where there are more.
+        // A caller that found too few tries again only if there are more; else it would ask without end.
         let now = state.space.available_pages();
         now > before && now >= pages
     }

@@ -114,7 +114,7 @@ impl SimDirectory {
         inside.capacity_bytes = inside.used_bytes() + free;
     }
 
-    /// What is left is left by a quota, and the file system says that it has more.
+    /// From here on a quota bounds the free space, and the file system reports more.
     pub(crate) fn hide_what_is_left(&self) {
         self.inside.lock().has_quota = true;
     }

@@ -107,7 +107,7 @@ impl FileSpace {
         space
     }
 
-    /// Asks the host's file system what it has left. Of that, `unwritten_bytes` are taken and not written.
+    /// Asks the host's file system for its free space. Of that, `unwritten_bytes` are taken and not written.
     pub(crate) fn look(&mut self, unwritten_bytes: u64) {
         if let Some(host) = &self.host {
             let allowed = host.max_bytes.saturating_sub(self.taken << self.page_bits);

@@ -152,7 +152,7 @@ fn a_small_file_system_that_others_fill_ends_commits_cleanly_as_well() {
 }
 
 /// Symptom: a store under a quota used up its reserve and then failed in the middle of a commit.
-/// Cause: the file system says what it has left, not what the quota leaves. Fix: a host that had no space once has none until
+/// Cause: the free space that the file system reports does not include the quota. Fix: a host that had no space once has none until
 /// the reserve can be made whole again.
 #[test]
 fn a_host_that_says_more_than_it_gives_is_believed_once() {
@@ -189,7 +189,7 @@ fn a_commit_that_lacks_room_for_a_longer_checkpoint_is_refused_at_once() {
     }
 }
 
-/// Between its admission and its write the file system still calls free what a write will take.
+/// Between the admission of a write and the write itself the file system still reports its space as free.
 #[test]
 fn what_is_admitted_and_not_written_is_not_free() {
     let sim = made();

@@ -2,8 +2,8 @@
 //! off, and in checks: they are errors, and never damage, zeros or a reason for an older state.
 //!
 //! Symptom: `fsck` named damage, and a rescue took an older state, where the system had no descriptor for a moment.
-//! Cause: each of these readers has a place that takes what the medium does not give for damaged bytes.
-//! Fix: at each of them an error that passes ends the look. Without the line a test below fails.
+//! Cause: each of these readers takes a sector that cannot be read for damaged bytes.
+//! Fix: an error that passes ends each of them. Without that line a test below fails.
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use bytes::Bytes;
@@ -68,7 +68,7 @@ fn device(image: &Image) -> Arc<dyn Device> {
     MemoryDevice::from_image(image.clone(), u64::MAX)
 }
 
-/// What an opening says of itself, and what stands in its objects.
+/// The report of an opening, and the bytes of its objects.
 fn opened(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(String, Vec<Bytes>), DeviceError> {
     let (store, report) = Store::open(device, options).map_err(|error| match error {
         OpenError::Device(error) => error,
@@ -149,7 +149,7 @@ fn a_store_that_was_cut_off_is_not_called_so_for_an_error_that_passes() {
     fails_at_each_read(&image, |device| opened(device, &options));
 }
 
-/// What a check finds.
+/// The findings of a check.
 fn checked(device: Arc<dyn Device>) -> Result<String, DeviceError> {
     let options = OpenOptions {
         read_only: true,

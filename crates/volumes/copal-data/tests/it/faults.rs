@@ -46,8 +46,8 @@ fn a_member_whose_disk_failed_takes_nothing_more_and_says_why() {
 
 /// Symptom: the host of a data server ran full inside a write, and the server told the master that its disk had failed: after
 /// half an hour all its data is copied to others.
-/// Cause: any error of a write was a failed disk. Fix: the disk is full, not failed. It refuses what comes later, and goes on
-/// where the host has space and the store is opened again.
+/// Cause: any error of a write was a failed disk. Fix: the disk is full, not failed. It refuses later operations, and goes on
+/// once the host has space and the store is opened again.
 #[test]
 fn a_member_whose_host_ran_full_is_full_and_not_failed() {
     let fault = WriteFault::HostFull;
