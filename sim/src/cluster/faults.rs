@@ -36,7 +36,7 @@ enum Mends {
 }
 
 /// Everything that can go wrong, by the word that counts it.
-pub(super) const KINDS: [&str; 22] = [
+pub(super) const KINDS: [&str; 23] = [
     "server killed",
     "power cut of one",
     "power cut of all",
@@ -59,6 +59,7 @@ pub(super) const KINDS: [&str; 22] = [
     "clock jump of a master",
     "clock jump of a client",
     "disk filled to what is kept back",
+    "host full in the middle of a write",
 ];
 
 /// By how much a clock jumps: from an hour back to a year ahead.
@@ -77,7 +78,7 @@ impl Simulation {
         let kind = match faults {
             Faults::None => return Ok(()),
             Faults::PowerCuts => 6 + self.world.below(7),
-            Faults::FullDisks => [0, 6, 14, 14, 14][self.world.below(5) as usize],
+            Faults::FullDisks => [0, 6, 13, 14, 14, 14][self.world.below(6) as usize],
             Faults::All => self.world.below(42),
         };
         let at = self.world.below(self.data.len() as u64) as usize;
@@ -109,15 +110,16 @@ impl Simulation {
                 }
             }
             10..=12 if is_up => {
-                self.break_a_write(at);
+                self.break_a_write(at, WriteFault::Error);
                 if let Some(running) = &self.data[at].running {
                     self.met(3, &name);
                     running.process.doom(&self.data[at].device);
                 }
             }
             13 if is_up => {
-                self.met(4, &name);
-                self.break_a_write(at);
+                let fault = [WriteFault::Error, WriteFault::HostFull][self.world.below(2) as usize];
+                self.met(if fault == WriteFault::Error { 4 } else { 22 }, &name);
+                self.break_a_write(at, fault);
                 // Until somebody starts it again.
                 self.mend_within(20_000, 60_000, Mends::Server(at));
             }
@@ -250,11 +252,9 @@ impl Simulation {
         hosts[self.world.below(hosts.len() as u64) as usize]
     }
 
-    fn break_a_write(&self, at: usize) {
-        self.data[at].device.inject(Fault::Write {
-            skip: self.world.below(40) as u32,
-            fault: WriteFault::Error,
-        });
+    fn break_a_write(&self, at: usize, fault: WriteFault) {
+        let skip = self.world.below(40) as u32;
+        self.data[at].device.inject(Fault::Write { skip, fault });
     }
 
     /// A disk is gone for good, and another server comes.

@@ -237,7 +237,7 @@ impl Reign {
     }
 
     /// Whether a disk has groups, and in each of them operations hold without it.
-    fn can_do_without(&self, disk: u32) -> bool {
+    pub(crate) fn can_do_without(&self, disk: u32) -> bool {
         let mut groups = self.map.groups_of(disk).peekable();
         groups.peek().is_some()
             && groups.all(|row| {

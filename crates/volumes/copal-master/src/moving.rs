@@ -13,7 +13,7 @@
 
 use crate::{
     master::{Master, MasterError, Mastered, Reign},
-    meta::{MemberKind, ServerRow},
+    meta::{MemberKind, ServerRow, ServerState},
     recovery::{Move, Need},
 };
 use copal_volume::{
@@ -369,19 +369,29 @@ impl Reign {
         stopped.chain(self.recovery.stay_full.iter().cloned()).collect()
     }
 
-    /// Whether a server that is there takes no new files: by its own word, or by what it uses.
+    /// Whether a server that is there takes no new files, by its own word or by what it uses; one whose host is full is shown as
+    /// full also while its groups go on without it.
     pub(crate) fn is_full(&self, server: &ServerRow) -> bool {
-        let Some(watch) = self.watches.get(&server.disk).filter(|_| !server.is_away()) else {
+        let Some(watch) = self.watches.get(&server.disk) else {
             return false;
         };
+        if server.is_away() {
+            return watch.is_host_full && server.state != ServerState::Lost;
+        }
         let used = u128::from(watch.used_bytes) * 100;
         watch.is_full || used >= u128::from(server.capacity_bytes.max(1)) * u128::from(HARD_STOP_PERCENT)
     }
 
     fn of_full(&self, server: &ServerRow) -> String {
-        let used = self.watches.get(&server.disk).map_or(0, |watch| watch.used_bytes);
-        let percent = u128::from(used) * 100 / u128::from(server.capacity_bytes.max(1));
         let name = &server.name;
+        let watch = self.watches.get(&server.disk);
+        if watch.is_some_and(|watch| watch.is_host_full) {
+            return format!(
+                "{name} takes no operations, since its host has no space left; free some there, then start it again"
+            );
+        }
+        let used = watch.map_or(0, |watch| watch.used_bytes);
+        let percent = u128::from(used) * 100 / u128::from(server.capacity_bytes.max(1));
         format!(
             "{name} is full ({percent} %) and takes no new files; delete some, add a server, or start it with a larger --limit"
         )

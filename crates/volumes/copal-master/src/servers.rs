@@ -69,6 +69,8 @@ pub struct Beat {
     pub medium: Option<Medium>,
     /// Its disk takes no new files, or lately did not.
     pub is_full: bool,
+    /// Its host ran full inside a write: it takes no operation before its next boot.
+    pub is_host_full: bool,
     /// Bytes that new files may still take there, about; none: not told.
     pub room_bytes: Option<u64>,
     /// The newest reign that it ever heard of; 0: not told.
@@ -205,7 +207,10 @@ impl Master {
         let now_ms = self.hear_clock(&mut reign, disk, beat.clock_ahead_ms, now_ms)?;
         // A step of the reference may have changed its row.
         let before = reign.map.servers.get(&disk).cloned().unwrap_or(before);
-        let is_shut_out = before.state != ServerState::Lost && reign.is_to_be_shut_out(&before, now_ms);
+        let is_shut_out = reign.is_to_be_shut_out(&before, now_ms);
+        // Once its groups go on without it, it could not even enter a view that has it again.
+        let is_left_out =
+            beat.is_host_full && (before.state == ServerState::Failed || reign.can_do_without(disk));
         let mut server = before.clone();
         server.address = beat.address;
         server.capacity_bytes = beat.capacity_bytes;
@@ -214,7 +219,7 @@ impl Master {
         let is_new_boot = before.incarnation.count() != 0 && !is_same_boot;
         server.state = match (before.state, &beat.failed) {
             (_, Some(_)) => ServerState::Failed,
-            (_, None) if is_shut_out => ServerState::Failed,
+            (_, None) if is_shut_out || is_left_out => ServerState::Failed,
             (ServerState::Failed, None) => ServerState::Recovering,
             (ServerState::Normal, None) if is_new_boot => ServerState::Recovering,
             // Who was only cut off from the master knows of nothing it missed before it has this map.
@@ -244,7 +249,13 @@ impl Master {
             let text = match server.state {
                 ServerState::Normal => format!("{} is whole again", server.name),
                 ServerState::Recovering => format!("{} is back and catches up", server.name),
-                ServerState::Failed if beat.failed.is_none() => {
+                ServerState::Failed if is_left_out => {
+                    format!(
+                        "the host of {} has no space left: its groups go on without it",
+                        server.name
+                    )
+                }
+                ServerState::Failed if is_shut_out => {
                     let off = seconds(reign.server_clock(disk).unwrap_or_default());
                     format!(
                         "the clock of {} is {off} from the cluster's: it takes no part in writes until it is right",
@@ -281,9 +292,10 @@ impl Master {
         watch.copied_bytes = beat.copied_bytes;
         (watch.recovery_bytes_per_s, watch.medium) = (beat.recovery_bytes_per_s, beat.medium);
         watch.room_bytes = beat.room_bytes;
-        let was_full = std::mem::replace(&mut watch.is_full, beat.is_full);
+        let room_before = (watch.is_full, watch.is_host_full);
+        (watch.is_full, watch.is_host_full) = (beat.is_full, beat.is_host_full);
         reign.recovery.progress.copied(copied);
-        if was_full != beat.is_full {
+        if room_before != (beat.is_full, beat.is_host_full) {
             reign.note_room(&server, now_ms)?;
         }
         if tells_of_copies {

@@ -157,12 +157,12 @@ impl Reign {
                 0 => "copied from others now".to_owned(),
                 left => format!("copied from others in {left} min"),
             };
-            let is_shut_out = self
-                .watches
-                .get(&server.disk)
-                .is_some_and(|watch| watch.is_shut_out);
+            let watch = self.watches.get(&server.disk);
             let down = match announced_ms {
-                _ if is_shut_out => "is shut out of writes for its clock".to_owned(),
+                _ if watch.is_some_and(|watch| watch.is_host_full) => "takes no operations".to_owned(),
+                _ if watch.is_some_and(|watch| watch.is_shut_out) => {
+                    "is shut out of writes for its clock".to_owned()
+                }
                 0 => format!("down {} s", down_ms / 1000),
                 left => format!("away as announced for {} min more", left.div_ceil(60_000)),
             };
@@ -243,6 +243,7 @@ impl Reign {
             "groups": groups,
             "draining": server.is_draining,
             "full": self.is_full(server),
+            "host_full": watch.is_host_full,
             "announced_until_ms": (server.failed_since_ms > now_ms).then_some(server.failed_since_ms),
             "clock_off_ms": self.server_clock(server.disk),
             "clock_wrong": watch.clock_wrong_since_ms.is_some(),

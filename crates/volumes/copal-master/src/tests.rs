@@ -42,6 +42,7 @@ pub(crate) fn beat(number: u8, incarnation: u64) -> Beat {
         address: format!("127.0.0.1:740{number}"),
         used_bytes: 0,
         is_full: false,
+        is_host_full: false,
         room_bytes: None,
         capacity_bytes: 1 << 30,
         groups: Vec::new(),
@@ -332,4 +333,80 @@ fn the_last_whole_member_is_awaited_and_not_passed_over() {
     assert_eq!(missed(1), 0);
     master.fail(3, "is away", 7000).unwrap();
     assert!(missed(3) > 0, "the first has everything by now");
+}
+
+/// Lets servers 1 to 3 beat; those of `full_hosts` take no operation.
+fn beat_with_full_hosts(master: &Master, present: &[u8], full_hosts: &[u8], now_ms: u64) {
+    for &number in present {
+        let is_host_full = full_hosts.contains(&number);
+        let told = Beat {
+            is_full: is_host_full,
+            is_host_full,
+            ..beat(number, 1)
+        };
+        master.beat(told, now_ms).unwrap();
+    }
+    master.tick(now_ms).unwrap();
+}
+
+fn states(master: &Master) -> [ServerState; 3] {
+    let map = master.map();
+    [1, 2, 3].map(|number| map.server(number).unwrap().state)
+}
+
+/// Symptom: writes of a group waited for a member whose host was full until that was started again (VOL-45).
+/// Cause: it counted as up. Fix: its groups go on without it, from its heartbeat to its next boot.
+#[test]
+fn a_server_whose_host_is_full_counts_as_away_until_its_next_boot() {
+    use ServerState::{Failed, Normal, Recovering};
+    let master = three();
+    beat_with_full_hosts(&master, &[1, 2, 3], &[2], 2000);
+    assert_eq!(states(&master), [Normal, Failed, Normal]);
+    let status = master.status(2000);
+    let sentence = status["sentence"].as_str().unwrap();
+    let advice =
+        "data2 takes no operations, since its host has no space left; free some there, then start it again";
+    assert!(
+        sentence.starts_with("degraded: data2 takes no operations,") && sentence.contains(advice),
+        "{sentence}"
+    );
+    let server = &status["servers"][1];
+    assert!(server["host_full"] == true && server["full"] == true, "{server}");
+    // The others are enough no more, and it could not even enter a view that has it.
+    beat_with_full_hosts(&master, &[1, 2], &[2], 13_000);
+    assert_eq!(states(&master), [Normal, Failed, Failed]);
+    beat_with_full_hosts(&master, &[1, 2, 3], &[2], 14_000);
+    master.beat(beat(2, 2), 15_000).unwrap();
+    assert_eq!(states(&master)[1], Recovering);
+    assert_eq!(master.status(15_000)["servers"][1]["full"], false);
+    let events = master.events(0, 100).unwrap();
+    let of_data2 = events.iter().filter(|event| event.text.contains("data2"));
+    let of_data2: Vec<&str> = of_data2.map(|event| event.text.as_str()).collect();
+    assert_eq!(
+        of_data2[1..],
+        [
+            "the host of data2 has no space left: its groups go on without it",
+            advice,
+            "data2 is back and catches up",
+            "data2 takes new files again",
+        ]
+    );
+}
+
+/// Where the hosts of more servers are full than groups can do without, none of the rest counts as away: they are read.
+#[test]
+fn a_server_that_its_groups_need_stays_though_its_host_is_full() {
+    use ServerState::{Failed, Normal};
+    let master = three();
+    beat_with_full_hosts(&master, &[1, 2, 3], &[1, 2, 3], 2000);
+    assert_eq!(states(&master), [Failed, Normal, Normal]);
+    let status = master.status(2000);
+    let blocked = &status["recovery"]["blocked"];
+    for (at, name) in ["data1", "data2", "data3"].into_iter().enumerate() {
+        let sentence = blocked[at].as_str().unwrap();
+        assert!(
+            sentence.starts_with(&format!("{name} takes no operations")),
+            "{blocked}"
+        );
+    }
 }

@@ -14,6 +14,8 @@ pub(crate) struct Watch {
     pub(crate) used_bytes: u64,
     /// Its disk takes no new files, or lately did not.
     pub(crate) is_full: bool,
+    /// Its disk takes no operation: its host ran full inside a write.
+    pub(crate) is_host_full: bool,
     /// Bytes that new files may still take there, about.
     pub(crate) room_bytes: Option<u64>,
     /// The newest map that it has entered, as it told in this reign.

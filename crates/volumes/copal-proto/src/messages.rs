@@ -1173,6 +1173,9 @@ pub struct Heartbeat {
     /// what new files may still take, about
     #[prost(uint64, optional, tag = "25")]
     pub room_bytes: ::core::option::Option<u64>,
+    /// the host ran full inside a write: the disk takes no operation before the next boot
+    #[prost(bool, tag = "26")]
+    pub host_full: bool,
 }
 /// A master that is about to lead asks each data server what it has heard of before; answered by Seen.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

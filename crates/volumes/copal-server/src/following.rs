@@ -149,6 +149,7 @@ impl DataServer {
             future_seals,
             full: self.store.is_full(),
             room_bytes: Some(self.store.room_bytes()),
+            host_full: self.store.is_host_full(),
         };
         let reply: Result<messages::HeartbeatReply, _> =
             self.masters.call(Method::Heartbeat, &beat, ANSWER).await;

@@ -209,6 +209,7 @@ impl MasterServer {
             recovery_bytes_per_s: request.recovery_bytes_per_s,
             medium: Medium::of_word(&request.medium),
             is_full: request.full,
+            is_host_full: request.host_full,
             room_bytes: request.room_bytes,
             seen_term: request.seen_term,
             seen_version: request.seen_version,

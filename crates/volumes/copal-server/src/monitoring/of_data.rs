@@ -66,6 +66,10 @@ impl Pages for OfData {
         numbers.gauge("copal_store_failed", "1: the disk takes no more writes.", failed);
         let full = u8::from(self.server.store.is_full());
         numbers.gauge("copal_store_full", "1: the disk takes no new files.", full);
+        let host_full = u8::from(self.server.store.is_host_full());
+        let help =
+            "1: the host ran full inside a write, and the disk takes no operation before the next start.";
+        numbers.gauge("copal_store_host_full", help, host_full);
         let repairs = &self.server.repairs;
         numbers.counter(
             "copal_compared_groups_total",

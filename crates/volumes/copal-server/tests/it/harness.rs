@@ -5,7 +5,10 @@ use copal_client::{
     ClusterStore, Connections, Identity, Masters, Profile, client_tls, master_tls, server_tls,
 };
 use copal_data::{MemberIdentity, MemberStore};
-use copal_device::{Device, MemoryDevice};
+use copal_device::{
+    Device, Image,
+    fault::{Fault, FaultDevice, FaultOptions, WriteFault},
+};
 use copal_master::{Master, MasterOptions, Pool, SqliteStore};
 use copal_server::{
     Authority, CLIENT_NAME, DataOptions, DataServer, JoinToken, Joining, Joins, Listener, MasterServer, Room,
@@ -85,7 +88,7 @@ pub(crate) struct Cluster {
 }
 
 pub(crate) struct Server {
-    device: Arc<dyn Device>,
+    device: Arc<FaultDevice>,
     pub(crate) identity: Identity,
     of_cluster: [u8; 16],
     pub(crate) uuid: [u8; 16],
@@ -110,9 +113,17 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-fn kv(device: &Arc<dyn Device>) -> copal_kv::Store {
+fn disk() -> Arc<FaultDevice> {
+    let options = FaultOptions {
+        record: false,
+        ..FaultOptions::default()
+    };
+    FaultDevice::with_options(Image::zeroed(256 << 20), options)
+}
+
+fn kv(device: &Arc<FaultDevice>) -> copal_kv::Store {
     let (objects, _) =
-        copal_object::Store::open(Arc::clone(device), &copal_object::OpenOptions::default()).unwrap();
+        copal_object::Store::open(Arc::clone(device) as _, &copal_object::OpenOptions::default()).unwrap();
     let options = copal_kv::Options {
         memory_bytes: 16 << 20,
         ..copal_kv::Options::default()
@@ -183,8 +194,9 @@ impl Cluster {
     }
 
     pub(crate) fn join(&mut self, name: &str, token: &JoinToken) {
-        let device: Arc<dyn Device> = MemoryDevice::new(256 << 20);
-        copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
+        let device = disk();
+        let formatted: Arc<dyn Device> = device.clone();
+        copal_object::Store::mkfs(&formatted, &copal_object::MkfsOptions::default()).unwrap();
         let mut uuid = [0; 16];
         getrandom::fill(&mut uuid).unwrap();
         let address = free_address();
@@ -280,6 +292,21 @@ impl Cluster {
         let (runtime, store) = self.servers[at].running.take().unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
         store.close().unwrap();
+    }
+
+    /// Fills the host of a server: its next write fails for lack of space, and its store stops.
+    pub(crate) fn fill_host(&self, at: usize) {
+        self.servers[at].device.inject(Fault::Write {
+            skip: 0,
+            fault: WriteFault::HostFull,
+        });
+    }
+
+    /// Gives the host of a server space again, and ends its process, whose store has stopped.
+    pub(crate) fn free_host(&mut self, at: usize) {
+        let (runtime, _) = self.servers[at].running.take().unwrap();
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        self.servers[at].device = self.servers[at].device.reopen();
     }
 
     /// Lets a server stand still, as one that was stopped by a signal does, until what is returned is dropped.

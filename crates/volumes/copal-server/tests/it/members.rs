@@ -198,3 +198,42 @@ fn a_new_server_knows_of_volumes_that_went_long_before_it_came() {
     let known = cluster.store_of(3).gone_volumes(vid.birth_group());
     assert_eq!(known.unwrap(), [vid]);
 }
+
+/// Symptom: while the host of one data server was full, puts and deletes of its groups waited until somebody stopped or started it.
+/// Cause: its disk has not failed, so it counted as up, and it takes no operation. Fix: its heartbeat says so, and its groups go on
+/// without it while others are enough.
+#[test]
+fn groups_go_on_without_a_server_whose_host_is_full() {
+    let mut cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = volume(&client);
+    let first = put(&client, vid, "first", 10);
+    put(&client, vid, "second", 100_000);
+    cluster.fill_host(1);
+    // It meets the full host itself, or is refused since the server's own writes have met it.
+    let meets = client.put(vid, b"meets", Bytes::from_static(b"it"), &PutOptions::default());
+    assert!(matches!(meets, Ok(_) | Err(VolumeError::NoSpace)), "{meets:?}");
+    let is_left_out = |told: &serde_json::Value| told["servers"][1]["state"] == "down";
+    let told = cluster.wait_until("left out", is_left_out);
+    assert_eq!(told["servers"][1]["host_full"], true, "{told}");
+    let sentence = told["sentence"].as_str().unwrap();
+    assert!(
+        sentence.contains("data2 takes no operations, since its host has no space left; free some there"),
+        "{sentence}"
+    );
+    put(&client, vid, "third", 9 << 20);
+    client.delete(vid, b"first", first.fid).unwrap();
+    cluster.free_host(1);
+    cluster.run(1);
+    let told = cluster.wait_for("healthy");
+    assert_eq!(told["servers"][1]["host_full"], false, "{told}");
+    let store = cluster.store_of(1);
+    assert!(store.get(vid, b"first", 0..1, None).is_err());
+    for (name, len) in [("second", 100_000), ("third", 9 << 20)] {
+        let (bytes, _) = store.get(vid, name.as_bytes(), 0..u64::MAX, None).unwrap();
+        assert_eq!(bytes.len(), len, "{name}");
+    }
+    let events = cluster.ask("events", "0").to_string();
+    assert!(!events.contains("failed"), "{events}");
+}

@@ -31,9 +31,13 @@ pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
                             true => ", clock wrong",
                             false => "",
                         };
+                        let host_full = match node["host_full"] == true {
+                            true => ", host full",
+                            false => "",
+                        };
                         vec![
                             text(&node["name"]),
-                            text(&node["state"]) + draining + shut_out,
+                            text(&node["state"]) + draining + shut_out + host_full,
                             text(&node["address"]),
                             super::site_as_text(node),
                             node["pid"].to_string(),

@@ -113,6 +113,15 @@ fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
         }
         _ => {}
     }
+    if server["host_full"] == true {
+        findings.bad(
+            "server",
+            format!(
+                "{name} ({address}) takes no operations, since its host has no space left; free some there, then start it again"
+            ),
+        );
+        return;
+    }
     match (state.as_str(), uuid(server)) {
         ("lost", _) => {}
         ("down", _) if is_shut_out => {}
