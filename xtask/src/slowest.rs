@@ -24,6 +24,8 @@ struct TestTime {
 /// # Errors
 /// A test failed, or cargo cannot be started.
 pub(crate) fn run(root: &Path) -> Result<()> {
+    // Tests of whole clusters mostly wait.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     let mut child = Command::new("cargo")
         .args([
             "test",
@@ -35,6 +37,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
             "--tests",
         ])
         .args(["--", "-Zunstable-options", "--report-time"])
+        .arg(format!("--test-threads={threads}"))
         .env(runner_variable(), "env RUSTC_BOOTSTRAP=1")
         .current_dir(root)
         .stdin(Stdio::null())

@@ -217,6 +217,11 @@ pub trait Device: Send + Sync {
     /// `CannotGrow`: it keeps its size, nothing is poisoned.
     fn grow(&self, size: u64) -> Result<u64, DeviceError>;
 
+    /// Whether the device is of a kind that grows, as far as its host lets it. Does not block.
+    fn can_grow(&self) -> bool {
+        true
+    }
+
     /// Makes the device `size` bytes long where it can, and returns how long it is then: what lay behind is gone, and a
     /// command that reaches there is `OutOfRange`. The caller has none under way there. Durable after the next flush.
     /// # Errors

@@ -213,6 +213,11 @@ impl FaultDevice {
         self.disk.state.lock().medium.inject(fault);
     }
 
+    /// From here on growth beyond `max_size` is refused.
+    pub fn limit_growth(&self, max_size: u64) {
+        self.disk.state.lock().medium.max_size = max_size;
+    }
+
     /// Disarms all faults and repairs the medium: it then holds, durably, what it should.
     pub fn heal(&self) {
         self.disk.state.lock().medium.heal();
@@ -423,7 +428,11 @@ impl Device for FaultDevice {
             return Err(DeviceError::Poisoned);
         }
         let wanted = size.next_multiple_of(u64::from(self.disk.options.logical_block));
-        state.medium.grow(wanted, self.disk.options.max_size)
+        state.medium.grow(wanted)
+    }
+
+    fn can_grow(&self) -> bool {
+        self.disk.state.lock().medium.can_grow()
     }
 
     fn cut(&self, size: u64) -> Result<u64, DeviceError> {

@@ -154,6 +154,10 @@ impl Device for FileDevice {
         self.target.grow(size)
     }
 
+    fn can_grow(&self) -> bool {
+        self.target.can_grow()
+    }
+
     fn cut(&self, size: u64) -> Result<u64, DeviceError> {
         self.target.cut(size)
     }

@@ -111,6 +111,10 @@ impl Device for MemoryDevice {
         Ok(buf)
     }
 
+    fn can_grow(&self) -> bool {
+        self.image.read().size() < self.max_size
+    }
+
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         let mut image = self.image.write();
         let have = image.size();

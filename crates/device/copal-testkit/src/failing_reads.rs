@@ -83,6 +83,10 @@ impl Device for FailingReads {
         self.below.write_through(at, buf)
     }
 
+    fn can_grow(&self) -> bool {
+        self.below.can_grow()
+    }
+
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         self.below.grow(size)
     }

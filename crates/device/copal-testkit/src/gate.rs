@@ -138,6 +138,10 @@ impl Device for Gated {
         self.change(|gate| gate.done += 1);
         written
     }
+    fn can_grow(&self) -> bool {
+        self.below.can_grow()
+    }
+
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         self.below.grow(size)
     }

@@ -273,8 +273,13 @@ impl Engine {
 
     /// After flushes and merges: takes back what they had of the reserve, and looks whether the store is still full.
     pub(crate) fn look_for_room(&self) {
+        if self.writes.pressure.is_on()
+            && let Err(error) = self.objects.grow_again()
+        {
+            tracing::debug!(%error, "the store does not grow");
+        }
         if self.has_reserve_beside(0) {
-            let room = self.writes.reserve.room_beside(&self.objects);
+            let room = self.writes.reserve.room_beside(&self.objects).unwrap_or(u64::MAX);
             // Merges found nothing: what could be freed is in memory.
             let may_free = self
                 .super_version()

@@ -14,6 +14,14 @@ use crate::{
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
+/// Sizes that a store may grow to, in bytes.
+struct GrownSizes {
+    /// By a whole step.
+    usual: u64,
+    /// Just enough.
+    least: u64,
+}
+
 /// Space kept for its owner until dropped.
 pub struct Reservation {
     inner: Arc<StoreCore>,
@@ -183,19 +191,31 @@ impl StoreCore {
         needed: u64,
     ) -> Result<bool, StoreError> {
         let before = state.tables.pages;
-        let Some(target) = self.grown_size(state, wanted.max(needed), needed) else {
+        let Some(sizes) = self.grown_sizes(state, wanted.max(needed), needed) else {
             return Ok(false);
         };
         let page = self.shape.page_bytes as u64;
         let most = self.largest_size();
-        let grown = MutexGuard::unlocked(state, || self.device.grow(target));
+        let grown = MutexGuard::unlocked(state, || {
+            let grown = self.device.grow(sizes.usual);
+            // The host may have space for what is asked, and not for a whole step.
+            if grown.is_err() && sizes.least < sizes.usual {
+                return self.device.grow(sizes.least);
+            }
+            grown
+        });
         let new_size = match grown {
             Ok(new_size) => new_size.min(most),
             Err(error) => {
-                tracing::warn!(%error, "the store cannot grow");
+                if !std::mem::replace(&mut state.is_growth_refused, true) {
+                    tracing::warn!(%error, "the store cannot grow");
+                }
                 return Ok(false);
             }
         };
+        if std::mem::replace(&mut state.is_growth_refused, false) {
+            tracing::info!(bytes = new_size, "the store grows again");
+        }
         let op = RecordOp::Grow {
             pages: new_size / page,
         };
@@ -214,13 +234,29 @@ impl StoreCore {
         Ok(pages > before)
     }
 
+    /// See [`crate::Store::grow_again`].
+    pub(crate) fn grow_again(self: &Arc<StoreCore>) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        if !state.is_growth_refused || state.resizing {
+            return Ok(());
+        }
+        state.writable()?;
+        state.resizing = true;
+        let pages = state.space.available_pages() + 1;
+        let resized = self.lengthen(&mut state, pages, pages);
+        state.resizing = false;
+        self.changed.notify_all();
+        resized.map(drop)
+    }
+
     /// See [`crate::Store::room`].
     pub(crate) fn room(&self) -> Room {
         let state = self.state.lock();
         let page = self.shape.page_bytes as u64;
         let size = state.space.allocator.pages() * page;
         let limit = self.largest_size();
-        let of_bytes = if limit < STORE_BYTES_MAX {
+        let grows = self.files.is_some() || (self.device.can_grow() && !state.is_growth_refused);
+        let of_bytes = if grows && limit < STORE_BYTES_MAX {
             limit.max(size)
         } else {
             size
@@ -232,6 +268,7 @@ impl StoreCore {
         Room {
             bytes: state.space.available_pages() * page + growth,
             of_bytes,
+            is_open_ended: grows && self.files.is_none() && limit == STORE_BYTES_MAX,
         }
     }
 
@@ -239,8 +276,9 @@ impl StoreCore {
         self.shape.max_size_bytes.min(STORE_BYTES_MAX)
     }
 
-    /// Bytes of the store with `wanted` available pages, at least with `needed`; `None` where it would be too large.
-    fn grown_size(&self, state: &StoreState, wanted: u64, needed: u64) -> Option<u64> {
+    /// What the store may grow to for `wanted` available pages, or for `needed` where that is too much; `None` where that is
+    /// too much, too.
+    fn grown_sizes(&self, state: &StoreState, wanted: u64, needed: u64) -> Option<GrownSizes> {
         let page = self.shape.page_bytes as u64;
         let size = state.tables.pages * page;
         let most = self.largest_size();
@@ -254,15 +292,15 @@ impl StoreCore {
         };
         let least = step_for(wanted).or_else(|| step_for(needed));
         let usual = size.saturating_add(growth_step_bytes(size)).min(most);
-        match least {
-            Some(least) => Some(usual.max(least)),
+        let (usual, least) = match least {
+            Some(least) => (usual.max(least), step_for(needed).unwrap_or(least)),
             // The end of the store may be nearer than a whole step, and still far enough.
             None => {
                 let left = (most.saturating_sub(size) / page).checked_sub(1)?;
                 let enough = available.saturating_add(left - left / 32) >= needed;
-                (enough && most > size).then_some(most)
+                enough.then_some((most, most))?
             }
-        }
-        .filter(|&target| target > size)
+        };
+        (usual > size).then_some(GrownSizes { usual, least })
     }
 }

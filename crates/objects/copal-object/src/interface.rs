@@ -163,8 +163,10 @@ pub struct Space {
 pub struct Room {
     /// Bytes to be had, by growing to the largest size that the opening allowed as well, if there is one.
     pub bytes: u64,
-    /// That largest size, or the present one where there is none.
+    /// That largest size, or the present one where there is none, or where the host has refused the last growth.
     pub of_bytes: u64,
+    /// The store may grow beyond that, as far as its host has space.
+    pub is_open_ended: bool,
 }
 
 /// What is known of an object without reading it.

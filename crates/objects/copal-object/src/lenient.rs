@@ -82,6 +82,10 @@ impl Device for Lenient {
         Err(DeviceError::ReadOnly)
     }
 
+    fn can_grow(&self) -> bool {
+        false
+    }
+
     fn counters(&self) -> Counters {
         self.below.counters()
     }

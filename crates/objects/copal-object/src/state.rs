@@ -159,6 +159,8 @@ pub(crate) struct StoreState {
     pub(crate) drain_epoch: u64,
     /// The device's length, or what of it is hollow, is being changed: one at a time.
     pub(crate) resizing: bool,
+    /// The host has refused the last growth.
+    pub(crate) is_growth_refused: bool,
     /// First failed write or flush.
     pub(crate) failure: Option<DeviceError>,
     pub(crate) closed: bool,

@@ -224,11 +224,19 @@ impl Store {
         }
     }
 
-    /// What writes may still take: free pages, and those that the store may grow by. Where no largest size was given, only
-    /// the former, for nobody knows what the host has.
+    /// What writes may still take: free pages, and those that the store may grow by. Where no largest size was given, or the
+    /// host has refused the last growth, only the former.
     #[must_use]
     pub fn room(&self) -> Room {
         self.inner.room()
+    }
+
+    /// Where the host has refused the last growth: tries a step again, so that [`Store::room`] tells of space that the host
+    /// has by now. Blocks on the host's file system.
+    /// # Errors
+    /// `Poisoned`, `Closed`. A host that still refuses is no error.
+    pub fn grow_again(&self) -> Result<(), StoreError> {
+        self.inner.grow_again()
     }
 
     /// What is known of an object without reading it.

@@ -145,8 +145,8 @@ mod tests {
             (&disk["full"], &disk["files_take_bytes"]),
             (&json!(true), &json!(0))
         );
-        let sentence = "data1 is full (87 %) and takes no new files; delete some, add a server, or start it with a larger \
-                        --limit";
+        let sentence = "data1 is full (87 %) and takes no new files; delete some, add a server, or give its store more \
+                        space";
         assert_eq!(events(), [sentence]);
         let status = master.status(5000);
         let told = status["sentence"].as_str().unwrap_or_default();

@@ -393,7 +393,7 @@ impl Reign {
         let used = watch.map_or(0, |watch| watch.used_bytes);
         let percent = u128::from(used) * 100 / u128::from(server.capacity_bytes.max(1));
         format!(
-            "{name} is full ({percent} %) and takes no new files; delete some, add a server, or start it with a larger --limit"
+            "{name} is full ({percent} %) and takes no new files; delete some, add a server, or give its store more space"
         )
     }
 

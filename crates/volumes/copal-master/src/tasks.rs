@@ -16,7 +16,8 @@ impl Reign {
         measured.or_else(|| slowest.map(|rate| bytes.div_ceil(rate)))
     }
 
-    /// Bytes that are still to be copied, and the seconds that they take at the rate that was measured.
+    /// Bytes that are still to be copied, and the seconds that they take at the rate that was measured; `None`: not known, also
+    /// while some have no place to go.
     pub(crate) fn left(&self) -> (u64, Option<u64>) {
         let queue = &self.recovery.queue;
         let waiting = queue.waiting().map(|job| self.group_bytes(job.group));
@@ -27,7 +28,7 @@ impl Reign {
         let bytes = waiting.chain(running).fold(0_u64, u64::saturating_add);
         let (waiting, running) = queue.len();
         let seconds = self.seconds_for(bytes, waiting + running);
-        (bytes, seconds)
+        (bytes, seconds.filter(|_| self.recovery.without_place.is_empty()))
     }
 
     /// Copies and moves: those that run, and the next of those that wait.

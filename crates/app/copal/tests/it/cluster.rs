@@ -438,6 +438,35 @@ fn a_start_goes_by_what_the_last_one_was_told() {
     }
 }
 
+/// Symptom: a data server that could not make its store, on a disk that is refused or with too small a limit, stood in the cluster as a
+/// server that is down, and its token was used up. Cause: it joined first. Fix: it makes the store first.
+#[test]
+fn a_first_start_that_cannot_make_its_store_joins_nothing() {
+    let cluster = Served::start(&[]);
+    let token = cluster.good(&["node", "token"]);
+    let dir = cluster.scratch.path().join("late");
+    let start = |limit| {
+        let mut command = cluster.command(&["data", "--name", "late", "--listen", "127.0.0.1:0"]);
+        command
+            .args(["--limit", limit, "--join", token.trim(), "--dir"])
+            .arg(&dir);
+        command
+    };
+    let refused = start("1MiB").output().unwrap();
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(!cluster.good(&["node", "ls"]).contains("late"), "{refused:?}");
+    // Its token is still good.
+    let mut process = start("128MiB").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.starts_with("ready: late"), "{line}");
+    assert!(cluster.good(&["node", "ls"]).contains("late"));
+    let _ = process.kill();
+    process.wait().unwrap();
+}
+
 #[test]
 fn operations_as_lines_of_json_are_answered_as_they_end() {
     let cluster = Served::start(&[]);

@@ -35,6 +35,7 @@ pub(super) struct Medium {
     pub(super) random: Random,
     record: bool,
     full_host: bool,
+    pub(super) max_size: u64,
     block: u64,
     next_id: u64,
     poisoned: Option<DeviceError>,
@@ -57,6 +58,7 @@ impl Medium {
             random: Random::new(options.seed),
             record: options.record,
             full_host: options.full_host,
+            max_size: options.max_size,
             block: u64::from(options.logical_block),
             next_id: 0,
             poisoned: None,
@@ -278,13 +280,17 @@ impl Medium {
         }
     }
 
-    pub(super) fn grow(&mut self, wanted: u64, max_size: u64) -> Result<u64, DeviceError> {
+    pub(super) fn can_grow(&self) -> bool {
+        self.image.size() < self.max_size
+    }
+
+    pub(super) fn grow(&mut self, wanted: u64) -> Result<u64, DeviceError> {
         let size = self.image.size();
         self.expect_unpoisoned()?;
         if wanted <= size {
             return Ok(size);
         }
-        if wanted > max_size || self.grow_fault() {
+        if wanted > self.max_size || self.grow_fault() {
             return Err(DeviceError::CannotGrow {
                 size,
                 wanted,

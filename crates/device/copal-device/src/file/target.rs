@@ -239,6 +239,10 @@ impl Target {
     }
 
     /// Reserves the space, so that a full host is met here and not inside a commit.
+    pub(crate) fn can_grow(&self) -> bool {
+        self.kind != Kind::Block
+    }
+
     pub(crate) fn grow(&self, wanted: u64) -> Result<u64, DeviceError> {
         let wanted = wanted.next_multiple_of(u64::from(self.fixed.logical_block).max(4096));
         let _one_at_a_time = self.growing.lock();

@@ -211,9 +211,10 @@ impl Store {
         self.engine().writes.pressure.is_full()
     }
 
-    /// Bytes that writes may still take, about, by growing as far as the objects may as well.
+    /// Bytes that writes may still take, about, by growing as far as the objects may as well; `None`: as many as the host of the
+    /// store has.
     #[must_use]
-    pub fn room_bytes(&self) -> u64 {
+    pub fn room_bytes(&self) -> Option<u64> {
         let engine = self.engine();
         engine.writes.reserve.room_beside(&engine.objects)
     }

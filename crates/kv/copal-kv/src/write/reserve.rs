@@ -111,12 +111,16 @@ impl Reserve {
         self.share_of(&objects.space())
     }
 
-    /// Bytes that writes may still take, with what the share grows by until the store has its largest size.
-    pub(crate) fn room_beside(&self, objects: &Store) -> u64 {
+    /// Bytes that writes may still take, with what the share grows by until the store has its largest size; `None`: as many as
+    /// the host of the store has.
+    pub(crate) fn room_beside(&self, objects: &Store) -> Option<u64> {
         let room = objects.room();
+        if room.is_open_ended {
+            return None;
+        }
         let held = self.state.lock().held_share();
-        room.bytes
-            .saturating_sub(self.share_of_size(room.of_bytes).saturating_sub(held))
+        let grows_by = self.share_of_size(room.of_bytes).saturating_sub(held);
+        Some(room.bytes.saturating_sub(grows_by))
     }
 
     /// Lets the space go, so that the caller's next write may use it.

@@ -6,7 +6,10 @@ use copal_device::{
     fault::{Fault, FaultDevice, FaultOptions, Order},
 };
 use copal_kv::{Error, KeyspaceOptions, Options, Store};
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 fn fill(fixture: &Fixture, options: &KeyspaceOptions, len: usize) -> (copal_kv::Keyspace, u32) {
     let space = fixture.space("a", options.clone());
@@ -420,4 +423,42 @@ fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
             }
         }
     }
+}
+
+/// Symptom: a store without a limit freed what it could at any price whenever an eighth of its present size was left, as if it could
+/// not grow; one whose host was full counted as full only for a moment. Cause: room was looked for in the present size, or up
+/// to the limit, and never asked of the host. Fix: a store that grows has room; one that the host has refused is full until
+/// the host lets it grow again, which the store finds out by itself.
+#[test]
+fn a_store_is_full_while_its_host_refuses_growth() {
+    const LEN: usize = 100_000;
+    let device = FaultDevice::with_options(
+        Image::zeroed(64 * MIB),
+        FaultOptions {
+            order: Order::Immediate,
+            record: false,
+            max_size: 96 * MIB,
+            ..FaultOptions::default()
+        },
+    );
+    let dynamic: Arc<dyn Device> = device.clone();
+    format(&dynamic);
+    let objects = open_objects(&dynamic);
+    let fixture = Fixture {
+        device: dynamic,
+        store: Store::open(objects.clone(), small()).unwrap(),
+        objects,
+    };
+    assert_eq!(fixture.store.room_bytes(), None);
+    let (space, stored) = fill(&fixture, &KeyspaceOptions::default(), LEN);
+    assert!(fixture.store.is_full());
+    assert!(fixture.store.room_bytes().unwrap() < 8 * MIB);
+    device.limit_growth(u64::MAX);
+    let end = Instant::now() + Duration::from_secs(60);
+    while fixture.store.is_full() || fixture.store.room_bytes().is_some() {
+        assert!(Instant::now() < end, "{:?}", fixture.objects.room());
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    check(&space, stored, LEN);
+    space.put(b"more", &value(0, LEN), PROCESS).unwrap();
 }

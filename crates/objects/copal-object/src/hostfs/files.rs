@@ -479,6 +479,10 @@ impl Device for HostFiles {
         Ok(kind.into_buf().unwrap_or_else(|| AlignedBuf::zeroed(0)))
     }
 
+    fn can_grow(&self) -> bool {
+        false
+    }
+
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         let have = self.geometry().size;
         if size <= have {

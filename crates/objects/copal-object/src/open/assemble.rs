@@ -127,6 +127,7 @@ fn state(recovered: Recovered, space: Placement, tuning: Tuning) -> StoreState {
         clean_mark: CleanMark::at_open(recovered.last_lsn),
         drain_epoch: 0,
         resizing: false,
+        is_growth_refused: false,
         failure: None,
         closed: false,
         broken: tuning.broken,

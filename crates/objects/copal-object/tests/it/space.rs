@@ -579,3 +579,49 @@ fn what_is_lent_of_a_full_store_leaves_room_for_checkpoints() {
     }
     assert!(fill(&store).len() + 2 >= ids.len());
 }
+
+/// Symptom: data servers on a full file system said that there was room up to their limit, and `status` said healthy, while each put was
+/// refused. Cause: what a store may grow to counted as room, whether or not its host has it. Fix: a refused growth takes that
+/// away, until the host lets the store grow again.
+#[test]
+fn a_host_that_refuses_growth_takes_the_room_away_until_it_has_space() {
+    for limit in [None, Some(256 << 20)] {
+        let device = FaultDevice::with_options(
+            Image::zeroed(64 << 20),
+            FaultOptions {
+                order: Order::Immediate,
+                record: false,
+                max_size: 100 << 20,
+                ..FaultOptions::default()
+            },
+        );
+        let dyn_device: Arc<dyn Device> = device.clone();
+        Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
+        let options = OpenOptions {
+            max_size_bytes: limit,
+            ..OpenOptions::default()
+        };
+        let store = Store::open(dyn_device, &options).unwrap().0;
+        let of_bytes = |limit: Option<u64>| limit.unwrap_or(store.space().size_bytes);
+        assert_eq!(store.room().is_open_ended, limit.is_none());
+        assert_eq!(store.room().of_bytes, of_bytes(limit));
+        store.grow_again().unwrap();
+        assert_eq!(store.space().size_bytes, 64 << 20, "nothing was refused");
+        fill(&store);
+        // A whole step, and what of the next one the host had.
+        let size = store.space().size_bytes;
+        assert!(size > 96 << 20, "{size}");
+        let room = store.room();
+        assert!(
+            room.bytes < 2 << 20 && room.of_bytes == size && !room.is_open_ended,
+            "{room:?}"
+        );
+        store.grow_again().unwrap();
+        assert_eq!(store.room(), room, "the host still refuses");
+        device.limit_growth(512 << 20);
+        store.grow_again().unwrap();
+        assert!(store.room().bytes > 30 << 20, "{:?}", store.room());
+        assert_eq!(store.room().is_open_ended, limit.is_none());
+        assert_eq!(store.room().of_bytes, of_bytes(limit));
+    }
+}

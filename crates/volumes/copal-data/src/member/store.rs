@@ -189,7 +189,11 @@ impl MemberStore {
         if self.is_host_full() {
             return 0;
         }
-        self.core.kv.room_bytes().min(self.core.room.below_mark())
+        let below_mark = self.core.room.below_mark();
+        self.core
+            .kv
+            .room_bytes()
+            .map_or(below_mark, |bytes| bytes.min(below_mark))
     }
 
     /// Why the disk failed, and takes no more writes; `None`: it has not. A full host is no failure.

@@ -146,7 +146,8 @@ fn place(words: &Data, home: &mut ServerHome) -> bool {
     words.rack.is_some() || words.zone.is_some()
 }
 
-/// The first start: ids are drawn and written down, the store is made, the cluster is joined.
+/// The first start: ids are drawn and written down, the store is made, the cluster is joined, and the store gets its owner. A start
+/// that cannot make its store joins nothing, and its token stays good.
 fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outcome<ServerHome> {
     let (Some(name), Some(token)) = (&words.name, &words.join) else {
         return Err(Failure::new(
@@ -183,31 +184,41 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
     shares(context, &home)?;
     home.http = words.monitored.http.clone().unwrap_or_default();
     home.write(&words.dir).map_err(start_failure)?;
-    let capacity = words.limit.unwrap_or_else(|| free_bytes(&words.dir));
+    let options = store_options(context, home.limit_bytes);
+    let unfinished = match StoreLocation::find(&words.dir) {
+        // Made by a first start that was cut short; whose it is, is looked at when it is opened.
+        Ok(_) => None,
+        Err(_) => {
+            let new = NewStore {
+                backend: Backend::File,
+                size_bytes: FIRST_BYTES.min(words.limit.unwrap_or(u64::MAX)),
+                overwrite: false,
+            };
+            Some(UnfinishedStore::start(&words.dir, &options, &new)?)
+        }
+    };
+    let capacity = words.limit.into_iter().chain(free_bytes(&words.dir)).min();
+    let capacity = capacity.unwrap_or_default();
     home.join(&token, capacity, TO_JOIN)
         .map_err(|error| match error {
             copal_server::JoinError::Call(error) => crate::cluster::of_call(error),
             other => start_failure(other),
         })?;
-    make_store(context, words, &home)?;
+    if let Some(unfinished) = unfinished {
+        found_store(context, &home, unfinished, &options)?;
+    }
     // Last: from here on a start needs nothing but the directory.
     home.write(&words.dir).map_err(start_failure)?;
     Ok(home)
 }
 
-fn make_store(context: &Context<'_>, words: &Data, home: &ServerHome) -> Outcome<()> {
-    let options = store_options(context, home.limit_bytes);
-    if StoreLocation::find(&words.dir).is_ok() {
-        // Made by a first start that was cut short; whose it is, is looked at when it is opened.
-        return Ok(());
-    }
-    let new = NewStore {
-        backend: Backend::File,
-        size_bytes: FIRST_BYTES.min(words.limit.unwrap_or(u64::MAX)),
-        overwrite: false,
-    };
-    let unfinished = UnfinishedStore::start(&words.dir, &options, &new)?;
-    let opened = unfinished.open(&options, &context.patience())?;
+fn found_store(
+    context: &Context<'_>,
+    home: &ServerHome,
+    unfinished: UnfinishedStore,
+    options: &StoreOptions,
+) -> Outcome<()> {
+    let opened = unfinished.open(options, &context.patience())?;
     let shares = shares(context, home)?;
     let stack = MemberStack::open(unfinished.path(), opened, shares.engine)?;
     let founded = stack.members().found(&MemberIdentity {
@@ -256,8 +267,10 @@ fn gone(words: &Data, home: &ServerHome) -> Failure {
     )
 }
 
-fn free_bytes(directory: &Path) -> u64 {
-    rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+/// Bytes that its file system has left; `None`: it does not say.
+fn free_bytes(directory: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(directory).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Bytes a second for copies that leave clients their share.
@@ -294,9 +307,10 @@ impl Room for StoreRoom {
     fn bytes(&self) -> (u64, u64) {
         let space = self.objects.space();
         let used = space.live_bytes + space.staged_bytes + space.quarantine_bytes;
-        let capacity = self
-            .limit_bytes
-            .unwrap_or_else(|| space.size_bytes + free_bytes(&self.directory));
+        // The host may have less than the limit allows.
+        let of_host = free_bytes(&self.directory).map(|free| space.size_bytes.saturating_add(free));
+        let capacity = self.limit_bytes.into_iter().chain(of_host).min();
+        let capacity = capacity.unwrap_or(space.size_bytes);
         (used, capacity)
     }
 }

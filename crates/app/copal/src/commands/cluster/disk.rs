@@ -54,7 +54,7 @@ fn as_table(told: &Value) -> String {
     let what_to_do = match &names[..] {
         [] => String::new(),
         names => format!(
-            "\nfull: {} take no new files; delete some, add a server, or start them with a larger --limit\n",
+            "\nfull: {} take no new files; delete some, add a server, or give their stores more space: a larger --limit, or space below it\n",
             names.join(", ")
         ),
     };
