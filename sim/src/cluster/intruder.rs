@@ -188,6 +188,8 @@ impl Intruder {
         match (caller, answer) {
             (Caller::Late, Some(Ok(_))) => world.sometimes("a late piece was taken"),
             (Caller::Late, Some(Err(CallError::Failed(_)))) => world.sometimes(KINDS[1]),
+            // A member that is not whole may not know the file yet, and what it takes does not hold by it.
+            (Caller::Named, Some(Ok(Some(role)))) if role != messages::Role::Normal => {}
             (_, Some(Ok(_))) => {
                 let wrong = format!("{caller:?} was let through with {} of {name}", method.name());
                 self.work.history.lock().wrong.push(wrong);
@@ -351,12 +353,12 @@ impl Intruder {
         self.masters[world.below(self.masters.len() as u64) as usize].clone()
     }
 
-    /// What comes of a call; `None`: it did not arrive.
+    /// What comes of a call, and of a change of a file the state of the member that took it; `None`: it did not arrive.
     async fn send(
         &self,
         process: &Arc<Process>,
         call: Call,
-    ) -> Result<Option<std::result::Result<Done, CallError>>> {
+    ) -> Result<Option<std::result::Result<Option<messages::Role>, CallError>>> {
         let (address, name) = match call.to {
             None => (self.a_master(), name_of_master()),
             Some(disk) => {
@@ -371,7 +373,14 @@ impl Intruder {
         };
         let sent = process.run(async move {
             let to = Connection::open(&address, name, tls).await.ok()?;
-            Some(to.call_once::<Done>(call.method, request, PATIENCE).await)
+            if !matches!(call.method, Method::Put | Method::Confirm | Method::Delete) {
+                let done = to.call_once::<Done>(call.method, request, PATIENCE).await;
+                return Some(done.map(|Done {}| None));
+            }
+            let held = to
+                .call_once::<messages::Held>(call.method, request, PATIENCE)
+                .await;
+            Some(held.map(|held| Some(held.role())))
         });
         let within = tokio::time::timeout(PATIENCE * 2, sent).await;
         Ok(within.ok().flatten().flatten())
