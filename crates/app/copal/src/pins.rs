@@ -320,6 +320,10 @@ fn parse(text: &str) -> Option<(String, Shown)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use copal_backup::{IndexHome, InitOptions, Unlock};
+    use copal_volume::MemoryStore;
+    use std::sync::Arc;
+    use zeroize::Zeroizing;
 
     /// Symptom: of two containers that served one repository on a shared directory, one had no pin.
     /// Cause: a pin was named by its process, and both processes had one number. Fix: the name is drawn at random.
@@ -359,5 +363,27 @@ mod tests {
             Some(("x".to_owned(), Shown::All))
         );
         assert_eq!(parse("copal door 2\nx\nall\n"), None);
+    }
+
+    /// No test but those with clusters of processes noticed when doors of other hosts held no snapshot of a repository.
+    #[test]
+    fn a_door_of_another_host_holds_what_it_shows_until_it_ends() {
+        let options = InitOptions {
+            argon2_memory_kib: 64,
+            ..InitOptions::new(Unlock::Password(Zeroizing::new("correct horse".to_owned())))
+        };
+        let store = Arc::new(MemoryStore::new());
+        let repository = Repository::init(store, IndexHome::Memory, &options).unwrap();
+        let [shown, other] = [1, 2].map(uuid::Uuid::from_u128);
+        let refused = |vm| {
+            let pins = Pins::default().with_other_hosts(&repository).unwrap();
+            pins.refusal_to_remove(vm, &[])
+        };
+        assert_eq!(refused(shown), None);
+        let pin = repository.pin(Shown::Vm(shown)).unwrap();
+        assert!(refused(shown).unwrap().contains("a door on some host"));
+        assert_eq!(refused(other), None);
+        pin.end(&repository).unwrap();
+        assert_eq!(refused(shown), None);
     }
 }
