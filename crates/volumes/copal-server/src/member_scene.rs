@@ -50,7 +50,8 @@ impl Handler for Scripted {
     }
 }
 
-struct Empty;
+/// An empty disk.
+pub(crate) struct Empty;
 
 impl Room for Empty {
     fn bytes(&self) -> (u64, u64) {
@@ -190,7 +191,8 @@ impl MemberScene {
     }
 }
 
-fn store() -> MemberStore {
+/// A store of a member that belongs to no cluster yet.
+pub(crate) fn store() -> MemberStore {
     let device: Arc<dyn Device> = MemoryDevice::new(128 << 20);
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();

@@ -491,18 +491,4 @@ impl ServerHome {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Symptom: a server whose masters are of an older release, which knows no renewal, warned each minute for ever.
-    /// Cause: each try warned. Fix: the first does, and then one a day.
-    #[test]
-    fn what_goes_wrong_each_minute_is_warned_of_once_a_day() {
-        let begin = Instant::now();
-        let mut warning = DailyWarning::default();
-        let due = (0..3 * 24 * 60u32).filter(|minute| warning.is_due(begin + LOOK * *minute));
-        assert_eq!(due.collect::<Vec<_>>(), [0, 24 * 60, 2 * 24 * 60]);
-        // Behind a success it is said again.
-        assert!(DailyWarning::default().is_due(begin + LOOK));
-    }
-}
+mod tests;

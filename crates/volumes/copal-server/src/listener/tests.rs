@@ -22,6 +22,8 @@ struct Echo {
     begun: AtomicUsize,
     ended: AtomicUsize,
     go_on: Notify,
+    /// The cluster's clock, ms since 1970.
+    clock_ms: Option<u64>,
 }
 
 fn told(text: impl ToString) -> Bytes {
@@ -30,6 +32,10 @@ fn told(text: impl ToString) -> Bytes {
 }
 
 impl Handler for Echo {
+    fn clock_ms(&self) -> Option<u64> {
+        self.clock_ms
+    }
+
     async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         match method {
@@ -166,6 +172,87 @@ async fn a_caller_refuses_a_data_server_whose_certificate_has_ended_by_the_clust
                     assert!(error.to_string().contains(&ended), "{error}");
                 }
             }
+        }
+    }
+}
+
+/// A machine's own clock ends no certificate: these ended twelve hours ago by it, within the time of the authority.
+#[tokio::test]
+async fn a_handshake_succeeds_between_certificates_that_have_ended_by_the_own_clock() {
+    const HOUR_MS: u64 = 3_600_000;
+    let authority = Authority::new("test").unwrap();
+    let made_ms = machine::wall_ms() - (398 * 24 + 12) * HOUR_MS;
+    let [server, client] =
+        ["master.copal", "client.copal"].map(|name| authority.identity_at(name, made_ms).unwrap());
+    let listener = Listener::bind("127.0.0.1:0", server_tls(&server).unwrap())
+        .await
+        .unwrap();
+    let address = listener.address().unwrap().to_string();
+    tokio::spawn(listener.serve(Arc::<Echo>::default()));
+    let connection = Connection::open(&address, name_of_master(), client_tls(&client).unwrap())
+        .await
+        .unwrap();
+    connection
+        .call::<Ping>(Method::Ping, &Ping {}, SOON)
+        .await
+        .unwrap();
+}
+
+/// Each call is judged by its caller's certificate and the cluster's clock. Only its end counts: after the reference has stepped back,
+/// a certificate may begin in the future, and its server must still be reached. Servers whose certificate has ended may renew it.
+#[tokio::test]
+async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
+    let authority = Authority::new("test").unwrap();
+    let server = name_of_server(&[7; 16]).to_str().into_owned();
+    let callers = [
+        ("client.copal", "the certificate of this profile ended on 2031-0"),
+        ("nightly.client.copal", "`copal client renew nightly`"),
+        (&server, "it gets another as soon as a master answers"),
+        ("master.copal", "it gets another as soon as a master answers"),
+    ];
+    let day = |days: i64| MADE_MS.saturating_add_signed(days * 24 * 3_600_000);
+    for (clock_ms, has_ended) in [
+        (None, false),
+        (Some(day(-30)), false),
+        (Some(day(397)), false),
+        (Some(day(400)), true),
+    ] {
+        let echo = Arc::new(Echo {
+            clock_ms,
+            ..Echo::default()
+        });
+        let (address, _) = start_with(&authority, Arc::clone(&echo)).await;
+        for (name, advice) in callers {
+            let own = authority.identity_at(name, MADE_MS).unwrap();
+            let connection = Connection::open(&address, name_of_master(), client_tls(&own).unwrap());
+            let connection = connection.await.unwrap();
+            let before = echo.begun.load(Ordering::SeqCst);
+            let answer = connection.call::<Ping>(Method::Ping, &Ping {}, SOON).await;
+            match has_ended {
+                true => {
+                    let told = answer
+                        .as_ref()
+                        .err()
+                        .and_then(copal_client::ended_certificate)
+                        .unwrap_or_default();
+                    assert!(told.contains(advice), "{name}: {answer:?}");
+                }
+                false => assert!(answer.is_ok(), "{name}: {answer:?}"),
+            }
+            // The handler refuses it, if it comes that far.
+            let renewal = connection.call::<Ping>(Method::Renew, &Ping {}, SOON).await;
+            let is_client = name.ends_with("client.copal");
+            let code = match has_ended && is_client {
+                true => Code::CertificateEnded,
+                false => Code::Denied,
+            };
+            assert_eq!(code_of(renewal), code, "{name}");
+            let begun = echo.begun.load(Ordering::SeqCst) - before;
+            assert_eq!(
+                begun,
+                usize::from(!has_ended) + usize::from(code == Code::Denied),
+                "{name}"
+            );
         }
     }
 }
