@@ -651,3 +651,6 @@ fn head_of(info: &FileInfo) -> messages::FileHead {
         metadata: info.metadata.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;
