@@ -254,7 +254,12 @@ fn told_of(message: messages::GroupTold) -> Option<OwnTold> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::heard::closed_by_all;
+    use crate::{
+        heard::closed_by_all,
+        listener::refused,
+        member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER},
+    };
+    use copal_volume::group::BUCKET_MS;
 
     const ME: DiskId = DiskId(1);
 
@@ -347,5 +352,31 @@ mod tests {
         assert_eq!((message.closed_below, message.digests.len()), (400, 400));
         let whole = of_told(GroupId(3), &told(9, 2, &[(4, 1)]));
         assert_eq!(told_of(whole), Some(told(9, 2, &[(4, 1)])));
+    }
+
+    /// Symptom: a server could go by a seal that another member told of though it lay in the future of the cluster's clock, and no
+    /// test noticed. Fix: this; the member takes it back itself in the next view (VOL-43).
+    #[tokio::test]
+    async fn a_seal_that_another_member_tells_counts_unless_it_lies_in_the_future() {
+        let script = |_, _| Err(refused(Code::Denied, "nothing is asked"));
+        let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
+        let heard = |from, below_ms: u64| {
+            let told = OwnTold {
+                epoch: EPOCH,
+                ..told(below_ms / BUCKET_MS, 0, &[])
+            };
+            scene.data.hear(from, vec![of_told(GROUP, &told)]);
+            let heard = scene.data.heard.of(GROUP, EPOCH);
+            heard.get(&from).map(|told| told.closing.below)
+        };
+        assert_eq!(heard(DiskId(9), NOW - 60_000), None, "it is no member");
+        assert_eq!(heard(OTHER, NOW + 3_600_000), None);
+        let below = Bucket((NOW - 60_000) / BUCKET_MS);
+        assert_eq!(heard(OTHER, NOW - 60_000), Some(below));
+        assert_eq!(
+            heard(OTHER, NOW + 3_600_000),
+            Some(below),
+            "what it told before stays"
+        );
     }
 }

@@ -167,13 +167,16 @@ impl Candidate {
 
     /// Begins above what was lost, by what data servers have heard of (VOL-71).
     async fn rise(&self, server: Arc<MasterServer>) -> Result<Arc<MasterServer>, MasterError> {
-        let (seen, _) = server.ask_what_was_seen(true, SEEN_AFTER_RESTORE).await;
+        let (seen, clocks) = server.ask_what_was_seen(true, SEEN_AFTER_RESTORE).await;
         // Nobody else has it yet.
         let master = Arc::into_inner(server).map(|server| server.master);
         let master = master.ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;
         let now_ms = machine::wall_ms();
         let risen = on_a_thread(move || master.rise(&seen, now_ms)).await?;
-        Ok(self.serving(risen))
+        let risen = self.serving(risen);
+        let checked = Arc::clone(&risen);
+        on_a_thread(move || checked.go_by_clocks(&clocks)).await?;
+        Ok(risen)
     }
 
     fn serving(&self, master: Master) -> Arc<MasterServer> {
