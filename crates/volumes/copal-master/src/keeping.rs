@@ -11,7 +11,7 @@ use crate::{
     meta::{MetaError, RAISED_VERSIONS, RAISED_VOLUMES, setting},
     sqlite::SCHEMA_VERSION,
 };
-use placement::{FileError, Rename, begin, beside, remove};
+use placement::{FileError, Files, SystemFiles, begin, beside, remove};
 use rusqlite::{Connection, OpenFlags, params};
 use std::{
     os::unix::ffi::OsStrExt,
@@ -125,7 +125,7 @@ pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
 }
 
 fn placed(half: &Path, to: &Path, kept: Kept) -> Result<Kept, KeepError> {
-    placement::exchange(half, to, &mut rename)?;
+    placement::exchange(half, to, &mut SystemFiles)?;
     Ok(kept)
 }
 
@@ -137,11 +137,7 @@ fn placed(half: &Path, to: &Path, kept: Kept) -> Result<Kept, KeepError> {
 /// # Errors
 /// All of them; then `to` is as it was.
 pub fn put_back(from: &Path, to: &Path, away: &[String], now_ms: u64) -> Result<Kept, KeepError> {
-    put_back_by(from, to, away, now_ms, &mut rename)
-}
-
-fn rename(from: &Path, to: &Path) -> std::io::Result<()> {
-    std::fs::rename(from, to)
+    put_back_by(from, to, away, now_ms, &mut SystemFiles)
 }
 
 fn put_back_by(
@@ -149,7 +145,7 @@ fn put_back_by(
     to: &Path,
     away: &[String],
     now_ms: u64,
-    rename: Rename<'_>,
+    files: &mut dyn Files,
 ) -> Result<Kept, KeepError> {
     let found = check(from)?;
     if !found.is_empty() {
@@ -216,7 +212,7 @@ fn put_back_by(
         });
     }
     let kept = kept(&half)?;
-    placement::exchange(&half, to, rename)?;
+    placement::exchange(&half, to, files)?;
     Ok(kept)
 }
 

@@ -3,7 +3,8 @@
 //! SQLite applies a log that lies beside a database to that database, whichever one it was written for. So no database
 //! is put beside the log of another.
 //! Invariants
-//! - At each step the name of the database leads to the old one with its logs, to nothing, or to the new one without any log.
+//! - At each step, and after a power cut at any, the name of the database leads to the old one with its logs, to nothing, or to the
+//!   new one without any log.
 //! - No file is removed but those of an unfinished copy.
 //!
 //! Not here: the contents (`keeping`).
@@ -24,48 +25,90 @@ pub(super) struct FileError {
     pub(super) source: io::Error,
 }
 
-/// How a file gets another name; a test lets it fail.
-pub(super) type Rename<'a> = &'a mut dyn FnMut(&Path, &Path) -> io::Result<()>;
+/// The steps of an exchange; a test lets them fail, and cuts the power between them.
+pub(super) trait Files {
+    /// Gives a file another name of its directory.
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Brings the bytes of a file, or the names of a directory, to the disk.
+    fn sync(&mut self, path: &Path) -> io::Result<()>;
+}
+
+/// Those of the operating system.
+pub(super) struct SystemFiles;
+
+impl Files for SystemFiles {
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn sync(&mut self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+}
 
 /// Gives the finished database `half` the name `to`. A database of that name and its logs, or logs alone, are moved to
 /// `to.replaced` before, or to the first of `to.replaced-2`, `to.replaced-3` and so on that is free. Blocks on the disk.
 /// # Errors
 /// A file refused; then the old files have their names again, unless that failed too.
-pub(super) fn exchange(half: &Path, to: &Path, rename: Rename<'_>) -> Result<(), FileError> {
-    sync(half)?;
-    let aside = free_name(to);
-    let mut moved: Vec<(PathBuf, PathBuf)> = Vec::new();
-    let done = move_all(half, to, &aside, rename, &mut moved);
+pub(super) fn exchange(half: &Path, to: &Path, files: &mut dyn Files) -> Result<(), FileError> {
+    files.sync(half).map_err(failed(half))?;
+    let mut moves = Moves {
+        to,
+        files,
+        done: Vec::new(),
+    };
+    let done = moves.exchange(half);
     if done.is_err() {
-        // The database comes last: it has no name without its logs.
-        for (old, aside) in moved.iter().rev() {
-            if let Err(error) = rename(aside, old) {
-                tracing::warn!(%error, path = %old.display(), "the file stays at {}", aside.display());
-                break;
-            }
-        }
+        moves.undo();
     }
     done
 }
 
-fn move_all(
-    half: &Path,
-    to: &Path,
-    aside: &Path,
-    rename: Rename<'_>,
-    moved: &mut Vec<(PathBuf, PathBuf)>,
-) -> Result<(), FileError> {
-    for end in ENDS {
-        let (old, aside) = (beside(to, end), beside(aside, end));
-        if is_there(&old) {
-            rename(&old, &aside).map_err(failed(&old))?;
-            moved.push((old, aside));
+/// Files that get other names, one after the other.
+struct Moves<'a> {
+    to: &'a Path,
+    files: &'a mut dyn Files,
+    /// Names before and after.
+    done: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Moves<'_> {
+    fn exchange(&mut self, half: &Path) -> Result<(), FileError> {
+        let aside = free_name(self.to);
+        // The database goes first: it has no name without its logs.
+        for end in ENDS {
+            let (old, aside) = (beside(self.to, end), beside(&aside, end));
+            if is_there(&old) {
+                self.rename(old, aside)?;
+            }
+        }
+        // The logs are gone from here before the new database comes.
+        self.rename(half.to_owned(), self.to.to_owned())
+    }
+
+    /// Each name is on the disk before the next one changes: after a power cut they may have changed in any order.
+    fn rename(&mut self, from: PathBuf, to: PathBuf) -> Result<(), FileError> {
+        self.files.rename(&from, &to).map_err(failed(&from))?;
+        self.done.push((from, to));
+        self.sync_names()
+    }
+
+    fn sync_names(&mut self) -> Result<(), FileError> {
+        let directory = self.to.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        self.files.sync(directory).map_err(failed(directory))
+    }
+
+    /// Takes everything back, the last first: the new database goes before logs come, the old one comes behind them.
+    fn undo(&mut self) {
+        while let Some((old, aside)) = self.done.pop() {
+            let undone = self.files.rename(&aside, &old).map_err(failed(&old));
+            if let Err(FileError { path, source }) = undone.and_then(|()| self.sync_names()) {
+                tracing::warn!(%source, path = %path.display(), "what the file {} was stays in {}", old.display(), aside.display());
+                break;
+            }
         }
     }
-    // The logs are gone from here before the new database comes, also after a power cut.
-    sync_directory(to)?;
-    rename(half, to).map_err(failed(to))?;
-    sync_directory(to)
 }
 
 /// The first free place for all files that are to be moved.
@@ -124,19 +167,12 @@ fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-fn sync(path: &Path) -> Result<(), FileError> {
-    let synced = File::open(path).and_then(|file| file.sync_all());
-    synced.map_err(failed(path))
-}
-
-fn sync_directory(path: &Path) -> Result<(), FileError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    sync(directory.unwrap_or(Path::new(".")))
-}
-
 fn failed(path: &Path) -> impl Fn(io::Error) -> FileError {
     move |source| FileError {
         path: path.to_owned(),
         source,
     }
 }
+
+#[cfg(test)]
+mod tests;

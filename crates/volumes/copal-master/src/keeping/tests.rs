@@ -277,6 +277,34 @@ fn a_rollback_journal_and_the_log_of_a_killed_restore_are_in_no_new_database() {
     assert!(!taken.exists());
 }
 
+/// Lets one change of a name fail, and where the process dies all behind it.
+struct Failing {
+    fails_at: usize,
+    dies: bool,
+    steps: usize,
+}
+
+impl Failing {
+    fn step(&mut self, work: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
+        self.steps += 1;
+        match self.steps - 1 == self.fails_at || (self.dies && self.steps > self.fails_at) {
+            true => Err(std::io::Error::other("no more")),
+            false => work(),
+        }
+    }
+}
+
+impl Files for Failing {
+    fn rename(&mut self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.step(|| SystemFiles.rename(from, to))
+    }
+
+    // No power is cut here.
+    fn sync(&mut self, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// At each step of a restore the process may die, or the disk may refuse: the name of the database leads to the old one with
 /// its log, to none, or to the new one without; the next restore is right; and no old file is lost.
 #[test]
@@ -288,16 +316,13 @@ fn a_restore_is_safe_at_each_step() {
             let kept = copy_of_two(scratch.path());
             let made = killed(&database);
             let old = 2 + made.len() as i64;
-            let mut step = 0;
-            let mut failing = |from: &Path, to: &Path| {
-                step += 1;
-                match step - 1 == fails_at || (dies && step > fails_at) {
-                    true => Err(std::io::Error::other("no more")),
-                    false => std::fs::rename(from, to),
-                }
+            let mut failing = Failing {
+                fails_at,
+                dies,
+                steps: 0,
             };
             put_back_by(&kept, &database, &[], 0, &mut failing).unwrap_err();
-            assert!(step > fails_at, "a restore has four steps");
+            assert!(failing.steps > fails_at, "a restore has four steps");
             // Looked at in a copy: SQLite changes what it opens.
             let look = scratch.path().join("look.db");
             for end in ["", "-wal", "-shm"] {
