@@ -55,5 +55,6 @@ mod whole;
 pub use answers::nodes::DirtyBitmap;
 pub use error::LiveError;
 pub use listing::{BitmapListing, NodeBitmap, list_bitmaps, remove_bitmaps};
+pub use pause::{RESUME, resume_guest};
 pub use point::{Ended, PointInTime};
 pub use request::{Fleece, Freeze, LiveDisk, LiveVm};

@@ -1,13 +1,15 @@
 //! Stops a guest for a moment. The guest goes on, also when this process is killed.
 //!
-//! This process says `cont`. If it is killed, a guardian process says it, which has the connection as well. If that fails, the
-//! next contact says it: an object in QEMU, the mark, tells that Copal has stopped the guest.
+//! This process says `cont`. If it is killed, a guardian process says it, which has the connection as well. If that has ended,
+//! too, the guardian connects anew. If that fails, the next contact says it: an object in QEMU, the mark, tells that Copal has
+//! stopped the guest.
 //!
 //! Invariant: a guest that somebody else has paused stays so, and is said to.
 
-use crate::names::SessionName;
+use crate::{error::LiveError, names::SessionName};
 use copal_qmp::{Client, Guardian, QmpError};
 use serde_json::{Value, json};
+use std::{ffi::OsString, path::Path};
 
 /// Does something while the guest is stopped.
 /// # Errors
@@ -26,6 +28,7 @@ pub(crate) fn while_stopped<T>(
             ("cont", json!({})),
             ("object-del", json!({ "id": session.mark() })),
         ],
+        &resume_words(client.path(), session),
     );
     if let Err(error) = &guardian {
         tracing::warn!(%error, "no process watches over the guest while it is stopped");
@@ -35,6 +38,35 @@ pub(crate) fn while_stopped<T>(
     let resumed = resumed.and_then(|_| unmark(client, session));
     drop(guardian);
     resumed.and(outcome)
+}
+
+/// The command that does what [`resume_guest`] says; empty: this program is not to be found.
+fn resume_words(socket: &Path, session: &SessionName) -> Vec<OsString> {
+    let (Ok(program), Ok(socket)) = (std::env::current_exe(), std::path::absolute(socket)) else {
+        return Vec::new();
+    };
+    let words = [
+        program.into(),
+        RESUME.into(),
+        socket.into(),
+        session.mark().into(),
+    ];
+    words.into()
+}
+
+/// The word of `copal` for [`resume_guest`], which is followed by its arguments.
+pub const RESUME: &str = "resume-guest";
+
+/// Lets the guest of the QEMU behind a socket go on, if the backup that has put up this mark has left it stopped; whether it had.
+/// For the guardian of a backup that was killed, and whose connection has ended.
+/// # Errors
+/// Those of QEMU; `mark` is none.
+pub fn resume_guest(socket: &Path, mark: &str) -> Result<bool, LiveError> {
+    let session = SessionName::of(mark).filter(|_| SessionName::is_mark(mark));
+    let session = session.ok_or_else(|| QmpError::Protocol {
+        reason: format!("{mark} is no mark of a backup"),
+    })?;
+    Ok(resume(&mut Client::connect(socket)?, &session)?)
 }
 
 /// Lets the guest go on if the session has left it stopped; whether it had.
@@ -110,6 +142,11 @@ pub(crate) fn notice(client: &mut Client) -> Result<Option<String>, QmpError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{
+        io::{BufRead, BufReader, Write},
+        os::unix::net::UnixListener,
+        thread::JoinHandle,
+    };
 
     #[test]
     fn a_guest_that_does_not_run_is_told_from_one_that_does() {
@@ -121,5 +158,69 @@ mod tests {
         ] {
             assert_eq!(standing(&answer).as_deref(), Some(word));
         }
+    }
+
+    const MARK: &str = "copal-0123abcd-stop";
+
+    /// A server that has these marks and a guest in this state; returns the commands that it was sent.
+    fn server(socket: &Path, marks: Vec<&'static str>, state: &'static str) -> JoinHandle<Vec<String>> {
+        let listener = UnixListener::bind(socket).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            writeln!(
+                stream,
+                "{}",
+                json!({ "QMP": { "version": {}, "capabilities": [] } })
+            )
+            .unwrap();
+            let mut heard = Vec::new();
+            for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+                let asked: Value = serde_json::from_str(&line.unwrap()).unwrap();
+                let command = asked["execute"].as_str().unwrap();
+                let answer = match command {
+                    "qom-list" => marks.iter().map(|mark| json!({ "name": mark })).collect(),
+                    "query-status" => json!({ "running": state == "running", "status": state }),
+                    _ => json!({}),
+                };
+                writeln!(stream, "{}", json!({ "return": answer, "id": asked["id"] })).unwrap();
+                let id = asked["arguments"]["id"].as_str();
+                heard.push(id.map_or(command.to_owned(), |id| format!("{command} {id}")));
+            }
+            heard
+        })
+    }
+
+    /// A guest that a backup has stopped is let go on by its mark; one that somebody else has stopped, or that runs, is not.
+    #[test]
+    fn a_guardian_that_connects_anew_resumes_the_guest_of_its_mark_only() {
+        let unmark = format!("object-del {MARK}");
+        let cases = [
+            (
+                vec![MARK],
+                "paused",
+                true,
+                vec!["qom-list", "query-status", "cont", &unmark],
+            ),
+            (
+                vec![MARK],
+                "running",
+                false,
+                vec!["qom-list", "query-status", &unmark],
+            ),
+            (vec!["copal-76543210-stop"], "paused", false, vec!["qom-list"]),
+            (vec![], "paused", false, vec!["qom-list"]),
+        ];
+        for (marks, state, was_stopped, expected) in cases {
+            let scratch = tempfile::tempdir().unwrap();
+            let socket = scratch.path().join("qmp");
+            let heard = server(&socket, marks, state);
+            assert_eq!(resume_guest(&socket, MARK).unwrap(), was_stopped);
+            assert_eq!(heard.join().unwrap()[1..], expected);
+            assert!(resume_guest(&socket, "copal-0123abcd-cbw0").is_err());
+        }
+        let session = SessionName::of(MARK).unwrap();
+        let words = resume_words(Path::new("qmp"), &session);
+        assert!(Path::new(&words[2]).is_absolute(), "{words:?}");
+        assert_eq!((&words[1], &words[3]), (&RESUME.into(), &MARK.into()));
     }
 }

@@ -13,7 +13,7 @@ use std::{
     io::{self, ErrorKind, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
-    path::Path,
+    path::{Path, PathBuf},
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -34,6 +34,7 @@ type Incoming = Result<Message, String>;
 /// A connection to QEMU or a storage daemon. Dropping it ends it.
 #[derive(Debug)]
 pub struct Client {
+    path: PathBuf,
     stream: UnixStream,
     incoming: Receiver<Incoming>,
     events: VecDeque<Event>,
@@ -92,6 +93,7 @@ impl Client {
             .spawn(move || read_all(input, &sender))
             .map_err(failed)?;
         Ok(Client {
+            path: path.to_owned(),
             stream,
             incoming,
             events: VecDeque::new(),
@@ -120,6 +122,12 @@ impl Client {
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// The socket that it was connected to.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The process that listens, by its number here; `None`: the system does not tell.

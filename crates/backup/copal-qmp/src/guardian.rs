@@ -1,18 +1,20 @@
 //! A small process that says the last commands of a procedure when the process that began it is killed.
 //!
 //! It inherits the connection, since a server takes one client at a time, and the reading end of a pipe. When the pipe ends
-//! without a word, its parent has ended without one: the guardian sends its commands, waits for the answer and ends. It is a
-//! shell, so that a process with many threads need not fork.
+//! without a word, its parent has ended without one: the guardian sends its commands, waits for the answer and ends. If the
+//! connection ends before the answer, it becomes another program, which may connect anew. It is a shell, so that a process with
+//! many threads need not fork.
 //!
 //! Invariants
 //! - It inherits nothing else: no lock, no password, and no signal of a terminal ends it.
 //! - Its parent waits for it, so that of one that did nothing nothing is left.
 //!
-//! Not here: the mark in QEMU for the case that the guardian is killed as well (`copal-live`).
+//! Not here: the program for a connection that is lost (`copal-live`), the mark in QEMU for the case that the guardian is killed as well (`copal-live`).
 
 use crate::client::Client;
 use serde_json::{Value, json};
 use std::{
+    ffi::OsString,
     io::{self, Write},
     os::{
         fd::OwnedFd,
@@ -21,17 +23,20 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Standard input is the pipe, standard output the connection. `$1`: lines to send; `$2`: part of the last answer. If
-/// QEMU does not answer, the guardian closes the connection after half a minute.
-const SCRIPT: &str = r#"trap '' HUP INT QUIT TERM
+/// Standard input is the pipe, standard output the connection. `$1`: lines to send; `$2`: part of the last answer; the rest: the
+/// program for a connection that ends before that. If QEMU does not answer, the guardian closes the connection after half a
+/// minute. Writing to a connection that has ended must not end it: PIPE.
+const SCRIPT: &str = r#"trap '' HUP INT QUIT TERM PIPE
 read -r word
 [ "$word" = released ] && exit
 printf '%s\n' "$1"
 (sleep 30; kill -9 $$) >/dev/null 2>&1 &
 while read -r line <&1; do
-  case $line in *"$2"*) break ;; esac
+  case $line in *"$2"*) exec kill -9 $! ;; esac
 done
-kill -9 $!"#;
+kill -9 $!
+shift 2
+[ $# -gt 0 ] && exec "$@" >/dev/null"#;
 const RELEASED: &[u8] = b"released\n";
 /// The id of the last command.
 const ID: &str = "copal-guardian";
@@ -43,14 +48,23 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the process: some milliseconds. It is to send these commands.
+    /// Starts the process: some milliseconds. It is to send these commands, and to become the program `otherwise`, with its
+    /// arguments, if the connection ends before they are answered; empty: none.
     /// # Errors
     /// The system starts no process.
-    pub fn start(client: &Client, commands: &[(&str, Value)]) -> io::Result<Guardian> {
-        Guardian::over(client.duplicate()?, commands)
+    pub fn start(
+        client: &Client,
+        commands: &[(&str, Value)],
+        otherwise: &[OsString],
+    ) -> io::Result<Guardian> {
+        Guardian::over(client.duplicate()?, commands, otherwise)
     }
 
-    fn over(connection: UnixStream, commands: &[(&str, Value)]) -> io::Result<Guardian> {
+    fn over(
+        connection: UnixStream,
+        commands: &[(&str, Value)],
+        otherwise: &[OsString],
+    ) -> io::Result<Guardian> {
         let lines = commands.iter().enumerate().map(|(at, (command, arguments))| {
             let mut line = json!({ "execute": command, "arguments": arguments });
             // The answer to the last one ends the wait.
@@ -65,6 +79,7 @@ impl Guardian {
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .args(["-c", SCRIPT, ID, &lines.join("\n"), ID])
+            .args(otherwise)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(OwnedFd::from(connection))
@@ -89,7 +104,11 @@ impl Drop for Guardian {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader, Read};
+    use std::{
+        io::{BufRead, BufReader, Read},
+        net::Shutdown,
+        time::{Duration, Instant},
+    };
 
     /// Symptom: a backup that was killed between `stop` and `cont` left its guest stopped, until somebody noticed.
     /// Cause: nobody else knew, and the socket let nobody else in.
@@ -99,7 +118,7 @@ mod tests {
         let commands = [("cont", json!({})), ("object-del", json!({ "id": "it's" }))];
         for is_killed in [true, false] {
             let (connection, mut stream) = UnixStream::pair().unwrap();
-            let mut guardian = Guardian::over(connection, &commands).unwrap();
+            let mut guardian = Guardian::over(connection, &commands, &[]).unwrap();
             if is_killed {
                 drop(guardian.child.stdin.take());
             }
@@ -125,5 +144,72 @@ mod tests {
             lines.read_to_end(&mut rest).unwrap();
             assert!(rest.is_empty(), "{rest:?}");
         }
+    }
+
+    /// Symptom: a guest stayed stopped when its backup was killed and its connection had ended as well, behind a proxy.
+    /// Cause: the guardian had the connection only. Fix: it becomes a program that connects anew.
+    #[test]
+    fn it_becomes_another_program_if_the_connection_ends_before_the_answer() {
+        let scratch = tempfile::tempdir().unwrap();
+        // Whether somebody answers; whether the connection is there when the commands are sent.
+        for (at, (is_answered, is_there)) in [(true, true), (false, true), (false, false)]
+            .into_iter()
+            .enumerate()
+        {
+            let said = scratch.path().join(at.to_string());
+            let script = "printf '%s' \"$1\" > \"$0\"; echo heard by nobody";
+            let mut otherwise: Vec<OsString> = ["/bin/sh", "-c", script].map(OsString::from).into();
+            otherwise.extend([said.clone().into_os_string(), "it's a path".into()]);
+            let (connection, stream) = UnixStream::pair().unwrap();
+            let mut guardian = Guardian::over(connection, &[("cont", json!({}))], &otherwise).unwrap();
+            let mut stream = is_there.then_some(stream);
+            drop(guardian.child.stdin.take());
+            if let Some(stream) = &mut stream {
+                let mut line = String::new();
+                BufReader::new(&mut *stream).read_line(&mut line).unwrap();
+                if is_answered {
+                    writeln!(stream, "{}", json!({ "return": {}, "id": ID })).unwrap();
+                }
+            }
+            if let Some(stream) = stream.as_ref().filter(|_| !is_answered) {
+                stream.shutdown(Shutdown::Write).unwrap();
+            }
+            // Waits for the process.
+            drop(guardian);
+            // A server that serves one client at a time is to be free for the next connection.
+            let mut rest = Vec::new();
+            stream.map(|mut stream| stream.read_to_end(&mut rest).unwrap());
+            assert!(rest.is_empty(), "{rest:?}");
+            let said = std::fs::read_to_string(said).ok();
+            assert_eq!(said.as_deref(), (!is_answered).then_some("it's a path"));
+        }
+    }
+
+    /// Symptom: no test noticed when a signal of the terminal ended the guardian, or when it had the environment of its parent.
+    #[test]
+    fn no_signal_of_a_terminal_ends_it_and_it_inherits_no_environment() {
+        const IGNORED: [u32; 5] = [1, 2, 3, 13, 15];
+        let (connection, _stream) = UnixStream::pair().unwrap();
+        let guardian = Guardian::over(connection, &[("cont", json!({}))], &[]).unwrap();
+        let about = |file| std::fs::read(format!("/proc/{}/{file}", guardian.child.id())).unwrap();
+        let ignores_all = || {
+            let status = String::from_utf8(about("status")).unwrap();
+            let mask = status
+                .lines()
+                .find_map(|line| line.strip_prefix("SigIgn:"))
+                .unwrap();
+            let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+            IGNORED.iter().all(|signal| mask >> (signal - 1) & 1 == 1)
+        };
+        // It only ends a test that hangs.
+        let end = Instant::now() + Duration::from_secs(20);
+        while !ignores_all() {
+            assert!(Instant::now() < end, "a signal is not ignored");
+            std::thread::yield_now();
+        }
+        assert_eq!(about("environ"), b"PATH=/usr/bin:/bin\0");
+        let stat = String::from_utf8(about("stat")).unwrap();
+        let group = stat.rsplit(") ").next().unwrap().split(' ').nth(2).unwrap();
+        assert_eq!(group, guardian.child.id().to_string(), "a group of its own");
     }
 }

@@ -31,7 +31,7 @@ impl GuestAgent {
     /// # Errors
     /// The system starts no process.
     pub fn guard(&self) -> io::Result<Guardian> {
-        Guardian::start(&self.client, &[("guest-fsfreeze-thaw", json!({}))])
+        Guardian::start(&self.client, &[("guest-fsfreeze-thaw", json!({}))], &[])
     }
 
     /// Whether its file systems are frozen.

@@ -36,6 +36,7 @@ pub(crate) use repository::{
 pub(crate) use retention::{Accept, Delete, Forget, Hold, Keep, MethodWord, Prune};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -234,10 +235,24 @@ pub(crate) enum Command {
     Meta(Meta),
     /// Look into the key-value engine below a repository, or into any store of it
     Kv(kv::Kv),
+    /// Let a guest go on that a backup has stopped; for the guardian of a backup that was killed
+    #[command(hide = true)]
+    ResumeGuest(ResumeGuest),
     /// Show the version
     Version,
     /// Print a completion script for a shell
     Completions(Completions),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  copal resume-guest /run/web.qmp copal-0123abcd-stop")]
+pub(crate) struct ResumeGuest {
+    /// The QMP socket
+    pub(crate) socket: PathBuf,
+    /// The object in QEMU that says which backup has stopped the guest
+    pub(crate) mark: String,
 }
 
 #[derive(Debug, Args)]
@@ -256,6 +271,7 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
+        assert!(Arguments::command().find_subcommand(copal_live::RESUME).is_some());
         Arguments::command().debug_assert();
         command().debug_assert();
     }

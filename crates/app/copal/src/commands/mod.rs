@@ -64,6 +64,10 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
             write_out(&String::from_utf8_lossy(&script));
             return Ok(());
         }
+        Command::ResumeGuest(words) => {
+            copal_live::resume_guest(&words.socket, &words.mark)?;
+            return Ok(());
+        }
         _ => {}
     }
     let wait = match &arguments.command {
@@ -129,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Repair(Repair::Index) => stats::repair_index(&context),
         Command::Repair(Repair::Leak(words)) => vm::repair_leak(&context, words),
         Command::Repair(Repair::Store(words)) => repair_store::run(&context, words),
-        Command::Version | Command::Completions(_) => Ok(()),
+        Command::Version | Command::Completions(_) | Command::ResumeGuest(_) => Ok(()),
     };
     result.map_err(|failure| failure.or_interrupted(context.cancel.is_cancelled()))
 }

@@ -9,7 +9,7 @@ const GREETED: &str = r#"{"QMP":{"version":{},"capabilities":[]}}"#;
 fn server(
     first: &'static str,
     script: &'static [&'static str],
-) -> (tempfile::TempDir, std::path::PathBuf, JoinHandle<Vec<String>>) {
+) -> (tempfile::TempDir, PathBuf, JoinHandle<Vec<String>>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();
