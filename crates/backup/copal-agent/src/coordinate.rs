@@ -194,6 +194,16 @@ impl AgentReport {
         self.lost = next.lost;
     }
 
+    /// Of an agent that has said nothing yet. Its VMs are named from the beginning: one that is killed may never say anything.
+    fn waiting(name: &str, vms: &[String]) -> AgentReport {
+        let waiting = |vm: &String| json!({ "vm": vm, "state": "waiting" });
+        AgentReport {
+            name: name.to_owned(),
+            status: json!({ "vms": vms.iter().map(waiting).collect::<Vec<_>>() }),
+            lost: None,
+        }
+    }
+
     pub(crate) fn vms_mut(&mut self) -> &mut [Value] {
         self.status["vms"]
             .as_array_mut()
@@ -209,18 +219,13 @@ impl AgentReport {
 impl JobReport {
     /// Nothing is known yet.
     fn of(begun: &Begun) -> JobReport {
-        // Its VMs are named from the beginning: an agent that is killed may never say anything.
-        let waiting = |vm: &String| json!({ "vm": vm, "state": "waiting" });
         let plans = begun
             .plans
             .iter()
             .map(Vec::as_slice)
             .chain(std::iter::repeat(&[][..]));
-        let agents = begun.members.iter().zip(plans).map(|(member, vms)| AgentReport {
-            name: member.name.clone(),
-            status: json!({ "vms": vms.iter().map(waiting).collect::<Vec<_>>() }),
-            lost: None,
-        });
+        let agents = begun.members.iter().zip(plans);
+        let agents = agents.map(|(member, vms)| AgentReport::waiting(&member.name, vms));
         JobReport {
             job: begun.job.clone(),
             rounds: begun.rounds,
@@ -236,8 +241,28 @@ impl JobReport {
         self.rounds += stage.rounds;
         self.took += stage.took;
         self.spoilers = stage.spoilers;
-        for (agent, next) in self.agents.iter_mut().zip(stage.agents) {
-            agent.add(next);
+        for next in stage.agents {
+            match self.agents.iter_mut().find(|agent| agent.name == next.name) {
+                Some(agent) => agent.add(next),
+                None => self.agents.push(next),
+            }
+        }
+    }
+
+    /// An agent is lost between stages; its VMs of later ones wait for ever.
+    fn lose(&mut self, name: &str, vms: &[String], reason: &str) {
+        let at = self.agents.iter().position(|agent| agent.name == name);
+        let at = at.unwrap_or_else(|| {
+            self.agents.push(AgentReport::waiting(name, &[]));
+            self.agents.len() - 1
+        });
+        let agent = &mut self.agents[at];
+        agent.lost = Some(reason.to_owned());
+        let known: Vec<Value> = agent.vms().iter().map(|vm| vm["vm"].clone()).collect();
+        let rest = vms.iter().filter(|vm| !known.contains(&json!(vm))).cloned();
+        let rest = AgentReport::waiting(name, &rest.collect::<Vec<_>>());
+        if let Some(vms) = agent.status["vms"].as_array_mut() {
+            vms.extend(rest.vms().iter().cloned());
         }
     }
 
@@ -390,33 +415,63 @@ pub fn run_in_stages(
     let vms: Vec<Vec<String>> = roster.plans.iter().map(|plan| plan.vms.clone()).collect();
     let popular_from = repository.newest_popular()?;
     let mut all: Option<JobReport> = None;
+    let mut lost: BTreeMap<String, String> = BTreeMap::new();
     for only in stages(&vms) {
         // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for that.
         let plan = plan_command(options, &only);
-        let plans = roster
-            .members
-            .iter()
-            .map(|member| plan_of(member, &secret, &plan));
-        let plans = plans.collect::<Result<Vec<_>, _>>().map_err(JobError::Refused)?;
-        let stage = Roster {
-            members: roster.members.clone(),
+        let mut stage = Roster {
+            members: Vec::new(),
             missing: roster.missing.clone(),
-            plans,
+            plans: Vec::new(),
         };
+        for member in &roster.members {
+            if lost.contains_key(&member.name) {
+                continue;
+            }
+            match plan_of(member, &secret, &plan) {
+                Ok(plan) => {
+                    stage.members.push(member.clone());
+                    stage.plans.push(plan);
+                }
+                // One that has died between two stages is like one that dies in the job: the others go on.
+                Err(reason) if info(member, &secret).is_err() => {
+                    drop(lost.insert(member.name.clone(), reason))
+                }
+                Err(reason) => return Err(JobError::Refused(reason)),
+            }
+        }
+        if stage.members.is_empty() {
+            break;
+        }
         let rounds = rounds_of(options, &stage)?;
         let begun = begin_on(&stage, &secret, options, (rounds, popular_from), only)?;
         let mut report = begun.wait(cancel, tell);
         begun.wait_for_checks(repository, &mut report)?;
-        let is_over = cancel.is_cancelled() || report.agents.iter().any(|agent| agent.lost.is_some());
+        for agent in &report.agents {
+            lost.extend(agent.lost.clone().map(|reason| (agent.name.clone(), reason)));
+        }
         match &mut all {
             Some(all) => all.add_stage(report),
             None => all = Some(report),
         }
-        if is_over {
+        if cancel.is_cancelled() {
             break;
         }
     }
-    all.ok_or_else(|| JobError::Refused("the plans of the agents have no VM".to_owned()))
+    let Some(mut all) = all else {
+        return Err(match lost.is_empty() {
+            true => JobError::Refused("the plans of the agents have no VM".to_owned()),
+            false => JobError::Nobody {
+                reasons: lost.values().map(|reason| format!(" ({reason})")).collect(),
+            },
+        });
+    };
+    for (member, vms) in roster.members.iter().zip(&vms) {
+        if let Some(reason) = lost.get(&member.name) {
+            all.lose(&member.name, vms, reason);
+        }
+    }
+    Ok(all)
 }
 
 /// Begins a job on these agents; `only` these VMs, if there are any. One that is not to be reached any more is lost from the beginning.

@@ -2,6 +2,7 @@
 
 mod asking;
 mod commands;
+mod coordinating;
 mod job;
 mod scripted;
 mod serving;
@@ -17,7 +18,10 @@ use copal_backup::peers::{Answer, ShortId};
 use serde_json::{Value, json};
 use std::{
     io,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 

@@ -1,7 +1,11 @@
 //! Agents that take no part in a job, and those that come back.
 
 use crate::world::Fleet;
-use copal_agent::coordinate::{self, JobError};
+use copal_agent::{
+    coordinate::{self, JobError, JobOptions, JobReport},
+    scheme::Scheme,
+};
+use copal_backup::CancelFlag;
 use std::fs;
 
 /// Symptom: a host that could not be reached dropped out of the nightly job, which was complete, with exit code 0.
@@ -91,4 +95,32 @@ fn rounds_are_followed_or_refused_with_the_reason() {
     );
     let report = fleet.job_in("5");
     assert!(report.is_complete() && report.rounds == 5, "{report:?}");
+}
+
+/// Symptom: a host that died between two stages of a job ended the job of all hosts, with an error.
+/// Cause: the plan of each host was asked for anew before a stage, and one that did not answer was an error.
+/// Fix: it is lost, as one that dies in a stage; the stages of the others go on.
+#[test]
+fn a_host_that_dies_between_two_stages_is_lost_and_the_others_go_on() {
+    let fleet = Fleet::new();
+    let _first = fleet.start("h1", &["web", "mail"]);
+    let mut second = Some(fleet.start("h2", &["db", "www"]));
+    let tell = &mut |report: &JobReport| {
+        if report.is_over() {
+            drop(second.take());
+        }
+    };
+    let options = JobOptions {
+        scheme: Scheme::Synchronous,
+        ..fleet.options("auto")
+    };
+    let report = coordinate::run_in_stages(&fleet.repository, &options, &CancelFlag::new(), tell).unwrap();
+    let states = |agent: usize| -> Vec<(&str, &str)> {
+        let vms = report.agents[agent].vms().iter();
+        vms.map(|vm| (vm["vm"].as_str().unwrap(), vm["state"].as_str().unwrap()))
+            .collect()
+    };
+    assert_eq!(states(0), [("web", "done"), ("mail", "done")], "{report:?}");
+    assert_eq!(states(1), [("db", "done"), ("www", "waiting")], "{report:?}");
+    assert!(report.agents[0].lost.is_none() && report.agents[1].lost.is_some() && !report.is_complete());
 }

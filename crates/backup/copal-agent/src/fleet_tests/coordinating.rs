@@ -1,0 +1,97 @@
+//! A job that begins while hosts die, or say no.
+
+use super::*;
+use crate::{
+    agent::{PlanInfo, commands::Command},
+    coordinate::{JobError, JobOptions, begin_on},
+    roster::Roster,
+    scheme::Scheme,
+};
+use twin::Twin;
+
+/// An agent that takes part in each job, or says no.
+struct Obeys {
+    is_willing: bool,
+    cancelled: AtomicBool,
+}
+
+impl Control for Obeys {
+    fn handle(&self, request: Value) -> Value {
+        match serde_json::from_value(request).unwrap() {
+            Command::Info => json!({ "ok": { "name": "h", "version": "1", "job": null } }),
+            Command::Run(_) if !self.is_willing => json!({ "error": "it works on another job" }),
+            Command::Cancel { .. } => {
+                self.cancelled.store(true, Ordering::Release);
+                json!({ "ok": {} })
+            }
+            _ => json!({ "ok": {} }),
+        }
+    }
+}
+
+fn agent(name: &str, is_willing: bool) -> (Server, Arc<Obeys>) {
+    let obeys = Arc::new(Obeys {
+        is_willing,
+        cancelled: AtomicBool::new(false),
+    });
+    let options = ServerOptions::new("127.0.0.1:0", name, secret());
+    let stop = Arc::new(AtomicBool::new(false));
+    let server = Server::start(options, Arc::new(Twin::default()), Arc::clone(&obeys) as _, stop).unwrap();
+    (server, obeys)
+}
+
+fn begin(members: Vec<Member>) -> Result<crate::coordinate::Begun, JobError> {
+    let plan = |member: &Member| PlanInfo {
+        vms: vec![format!("vm of {}", member.name)],
+        bytes: 0,
+        rounds: 1,
+    };
+    let roster = Roster {
+        plans: members.iter().map(plan).collect(),
+        members,
+        missing: Vec::new(),
+    };
+    let options = JobOptions {
+        rounds: "auto".to_owned(),
+        timeout: HANG,
+        scheme: Scheme::Collaborative,
+    };
+    begin_on(&roster, &secret(), &options, (1, 0), Vec::new())
+}
+
+/// Symptom: a host that died after it had told its plan ended the job of all, and no test noticed when it did so again.
+/// Fix: this; it is lost from the beginning, with its VMs, and the others go on.
+#[test]
+fn a_host_that_dies_between_plan_and_run_is_lost_and_the_others_go_on() {
+    let ((first, obeys), (third, _)) = (agent("h1", true), agent("h3", true));
+    let begun = begin(vec![member("h1", &first), dead("h2"), member("h3", &third)]).unwrap();
+    let report = begun.look();
+    let lost: Vec<bool> = report.agents.iter().map(|agent| agent.lost.is_some()).collect();
+    assert_eq!(lost, [false, true, false], "{report:?}");
+    assert_eq!(
+        report.agents[1].vms(),
+        [json!({ "vm": "vm of h2", "state": "waiting" })]
+    );
+    assert!(!report.is_complete());
+    assert!(!obeys.cancelled.load(Ordering::Acquire));
+}
+
+#[test]
+fn a_host_that_says_no_ends_the_job_on_those_that_have_begun() {
+    let ((first, begun), (second, refuses)) = (agent("h1", true), agent("h2", false));
+    let refused = begin(vec![member("h1", &first), member("h2", &second)]).err();
+    assert!(
+        matches!(&refused, Some(JobError::Refused(reason)) if reason.contains("another job")),
+        "{refused:?}"
+    );
+    assert!(begun.cancelled.load(Ordering::Acquire) && !refuses.cancelled.load(Ordering::Acquire));
+}
+
+#[test]
+fn a_job_of_dead_hosts_only_does_not_begin() {
+    let refused = begin(vec![dead("h1"), dead("h2")]).err();
+    assert!(
+        matches!(&refused, Some(JobError::Nobody { reasons }) if reasons.contains("h2")),
+        "{refused:?}"
+    );
+}
