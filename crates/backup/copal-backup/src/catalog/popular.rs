@@ -449,6 +449,7 @@ impl PopularState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::steps::popular::{OwnHost, needs_check, needs_verdict};
 
     fn state_of(records: impl IntoIterator<Item = Record>) -> PopularState {
         let mut state = PopularState::default();
@@ -633,6 +634,44 @@ mod tests {
         for len in 0..bytes.len() {
             let _ = PopularState::parse(number, &mut Reader::new(&bytes[..len]), 2);
         }
+    }
+
+    /// Symptom: no test noticed when a second verdict, or a second removal, took the place of the first: what a snapshot may refer to
+    /// depends on which came first.
+    #[test]
+    fn the_first_verdict_and_the_first_removal_count() {
+        let removed = || Record::HostRemoved { host: host(1) };
+        let state = state_of([
+            entered(1),
+            entered(2),
+            signed(1, 0, 1),
+            spoiled(1, Some(2)),
+            spoiled(1, Some(2)),
+            removed(),
+            removed(),
+        ]);
+        assert_eq!(state.pack(PackNumber(1)).unwrap().spoiled_at, Some(3));
+        assert_eq!(state.generation, 4);
+        assert_eq!(state.hosts[0].removed_at, Some(5));
+    }
+
+    #[test]
+    fn a_pack_that_is_gone_needs_no_verdict_and_a_host_without_a_key_has_written_nothing() {
+        let gone = Record::Gone {
+            packs: vec![PackNumber(1)],
+        };
+        let state = state_of([entered(1), popular(1, 0, 1), popular(2, 1, 1), gone]);
+        let needs = |pack| [needs_check, needs_verdict].map(|needs| needs(&state, PackNumber(pack)));
+        assert_eq!((needs(1), needs(2)), ([false; 2], [true; 2]));
+        // Of its name, and nobody has signed it.
+        let known = state.pack(PackNumber(2)).unwrap();
+        let own = OwnHost {
+            writer: known.writer,
+            key: None,
+        };
+        assert!(!own.has_written(&state, known));
+        let unsigned = state_of([popular(2, 0, 1)]);
+        assert!(own.has_written(&unsigned, unsigned.pack(PackNumber(2)).unwrap()));
     }
 
     #[test]
