@@ -8,6 +8,16 @@ use std::{
 
 /// An agent that answers `count` commands and returns their names; `deaf` ones are not answered.
 fn agent(path: &Path, deaf: &'static str) -> JoinHandle<Vec<String>> {
+    agent_of(path, deaf, "thawed", Vec::new())
+}
+
+/// The same, of a guest in this state; each of the commands in `refuses` is refused once.
+fn agent_of(
+    path: &Path,
+    deaf: &'static str,
+    state: &'static str,
+    mut refuses: Vec<&'static str>,
+) -> JoinHandle<Vec<String>> {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -19,17 +29,23 @@ fn agent(path: &Path, deaf: &'static str) -> JoinHandle<Vec<String>> {
             let command: Value = serde_json::from_slice(&line).unwrap();
             let name = command["execute"].as_str().unwrap().to_owned();
             let value = match name.as_str() {
-                "guest-fsfreeze-status" => json!("thawed"),
+                "guest-fsfreeze-status" => json!(state),
                 _ => json!(1),
             };
             let is_deaf = name == deaf;
+            let refused = refuses.iter().position(|refused| *refused == name);
             heard.push(name);
             if is_deaf {
                 break;
             }
-            stream
-                .write_all(format!("{}\n", json!({ "return": value, "id": command["id"] })).as_bytes())
-                .unwrap();
+            let answer = match refused {
+                Some(at) => {
+                    refuses.swap_remove(at);
+                    json!({ "error": { "class": "GenericError", "desc": "not now" }, "id": command["id"] })
+                }
+                None => json!({ "return": value, "id": command["id"] }),
+            };
+            writeln!(stream, "{answer}").unwrap();
         }
         heard
     })
@@ -70,6 +86,26 @@ fn what_is_frozen_is_thawed_whatever_happens() {
         "{error}"
     );
     heard.join().unwrap();
+}
+
+/// No test noticed before when file systems stayed frozen that an earlier backup had left so, that the agent refused to thaw at
+/// first, or of which it said that they could not be frozen.
+#[test]
+fn what_may_be_frozen_is_thawed_until_the_agent_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let heard = agent_of(&path("frozen"), "", "frozen", Vec::new());
+    assert!(Frozen::begin(&path("frozen")).unwrap().end().unwrap());
+    let [sync, status, freeze, thaw] = FROZEN;
+    assert_eq!(heard.join().unwrap(), [sync, status, thaw, freeze, thaw]);
+
+    let heard = agent_of(&path("late"), "", "thawed", vec![thaw, thaw]);
+    assert!(Frozen::begin(&path("late")).unwrap().end().unwrap());
+    assert_eq!(heard.join().unwrap(), [sync, status, freeze, thaw, thaw, thaw]);
+
+    let heard = agent_of(&path("refused"), "", "thawed", vec![freeze]);
+    assert!(Frozen::begin(&path("refused")).is_err());
+    assert_eq!(heard.join().unwrap(), FROZEN);
 }
 
 #[test]
