@@ -503,3 +503,6 @@ fn pause_after(error: &CallError, tries: u32) -> Option<Duration> {
     let drawn = machine::draw().unwrap_or(0);
     Some(Duration::from_millis(longest / 2 + drawn % longest.max(1)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,8 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
+mod certificates;
+
 /// Says what it was asked, how much time it has, or nothing before it is let go on.
 #[derive(Default)]
 struct Echo {
