@@ -207,6 +207,12 @@ mod tests {
                 false,
                 vec!["qom-list", "query-status", &unmark],
             ),
+            (
+                vec![MARK],
+                "io-error",
+                false,
+                vec!["qom-list", "query-status", &unmark],
+            ),
             (vec!["copal-76543210-stop"], "paused", false, vec!["qom-list"]),
             (vec![], "paused", false, vec!["qom-list"]),
         ];
@@ -222,5 +228,54 @@ mod tests {
         let words = resume_words(Path::new("qmp"), &session);
         assert!(Path::new(&words[2]).is_absolute(), "{words:?}");
         assert_eq!((&words[1], &words[3]), (&RESUME.into(), &MARK.into()));
+    }
+
+    /// Whether a guardian runs that would connect to this socket.
+    fn is_guarded(socket: &Path) -> bool {
+        let words = [MARK, "\"cont\"", RESUME, socket.to_str().unwrap()];
+        let mut processes = std::fs::read_dir("/proc").unwrap().flatten();
+        processes.any(|process| {
+            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line);
+            words.iter().all(|word| line.contains(word))
+        })
+    }
+
+    /// Only tests with a machine noticed before when no guardian watched over a stopped guest, when it had no socket to connect to,
+    /// or when a guest stayed stopped after the work had failed.
+    #[test]
+    fn a_guest_is_guarded_while_it_is_stopped_and_goes_on_when_the_work_fails() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("qmp");
+        let heard = server(&socket, Vec::new(), "running");
+        let mut client = Client::connect(&socket).unwrap();
+        let session = SessionName::of(MARK).unwrap();
+        let failed = while_stopped(&mut client, &session, |_| -> Result<(), QmpError> {
+            assert!(is_guarded(&socket));
+            Err(QmpError::Protocol {
+                reason: "no filter".to_owned(),
+            })
+        });
+        assert!(failed.is_err() && !is_guarded(&socket));
+        drop(client);
+        let [mark, unmark] = ["object-add", "object-del"].map(|command| format!("{command} {MARK}"));
+        assert_eq!(heard.join().unwrap()[1..], [&mark, "stop", "cont", &unmark]);
+    }
+
+    /// Only tests with a machine noticed before when a guest that somebody else had paused was passed over in silence.
+    #[test]
+    fn a_guest_that_is_found_paused_is_said_to_be() {
+        for (state, is_said) in [("paused", true), ("running", false)] {
+            let scratch = tempfile::tempdir().unwrap();
+            let socket = scratch.path().join("qmp");
+            let heard = server(&socket, Vec::new(), state);
+            let warnings = crate::list_bitmaps(&socket).unwrap().warnings.concat();
+            assert_eq!(
+                warnings.contains("somebody else has stopped it"),
+                is_said,
+                "{warnings}"
+            );
+            heard.join().unwrap();
+        }
     }
 }
