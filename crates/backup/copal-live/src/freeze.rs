@@ -1,12 +1,14 @@
 //! File systems of a guest that hold still, for a moment.
 //!
 //! Invariant: frozen file systems are thawed by a thread after [`HOLD`] at the latest. If the process is killed in that time, a
-//! guardian thaws them; if that is killed as well, the next backup or `guest-fsfreeze-thaw` does.
+//! guardian thaws them, by another connection where its own has ended; if that fails as well, the next backup or
+//! `guest-fsfreeze-thaw` does.
 
 use crate::error::LiveError;
 use copal_qmp::{Client, GuestAgent, QmpError};
 use serde_json::{Value, json};
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel},
     thread::JoinHandle,
@@ -39,7 +41,7 @@ impl Frozen {
             agent.thaw().map_err(failed)?;
         }
         // A process that is killed thaws nobody.
-        let guardian = agent.guard();
+        let guardian = agent.guard(&thaw_words(socket));
         if let Err(error) = &guardian {
             tracing::warn!(%error, "no process watches over the guest while it is frozen");
         }
@@ -99,6 +101,30 @@ impl Drop for Frozen {
             tracing::error!(%error, "the guest may hold still: run guest-fsfreeze-thaw");
         }
     }
+}
+
+/// The command that does what [`thaw_guest`] says; empty: this program is not to be found.
+fn thaw_words(socket: &Path) -> Vec<OsString> {
+    let (Ok(program), Ok(socket)) = (std::env::current_exe(), std::path::absolute(socket)) else {
+        return Vec::new();
+    };
+    vec![program.into(), THAW.into(), socket.into()]
+}
+
+/// The word of `copal` for [`thaw_guest`], which is followed by the socket.
+pub const THAW: &str = "thaw-guest";
+
+/// Thaws the guest behind the socket of its agent, if it is frozen; whether it was. For the guardian of a backup that was killed,
+/// and whose connection has ended.
+/// # Errors
+/// Those of the agent.
+pub fn thaw_guest(socket: &Path) -> Result<bool, LiveError> {
+    let mut agent = GuestAgent::connect(socket)?;
+    let is_frozen = agent.is_frozen()?;
+    if is_frozen {
+        thaw(&mut agent)?;
+    }
+    Ok(is_frozen)
 }
 
 fn thaw(agent: &mut GuestAgent) -> Result<u64, QmpError> {

@@ -54,6 +54,7 @@ mod whole;
 
 pub use answers::nodes::DirtyBitmap;
 pub use error::LiveError;
+pub use freeze::{THAW, thaw_guest};
 pub use listing::{BitmapListing, NodeBitmap, list_bitmaps, remove_bitmaps};
 pub use pause::{RESUME, resume_guest};
 pub use point::{Ended, PointInTime};

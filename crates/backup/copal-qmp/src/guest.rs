@@ -2,7 +2,7 @@
 
 use crate::{client::Client, error::QmpError, guardian::Guardian};
 use serde_json::{Value, json};
-use std::{io, path::Path, time::Duration};
+use std::{ffi::OsString, io, path::Path, time::Duration};
 
 /// How long the agent may take; one that is not running never answers.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -27,11 +27,12 @@ impl GuestAgent {
         Ok(GuestAgent { client })
     }
 
-    /// Starts a process that thaws all file systems if this one ends before it drops that.
+    /// Starts a process that thaws all file systems if this one ends before it drops that. Where the connection has ended by then,
+    /// the process becomes the program `otherwise`, with its arguments; empty: none.
     /// # Errors
     /// The system starts no process.
-    pub fn guard(&self) -> io::Result<Guardian> {
-        Guardian::start(&self.client, &[("guest-fsfreeze-thaw", json!({}))], &[])
+    pub fn guard(&self, otherwise: &[OsString]) -> io::Result<Guardian> {
+        Guardian::start(&self.client, &[("guest-fsfreeze-thaw", json!({}))], otherwise)
     }
 
     /// Whether its file systems are frozen.

@@ -795,7 +795,7 @@ fn check_reachable(address: &str) -> Result<(), Refused> {
         true => Err(refused(
             Code::Invalid,
             format!(
-                "nobody reaches {address}; start the new process with --advertise and the address that others are to use"
+                "no other machine reaches {address}; start the new process with --advertise and the address that others are to use"
             ),
         )),
     }

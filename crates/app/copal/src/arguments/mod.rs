@@ -238,6 +238,9 @@ pub(crate) enum Command {
     /// Let a guest go on that a backup has stopped; for the guardian of a backup that was killed
     #[command(hide = true)]
     ResumeGuest(ResumeGuest),
+    /// Thaw a guest that a backup has frozen; for the guardian of a backup that was killed
+    #[command(hide = true)]
+    ThawGuest(ThawGuest),
     /// Show the version
     Version,
     /// Print a completion script for a shell
@@ -258,6 +261,15 @@ pub(crate) struct ResumeGuest {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
+  copal thaw-guest /run/web-qga.sock")]
+pub(crate) struct ThawGuest {
+    /// The socket of the guest's agent
+    pub(crate) socket: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
   copal completions bash > /etc/bash_completion.d/copal")]
 pub(crate) struct Completions {
     /// Which shell
@@ -271,7 +283,9 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
-        assert!(Arguments::command().find_subcommand(copal_live::RESUME).is_some());
+        for word in [copal_live::RESUME, copal_live::THAW] {
+            assert!(Arguments::command().find_subcommand(word).is_some(), "{word}");
+        }
         Arguments::command().debug_assert();
         command().debug_assert();
     }

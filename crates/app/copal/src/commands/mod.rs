@@ -68,6 +68,10 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
             copal_live::resume_guest(&words.socket, &words.mark)?;
             return Ok(());
         }
+        Command::ThawGuest(words) => {
+            copal_live::thaw_guest(&words.socket)?;
+            return Ok(());
+        }
         _ => {}
     }
     let wait = match &arguments.command {
@@ -133,7 +137,9 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Repair(Repair::Index) => stats::repair_index(&context),
         Command::Repair(Repair::Leak(words)) => vm::repair_leak(&context, words),
         Command::Repair(Repair::Store(words)) => repair_store::run(&context, words),
-        Command::Version | Command::Completions(_) | Command::ResumeGuest(_) => Ok(()),
+        Command::Version | Command::Completions(_) | Command::ResumeGuest(_) | Command::ThawGuest(_) => {
+            Ok(())
+        }
     };
     result.map_err(|failure| failure.or_interrupted(context.cancel.is_cancelled()))
 }

@@ -120,3 +120,51 @@ fn the_agents_socket_is_found_by_what_it_is_called() {
     );
     assert_eq!(find(&json!(7)), None);
 }
+
+/// Symptom: a guest stayed frozen when its backup was killed and its connection to the agent had ended as well.
+/// Cause: the guardian had that connection only. Fix: it becomes a program that connects anew, and thaws what is frozen.
+#[test]
+fn a_guardian_that_connects_anew_thaws_what_is_frozen() {
+    let dir = tempfile::tempdir().unwrap();
+    for (state, heard) in [
+        ("frozen", vec![FROZEN[0], FROZEN[1], FROZEN[3]]),
+        ("thawed", FROZEN[..2].to_vec()),
+    ] {
+        let path = dir.path().join(state);
+        let agent = agent_of(&path, "", state, Vec::new());
+        assert_eq!(thaw_guest(&path).unwrap(), state == "frozen");
+        assert_eq!(agent.join().unwrap(), heard);
+    }
+    let words = thaw_words(Path::new("qga"));
+    assert!(
+        words[1] == THAW && Path::new(&words[2]).is_absolute(),
+        "{words:?}"
+    );
+}
+
+/// The guardian of a frozen guest has the words for a connection that has ended.
+#[test]
+fn the_guardian_of_a_frozen_guest_knows_the_way_to_connect_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("qga");
+    let heard = agent(&path, "");
+    let frozen = Frozen::begin(&path).unwrap();
+    let own = std::process::id().to_string();
+    let children = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = stat
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.split(' ').nth(1).map(str::to_owned));
+        parent.as_deref() == Some(&own)
+    });
+    let words = children.map(|entry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default());
+    let socket = path.to_str().unwrap();
+    let knows = |words: Vec<u8>| {
+        let words = String::from_utf8_lossy(&words).into_owned();
+        words.contains(THAW) && words.contains(socket)
+    };
+    assert!(words.map(knows).any(|knows| knows));
+    drop(frozen);
+    heard.join().unwrap();
+}

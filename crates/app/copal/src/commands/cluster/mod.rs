@@ -76,7 +76,7 @@ pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
     match resolved.iter().any(|at| at.ip().to_canonical().is_unspecified()) {
         false => Ok(()),
         true => Err(Failure::usage(format!(
-            "nobody reaches {address}; give --advertise with the address that others are to use"
+            "no other machine reaches {address}; give --advertise with the address that others are to use"
         ))),
     }
 }
