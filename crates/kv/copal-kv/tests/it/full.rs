@@ -390,14 +390,14 @@ fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
             let mut stored = kept.split_off(0);
             let count = stored.len();
             // What was deleted comes back while others are refused.
-            let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            let limit = Instant::now() + Duration::from_secs(60);
             let mut more = 0;
             while round == 0 && more == 0 || round > 0 && stored.len() < counts[0] * 3 / 4 {
                 let new = fill_with_eight(&space, round << 16 | more, len);
                 stored.extend(new);
                 more += 1;
                 assert!(
-                    std::time::Instant::now() < limit,
+                    Instant::now() < limit,
                     "round {round}: {count} were left of {counts:?}, {} fit again; {:?} {:?}",
                     stored.len(),
                     objects.space(),
