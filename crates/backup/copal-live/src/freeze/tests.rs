@@ -158,13 +158,13 @@ fn the_guardian_of_a_frozen_guest_knows_the_way_to_connect_anew() {
             .and_then(|rest| rest.split(' ').nth(1).map(str::to_owned));
         parent.as_deref() == Some(&own)
     });
-    let words = children.map(|entry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default());
+    let mut words = children.map(|entry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default());
     let socket = path.to_str().unwrap();
     let knows = |words: Vec<u8>| {
         let words = String::from_utf8_lossy(&words).into_owned();
         words.contains(THAW) && words.contains(socket)
     };
-    assert!(words.map(knows).any(|knows| knows));
+    assert!(words.any(knows));
     drop(frozen);
     heard.join().unwrap();
 }
