@@ -188,7 +188,7 @@ impl Intruder {
         match (caller, answer) {
             (Caller::Late, Some(Ok(_))) => world.sometimes("a late piece was taken"),
             (Caller::Late, Some(Err(CallError::Failed(_)))) => world.sometimes(KINDS[1]),
-            // A member that is not whole may not know the file yet, and what it takes does not hold by it.
+            // A member in another state than N may not have the file yet, and its acknowledgement alone lets nothing hold.
             (Caller::Named, Some(Ok(Some(role)))) if role != messages::Role::Normal => {}
             (_, Some(Ok(_))) => {
                 let wrong = format!("{caller:?} was let through with {} of {name}", method.name());

@@ -4,11 +4,10 @@
 //! guardian thaws them, by another connection where its own has ended; if that fails as well, the next backup or
 //! `guest-fsfreeze-thaw` does.
 
-use crate::error::LiveError;
+use crate::{error::LiveError, own_command::own_command};
 use copal_qmp::{Client, GuestAgent, QmpError};
 use serde_json::{Value, json};
 use std::{
-    ffi::OsString,
     path::{Path, PathBuf},
     sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel},
     thread::JoinHandle,
@@ -41,7 +40,7 @@ impl Frozen {
             agent.thaw().map_err(failed)?;
         }
         // A process that is killed thaws nobody.
-        let guardian = agent.guard(&thaw_words(socket));
+        let guardian = agent.guard(&own_command(THAW, socket, None));
         if let Err(error) = &guardian {
             tracing::warn!(%error, "no process watches over the guest while it is frozen");
         }
@@ -101,14 +100,6 @@ impl Drop for Frozen {
             tracing::error!(%error, "the guest may hold still: run guest-fsfreeze-thaw");
         }
     }
-}
-
-/// The command that does what [`thaw_guest`] says; empty: this program is not to be found.
-fn thaw_words(socket: &Path) -> Vec<OsString> {
-    let (Ok(program), Ok(socket)) = (std::env::current_exe(), std::path::absolute(socket)) else {
-        return Vec::new();
-    };
-    vec![program.into(), THAW.into(), socket.into()]
 }
 
 /// The word of `copal` for [`thaw_guest`], which is followed by the socket.

@@ -43,6 +43,7 @@ mod launch;
 mod listing;
 mod marks;
 mod names;
+mod own_command;
 mod path_of_writes;
 mod pause;
 mod point;

@@ -6,10 +6,10 @@
 //!
 //! Invariant: a guest that somebody else has paused stays so, and is said to.
 
-use crate::{error::LiveError, names::SessionName};
+use crate::{error::LiveError, names::SessionName, own_command::own_command};
 use copal_qmp::{Client, Guardian, QmpError};
 use serde_json::{Value, json};
-use std::{ffi::OsString, path::Path};
+use std::path::Path;
 
 /// Does something while the guest is stopped.
 /// # Errors
@@ -28,7 +28,7 @@ pub(crate) fn while_stopped<T>(
             ("cont", json!({})),
             ("object-del", json!({ "id": session.mark() })),
         ],
-        &resume_words(client.path(), session),
+        &own_command(RESUME, client.path(), Some(session.mark().as_ref())),
     );
     if let Err(error) = &guardian {
         tracing::warn!(%error, "no process watches over the guest while it is stopped");
@@ -38,20 +38,6 @@ pub(crate) fn while_stopped<T>(
     let resumed = resumed.and_then(|_| unmark(client, session));
     drop(guardian);
     resumed.and(outcome)
-}
-
-/// The command that does what [`resume_guest`] says; empty: this program is not to be found.
-fn resume_words(socket: &Path, session: &SessionName) -> Vec<OsString> {
-    let (Ok(program), Ok(socket)) = (std::env::current_exe(), std::path::absolute(socket)) else {
-        return Vec::new();
-    };
-    let words = [
-        program.into(),
-        RESUME.into(),
-        socket.into(),
-        session.mark().into(),
-    ];
-    words.into()
 }
 
 /// The word of `copal` for [`resume_guest`], which is followed by its arguments.
@@ -225,7 +211,7 @@ mod tests {
             assert!(resume_guest(&socket, "copal-0123abcd-cbw0").is_err());
         }
         let session = SessionName::of(MARK).unwrap();
-        let words = resume_words(Path::new("qmp"), &session);
+        let words = own_command(RESUME, Path::new("qmp"), Some(session.mark().as_ref()));
         assert!(Path::new(&words[2]).is_absolute(), "{words:?}");
         assert_eq!((&words[1], &words[3]), (&RESUME.into(), &MARK.into()));
     }

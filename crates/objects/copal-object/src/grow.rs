@@ -198,7 +198,7 @@ impl StoreCore {
         let most = self.largest_size();
         let grown = MutexGuard::unlocked(state, || {
             let grown = self.device.grow(sizes.usual);
-            // The host may have space for what is asked, and not for a whole step.
+            // The host may have space for this request but not for a whole step.
             if grown.is_err() && sizes.least < sizes.usual {
                 return self.device.grow(sizes.least);
             }
@@ -276,8 +276,7 @@ impl StoreCore {
         self.shape.max_size_bytes.min(STORE_BYTES_MAX)
     }
 
-    /// What the store may grow to for `wanted` available pages, or for `needed` where that is too much; `None` where that is
-    /// too much, too.
+    /// Sizes that leave `wanted` pages available, or `needed` pages if `wanted` exceeds the largest size; `None`: both exceed it.
     fn grown_sizes(&self, state: &StoreState, wanted: u64, needed: u64) -> Option<GrownSizes> {
         let page = self.shape.page_bytes as u64;
         let size = state.tables.pages * page;

@@ -224,15 +224,15 @@ impl Store {
         }
     }
 
-    /// What writes may still take: free pages, and those that the store may grow by. Where no largest size was given, or the
-    /// host has refused the last growth, only the former.
+    /// Bytes that writes may still take: free pages and growth. Growth counts if the opening gave a largest size and the host has
+    /// not refused the last growth.
     #[must_use]
     pub fn room(&self) -> Room {
         self.inner.room()
     }
 
-    /// Where the host has refused the last growth: tries a step again, so that [`Store::room`] tells of space that the host
-    /// has by now. Blocks on the host's file system.
+    /// Tries to grow by a step if the host refused the last growth. Afterwards [`Store::room`] counts growth again if the host has
+    /// space. Blocks on the host's file system.
     /// # Errors
     /// `Poisoned`, `Closed`. A host that still refuses is no error.
     pub fn grow_again(&self) -> Result<(), StoreError> {

@@ -438,8 +438,8 @@ fn a_start_goes_by_what_the_last_one_was_told() {
     }
 }
 
-/// Symptom: a data server that could not make its store, on a disk that is refused or with too small a limit, stood in the cluster as a
-/// server that is down, and its token was used up. Cause: it joined first. Fix: it makes the store first.
+/// Symptom: after a first start that could not make its store, the cluster listed the server as down, and the token was used up. A refused
+/// disk or too small a limit was enough. Cause: the server joined first. Fix: it makes the store first.
 #[test]
 fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     let cluster = Served::start(&[]);

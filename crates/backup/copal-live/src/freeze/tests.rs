@@ -135,7 +135,7 @@ fn a_guardian_that_connects_anew_thaws_what_is_frozen() {
         assert_eq!(thaw_guest(&path).unwrap(), state == "frozen");
         assert_eq!(agent.join().unwrap(), heard);
     }
-    let words = thaw_words(Path::new("qga"));
+    let words = own_command(THAW, Path::new("qga"), None);
     assert!(
         words[1] == THAW && Path::new(&words[2]).is_absolute(),
         "{words:?}"

@@ -211,8 +211,8 @@ impl Store {
         self.engine().writes.pressure.is_full()
     }
 
-    /// Bytes that writes may still take, about, by growing as far as the objects may as well; `None`: as many as the host of the
-    /// store has.
+    /// Bytes that writes may still take, about, including growth up to the limit of the object store. `None`: there is no limit, so
+    /// only the host bounds it.
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
         let engine = self.engine();

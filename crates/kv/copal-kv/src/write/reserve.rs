@@ -111,8 +111,8 @@ impl Reserve {
         self.share_of(&objects.space())
     }
 
-    /// Bytes that writes may still take, with what the share grows by until the store has its largest size; `None`: as many as
-    /// the host of the store has.
+    /// Bytes that writes may still take; the share of a store at its largest size is subtracted. `None`: the store grows without
+    /// a limit of its own, so only the host bounds it.
     pub(crate) fn room_beside(&self, objects: &Store) -> Option<u64> {
         let room = objects.room();
         if room.is_open_ended {

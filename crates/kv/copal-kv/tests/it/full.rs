@@ -425,10 +425,10 @@ fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
     }
 }
 
-/// Symptom: a store without a limit freed what it could at any price whenever an eighth of its present size was left, as if it could
-/// not grow; one whose host was full counted as full only for a moment. Cause: room was looked for in the present size, or up
-/// to the limit, and never asked of the host. Fix: a store that grows has room; one that the host has refused is full until
-/// the host lets it grow again, which the store finds out by itself.
+/// Symptom: a store without a limit was under pressure whenever less than an eighth of its present size was free. A store whose host was
+/// full counted as full for a moment only. Cause: pressure looked at the present size or at the limit, never at the host.
+/// Fix: a store that can grow is not under pressure. A store whose growth was refused is full until a growth succeeds, which it
+/// tries by itself.
 #[test]
 fn a_store_is_full_while_its_host_refuses_growth() {
     const LEN: usize = 100_000;

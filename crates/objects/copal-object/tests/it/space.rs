@@ -581,8 +581,8 @@ fn what_is_lent_of_a_full_store_leaves_room_for_checkpoints() {
 }
 
 /// Symptom: data servers on a full file system said that there was room up to their limit, and `status` said healthy, while each put was
-/// refused. Cause: what a store may grow to counted as room, whether or not its host has it. Fix: a refused growth takes that
-/// away, until the host lets the store grow again.
+/// refused. Cause: growth up to the limit counted as room even if the host had no space for it. Fix: after a refused growth only the
+/// present size counts, until a later growth succeeds.
 #[test]
 fn a_host_that_refuses_growth_takes_the_room_away_until_it_has_space() {
     for limit in [None, Some(256 << 20)] {

@@ -146,8 +146,8 @@ fn place(words: &Data, home: &mut ServerHome) -> bool {
     words.rack.is_some() || words.zone.is_some()
 }
 
-/// The first start: ids are drawn and written down, the store is made, the cluster is joined, and the store gets its owner. A start
-/// that cannot make its store joins nothing, and its token stays good.
+/// The first start: it draws ids and writes them down, makes the store, joins the cluster, and writes its identity into the store.
+/// If the store cannot be made, the server does not join, and the token stays valid.
 fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outcome<ServerHome> {
     let (Some(name), Some(token)) = (&words.name, &words.join) else {
         return Err(Failure::new(
