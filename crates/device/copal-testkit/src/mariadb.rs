@@ -95,8 +95,16 @@ impl Drop for MariaDb {
 
 fn data_directory(directory: &Path) -> Result<PathBuf, String> {
     let data = directory.join("data");
-    std::fs::create_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
+    for made in [&data, &temporary(&data)] {
+        std::fs::create_dir_all(made).map_err(|error| format!("{}: {error}", made.display()))?;
+    }
     Ok(data)
+}
+
+/// Where the server of `data` keeps temporary tables. A server that starts deletes all that lie there, those of another
+/// server, too.
+fn temporary(data: &Path) -> PathBuf {
+    data.with_file_name("tmp")
 }
 
 fn server(data: &Path, through: &[String], words: &[&str]) -> Command {
@@ -120,6 +128,7 @@ fn server(data: &Path, through: &[String], words: &[&str]) -> Command {
     command
         .args(["--no-defaults", "--innodb-log-file-size=64M", "--user=root"])
         .arg(format!("--datadir={}", data.display()))
+        .arg(format!("--tmpdir={}", temporary(data).display()))
         .args(words);
     command
 }
