@@ -230,7 +230,7 @@ impl StoreCore {
             if state.tables.stream(stream.0).is_none() {
                 return Err(StoreError::NotFound(stream));
             }
-            self.extend_stream(state, stream.0, pages, 0, 0)?;
+            self.extend_stream(state, stream.0, pages, 0)?;
         }
     }
 }

@@ -197,16 +197,24 @@ pub(crate) fn growth_step_bytes(size_bytes: u64) -> u64 {
         .next_multiple_of(1 << 20)
 }
 
-/// Pages of a stream extent that follows `pieces` others: 1 MiB to 64 MiB, doubling, at least `wanted`.
-pub(crate) fn stream_extent_pages(pieces: usize, expected_log2: u8, smallest: u64, page_bytes: usize) -> u64 {
-    let largest = (64 << 20) / page_bytes as u64;
-    let doubled = smallest << (pieces as u32).min(6);
+/// Pages of the next extent of a stream that holds `held` pages: 1 MiB to 64 MiB, so that extents double, at least `smallest`. It
+/// leaves seven eighths of `available` to others.
+pub(crate) fn stream_extent_pages(
+    held: u64,
+    available: u64,
+    expected_log2: u8,
+    smallest: u64,
+    page_bytes: usize,
+) -> u64 {
+    let largest = ((64 << 20) / page_bytes as u64).min(available / 8);
     let expected = if expected_log2 == 0 {
         0
     } else {
         (1u64 << expected_log2.min(40)) / page_bytes as u64
     };
-    doubled.max(expected).clamp(smallest, largest.max(smallest))
+    (held + smallest)
+        .max(expected)
+        .clamp(smallest, largest.max(smallest))
 }
 
 /// Pages of the smallest stream extent in normal use.

@@ -83,7 +83,6 @@ impl StoreCore {
                 });
             }
             let last = entry.pieces.last().copied();
-            let extents = entry.pieces.len();
             let expected = entry.what.expected_log2;
             if state.in_flight_bytes > state.in_flight_limit {
                 self.wait_change(&mut state);
@@ -106,7 +105,7 @@ impl StoreCore {
             let tail = state.tails.entry(stream.0).or_default();
             match last.filter(|piece| piece.run.pages - tail.used >= pages) {
                 Some(piece) => break piece,
-                None => self.extend_stream(&mut state, stream.0, pages, extents, expected)?,
+                None => self.extend_stream(&mut state, stream.0, pages, expected)?,
             }
         };
         let frame = NewFrame {
@@ -125,7 +124,6 @@ impl StoreCore {
         state: &mut MutexGuard<'_, StoreState>,
         stream: u64,
         pages: u32,
-        extents: usize,
         expected_log2: u8,
     ) -> Result<(), StoreError> {
         let missing = state.pages_for_tables(EXTENT_OP_BYTES as u64, false);
@@ -136,7 +134,12 @@ impl StoreCore {
             return Ok(());
         };
         let smallest = self.shape.stream_extent_pages.max(pages.into());
-        let wanted = space::stream_extent_pages(extents, expected_log2, smallest, self.shape.page_bytes);
+        let entry = state.tables.stream(stream);
+        let pieces = entry.into_iter().flat_map(|entry| &entry.pieces);
+        let held = pieces.map(|piece| u64::from(piece.run.pages)).sum();
+        let available = state.space.available_pages();
+        let wanted =
+            space::stream_extent_pages(held, available, expected_log2, smallest, self.shape.page_bytes);
         let home = Home {
             class: STREAM_CLASS,
             owner: stream,
