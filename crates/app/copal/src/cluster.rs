@@ -42,28 +42,53 @@ pub(crate) fn connect(common: &Common) -> Outcome<ClusterStore> {
         let _ = profile.write(path);
     }
     if let Some(path) = &common.cluster {
-        renew_in_place(&store, &mut profile, path);
+        keep_renewed(&store, path);
     }
     Ok(store)
 }
 
-/// Renews the certificate of a profile when half of its time is over by the cluster's clock, where the file can be written. It is good
-/// for as long again as it was already, so whatever fails is tried by the next command.
-fn renew_in_place(store: &ClusterStore, profile: &mut Profile, path: &Path) {
+/// Between two looks of a process that goes on at the certificate of its profile.
+const LOOK: Duration = Duration::from_secs(3600);
+
+/// Renews the certificate of the profile at `path` when it is due, now and for as long as this process lives. It is good for as long
+/// again as it was already, so a try that fails is repeated by the next look or the next command.
+pub(crate) fn keep_renewed(store: &ClusterStore, path: &Path) {
+    renew_in_place(store, path);
+    let (store, path) = (store.clone(), path.to_owned());
+    let looks = move || {
+        loop {
+            std::thread::park_timeout(LOOK);
+            renew_in_place(&store, &path);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("profile".into()).spawn(looks) {
+        tracing::debug!(%error, "no thread looks at the certificate of the profile");
+    }
+}
+
+/// Renews the certificate of a profile when half of its time is over by the cluster's clock, where the file can be written, and shows
+/// the one that is in the file then: another process may have renewed it.
+fn renew_in_place(store: &ClusterStore, path: &Path) {
+    let Ok(mut profile) = Profile::read(path) else {
+        return;
+    };
     let now_ms = copal_volume::VolumeStore::now_ms(store);
     let is_due = Validity::of_pem(&profile.certificate).is_ok_and(|validity| validity.is_half_over(now_ms));
-    if !is_due || rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_err() {
-        return;
-    }
-    let Ok(drawn) = SigningRequest::draw() else { return };
-    match store.wait(store.cluster().renew(&drawn.request, TO_CONNECT)) {
-        Ok(certificate) => {
-            (profile.certificate, profile.key) = (certificate, drawn.key);
-            if let Err(error) = profile.write(path) {
-                tracing::debug!(%error, "the renewed profile could not be written");
+    if is_due && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok() {
+        let Ok(drawn) = SigningRequest::draw() else { return };
+        match store.wait(store.cluster().renew(&drawn.request, TO_CONNECT)) {
+            Ok(certificate) => {
+                (profile.certificate, profile.key) = (certificate, drawn.key);
+                if let Err(error) = profile.write(path) {
+                    tracing::debug!(%error, "the renewed profile could not be written");
+                    return;
+                }
             }
+            Err(error) => tracing::debug!(%error, "the certificate of the profile could not be renewed"),
         }
-        Err(error) => tracing::debug!(%error, "the certificate of the profile could not be renewed"),
+    }
+    if let Err(error) = store.cluster().show(&profile) {
+        tracing::debug!(%error, "the certificate of the profile cannot be used");
     }
 }
 

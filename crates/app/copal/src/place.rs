@@ -87,12 +87,16 @@ impl ClusterPlace {
                  (`copal data --limit`)",
             ));
         }
-        let named = match &self.profile {
-            Some(file) if common.cluster.is_none() => cluster::read_profile(file)?,
-            _ => cluster::profile(common)?,
+        let file = common.cluster.as_ref().or(self.profile.as_ref());
+        let named = match file {
+            Some(file) => cluster::read_profile(file)?,
+            None => cluster::profile(common)?,
         };
         let profile = named.asking_first(&self.master);
         let store = cluster::connect_with(&profile)?;
+        if let Some(file) = file {
+            cluster::keep_renewed(&store, file);
+        }
         store.rooted(&self.path).map_err(cluster::of_volume)
     }
 }

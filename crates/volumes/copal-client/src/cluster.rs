@@ -65,6 +65,7 @@ pub struct Cluster {
 pub(crate) struct Inner {
     pub(crate) masters: Masters,
     pub(crate) connections: Connections,
+    credentials: Credentials,
     map: Arc<MapCache>,
     ids: Mutex<FileIds>,
     suspected: Mutex<BTreeMap<DiskId, Instant>>,
@@ -99,7 +100,8 @@ impl Cluster {
             key: profile.key.clone(),
         };
         let clock = CertificateClock::default();
-        let tls = Credentials::new(&identity)?.client_tls_by(clock.clone())?;
+        let credentials = Credentials::new(&identity)?;
+        let tls = credentials.client_tls_by(clock.clone())?;
         let connections = Connections::new(tls);
         let masters = Masters::new(&profile.masters, connections.clone());
         let map = Arc::new(MapCache::default());
@@ -119,6 +121,7 @@ impl Cluster {
         let inner = Inner {
             masters,
             connections,
+            credentials,
             map,
             ids: Mutex::new(FileIds::new(incarnation, 0)),
             suspected: Mutex::default(),
@@ -155,6 +158,17 @@ impl Cluster {
         let masters = &self.inner.masters;
         let renewed: messages::Renewed = masters.call(Method::Renew, &request, deadline).await?;
         Ok(renewed.certificate)
+    }
+
+    /// Shows the certificate of a renewed profile from here on.
+    /// # Errors
+    /// It cannot be used; the one before it is shown still.
+    pub fn show(&self, profile: &Profile) -> Result<(), TlsError> {
+        self.inner.credentials.replace(&Identity {
+            authority: profile.authority.clone(),
+            certificate: profile.certificate.clone(),
+            key: profile.key.clone(),
+        })
     }
 
     /// Asks the master for what operators ask; the answer is JSON.

@@ -1,4 +1,6 @@
-//! Connections that are kept: one for each process that is called and each class of calls, opened when it is needed, and again when it broke.
+//! Connections that are kept: one for each process that is called and each class of calls, opened when it is needed, and again when it
+//! broke. The other side judges each call by the certificate that its connection was opened with, so a connection is opened again, too,
+//! once this process shows another certificate.
 
 use crate::{
     connection::{CallError, Connection},
@@ -9,11 +11,17 @@ use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::Mutex as AsyncMutex;
-use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::{ClientConfig, sign::CertifiedKey};
 
 /// Where, who is to be there, and what is called.
 type To = (String, ServerName<'static>, Class);
-type Slot = Arc<AsyncMutex<Option<Connection>>>;
+type Slot = Arc<AsyncMutex<Option<Kept>>>;
+
+/// A connection, and what was shown when it was opened.
+struct Kept {
+    connection: Connection,
+    shown: Option<Arc<CertifiedKey>>,
+}
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -55,11 +63,28 @@ impl Connections {
             Arc::clone(slot)
         };
         let mut kept = slot.lock().await;
-        if let Some(connection) = kept.as_ref().filter(|connection| connection.is_open()) {
-            return Ok(connection.clone());
+        let shown = self.shown();
+        let is_same = |kept: &&Kept| match (&kept.shown, &shown) {
+            (Some(then), Some(now)) => Arc::ptr_eq(then, now),
+            (then, now) => then.is_none() && now.is_none(),
+        };
+        if let Some(kept) = kept
+            .as_ref()
+            .filter(|kept| kept.connection.is_open())
+            .filter(is_same)
+        {
+            return Ok(kept.connection.clone());
         }
         let connection = Connection::open_on(address, name, Arc::clone(&self.tls), self.link.clone()).await?;
-        *kept = Some(connection.clone());
+        *kept = Some(Kept {
+            connection: connection.clone(),
+            shown,
+        });
         Ok(connection)
+    }
+
+    /// What this process shows now.
+    fn shown(&self) -> Option<Arc<CertifiedKey>> {
+        self.tls.client_auth_cert_resolver.resolve(&[], &[])
     }
 }

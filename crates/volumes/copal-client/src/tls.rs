@@ -6,9 +6,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject
 use std::sync::Arc;
 use tokio_rustls::rustls::{
     ClientConfig, RootCertStore, ServerConfig, SignatureScheme,
-    client::{ResolvesClientCert, WebPkiServerVerifier},
+    client::{ResolvesClientCert, Resumption, WebPkiServerVerifier},
     crypto::ring,
-    server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier},
+    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier},
     sign::CertifiedKey,
     version::TLS13,
 };
@@ -108,10 +108,14 @@ impl Credentials {
         })
     }
 
-    /// Shows another certificate of the same authority from here on. Connections that are there stay.
+    /// Shows another certificate of the same authority from here on. What uses a connection that is there goes on; the next call opens
+    /// another.
     /// # Errors
     /// It cannot be used; the one before it is shown still.
     pub fn replace(&self, identity: &Identity) -> Result<(), TlsError> {
+        if identity.authority != self.authority {
+            return Err(unusable("it is of another authority"));
+        }
         let certified = certified(identity, self.shown.with_authority)?;
         *self.shown.key.write() = certified;
         Ok(())
@@ -138,12 +142,14 @@ impl Credentials {
             clock,
             renewer: name_of_master(),
         };
-        let config = ClientConfig::builder_with_provider(provider)
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_cert_resolver(Arc::clone(&self.shown) as _);
+        // A session that is resumed shows the certificates of the handshake that began it, and judges none.
+        config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     }
 
@@ -173,11 +179,14 @@ impl Credentials {
             verifier: verifier.map_err(unusable)?,
             provider: Arc::clone(&provider),
         };
-        let config = ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
             .with_client_cert_verifier(Arc::new(verifier))
             .with_cert_resolver(Arc::clone(&self.shown) as _);
+        // The same, for a caller of an earlier release.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     }
 }

@@ -44,6 +44,11 @@ impl Master {
         self.reference_ahead_ms.load(Ordering::Acquire)
     }
 
+    /// Whether the reference is that of more than the leader's own clock, which alone ends no certificate.
+    pub fn has_heard_clock(&self) -> bool {
+        self.has_heard_clock.load(Ordering::Acquire)
+    }
+
     /// Looks at all clocks anew; `leader_ahead_ms`: the leader's own, ahead of the ruler. Whether the reference has moved.
     /// # Errors
     /// `Meta`.
@@ -125,6 +130,9 @@ impl Master {
             }
             self.changed.notify_all();
         }
+        // Behind the reference that follows from it.
+        self.has_heard_clock
+            .store(reign.clocks.has_heard, Ordering::Release);
         let now_ms = now_ms.saturating_add_signed(if is_moved { step_ms } else { 0 });
         reign.tell_wrong_clocks(now_ms)?;
         Ok(is_moved)

@@ -111,6 +111,8 @@ pub struct Master {
     pub(crate) is_older: AtomicBool,
     /// How far the reference is ahead of the ruler, for those who ask without the lock.
     pub(crate) reference_ahead_ms: AtomicI64,
+    /// The clock of a data server was heard of.
+    pub(crate) has_heard_clock: AtomicBool,
     pub(crate) changed: Changed,
 }
 
@@ -236,6 +238,7 @@ impl Master {
             address: Mutex::default(),
             is_older: AtomicBool::new(false),
             reference_ahead_ms: AtomicI64::new(0),
+            has_heard_clock: AtomicBool::new(false),
             changed: Changed::default(),
         })
     }

@@ -77,6 +77,8 @@ pub struct DataServer {
     /// What was found out about the own clock.
     pub(crate) clock: Mutex<OwnClock>,
     pub(crate) beat_now: Notify,
+    /// A master has refused this server's certificate as ended.
+    pub(crate) renew_now: Notify,
     pub(crate) sync_now: Notify,
     /// Other masters are there than before.
     pub(crate) masters_changed: Notify,
@@ -150,6 +152,7 @@ impl DataServer {
             beaten: Mutex::default(),
             clock: Mutex::default(),
             beat_now: Notify::new(),
+            renew_now: Notify::new(),
             sync_now: Notify::new(),
             masters_changed: Notify::new(),
         }))

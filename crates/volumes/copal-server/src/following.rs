@@ -156,6 +156,9 @@ impl DataServer {
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) => {
+                if copal_client::ended_certificate(&error).is_some() {
+                    self.renew_now.notify_one();
+                }
                 // Told again, unless something newer is there to be told.
                 let mut later = self.untold.lock();
                 let newer = std::mem::take(&mut *later);

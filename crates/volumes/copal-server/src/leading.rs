@@ -295,14 +295,20 @@ impl Handler for Candidate {
     const OF_STRANGERS: &'static [Method] = MasterServer::OF_STRANGERS;
 
     fn clock_ms(&self) -> Option<u64> {
-        self.leading().map(|server| server.now_ms())
+        self.leading().and_then(|server| server.clock_ms())
     }
 
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
         if method == Method::Ping {
             return Ok(encoded(&messages::Ping {}));
         }
-        let server = self.leading().ok_or_else(not_leader)?;
+        let server = self.leading().ok_or_else(|| match self.has_reached_database() {
+            true => not_leader(),
+            false => refused(
+                Code::NotLeader,
+                "this master waits for its database, which has not answered since the start; look at its log",
+            ),
+        })?;
         let answer = server.call(peer, method, message).await;
         match &answer {
             Err(refusal) if refusal.code == i32::from(Code::NotLeader) => {

@@ -701,8 +701,9 @@ impl MasterServer {
 impl Handler for MasterServer {
     const OF_STRANGERS: &'static [Method] = &[Method::Join, Method::JoinMaster];
 
+    /// Not before a data server has told its clock: one clock that is wrong would refuse all servers, and so never be overruled.
     fn clock_ms(&self) -> Option<u64> {
-        Some(self.now_ms())
+        self.master.has_heard_clock().then(|| self.now_ms())
     }
 
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {

@@ -48,7 +48,9 @@ pub enum StartError {
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
     /// The address cannot be listened at.
-    #[error("cannot listen at {address}: {source}; give another address with --listen, or end who has it")]
+    #[error(
+        "cannot listen at {address}: {source}; give another address with --listen, or stop the process that has it"
+    )]
     Listen {
         /// host:port.
         address: String,
@@ -323,20 +325,21 @@ impl HomeKeeping {
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut warning = DailyWarning::default();
         loop {
-            tokio::select! {
+            let has_ended = tokio::select! {
                 () = self.server.masters_changed.notified() => {
                     self.home.masters = self.server.masters.addresses();
                     self.write().await;
+                    continue;
                 }
-                _ = looks.tick() => {
-                    match self.renew().await {
-                        Ok(()) => warning = DailyWarning::default(),
-                        Err(error) if warning.is_due(machine::now()) => {
-                            tracing::warn!(error, "the certificate of this server could not be renewed yet");
-                        }
-                        Err(error) => tracing::debug!(error, "the certificate could not be renewed yet"),
-                    }
+                () = self.server.renew_now.notified() => true,
+                _ = looks.tick() => false,
+            };
+            match self.renew(has_ended).await {
+                Ok(()) => warning = DailyWarning::default(),
+                Err(error) if warning.is_due(machine::now()) => {
+                    tracing::warn!(error, "the certificate of this server could not be renewed yet");
                 }
+                Err(error) => tracing::debug!(error, "the certificate could not be renewed yet"),
             }
         }
     }
@@ -356,15 +359,14 @@ impl HomeKeeping {
         }
     }
 
-    /// Gets another certificate when half of the time of this one is over by the cluster's clock; the key is new, too. It is written
-    /// down before it is shown.
-    async fn renew(&mut self) -> Result<(), String> {
-        let Some(now_ms) = self.server.map.reference_ms() else {
-            return Ok(());
-        };
+    /// Gets another certificate when half of the time of this one is over by the cluster's clock, or when a master said that it has
+    /// ended: a server that was away for long learns that clock only behind it. The key is new, too. It is written down before it is
+    /// shown.
+    async fn renew(&mut self, has_ended: bool) -> Result<(), String> {
         let own = self.home.identity();
         let validity = Validity::of_pem(&own.certificate)?;
-        if !validity.is_half_over(now_ms) && !validity.is_without_end() {
+        let is_half_over = |now_ms| validity.is_half_over(now_ms) || validity.is_without_end();
+        if !has_ended && !self.server.map.reference_ms().is_some_and(is_half_over) {
             return Ok(());
         }
         let drawn = SigningRequest::draw().map_err(|error| error.to_string())?;
@@ -387,6 +389,7 @@ impl HomeKeeping {
                 .replace(&identity)
                 .map_err(|error| error.to_string())?;
             tracing::info!("the certificate of this server was renewed");
+            self.server.beat_now.notify_one();
         }
         Ok(())
     }

@@ -172,6 +172,7 @@ fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
     house.leader_ms = HOUR;
     house.pass(2);
     assert_eq!(house.master.reference_ahead_ms(), HOUR);
+    assert!(house.master.has_heard_clock());
     house.leader_ms = 0;
     house.servers.clear();
     house.pass(15);

@@ -1,8 +1,8 @@
 use super::*;
 use crate::Authority;
 use copal_client::{
-    CallError, CertificateClock, Connection, Credentials, client_tls, current_end, name_of_master,
-    name_of_server, server_tls,
+    CallError, CertificateClock, Connection, Connections, Credentials, client_tls, current_end,
+    name_of_master, name_of_server, server_tls,
 };
 use copal_proto::{
     Class,
@@ -257,6 +257,38 @@ async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
             );
         }
     }
+}
+
+/// Symptom: a process that renewed its certificate in time would have been refused for ever from the end of the one before it on: its
+/// kept connections were opened with that. Fix: a call opens another connection once another certificate is shown.
+#[tokio::test]
+async fn a_kept_connection_is_opened_again_when_another_certificate_is_shown() {
+    let authority = Authority::new("test").unwrap();
+    let echo = Arc::new(Echo {
+        clock_ms: Some(MADE_MS + 400 * 24 * 3_600_000),
+        ..Echo::default()
+    });
+    let (address, _) = start_with(&authority, Arc::clone(&echo)).await;
+    let name = name_of_server(&[7; 16]).to_str().into_owned();
+    let own = authority.identity_at(&name, MADE_MS).unwrap();
+    let credentials = Credentials::new(&own).unwrap();
+    let connections = Connections::new(credentials.client_tls().unwrap());
+    let call = || async {
+        let connection = connections.to(&address, name_of_master(), Class::Control);
+        let connection = connection.await.unwrap();
+        let called = connection.call::<Ping>(Method::Ping, &Ping {}, SOON).await;
+        (connection, called)
+    };
+    let (_, refused) = call().await;
+    assert_eq!(code_of(refused), Code::CertificateEnded);
+    let of_another = Authority::new("other").unwrap().identity(&name).unwrap();
+    assert!(credentials.replace(&of_another).is_err());
+    let renewed = authority.identity_at(&name, MADE_MS + 300 * 24 * 3_600_000);
+    credentials.replace(&renewed.unwrap()).unwrap();
+    let (_, answered) = call().await;
+    answered.unwrap();
+    let opened = [call().await.0, call().await.0];
+    assert!(opened.iter().all(Connection::is_open));
 }
 
 #[tokio::test]

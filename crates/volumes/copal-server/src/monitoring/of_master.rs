@@ -92,10 +92,16 @@ impl Pages for OfMaster {
 
     fn health(&self) -> Said {
         let Some(server) = self.candidate.leading() else {
+            let (health, sentence) = match self.candidate.has_reached_database() {
+                true => ("healthy", "another master leads, and this one stands by"),
+                false => (
+                    "failed",
+                    "this master waits for its database, which has not answered since the start; look at its log",
+                ),
+            };
             return Said {
-                is_good: true,
-                json: json!({ "health": "healthy", "sentence": "another master leads, and this one stands by",
-                    "leader": false }),
+                is_good: health == "healthy",
+                json: json!({ "health": health, "sentence": sentence, "leader": false }),
             };
         };
         let status = server.status();
@@ -114,10 +120,10 @@ impl Pages for OfMaster {
     }
 
     fn ready(&self) -> Said {
-        let is_good = self
-            .candidate
-            .leading()
-            .is_none_or(|server| server.database_age().is_some());
+        let is_good = match self.candidate.leading() {
+            Some(server) => server.database_age().is_some(),
+            None => self.candidate.has_reached_database(),
+        };
         Said {
             is_good,
             json: json!({ "ready": is_good }),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::{
+    MasterServer,
     authority::Authority,
     listener::{Handler, Peer, Refused, refused},
     member_scene::{Empty, store},
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use copal_client::{Cluster, Connection, Profile, client_tls, ended_certificate, name_of_server, server_tls};
 use copal_proto::{
     Class,
-    messages::{Disk, Map, Ping, WatchMap},
+    messages::{self, Disk, Map, Ping, WatchMap, failure::Code},
 };
 use copal_volume::group::{DiskId, Incarnation, Term};
 use prost::Message;
@@ -149,4 +150,92 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
         );
     }
     process.stop();
+}
+
+/// A master by whose clock the certificates of all who call have ended, unless they were renewed.
+struct Later {
+    authority: Authority,
+    name: String,
+}
+
+impl Handler for Later {
+    fn clock_ms(&self) -> Option<u64> {
+        Some(MADE_MS + DAYS_400)
+    }
+
+    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        let now_ms = MADE_MS + DAYS_400;
+        match method {
+            Method::Renew => {
+                let asked = messages::Renew::decode(message).unwrap();
+                let certificate = self.authority.sign(&asked.signing_request, &self.name, now_ms);
+                let certificate = certificate.unwrap();
+                Ok(messages::Renewed { certificate }.encode_to_vec().into())
+            }
+            _ => Err(refused(Code::Unavailable, "not here")),
+        }
+    }
+}
+
+/// Symptom: a server that was away until its certificate had ended stayed down: nothing said why, and it got no other one.
+/// Cause: it renewed by the cluster's clock, which it learns from the answer to a heartbeat, and that was refused.
+/// Fix: it asks for another certificate when a heartbeat is refused for it.
+#[test]
+fn a_server_that_was_away_until_its_certificate_had_ended_gets_another() {
+    let (authority, runtime) = (Authority::new("test").unwrap(), runtime().unwrap());
+    let master = authority.identity(MASTER_NAME).unwrap();
+    let mut home = ServerHome::draw("data1", "127.0.0.1:0", None).unwrap();
+    let name = name_of_server(&home.server_uuid()).to_str().into_owned();
+    let own = authority.identity_at(&name, MADE_MS).unwrap();
+    let listener = Listener::bind("127.0.0.1:0", server_tls(&master).unwrap());
+    let listener = runtime.block_on(listener).unwrap();
+    let address = listener.address().unwrap().to_string();
+    runtime.spawn(listener.serve(Arc::new(Later { authority, name })));
+    home.joined([7; 16], vec![address], &own);
+    let directory = tempfile::tempdir().unwrap();
+    home.write(directory.path()).unwrap();
+    let store = store();
+    let identity = MemberIdentity {
+        cluster: home.cluster(),
+        server: home.server_uuid(),
+        disk: home.disk_uuid(),
+        incarnation: Incarnation(0),
+        term: Term(0),
+    };
+    store.found(&identity).unwrap();
+    let identity = store.boot(1).unwrap();
+    let room = Box::new(Empty);
+    let process = DataProcess::start(store, identity, &home, directory.path(), room, 1 << 30, "").unwrap();
+    let began = Instant::now();
+    let renewed = loop {
+        let kept = ServerHome::read(directory.path()).unwrap().identity();
+        if kept.certificate != own.certificate {
+            break kept;
+        }
+        assert!(began.elapsed() < LONG, "it was not renewed");
+        runtime.block_on(tokio::time::sleep(Duration::from_millis(20)));
+    };
+    let validity = Validity::of_pem(&renewed.certificate).unwrap();
+    assert!(!validity.has_ended(MADE_MS + DAYS_400));
+    process.stop();
+}
+
+/// Symptom: a master whose clock was beyond the end of all certificates refused every data server, told clients that theirs had ended,
+/// and never learned that it was wrong. Cause: it judged certificates by its own clock before it had heard another. Fix: it does so
+/// behind the first clock of a data server.
+#[test]
+fn a_master_that_has_heard_no_other_clock_ends_no_certificate() {
+    let mut meta = copal_master::SqliteStore::in_memory().unwrap();
+    let pool = copal_master::Pool {
+        replicas: 3,
+        min_ack: 2,
+        groups: 2,
+    };
+    copal_master::Master::found(&mut meta, [7; 16], pool).unwrap();
+    let master = copal_master::Master::open(Box::new(meta), MasterOptions::default()).unwrap();
+    let authority = Authority::new("test").unwrap();
+    let own = authority.identity(MASTER_NAME).unwrap();
+    let connections = Connections::new(client_tls(&own).unwrap());
+    let server = MasterServer::new(master, authority, "127.0.0.1:1".to_owned(), connections);
+    assert_eq!(server.clock_ms(), None);
 }
