@@ -129,7 +129,9 @@ pub enum JobError {
         scheme: &'static str,
     },
     /// No agent knows the job.
-    #[error("no agent that can be reached knows such a job{reasons}")]
+    #[error(
+        "no agent that can be reached knows such a job{reasons}; `copal job run` begins one, `copal agent ls` shows the agents"
+    )]
     Unknown {
         /// Why not, of each that was tried.
         reasons: String,
@@ -309,6 +311,12 @@ impl Begun {
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rounds
+    }
+
+    /// Agents that should take part and do not.
+    #[must_use]
+    pub fn missing(&self) -> &[MissingAgent] {
+        &self.missing
     }
 
     /// Names of the agents that take part.

@@ -43,8 +43,17 @@ impl Roster {
             missing: Vec::new(),
         };
         let mut reasons = BTreeMap::new();
+        let is_listed = |name: &str| listed.iter().any(|agent| agent.name == name);
         for member in alive {
-            match plan_of(&member, secret, plan) {
+            if let Err(reason) = info(&member, secret) {
+                // It was retired, or has no plan: no VM waits for it.
+                if is_listed(&member.name) {
+                    tracing::warn!(reason, "takes no part");
+                    reasons.insert(member.name, reason);
+                }
+                continue;
+            }
+            match ask_plan(&member, secret, plan) {
                 Ok(plan) => {
                     roster.members.push(member);
                     roster.plans.push(plan);
@@ -59,7 +68,7 @@ impl Roster {
         Ok(roster)
     }
 
-    /// Enters as missing all that are listed, or were tried, and take no part.
+    /// Enters as missing all that are listed, or gave a reason, and take no part.
     fn miss(&mut self, listed: Vec<ListedAgent>, mut reasons: BTreeMap<String, String>) {
         let here: HashSet<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
         // A VM that moved to another host is not missing.
@@ -104,6 +113,10 @@ impl Roster {
 /// A sentence: it cannot be reached, or why its plan cannot be read.
 pub(crate) fn plan_of(member: &Member, secret: &Secret, plan: &Command) -> Result<PlanInfo, String> {
     info(member, secret)?;
+    ask_plan(member, secret, plan)
+}
+
+fn ask_plan(member: &Member, secret: &Secret, plan: &Command) -> Result<PlanInfo, String> {
     let plan = call(member, secret, plan)?;
     serde_json::from_value(plan).map_err(|error| format!("agent {}: {error}", member.name))
 }

@@ -64,6 +64,7 @@ fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -
         "k": begun.rounds(),
         "rounds": begun.rounds(),
         "agents": agents,
+        "missing_agents": of_missing_agents(begun.missing()),
         "complete": false,
     });
     context.output.summary(fields, || {
@@ -73,7 +74,16 @@ fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -
             agents.join(", ")
         )
     });
-    Ok(None)
+    match begun.missing() {
+        [] => Ok(None),
+        missing => Err(Failure::plain(
+            "job",
+            format!(
+                "the job goes on without all its agents; missing: {}",
+                missing_in_short(missing)
+            ),
+        )),
+    }
 }
 
 /// Runs a job to its end in the process of its agents.
@@ -272,12 +282,7 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
         "unsettled_vms": settlement.unsettled,
         "refused_by_fraction": settlement.refused,
         "agents": agents.collect::<Vec<_>>(),
-        "missing_agents": report.missing.iter().map(|missing| json!({
-            "name": missing.name,
-            "vms": missing.vms,
-            "more_vms": missing.more_vms,
-            "reason": missing.reason,
-        })).collect::<Vec<_>>(),
+        "missing_agents": of_missing_agents(&report.missing),
         "spoilers": report.spoilers.iter().map(|host| json!({
             "agent": host.agent,
             "key": host.key,
@@ -343,8 +348,7 @@ fn verdict(report: &JobReport, vms: &[Value]) -> Outcome<()> {
         ));
     }
     if !report.missing.is_empty() {
-        let missing: Vec<String> = report.missing.iter().map(ToString::to_string).collect();
-        sentence.push_str(&format!("; missing: {}", in_short(&missing, "; ")));
+        sentence.push_str(&format!("; missing: {}", missing_in_short(&report.missing)));
     }
     spoiled(report, Some(&sentence))?;
     Err(Failure::plain("job", format!("{sentence}; all others have")))
@@ -385,6 +389,24 @@ fn in_short<T: AsRef<str>>(names: &[T], between: &str) -> String {
         0 => shown.join(between),
         more => format!("{}{between}and {more} more", shown.join(between)),
     }
+}
+
+fn missing_in_short(missing: &[MissingAgent]) -> String {
+    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    in_short(&missing, "; ")
+}
+
+/// Agents that took no part.
+fn of_missing_agents(missing: &[MissingAgent]) -> Vec<Value> {
+    let as_json = |missing: &MissingAgent| {
+        json!({
+            "name": missing.name,
+            "vms": missing.vms,
+            "more_vms": missing.more_vms,
+            "reason": missing.reason,
+        })
+    };
+    missing.iter().map(as_json).collect()
 }
 
 /// The VMs of an agent that took no part.

@@ -380,7 +380,7 @@ fn a_job_is_settled_with_a_key_that_may_delete_and_counted_with_another() {
     let fleet = Fleet::with_fraction("100%");
     write_set(fleet.directory(), 0);
     write_pairs(fleet.directory(), 0);
-    let agents: Vec<Agent> = HOSTS.iter().map(|host| fleet.agent(host)).collect();
+    let mut agents: Vec<Agent> = HOSTS.iter().map(|host| fleet.agent(host)).collect();
     let run = ["job", "run", "--all", "--rounds", "2", "--wait"];
     let with_key = |key: &'static str| [&run[..], &["--key", key]].concat();
     let told = |job: &Value| {
@@ -412,6 +412,18 @@ fn a_job_is_settled_with_a_key_that_may_delete_and_counted_with_another() {
         said.contains("became popular during the job") && !said.contains("stored twice"),
         "{said}"
     );
+
+    // Symptom: a job that nobody waited for began without an agent with exit code 0.
+    agents.pop().into_iter().for_each(Agent::end);
+    for words in [
+        &["job", "run", "--all", "--rounds", "2"][..],
+        &["job", "status", "--wait"],
+    ] {
+        let told = fleet.command(words).output().unwrap();
+        let said = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert_eq!(told.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("missing: agent {}", HOSTS[2])), "{said}");
+    }
     agents.into_iter().for_each(Agent::end);
     fleet.good(&["check", "--read-data"]);
 }

@@ -1,12 +1,15 @@
 //! Agents that take no part in a job, and those that come back.
 
-use crate::world::Fleet;
+use crate::world::{Fleet, Running};
 use copal_agent::{
     coordinate::{self, JobError, JobOptions, JobReport},
     scheme::Scheme,
 };
-use copal_backup::CancelFlag;
-use std::fs;
+use copal_backup::{
+    BackupRequest, CancelFlag, DiskSource, Holder, ListedAgent, Progress, Stage, Unlock,
+    source::file::FileSource,
+};
+use std::{fs, sync::Mutex};
 
 /// Symptom: a host that could not be reached dropped out of the nightly job, which was complete, with exit code 0.
 /// Cause: a job was of the agents that were heard of lately.
@@ -45,6 +48,30 @@ fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
     assert!(fleet.repository.retire_agent("h2").unwrap());
     assert!(fleet.job().is_complete());
     assert!(!fleet.repository.retire_agent("h2").unwrap());
+}
+
+/// Symptom: for two minutes after an agent was killed and retired each job failed for it. Cause: its last signs of life were young, so it
+/// was asked, and that it did not answer counted. Fix: an agent that is not listed and cannot be reached is not missed.
+#[test]
+fn an_agent_that_was_killed_and_retired_is_not_missed() {
+    let fleet = Fleet::new();
+    let _first = fleet.start("h1", &["web"]);
+    let holder = Holder {
+        name: "h2".to_owned(),
+        address: "127.0.0.1:1".to_owned(),
+    };
+    let killed = fleet.repository.beat(&holder).unwrap();
+    let listed = ListedAgent {
+        name: "h2".to_owned(),
+        holder: killed.holder(),
+        vms: vec!["db".to_owned()],
+        more_vms: 0,
+    };
+    fleet.repository.list_agent(&listed).unwrap();
+    assert_eq!(fleet.job().missing.len(), 1);
+    assert!(fleet.repository.retire_agent("h2").unwrap());
+    let report = fleet.job();
+    assert!(report.is_complete(), "{report:?}");
 }
 
 /// A plan that cannot be read is that of one host: the others are backed up.
@@ -123,4 +150,42 @@ fn a_host_that_dies_between_two_stages_is_lost_and_the_others_go_on() {
     assert_eq!(states(0), [("web", "done"), ("mail", "done")], "{report:?}");
     assert_eq!(states(1), [("db", "done"), ("www", "waiting")], "{report:?}");
     assert!(report.agents[0].lost.is_none() && report.agents[1].lost.is_some() && !report.is_complete());
+}
+
+/// Starts an agent once its VM is being read.
+struct StartAt<'a> {
+    fleet: &'a Fleet,
+    started: Mutex<Option<Running>>,
+}
+
+impl Progress for StartAt<'_> {
+    fn stage(&self, stage: Stage, _what: &str, _total: u64) {
+        let mut started = self.started.lock().unwrap();
+        if stage == Stage::Read && started.is_none() {
+            assert_eq!(self.fleet.repository.sessions().unwrap().len(), 1);
+            *started = Some(self.fleet.start("h1", &["web"]));
+            assert!(self.fleet.repository.sessions().unwrap().is_empty());
+        }
+    }
+}
+
+/// Symptom: no test would have noticed an agent that leaves what an earlier run of it left open to the ten minutes of its silence.
+#[test]
+fn an_agent_takes_over_the_sessions_of_its_name_when_it_starts() {
+    let fleet = Fleet::on_several_servers();
+    fleet.plan("h1", &["web"]);
+    let earlier = fleet.open(&Unlock::Insecure);
+    let source = FileSource::open(&fleet.disk("web")).unwrap();
+    let mut request = BackupRequest::new("web", vec![DiskSource::new("sda", Box::new(source))]);
+    request.holder = Holder {
+        name: "h1".to_owned(),
+        address: "h1.example:7600".to_owned(),
+    };
+    let at = StartAt {
+        fleet: &fleet,
+        started: Mutex::default(),
+    };
+    let ended = earlier.backup(request, &at, &CancelFlag::new()).unwrap_err();
+    assert!(at.started.lock().unwrap().is_some());
+    assert_eq!(ended.exit_code(), 11, "{ended}");
 }

@@ -46,13 +46,21 @@ impl Fleet {
         Fleet::unlocked_by(Unlock::Insecure, popular_millionths)
     }
 
+    /// A fleet whose repository lies on several servers.
+    pub(crate) fn on_several_servers() -> Fleet {
+        Fleet::in_store(MemoryStore::new().into_replicated(), Unlock::Insecure, 300_000)
+    }
+
     pub(crate) fn unlocked_by(unlock: Unlock, popular_millionths: u32) -> Fleet {
+        Fleet::in_store(MemoryStore::new(), unlock, popular_millionths)
+    }
+
+    fn in_store(store: MemoryStore, unlock: Unlock, popular_millionths: u32) -> Fleet {
         let options = InitOptions {
             layout: Layout::Fleet { popular_millionths },
             argon2_memory_kib: 64,
             ..InitOptions::new(unlock)
         };
-        let store = MemoryStore::new();
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         Fleet {
             store,
@@ -65,8 +73,13 @@ impl Fleet {
     pub(crate) fn open_as(&self, role: Role) -> Arc<Repository> {
         let key = self.repository.draw_key(role).unwrap();
         self.repository.add_key(&key).unwrap();
+        self.open(&Unlock::Key(key))
+    }
+
+    /// A handle of another process.
+    pub(crate) fn open(&self, unlock: &Unlock) -> Arc<Repository> {
         let store = Arc::new(self.store.clone());
-        let opened = Repository::open(store, IndexHome::Memory, &Unlock::Key(key)).unwrap();
+        let opened = Repository::open(store, IndexHome::Memory, unlock).unwrap();
         Arc::new(opened.behave_as_another_process())
     }
 

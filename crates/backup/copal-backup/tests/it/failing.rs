@@ -18,7 +18,6 @@ pub(crate) struct MortalStore {
     questions: Arc<AtomicU64>,
     before_put: Arc<Mutex<Option<Interruption>>>,
     order: Arc<Mutex<Vec<(Did, VolumeId)>>>,
-    is_replicated: bool,
     /// By how much the clock of this client is ahead of the store's.
     ahead_ms: u64,
 }
@@ -45,7 +44,6 @@ impl MortalStore {
             questions: Arc::default(),
             before_put: Arc::default(),
             order: Arc::default(),
-            is_replicated: false,
             ahead_ms: 0,
         }
     }
@@ -58,10 +56,7 @@ impl MortalStore {
     }
     /// One that lives until it is killed, and lies on several servers, as it says.
     pub(crate) fn replicated(inner: MemoryStore) -> MortalStore {
-        MortalStore {
-            is_replicated: true,
-            ..MortalStore::new(inner, i64::MAX)
-        }
+        MortalStore::new(inner.into_replicated(), i64::MAX)
     }
     /// This is its last moment.
     pub(crate) fn kill(&self) {
@@ -136,7 +131,7 @@ impl VolumeStore for MortalStore {
         self.inner.now_ms() + self.ahead_ms
     }
     fn is_replicated(&self) -> bool {
-        self.is_replicated
+        self.inner.is_replicated()
     }
     fn create_volume(
         &self,

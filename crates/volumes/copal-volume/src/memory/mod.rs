@@ -28,6 +28,7 @@ use std::sync::Arc;
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     state: Arc<Mutex<State>>,
+    is_replicated: bool,
 }
 
 impl Default for MemoryStore {
@@ -47,6 +48,16 @@ impl MemoryStore {
         MemoryStore {
             clock,
             state: Arc::new(Mutex::new(State::new(incarnation))),
+            is_replicated: false,
+        }
+    }
+
+    /// The same store, which says that it lies on several servers: for tests of what follows from that.
+    #[must_use]
+    pub fn into_replicated(self) -> MemoryStore {
+        MemoryStore {
+            is_replicated: true,
+            ..self
         }
     }
 
@@ -70,6 +81,10 @@ fn batch_too_large(bytes: usize) -> Result<(), VolumeError> {
 impl VolumeStore for MemoryStore {
     fn now_ms(&self) -> u64 {
         self.clock.now_ms()
+    }
+
+    fn is_replicated(&self) -> bool {
+        self.is_replicated
     }
 
     fn create_volume(
