@@ -3,7 +3,11 @@
 //! Specified by the NBD project's `doc/uri.md`. Not here: TLS (`nbds:`), vsock, ssh.
 
 use crate::NbdError;
-use std::path::PathBuf;
+use std::{
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
+};
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +51,13 @@ impl Uri {
                 .split('&')
                 .find_map(|pair| pair.strip_prefix("socket="))
                 .ok_or(bad("it has no ?socket="))?;
-            let socket = decode_percent(socket).ok_or(bad("broken % escape"))?;
+            let socket = decode_bytes(socket).ok_or(bad("broken % escape"))?;
             if socket.is_empty() {
                 return Err(bad("the socket is empty"));
             }
             let export = decode_percent(export).ok_or(bad("broken % escape"))?;
             return Ok(Uri {
-                address: Address::Unix(PathBuf::from(socket)),
+                address: Address::Unix(PathBuf::from(OsString::from_vec(socket))),
                 export,
             });
         }
@@ -78,12 +82,12 @@ impl Uri {
 impl std::fmt::Display for Uri {
     /// As [`Uri::parse`] takes it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let export = encode_percent(&self.export);
+        let export = encode_percent(self.export.as_bytes());
         match &self.address {
             Address::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{export}"),
             Address::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{export}"),
             Address::Unix(path) => {
-                let socket = encode_percent(&path.to_string_lossy());
+                let socket = encode_percent(path.as_os_str().as_bytes());
                 write!(f, "nbd+unix:///{export}?socket={socket}")
             }
         }
@@ -119,9 +123,9 @@ fn split_port(authority: &str) -> Option<(String, u16)> {
 }
 
 /// All that could end a part of an address, or mean something to a shell, is escaped.
-fn encode_percent(text: &str) -> String {
+fn encode_percent(text: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
+    for &byte in text {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b':' => {
                 out.push(char::from(byte));
@@ -133,6 +137,11 @@ fn encode_percent(text: &str) -> String {
 }
 
 fn decode_percent(text: &str) -> Option<String> {
+    String::from_utf8(decode_bytes(text)?).ok()
+}
+
+/// As [`decode_percent`], of what need not be UTF-8: a path.
+fn decode_bytes(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -143,12 +152,23 @@ fn decode_percent(text: &str) -> Option<String> {
         let digit = |b: u8| char::from(b).to_digit(16);
         out.push((digit(bytes.next()?)? * 16 + digit(bytes.next()?)?) as u8);
     }
-    String::from_utf8(out).ok()
+    Some(out)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Symptom: the address of a socket whose path is not UTF-8 led to another file. Cause: such bytes were replaced.
+    #[test]
+    fn the_path_of_a_socket_need_not_be_utf8() {
+        let uri = Uri {
+            address: Address::Unix(PathBuf::from(OsString::from_vec(b"/run/x\xff\xfe y".to_vec()))),
+            export: "snap".to_owned(),
+        };
+        assert_eq!(uri.to_string(), "nbd+unix:///snap?socket=/run/x%ff%fe%20y");
+        assert_eq!(Uri::parse(&uri.to_string()).unwrap(), uri);
+    }
 
     #[test]
     fn addresses_people_write_are_understood() {

@@ -4,9 +4,10 @@ use crate::pages::{commands_of, run_as_printed, run_in_this_network};
 use copal_testkit::MariaDb;
 use serde_json::Value;
 use std::{
+    ffi::OsStr,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::Path,
     process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU16, Ordering},
@@ -439,24 +440,43 @@ fn a_start_goes_by_what_the_last_one_was_told() {
 }
 
 /// Symptom: after a first start that could not make its store, the cluster listed the server as down, and the token was used up. A refused
-/// disk or too small a limit was enough. Cause: the server joined first. Fix: it makes the store first.
+/// disk or too small a limit was enough, and so was an address that it could not listen at. Cause: the server joined first. Fix: it
+/// makes the store first, and sees that it can listen.
 #[test]
 fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     let cluster = Served::start(&[]);
     let token = cluster.good(&["node", "token"]);
     let dir = cluster.scratch.path().join("late");
-    let start = |limit| {
-        let mut command = cluster.command(&["data", "--name", "late", "--listen", "127.0.0.1:0"]);
+    let start = |limit, listen: &str| {
+        let mut command = cluster.command(&["data", "--name", "late", "--listen", listen]);
         command
             .args(["--limit", limit, "--join", token.trim(), "--dir"])
             .arg(&dir);
         command
     };
-    let refused = start("1MiB").output().unwrap();
-    assert!(!refused.status.success(), "{refused:?}");
-    assert!(!cluster.good(&["node", "ls"]).contains("late"), "{refused:?}");
+    // Nor does one whose address is taken, or none.
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = held.local_addr().unwrap().to_string();
+    for (limit, listen) in [("1MiB", "127.0.0.1:0"), ("128MiB", &taken), ("128MiB", "*:28101")] {
+        let refused = start(limit, listen).output().unwrap();
+        assert!(!refused.status.success(), "{listen}: {refused:?}");
+        assert!(
+            !cluster.good(&["node", "ls"]).contains("late"),
+            "{listen}: {refused:?}"
+        );
+    }
+    drop(held);
+    for advertise in ["127.0.0.1:0", "224.0.0.1:7500", "0.0.0.0:7500"] {
+        let refused = start("128MiB", "127.0.0.1:0")
+            .args(["--advertise", advertise])
+            .output();
+        assert_eq!(refused.unwrap().status.code(), Some(2), "{advertise}");
+    }
     // Its token is still good.
-    let mut process = start("128MiB").stdout(Stdio::piped()).spawn().unwrap();
+    let mut process = start("128MiB", "127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
     BufReader::new(process.stdout.take().unwrap())
         .read_line(&mut line)
@@ -465,6 +485,73 @@ fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     assert!(cluster.good(&["node", "ls"]).contains("late"));
     let _ = process.kill();
     process.wait().unwrap();
+}
+
+/// Symptom: the first start of a master whose database is away ended with words of the database library alone.
+#[test]
+fn a_cluster_whose_database_is_away_is_not_made_and_says_what_to_do() {
+    let scratch = tempfile::tempdir().unwrap();
+    let start = |listen: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
+        command
+            .args([
+                "--allow-cow",
+                "--allow-volatile",
+                "master",
+                "--new",
+                "--listen",
+                listen,
+            ])
+            .args(["--meta", "mysql://copal@127.0.0.1:1/copal", "--dir"])
+            .arg(scratch.path().join("master"));
+        let run = command.stdin(Stdio::null()).output().unwrap();
+        (run.status.code(), String::from_utf8(run.stderr).unwrap())
+    };
+    let (code, said) = start("127.0.0.1:0");
+    assert_eq!(code, Some(2), "others cannot be told of a drawn port: {said}");
+    let (code, said) = start(&format!("127.0.0.1:{}", free_ports(1)));
+    assert_eq!(code, Some(1), "{said}");
+    for part in ["no cluster was made", "start the database", "127.0.0.1:1"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("DriverError"), "{said}");
+}
+
+/// Symptom: a master in a directory whose name is not UTF-8 panicked once it was ready, and `copal serve --dev` made a directory of
+/// another name. Cause: paths went through text.
+#[test]
+fn directories_of_a_cluster_need_not_be_utf8() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join(OsStr::from_bytes(b"x\xff\xfey"));
+    let port = free_ports(2).to_string();
+    let mut served = Command::new(env!("CARGO_BIN_EXE_copal"))
+        .args([
+            "--allow-cow",
+            "--allow-volatile",
+            "serve",
+            "--dev",
+            "--servers",
+            "1",
+            "--port",
+            &port,
+        ])
+        .arg("--dir")
+        .arg(&directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(served.stdout.take().unwrap()).lines();
+    let ready = lines
+        .map_while(Result::ok)
+        .find(|line| line.starts_with("ready: "));
+    let _ = served.kill();
+    let said = served.wait_with_output().unwrap();
+    assert!(ready.is_some(), "{}", String::from_utf8_lossy(&said.stderr));
+    let made: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().flatten().collect();
+    assert_eq!(made.len(), 1, "{made:?}");
+    assert!(directory.join("client.json").exists());
 }
 
 #[test]

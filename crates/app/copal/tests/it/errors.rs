@@ -646,8 +646,21 @@ fn an_address_of_another_kind_is_no_path() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), MIB, 123);
     house.backup("web", &house.path("disk.raw"));
-    for address in ["s3://b/x", "sftp://h/x", "copal:/x", "COPAL://h:7400/v"] {
+    for address in [
+        "s3://b/x",
+        "sftp://h/x",
+        "copal:/x",
+        "copal:x",
+        "nbd:unix:/x",
+        "COPAL://h:7400/v",
+    ] {
         expect(&house, &["init", "--repo", address], 2, &["copal://", address]);
+        expect(
+            &house,
+            &["kv", "stats", "--repo", address],
+            2,
+            &["copal://", address],
+        );
         let words = ["restore", "latest", "--vm", "web", "--target", address];
         expect(&house, &words, 2, &["nbd://", address]);
     }

@@ -1,6 +1,9 @@
 //! Several masters over one database: one leads, the others take over.
 
-use crate::cluster::{free_ports, named_copal};
+use crate::{
+    cluster::{free_ports, named_copal},
+    monitoring::page,
+};
 use copal_testkit::MariaDb;
 use serde_json::Value;
 use std::{
@@ -310,6 +313,13 @@ fn a_master_waits_for_its_database_and_says_so() {
         waiting["reason"].as_str().unwrap().contains("database"),
         "{waiting}"
     );
+    // Symptom: a monitor was told meanwhile that another master led, and that all was well.
+    let http = waiting["http"].as_str().unwrap();
+    for path in ["/health", "/ready"] {
+        let told = page(http, path);
+        assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+    }
+    assert!(page(http, "/health").contains("waits for its database"));
     forward(elsewhere, port.parse().unwrap());
     let ready = next();
     // Whether it leads at once or when the lease of the one that was killed has ended.

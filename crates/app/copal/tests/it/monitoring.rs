@@ -8,7 +8,7 @@ use std::{
 };
 
 /// A page as it comes: status line, headers, body.
-fn page(address: &str, path: &str) -> String {
+pub(crate) fn page(address: &str, path: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
     write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -29,10 +29,20 @@ impl From<Trouble> for MetaError {
     fn from(trouble: Trouble) -> MetaError {
         let is_away = trouble.is_broken_connection() || trouble.is_of_a_server_that_ends();
         match trouble {
-            Trouble::Sql(error) if is_away => MetaError::Away(error.to_string()),
-            Trouble::Sql(error) => MetaError::Failed(error.to_string()),
+            Trouble::Sql(error) if is_away => MetaError::Away(sentence(&error)),
+            Trouble::Sql(error) => MetaError::Failed(sentence(&error)),
             Trouble::Row(reason) => MetaError::Failed(reason),
         }
+    }
+}
+
+/// What the library says, without the names of its types around it.
+fn sentence(error: &mysql::Error) -> String {
+    match error {
+        mysql::Error::DriverError(error) => error.to_string(),
+        mysql::Error::IoError(error) => error.to_string(),
+        mysql::Error::MySqlError(error) => error.to_string(),
+        other => other.to_string(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! `copal data`.
 
-use super::{Context, check_address, check_advertised, child, start_failure, take, tokens};
+use super::{
+    Context, check_address, check_advertised, check_listens, check_told, child, start_failure, take, tokens,
+};
 use crate::{
     arguments::Data,
     failure::{Failure, Outcome, exit},
@@ -111,6 +113,7 @@ fn again(context: &Context<'_>, words: &Data, mut home: ServerHome) -> Outcome<S
     if words.advertise.is_some() {
         home.advertise.clone_from(&words.advertise);
     }
+    home.advertise.as_deref().map_or(Ok(()), check_told)?;
     check_advertised(home.reached_at())?;
     if words.recovery_rate.is_some() {
         home.recovery_bytes_per_s = words.recovery_rate;
@@ -163,8 +166,11 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
     let listen = words.listen.as_deref();
     let listen =
         listen.ok_or_else(|| Failure::usage("where is the new server to listen? give --listen HOST:PORT"))?;
-    check_address(listen)?;
-    check_advertised(words.advertise.as_deref().unwrap_or(listen))?;
+    match &words.advertise {
+        Some(advertise) => check_told(advertise)?,
+        None => check_advertised(listen)?,
+    }
+    check_listens(listen)?;
     let token = tokens::read(token)?;
     let mut home = match drawn {
         // A first start that was cut short: the same server, in whatever it is told now.

@@ -1,7 +1,7 @@
 //! `copal master`.
 
 use super::{
-    Context, check_address, check_advertised, child,
+    Context, check_address, check_listens, check_told, child,
     database::{Database, check_url},
     start_failure, take, tokens,
 };
@@ -50,7 +50,10 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     if let Some(reason) = process.waits_for_database() {
         context.output.message(
             "waiting",
-            json!({ "name": "master", "pid": std::process::id(), "address": process.address(), "reason": reason }),
+            json!({
+                "name": "master", "pid": std::process::id(), "address": process.address(), "http": http,
+                "reason": reason,
+            }),
         );
         context.output.line(&format!(
             "waiting: {reason}; the master at {} goes on trying, and leads or stands by once the database answers",
@@ -69,7 +72,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
         "ready",
         json!({
             "name": "master", "pid": std::process::id(), "address": process.address(), "http": http,
-            "profile": profile,
+            "profile": profile.display().to_string(),
             "leads": process.leads(),
         }),
     );
@@ -116,11 +119,11 @@ fn addresses(words: &Master) -> Outcome<(&str, &str)> {
         .as_deref()
         .ok_or_else(|| Failure::usage("where is the new master to listen? give --listen HOST:PORT"))?;
     let advertise = words.advertise.as_deref().unwrap_or(listen);
-    check_address(listen)?;
-    check_advertised(advertise)?;
+    check_told(advertise)?;
     if MasterHome::read(&words.dir).is_ok() {
         return Err(taken(&words.dir));
     }
+    check_listens(listen)?;
     Ok((listen, advertise))
 }
 
@@ -146,7 +149,12 @@ fn make(words: &Master) -> Outcome<MasterHome> {
     uuid[8..].copy_from_slice(&low.to_be_bytes());
     let authority = Authority::new(&copal_server::hex(&uuid)).map_err(start_failure)?;
     let home = home_of(words, addresses, &authority)?;
-    let mut meta = Database::of(&home, &words.dir).open().map_err(start_failure)?;
+    let opened = Database::of(&home, &words.dir).open();
+    let advice = match words.meta {
+        Some(_) => "; start the database, or correct --meta, and try again",
+        None => "",
+    };
+    let mut meta = opened.map_err(|error| start_failure(format!("no cluster was made: {error}{advice}")))?;
     let pool = Pool {
         replicas: words.replicas,
         min_ack: words.replicas.min(2),

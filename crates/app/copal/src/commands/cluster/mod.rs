@@ -34,7 +34,11 @@ pub(super) use status::{events, status};
 use super::Context;
 use crate::failure::{Failure, exit};
 use copal_node::DirectoryLock;
-use std::{net::ToSocketAddrs, path::Path};
+use copal_server::StartError;
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs},
+    path::Path,
+};
 
 /// The directory of a process, for this process alone.
 fn take(directory: &Path) -> crate::failure::Outcome<DirectoryLock> {
@@ -67,13 +71,16 @@ fn start_failure(error: impl std::fmt::Display) -> Failure {
     Failure::new(exit::FAILURE, "start", error.to_string())
 }
 
-/// An address as it is typed: HOST:PORT.
-/// Refuses to tell others an address at which nobody is reached: that of every interface of a machine.
+/// Refuses to tell others an address at which nothing is reached: that of every interface of a machine, or of a group of machines.
 pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
     check_address(address)?;
     // A name that is not known here may be known to others.
     let resolved = address.to_socket_addrs().map(Vec::from_iter).unwrap_or_default();
-    match resolved.iter().any(|at| at.ip().to_canonical().is_unspecified()) {
+    let is_of_none = |at: &SocketAddr| {
+        let ip = at.ip().to_canonical();
+        ip.is_unspecified() || ip.is_multicast() || ip == Ipv4Addr::BROADCAST
+    };
+    match resolved.iter().any(is_of_none) {
         false => Ok(()),
         true => Err(Failure::usage(format!(
             "no other machine reaches {address}; give --advertise with the address that others are to use"
@@ -81,6 +88,30 @@ pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
     }
 }
 
+/// Refuses what `check_advertised` refuses, and an address without a port, which only the process itself learns.
+fn check_told(address: &str) -> crate::failure::Outcome<()> {
+    check_advertised(address)?;
+    match address.ends_with(":0") {
+        false => Ok(()),
+        true => Err(Failure::usage(format!(
+            "others cannot be told to use {address}: a port of 0 is drawn at each start; give one"
+        ))),
+    }
+}
+
+/// Sees that a new process can listen at an address, before others are told of it.
+fn check_listens(address: &str) -> crate::failure::Outcome<()> {
+    check_address(address)?;
+    match TcpListener::bind(address) {
+        Ok(_) => Ok(()),
+        Err(source) => {
+            let address = address.to_owned();
+            Err(start_failure(StartError::Listen { address, source }))
+        }
+    }
+}
+
+/// An address as it is typed: HOST:PORT.
 fn check_address(address: &str) -> crate::failure::Outcome<()> {
     let port = address
         .rsplit_once(':')

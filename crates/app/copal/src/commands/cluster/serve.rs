@@ -9,6 +9,7 @@ use crate::{
 use copal_client::Profile;
 use serde_json::{Value, json};
 use std::{
+    ffi::{OsStr, OsString},
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -85,7 +86,7 @@ impl Serving<'_> {
         let output = self.context.output;
         output.message(
             "ready",
-            json!({ "url": url, "profile": profile, "processes": told }),
+            json!({ "url": url, "profile": profile.display().to_string(), "processes": told }),
         );
         output.line(&format!("ready: export COPAL_CLUSTER={}", profile.display()));
         output.line(&format!("a repository may be at {url}"));
@@ -104,34 +105,26 @@ impl Serving<'_> {
         let directory = dir.join(&name);
         let is_new = !directory.join("master.json").exists();
         let address = format!("127.0.0.1:{port}");
-        let mut typed = vec![
-            "master".to_owned(),
-            "--dir".to_owned(),
-            directory.display().to_string(),
-        ];
+        let mut typed: Vec<OsString> = vec!["master".into(), "--dir".into(), directory.clone().into()];
         let again = typed.clone();
         if let Some(after) = self.words.times.permanent_after {
-            typed.extend(["--permanent-after".to_owned(), format!("{}s", after.as_secs())]);
+            typed.extend(["--permanent-after".into(), format!("{}s", after.as_secs()).into()]);
         }
         let mut token = None;
         if is_new {
-            typed.extend(["--listen".to_owned(), address]);
+            typed.extend(["--listen".into(), address.into()]);
             if let Some(meta) = &self.words.meta {
-                typed.extend(["--meta".to_owned(), meta.clone()]);
+                typed.extend(["--meta".into(), meta.into()]);
             }
             if let Some(file) = &self.words.meta_password_file {
-                typed.extend(["--meta-password-file".to_owned(), file.display().to_string()]);
+                typed.extend(["--meta-password-file".into(), file.into()]);
             }
             if number == 1 {
                 let first = self.words.first_servers.unwrap_or(self.words.servers);
-                typed.extend([
-                    "--new".to_owned(),
-                    "--first-servers".to_owned(),
-                    first.to_string(),
-                ]);
+                typed.extend(["--new".into(), "--first-servers".into(), first.to_string().into()]);
             } else {
                 // Through a pipe: words of a process can be read by anybody.
-                typed.extend(["--join".to_owned(), "-".to_owned()]);
+                typed.extend(["--join".into(), "-".into()]);
                 token = Some(token_of(&dir.join("client.json"), "master")?);
             }
         }
@@ -147,11 +140,10 @@ impl Serving<'_> {
     fn start_server(&self, dir: &Path, profile: &Path, number: u16) -> Outcome<Process> {
         let name = format!("data{number}");
         let directory = dir.join(&name);
-        let typed = ["data", "--dir", &directory.display().to_string()];
-        let again: Vec<String> = typed.into_iter().map(str::to_owned).collect();
-        let mut typed = again.clone();
+        let mut typed: Vec<OsString> = vec!["data".into(), "--dir".into(), directory.clone().into()];
+        let again = typed.clone();
         if let Some(memory) = self.context.arguments.common.memory {
-            typed.extend(["--memory".to_owned(), memory.to_string()]);
+            typed.extend(["--memory".into(), memory.to_string().into()]);
         }
         let has_joined = copal_server::ServerHome::read(&directory).is_ok_and(|home| home.has_joined());
         if has_joined {
@@ -161,13 +153,13 @@ impl Serving<'_> {
         let listen = format!("127.0.0.1:{}", self.words.port + number);
         // Through a pipe: words of a process can be read by anybody.
         for word in ["--name", &name, "--listen", &listen, "--join", "-"] {
-            typed.push(word.to_owned());
+            typed.push(word.into());
         }
         if let Some(limit) = self.words.limit {
-            typed.extend(["--limit".to_owned(), limit.to_string()]);
+            typed.extend(["--limit".into(), limit.to_string().into()]);
         }
         if let Some(rate) = self.words.recovery_rate {
-            typed.extend(["--recovery-rate".to_owned(), rate.to_string()]);
+            typed.extend(["--recovery-rate".into(), rate.to_string().into()]);
         }
         self.start(&name, directory, typed, &again, Some(token))
     }
@@ -177,8 +169,8 @@ impl Serving<'_> {
         &self,
         name: &str,
         directory: PathBuf,
-        typed: Vec<String>,
-        again: &[String],
+        typed: Vec<OsString>,
+        again: &[OsString],
         input: Option<String>,
     ) -> Outcome<Process> {
         let mut command = Command::new(&self.program);
@@ -226,7 +218,7 @@ impl Serving<'_> {
         let mut process = Process {
             name: name.to_owned(),
             directory,
-            command: format!("copal {}", again.join(" ")),
+            command: format!("copal {}", again.join(OsStr::new(" ")).display()),
             address: String::new(),
             http: None,
             child,
@@ -314,7 +306,7 @@ fn as_json(process: &Process) -> Value {
         "pid": process.child.id(),
         "address": process.address,
         "http": process.http,
-        "directory": process.directory,
+        "directory": process.directory.display().to_string(),
         "command": process.command,
     })
 }

@@ -11,6 +11,7 @@ use super::Context;
 use crate::{
     arguments::kv::{Kv, KvCommand, Where},
     failure::{Failure, Outcome, exit},
+    place::Place,
 };
 use copal_kv::{Options, Store};
 use copal_node::{Access, MemoryShares, NodeError, StoreLocation};
@@ -40,7 +41,13 @@ pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
 /// The store that was named.
 fn place_of(place: &Where<'_>) -> Outcome<StoreLocation> {
     match place.store {
-        None => Ok(StoreLocation::find(place.common.repository()?)?),
+        None => match Place::find(place.common)? {
+            Place::Store(location) => Ok(location),
+            Place::Cluster(_) => Err(Failure::usage(
+                "a repository in a cluster has no engine of its own; look into the store of a data server with \
+                 `copal kv --store DIR`",
+            )),
+        },
         Some(path) => bare(path),
     }
 }

@@ -15,6 +15,11 @@ const STDOUT: &str = "-";
 /// Opens the target for a restore from the repository at `place`.
 pub(super) fn open(place: &Place, target: &OsStr, force: bool) -> Outcome<Box<dyn Target>> {
     let words = target.to_string_lossy();
+    if is_nbd(&words) && target.to_str().is_none() {
+        return Err(Failure::usage(format!(
+            "{words} is not UTF-8, which an address has to be; write each other byte as % and two hexadecimal digits"
+        )));
+    }
     if target == STDOUT || is_nbd(&words) {
         return Ok(target::open::open(target, force)?);
     }
