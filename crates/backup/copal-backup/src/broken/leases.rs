@@ -120,6 +120,29 @@ fn a_session_that_names_no_holder_is_ended_by_people_only() {
     backup().unwrap();
 }
 
+/// Symptom: no test would have noticed a watch that waits ten minutes for a holder whose process has died on this host.
+#[test]
+fn a_session_of_a_process_that_died_on_this_host_is_ended_at_the_first_look() {
+    let (first, second, vm) = fleet();
+    let (holder, file) = crate::lease::process::dead_holder();
+    let (session, base) = (SESSION, None);
+    open_as(
+        &first,
+        vm,
+        &Record::OpenHeld {
+            session,
+            base,
+            holder,
+        },
+    );
+    let ended = second
+        .watch_leases(&mut LeaseWatch::new(), Duration::ZERO)
+        .unwrap();
+    std::fs::remove_file(file).unwrap();
+    assert_eq!(ended.len(), 1);
+    assert_eq!(first.parts.vm_state(vm).unwrap().holder_of(&SESSION), None);
+}
+
 /// Symptom that this keeps away: behind a checkpoint a session would have nobody who holds it, and be nobody's to end.
 #[test]
 fn a_checkpoint_remembers_who_holds_a_session() {

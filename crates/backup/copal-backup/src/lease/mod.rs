@@ -11,7 +11,7 @@
 mod agents;
 pub(crate) mod beating;
 pub(crate) mod fence;
-mod process;
+pub(crate) mod process;
 pub(crate) mod sessions;
 pub(crate) mod watch;
 

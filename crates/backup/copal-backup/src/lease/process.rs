@@ -103,6 +103,17 @@ fn directory() -> Option<PathBuf> {
     })
 }
 
+/// A holder whose process has died on this host, and its file, which the caller removes.
+#[cfg(test)]
+pub(crate) fn dead_holder() -> (HolderId, PathBuf) {
+    let holder = HolderId(crate::keys::random().unwrap());
+    let path = directory()
+        .expect("there is a directory")
+        .join(holder.to_string());
+    open(&path, OFlags::CREATE | OFlags::EXCL).unwrap();
+    (holder, path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

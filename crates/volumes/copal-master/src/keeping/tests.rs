@@ -384,3 +384,11 @@ fn a_database_and_its_copies_are_their_owners_alone() {
     let mode = database.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
 }
+
+/// Symptom: no test would have noticed files that are never brought to the disk. A device that cannot be synced says so.
+#[test]
+fn the_files_of_the_system_are_synced() {
+    assert!(SystemFiles.sync(Path::new("/dev/null")).is_err());
+    let directory = tempfile::tempdir().unwrap();
+    SystemFiles.sync(directory.path()).unwrap();
+}

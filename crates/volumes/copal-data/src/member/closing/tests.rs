@@ -446,6 +446,46 @@ fn a_seal_from_the_future_is_ignored_in_the_next_view_and_not_before() {
     }
 }
 
+/// Symptom: no test would have noticed a member that keeps what it counted of a bucket while it was sealed by a clock that was ahead:
+/// two members with the same operations would have found each other different, in that bucket for ever.
+#[test]
+fn a_bucket_that_is_open_again_is_counted_again() {
+    let (store, own, reference) = member_of_cluster(NOW + HOUR, 0);
+    let at = (NOW / 10_000 + 5) * 10_000;
+    let created = |number: u64, name: &'static str| {
+        let body = bytes(10);
+        Operation::Create {
+            vid: vid(),
+            name: Bytes::from_static(name.as_bytes()),
+            head: NewHead {
+                op: OpId(FileId::new(at, 7, number).0),
+                fid: FileId::new(at, 6, number),
+                ..head(number, &body)
+            },
+            body: Body::Here(body),
+        }
+    };
+    own.set(at);
+    apply(&store, created(1, "a"));
+    own.set(NOW + HOUR);
+    store.close_due(&BTreeMap::new()).unwrap();
+    let counted = digests(&store)[&Bucket(at / 10_000)];
+    // The clock is set right, and the bucket is open.
+    for clock in [&own, &reference.0] {
+        clock.set(NOW);
+    }
+    store.enter_view(GROUP, Epoch(6), Role::Normal).unwrap();
+    for clock in [&own, &reference.0] {
+        clock.set(at);
+    }
+    store.apply(GROUP, Epoch(6), created(2, "b")).unwrap().unwrap();
+    for clock in [&own, &reference.0] {
+        clock.set(at + 100_000);
+    }
+    store.close_due(&BTreeMap::new()).unwrap();
+    assert_eq!(digests(&store)[&Bucket(at / 10_000)].count, counted.count + 1);
+}
+
 fn apply_before_the_jump(store: &MemberStore, own: &ManualClock, ahead_ms: u64) {
     own.set(NOW);
     apply(store, create(1, "a", bytes(10)));
