@@ -24,7 +24,7 @@ use crate::{
 use copal_backup::{
     Content, DiskSource,
     source::{
-        Bitmap, ChangedExtents,
+        Bitmap, ChangedExtents, ImageReport,
         nbd::{NbdSource, ReadMode},
     },
 };
@@ -91,7 +91,8 @@ struct Held {
     has_map: bool,
     identity: String,
     content: Content,
-    warnings: Vec<String>,
+    /// What is known of the files of its images.
+    images: ImageReport,
     /// QEMU has refused to read it.
     is_refused: Arc<AtomicBool>,
 }
@@ -437,7 +438,8 @@ impl PointInTime {
             disk.serial.clone_from(&held.disk.serial);
             disk.identity.clone_from(&held.identity);
             disk.content = held.content;
-            disk.warnings.clone_from(&held.warnings);
+            disk.warnings.clone_from(&held.images.warnings);
+            disk.doubts.clone_from(&held.images.doubts);
             disk.sentinel.clone_from(&held.new_sentinel);
             (disk.changed, disk.no_changes) = (changed, no_changes);
             match &held.new {
@@ -574,7 +576,7 @@ impl Held {
             has_map: false,
             identity: whole::identity(node, surroundings),
             content: whole::content(node),
-            warnings: whole::look(disk, node, surroundings)?,
+            images: whole::look(disk, node, surroundings)?,
             is_refused: Arc::default(),
         })
     }

@@ -5,7 +5,7 @@
 use crate::{answers::nodes::Node, error::LiveError, path_of_writes::Surroundings, request::LiveDisk};
 use copal_backup::{
     Content,
-    source::{check_running_image, disk_identity},
+    source::{ImageReport, check_running_image, disk_identity},
 };
 
 /// Longest chain that is looked at.
@@ -26,6 +26,19 @@ const BARE: [&str; 13] = [
     "gluster",
     "io_uring",
 ];
+/// Drivers of images into which nothing here looks.
+const FOREIGN: [&str; 10] = [
+    "bochs",
+    "cloop",
+    "dmg",
+    "parallels",
+    "qcow",
+    "qed",
+    "vdi",
+    "vhdx",
+    "vmdk",
+    "vpc",
+];
 
 /// Looks at the images of a disk. Returns what a person should know.
 /// # Errors
@@ -34,8 +47,8 @@ pub(crate) fn look(
     disk: &LiveDisk,
     node: &Node,
     surroundings: &Surroundings,
-) -> Result<Vec<String>, LiveError> {
-    let mut warnings = Vec::new();
+) -> Result<ImageReport, LiveError> {
+    let mut report = ImageReport::default();
     let mut next = Some(node);
     for _ in 0..MAX_LINKS {
         let Some(node) = next else { break };
@@ -46,11 +59,18 @@ pub(crate) fn look(
                 disk: disk.name.clone(),
                 error,
             })?;
-            warnings.extend(looked);
+            report.warnings.extend(looked.warnings);
+            report.doubts.extend(looked.doubts);
+        }
+        if FOREIGN.contains(&node.driver.as_str()) && surroundings.is_of_file(node) {
+            report.warnings.push(format!(
+                "{} is an image of the format {}, which QEMU decodes: copal cannot see whether it is whole",
+                node.file, node.driver
+            ));
         }
         next = surroundings.behind(&node.name);
     }
-    Ok(warnings)
+    Ok(report)
 }
 
 /// How it is known that the node has the bytes of a disk.

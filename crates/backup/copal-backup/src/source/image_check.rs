@@ -16,6 +16,7 @@ use crate::doubt::DoubtKind;
 use rustix::fs::SeekFrom;
 use std::{
     fs::File,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -42,79 +43,128 @@ pub(super) struct ChainReport {
 
 /// Looks at an image and all files behind it that are named in headers.
 /// # Errors
-/// One is broken off, is marked as corrupt, or cannot be read.
+/// One is broken off, is marked as corrupt, lies behind itself, is of a format of which nothing is known here, or cannot be read.
 pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
     let mut report = ChainReport::default();
     let mut next = Some(image.to_owned());
+    let mut seen = Vec::new();
     for _ in 0..MAX_LINKS {
         let Some(path) = next.take() else { break };
+        let file = OpenFile::open(&path)?;
+        let identity = file.identity()?;
+        if seen.contains(&identity) {
+            return Err(file.broken("lies behind itself"));
+        }
+        seen.push(identity);
         let Some(header) = check_image(&path, &mut report)? else {
             break;
         };
-        let Some(behind) = header.backing.as_deref().and_then(|name| beside(&path, name)) else {
-            break;
+        next = match check_behind(&path, &header, &mut report)? {
+            Behind::Image(path) => Some(path),
+            Behind::Other => None,
+            Behind::Foreign(reason) => return Err(SourceError::Unusable { reason }),
         };
-        let file = OpenFile::open(&behind)?;
-        let is_image = match header.backing_format.as_deref() {
-            Some("qcow2") => true,
-            Some("raw") => false,
-            // QEMU looks for itself.
-            None => file.begins_like_qcow2()?,
-            // It reads other formats as well, whose insides nobody looks at here.
-            Some(_) => break,
-        };
-        let length = match is_image {
-            true => file.header()?.map_or(0, |header| header.disk_bytes),
-            false => file.length()?,
-        };
-        if length < header.disk_bytes {
-            report.doubts.push((
-                DoubtKind::Chain,
-                format!(
-                    "{}, which lies behind {}, has a disk of {length} bytes where the image has one of {}: unless the image \
-                     was enlarged, its end is missing, and reads as zeros",
-                    behind.display(),
-                    path.display(),
-                    header.disk_bytes
-                ),
-            ));
-        }
-        if is_image {
-            next = Some(behind);
-        } else if let Some(known) = file.recognised()?
-            && known.kind != FormatKind::Other
-        {
-            report.doubts.push((
-                DoubtKind::Chain,
-                format!(
-                    "{}, which lies behind {}, looks like {}, and the image reads it as a raw disk",
-                    behind.display(),
-                    path.display(),
-                    known.name
-                ),
-            ));
-        }
     }
-    Ok(report)
+    match next {
+        None => Ok(report),
+        Some(path) => Err(OpenFile::open(&path)?.broken(&format!("has {MAX_LINKS} images before it"))),
+    }
 }
 
-/// Looks at one image of a VM that runs, without those behind it. Returns what a person should know; one that this process
-/// may not read says nothing.
+/// What lies behind an image.
+enum Behind {
+    /// Another qcow2 image.
+    Image(PathBuf),
+    /// A raw disk, nothing, or what is no local file.
+    Other,
+    /// What QEMU decodes and nothing here looks into: a sentence about it.
+    Foreign(String),
+}
+
+/// Looks at the file behind an image, from outside: its format and its length.
+fn check_behind(path: &Path, header: &ImageHeader, report: &mut ChainReport) -> Result<Behind, SourceError> {
+    let Some(behind) = header.backing.as_deref().and_then(|name| beside(path, name)) else {
+        return Ok(Behind::Other);
+    };
+    let file = OpenFile::open(&behind)?;
+    let is_image = match header.backing_format.as_deref() {
+        Some("qcow2") => true,
+        Some("raw" | "file" | "host_device") => false,
+        // QEMU looks for itself.
+        None => match file.recognised()? {
+            Some(known) if known.kind == FormatKind::Image => return Ok(file.foreign(path, known.name)),
+            _ => file.begins_like_qcow2()?,
+        },
+        Some(other) => return Ok(file.foreign(path, &format!("an image of the format {other}"))),
+    };
+    let length = match is_image {
+        true => file.header()?.map_or(0, |header| header.disk_bytes),
+        false => file.length()?,
+    };
+    if length < header.disk_bytes {
+        report.doubts.push((
+            DoubtKind::Chain,
+            format!(
+                "{}, which lies behind {}, has a disk of {length} bytes where the image has one of {}: unless the image \
+                 was enlarged, its end is missing, and reads as zeros",
+                behind.display(),
+                path.display(),
+                header.disk_bytes
+            ),
+        ));
+    }
+    if is_image {
+        return Ok(Behind::Image(behind));
+    }
+    if let Some(known) = file.recognised()?
+        && known.kind != FormatKind::Other
+    {
+        report.doubts.push((
+            DoubtKind::Chain,
+            format!(
+                "{}, which lies behind {}, looks like {}, and the image reads it as a raw disk",
+                behind.display(),
+                path.display(),
+                known.name
+            ),
+        ));
+    }
+    Ok(Behind::Other)
+}
+
+/// What a person should know of an image of a VM that runs.
+#[derive(Debug, Default)]
+pub struct ImageReport {
+    /// Said.
+    pub warnings: Vec<String>,
+    /// Said, and noted with the snapshot.
+    pub doubts: Vec<(DoubtKind, String)>,
+}
+
+/// Looks at one image of a VM that runs, and at the length of the file behind it. A file that this process may not read says nothing.
 /// # Errors
-/// It is broken off, or marked as corrupt.
-pub fn check_running_image(path: &Path) -> Result<Vec<String>, SourceError> {
+/// The image is broken off, or marked as corrupt.
+pub fn check_running_image(path: &Path) -> Result<ImageReport, SourceError> {
     let mut report = ChainReport {
         is_running: true,
         ..ChainReport::default()
     };
-    match check_image(path, &mut report) {
-        Ok(_) => Ok(report.warnings),
+    let looked = check_image(path, &mut report).and_then(|header| match header {
+        Some(header) => check_behind(path, &header, &mut report),
+        None => Ok(Behind::Other),
+    });
+    match looked {
+        Ok(Behind::Foreign(sentence)) => report.warnings.push(sentence),
+        Ok(_) => {}
         Err(SourceError::Io { error, .. }) => {
             tracing::debug!(%error, path = %path.display(), "not looked at");
-            Ok(Vec::new())
         }
-        Err(error) => Err(error),
+        Err(error) => return Err(error),
     }
+    Ok(ImageReport {
+        warnings: report.warnings,
+        doubts: report.doubts,
+    })
 }
 
 /// Looks at one image; `None`: it is of a version that QEMU alone knows.
@@ -193,6 +243,22 @@ impl OpenFile {
                 self.path.display()
             ),
         }
+    }
+
+    /// It lies behind the image `of`, and nothing here tells whether it is whole: QEMU reads zeros where it is not.
+    fn foreign(&self, of: &Path, what: &str) -> Behind {
+        Behind::Foreign(format!(
+            "{}, which lies behind {}, is {what}, and copal cannot see whether it is whole; convert it with `qemu-img convert -O qcow2` \
+             and give the image the copy with `qemu-img rebase`",
+            self.path.display(),
+            of.display()
+        ))
+    }
+
+    /// What tells the file from all others.
+    fn identity(&self) -> Result<(u64, u64), SourceError> {
+        let found = self.file.metadata().map_err(|error| self.failed(error))?;
+        Ok((found.dev(), found.ino()))
     }
 
     fn length(&self) -> Result<u64, SourceError> {

@@ -33,7 +33,7 @@ pub(crate) use signature::{END_BYTES, KnownFormat, recognise};
 
 pub use changed::{MAX_EXTENTS, parse_changed_extents, read_changed_extents};
 pub use identity::disk_identity;
-pub use image_check::check_running_image;
+pub use image_check::{ImageReport, check_running_image};
 
 use std::ops::Range;
 

@@ -537,6 +537,65 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
     );
 }
 
+/// Symptom: an image behind which a vmdk or vdi image lay was backed up with exit code 0 after that had been cut, and the end read as
+/// zeros; one that lay behind itself made `qemu-nbd` take memory for ever. Cause: the walk ended at what is no qcow2 image, and after
+/// 500 images. Fix: both are refused by name.
+#[test]
+fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
+    if !have_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let word = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let look = |name: &str| {
+        let looked = image_check::check_chain(&dir.path().join(name));
+        looked.expect_err("refused").to_string()
+    };
+    let create = |name: &str, format: &str, behind: &str| {
+        let words = [
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-F",
+            format,
+            "-b",
+            &word(behind),
+            &word(name),
+            "4M",
+        ];
+        run("qemu-img", &words);
+    };
+    for format in ["vmdk", "vdi", "qcow"] {
+        let behind = format!("behind.{format}");
+        run("qemu-img", &["create", "-q", "-f", format, &word(&behind), "4M"]);
+        create("over.qcow2", format, &behind);
+        let said = look("over.qcow2");
+        assert!(
+            said.contains(&behind) && said.contains("qemu-img rebase"),
+            "{said}"
+        );
+    }
+    // The header does not say what is behind it, so QEMU finds out.
+    create("over.qcow2", "vmdk", "behind.vmdk");
+    let over = dir.path().join("over.qcow2");
+    let mut bytes = std::fs::read(&over).unwrap();
+    let at = bytes.windows(4).position(|word| word == [0xe2, 0x79, 0x2a, 0xca]);
+    bytes[at.unwrap()..][..4].copy_from_slice(&[1, 2, 3, 4]);
+    std::fs::write(&over, bytes).unwrap();
+    assert!(look("over.qcow2").contains("a vmdk image"));
+    run(
+        "qemu-img",
+        &["create", "-q", "-f", "qcow2", &word("a.qcow2"), "4M"],
+    );
+    create("b.qcow2", "qcow2", "a.qcow2");
+    let (a, b) = (word("a.qcow2"), word("b.qcow2"));
+    run("qemu-img", &["rebase", "-u", "-b", &b, "-F", "qcow2", &a]);
+    assert!(look("b.qcow2").contains("lies behind itself"));
+    run("qemu-img", &["rebase", "-u", "-b", &a, "-F", "qcow2", &a]);
+    assert!(look("a.qcow2").contains("lies behind itself"));
+}
+
 /// As above, of tables of which nothing is read for an empty disk, and of a data file that is the disk itself.
 #[test]
 fn an_image_whose_header_names_what_its_files_lack_is_refused() {
