@@ -12,12 +12,13 @@ impl MemberStore {
     pub fn expire_uploads(&self) -> Result<usize, VolumeError> {
         let core = &self.core;
         let now_ms = core.clock.now_ms();
-        let expired = core.uploads.lock().expired(now_ms);
+        let is_full = self.is_full();
+        let expired = core.uploads.lock().expired(now_ms, is_full);
         for &(vid, fid) in &expired {
             let queue = core.queue(vid.birth_group())?;
             let _member = queue.member.lock();
             // Something may have been added since.
-            let is_expired = |upload: &Upload| upload.is_expired(now_ms);
+            let is_expired = |upload: &Upload| upload.is_expired(now_ms, is_full);
             if core.uploads.lock().get(vid, fid).is_some_and(is_expired) {
                 core.drop_upload(vid, fid)?;
                 tracing::info!(volume = %vid, file = %fid, "an upload that nobody went on with was freed");

@@ -5,7 +5,7 @@
 //! Invariants
 //! - An upload has one origin; nobody else adds to it, and nobody else's create makes a file of it.
 //! - No upload stands under the id of a file that is there: what goes with it is never a piece of a file.
-//! - One to which nothing was added for a day goes, with its pieces.
+//! - One to which nothing was added for a day goes, with its pieces; on a full disk for ten minutes.
 //!
 //! Format: docs/formats/data-rows.md v1
 //! Design: docs/design/cluster.md#rules VOL-73
@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 
 /// An upload to which nothing was added for so long goes.
 const EXPIRY_MS: u64 = 24 * 3600 * 1000;
+/// The same on a full disk: those that were refused for lack of room hold what others could have.
+const EXPIRY_WHEN_FULL_MS: u64 = 600_000;
 /// One of a process that has probably died may be begun anew by another of the same name after so long.
 const IDLE_MS: u64 = 60_000;
 /// Uploads of one disk.
@@ -115,9 +117,10 @@ impl Uploads {
         self.0.retain(|(vid, _), _| !is_gone(*vid));
     }
 
-    /// Those to which nothing was added for a day.
-    pub(super) fn expired(&self, now_ms: u64) -> Vec<(VolumeId, FileId)> {
-        let expired = self.0.iter().filter(|(_, upload)| upload.is_expired(now_ms));
+    /// Those to which nothing was added for so long.
+    pub(super) fn expired(&self, now_ms: u64, is_disk_full: bool) -> Vec<(VolumeId, FileId)> {
+        let is_expired = |upload: &Upload| upload.is_expired(now_ms, is_disk_full);
+        let expired = self.0.iter().filter(|(_, upload)| is_expired(upload));
         expired.map(|(key, _)| *key).collect()
     }
 }
@@ -151,9 +154,13 @@ impl Upload {
         }
     }
 
-    /// Whether nothing was added for a day.
-    pub(super) fn is_expired(&self, now_ms: u64) -> bool {
-        self.touched_ms.saturating_add(EXPIRY_MS) <= now_ms
+    /// Whether nothing was added for so long that it goes.
+    pub(super) fn is_expired(&self, now_ms: u64, is_disk_full: bool) -> bool {
+        let after_ms = match is_disk_full {
+            true => EXPIRY_WHEN_FULL_MS,
+            false => EXPIRY_MS,
+        };
+        self.touched_ms.saturating_add(after_ms) <= now_ms
     }
 
     /// Whether another origin may begin the upload anew: this server always, and a client of the same name, or one that may do

@@ -442,6 +442,24 @@ fn a_delete_frees_the_upload_of_its_file() {
     assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
 }
 
+/// Symptom: on a full disk the pieces of uploads that were refused, or whose clients had died, took a third of its room for a day.
+/// Fix: there they go ten minutes after the last piece.
+#[test]
+fn uploads_that_nobody_goes_on_with_leave_a_full_disk_soon() {
+    let clock = SharedClock::new();
+    let store = member_with(Role::Normal, clock.clone());
+    stage(&store, piece(1, 0, bytes(10), origin("a.client.copal", 1))).unwrap();
+    clock.0.set(NOW + EXPIRY_WHEN_FULL_MS);
+    assert_eq!(store.expire_uploads(), Ok(0));
+    store.watch_room(|| (100, 100));
+    assert!(store.is_full());
+    clock.0.set(NOW + EXPIRY_WHEN_FULL_MS - 1);
+    assert_eq!(store.expire_uploads(), Ok(0));
+    clock.0.set(NOW + EXPIRY_WHEN_FULL_MS);
+    assert_eq!(store.expire_uploads(), Ok(1));
+    assert_eq!(store.upload_totals(), (0, 0));
+}
+
 /// Symptom: an upload whose rows are damaged could keep all groups from sealing, and no test noticed. It is tried again
 /// later.
 #[test]
