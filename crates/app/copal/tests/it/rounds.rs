@@ -513,6 +513,7 @@ fn what_is_wrong_with_an_agent_or_a_job_is_refused_before_anything_starts() {
             "101%",
         ),
         (&["job", "run", "--all", "--rounds", "0"], "--rounds"),
+        (&["job", "run", "--all", "--rounds", "1000000"], "100000"),
     ] {
         let output = fleet.command(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");

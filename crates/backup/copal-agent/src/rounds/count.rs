@@ -12,6 +12,9 @@ pub const CHUNK_BYTES: u64 = 16 << 10;
 /// Rounds of a job that has parts enough: more of them end a VM's backup, and its snapshot, earlier.
 const LEAST_ROUNDS: u64 = 12;
 
+/// Most that can be asked for: each takes messages between all hosts, also where nothing is left to ask.
+const MOST_ROUNDS: u32 = 100_000;
+
 /// How many rounds a job has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoundCount {
@@ -24,7 +27,7 @@ pub enum RoundCount {
 
 /// Neither `auto` nor a number of rounds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--rounds {0:?} is not a number of rounds; give \"auto\" or a number from 1 to 4294967295")]
+#[error("--rounds {0:?} is not a number of rounds; give \"auto\" or a number from 1 to {most}", most = MOST_ROUNDS)]
 pub struct NotARoundCount(pub String);
 
 impl FromStr for RoundCount {
@@ -33,7 +36,7 @@ impl FromStr for RoundCount {
     fn from_str(text: &str) -> Result<RoundCount, NotARoundCount> {
         match (text, text.parse()) {
             ("auto", _) => Ok(RoundCount::Auto),
-            (_, Ok(rounds @ 1..)) => Ok(RoundCount::Exactly(rounds)),
+            (_, Ok(rounds @ 1..=MOST_ROUNDS)) => Ok(RoundCount::Exactly(rounds)),
             _ => Err(NotARoundCount(text.to_owned())),
         }
     }

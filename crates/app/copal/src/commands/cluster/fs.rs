@@ -389,6 +389,13 @@ fn named(file: &FileWords, error: VolumeError) -> Failure {
                 file.name, file.volume, file.volume
             ),
         ),
+        error @ VolumeError::Unknown { fid } => Failure {
+            sentence: format!(
+                "the outcome of file {fid} is unknown: some servers may have it; `copal fs settle {} {fid}` decides it",
+                file.volume
+            ),
+            ..of_volume(error)
+        },
         error => of_volume(error),
     }
 }
