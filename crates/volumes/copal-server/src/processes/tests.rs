@@ -213,7 +213,7 @@ fn a_server_that_was_away_until_its_certificate_had_ended_gets_another() {
             break kept;
         }
         assert!(began.elapsed() < LONG, "it was not renewed");
-        runtime.block_on(tokio::time::sleep(Duration::from_millis(20)));
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(20)).await });
     };
     let validity = Validity::of_pem(&renewed.certificate).unwrap();
     assert!(!validity.has_ended(MADE_MS + DAYS_400));
