@@ -66,8 +66,8 @@ pub(crate) fn keep_renewed(store: &ClusterStore, path: &Path) {
     }
 }
 
-/// Renews the certificate of a profile when half of its time is over by the cluster's clock, where the file can be written, and shows
-/// the one that is in the file then: another process may have renewed it.
+/// Renews the certificate of a profile once half of its time is over by the cluster's clock, if the file can be written. Then uses the
+/// certificate in the file, which another process may have renewed.
 fn renew_in_place(store: &ClusterStore, path: &Path) {
     let Ok(mut profile) = Profile::read(path) else {
         return;

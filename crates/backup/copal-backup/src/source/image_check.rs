@@ -43,7 +43,7 @@ pub(super) struct ChainReport {
 
 /// Looks at an image and all files behind it that are named in headers.
 /// # Errors
-/// One is broken off, is marked as corrupt, lies behind itself, is of a format of which nothing is known here, or cannot be read.
+/// One is broken off, is marked as corrupt, lies behind itself, is of a format that cannot be checked here, or cannot be read.
 pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
     let mut report = ChainReport::default();
     let mut next = Some(image.to_owned());
@@ -71,13 +71,13 @@ pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
     }
 }
 
-/// What lies behind an image.
+/// The kind of file behind an image.
 enum Behind {
     /// Another qcow2 image.
     Image(PathBuf),
-    /// A raw disk, nothing, or what is no local file.
+    /// A raw disk, no file at all, or an address that is no local file.
     Other,
-    /// What QEMU decodes and nothing here looks into: a sentence about it.
+    /// An image that only QEMU can decode; the sentence that names it.
     Foreign(String),
 }
 
@@ -132,12 +132,12 @@ fn check_behind(path: &Path, header: &ImageHeader, report: &mut ChainReport) -> 
     Ok(Behind::Other)
 }
 
-/// What a person should know of an image of a VM that runs.
+/// Findings about an image of a running VM.
 #[derive(Debug, Default)]
 pub struct ImageReport {
-    /// Said.
+    /// Printed, and kept with the summary.
     pub warnings: Vec<String>,
-    /// Said, and noted with the snapshot.
+    /// Printed, and the snapshot is marked as doubtful.
     pub doubts: Vec<(DoubtKind, String)>,
 }
 
@@ -255,7 +255,7 @@ impl OpenFile {
         ))
     }
 
-    /// What tells the file from all others.
+    /// Device and inode number.
     fn identity(&self) -> Result<(u64, u64), SourceError> {
         let found = self.file.metadata().map_err(|error| self.failed(error))?;
         Ok((found.dev(), found.ino()))

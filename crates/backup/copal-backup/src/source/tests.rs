@@ -537,8 +537,8 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
     );
 }
 
-/// Symptom: an image behind which a vmdk or vdi image lay was backed up with exit code 0 after that had been cut, and the end read as
-/// zeros; one that lay behind itself made `qemu-nbd` take memory for ever. Cause: the walk ended at what is no qcow2 image, and after
+/// Symptom: a qcow2 image with a truncated vmdk or vdi backing image was backed up with exit code 0, and the missing end was read as
+/// zeros. A backing loop made `qemu-nbd` take memory for ever. Cause: the walk ended at the first link that is not qcow2, and after
 /// 500 images. Fix: both are refused by name.
 #[test]
 fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {

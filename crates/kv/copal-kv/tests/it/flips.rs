@@ -138,7 +138,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 /// Every so many bytes in `make test`; `COPAL_FLIP_STRIDE=1` takes every one.
 fn stride() -> usize {
     let wanted = std::env::var("COPAL_FLIP_STRIDE").ok();
-    wanted.and_then(|text| text.parse().ok()).unwrap_or(8)
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
 #[test]

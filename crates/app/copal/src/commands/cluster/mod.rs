@@ -71,7 +71,7 @@ fn start_failure(error: impl std::fmt::Display) -> Failure {
     Failure::new(exit::FAILURE, "start", error.to_string())
 }
 
-/// Refuses to tell others an address at which nothing is reached: that of every interface of a machine, or of a group of machines.
+/// Refuses an address that no other machine can reach: unspecified, multicast or broadcast.
 pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
     check_address(address)?;
     // A name that is not known here may be known to others.
@@ -88,7 +88,7 @@ pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
     }
 }
 
-/// Refuses what `check_advertised` refuses, and an address without a port, which only the process itself learns.
+/// Refuses every address that `check_advertised` refuses, and port 0: the system draws another port at each start.
 fn check_told(address: &str) -> crate::failure::Outcome<()> {
     check_advertised(address)?;
     match address.ends_with(":0") {
