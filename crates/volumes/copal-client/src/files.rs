@@ -225,7 +225,8 @@ impl Cluster {
 
     /// Deletes a file if the name still means it, or meant it until a delete that was cut short; may be repeated.
     /// # Errors
-    /// As [`VolumeStore::delete`](copal_volume::VolumeStore::delete).
+    /// `NotFound`: the name means no file or another one, and none of that id was deleted lately. Else as
+    /// [`VolumeStore::delete`](copal_volume::VolumeStore::delete).
     pub async fn delete(
         &self,
         vid: VolumeId,
@@ -242,13 +243,9 @@ impl Cluster {
         };
         // A file has one name for ever: burying it under another would hide it where it lies.
         if !is_meant && !self.is_buried_somewhere(vid, fid, end).await?.0 {
-            return Ok(());
+            return Err(VolumeError::NotFound);
         }
-        match self.run(self.delete_of(vid, named, fid), end).await {
-            // The name means another file: there is nothing to delete.
-            Err(VolumeError::NotFound) => Ok(()),
-            other => other,
-        }
+        self.run(self.delete_of(vid, named, fid), end).await
     }
 
     /// Deletes a file by its id, whatever the name means now.

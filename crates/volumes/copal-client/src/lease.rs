@@ -4,12 +4,15 @@
 //! changes nothing any more. Whoever takes it next tells its number to all data servers before it writes.
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, SOON},
     connection::{CallError, Encoded},
     machine,
 };
 use bytes::Bytes;
-use copal_proto::{Method, messages};
+use copal_proto::{
+    Method,
+    messages::{self, failure::Code},
+};
 use copal_volume::group::DiskId;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -95,18 +98,39 @@ impl Cluster {
     /// Tells the number of a new right to all data servers that are up. One that is not reached refuses the earlier right all
     /// the same, by the moment at which it ended.
     async fn tell_lease(&self, permit: Bytes) {
-        let groups = self.map().groups();
-        let views = groups.into_iter().filter_map(|group| self.map().view(group));
-        let disks: BTreeSet<DiskId> = views.flat_map(|view| view.up().collect::<Vec<_>>()).collect();
         let end = machine::now() + TO_TELL;
         let request = Encoded {
             permit,
             ..Encoded::default()
         };
-        let calls = disks
-            .into_iter()
-            .map(|disk| self.call_permitted::<messages::Ping>(disk, Method::Ping, request.clone(), end));
-        join_all(calls).await;
+        let tell = |disk| {
+            let request = request.clone();
+            async move {
+                loop {
+                    let told =
+                        self.call_permitted::<messages::Ping>(disk, Method::Ping, request.clone(), end);
+                    let error = match told.await {
+                        Ok(_) => return,
+                        // It has heard of a later one.
+                        Err(CallError::Failed(failure)) if failure.code() == Code::Denied => return,
+                        Err(error) => error,
+                    };
+                    // A connection that broke just now is made anew.
+                    if machine::now() + SOON >= end || !self.disks_up().contains(&disk) {
+                        tracing::debug!(%error, %disk, "a data server did not hear of a new right to write");
+                        return;
+                    }
+                    tokio::time::sleep(SOON).await;
+                }
+            }
+        };
+        join_all(self.disks_up().into_iter().map(tell)).await;
+    }
+
+    fn disks_up(&self) -> BTreeSet<DiskId> {
+        let groups = self.map().groups();
+        let views = groups.into_iter().filter_map(|group| self.map().view(group));
+        views.flat_map(|view| view.up().collect::<Vec<_>>()).collect()
     }
 }
 

@@ -68,7 +68,7 @@ impl Cluster {
             let calls = view
                 .up()
                 .map(|disk| self.call::<messages::StatReply>(disk, Method::Stat, &request, end));
-            let mut owners = BTreeSet::new();
+            let (mut owners, mut may_read) = (BTreeSet::new(), true);
             for answer in join_all(calls).await {
                 match answer {
                     Ok(reply) if role(reply.role) == Some(Role::Normal) => {
@@ -80,8 +80,15 @@ impl Cluster {
                     Err(CallError::Failed(failure)) if failure.code == i32::from(Code::VolumeGone) => {
                         return Err(VolumeError::VolumeGone);
                     }
+                    Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Denied) => {
+                        may_read = false
+                    }
                     _ => {}
                 }
+            }
+            if owners.is_empty() && !may_read {
+                // However long it asks: a client that may not read goes by the refusal that it got.
+                return Ok(Some(seen));
             }
             if owners.len() == 1 {
                 return Ok(owners.into_iter().next().flatten());

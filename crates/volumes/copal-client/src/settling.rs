@@ -20,7 +20,7 @@ use copal_codec::crc32c;
 use copal_proto::{Method, id, messages, of_id, role};
 use copal_volume::{
     FileId, OpId, Outcome, ReadOptions, Settle, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
-    group::{DiskId, Epoch, Role, View},
+    group::{DiskId, Epoch, MAX_OP_AHEAD_MS, Role, View},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use std::{sync::Arc, time::Instant};
@@ -28,7 +28,8 @@ use std::{sync::Arc, time::Instant};
 impl Cluster {
     /// Decides a create; final when it returns.
     /// # Errors
-    /// As [`VolumeStore::settle`](copal_volume::VolumeStore::settle); `Incomplete`, `Deadline`: ask again.
+    /// As [`VolumeStore::settle`](copal_volume::VolumeStore::settle); `NotFound`: no client can have drawn that id yet;
+    /// `Denied`: this client may not read there, or not create; `Incomplete`, `Deadline`: ask again.
     pub async fn settle(
         &self,
         vid: VolumeId,
@@ -38,9 +39,12 @@ impl Cluster {
     ) -> Result<Outcome, VolumeError> {
         loop {
             let view = self.view(vid, end).await?;
-            let found = self.find_everywhere(&view, vid, fid, false, end).await;
-            if found.is_gone {
-                return Err(VolumeError::VolumeGone);
+            let mut found = self.find_everywhere(&view, vid, fid, false, end).await;
+            found.check()?;
+            let latest_ms = self.map().now_ms().saturating_add(MAX_OP_AHEAD_MS);
+            if found.is_unknown() && (fid == FileId(0) || fid.ms() > latest_ms) {
+                // Members refuse a delete of it, so that it could never be decided.
+                return Err(VolumeError::NotFound);
             }
             match found.verdict() {
                 Verdict::Held => return Ok(Outcome::Committed),
@@ -79,10 +83,8 @@ impl Cluster {
     ) -> Result<(bool, Epoch), VolumeError> {
         loop {
             let view = self.view(vid, end).await?;
-            let found = self.find_everywhere(&view, vid, fid, true, end).await;
-            if found.is_gone {
-                return Err(VolumeError::VolumeGone);
-            }
+            let mut found = self.find_everywhere(&view, vid, fid, true, end).await;
+            found.check()?;
             if found.is_buried || found.told == found.up {
                 return Ok((found.is_buried, view.epoch));
             }
@@ -130,6 +132,9 @@ impl Cluster {
                     all.is_gone |= failure.code == i32::from(gone);
                     if let Some(newer) = &failure.view {
                         self.map().learn(newer);
+                    }
+                    if failure.code == i32::from(messages::failure::Code::Denied) {
+                        all.refusal = Some(failure.text);
                     }
                 }
                 Err(_) => self.suspect(disk),
@@ -224,8 +229,10 @@ pub(crate) struct FoundEverywhere {
     whole: usize,
     whole_with: usize,
     is_buried: bool,
-    pub(crate) is_gone: bool,
+    is_gone: bool,
     live: Option<(DiskId, Bytes, messages::FileHead)>,
+    /// Why a member refuses this client.
+    refusal: Option<String>,
 }
 
 enum Verdict {
@@ -242,9 +249,27 @@ enum Verdict {
 }
 
 impl FoundEverywhere {
+    /// What ends the question, however often it is asked.
+    /// # Errors
+    /// `VolumeGone`; `Denied`: all members that answered refuse this client.
+    pub(crate) fn check(&mut self) -> Result<(), VolumeError> {
+        if self.is_gone {
+            return Err(VolumeError::VolumeGone);
+        }
+        match self.refusal.take().filter(|_| self.told == 0) {
+            Some(reason) => Err(VolumeError::Denied { reason }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether all members that are up have the file, whole or not.
     pub(crate) fn is_with_all_that_are_up(&self) -> bool {
         !self.is_buried && self.told == self.up && self.live_count == self.up
+    }
+
+    /// Whether members answered, and none of them knows the file.
+    fn is_unknown(&self) -> bool {
+        self.told > 0 && self.live_count == 0 && !self.is_buried
     }
 
     fn take(&mut self, disk: DiskId, found: messages::Found) {

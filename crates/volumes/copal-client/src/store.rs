@@ -274,7 +274,7 @@ impl VolumeStore for ClusterStore {
 
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
         self.writable()?;
-        self.wait(self.cluster.delete(vid, name, fid, self.end()))
+        or_nothing_to_delete(self.wait(self.cluster.delete(vid, name, fid, self.end())))
     }
 
     fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError> {
@@ -369,7 +369,11 @@ impl VolumeStore for ClusterStore {
             let deletes = files
                 .iter()
                 .map(|(name, fid)| self.cluster.delete(vid, name, *fid, self.end()));
-            Ok(join_all(deletes).await)
+            Ok(join_all(deletes)
+                .await
+                .into_iter()
+                .map(or_nothing_to_delete)
+                .collect())
         })
     }
 
@@ -380,6 +384,14 @@ impl VolumeStore for ClusterStore {
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
         // Data servers reclaim by themselves.
         self.wait(self.cluster.view(vid, self.end())).map(drop)
+    }
+}
+
+/// A store takes a delete of a file that is not there for one that was done before.
+fn or_nothing_to_delete(deleted: Result<(), VolumeError>) -> Result<(), VolumeError> {
+    match deleted {
+        Err(VolumeError::NotFound) => Ok(()),
+        other => other,
     }
 }
 

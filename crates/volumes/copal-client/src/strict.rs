@@ -154,12 +154,10 @@ impl Cluster {
         if is_decided(head, self.map().now_ms()) {
             return Ok(false);
         }
-        let found = self
+        let mut found = self
             .find_everywhere(view, vid, FileId(id(head.fid)), false, end)
             .await;
-        if found.is_gone {
-            return Err(VolumeError::VolumeGone);
-        }
+        found.check()?;
         Ok(!found.is_with_all_that_are_up())
     }
 

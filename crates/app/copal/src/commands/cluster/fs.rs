@@ -319,8 +319,9 @@ impl Files<'_> {
     fn rm(&self, file: &FileWords, fid: Option<u128>) -> Outcome<()> {
         let vid = self.volume(&file.volume)?;
         let name = file.name.as_bytes();
-        let fid = match fid {
-            Some(fid) => FileId(fid),
+        let meant = fid.map(FileId);
+        let fid = match meant {
+            Some(fid) => fid,
             None => {
                 self.store
                     .stat(vid, name, &ReadOptions::default())
@@ -328,9 +329,18 @@ impl Files<'_> {
                     .fid
             }
         };
-        self.store
-            .delete(vid, name, fid)
-            .map_err(|error| named(file, error))?;
+        let delete = self.store.cluster().delete(vid, name, fid, self.store.end());
+        self.store.wait(delete).map_err(|error| match (error, meant) {
+            (VolumeError::NotFound, Some(fid)) => Failure::new(
+                exit::NOT_FOUND,
+                "not_found",
+                format!(
+                    "{} in {} is not file {fid}: nothing is deleted; `copal fs stat {} {}` shows which file it is",
+                    file.name, file.volume, file.volume, file.name
+                ),
+            ),
+            (error, _) => named(file, error),
+        })?;
         self.context
             .output
             .summary(json!({ "fid": fid.to_string() }), || {
@@ -366,7 +376,14 @@ impl Files<'_> {
             true => Settle::Abort,
             false => Settle::Commit,
         };
-        let outcome = self.store.settle(vid, fid, want).map_err(of_volume)?;
+        let outcome = self.store.settle(vid, fid, want).map_err(|error| match error {
+            VolumeError::NotFound => Failure::new(
+                exit::NOT_FOUND,
+                "not_found",
+                format!("no file has the id {fid} yet: nothing is settled; a put that ends with exit code 43 prints the id"),
+            ),
+            error => of_volume(error),
+        })?;
         let word = match outcome {
             Settled::Committed => "committed",
             Settled::Aborted => "aborted",
@@ -427,5 +444,24 @@ fn how(strict: bool) -> ReadOptions {
             false => Consistency::Available,
         },
         if_file: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: what is to be typed after exit code 43 named no volume. Fix: the sentence can be pasted.
+    #[test]
+    fn an_unknown_outcome_says_what_decides_it() {
+        let file = FileWords {
+            volume: "mail/2026".to_owned(),
+            name: "m1".to_owned(),
+        };
+        let fid = FileId::new(1, 2, 3);
+        let failure = named(&file, VolumeError::Unknown { fid });
+        assert_eq!(failure.exit_code, exit::UNKNOWN);
+        let command = format!("`copal fs settle mail/2026 {fid}`");
+        assert!(failure.sentence.contains(&command), "{}", failure.sentence);
     }
 }

@@ -1,7 +1,7 @@
 //! Who answers: masters with their clocks, data servers, and how the cluster says it is.
 
 use super::{Findings, status};
-use crate::human;
+use crate::{failure::exit, human};
 use copal_client::{Identity, Profile, name_of_master, name_of_server, probe};
 use serde_json::Value;
 
@@ -34,6 +34,13 @@ pub(super) fn look(profile: &Profile, identity: &Identity, findings: &mut Findin
     }
     match status(profile) {
         Ok(told) => cluster(identity, &told, findings),
+        Err(failure) if failure.exit_code == exit::DENIED => findings.good(
+            "cluster",
+            format!(
+                "a master answers this client; of the servers it tells a profile that may do everything ({})",
+                failure.sentence
+            ),
+        ),
         Err(failure) => findings.bad("cluster", failure.sentence),
     }
     cluster_ahead_ms
