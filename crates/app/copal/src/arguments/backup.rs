@@ -14,7 +14,7 @@ not change while it is read: back up a snapshot of a running VM, not its disk.
 A format is never guessed from content alone, because a guest can write a qcow2 header into its raw \
 disk: name qcow2 images .qcow2, or say --format. What is taken for a raw disk and looks like something else is refused by name \
 (exit code 3): vmdk, vhd, vhdx, vdi, qed, parallels, dmg, archives, compressed and encrypted files. So is a disk of 0 bytes, a \
-disk smaller than in the newest snapshot (--allow-smaller), and a qcow2 image whose tables, or those of an image behind it, name \
+disk smaller than in the newest snapshot with it (--allow-smaller), and a qcow2 image whose tables, or those of an image behind it, name \
 what lies beyond the end of its files.
 
 What is not known to have changed is taken from the newest snapshot unread, so something must vouch for that. A dirty bitmap \
@@ -77,7 +77,7 @@ pub(crate) struct Backup {
     /// Format of image files; raw also takes what looks like another format for the disk of a guest
     #[arg(long, value_enum, default_value_t = Format::Auto)]
     pub(crate) format: Format,
-    /// Take a disk that is smaller than in the newest snapshot; the new one is doubtful until `copal accept`
+    /// Take a disk that is smaller than in the newest snapshot with it; the new one is doubtful until `copal accept`
     #[arg(long)]
     pub(crate) allow_smaller: bool,
     /// What changed since the newest snapshot, as a JSON file; NAME=FILE with several disks (repeat)

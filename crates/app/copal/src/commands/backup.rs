@@ -105,6 +105,12 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
     };
     let mut disks = Vec::new();
     for typed in typed_disks(backup)? {
+        let is_pipe = typed.image.is_empty() || typed.image == "-";
+        if is_pipe && format == ImageFormat::Qcow2 {
+            return Err(Failure::usage(
+                "--format qcow2 takes an image file, and the bytes of a pipe are taken as they come; name the file itself",
+            ));
+        }
         let bitmaps = Bitmaps {
             changed: backup.bitmap.as_deref(),
             starts: backup.starts_bitmap.as_deref(),

@@ -6,10 +6,23 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
 /// Password of the repositories that have one.
 pub(crate) const PASSWORD: &str = "correct horse battery staple";
+
+/// How long something may take that comes about by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for something that comes about by itself.
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what} does not come about");
+        std::thread::yield_now();
+    }
+}
 
 /// A scratch directory and the repository in it.
 pub(crate) struct House {

@@ -2,10 +2,10 @@
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
-    harness::{House, Running, id},
+    harness::{House, Running, id, wait_until},
 };
 use rustix::process::Signal;
-use std::{io::Write, time::Duration};
+use std::{io::Write, path::Path, process::Command, time::Duration};
 
 #[test]
 fn an_interrupted_backup_leaves_a_clean_store() {
@@ -50,6 +50,41 @@ fn a_second_signal_ends_at_once() {
     house.check();
 }
 
+/// Symptom: `kill` of a backup from a script killed the shell of `--from-command`, and left the programs of its pipe running.
+/// Cause: the command alone was ended. Fix: where no terminal is there the command leads a group, which is ended as one.
+#[test]
+fn the_programs_of_a_command_end_with_an_interrupted_backup() {
+    let house = House::plain();
+    let mark = house.path("runs");
+    // Away from the terminal of the person who runs the tests.
+    let mut command = Command::new("setsid");
+    let copal = house.command(["--json"]);
+    command.arg(copal.get_program()).args(copal.get_args());
+    for (name, value) in copal.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    // Holds the mark open, and writes nothing that a closed pipe would end.
+    let script = format!("sleep 1000 7>{} | cat", mark.display());
+    command.args(["backup", "--vm", "piped", "--from-command", "sh", "-c", &script]);
+    let mut backup = Running::of(command);
+    backup.wait_for("status");
+    wait_until("it runs", || holders(&mark) > 0);
+    backup.signal(Signal::INT);
+    let run = backup.end();
+    assert_eq!(run.code, Some(130), "{run:?}");
+    wait_until("all of it has ended", || holders(&mark) == 0);
+}
+
+/// Processes that have a file open.
+fn holders(file: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let open = processes.flat_map(|process| std::fs::read_link(process.unwrap().path().join("fd/7")));
+    open.filter(|path| path == file).count()
+}
+
 /// Symptom: now and then `timeout 4 copal mount DIR` left a mount that nobody answered for, and the next command met
 /// "Transport endpoint is not connected".
 /// Cause: `timeout` signals its child and then its group, so the child is told twice; the second time ended it at once. Fix:
@@ -77,7 +112,7 @@ fn an_interrupted_restore_leaves_no_file() {
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
     // A pipe that nobody empties holds the restore up for as long as we like.
     let pipe = house.path("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
     let mut restore = Running::start(&house, ["restore", &snapshot, "--target", pipe.to_str().unwrap()]);
     let reader = std::fs::File::open(&pipe).unwrap();

@@ -75,6 +75,10 @@ fn a_command_that_fails_makes_no_snapshot() {
         refused(&backup(&["sh", "-c", &script]), words);
     }
     refused(&backup(&["/none/such"]), "cannot run /none/such");
+    for pipe in [&["-"][..], &["--from-command", "cat", &image]] {
+        let run = house.run([&["backup", "--vm", "web", "--format", "qcow2"], pipe].concat());
+        assert_eq!(run.code, Some(2), "{run:?}");
+    }
     assert!(house.snapshots().is_empty());
     assert_eq!(backup(&["cat", &image]).code, Some(0));
     let made = house.snapshots().pop().unwrap();

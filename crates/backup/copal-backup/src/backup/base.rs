@@ -2,12 +2,19 @@
 //!
 //! Not here: finding them (`session`), and what they are compared with (`plan`, `gate`).
 
-use crate::manifest::Manifest;
+use crate::error::Result;
+use crate::manifest::{Manifest, ManifestDisk};
+use crate::parts::Parts;
+use crate::request::SnapshotId;
+use std::collections::BTreeSet;
+use uuid::Uuid;
 
 /// The snapshot a backup builds on.
 pub(crate) struct Base {
     pub(crate) manifest: Manifest,
     good: GoodSnapshot,
+    /// Disks that the newest snapshot lacks, as the last snapshot with each of them has it.
+    left_out: Vec<(SnapshotId, ManifestDisk)>,
 }
 
 /// The newest snapshot against which nothing stands that nobody has accepted.
@@ -30,7 +37,60 @@ impl Base {
             true => GoodSnapshot::Newest,
             false => find_good().map_or(GoodSnapshot::Missing, |good| GoodSnapshot::Older(Box::new(good))),
         };
-        Base { manifest, good }
+        Base {
+            manifest,
+            good,
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Looks in older snapshots for those of `disks` that the newest was made without: they are measured, too.
+    /// # Errors
+    /// Those of the store. A manifest that cannot be read is passed over.
+    pub(super) fn look_back<'a>(
+        &mut self,
+        parts: &Parts,
+        vm: Uuid,
+        disks: impl Iterator<Item = &'a str>,
+    ) -> Result<()> {
+        let is_there = |name: &str| self.manifest.disks.iter().any(|disk| disk.name == name);
+        let mut wanted: BTreeSet<&str> = disks.filter(|name| !is_there(name)).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        for published in parts.vm_state(vm)?.published.iter().rev() {
+            if wanted.is_empty() {
+                break;
+            }
+            let Ok(older) = parts.manifest(vm, published) else {
+                continue;
+            };
+            let found = older
+                .disks
+                .into_iter()
+                .filter(|disk| wanted.remove(disk.name.as_str()));
+            self.left_out.extend(found.map(|disk| (older.snapshot, disk)));
+        }
+        Ok(())
+    }
+
+    /// A disk as the last snapshot with it has it.
+    pub(super) fn last(&self, name: &str) -> Option<(SnapshotId, &ManifestDisk)> {
+        let newest = self
+            .manifest
+            .disks
+            .iter()
+            .map(|disk| (self.manifest.snapshot, disk));
+        let left_out = self.left_out.iter().map(|(snapshot, disk)| (*snapshot, disk));
+        newest.chain(left_out).find(|(_, disk)| disk.name == name)
+    }
+
+    /// A disk as the newest good snapshot has it; one that this was made without, as the last snapshot with it has it.
+    pub(super) fn last_good(&self, name: &str) -> Option<&ManifestDisk> {
+        let mut good = self.good().disks.iter();
+        let left_out = self.left_out.iter().map(|(_, disk)| disk);
+        good.find(|disk| disk.name == name)
+            .or_else(|| left_out.into_iter().find(|disk| disk.name == name))
     }
 
     /// The newest good snapshot; the newest of all where none is good.

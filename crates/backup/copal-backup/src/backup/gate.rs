@@ -6,13 +6,14 @@
 //!
 //! Design: docs/design/backup.md#sources BAK-28
 //!
-//! Disks are measured against two snapshots: the newest, and the newest against which nothing stands that nobody accepted.
+//! Disks are measured against two snapshots: the newest with that disk, and the newest against which nothing stands that nobody
+//! accepted.
 //! Not here: whether an image is whole (`source::image_check`), and whether it stays what it is (`Source::confirm`).
 
 use super::base::Base;
 use crate::doubt::{Doubt, DoubtKind};
 use crate::error::{Error, Result};
-use crate::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
+use crate::manifest::MAX_WORD_BYTES;
 use crate::request::{BackupRequest, DiskSource};
 use crate::source::{Content, END_BYTES, KnownFormat, SourceError, recognise};
 use crate::words::clip;
@@ -64,7 +65,7 @@ pub(super) fn after(
             doubts.extend(found.format(recognise(&[], &tail[..tail_bytes]))?);
         }
     }
-    let had = base.and_then(|base| of_name(base.good(), disk));
+    let had = base.and_then(|base| base.last_good(&disk.name));
     if let Some(had) = had.filter(|had| had.data_bytes > 0 && data_bytes == 0) {
         doubts.push(found.doubt(
             DoubtKind::Blank,
@@ -76,10 +77,6 @@ pub(super) fn after(
     }
     doubts.retain(|doubt| !found.is_accepted(doubt));
     Ok(doubts)
-}
-
-fn of_name<'a>(manifest: &'a Manifest, disk: &DiskSource) -> Option<&'a ManifestDisk> {
-    manifest.disks.iter().find(|old| old.name == disk.name)
 }
 
 /// One disk, and what it is measured against.
@@ -124,16 +121,17 @@ impl DiskGate<'_> {
         let Some(base) = self.base else {
             return Ok(None);
         };
-        let newest = of_name(&base.manifest, self.disk).map_or(0, |old| old.size_bytes);
-        if size_bytes < newest && !self.request.allow_smaller {
+        let last = base.last(&self.disk.name);
+        let newest = last.map_or(0, |(_, old)| old.size_bytes);
+        if let Some((snapshot, _)) = last.filter(|_| size_bytes < newest && !self.request.allow_smaller) {
             return Err(self.refused(format!(
-                "it has {size_bytes} bytes, and had {newest} in the newest snapshot {}: it lost its end, or another disk took its \
-                 place; look at it, and say --allow-smaller (\"allow_smaller\":true in a plan) if it was made smaller, no \
-                 snapshot was made",
-                base.manifest.snapshot.short()
+                "it has {size_bytes} bytes, and had {newest} in the newest snapshot with it, {}: it lost its end, or another \
+                 disk took its place; look at it, and say --allow-smaller (\"allow_smaller\":true in a plan) if it was made \
+                 smaller, no snapshot was made",
+                snapshot.short()
             )));
         }
-        let good = of_name(base.good(), self.disk).map_or(0, |old| old.size_bytes);
+        let good = base.last_good(&self.disk.name).map_or(0, |old| old.size_bytes);
         let largest = newest.max(good);
         if size_bytes < largest {
             return Ok(Some(self.doubt(

@@ -84,9 +84,13 @@ pub(crate) fn run(
         Layout::Solo => Some(parts.begin_change()?),
         Layout::Fleet { .. } => None,
     };
-    let (session, base) = Session::open(parts, &vm, holder)?;
+    let (session, mut base) = Session::open(parts, &vm, holder)?;
     let watched = Watched { progress, cancel };
-    let outcome = produce(parts, request, &session, base.as_ref(), others, watched);
+    let names = request.disks.iter().map(|disk| disk.name.as_str());
+    let looked = base
+        .iter_mut()
+        .try_for_each(|base| base.look_back(parts, vm.uuid, names.clone()));
+    let outcome = looked.and_then(|()| produce(parts, request, &session, base.as_ref(), others, watched));
     let produced = match outcome {
         Ok(produced) => produced,
         Err(error) => {

@@ -257,7 +257,8 @@ fn decide(path: &Path, format: ImageFormat) -> Result<ImageFormat, SourceError> 
     if format == ImageFormat::Raw {
         return Ok(ImageFormat::Raw);
     }
-    let has_magic = begins_like_qcow2(path)?;
+    let version = qcow_version(path)?;
+    let has_magic = version.is_some();
     let extension = path
         .extension()
         .and_then(|e| e.to_str())
@@ -265,6 +266,10 @@ fn decide(path: &Path, format: ImageFormat) -> Result<ImageFormat, SourceError> 
         .to_ascii_lowercase();
     let has_name = matches!(extension.as_str(), "qcow2" | "qcow");
     let reason = match (format, has_magic, has_name) {
+        _ if version == Some(1) => {
+            "begins like a qcow image of version 1, which is not read; convert it with `qemu-img convert -O qcow2`, or say \
+             --format raw if it is the raw disk of a guest (a guest can write such a beginning)"
+        }
         (ImageFormat::Qcow2, true, _) | (ImageFormat::Auto, true, true) => return Ok(ImageFormat::Qcow2),
         (ImageFormat::Auto, false, false) => return Ok(ImageFormat::Raw),
         (ImageFormat::Auto, true, false) => {
@@ -278,14 +283,18 @@ fn decide(path: &Path, format: ImageFormat) -> Result<ImageFormat, SourceError> 
     })
 }
 
-fn begins_like_qcow2(path: &Path) -> Result<bool, SourceError> {
+/// The version that the header of a qcow image states; `None` in what does not begin like one.
+fn qcow_version(path: &Path) -> Result<Option<u32>, SourceError> {
     let mut file = File::open(path).map_err(|error| failed("open", path, error))?;
-    let mut head = [0; 4];
+    let mut head = [0; 8];
     match file.read_exact(&mut head) {
-        Ok(()) => Ok(head == chain::MAGIC),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Ok(()) if head[..4] == chain::MAGIC => {
+            Ok(Some(u32::from_be_bytes([head[4], head[5], head[6], head[7]])))
+        }
+        Ok(()) => Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
         // `FileSource` says what a directory is good for.
-        Err(error) if error.kind() == std::io::ErrorKind::IsADirectory => Ok(false),
+        Err(error) if error.kind() == std::io::ErrorKind::IsADirectory => Ok(None),
         Err(error) => Err(failed("read", path, error)),
     }
 }

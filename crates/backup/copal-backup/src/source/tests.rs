@@ -5,6 +5,7 @@ use super::{
     *,
 };
 use std::{
+    ffi::OsStr,
     fs::File,
     io::Write,
     os::unix::fs::{FileExt, PermissionsExt},
@@ -594,6 +595,19 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     assert!(look("b.qcow2").contains("lies behind itself"));
     run("qemu-img", &["rebase", "-u", "-b", &a, "-F", "qcow2", &a]);
     assert!(look("a.qcow2").contains("lies behind itself"));
+    // Of the format of another version that begins the same way.
+    let old = word("old.img");
+    run("qemu-img", &["create", "-q", "-f", "qcow", &old, "4M"]);
+    for format in [ImageFormat::Auto, ImageFormat::Qcow2] {
+        let said = open::open(OsStr::new(&old), format, Bitmaps::default())
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            said.contains("of version 1") && said.contains("qemu-img convert"),
+            "{said}"
+        );
+    }
 }
 
 /// As above, of tables of which nothing is read for an empty disk, and of a data file that is the disk itself.

@@ -111,6 +111,35 @@ fn a_disk_that_is_empty_or_smaller_is_refused_or_doubtful() {
     }
 }
 
+/// Symptom: a disk that one backup was made without was then taken however small, or empty of data, without a word.
+/// Cause: it was measured against the newest snapshot alone. Fix: against the last one that has the disk.
+#[test]
+fn a_disk_that_was_left_out_once_is_measured_against_the_last_snapshot_with_it() {
+    let repository = init(&MemoryStore::new());
+    let (disk, short) = (text_disk(1, 3 << 20), text_disk(1, 1 << 20));
+    let also = |disk: &Disk| {
+        let source = DiskSource::new("sdb", disk.source());
+        |request: &mut BackupRequest| request.disks.push(source)
+    };
+    let both = run(&repository, &disk, also(&disk));
+    run(&repository, &disk, |_| ());
+    run(&repository, &disk, |_| ());
+    let with = format!("the newest snapshot with it, {}", both.snapshot.short());
+    refused(try_run(&repository, &disk, false, also(&short)), &with);
+    let blank = run(&repository, &disk, also(&Disk::new(3 << 20)));
+    assert_eq!(kinds(&blank.doubts), [DoubtKind::Blank]);
+    run(&repository, &disk, |_| ());
+    let allowed = run(&repository, &disk, |request| {
+        also(&short)(request);
+        request.allow_smaller = true;
+    });
+    assert_eq!(kinds(&allowed.doubts), [DoubtKind::Smaller]);
+    assert!(
+        run(&repository, &disk, also(&disk)).doubts.is_empty(),
+        "it has grown"
+    );
+}
+
 /// Symptom: a vmdk, vhd or compressed file was backed up as the bytes of a disk.
 /// Cause: only qcow2 was known. Fix: what is known by its ends is refused by name, through every door, unless a person says
 /// that it is raw; then it is doubtful once.

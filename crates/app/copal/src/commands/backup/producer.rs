@@ -3,7 +3,7 @@
 //! A pipe of a shell does not tell whether the program before it has failed, so half a disk looks like a small one. Here the
 //! command is ours, and makes a snapshot only if it ends well.
 //!
-//! Invariant: it gets no password of ours, and ends with us.
+//! Invariant: it gets no password of ours, and ends with us, and so do the processes that it has started.
 
 use crate::failure::{Failure, Outcome, exit};
 use copal_backup::{
@@ -11,10 +11,15 @@ use copal_backup::{
     source::{SourceError, stream::StreamSource},
 };
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::{Pid, Signal, kill_process_group},
+};
 use std::{
     ffi::{OsStr, OsString},
+    fs::File,
     io::{self, Read},
+    os::unix::process::CommandExt,
     process::{Child, ChildStdout, Command, Stdio},
     sync::Arc,
 };
@@ -34,6 +39,12 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
     let mut command = Command::new(program);
     command.args(arguments).env_remove("COPAL_PASSWORD");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // Where a shell waits for a pipe, killing the shell alone leaves the pipe running. At a terminal Ctrl-C reaches all of
+    // them, and only processes of the group in the foreground may ask for a password there.
+    let has_group = File::open("/dev/tty").is_err();
+    if has_group {
+        command.process_group(0);
+    }
     let failed = |error: io::Error| {
         let sentence = format!(
             "cannot run {}: {error}; check its name and that it may be run, no snapshot was made",
@@ -49,6 +60,7 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
     let producer = Arc::new(Producer {
         name: program.display().to_string(),
         child: Mutex::new(child),
+        has_group,
     });
     let reader = ProducerOutput {
         output,
@@ -64,6 +76,8 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
 struct Producer {
     name: String,
     child: Mutex<Child>,
+    /// It leads a process group of its own.
+    has_group: bool,
 }
 
 impl Producer {
@@ -92,7 +106,15 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         let mut child = self.child.lock();
-        // It may have ended already, which is what we want.
+        // Once it was waited for, its number may be that of another process.
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        // It may end in this moment, which is what we want.
+        let group = Pid::from_raw(child.id() as i32).filter(|_| self.has_group);
+        if let Some(group) = group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = child.kill();
         let _ = child.wait();
     }
