@@ -190,7 +190,7 @@ pub struct BackupRequest {
     /// [`BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS`], and five times as much, at least 64 MiB, where a dirty bitmap tells
     /// what changed: nobody can tell whether that was disabled for a while.
     pub spot_check_millionths: Option<u32>,
-    /// A disk may have fewer bytes than in the newest snapshot. The new one is doubtful then.
+    /// A disk may have fewer bytes than in the newest snapshot with it. The new one is doubtful then.
     pub allow_smaller: bool,
     /// A disk that was not read as a whole for this long is read so, whatever tells what changed.
     pub full_every: Option<Duration>,
@@ -650,7 +650,7 @@ pub struct PruneSummary {
     pub by_summary: u64,
     /// See `by_summary`.
     pub by_walk: u64,
-    /// References of forgotten snapshots that were asked about, by summary vectors.
+    /// By summary vectors: references of forgotten snapshots that were asked about. By a walk: frames. Each is dead or kept.
     pub candidates: u64,
     /// Those of them that no other snapshot has.
     pub candidates_dead: u64,

@@ -27,13 +27,13 @@ use uuid::Uuid;
 /// What became of the references of forgotten snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
-    /// References that no snapshot beside it has in the same place.
+    /// References that no snapshot beside it has in the same place: those in `dead` and in `kept`.
     pub(crate) candidates: u64,
-    /// Frames that are dead, and were not before.
+    /// References to frames that are dead.
     pub(crate) dead: u64,
-    /// Their bytes as stored.
+    /// Stored bytes of the frames that were not dead before.
     pub(crate) dead_bytes: u64,
-    /// Candidates that another snapshot refers to, or seems to.
+    /// References to frames that another snapshot refers to, or seems to.
     pub(crate) kept: u64,
 }
 
@@ -110,8 +110,8 @@ impl Search<'_> {
         if !is_private(reference) || merged.block_of(&id) != number {
             return Ok(());
         }
-        self.found.candidates += 1;
         if merged.has(&id) {
+            self.found.candidates += 1;
             self.found.kept += 1;
             return Ok(());
         }
@@ -122,8 +122,13 @@ impl Search<'_> {
             Err(error) => return Err(error),
         };
         let frames = located.footer.rows.len() as u32;
-        if located.spot.home.vm().is_some() && self.dead.add(located.spot, frames) {
-            self.found.dead += 1;
+        if located.spot.home.vm().is_none() {
+            return Ok(());
+        }
+        self.found.candidates += 1;
+        self.found.dead += 1;
+        // Another reference may lead to the same frame.
+        if self.dead.add(located.spot, frames) {
             self.found.dead_bytes += u64::from(located.row().stored);
         }
         Ok(())

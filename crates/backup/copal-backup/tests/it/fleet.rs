@@ -106,6 +106,37 @@ fn ten_days(repository: &Repository, vm: &str, seed: u64) -> Vec<(SnapshotId, Ve
     days
 }
 
+/// Symptom: `delete --method summary` told of more candidates than of dead and kept ones together. Cause: candidates were counted by
+/// reference and dead ones by frame, and two references may lead to one frame. Fix: all three count references.
+#[test]
+fn the_counts_of_a_deletion_add_up_where_a_disk_repeats_itself() {
+    let store = MemoryStore::new();
+    let repository = init_as(&store, FLEET);
+    let backup = |bytes: Vec<u8>| {
+        let mut disk = Disk::new(bytes.len());
+        disk.bytes = bytes;
+        back_up(&repository, "web", &disk, false).snapshot
+    };
+    let drawn = |seed| {
+        let mut bytes = vec![0; 1 << 20];
+        Random::new(seed).fill(&mut bytes);
+        bytes
+    };
+    let (twice, other) = (drawn(1), drawn(2));
+    let first = backup([&twice[..], &twice, &other].concat());
+    backup([&other[..], &drawn(3), &other].concat());
+    repository.forget(&[first]).unwrap();
+    let summary = free(&repository);
+    assert_eq!(summary.by_summary, 1, "{summary:?}");
+    assert!(summary.freed_bytes < 3 << 19, "one copy was stored: {summary:?}");
+    assert!(summary.candidates_dead > 0, "{summary:?}");
+    assert_eq!(
+        summary.candidates,
+        summary.candidates_dead + summary.candidates_kept,
+        "{summary:?}"
+    );
+}
+
 /// Days are forgotten in any order: what stays restores, what was freed is about what an exact prune frees, and nothing of the
 /// snapshots that stay was read but their vectors.
 #[test]
