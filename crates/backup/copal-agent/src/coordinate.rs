@@ -647,8 +647,14 @@ fn rounds_of(options: &JobOptions, roster: &Roster) -> Result<u32, JobError> {
     let Ok(RoundCount::Exactly(asked)) = options.rounds.parse() else {
         return Ok(most);
     };
-    if options.scheme == Scheme::DirtyBit {
-        return Err(JobError::NoRounds { scheme: "dirty-bit" });
+    match options.scheme {
+        Scheme::Collaborative => {}
+        Scheme::DirtyBit => return Err(JobError::NoRounds { scheme: "dirty-bit" }),
+        Scheme::Synchronous => {
+            return Err(JobError::NoRounds {
+                scheme: "synchronous",
+            });
+        }
     }
     let of_plans = roster.members.iter().zip(&roster.plans);
     match of_plans.max_by_key(|(_, plan)| plan.rounds) {

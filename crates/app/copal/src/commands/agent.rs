@@ -40,6 +40,12 @@ pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     let several = check_names(context, words)?;
     raise_descriptor_limit();
     let place = Place::find(&context.arguments.common)?;
+    if !matches!(place, Place::Cluster(_)) && !words.once && words.every.is_none() {
+        return Err(Failure::usage(
+            "a repository in a directory belongs to one process, so nobody else can begin a job there: give --once for one job, \
+             or --every 24h for one each day",
+        ));
+    }
     let cache = state.join("cache");
     let opened = repository::open_with_cache(&context.arguments.common, &cache, &context.patience())?;
     let stop = Arc::new(AtomicBool::new(false));

@@ -9,9 +9,9 @@ use crate::{
 use copal_testkit::Random;
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Lines, Read},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
 /// A number of an answer.
@@ -60,6 +60,8 @@ struct Agent {
     child: Child,
     /// What it printed: one line for each agent.
     ready: Vec<String>,
+    /// Where it prints more.
+    _output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Agent {
@@ -77,7 +79,11 @@ impl Agent {
             child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
             panic!("the agent did not start: {stderr}");
         }
-        Agent { child, ready }
+        Agent {
+            child,
+            ready,
+            _output: lines,
+        }
     }
 
     /// Told to end, it does, and that is no failure.
@@ -533,6 +539,12 @@ fn what_is_wrong_with_an_agent_or_a_job_is_refused_before_anything_starts() {
     assert_eq!(fleet.good(&["snapshots"])["snapshots"], json!([]));
     // One whose image is gone has no snapshot; the others have.
     write_set(fleet.directory(), 0);
+    for scheme in ["synchronous", "dirty-bit"] {
+        let words = [
+            "job", "run", "--all", "--rounds", "3", "--scheme", scheme, "--wait",
+        ];
+        refuse(2, &words, "--rounds is for the scheme collaborative");
+    }
     std::fs::remove_file(fleet.directory().join("vm3.raw")).unwrap();
     let run = fleet.run(&["job", "run", "--all", "--wait"]);
     assert_eq!(run.code, Some(1), "{run:?}");
@@ -573,8 +585,15 @@ fn a_fleet_in_a_directory_has_all_agents_in_one_process() {
     assert_eq!(house.snapshots().len(), 6);
     house.check();
 
+    // Symptom: without a word of when, agents waited for ever for a job that nobody can begin.
+    let idle = house.run(words);
+    assert!(
+        idle.code == Some(2) && idle.sentence().contains("--every"),
+        "{idle:?}"
+    );
     // While it runs nobody else gets in.
-    let agents = Agent::start(house.command(words), 3);
+    let daily: Vec<&str> = words.iter().chain(&["--every", "24h"]).copied().collect();
+    let agents = Agent::start(house.command(daily), 3);
     for (line, host) in agents.ready.iter().zip(HOSTS) {
         assert!(line.starts_with(&format!("ready {host} ")), "{line}");
     }

@@ -362,7 +362,7 @@ impl Job {
     /// Whether chunks may be popular by now that VMs stored for themselves: as far as this host knows.
     pub(crate) fn has_gain(&self) -> bool {
         let has_rounds = self.agreed.rounds > 1;
-        let was_early = self.asker.had_stand_in() || self.host.early.has(&self.agreed.id);
+        let was_early = self.asker.was_repeated() || self.host.early.has(&self.agreed.id);
         self.settles() && (has_rounds || was_early || self.state.lock().vms.iter().any(VmReport::has_gain))
     }
 

@@ -53,6 +53,10 @@ fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) {
         let member = shared.ask(batch, Role::StandIn, None);
         asked.extend(member.map(|member| (member, batch.ticket)));
     }
+    if !asked.is_empty() {
+        // The round may have been compared without them: our marker came over a newer connection.
+        shared.was_repeated.store(true, Ordering::Release);
+    }
     // Behind the marker of a round come no questions: so after these, it comes again, with what is left of our patience.
     let mut rounds = BTreeMap::new();
     let for_others = shared.patience.for_others();

@@ -56,8 +56,8 @@ struct Shared {
     changed: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
     traffic: Arc<Traffic>,
-    /// A batch was asked of a stand-in.
-    stood_in: AtomicBool,
+    /// A batch was asked of a stand-in, or once more.
+    was_repeated: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -107,7 +107,7 @@ impl Asker {
             changed: Condvar::new(),
             threads: Mutex::default(),
             traffic: Arc::default(),
-            stood_in: AtomicBool::new(false),
+            was_repeated: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
         shared.spawn("agent-hedge", hedge::run)?;
@@ -167,10 +167,11 @@ impl Asker {
         self.shared.pending.lock().dropped
     }
 
-    /// Whether anything was asked of a stand-in: then owner and stand-in may each have seen some of the questions about a chunk.
+    /// Whether anything was asked of a stand-in, or once more since a connection had ended: then owner and stand-in, or two
+    /// comparisons of the owner, may each have seen some of the questions about a chunk.
     #[must_use]
-    pub fn had_stand_in(&self) -> bool {
-        self.shared.stood_in.load(Ordering::Acquire)
+    pub fn was_repeated(&self) -> bool {
+        self.shared.was_repeated.load(Ordering::Acquire)
     }
 
     /// Bytes that went over the connections to members.

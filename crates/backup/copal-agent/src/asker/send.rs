@@ -128,7 +128,7 @@ impl Shared {
                 ids = Some(ask.ids);
                 if self.end_ask(id, role, member, sent) {
                     if role == Role::StandIn {
-                        self.stood_in.store(true, Ordering::Release);
+                        self.was_repeated.store(true, Ordering::Release);
                     }
                     return Some(member);
                 }

@@ -419,6 +419,10 @@ fn a_peer_that_hangs_up_is_asked_once_more_and_then_stood_in_for() {
     );
 }
 
+/// Symptom: on a machine with much to do one VM of a job stored a twelfth of its chunks for itself that others had as popular, and no
+/// host asked again at the end. Cause: a batch whose connection had ended was asked once more of the same owner, which had compared the
+/// round without it meanwhile, since the marker came over a newer connection; only stand-ins were noted. Fix: whatever is asked once
+/// more is.
 #[test]
 fn a_peer_that_hangs_up_once_answers_the_second_time() {
     let mut first = true;
@@ -437,6 +441,8 @@ fn a_peer_that_hangs_up_once_answers_the_second_time() {
     );
     let asker = asker(options(std::slice::from_ref(&fickle.member), 1), PATIENT);
     let ticket = send(&asker, 1, 0..3000);
+    assert!(!asker.was_repeated());
     asker.end_round();
     assert!(asker.receive(ticket) == all_known(0..3000));
+    assert!(asker.was_repeated());
 }
