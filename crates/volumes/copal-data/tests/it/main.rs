@@ -6,6 +6,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod faults;
+mod filled;
 mod member_crash;
 mod member_space;
 mod members;
