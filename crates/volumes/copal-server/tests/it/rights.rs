@@ -160,6 +160,9 @@ const OF_VOLUMES: [Method; 10] = [
     Method::GetPiece,
 ];
 
+/// What a chain may bring.
+const IN_CHAINS: [Method; 4] = [Method::PutPiece, Method::Put, Method::Confirm, Method::Delete];
+
 /// Calls that only members, or only masters, make to data servers, and who speaks in them.
 fn between_servers(method: Method, disk: u32) -> Vec<u8> {
     match method {
@@ -188,6 +191,8 @@ enum Kind {
     Reader,
     /// May do everything below another path.
     Elsewhere,
+    /// May read and create, as the agents of a fleet and what backs up do.
+    Agent,
     /// The data server whose disk is meant.
     Itself,
     /// Another data server.
@@ -206,13 +211,15 @@ fn data_server_lets(kind: Kind, method: Method) -> bool {
         Method::Get | Method::Stat | Method::List | Method::Find | Method::Totals | Method::GetPiece => {
             kind != Kind::Elsewhere
         }
-        _ => !is_named,
+        // What may create takes back what it is creating itself.
+        Method::PutPiece | Method::Put | Method::Confirm | Method::Delete => !is_named,
+        _ => !is_named && kind != Kind::Agent,
     }
 }
 
 /// Whether a master lets a call through.
 fn master_lets(kind: Kind, method: Method) -> bool {
-    let is_named = matches!(kind, Kind::Reader | Kind::Elsewhere);
+    let is_named = matches!(kind, Kind::Reader | Kind::Elsewhere | Kind::Agent);
     let is_client = is_named || kind == Kind::Client;
     match method {
         Method::Join | Method::JoinMaster if kind == Kind::Stranger => true,
@@ -221,6 +228,8 @@ fn master_lets(kind: Kind, method: Method) -> bool {
         // The path that is asked about is the one that the reader was granted.
         Method::Resolve | Method::ListDirs => kind != Kind::Elsewhere,
         Method::Permit => matches!(kind, Kind::Client),
+        // Below the path that it was granted.
+        Method::Mkdir if kind == Kind::Agent => true,
         Method::Mkdir | Method::Rename | Method::Rmdir | Method::Ask => is_client && !is_named,
         Method::Heartbeat | Method::BecomeWhole => kind == Kind::Itself,
         // Each gets a certificate of its own name; masters have the authority.
@@ -278,6 +287,8 @@ fn every_call_by_every_kind_of_caller() {
     owner.put(vid, b"a", body(100), &PutOptions::default()).unwrap();
     let reader = cluster.named_profile("reader", "mine", "read");
     let elsewhere = cluster.named_profile("elsewhere", "others", "read,create,delete");
+    let agent = cluster.named_profile("agent", "mine", "read,create");
+    let own = u64::from(incarnation_prefix("agent")) << 32 | 7;
     let foreign = Authority::new("another").unwrap();
     let mut foreign = foreign.identity("client.copal").unwrap();
     // It believes this cluster's servers; they do not believe it.
@@ -299,6 +310,7 @@ fn every_call_by_every_kind_of_caller() {
         ),
         (Kind::Reader, raw(&identity_of(&reader))),
         (Kind::Elsewhere, raw(&identity_of(&elsewhere))),
+        (Kind::Agent, raw(&identity_of(&agent))),
         (Kind::Itself, raw(&cluster.servers[0].identity)),
         (Kind::DataServer, raw(&cluster.servers[1].identity)),
         (Kind::Master, raw(&cluster.master_identity)),
@@ -316,22 +328,32 @@ fn every_call_by_every_kind_of_caller() {
         caller.permit = match kind {
             Kind::Reader => caller.permitted("reader", "mine", vid, 0),
             Kind::Elsewhere => caller.permitted("elsewhere", "others", others, 0),
+            Kind::Agent => caller.permitted("agent", "mine", vid, own),
             _ => Bytes::new(),
         };
         let at = place(&owner, vid);
         for &method in Method::ALL {
-            // A chain is looked at by what it brings; its frames are no calls.
-            if matches!(method, Method::PutChain | Method::ChainData | Method::ChainCommit) {
-                continue;
+            let now_ms = owner.cluster().map().now_ms();
+            let incarnation = if kind == Kind::Agent { own } else { 5 };
+            let fid = FileId::new(now_ms, 1, incarnation);
+            match method {
+                Method::PutChain => {
+                    for brought in IN_CHAINS {
+                        let head =
+                            chain_with(brought, &request(brought, &at, "a", fid, now_ms), &[2, 3], false);
+                        let lets = chain_is_let_through(&caller, head);
+                        if lets != [data_server_lets(kind, brought); 3] {
+                            wrong.push(format!("a chain, {kind:?}, {}: {lets:?}", brought.name()));
+                        }
+                    }
+                    continue;
+                }
+                // What belongs to no chain is dropped without an answer, as the last of a chain that has ended is.
+                Method::ChainData | Method::ChainCommit => continue,
+                _ => {}
             }
             let message = match OF_VOLUMES.contains(&method) {
-                true => request(
-                    method,
-                    &at,
-                    "a",
-                    FileId::new(owner.cluster().map().now_ms(), 1, 5),
-                    0,
-                ),
+                true => request(method, &at, "a", fid, now_ms),
                 false => between_servers(method, 1),
             };
             let lets = caller.data(1).is_ok_and(|to| {
@@ -556,49 +578,92 @@ fn who_may_create_cannot_change_a_file_that_is_there() {
 
 /// Sends a piece to the first member, which passes it on to the others; with `pass` it only does that.
 fn send_piece(by: &Raw<'_>, piece: messages::PutPiece, bytes: Bytes, pass: bool) -> Vec<messages::HopAnswer> {
-    let head = PutChain {
-        piece: Some(messages::PutPiece {
-            bytes: Bytes::new(),
-            ..piece
-        }),
-        len: bytes.len() as u64,
-        hops: vec![2, 3],
+    let head = chain_with(Method::PutPiece, &piece.encode_to_vec(), &[2, 3], pass);
+    send_chain(by, &by.data(1).unwrap(), head, &bytes).unwrap()
+}
+
+/// The head of a chain that brings a request, without the bytes of that.
+fn chain_with(method: Method, request: &[u8], hops: &[u32], pass: bool) -> PutChain {
+    let mut head = PutChain {
+        hops: hops.to_vec(),
         pass,
         ..PutChain::default()
     };
+    match method {
+        Method::PutPiece => {
+            let piece = messages::PutPiece::decode(request).unwrap();
+            head.piece = Some(messages::PutPiece {
+                bytes: Bytes::new(),
+                ..piece
+            });
+        }
+        Method::Put => {
+            let put = messages::Put::decode(request).unwrap();
+            head.put = Some(messages::Put {
+                body: Bytes::new(),
+                ..put
+            });
+        }
+        Method::Confirm => head.confirm = Some(messages::Confirm::decode(request).unwrap()),
+        Method::Delete => head.delete = Some(messages::Delete::decode(request).unwrap()),
+        _ => unreachable!("{method:?}"),
+    }
+    head
+}
+
+/// Whether each of three members lets through what a chain brings, and does not refuse the caller for what it is.
+fn chain_is_let_through(by: &Raw<'_>, head: PutChain) -> [bool; 3] {
+    let Ok(to) = by.data(1) else { return [false; 3] };
+    let Ok(hops) = send_chain(by, &to, head, &body(100)) else {
+        return [false; 3];
+    };
+    assert_eq!(hops.len(), 3, "{hops:?}");
+    std::array::from_fn(|at| {
+        hops[at]
+            .failure
+            .as_ref()
+            .is_none_or(|failure| failure.code() != Code::Denied)
+    })
+}
+
+/// Sends a chain to its first member: what each of them answers.
+fn send_chain(
+    by: &Raw<'_>,
+    to: &Connection,
+    mut head: PutChain,
+    bytes: &Bytes,
+) -> Result<Vec<messages::HopAnswer>, CallError> {
+    let has_bytes = head.put.is_some() || head.piece.is_some();
+    let bytes = if has_bytes { bytes.clone() } else { Bytes::new() };
+    head.len = bytes.len() as u64;
     let request = Encoded {
         message: head.encode_to_vec().into(),
         permit: by.permit.clone(),
     };
-    let to = by.data(1).unwrap();
-    let mut chain = by
-        .wait
-        .wait(to.begin(
-            Method::PutChain,
-            request,
-            (Method::ChainCommit, Bytes::new()),
-            PATIENCE,
-        ))
-        .unwrap();
+    let begun = to.begin(
+        Method::PutChain,
+        request,
+        (Method::ChainCommit, Bytes::new()),
+        PATIENCE,
+    );
+    let mut chain = by.wait.wait(begun)?;
     for part in ChainBody::parts(&bytes) {
         let part = part.encode_to_vec().into();
-        by.wait
-            .wait(chain.send(Method::ChainData, part, PATIENCE))
-            .unwrap();
+        by.wait.wait(chain.send(Method::ChainData, part, PATIENCE))?;
     }
     let commit = ChainCommit {
         len: bytes.len() as u64,
         crc32c: crc32c(0, &bytes),
         drop: false,
     };
+    let commit = commit.encode_to_vec().into();
     by.wait
-        .wait(chain.finish(Method::ChainCommit, commit.encode_to_vec().into(), PATIENCE))
-        .unwrap();
+        .wait(chain.finish(Method::ChainCommit, commit, PATIENCE))?;
     let mut hops = Vec::new();
     while let Some(ack) = by.wait.wait(chain.next::<ChainAck>(PATIENCE)) {
-        hops.extend(ack.unwrap().hops);
+        hops.extend(ack?.hops);
     }
-    hops
+    Ok(hops)
 }
 
 /// Symptom: what was sent under a right to write was taken after that right had ended and another client had it (VOL-40). Cause: a
