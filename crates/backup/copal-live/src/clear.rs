@@ -4,7 +4,7 @@
 //! the one before, and may be repeated.
 
 use crate::{
-    answers::nodes::Node,
+    answers::nodes::{self, Node},
     error::LiveError,
     fleece,
     names::{PREFIX, Part, SessionName},
@@ -47,6 +47,23 @@ pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpEr
     Ok(said)
 }
 
+/// Another session of this QEMU whose process lives.
+/// # Errors
+/// Those of QEMU.
+pub(crate) fn living_other(client: &mut Client, own: &SessionName) -> Result<Option<SessionName>, QmpError> {
+    let nodes = nodes::parse(&client.execute("query-named-block-nodes", json!({ "flat": true }))?);
+    let sessions: BTreeSet<SessionName> = nodes
+        .iter()
+        .filter_map(|node| SessionName::of(&node.name))
+        .collect();
+    let is_alive = |session: &SessionName| {
+        directory_of(&nodes, session).is_some_and(|directory| fleece::is_held(&directory))
+    };
+    Ok(sessions
+        .into_iter()
+        .find(|session| session != own && is_alive(session)))
+}
+
 /// Takes down the remains of sessions whose processes are gone. Returns sentences: failures, and a guest that did not run.
 /// # Errors
 /// `Busy`: one of them is alive. `Hanging`: QEMU would wait for the images of one. Those of QEMU.
@@ -74,7 +91,9 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
     for session in &sessions {
         tracing::info!(%session, "a backup that was killed left this session; it is taken down");
         let directory = directory_of(&surroundings.nodes, session);
-        let has_server = directory.as_deref().is_some_and(fleece::has_socket);
+        // Sessions of earlier releases have no anchor.
+        let has_server = nodes::find(&surroundings.nodes, &session.anchor(true)).is_some()
+            || directory.as_deref().is_some_and(fleece::has_socket);
         complaints.extend(clear(client, session, has_server));
         if let Some(directory) = directory {
             remove(&directory, session, &mut complaints);
@@ -109,13 +128,29 @@ pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool
         && tell(take_down(client, session, &[Part::Snapshot]))
         && tell(lead_back(client, session))
         && tell(if has_server { end_server(client) } else { Ok(()) })
-        && tell(take_down(client, session, &Part::TOP_DOWN[1..]))
-        && tell(dismiss_jobs(client, session));
+        && tell(take_down(client, session, above_anchor()))
+        && tell(dismiss_jobs(client, session))
+        && tell(take_down(client, session, &[Part::Anchor]));
     if !is_alive {
         // QEMU itself has gone, most likely, and all of it with it.
         complaints.truncate(1);
     }
     complaints
+}
+
+/// Takes down what the self-test of a session has put up. Returns what could not be.
+pub(crate) fn clear_self_test(client: &mut Client, session: &SessionName) -> Vec<String> {
+    let steps = [
+        end_exports(client, session),
+        take_down(client, session, &[Part::Snapshot]),
+        take_down(client, session, above_anchor()),
+    ];
+    let failed = steps.into_iter().filter_map(Result::err);
+    failed.map(|error| error.to_string()).collect()
+}
+
+fn above_anchor() -> &'static [Part] {
+    &Part::TOP_DOWN[1..Part::TOP_DOWN.len() - 1]
 }
 
 pub(crate) fn end_exports(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
@@ -218,7 +253,7 @@ pub(crate) fn remove_bitmap(client: &mut Client, node: &str, bitmap: &str) -> Re
 fn directory_of(nodes: &[Node], session: &SessionName) -> Option<PathBuf> {
     let file = nodes
         .iter()
-        .find(|node| session.part_of(&node.name) == Some(Part::File))?;
+        .find(|node| matches!(session.part_of(&node.name), Some(Part::File | Part::Anchor)))?;
     Some(Path::new(&file.file).parent()?.to_owned())
 }
 
@@ -230,7 +265,7 @@ fn remove(directory: &Path, session: &SessionName, complaints: &mut Vec<String>)
     {
         return;
     }
-    match std::fs::remove_dir_all(directory) {
+    match fleece::remove_directory(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             complaints.push(format!("{} is not removed: {error}", directory.display()));
         }

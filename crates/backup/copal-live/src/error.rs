@@ -52,6 +52,52 @@ pub enum LiveError {
         /// Who writes to it.
         writers: String,
     },
+    /// The node is what the disk was before an external snapshot.
+    #[error(
+        "disk {disk}: {node} lies behind {overlay}, and no writes of the guest reach it: since a snapshot its disk is {overlay}, or a \
+         node above that; name that one (--node {disk}={overlay}), no snapshot was made"
+    )]
+    Overlaid {
+        /// The disk.
+        disk: String,
+        /// The node that was named.
+        node: String,
+        /// The node over it.
+        overlay: String,
+    },
+    /// No device of the guest has the node.
+    #[error(
+        "disk {disk}: no device of the guest uses {node}: its disk is another node, as after it was copied to another place, or it was \
+         taken out; its disks are {}, name the right one (--node {disk}=NODE), no snapshot was made",
+        used.join(", ")
+    )]
+    Unused {
+        /// The disk.
+        disk: String,
+        /// The node that was named.
+        node: String,
+        /// The nodes that devices have.
+        used: Vec<String>,
+    },
+    /// A block job works on the node.
+    #[error("disk {disk}: a block job ({job}) works on {node}; let it end, or cancel it, and back up again")]
+    Job {
+        /// The disk.
+        disk: String,
+        /// Its node.
+        node: String,
+        /// The driver of the node that the job has put above it.
+        job: String,
+    },
+    /// The guest runs in another QEMU, or is on its way.
+    #[error(
+        "the guest of this QEMU is on its way to or from another host (QEMU says {status:?}): its disks are written there; name the QMP \
+         socket of the QEMU that runs it, no snapshot was made"
+    )]
+    Migrated {
+        /// QEMU's word.
+        status: String,
+    },
     /// QEMU would abort.
     #[error(
         "disk {disk}: {user} in the iothread {thread}, and QEMU {version} may abort, and its guest with it, when a point in time of \

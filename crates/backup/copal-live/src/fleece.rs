@@ -1,6 +1,7 @@
 //! The directory of a session, and the images in it that take what a guest overwrites.
 //!
 //! A fleecing image is a qcow2 image in a file that cannot grow: QEMU finds no room beyond the bound, and breaks the snapshot.
+//! Copal writes its header itself: while `blockdev-create` runs, QEMU 7.2 aborts if another QMP client lists the block nodes.
 //! Who holds the lock in the directory is alive.
 
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
     names::{Part, SessionName},
     request::Fleece,
 };
-use copal_qmp::{Client, QmpError};
+use copal_qmp::Client;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     time::Timespec,
@@ -86,8 +87,8 @@ impl SessionDirectory {
         };
         made().map_err(|error| {
             // The error that counts is that one. Only one of the two names is there.
-            let _ = std::fs::remove_dir_all(&unnamed);
-            let _ = std::fs::remove_dir_all(&path);
+            let _ = remove_directory(&unnamed);
+            let _ = remove_directory(&path);
             failed(error)
         })
     }
@@ -138,6 +139,23 @@ impl SessionDirectory {
         }
     }
 
+    /// Puts up what tells of the session before anything else of it is in QEMU, and when all else is gone: whoever finds it asks the
+    /// lock beside its file whether the session lives.
+    /// # Errors
+    /// `Fleece`; those of QEMU.
+    pub(crate) fn add_anchor(
+        &self,
+        client: &mut Client,
+        session: &SessionName,
+        has_server: bool,
+    ) -> Result<(), LiveError> {
+        let name = session.anchor(has_server);
+        let path = self.add_scratch(&name, &[0; 512])?;
+        let anchor = json!({ "driver": "file", "node-name": name, "filename": path, "read-only": true });
+        client.execute("blockdev-add", anchor)?;
+        Ok(())
+    }
+
     pub(crate) fn image(&self, disk: usize) -> PathBuf {
         self.path.join(format!("{disk}.image"))
     }
@@ -154,7 +172,9 @@ impl SessionDirectory {
     ) -> Result<String, LiveError> {
         let path = self.image(disk);
         let make = || {
-            private().open(&path)?.set_len(bound_bytes)?;
+            let mut file = private().open(&path)?;
+            file.write_all(&empty_image(size_bytes))?;
+            file.set_len(bound_bytes)?;
             self.hand_over(&path)
         };
         make().map_err(|error| LiveError::Fleece {
@@ -172,30 +192,6 @@ impl SessionDirectory {
             client,
             json!({ "driver": "raw", "node-name": bound, "file": file, "size": bound_bytes, "discard": "unmap" }),
         )?;
-        let options =
-            json!({ "driver": "qcow2", "file": bound, "size": size_bytes, "cluster-size": CLUSTER_BYTES });
-        client.execute("blockdev-create", json!({ "job-id": image, "options": options }))?;
-        client.wait_for(
-            |event| {
-                event.name == "JOB_STATUS_CHANGE"
-                    && event.data["id"] == image
-                    && event.data["status"] == "concluded"
-            },
-            "blockdev-create",
-        )?;
-        let jobs = client.execute("query-jobs", json!({}))?;
-        let mut jobs = jobs.as_array().into_iter().flatten();
-        let error = jobs
-            .find(|job| job["id"] == image)
-            .and_then(|job| job["error"].as_str().map(str::to_owned));
-        client.execute("job-dismiss", json!({ "id": image }))?;
-        if let Some(description) = error {
-            return Err(LiveError::Qmp(QmpError::Refused {
-                command: "blockdev-create".into(),
-                class: "GenericError".into(),
-                description,
-            }));
-        }
         add(
             client,
             json!({ "driver": "qcow2", "node-name": image, "file": bound, "discard": "unmap" }),
@@ -227,10 +223,68 @@ impl Drop for SessionDirectory {
         if self.is_in_use {
             return;
         }
-        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+        if let Err(error) = remove_directory(&self.path) {
             tracing::warn!(%error, path = %self.path.display(), "the directory of a session stays");
         }
     }
+}
+
+/// Removes the directory of a session, its lock last: killed in the middle of it, it is found again by that.
+pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
+    for entry in path.read_dir()? {
+        let entry = entry?;
+        if entry.file_name() != LOCK {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    match std::fs::remove_file(path.join(LOCK)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::fs::remove_dir(path)
+}
+
+/// The beginning of a qcow2 image without content: header, a table of reference counts with its first block, and the table of
+/// tables of clusters. All offsets are multiples of a cluster. Numbers are big-endian (docs/interop/qcow2 of QEMU).
+fn empty_image(size_bytes: u64) -> Vec<u8> {
+    const CLUSTER_BITS: u32 = CLUSTER_BYTES.ilog2();
+    const HEADER_BYTES: u32 = 104;
+    // 16 bits.
+    const REFCOUNT_ORDER: u32 = 4;
+    const COUNTS_AT: u64 = CLUSTER_BYTES;
+    const BLOCK_AT: u64 = 2 * CLUSTER_BYTES;
+    const TABLES_AT: u64 = 3 * CLUSTER_BYTES;
+    // A table has 8 bytes for each cluster, and fills one.
+    let tables = size_bytes.div_ceil(CLUSTER_BYTES * (CLUSTER_BYTES / 8));
+    let end = TABLES_AT + (tables * 8).next_multiple_of(CLUSTER_BYTES).max(CLUSTER_BYTES);
+    let mut image = vec![0; end as usize];
+    let mut header = Vec::from(*b"QFI\xfb");
+    let word = |header: &mut Vec<u8>, word: u32| header.extend(word.to_be_bytes());
+    let long = |header: &mut Vec<u8>, long: u64| header.extend(long.to_be_bytes());
+    word(&mut header, 3);
+    // No file behind it.
+    long(&mut header, 0);
+    word(&mut header, 0);
+    word(&mut header, CLUSTER_BITS);
+    long(&mut header, size_bytes);
+    // Not encrypted.
+    word(&mut header, 0);
+    word(&mut header, tables as u32);
+    long(&mut header, TABLES_AT);
+    long(&mut header, COUNTS_AT);
+    word(&mut header, 1);
+    // No internal snapshots, and no features.
+    word(&mut header, 0);
+    [0; 4].iter().for_each(|none| long(&mut header, *none));
+    word(&mut header, REFCOUNT_ORDER);
+    word(&mut header, HEADER_BYTES);
+    image[..header.len()].copy_from_slice(&header);
+    image[COUNTS_AT as usize..][..8].copy_from_slice(&BLOCK_AT.to_be_bytes());
+    let counts = image[BLOCK_AT as usize..TABLES_AT as usize].chunks_exact_mut(2);
+    counts
+        .take((end / CLUSTER_BYTES) as usize)
+        .for_each(|count| count.copy_from_slice(&[0, 1]));
+    image
 }
 
 fn private() -> OpenOptions {
@@ -259,9 +313,12 @@ pub(crate) fn is_held(directory: &Path) -> bool {
     matches!(try_lock(directory), Some(Err(TryLockError::WouldBlock)))
 }
 
-/// Whether the process that made the directory is known to be gone.
+/// Whether the process that made the directory is known to be gone. One that has its name had its lock before.
 pub(crate) fn is_over(directory: &Path) -> bool {
-    matches!(try_lock(directory), Some(Ok(())))
+    match File::open(directory.join(LOCK)) {
+        Ok(lock) => lock.try_lock().is_ok(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 /// `None`: there is no lock that this user may open.
@@ -324,6 +381,61 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("--fleece-dir"), "{error}");
+    }
+
+    /// Symptom: QEMU 7.2 aborted, and the guest with it, when another program listed the block nodes while a backup began. Cause:
+    /// `blockdev-create`. Fix: the image is written here; what QEMU's own tool says of it counts.
+    #[test]
+    fn an_empty_image_is_one_for_qemu() {
+        let has_tool = Command::new("qemu-img").arg("--version").output().is_ok();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        for size_bytes in [
+            512,
+            1 << 20,
+            (64 << 20) + 512,
+            512 << 20,
+            (512 << 20) + 512,
+            3 << 40,
+        ] {
+            let image = empty_image(size_bytes);
+            assert!(image.len() as u64 <= bound_bytes(size_bytes, 0), "{size_bytes}");
+            std::fs::write(&path, &image).unwrap();
+            if !has_tool {
+                continue;
+            }
+            let told = |words: &[&str]| {
+                let told = Command::new("qemu-img").args(words).arg(&path).output().unwrap();
+                assert!(told.status.success(), "{size_bytes}: {told:?}");
+                String::from_utf8(told.stdout).unwrap()
+            };
+            assert!(told(&["check"]).contains("No errors were found"), "{size_bytes}");
+            let info: serde_json::Value = serde_json::from_str(&told(&["info", "--output", "json"])).unwrap();
+            assert_eq!(
+                (&info["virtual-size"], &info["cluster-size"]),
+                (&size_bytes.into(), &65536.into())
+            );
+            assert_eq!(info["format"], "qcow2");
+        }
+    }
+
+    /// Symptom: a backup that was killed while it removed its directory left it for ever, with an image of a tenth of the disk. Cause:
+    /// the lock, by which it is found to be over, may go first. Fix: it goes last, and a directory without one is over, too.
+    #[test]
+    fn a_lock_goes_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("copal-0123abcd");
+        std::fs::create_dir(&path).unwrap();
+        assert!(is_over(&path));
+        for name in [LOCK, "0.image", SOCKET] {
+            std::fs::write(path.join(name), b"").unwrap();
+        }
+        // What cannot be removed ends it, with the lock still there.
+        std::fs::create_dir(path.join("stays")).unwrap();
+        assert!(remove_directory(&path).is_err() && path.join(LOCK).exists());
+        std::fs::remove_dir(path.join("stays")).unwrap();
+        remove_directory(&path).unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

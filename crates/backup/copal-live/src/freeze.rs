@@ -161,8 +161,10 @@ fn find(listed: &Value) -> Option<PathBuf> {
             .unwrap_or(filename)
             .strip_prefix("unix:")?;
         let path = path.split(',').next()?;
+        // A directory may be called like that for all sockets of a VM, that of its monitor included.
+        let (_, name) = path.rsplit_once('/').unwrap_or(("", path));
         let is_agent = |word: &str| word.contains("qga") || word.contains("agent");
-        (is_agent(label) || is_agent(path)).then(|| path.into())
+        (is_agent(label) || is_agent(name)).then(|| path.into())
     })
 }
 

@@ -35,7 +35,17 @@ pub(crate) struct NewBitmap<'a> {
 /// Where marks are merged from, and how many bytes they stand for.
 pub(crate) struct PlantedMarks {
     node: String,
-    bytes: u64,
+    /// Of the disk, as a map of the bitmap has it.
+    named_bytes: u64,
+    /// As QEMU counts: whole units, also the last one of a disk that ends within it.
+    counted_bytes: u64,
+}
+
+/// A sentinel as QEMU counts it, and the bytes of the disk that its bitmap names.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) sentinel: Bitmap,
+    pub(crate) named_bytes: u64,
 }
 
 /// Writes the marks of one disk into a scratch node of its own. Blocks for some milliseconds.
@@ -65,16 +75,21 @@ pub(crate) fn plant(
         ..ConnectOptions::default()
     };
     let nbd = Nbd::connect(&uri, &options).map_err(|error| error.to_string())?;
-    let mut bytes = 0;
+    let (mut named_bytes, mut counted_bytes) = (0, 0);
     for place in places(size_bytes, granularity)? {
         let length = WRITE_BYTES.min(size_bytes - place) as usize;
         let written = nbd.start_write(place, &[0; WRITE_BYTES as usize][..length]);
         written
             .and_then(|change| change.wait())
             .map_err(|error| error.to_string())?;
-        bytes += granularity.min(size_bytes - place);
+        named_bytes += granularity.min(size_bytes - place);
+        counted_bytes += granularity;
     }
-    Ok(PlantedMarks { node, bytes })
+    Ok(PlantedMarks {
+        node,
+        named_bytes,
+        counted_bytes,
+    })
 }
 
 /// Takes down the scratch nodes of a session.
@@ -96,7 +111,7 @@ pub(crate) fn begin(
     new: &NewBitmap<'_>,
     marks: Option<&PlantedMarks>,
     is_persistent: bool,
-) -> Result<Option<Bitmap>, QmpError> {
+) -> Result<Option<Begun>, QmpError> {
     let NewBitmap {
         node,
         name,
@@ -124,9 +139,12 @@ pub(crate) fn begin(
         merge(&sentinel)
     ]);
     client.execute("transaction", json!({ "actions": actions }))?;
-    Ok(Some(Bitmap {
-        name: sentinel,
-        dirty_bytes: marks.bytes,
+    Ok(Some(Begun {
+        sentinel: Bitmap {
+            name: sentinel,
+            dirty_bytes: marks.counted_bytes,
+        },
+        named_bytes: marks.named_bytes,
     }))
 }
 

@@ -37,17 +37,20 @@ pub(crate) enum Part {
     Snapshot,
     /// Where the marks of a new bitmap come from.
     Marks,
+    /// What tells of the session, and of its directory, from its first command to its last.
+    Anchor,
 }
 
 impl Part {
     /// In the order in which they are taken down.
-    pub(crate) const TOP_DOWN: [Part; 6] = [
+    pub(crate) const TOP_DOWN: [Part; 7] = [
         Part::Snapshot,
         Part::Filter,
         Part::Image,
         Part::Bound,
         Part::File,
         Part::Marks,
+        Part::Anchor,
     ];
 
     fn word(self) -> &'static str {
@@ -58,6 +61,7 @@ impl Part {
             Part::Filter => "cbw",
             Part::Snapshot => "snap",
             Part::Marks => "mark",
+            Part::Anchor => "anchor",
         }
     }
 }
@@ -93,6 +97,11 @@ impl SessionName {
     /// The name of a part of a disk, by the disk's position.
     pub(crate) fn part(&self, part: Part, disk: usize) -> String {
         format!("{PREFIX}{}-{}{disk}", self.0, part.word())
+    }
+
+    /// The anchor of a session that has an NBD server of its own, or uses another one.
+    pub(crate) fn anchor(&self, has_server: bool) -> String {
+        self.part(Part::Anchor, usize::from(has_server))
     }
 
     /// What a name is for, if it is one of this session's.

@@ -11,15 +11,19 @@ use crate::{
         graph::{self, Graph},
         nodes::{self, Node},
     },
+    error::LiveError,
     launch::LaunchOptions,
     names::{PREFIX, SessionName},
     pause,
     process::QemuProcess,
+    request::LiveDisk,
 };
 use copal_qmp::{Client, QmpError};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
+/// Drivers of the nodes that block jobs put above the disk that they work on.
+const JOB_FILTERS: [&str; 2] = ["mirror_top", "commit_top"];
 /// Most nodes between a format and its file: filters.
 const MAX_NODES_TO_FILE: usize = 16;
 
@@ -111,6 +115,47 @@ impl Surroundings {
     /// The file that a node has its bytes from, as far as one can be found here.
     pub(crate) fn file_of(&self, node: &Node) -> Option<PathBuf> {
         self.process.find(Path::new(&self.file_node(node)?.file))
+    }
+
+    /// Lets a node pass that is a disk of the guest. One that nobody writes may be what the disk was: an external snapshot, or a
+    /// copy of the disk to another place, gives the guest another node and leaves this one in QEMU.
+    /// # Errors
+    /// `Job`, `Overlaid`, `Unused`.
+    pub(crate) fn refuse_other_disk(&self, disk: &LiveDisk, node: &Node) -> Result<(), LiveError> {
+        let names = |name: &str| (disk.name.clone(), node.name.clone(), name.to_owned());
+        let driver_of = |name: &str| nodes::find(&self.nodes, name).map(|node| node.driver.as_str());
+        let (mut found, mut overlay, mut is_used) = (vec![node.name.clone()], None, false);
+        let disks = graph::disks_of(&self.devices);
+        let mut at = 0;
+        while let Some(name) = found.get(at).cloned() {
+            at += 1;
+            is_used |= disks.as_ref().is_some_and(|disks| disks.contains(&name.as_str()));
+            for parent in self.graph.parents_of(&name) {
+                let driver = driver_of(&parent.name).unwrap_or_default();
+                if JOB_FILTERS.contains(&driver) {
+                    let (disk, node, job) = names(driver);
+                    return Err(LiveError::Job { disk, node, job });
+                }
+                match (parent.kind.as_str(), parent.role.as_str()) {
+                    ("block-driver", "backing") => overlay = overlay.or(Some(parent.name)),
+                    ("block-driver", _) if !found.contains(&parent.name) => found.push(parent.name),
+                    ("block-backend", _) => is_used |= parent.writes || disks.is_none(),
+                    _ => {}
+                }
+            }
+        }
+        match (is_used, overlay, disks) {
+            (true, ..) | (false, None, None) => Ok(()),
+            (false, Some(overlay), _) => {
+                let (disk, node, overlay) = names(&overlay);
+                Err(LiveError::Overlaid { disk, node, overlay })
+            }
+            (false, None, Some(disks)) => Err(LiveError::Unused {
+                disk: disk.name.clone(),
+                node: node.name.clone(),
+                used: disks.iter().map(|name| (*name).to_owned()).collect(),
+            }),
+        }
     }
 
     /// The path to a node.
@@ -280,10 +325,91 @@ mod tests {
         ] {
             assert_eq!(path(parents), Err(writers.into()));
         }
-        // What we put up ourselves is no writer of the guest's.
+        // What is put up by Copal is no writer of the guest's.
         assert_eq!(
             path(&[("copal-01234567-cbw0", driver, "copy-before-write", 100, true)]),
             Ok(WritePath::Nobody)
+        );
+    }
+
+    /// Whether a node passes for a disk of the guest, in a QEMU whose devices have these nodes, or that has none at all. `edges`: what
+    /// uses what, in which role, and whether it writes.
+    fn is_disk(devices: Option<&[&str]>, edges: &[(&str, &str, &str, bool)]) -> Result<(), String> {
+        let names = ["vm0", "top", "over", "job", "dev"];
+        let id = |name: &str| names.iter().position(|known| *known == name).unwrap();
+        let kind = |name: &str| {
+            if name == "dev" {
+                "block-backend"
+            } else {
+                "block-driver"
+            }
+        };
+        let vertices = names.map(|name| json!({"id": id(name), "name": name, "type": kind(name)}));
+        let edges = edges.iter().map(|(parent, child, role, writes)| {
+            let perm: &[&str] = if *writes { &["write"] } else { &[] };
+            json!({"parent": id(parent), "child": id(child), "name": role, "perm": perm})
+        });
+        let edges: Vec<Value> = edges.collect();
+        let listed = names.map(|name| {
+            let driver = if name == "job" { "mirror_top" } else { "qcow2" };
+            json!({"node-name": name, "drv": driver})
+        });
+        let devices = devices.map(|nodes| {
+            let device = |node: &&str| json!({"inserted": {"node-name": node}});
+            Value::Array(nodes.iter().map(device).collect())
+        });
+        let surroundings = Surroundings {
+            nodes: nodes::parse(&json!(listed)),
+            graph: Graph::parse(&json!({ "nodes": vertices, "edges": edges })),
+            devices: devices.unwrap_or(Value::Null),
+            launch: LaunchOptions::default(),
+            process: QemuProcess::default(),
+        };
+        let disk = LiveDisk {
+            name: "sda".to_owned(),
+            node: "vm0".to_owned(),
+            serial: String::new(),
+            began_with_base: None,
+            sentinel: None,
+        };
+        let node = nodes::find(&surroundings.nodes, "vm0").unwrap();
+        let passes = surroundings.refuse_other_disk(&disk, node);
+        passes.map_err(|error| error.to_string())
+    }
+
+    /// Symptom: after an external snapshot or a mirror every backup held the old disk. Cause, fix: see `refuse_other_disk`.
+    #[test]
+    fn only_a_node_that_a_device_reaches_without_a_backing_link_is_its_disk() {
+        let below_raw = [("top", "vm0", "file", true), ("dev", "top", "root", true)];
+        assert_eq!(is_disk(Some(&["vm0"]), &[("dev", "vm0", "root", false)]), Ok(()));
+        assert_eq!(is_disk(Some(&["top"]), &below_raw), Ok(()));
+        assert_eq!(is_disk(None, &below_raw), Ok(()));
+        // A disk of a storage daemon that nobody uses now; and one that this QEMU itself serves to others.
+        assert_eq!(is_disk(None, &[]), Ok(()));
+        assert_eq!(is_disk(Some(&[]), &[]), Ok(()));
+        assert_eq!(is_disk(Some(&["over"]), &[("dev", "vm0", "root", true)]), Ok(()));
+        // Behind an image that another program compares with, the guest writes on.
+        let fleeced = [("over", "vm0", "backing", false), ("dev", "vm0", "root", true)];
+        assert_eq!(is_disk(Some(&["vm0"]), &fleeced), Ok(()));
+        let refused = |devices, edges, words: &str| {
+            let said = is_disk(devices, edges).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        };
+        let overlaid = [("over", "vm0", "backing", false), ("dev", "over", "root", true)];
+        refused(Some(&["over"]), &overlaid, "lies behind over");
+        refused(None, &overlaid, "lies behind over");
+        let over_raw = [("top", "vm0", "file", false), ("over", "top", "backing", false)];
+        refused(Some(&["over"]), &over_raw, "lies behind over");
+        refused(Some(&["over"]), &[], "no device of the guest uses vm0");
+        refused(
+            Some(&["over"]),
+            &[("dev", "vm0", "root", false)],
+            "its disks are over",
+        );
+        refused(
+            Some(&["job"]),
+            &[("job", "vm0", "backing", true)],
+            "a block job (mirror_top)",
         );
     }
 }

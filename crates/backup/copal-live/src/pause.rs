@@ -113,15 +113,23 @@ fn standing(answer: &Value) -> Option<String> {
     }
 }
 
+/// Whether a guest in this state, in QEMU's word, has gone to another QEMU, or comes from there.
+pub(crate) fn is_migrating(status: &str) -> bool {
+    matches!(status, "inmigrate" | "postmigrate" | "finish-migrate")
+}
+
 /// A sentence about a guest that does not run, and that nobody of ours has stopped.
 /// # Errors
 /// Those of QEMU.
 pub(crate) fn notice(client: &mut Client) -> Result<Option<String>, QmpError> {
-    Ok(status(client)?.map(|status| {
-        format!(
+    Ok(status(client)?.map(|status| match is_migrating(&status) {
+        true => format!(
+            "the guest is on its way to or from another host (QEMU says {status:?}): what is seen here is not what it has there"
+        ),
+        false => format!(
             "the guest does not run (QEMU says {status:?}): somebody else has stopped it, and copal leaves it so; the QMP command \
              `cont` lets it go on"
-        )
+        ),
     }))
 }
 

@@ -8,7 +8,7 @@ use crate::{
         nodes::{self, DirtyBitmap, Node},
         schema::Abilities,
     },
-    clear::{clear, clear_leftovers, remove_bitmap},
+    clear::{clear, clear_leftovers, living_other, remove_bitmap},
     error::LiveError,
     fleece::{self, SessionDirectory},
     freeze::{Frozen, agent_socket},
@@ -16,6 +16,7 @@ use crate::{
     marks::{self, NewBitmap},
     names::{BitmapOwner, Part, SessionName},
     path_of_writes::{Surroundings, WritePath, lead},
+    pause,
     request::{Freeze, LiveDisk, LiveVm},
     self_test::{self, Ground},
     sweep::sweep,
@@ -37,7 +38,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use uuid::Uuid;
 
@@ -51,6 +52,12 @@ const SHORT_COPY_TIMEOUT_S: u64 = 4;
 const TAKING: Duration = Duration::from_secs(120);
 /// How long all commands that take it down may take together.
 const TAKING_DOWN: Duration = Duration::from_secs(120);
+/// How long QEMU may take for the first of them: one that does not answer is left alone.
+const TO_ANSWER: Duration = Duration::from_secs(30);
+/// How long another backup that begins in the same moment may take to see this one, and to go.
+const TO_GIVE_WAY: Duration = Duration::from_secs(5);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How a backup has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +93,8 @@ struct Held {
     old: Result<u64, String>,
     /// The bitmap that begins here, or why there is none.
     new: Result<String, String>,
-    /// The one that says which marks the new one began with.
-    new_sentinel: Option<Bitmap>,
+    /// What says which marks the new one began with.
+    begun: Option<marks::Begun>,
     has_map: bool,
     identity: String,
     content: Content,
@@ -111,6 +118,9 @@ impl PointInTime {
             return Err(LiveError::TooOld { missing });
         }
         // Before anything is changed.
+        if let Some(status) = pause::status(&mut client)?.filter(|status| pause::is_migrating(status)) {
+            return Err(LiveError::Migrated { status });
+        }
         let surroundings = Surroundings::ask(&mut client)?;
         iothreads::refuse(&mut client, &vm.disks, &surroundings)?;
         let mut point = PointInTime {
@@ -137,7 +147,11 @@ impl PointInTime {
             .iter()
             .map(|disk| Held::of(disk, vm, &surroundings, &abilities));
         point.disks = disks.collect::<Result<Vec<_>, _>>()?;
-        point.directory = Some(SessionDirectory::make(&vm.fleece, &point.session, &vm.qmp)?);
+        let directory = SessionDirectory::make(&vm.fleece, &point.session, &vm.qmp)?;
+        let anchored = directory.add_anchor(&mut point.client, &point.session, vm.nbd_socket.is_none());
+        point.directory = Some(directory);
+        anchored?;
+        point.give_way()?;
         let owner = BitmapOwner::of(repository, &vm.name);
         point.remove_stale(&owner, &surroundings.nodes);
         let socket = point.server(vm)?;
@@ -214,6 +228,21 @@ impl PointInTime {
                 }
             }
         }
+    }
+
+    /// Of backups that begin in one moment, each has put up its anchor before it looks for the others. The one whose name is the
+    /// least goes on, once the others have seen that and are gone.
+    fn give_way(&mut self) -> Result<(), LiveError> {
+        let patience = Instant::now() + TO_GIVE_WAY;
+        while let Some(other) = living_other(&mut self.client, &self.session)? {
+            if other < self.session || Instant::now() >= patience {
+                return Err(LiveError::Busy {
+                    session: other.to_string(),
+                });
+            }
+            std::thread::park_timeout(LOOK);
+        }
+        Ok(())
     }
 
     fn find_read_mode(&mut self, socket: &Path, abilities: &Abilities) -> Result<(), LiveError> {
@@ -324,7 +353,7 @@ impl PointInTime {
                 }
             }
             match begun {
-                Ok(sentinel) => (held.new, held.new_sentinel) = (Ok(name.clone()), sentinel),
+                Ok(begun) => (held.new, held.begun) = (Ok(name.clone()), begun),
                 Err(reason) => held.new = Err(reason),
             }
         }
@@ -440,13 +469,13 @@ impl PointInTime {
             disk.content = held.content;
             disk.warnings.clone_from(&held.images.warnings);
             disk.doubts.clone_from(&held.images.doubts);
-            disk.sentinel.clone_from(&held.new_sentinel);
+            disk.sentinel = held.begun.as_ref().map(|begun| begun.sentinel.clone());
             (disk.changed, disk.no_changes) = (changed, no_changes);
             match &held.new {
                 Ok(name) => {
                     disk.starts = Some(Bitmap {
                         name: name.clone(),
-                        dirty_bytes: held.new_sentinel.as_ref().map_or(0, |sentinel| sentinel.dirty_bytes),
+                        dirty_bytes: held.begun.as_ref().map_or(0, |begun| begun.named_bytes),
                     });
                 }
                 Err(reason) => disk.warnings.push(format!(
@@ -475,6 +504,21 @@ impl PointInTime {
             }
             return;
         }
+        self.client.set_deadline(Some(TO_ANSWER));
+        let asked = self.client.execute("query-status", json!({}));
+        if let Err(QmpError::TimedOut { .. } | QmpError::Late { .. }) = asked {
+            self.warnings.push(format!(
+                "QEMU behind {} does not answer within {} s, so nothing of session {} is taken down; the next backup does that when QEMU \
+                 answers again",
+                self.qmp.display(),
+                TO_ANSWER.as_secs(),
+                self.session
+            ));
+            if let Some(directory) = self.directory.take() {
+                directory.leave();
+            }
+            return;
+        }
         self.client.set_deadline(Some(TAKING_DOWN));
         let mut complaints = clear(&mut self.client, &self.session, self.has_server);
         if !complaints.is_empty() {
@@ -490,12 +534,12 @@ impl PointInTime {
         }
         let is_clear = complaints.is_empty();
         for held in &self.disks {
-            let (begun, before) = (held.new.as_ref().ok(), held.disk.began_with_base.as_ref());
+            let (new, before) = (held.new.as_ref().ok(), held.disk.began_with_base.as_ref());
             let map = self.session.map();
             let gone = match ended {
                 // A bitmap that was missing is none to be removed.
                 Ended::Published => (before.filter(|_| held.old.is_ok()), held.disk.sentinel.as_ref()),
-                Ended::Abandoned => (begun, held.new_sentinel.as_ref()),
+                Ended::Abandoned => (new, held.begun.as_ref().map(|begun| &begun.sentinel)),
             };
             let sentinel = gone.1.map(|sentinel| &sentinel.name);
             for name in gone
@@ -545,9 +589,11 @@ impl Held {
     ) -> Result<Held, LiveError> {
         let nodes = &surroundings.nodes;
         let Some(node) = nodes::find(nodes, &disk.node) else {
-            // Names that QEMU makes up begin with a hash.
-            let known = nodes.iter().filter(|node| !node.name.starts_with('#'));
-            let mut known: Vec<String> = known.map(|node| node.name.clone()).collect();
+            // Names that QEMU makes up begin with a hash: they are said where there are no others.
+            let mut known: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+            if known.iter().any(|name| !name.starts_with('#')) {
+                known.retain(|name| !name.starts_with('#'));
+            }
             known.sort();
             return Err(LiveError::NoNode {
                 disk: disk.name.clone(),
@@ -555,6 +601,7 @@ impl Held {
                 known,
             });
         };
+        surroundings.refuse_other_disk(disk, node)?;
         let path = surroundings.path_to(node).map_err(|writers| LiveError::NoWay {
             disk: disk.name.clone(),
             node: disk.node.clone(),
@@ -572,7 +619,7 @@ impl Held {
             path,
             old: believed(disk, node, abilities).map(|bitmap| bitmap.granularity),
             new: Err("it has not begun".into()),
-            new_sentinel: None,
+            begun: None,
             has_map: false,
             identity: whole::identity(node, surroundings),
             content: whole::content(node),

@@ -6,7 +6,7 @@
 
 use crate::{
     answers::schema::Abilities,
-    clear::clear,
+    clear::clear_self_test,
     error::LiveError,
     fleece::SessionDirectory,
     names::{Part, SessionName},
@@ -43,7 +43,7 @@ pub(crate) fn read_mode(
 ) -> Result<ReadMode, LiveError> {
     let put_up = put_up(client, ground, abilities);
     let looked = put_up.map(|()| is_right(&uri(ground, Part::Filter), &uri(ground, Part::Snapshot)));
-    let left = clear(client, ground.session, false);
+    let left = clear_self_test(client, ground.session);
     if !left.is_empty() {
         // The end of the session looks again.
         tracing::debug!(?left, "not all of the self-test is taken down");

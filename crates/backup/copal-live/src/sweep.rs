@@ -8,14 +8,25 @@ use rustix::{
     fs::{FlockOperation, fcntl_lock},
     io::Errno,
 };
-use std::{fs::OpenOptions, path::Path};
+use std::{
+    fs::{DirEntry, OpenOptions},
+    path::Path,
+    time::Duration,
+};
+
+/// A directory that gets its name within this time may be one of a backup that begins.
+const YOUNG: Duration = Duration::from_secs(60);
 
 /// Removes directories of killed backups from the directory for fleecing images. A failure is logged and ends no backup.
 pub(crate) fn sweep(base: &Path) {
     let Ok(entries) = base.read_dir() else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let is_session = name.to_str().is_some_and(SessionName::is_directory);
+        let is_session = name.to_str().is_some_and(|name| {
+            // Before it has its name, its lock may not be there yet.
+            let unnamed = name.strip_suffix(".new").filter(|_| is_old(&entry));
+            SessionName::is_directory(unnamed.unwrap_or(name))
+        });
         if !is_session || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
@@ -23,7 +34,7 @@ pub(crate) fn sweep(base: &Path) {
         if !fleece::is_over(&directory) || !is_unused(&directory) {
             continue;
         }
-        match std::fs::remove_dir_all(&directory) {
+        match fleece::remove_directory(&directory) {
             Ok(()) => {
                 tracing::info!(directory = %directory.display(), "the directory of a killed backup is removed")
             }
@@ -32,6 +43,12 @@ pub(crate) fn sweep(base: &Path) {
             }
         }
     }
+}
+
+/// Whether nothing was made in a directory for a minute.
+fn is_old(entry: &DirEntry) -> bool {
+    let changed = entry.metadata().and_then(|found| found.modified());
+    changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age >= YOUNG))
 }
 
 /// Whether no process has a lock on a file of the directory: QEMU locks every image that it opens. A file that cannot be asked
@@ -96,9 +113,15 @@ mod tests {
         let (killed, other) = (left("copal-0123abcd"), left("copal-mine"));
         let unlocked = left("copal-0123abce");
         std::fs::remove_file(unlocked.join("lock")).unwrap();
+        let (begun, long_begun) = (left("copal-0123abcf.new"), left("copal-0123abd0.new"));
+        let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+        std::fs::File::open(&long_begun)
+            .unwrap()
+            .set_modified(hour_ago)
+            .unwrap();
         sweep(base.path());
-        assert!(!killed.exists());
-        assert!(alive.exists() && other.exists() && unlocked.exists());
+        assert!(!killed.exists() && !unlocked.exists() && !long_begun.exists());
+        assert!(alive.exists() && other.exists() && begun.exists());
         sweep(Path::new("/none"));
     }
 }

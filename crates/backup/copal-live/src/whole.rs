@@ -4,7 +4,7 @@
 
 use crate::{answers::nodes::Node, error::LiveError, path_of_writes::Surroundings, request::LiveDisk};
 use copal_backup::{
-    Content,
+    Content, DoubtKind,
     source::{ImageReport, check_running_image, disk_identity},
 };
 
@@ -63,10 +63,12 @@ pub(crate) fn look(
             report.doubts.extend(looked.doubts);
         }
         if FOREIGN.contains(&node.driver.as_str()) && surroundings.is_of_file(node) {
-            report.warnings.push(format!(
-                "{} is an image of the format {}, which QEMU decodes: copal cannot see whether it is whole",
+            let sentence = format!(
+                "{} is an image of the format {}, which QEMU decodes, and copal cannot see whether it is whole; see what \
+                 `qemu-img check` says of it, or convert it to qcow2",
                 node.file, node.driver
-            ));
+            );
+            report.doubts.push((DoubtKind::Chain, sentence));
         }
         next = surroundings.behind(&node.name);
     }

@@ -120,6 +120,13 @@ pub(crate) fn devices_of(answer: &Value, node: &str) -> Vec<String> {
         .collect()
 }
 
+/// The nodes that the devices of the guest have as their disks; `None`: there is none, as in a storage daemon.
+pub(crate) fn disks_of(answer: &Value) -> Option<Vec<&str>> {
+    let devices = answer.as_array()?.iter();
+    let disks = devices.filter_map(|device| device["inserted"]["node-name"].as_str());
+    Some(disks.collect::<Vec<_>>()).filter(|disks| !disks.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

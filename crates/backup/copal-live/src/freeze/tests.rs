@@ -111,7 +111,7 @@ fn what_may_be_frozen_is_thawed_until_the_agent_says_so() {
 #[test]
 fn the_agents_socket_is_found_by_what_it_is_called() {
     let listed = json!([
-        {"label": "serial0", "filename": "unix:/run/vm/serial,server=on"},
+        {"label": "compat_monitor0", "filename": "unix:/run/agent1/qmp.sock,server=on"},
         {"label": "charchannel0", "filename": "disconnected:unix:/run/vm/org.qemu.guest_agent.0,server=on"}]);
     assert_eq!(find(&listed), Some("/run/vm/org.qemu.guest_agent.0".into()));
     assert_eq!(

@@ -1,6 +1,10 @@
 //! A storage daemon with two disks, qcow2 and raw, written through its own NBD server.
 
-use crate::{disks::MIB, harness::House, qemu::tool};
+use crate::{
+    disks::MIB,
+    harness::{House, wait_until},
+    qemu::tool,
+};
 use serde_json::{Value, json};
 use std::{
     fs::File,
@@ -13,12 +17,9 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
 };
 
 const DISK_BYTES: u64 = 16 * MIB;
-/// Above what anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Where a writer that goes on writes, and in which units.
 const BLOCKS: u64 = 64;
 const BLOCK_BYTES: u64 = 4096;
@@ -37,15 +38,6 @@ pub(crate) fn have_daemon() -> bool {
         eprintln!("SKIPPED: qemu-storage-daemon is missing; apt install qemu-system-common qemu-utils");
     }
     have
-}
-
-/// Waits for something that comes about by itself.
-pub(super) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} does not come about");
-        std::thread::yield_now();
-    }
 }
 
 /// One command to a QMP server, over a connection of its own.

@@ -2,10 +2,7 @@
 //!
 //! `COPAL_TEST_KERNEL` names the directory that `linux-image-cloud-amd64` was unpacked into, `/` unless told otherwise.
 
-use super::{
-    daemon::{self, wait_until},
-    *,
-};
+use super::{daemon, *};
 use crate::qemu::tool;
 use std::{
     collections::BTreeSet,

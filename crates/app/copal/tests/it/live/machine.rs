@@ -1,11 +1,11 @@
 //! A machine without a guest's system: firmware that looks for something to start, two disks on devices of their own.
 
 use super::{
-    daemon::{self, have_daemon, wait_until},
+    daemon::{self, have_daemon},
     impostors,
 };
 use crate::{
-    harness::{House, Running},
+    harness::{House, Running, wait_until},
     qemu::tool,
 };
 use rustix::process::Signal;
@@ -21,7 +21,7 @@ use std::{
 
 /// Whether the program is there.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
-fn have_machine() -> bool {
+pub(super) fn have_machine() -> bool {
     let have = Command::new("qemu-system-x86_64")
         .arg("--version")
         .output()
@@ -37,14 +37,14 @@ fn have_machine() -> bool {
     have && have_daemon()
 }
 
-struct Machine {
+pub(super) struct Machine {
     dir: PathBuf,
     child: Child,
 }
 
 impl Machine {
     /// With more options, devices above all; `vm0` and `vm1` are the nodes.
-    fn start(house: &House, more: &[&str]) -> Machine {
+    pub(super) fn start(house: &House, more: &[&str]) -> Machine {
         let dir = house.path("vm");
         std::fs::create_dir(&dir).unwrap();
         let mut command = Command::new("qemu-system-x86_64");
@@ -75,20 +75,21 @@ impl Machine {
         }
         command.args(more).args(["-pidfile", "ready"]);
         let child = command.spawn().unwrap();
-        wait_until("the machine", || dir.join("ready").exists());
+        let listens = || std::os::unix::net::UnixStream::connect(dir.join("other.sock")).is_ok();
+        wait_until("the machine", || dir.join("ready").exists() && listens());
         Machine { dir, child }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.dir.join(name).to_str().unwrap().to_owned()
     }
 
     /// One command, over the second socket.
-    fn execute(&self, command: &str, arguments: Value) -> Value {
+    pub(super) fn execute(&self, command: &str, arguments: Value) -> Value {
         daemon::execute(&self.dir.join("other.sock"), command, arguments)
     }
 
-    fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         self.execute("query-status", json!({}))["running"] == true
     }
 
@@ -101,7 +102,7 @@ impl Machine {
             .count()
     }
 
-    fn words(&self, qmp: &str, nodes: &[&str]) -> Vec<String> {
+    pub(super) fn words(&self, qmp: &str, nodes: &[&str]) -> Vec<String> {
         let mut words = vec!["backup", "--vm", "db1", "--qmp", qmp];
         for node in nodes {
             words.extend(["--node", *node]);
@@ -119,13 +120,13 @@ impl Drop for Machine {
     }
 }
 
-const DEVICES: [&str; 4] = [
+pub(super) const DEVICES: [&str; 4] = [
     "-device",
     "virtio-blk-pci,drive=vm0,id=d0",
     "-device",
     "virtio-blk-pci,drive=vm1,id=d1",
 ];
-const BOTH: [&str; 2] = ["sda=vm0", "sdb=vm1"];
+pub(super) const BOTH: [&str; 2] = ["sda=vm0", "sdb=vm1"];
 
 /// Symptom: a backup that was killed between `stop` and `cont` left its guest paused, and the next backup did not notice.
 /// Cause: nobody but the dead process knew.
