@@ -29,7 +29,10 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             graph.child_of("vm0", "file"),
             graph.connected("vm0"),
         );
-        let _ = graph::devices_of(&json(bytes), "vm0");
+        let _ = (
+            graph::devices_of(&json(bytes), "vm0"),
+            graph::disks_of(&json(bytes)),
+        );
     }),
     ("schema", |bytes| {
         let _ = Abilities::parse(&json(bytes)).missing();

@@ -28,6 +28,8 @@ const STRIDE_UNUSED: u64 = 1_000_003;
 struct Subject {
     image: Image,
     truth: Vec<(SnapshotId, Vec<u8>)>,
+    /// Journal records that an opening replays.
+    records: u64,
 }
 
 /// What became of a flip.
@@ -37,6 +39,8 @@ enum Fate {
     Refused,
     Reported,
     Unnoticed,
+    /// As unnoticed; the store opens without its last records, as it does where a kill kept their data from being written.
+    Dropped,
 }
 
 /// The layers of a repository.
@@ -189,9 +193,12 @@ fn lived_in(killed: bool) -> Subject {
     stack.close(repository);
     let taken = taken.lock().unwrap().take();
     assert_eq!(taken.is_some(), killed);
+    let image = taken.unwrap_or_else(|| device.image());
+    let opened = Stack::open(MemoryDevice::from_image(image.clone(), STORE_BYTES), true).unwrap();
     Subject {
-        image: taken.unwrap_or_else(|| device.image()),
+        image,
         truth,
+        records: opened.recovery.records_replayed,
     }
 }
 
@@ -237,7 +244,13 @@ impl Subject {
                 Err(error) => assert!(damaged, "byte {at}: nothing is reported, and then: {error}"),
             }
         }
-        if damaged { Fate::Reported } else { Fate::Unnoticed }
+        let is_shorter =
+            stack.recovery.tail_dropped.is_some() && stack.recovery.records_replayed < self.records;
+        match (damaged, is_shorter) {
+            (true, _) => Fate::Reported,
+            (false, true) => Fate::Dropped,
+            (false, false) => Fate::Unnoticed,
+        }
     }
 
     /// The fates of `flips`, each a range, a place and a bit, in their order; as many at once as there are processors.
@@ -281,7 +294,7 @@ impl Subject {
             flips.extend(places.map(|at| (index, at, dice.below(8))));
         }
         let mut unnoticed = Vec::new();
-        let mut counts: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+        let mut counts: BTreeMap<String, [u64; 4]> = BTreeMap::new();
         for (index, at, fate) in self.flip_each(&flips) {
             let (range, covered) = &listed[index];
             let kind = format!("{covered:?}");
@@ -296,7 +309,12 @@ impl Subject {
                 assert!(lies_once, "byte {at} keeps the store from opening: {covered:?}");
             }
             match (covered, fate) {
-                (Covered::Summed(what), Fate::Unnoticed) => unnoticed.push((range.clone(), *what)),
+                // Symptom: now and then the kill came right behind the record of a new object, and a flip in that was
+                // called unnoticed. Cause: nothing says yet that record and object are durable. Fix: the record goes with it.
+                (Covered::Summed(Summed::Object(_)), Fate::Dropped) => {}
+                (Covered::Summed(what), Fate::Unnoticed | Fate::Dropped) => {
+                    unnoticed.push((range.clone(), *what))
+                }
                 (Covered::Unused(_), Fate::Reported | Fate::Refused) => {
                     panic!("byte {at} holds nothing and is reported: {covered:?}")
                 }
@@ -304,9 +322,9 @@ impl Subject {
             }
         }
         unnoticed.dedup();
-        for (kind, [refused, reported, ignored]) in &counts {
+        for (kind, [refused, reported, ignored, dropped]) in &counts {
             println!(
-                "{name}: {kind}: {refused} keep it from opening, {reported} reported, {ignored} changed nothing"
+                "{name}: {kind}: {refused} keep it from opening, {reported} reported, {ignored} changed nothing, {dropped} like the kill"
             );
         }
         unnoticed
