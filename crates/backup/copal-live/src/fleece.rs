@@ -16,7 +16,7 @@ use rustix::{
 };
 use serde_json::json;
 use std::{
-    fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError},
+    fs::{DirBuilder, DirEntry, File, OpenOptions, Permissions, TryLockError},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
@@ -38,6 +38,12 @@ const PROBE_PATIENCE: Timespec = Timespec {
 };
 const LOCK: &str = "lock";
 const SOCKET: &str = "nbd.sock";
+/// The file that [`PROBE`] writes.
+const PROBED: &str = "probe";
+/// Behind the number of a disk.
+const IMAGE: &str = ".image";
+/// The largest disk of an image with clusters of 64 KiB: QEMU takes 32 MiB of first-level tables.
+const MAX_DISK_BYTES: u64 = 2 << 50;
 
 /// A directory for the files of one session. Dropping it removes it, unless QEMU may still use it.
 #[derive(Debug)]
@@ -139,8 +145,8 @@ impl SessionDirectory {
         }
     }
 
-    /// Puts up what tells of the session before anything else of it is in QEMU, and when all else is gone: whoever finds it asks the
-    /// lock beside its file whether the session lives.
+    /// Adds the anchor to QEMU: a node on a file of this directory. It is the first node of a session and the last to go. Another
+    /// backup finds the directory by it, and asks the lock there whether the session lives.
     /// # Errors
     /// `Fleece`; those of QEMU.
     pub(crate) fn add_anchor(
@@ -157,7 +163,7 @@ impl SessionDirectory {
     }
 
     pub(crate) fn image(&self, disk: usize) -> PathBuf {
-        self.path.join(format!("{disk}.image"))
+        self.path.join(format!("{disk}{IMAGE}"))
     }
 
     /// Makes the fleecing image of a disk in QEMU and returns the name of its node. Blocks for some milliseconds.
@@ -172,8 +178,9 @@ impl SessionDirectory {
     ) -> Result<String, LiveError> {
         let path = self.image(disk);
         let make = || {
+            let image = empty_image(size_bytes)?;
             let mut file = private().open(&path)?;
-            file.write_all(&empty_image(size_bytes))?;
+            file.write_all(&image)?;
             file.set_len(bound_bytes)?;
             self.hand_over(&path)
         };
@@ -229,7 +236,23 @@ impl Drop for SessionDirectory {
     }
 }
 
-/// Removes the directory of a session, its lock last: killed in the middle of it, it is found again by that.
+/// Whether every file of a directory without a lock has a name that a session gives. A directory of somebody else may have the name
+/// of a session by chance.
+fn holds_session_files_only(directory: &Path) -> bool {
+    let is_own = |entry: io::Result<DirEntry>| {
+        let Ok(entry) = entry else { return false };
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let is_image = name
+            .strip_suffix(IMAGE)
+            .is_some_and(|number| number.parse::<usize>().is_ok());
+        let is_file = entry.file_type().is_ok_and(|kind| !kind.is_dir());
+        is_file && (is_image || [SOCKET, PROBED].contains(&name) || SessionName::of(name).is_some())
+    };
+    directory.read_dir().is_ok_and(|mut entries| entries.all(is_own))
+}
+
+/// Removes the directory of a session. The lock goes last, so that the next backup finds a directory whose removal was cut short.
 pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
     for entry in path.read_dir()? {
         let entry = entry?;
@@ -246,7 +269,9 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
 
 /// The beginning of a qcow2 image without content: header, a table of reference counts with its first block, and the table of
 /// tables of clusters. All offsets are multiples of a cluster. Numbers are big-endian (docs/interop/qcow2 of QEMU).
-fn empty_image(size_bytes: u64) -> Vec<u8> {
+/// # Errors
+/// The disk is larger than QEMU opens.
+fn empty_image(size_bytes: u64) -> io::Result<Vec<u8>> {
     const CLUSTER_BITS: u32 = CLUSTER_BYTES.ilog2();
     const HEADER_BYTES: u32 = 104;
     // 16 bits.
@@ -254,6 +279,11 @@ fn empty_image(size_bytes: u64) -> Vec<u8> {
     const COUNTS_AT: u64 = CLUSTER_BYTES;
     const BLOCK_AT: u64 = 2 * CLUSTER_BYTES;
     const TABLES_AT: u64 = 3 * CLUSTER_BYTES;
+    if size_bytes > MAX_DISK_BYTES {
+        return Err(io::Error::other(format!(
+            "the disk has {size_bytes} bytes, and an image takes {MAX_DISK_BYTES} at most"
+        )));
+    }
     // A table has 8 bytes for each cluster, and fills one.
     let tables = size_bytes.div_ceil(CLUSTER_BYTES * (CLUSTER_BYTES / 8));
     let end = TABLES_AT + (tables * 8).next_multiple_of(CLUSTER_BYTES).max(CLUSTER_BYTES);
@@ -284,7 +314,7 @@ fn empty_image(size_bytes: u64) -> Vec<u8> {
     counts
         .take((end / CLUSTER_BYTES) as usize)
         .for_each(|count| count.copy_from_slice(&[0, 1]));
-    image
+    Ok(image)
 }
 
 fn private() -> OpenOptions {
@@ -313,11 +343,11 @@ pub(crate) fn is_held(directory: &Path) -> bool {
     matches!(try_lock(directory), Some(Err(TryLockError::WouldBlock)))
 }
 
-/// Whether the process that made the directory is known to be gone. One that has its name had its lock before.
+/// Whether the process that made the directory is known to be gone: its lock is free, or was removed already.
 pub(crate) fn is_over(directory: &Path) -> bool {
     match File::open(directory.join(LOCK)) {
         Ok(lock) => lock.try_lock().is_ok(),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Err(error) => error.kind() == io::ErrorKind::NotFound && holds_session_files_only(directory),
     }
 }
 
@@ -384,10 +414,18 @@ mod tests {
     }
 
     /// Symptom: QEMU 7.2 aborted, and the guest with it, when another program listed the block nodes while a backup began. Cause:
-    /// `blockdev-create`. Fix: the image is written here; what QEMU's own tool says of it counts.
+    /// `blockdev-create`. Fix: the image is written here, and `qemu-img check` is the judge of it.
     #[test]
+    #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
     fn an_empty_image_is_one_for_qemu() {
         let has_tool = Command::new("qemu-img").arg("--version").output().is_ok();
+        if !has_tool {
+            assert!(
+                std::env::var_os("COPAL_TEST_REQUIRE_QEMU").is_none(),
+                "qemu-img is missing: apt install qemu-utils"
+            );
+            eprintln!("SKIPPED: qemu-img is missing; apt install qemu-utils");
+        }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         for size_bytes in [
@@ -397,8 +435,9 @@ mod tests {
             512 << 20,
             (512 << 20) + 512,
             3 << 40,
+            MAX_DISK_BYTES,
         ] {
-            let image = empty_image(size_bytes);
+            let image = empty_image(size_bytes).unwrap();
             assert!(image.len() as u64 <= bound_bytes(size_bytes, 0), "{size_bytes}");
             std::fs::write(&path, &image).unwrap();
             if !has_tool {
@@ -417,6 +456,10 @@ mod tests {
             );
             assert_eq!(info["format"], "qcow2");
         }
+        // The size is QEMU's word: it sizes no allocation beyond what QEMU opens.
+        for size_bytes in [MAX_DISK_BYTES + 512, u64::MAX] {
+            assert!(empty_image(size_bytes).is_err());
+        }
     }
 
     /// Symptom: a backup that was killed while it removed its directory left it for ever, with an image of a tenth of the disk. Cause:
@@ -426,11 +469,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("copal-0123abcd");
         std::fs::create_dir(&path).unwrap();
-        assert!(is_over(&path));
-        for name in [LOCK, "0.image", SOCKET] {
+        for name in ["0.image", SOCKET, PROBED, "copal-0123abcd-anchor1"] {
             std::fs::write(path.join(name), b"").unwrap();
         }
-        // What cannot be removed ends it, with the lock still there.
+        assert!(is_over(&path));
+        // A directory of somebody else that has such a name.
+        for name in ["letter.txt", ".image", "copal-0123abcd"] {
+            std::fs::write(path.join(name), b"").unwrap();
+            assert!(!is_over(&path), "{name}");
+            std::fs::remove_file(path.join(name)).unwrap();
+        }
+        std::fs::write(path.join(LOCK), b"").unwrap();
+        assert!(is_over(&path));
+        // A file that cannot be removed ends it, and the lock is still there.
         std::fs::create_dir(path.join("stays")).unwrap();
         assert!(remove_directory(&path).is_err() && path.join(LOCK).exists());
         std::fs::remove_dir(path.join("stays")).unwrap();

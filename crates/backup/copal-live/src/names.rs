@@ -37,7 +37,7 @@ pub(crate) enum Part {
     Snapshot,
     /// Where the marks of a new bitmap come from.
     Marks,
-    /// What tells of the session, and of its directory, from its first command to its last.
+    /// A node without use, by which others find the session from its first command to its last.
     Anchor,
 }
 

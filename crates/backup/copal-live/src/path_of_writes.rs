@@ -117,8 +117,8 @@ impl Surroundings {
         self.process.find(Path::new(&self.file_node(node)?.file))
     }
 
-    /// Lets a node pass that is a disk of the guest. One that nobody writes may be what the disk was: an external snapshot, or a
-    /// copy of the disk to another place, gives the guest another node and leaves this one in QEMU.
+    /// Refuses a node that is no disk of the guest any more. An external snapshot, or a mirror to another place, gives the guest
+    /// another node and leaves the old one in QEMU, where nothing writes to it.
     /// # Errors
     /// `Job`, `Overlaid`, `Unused`.
     pub(crate) fn refuse_other_disk(&self, disk: &LiveDisk, node: &Node) -> Result<(), LiveError> {
@@ -325,15 +325,15 @@ mod tests {
         ] {
             assert_eq!(path(parents), Err(writers.into()));
         }
-        // What is put up by Copal is no writer of the guest's.
+        // A filter of Copal is no writer of the guest's.
         assert_eq!(
             path(&[("copal-01234567-cbw0", driver, "copy-before-write", 100, true)]),
             Ok(WritePath::Nobody)
         );
     }
 
-    /// Whether a node passes for a disk of the guest, in a QEMU whose devices have these nodes, or that has none at all. `edges`: what
-    /// uses what, in which role, and whether it writes.
+    /// Whether the node `vm0` passes for a disk of the guest. `devices`: the nodes of the devices of this QEMU, if it has any. `edges`:
+    /// parent, child, role, and whether the parent writes.
     fn is_disk(devices: Option<&[&str]>, edges: &[(&str, &str, &str, bool)]) -> Result<(), String> {
         let names = ["vm0", "top", "over", "job", "dev"];
         let id = |name: &str| names.iter().position(|known| *known == name).unwrap();

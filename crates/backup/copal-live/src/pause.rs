@@ -124,7 +124,7 @@ pub(crate) fn is_migrating(status: &str) -> bool {
 pub(crate) fn notice(client: &mut Client) -> Result<Option<String>, QmpError> {
     Ok(status(client)?.map(|status| match is_migrating(&status) {
         true => format!(
-            "the guest is on its way to or from another host (QEMU says {status:?}): what is seen here is not what it has there"
+            "the guest is on its way to or from another host (QEMU says {status:?}): its disks may differ from those here"
         ),
         false => format!(
             "the guest does not run (QEMU says {status:?}): somebody else has stopped it, and copal leaves it so; the QMP command \

@@ -93,7 +93,7 @@ struct Held {
     old: Result<u64, String>,
     /// The bitmap that begins here, or why there is none.
     new: Result<String, String>,
-    /// What says which marks the new one began with.
+    /// The sentinel of the new bitmap.
     begun: Option<marks::Begun>,
     has_map: bool,
     identity: String,

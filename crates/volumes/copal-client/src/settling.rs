@@ -39,7 +39,7 @@ impl Cluster {
     ) -> Result<Outcome, VolumeError> {
         loop {
             let view = self.view(vid, end).await?;
-            let mut found = self.find_everywhere(&view, vid, fid, false, end).await;
+            let found = self.find_everywhere(&view, vid, fid, false, end).await;
             found.check()?;
             let latest_ms = self.map().now_ms().saturating_add(MAX_OP_AHEAD_MS);
             if found.is_unknown() && (fid == FileId(0) || fid.ms() > latest_ms) {
@@ -83,7 +83,7 @@ impl Cluster {
     ) -> Result<(bool, Epoch), VolumeError> {
         loop {
             let view = self.view(vid, end).await?;
-            let mut found = self.find_everywhere(&view, vid, fid, true, end).await;
+            let found = self.find_everywhere(&view, vid, fid, true, end).await;
             found.check()?;
             if found.is_buried || found.told == found.up {
                 return Ok((found.is_buried, view.epoch));
@@ -249,16 +249,16 @@ enum Verdict {
 }
 
 impl FoundEverywhere {
-    /// What ends the question, however often it is asked.
+    /// Fails where asking again changes nothing.
     /// # Errors
     /// `VolumeGone`; `Denied`: all members that answered refuse this client.
-    pub(crate) fn check(&mut self) -> Result<(), VolumeError> {
-        if self.is_gone {
-            return Err(VolumeError::VolumeGone);
-        }
-        match self.refusal.take().filter(|_| self.told == 0) {
-            Some(reason) => Err(VolumeError::Denied { reason }),
-            None => Ok(()),
+    pub(crate) fn check(&self) -> Result<(), VolumeError> {
+        match &self.refusal {
+            _ if self.is_gone => Err(VolumeError::VolumeGone),
+            Some(reason) if self.told == 0 => Err(VolumeError::Denied {
+                reason: reason.clone(),
+            }),
+            _ => Ok(()),
         }
     }
 

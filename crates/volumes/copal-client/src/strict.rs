@@ -154,7 +154,7 @@ impl Cluster {
         if is_decided(head, self.map().now_ms()) {
             return Ok(false);
         }
-        let mut found = self
+        let found = self
             .find_everywhere(view, vid, FileId(id(head.fid)), false, end)
             .await;
         found.check()?;

@@ -421,8 +421,8 @@ fn a_peer_that_hangs_up_is_asked_once_more_and_then_stood_in_for() {
 
 /// Symptom: on a machine with much to do one VM of a job stored a twelfth of its chunks for itself that others had as popular, and no
 /// host asked again at the end. Cause: a batch whose connection had ended was asked once more of the same owner, which had compared the
-/// round without it meanwhile, since the marker came over a newer connection; only stand-ins were noted. Fix: whatever is asked once
-/// more is.
+/// round without it meanwhile, since the marker came over a newer connection; only stand-ins were noted. Fix: repeated
+/// questions are noted, too.
 #[test]
 fn a_peer_that_hangs_up_once_answers_the_second_time() {
     let mut first = true;

@@ -46,7 +46,7 @@ impl Base {
 
     /// Looks in older snapshots for those of `disks` that the newest was made without: they are measured, too.
     /// # Errors
-    /// Those of the store. A manifest that cannot be read is passed over.
+    /// Those of the store. A damaged manifest is passed over.
     pub(super) fn look_back<'a>(
         &mut self,
         parts: &Parts,
@@ -62,8 +62,9 @@ impl Base {
             if wanted.is_empty() {
                 break;
             }
-            let Ok(older) = parts.manifest(vm, published) else {
-                continue;
+            let older = match parts.manifest(vm, published) {
+                Err(error) if error.is_corruption() => continue,
+                older => older?,
             };
             let found = older
                 .disks

@@ -154,7 +154,7 @@ pub fn check_running_image(path: &Path) -> Result<ImageReport, SourceError> {
         None => Ok(Behind::Other),
     });
     match looked {
-        // What QEMU decodes is seen by the names of its drivers.
+        // The caller finds such images by the drivers of QEMU's nodes.
         Ok(_) => {}
         Err(SourceError::Io { error, .. }) => {
             tracing::debug!(%error, path = %path.display(), "not looked at");

@@ -160,7 +160,7 @@ const OF_VOLUMES: [Method; 10] = [
     Method::GetPiece,
 ];
 
-/// What a chain may bring.
+/// Calls that a chain may bring.
 const IN_CHAINS: [Method; 4] = [Method::PutPiece, Method::Put, Method::Confirm, Method::Delete];
 
 /// Calls that only members, or only masters, make to data servers, and who speaks in them.
@@ -211,7 +211,7 @@ fn data_server_lets(kind: Kind, method: Method) -> bool {
         Method::Get | Method::Stat | Method::List | Method::Find | Method::Totals | Method::GetPiece => {
             kind != Kind::Elsewhere
         }
-        // What may create takes back what it is creating itself.
+        // A client that may create may delete the file that it is creating.
         Method::PutPiece | Method::Put | Method::Confirm | Method::Delete => !is_named,
         _ => !is_named && kind != Kind::Agent,
     }
@@ -348,7 +348,7 @@ fn every_call_by_every_kind_of_caller() {
                     }
                     continue;
                 }
-                // What belongs to no chain is dropped without an answer, as the last of a chain that has ended is.
+                // A frame without its chain is dropped without an answer, as late frames of an ended chain are.
                 Method::ChainData | Method::ChainCommit => continue,
                 _ => {}
             }
@@ -626,7 +626,7 @@ fn chain_is_let_through(by: &Raw<'_>, head: PutChain) -> [bool; 3] {
     })
 }
 
-/// Sends a chain to its first member: what each of them answers.
+/// Sends a chain to its first member and returns the answers of all.
 fn send_chain(
     by: &Raw<'_>,
     to: &Connection,

@@ -451,7 +451,7 @@ fn how(strict: bool) -> ReadOptions {
 mod tests {
     use super::*;
 
-    /// Symptom: what is to be typed after exit code 43 named no volume. Fix: the sentence can be pasted.
+    /// Symptom: after exit code 43 the command to settle the file named no volume. Fix: it can be pasted.
     #[test]
     fn an_unknown_outcome_says_what_decides_it() {
         let file = FileWords {

@@ -138,7 +138,7 @@ fn backups_that_begin_in_one_moment_and_a_server_that_was_left_do_no_harm() {
     }
     assert!(done >= 6, "one of two goes on: {done}");
 
-    // What a backup leaves that is killed when its server has begun.
+    // The remains of a backup that was killed right behind the start of its NBD server.
     let left = house.path("vm/copal-0badcafe");
     std::fs::create_dir(&left).unwrap();
     let anchor = left.join("copal-0badcafe-anchor1");
