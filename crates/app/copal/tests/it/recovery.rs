@@ -44,7 +44,7 @@ fn base64(bytes: usize, seed: u64) -> String {
 
 /// Asks for the status until it is as wanted.
 #[track_caller]
-fn wait_for(cluster: &Served, limit: Duration, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn wait_for(cluster: &Served, limit: Duration, wanted: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + limit;
     loop {
         let status = cluster.told(&["status"]);

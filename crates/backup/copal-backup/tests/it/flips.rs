@@ -309,9 +309,10 @@ impl Subject {
                 assert!(lies_once, "byte {at} keeps the store from opening: {covered:?}");
             }
             match (covered, fate) {
-                // Symptom: now and then the kill came right behind the record of a new object, and a flip in that was
-                // called unnoticed. Cause: nothing says yet that record and object are durable. Fix: the record goes with it.
-                (Covered::Summed(Summed::Object(_)), Fate::Dropped) => {}
+                // Symptom: now and then the kill came right behind the record of a new object, and a flip in that, or in its
+                // sums, was called unnoticed. Cause: nothing says yet that record, sums and object are durable. Fix: the
+                // record is dropped with them.
+                (Covered::Summed(Summed::Object(_) | Summed::Sums(_)), Fate::Dropped) => {}
                 (Covered::Summed(what), Fate::Unnoticed | Fate::Dropped) => {
                     unnoticed.push((range.clone(), *what))
                 }

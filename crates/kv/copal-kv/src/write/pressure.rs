@@ -6,7 +6,7 @@
 //!
 //! Not here: what is freed (`flusher`, `worker`, `worth`), what a full store still takes (`reserve`).
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A store is full until this part of it is free, or [`ENOUGH_BYTES`].
 const ENOUGH_SHARE: u64 = 16;
@@ -24,14 +24,21 @@ pub(crate) struct Pressure {
     is_on: AtomicBool,
     /// Somebody is to look whether memtables hold back what would free space.
     wants_look: AtomicBool,
+    begun: AtomicU64,
 }
 
 impl Pressure {
     /// A write that only adds found no room.
     pub(crate) fn begin(&self) {
+        self.begun.fetch_add(1, Relaxed);
         self.is_full.store(true, Relaxed);
         self.is_on.store(true, Relaxed);
         self.look_again();
+    }
+
+    /// Calls of [`Pressure::begin`] since the store was opened.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Relaxed)
     }
 
     /// Whether writes that only add are refused, or were lately.

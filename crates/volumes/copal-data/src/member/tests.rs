@@ -358,9 +358,12 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
     );
 }
 
+/// Symptom: red now and then, since the store below was asked whether it is full. Cause: it is that until its worker looks
+/// and finds room. Fix: the times that it was short of space are counted.
 #[test]
 fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
     let store = member(Role::Normal);
+    let shortages = || store.kv().stats().space_shortages;
     let held = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
     assert_eq!(held, Ok(Role::Normal));
     store.watch_room(|| (95, 100));
@@ -368,7 +371,7 @@ fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
         store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap(),
         Err(NotHeld::Refused(Answer::NoSpace))
     );
-    assert!(store.kv().is_full(), "dead values are freed at once");
+    assert_eq!(shortages(), 1, "dead values are freed at once");
     // A retry: refusing it would leave it here while its creator takes it for gone.
     let again = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
     assert_eq!(again, Ok(Role::Normal));
@@ -392,6 +395,7 @@ fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
         store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap(),
         Ok(Role::Normal)
     );
+    assert_eq!(shortages(), 1);
 }
 
 /// A file whose bytes are not what its head says goes with its head, so that it is lacking; the others stay.

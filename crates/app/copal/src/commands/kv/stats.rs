@@ -94,6 +94,7 @@ fn as_json(stats: &Stats, filters: &Filters) -> Value {
         "merge_nanos": stats.merge_nanos,
         "paced_nanos": stats.paced_nanos,
         "stalled_nanos": stats.stalled_nanos,
+        "space_shortages": stats.space_shortages,
         "groups": stats.groups,
         "writes": stats.writes,
         "flushes_per_commit": stats.flushes_per_commit(),
