@@ -1,7 +1,10 @@
 //! Many jobs, and many agents in one: what agents hold does not grow.
 
 use crate::world::Fleet;
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 /// Descriptors and threads of this process.
 fn held() -> (usize, usize) {
@@ -26,12 +29,17 @@ fn forty_jobs_in_a_row_and_then_one_of_seventy_agents() {
             before = held();
         }
     }
-    let now = held();
-    // Connections of the last job may be on their way out; those of 38 would be hundreds.
-    assert!(
-        now.0 <= before.0 + 20 && now.1 <= before.1 + 20,
-        "{before:?} {now:?}"
-    );
+    // Connections of the last job are on their way out, and other tests of this process have some; those of 38 would be hundreds.
+    // Symptom: red under load. Cause: that was looked at once. Fix: it is waited for.
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        let now = held();
+        if now.0 <= before.0 + 20 && now.1 <= before.1 + 20 {
+            break;
+        }
+        assert!(Instant::now() < end, "{before:?} {now:?}");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
 
     // The others have nothing to back up, or nearly: it is their number that counts.
     let more = 3..70;
