@@ -59,7 +59,7 @@ pub struct SpoilingHost {
 impl fmt::Display for SpoilingHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.key, &self.agent) {
-            (Some(key), Some(agent)) => write!(f, "the host with the key {key}, which calls itself {agent}"),
+            (Some(key), Some(agent)) => write!(f, "the host with the key {key} (agent {agent})"),
             (Some(key), None) => write!(f, "the host with the key {key}, which is no agent of this job"),
             (None, Some(agent)) => write!(f, "the host of agent {agent}"),
             (None, None) => f.write_str("a host that is no agent of this job"),

@@ -505,7 +505,7 @@ mod tests {
         for lost in [None, Some("it is gone")] {
             let (code, sentence) = verdict_of(&report(lost, spoiler())).unwrap_err();
             assert_eq!(code, 20);
-            let host = "the host with the key 5c1d5f2b, which calls itself h2";
+            let host = "the host with the key 5c1d5f2b (agent h2)";
             assert!(sentence.contains(host), "{sentence}");
             assert_eq!(sentence.contains("vm of h2"), lost.is_some(), "{sentence}");
         }
