@@ -97,10 +97,10 @@ impl Scene {
         bash
     }
 
-    /// Serves until it says that it is ready, and waits until the cluster knows that it is gone again.
+    /// Starts a server, ends it once it says that it is ready, and waits until the cluster counts it as down.
     ///
-    /// Symptom: a plan to rebalance could not be applied now and then. Cause: it was made while a data server of an example
-    /// before still counted as up. Fix: wait.
+    /// Symptom: now and then a plan to rebalance could not be applied. Cause: it was made while the data server of an earlier
+    /// example still counted as up. Fix: wait.
     fn serve(&self, line: &str) {
         let mut bash = self.bash(line);
         let mut process = bash.process_group(0).stdout(Stdio::piped()).spawn().unwrap();

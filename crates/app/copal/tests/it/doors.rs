@@ -18,7 +18,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Whether a file system can be mounted by this process; where not, a loud skip, or a failure where the suite must be complete.
@@ -544,8 +544,8 @@ fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
             assert_eq!(restore(&server, &["--force"]).code, Some(0));
         }
     }
-    // It dies under way: when it was asked for a write behind the first 4 MiB, which it does not answer. Symptom: red now and then
-    // under load. Cause: a server that was slow only had taken the whole disk before anybody looked.
+    // One dies in the middle: it never answers a write behind its first 4 MiB, and is killed then. Symptom: red under load. Cause:
+    // the server was only slow, and had the whole disk before the test killed it. Fix: this one.
     let asked = house.path("asked");
     let pwrite = format!(
         "pwrite=cat > /dev/null; [ $4 -lt 4194304 ] || {{ touch '{0}'; while [ -e '{0}' ]; do sleep .1; done; }}",
@@ -559,9 +559,11 @@ fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
         &pwrite,
     ];
     let mut server = Server::start(&house, &words);
-    // It does not say that it holds zeros.
+    // The server does not report that it holds zeros, so it has to be overwritten.
     let restore = Running::start(&house, ["restore", "latest", "--force", "--target", &server.uri]);
+    let end = Instant::now() + Duration::from_secs(60);
     while !asked.exists() {
+        assert!(Instant::now() < end, "no write came behind the first 4 MiB");
         std::thread::park_timeout(Duration::from_millis(10));
     }
     server.child.kill().unwrap();

@@ -29,8 +29,8 @@ fn forty_jobs_in_a_row_and_then_one_of_seventy_agents() {
             before = held();
         }
     }
-    // Connections of the last job are on their way out, and other tests of this process have some; those of 38 would be hundreds.
-    // Symptom: red under load. Cause: that was looked at once. Fix: it is waited for.
+    // Connections of the last job are still closing, and other tests of this process have some; those of 38 jobs would be hundreds.
+    // Symptom: red under load. Cause: the test counted once. Fix: it waits until the count has fallen.
     let end = Instant::now() + Duration::from_secs(120);
     loop {
         let now = held();

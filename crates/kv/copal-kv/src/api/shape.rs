@@ -13,7 +13,7 @@ impl Engine {
         let mut stats = Stats::default();
         self.counters.fill(&mut stats);
         stats.debt_bytes = self.debt().bytes;
-        stats.space_shortages = self.writes.pressure.begun();
+        stats.space_shortages = self.writes.pressure.shortages();
         let reads = self.caches.cache.counts();
         stats.filter_probes = reads.filter_probes;
         stats.filter_negatives = reads.filter_negatives;

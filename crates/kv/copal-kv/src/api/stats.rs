@@ -55,7 +55,7 @@ pub struct Stats {
     pub paced_nanos: u64,
     /// Nanoseconds that writers waited for a flush, because both memtables were full.
     pub stalled_nanos: u64,
-    /// Times that a write found no space, or [`crate::Store::make_room`] was called.
+    /// Times that a write or a merge found no space, or [`crate::Store::make_room`] was called.
     pub space_shortages: u64,
     /// Memory in use, all classes together; of all stores that share the budget.
     pub memory_bytes: u64,

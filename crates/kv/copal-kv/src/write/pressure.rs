@@ -24,21 +24,21 @@ pub(crate) struct Pressure {
     is_on: AtomicBool,
     /// Somebody is to look whether memtables hold back what would free space.
     wants_look: AtomicBool,
-    begun: AtomicU64,
+    shortages: AtomicU64,
 }
 
 impl Pressure {
     /// A write that only adds found no room.
     pub(crate) fn begin(&self) {
-        self.begun.fetch_add(1, Relaxed);
+        self.shortages.fetch_add(1, Relaxed);
         self.is_full.store(true, Relaxed);
         self.is_on.store(true, Relaxed);
         self.look_again();
     }
 
-    /// Calls of [`Pressure::begin`] since the store was opened.
-    pub(crate) fn begun(&self) -> u64 {
-        self.begun.load(Relaxed)
+    /// Times that it began since the store was opened.
+    pub(crate) fn shortages(&self) -> u64 {
+        self.shortages.load(Relaxed)
     }
 
     /// Whether writes that only add are refused, or were lately.

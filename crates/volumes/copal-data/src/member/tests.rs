@@ -358,8 +358,8 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
     );
 }
 
-/// Symptom: red now and then, since the store below was asked whether it is full. Cause: it is that until its worker looks
-/// and finds room. Fix: the times that it was short of space are counted.
+/// Symptom: red now and then. Cause: the test asked the engine whether it is full, which ends as soon as the engine's worker
+/// looks and finds room. Fix: the test counts how often the engine was short of space.
 #[test]
 fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
     let store = member(Role::Normal);
