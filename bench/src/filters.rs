@@ -44,11 +44,7 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
     let name = format!("{kind:?}");
     let units = kind.units().min(MOST_UNITS);
     // The kinds we do not ship by default are measured on a tenth.
-    let members = if ours {
-        options.members
-    } else {
-        options.members / 10
-    };
+    let members = if ours { options.members } else { options.members / 10 };
     let (mut denied, mut times, mut kept) = (0u64, Vec::new(), Vec::new());
     let (mut keys, mut unit_bits) = (0u64, 0.0);
     build(kind, members, |partition, nanos| {
@@ -56,11 +52,7 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
         times.push(nanos / count as f64);
         let filter = load(&partition, units)?;
         // Whatever fewer units say, all of them say too.
-        denied += partition
-            .keys
-            .clone()
-            .filter(|&key| !filter.may_contain(hash(key)))
-            .count() as u64;
+        denied += partition.keys.clone().filter(|&key| !filter.may_contain(hash(key))).count() as u64;
         keys += count;
         unit_bits += f64::from(partition.page.unit_bytes()) * 8.0;
         if kept.len() < options.partitions {
@@ -68,18 +60,9 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
         }
         Ok(())
     })?;
-    report.fact(
-        format!("{name}: keys looked up in their own partition"),
-        keys as f64,
-        "",
-    );
+    report.fact(format!("{name}: keys looked up in their own partition"), keys as f64, "");
     report.exactly(format!("T4 {name}: ... of them denied"), denied as f64, "", 0.0);
-    judge_build(
-        report,
-        kind,
-        median(times).unwrap_or(0.0),
-        unit_bits / keys as f64,
-    );
+    judge_build(report, kind, median(times).unwrap_or(0.0), unit_bits / keys as f64);
     probe(report, kind, units, &kept, options)
 }
 
@@ -87,21 +70,12 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
 fn judge_build(report: &mut Report, kind: Kind, build_nanos: f64, bits: f64) {
     let name = format!("{kind:?}");
     if kind == Kind::Ribbon {
-        report.at_most(
-            "T4 Ribbon: build, all 15 columns, hash included",
-            build_nanos,
-            "ns/key",
-            100.0,
-        );
+        report.at_most("T4 Ribbon: build, all 15 columns, hash included", build_nanos, "ns/key", 100.0);
         report.at_most("criterion: build of columns", build_nanos, "ns/key", 200.0);
         report.at_most("T4 Ribbon: bits per key and column", bits, "", 1.023);
         report.at_least("T4 Ribbon: bits per key and column", bits, "", 1.003);
     } else {
-        report.fact(
-            format!("{name}: build, all units, hash included"),
-            build_nanos,
-            "ns/key",
-        );
+        report.fact(format!("{name}: build, all units, hash included"), build_nanos, "ns/key");
         report.fact(format!("{name}: bits per key and unit"), bits, "");
     }
 }
@@ -112,18 +86,11 @@ fn probe(report: &mut Report, kind: Kind, units: u8, kept: &[Partition], options
     let name = format!("{kind:?}");
     let mut worst: f64 = 0.0;
     for units in 1..=units {
-        let loaded = kept
-            .iter()
-            .map(|partition| load(partition, units))
-            .collect::<Result<Vec<_>>>()?;
+        let loaded = kept.iter().map(|partition| load(partition, units)).collect::<Result<Vec<_>>>()?;
         let (rate, sigmas) = false_positives(kind, units, &loaded, options.probes);
         worst = worst.max(sigmas.abs());
         report.fact(format!("{name}: {units} units: false positives"), rate, "");
-        report.detail(
-            format!("{name}: {units} units: sigmas from 2^-k or its like"),
-            sigmas,
-            "",
-        );
+        report.detail(format!("{name}: {units} units: sigmas from 2^-k or its like"), sigmas, "");
         let (cold, warm) = probe_times(units, &loaded);
         let label = format!("{name}: {units} units: probe of an absent key");
         report.detail(format!("{label}, in cache"), warm, "ns");
@@ -134,19 +101,10 @@ fn probe(report: &mut Report, kind: Kind, units: u8, kept: &[Partition], options
         }
     }
     if ours {
-        report.at_most(
-            "T4 Ribbon: worst distance of a rate from 2^-k",
-            worst,
-            "sigma",
-            3.0,
-        );
+        report.at_most("T4 Ribbon: worst distance of a rate from 2^-k", worst, "sigma", 3.0);
     } else {
         // Bloom units promise their rate for full partitions and many bits only.
-        report.fact(
-            format!("{name}: worst distance of a rate from the formula"),
-            worst,
-            "sigma",
-        );
+        report.fact(format!("{name}: worst distance of a rate from the formula"), worst, "sigma");
     }
     Ok(())
 }
@@ -164,13 +122,7 @@ fn build(kind: Kind, members: u64, mut each: impl FnMut(Partition, f64) -> Resul
         if builder.add(hash(key)) == Fit::Full {
             let page = builder.finish(from).context("ordinary keys fill a partition")?;
             let nanos = started.elapsed().as_nanos() as f64;
-            each(
-                Partition {
-                    keys: from..key,
-                    page,
-                },
-                nanos,
-            )?;
+            each(Partition { keys: from..key, page }, nanos)?;
             from = key;
             started = Instant::now();
             builder.add(hash(key));

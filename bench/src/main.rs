@@ -118,9 +118,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("bench lies in the repository")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("bench lies in the repository")?;
     match Arguments::parse().suite {
         Suite::BackupPeers(options) => peers::run(root, &options),
         Suite::BackupMemory(options) => memory::run(root, &options),

@@ -44,14 +44,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut report = Report::new(root, &scratch);
     let plain_size = (options.data_mib + 1024) * MIB;
     let sparse_size = options.sparse_gb * 1_000_000_000 / 4096 * 4096;
-    one_image(
-        &binary,
-        &scratch,
-        "plain",
-        plain_size,
-        options.data_mib,
-        &mut report,
-    )?;
+    one_image(&binary, &scratch, "plain", plain_size, options.data_mib, &mut report)?;
     one_image(
         &binary,
         &scratch,
@@ -82,12 +75,7 @@ fn one_image(
             done.run.peak_bytes as f64 / 1e6,
             done.run.wall.as_secs_f64()
         );
-        report.at_most(
-            format!("{name}: {what}"),
-            done.run.peak_bytes as f64 / 1e6,
-            "MB",
-            LIMIT_MEGABYTES,
-        );
+        report.at_most(format!("{name}: {what}"), done.run.peak_bytes as f64 / 1e6, "MB", LIMIT_MEGABYTES);
     };
     peak("init", &copal.init()?);
     let first = copal.backup("vm", &image, None)?;
@@ -95,10 +83,7 @@ fn one_image(
     let dirty = rewrite(&image, size, &mut random)?;
     let extents = scratch.join("changed.json");
     changes::write_own_form(&extents, size, &dirty)?;
-    peak(
-        "backup with changed extents",
-        &copal.backup("vm", &image, Some(&extents))?,
-    );
+    peak("backup with changed extents", &copal.backup("vm", &image, Some(&extents))?);
     let last = copal.backup("vm", &image, None)?;
     peak("backup without", &last);
     let target = scratch.join("restored.raw");
@@ -148,11 +133,7 @@ fn rewrite(image: &Path, size: u64, random: &mut Random) -> Result<Vec<Extent>> 
         let offset = index * (size / 64) / 65_536 * 65_536;
         random.fill(&mut bytes);
         file.write_all_at(&bytes, offset)?;
-        extents.push(Extent {
-            offset,
-            length: bytes.len() as u64,
-            change: Change::Dirty,
-        });
+        extents.push(Extent { offset, length: bytes.len() as u64, change: Change::Dirty });
     }
     Ok(extents)
 }

@@ -63,22 +63,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     ] {
         println!("making {label}");
         let repository = Repository::make(&binary, &scratch, scales.len(), vms, snapshots)?;
-        scales.push(Scale {
-            label,
-            repository,
-            runs: vec![Vec::new(); COMMANDS.len()],
-        });
+        scales.push(Scale { label, repository, runs: vec![Vec::new(); COMMANDS.len()] });
     }
     // The first round warms up.
     for round in 0..=options.rounds {
         for scale in &mut scales {
             let runs = scale.repository.round()?;
             if round > 0 {
-                scale
-                    .runs
-                    .iter_mut()
-                    .zip(runs)
-                    .for_each(|(all, run)| all.push(run));
+                scale.runs.iter_mut().zip(runs).for_each(|(all, run)| all.push(run));
             }
         }
     }
@@ -104,27 +96,11 @@ fn tell(scales: &[Scale], report: &mut Report) -> Result<()> {
             let (runs, name) = (&scale.runs[at], format!("{command}, {}", scale.label));
             let cpu = middle(runs, cpu_ms)?;
             report.fact(format!("{name}: processor time"), cpu, "ms");
-            report.detail(
-                format!("{name}: wall"),
-                middle(runs, |run| run.wall.as_secs_f64() * 1e3)?,
-                "ms",
-            );
-            report.fact(
-                format!("{name}: reads"),
-                middle(runs, |run| run.read_calls as f64)?,
-                "calls",
-            );
-            report.fact(
-                format!("{name}: read"),
-                middle(runs, |run| run.read_bytes as f64 / 1e6)?,
-                "MB",
-            );
+            report.detail(format!("{name}: wall"), middle(runs, |run| run.wall.as_secs_f64() * 1e3)?, "ms");
+            report.fact(format!("{name}: reads"), middle(runs, |run| run.read_calls as f64)?, "calls");
+            report.fact(format!("{name}: read"), middle(runs, |run| run.read_bytes as f64 / 1e6)?, "MB");
             for (round, run) in runs.iter().enumerate() {
-                report.detail(
-                    format!("{name}: processor time, round {round}"),
-                    cpu_ms(run),
-                    "ms",
-                );
+                report.detail(format!("{name}: processor time, round {round}"), cpu_ms(run), "ms");
             }
             let ratio = format!("{name}: processor time / that of {}", scales[0].label);
             match (at, scale.label == scales[0].label) {
@@ -204,10 +180,7 @@ impl Repository {
 }
 
 fn snapshot_of(run: &Run) -> Result<String> {
-    let mut lines = run
-        .stdout
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut lines = run.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines
         .find_map(|line| line["snapshot"].as_str().map(str::to_owned))
         .context("the backup named no snapshot")

@@ -72,11 +72,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 /// Stores `count` values, each durable when its put returns, in a fresh store; until they are in their objects.
 fn write(file: &Path, direct: bool, count: u64, value_bytes: usize) -> Result<Round> {
     let size = (count * value_bytes as u64 * 4 + (512 << 20)).next_multiple_of(1 << 20);
-    let create = FileOptions {
-        create_size: Some(size),
-        allow_cow: true,
-        ..FileOptions::default()
-    };
+    let create = FileOptions { create_size: Some(size), allow_cow: true, ..FileOptions::default() };
     let device: Arc<dyn Device> = open_file(file, &create).context("making the store's file")?;
     copal_object::Store::mkfs(&device, &MkfsOptions::default())?;
     let (objects, _) = copal_object::Store::open(device.clone(), &OpenOptions::default())?;

@@ -50,190 +50,58 @@ pub(crate) const SUITES: [Suite; 44] = [
         "memory, local I/O, storage and network of a day's backup, simulated, by scheme",
         Package::Bench,
     ),
-    suite(
-        "dedup-table2",
-        "job span and time of a VM, simulated, by scheme",
-        Package::Bench,
-    ),
-    suite(
-        "dedup-figure4",
-        "job span and time of a VM by the number of rounds, simulated",
-        Package::Bench,
-    ),
-    suite(
-        "dedup-stragglers",
-        "what slow hosts cost the others, simulated",
-        Package::Bench,
-    ),
-    suite(
-        "dedup-table3",
-        "time and memory of deletion, simulated, by method",
-        Package::Bench,
-    ),
-    suite(
-        "dedup-100k",
-        "100,000 VMs on 4,000 hosts, simulated",
-        Package::Bench,
-    ),
-    suite(
-        "dedup-table4",
-        "storage that leaks when snapshots are deleted by summary vectors",
-        Package::Bench,
-    ),
+    suite("dedup-table2", "job span and time of a VM, simulated, by scheme", Package::Bench),
+    suite("dedup-figure4", "job span and time of a VM by the number of rounds, simulated", Package::Bench),
+    suite("dedup-stragglers", "what slow hosts cost the others, simulated", Package::Bench),
+    suite("dedup-table3", "time and memory of deletion, simulated, by method", Package::Bench),
+    suite("dedup-100k", "100,000 VMs on 4,000 hosts, simulated", Package::Bench),
+    suite("dedup-table4", "storage that leaks when snapshots are deleted by summary vectors", Package::Bench),
     suite(
         DEDUP_FLEET,
         "what agents of three hosts save of what an exact index of all chunks saves",
         Package::Bench,
     ),
-    suite(
-        NBD_SERVE,
-        "reads of a snapshot that `copal nbd` serves, beside a restore",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-fig2",
-        "sizes of mails as drawn, beside the paper's",
-        Package::Bench,
-    ),
+    suite(NBD_SERVE, "reads of a snapshot that `copal nbd` serves, beside a restore", Package::Bench),
+    suite("beanfs-fig2", "sizes of mails as drawn, beside the paper's", Package::Bench),
     suite(
         "beanfs-meta",
         "bytes and look-ups of fifty million volumes in the master's database",
         Package::Bench,
     ),
-    suite(
-        "beanfs-fig7",
-        "volumes that die, simulated, beside the paper's formula",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-fig9",
-        "time until a server that was away is whole, by what it missed",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-rereplicate",
-        "copying what a lost server had, beside what disks give",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-fig11",
-        "copying by how many copies run at once",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-priority",
-        "last copies first when two servers are lost",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-fig8bc",
-        "creates by servers and by clients, with throttled disks",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-fig10",
-        "creates while two servers fail for a while",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-email",
-        "creates, reads and deletes of mails, durable on three copies",
-        Package::Bench,
-    ),
-    suite(
-        FILE_SIZES,
-        "writes and reads by file size, beside HDFS and Garage",
-        Package::Bench,
-    ),
-    suite(
-        "beanfs-failover",
-        "how long the leader of three masters is missed",
-        Package::Bench,
-    ),
-    suite(
-        "volume-list",
-        "a list of a volume with a million files",
-        Package::Bench,
-    ),
-    suite(
-        "volume-memory",
-        "resident memory of a data server for each file",
-        Package::Bench,
-    ),
-    suite(
-        "volume-restart",
-        "how soon a data server with millions of files is back",
-        Package::Bench,
-    ),
-    suite(
-        "volume-powercut",
-        "simulated clusters under power cuts: what was lost",
-        Package::Bench,
-    ),
-    suite(
-        "rpc-gate",
-        "processor time of a 4 KiB put over frames, beside tonic",
-        Package::Bench,
-    ),
-    suite(
-        "object-commands",
-        "device commands per durable append and per commit",
-        Package::Bench,
-    ),
-    suite(
-        "draconis-fig9",
-        "durable append against append + fdatasync on journaled ext4",
-        Package::Bench,
-    ),
-    suite(
-        "kv-filters",
-        "filters alone: build, probe, bits per key, false positives",
-        Package::Bench,
-    ),
+    suite("beanfs-fig7", "volumes that die, simulated, beside the paper's formula", Package::Bench),
+    suite("beanfs-fig9", "time until a server that was away is whole, by what it missed", Package::Bench),
+    suite("beanfs-rereplicate", "copying what a lost server had, beside what disks give", Package::Bench),
+    suite("beanfs-fig11", "copying by how many copies run at once", Package::Bench),
+    suite("beanfs-priority", "last copies first when two servers are lost", Package::Bench),
+    suite("beanfs-fig8bc", "creates by servers and by clients, with throttled disks", Package::Bench),
+    suite("beanfs-fig10", "creates while two servers fail for a while", Package::Bench),
+    suite("beanfs-email", "creates, reads and deletes of mails, durable on three copies", Package::Bench),
+    suite(FILE_SIZES, "writes and reads by file size, beside HDFS and Garage", Package::Bench),
+    suite("beanfs-failover", "how long the leader of three masters is missed", Package::Bench),
+    suite("volume-list", "a list of a volume with a million files", Package::Bench),
+    suite("volume-memory", "resident memory of a data server for each file", Package::Bench),
+    suite("volume-restart", "how soon a data server with millions of files is back", Package::Bench),
+    suite("volume-powercut", "simulated clusters under power cuts: what was lost", Package::Bench),
+    suite("rpc-gate", "processor time of a 4 KiB put over frames, beside tonic", Package::Bench),
+    suite("object-commands", "device commands per durable append and per commit", Package::Bench),
+    suite("draconis-fig9", "durable append against append + fdatasync on journaled ext4", Package::Bench),
+    suite("kv-filters", "filters alone: build, probe, bits per key, false positives", Package::Bench),
     suite(
         "elasticbf-table1",
         "reads per Get by filter and rule, beside LevelDB, RocksDB and fjall",
         Package::Kv,
     ),
-    suite(
-        "elasticbf-fig5",
-        "Gets per second under memory caps, beside the same",
-        Package::Kv,
-    ),
-    suite(
-        "elasticbf-fig6",
-        "Gets per second by filter bits per key",
-        Package::Kv,
-    ),
-    suite(
-        "elasticbf-fig7",
-        "time to load with fixed and with elastic filters",
-        Package::Kv,
-    ),
-    suite(
-        "kv-memory",
-        "memory that grows with the data, and life under the caps",
-        Package::Kv,
-    ),
+    suite("elasticbf-fig5", "Gets per second under memory caps, beside the same", Package::Kv),
+    suite("elasticbf-fig6", "Gets per second by filter bits per key", Package::Kv),
+    suite("elasticbf-fig7", "time to load with fixed and with elastic filters", Package::Kv),
+    suite("kv-memory", "memory that grows with the data, and life under the caps", Package::Kv),
     suite("kv-sync", "durable writes by threads", Package::Kv),
     suite("kv-ycsb", "YCSB A to F", Package::Kv),
     suite("kv-scan", "range scans", Package::Kv),
     suite("kv-purge", "deleting everything below a prefix", Package::Kv),
-    suite(
-        "kv-deletes",
-        "deleting key by key: bytes written, space given back, scans",
-        Package::Kv,
-    ),
-    suite(
-        "kv-values",
-        "large values straight into their object, or through the log",
-        Package::Bench,
-    ),
-    suite(
-        "kv-load",
-        "random load and overwrite: speed, amplification, waits",
-        Package::Kv,
-    ),
+    suite("kv-deletes", "deleting key by key: bytes written, space given back, scans", Package::Kv),
+    suite("kv-values", "large values straight into their object, or through the log", Package::Bench),
+    suite("kv-load", "random load and overwrite: speed, amplification, waits", Package::Kv),
 ];
 
 /// The suite that stands beside backup programs, on the data set.
@@ -274,13 +142,7 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
         );
     }
     let mut cargo = Command::new("cargo");
-    cargo.args([
-        "run",
-        "--quiet",
-        "--release",
-        "--manifest-path",
-        "bench/Cargo.toml",
-    ]);
+    cargo.args(["run", "--quiet", "--release", "--manifest-path", "bench/Cargo.toml"]);
     match suite.package {
         Package::Bench => cargo.args(["--package", "copal-bench"]),
         Package::Kv => {
@@ -291,12 +153,8 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
             cargo.args(["--package", "copal-bench-kv", "--features", "peers"])
         }
     };
-    let status = cargo
-        .args(["--", name])
-        .args(arguments)
-        .current_dir(root)
-        .status()
-        .context("running cargo")?;
+    let status =
+        cargo.args(["--", name]).args(arguments).current_dir(root).status().context("running cargo")?;
     if !status.success() {
         bail!("the suite `{name}` failed ({status})");
     }
@@ -326,10 +184,7 @@ fn images(root: &Path, words: &[&str]) -> Result<()> {
         return Ok(());
     }
     script(root, &["install-deps.sh", "dataset"])?;
-    dataset::build(&Parameters {
-        directory,
-        ..parameters
-    })
+    dataset::build(&Parameters { directory, ..parameters })
 }
 
 fn script(root: &Path, words: &[&str]) -> Result<()> {
@@ -382,9 +237,7 @@ fn holds_libclang(directory: &Path, depth: u32) -> bool {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         // Not libclang-cpp.so, which is another library.
-        let version = name
-            .strip_prefix("libclang-")
-            .and_then(|rest| rest.chars().next());
+        let version = name.strip_prefix("libclang-").and_then(|rest| rest.chars().next());
         let is_library =
             name.starts_with("libclang.so") || version.is_some_and(|digit| digit.is_ascii_digit());
         // A link to a directory is not followed: the tree may hold circles.
@@ -433,9 +286,7 @@ mod tests {
         assert!(!holds_libclang(&root.path().join("usr/lib"), 3));
         make("usr/include/leveldb/c.h");
         make("usr/lib/llvm-14/lib/libclang-14.so.1");
-        let directory = std::env::split_paths(&std::env::var_os("PATH").unwrap())
-            .next()
-            .unwrap();
+        let directory = std::env::split_paths(&std::env::var_os("PATH").unwrap()).next().unwrap();
         let below: PathBuf = directory.components().skip(1).collect();
         make(below.join("g++").to_str().unwrap());
         assert!(holds_libclang(&root.path().join("usr/lib"), 3));

@@ -29,11 +29,7 @@ pub struct Extent {
 
 /// Bytes that must be read again: dirty extents; zeros need not be read.
 pub fn dirty_bytes(extents: &[Extent]) -> u64 {
-    extents
-        .iter()
-        .filter(|extent| extent.change == Change::Dirty)
-        .map(|extent| extent.length)
-        .sum()
+    extents.iter().filter(|extent| extent.change == Change::Dirty).map(|extent| extent.length).sum()
 }
 
 #[derive(Serialize)]
@@ -66,10 +62,8 @@ pub fn write_own_form(path: &Path, size: u64, extents: &[Extent]) -> Result<()> 
 /// # Errors
 /// The file cannot be written.
 pub fn write_nbdinfo_form(path: &Path, size: u64, extents: &[Extent]) -> Result<()> {
-    let entries: Vec<String> = nbdinfo_map(size, extents)
-        .iter()
-        .map(serde_json::to_string)
-        .collect::<Result<_, _>>()?;
+    let entries: Vec<String> =
+        nbdinfo_map(size, extents).iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
     let text = format!("[\n{}\n]\n", entries.join(",\n"));
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
@@ -106,33 +100,14 @@ mod tests {
     #[test]
     fn the_map_covers_the_disk_and_joins_neighbours() {
         let extents = [
-            Extent {
-                offset: 4096,
-                length: 4096,
-                change: Change::Dirty,
-            },
-            Extent {
-                offset: 8192,
-                length: 4096,
-                change: Change::Zero,
-            },
-            Extent {
-                offset: 65536,
-                length: 4096,
-                change: Change::Dirty,
-            },
+            Extent { offset: 4096, length: 4096, change: Change::Dirty },
+            Extent { offset: 8192, length: 4096, change: Change::Zero },
+            Extent { offset: 65536, length: 4096, change: Change::Dirty },
         ];
-        let map: Vec<(u64, u64, u32)> = nbdinfo_map(100_000, &extents)
-            .iter()
-            .map(|e| (e.offset, e.length, e.kind))
-            .collect();
-        let expected = [
-            (0, 4096, 0),
-            (4096, 8192, 1),
-            (12288, 53248, 0),
-            (65536, 4096, 1),
-            (69632, 30368, 0),
-        ];
+        let map: Vec<(u64, u64, u32)> =
+            nbdinfo_map(100_000, &extents).iter().map(|e| (e.offset, e.length, e.kind)).collect();
+        let expected =
+            [(0, 4096, 0), (4096, 8192, 1), (12288, 53248, 0), (65536, 4096, 1), (69632, 30368, 0)];
         assert_eq!(map, expected);
         assert_eq!(dirty_bytes(&extents), 8192);
     }
@@ -141,16 +116,9 @@ mod tests {
     fn the_own_form_is_the_documented_one() {
         let scratch = tempfile::tempdir().expect("scratch");
         let path = scratch.path().join("changed.json");
-        let extents = [Extent {
-            offset: 0,
-            length: 65536,
-            change: Change::Zero,
-        }];
+        let extents = [Extent { offset: 0, length: 65536, change: Change::Zero }];
         write_own_form(&path, 1 << 20, &extents).expect("written");
         let text = fs::read_to_string(path).expect("readable");
-        assert_eq!(
-            text,
-            r#"{"v":1,"size":1048576,"extents":[{"offset":0,"length":65536,"type":"zero"}]}"#
-        );
+        assert_eq!(text, r#"{"v":1,"size":1048576,"extents":[{"offset":0,"length":65536,"type":"zero"}]}"#);
     }
 }

@@ -91,11 +91,7 @@ fn build(root: &Path, release: bool) -> Result<PathBuf> {
     if release {
         cargo.arg("--release");
     }
-    let built = cargo
-        .current_dir(root)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cargo runs")?;
+    let built = cargo.current_dir(root).stderr(Stdio::inherit()).output().context("cargo runs")?;
     ensure!(built.status.success(), "the tests of copal do not build");
     let messages = String::from_utf8_lossy(&built.stdout);
     let of = |line: &str| serde_json::from_str::<Value>(line).ok();
@@ -112,15 +108,7 @@ fn build(root: &Path, release: bool) -> Result<PathBuf> {
 
 /// Words with which a command runs in namespaces of its own; `None`: they are not permitted, or their tools are missing.
 fn outer() -> Option<Vec<&'static str>> {
-    let own = [
-        "unshare",
-        "--net",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-    ];
+    let own = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let as_user = ["--user", "--map-root-user"];
     let probe = "mount -t tmpfs tmpfs /run && mkdir /run/netns && ip netns add probe && ip link add v0 type veth peer name eth0 \
                  netns probe && ip rule add from 10.0.0.1 to 10.0.0.2 blackhole && tc qdisc show dev v0 && nsenter \

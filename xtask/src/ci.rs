@@ -18,17 +18,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     timed("tidy", || crate::tidy::run(root, false))?;
     timed("layers", || crate::layers::run(root))?;
     timed("layers --modules", || crate::modules::run(root, false))?;
-    step(
-        root,
-        "cargo clippy --workspace --all-targets --locked --quiet -- -D warnings",
-    )?;
+    step(root, "cargo clippy --workspace --all-targets --locked --quiet -- -D warnings")?;
     timed("cargo test", || crate::slowest::run(root))?;
     step(root, "cargo test --workspace --locked --doc --no-fail-fast")?;
     // A workspace of its own; without the engines it stands beside.
-    step(
-        root,
-        "cargo test --manifest-path bench/kv/Cargo.toml --locked --no-fail-fast",
-    )
+    step(root, "cargo test --manifest-path bench/kv/Cargo.toml --locked --no-fail-fast")
 }
 
 fn step(root: &Path, command: &str) -> Result<()> {

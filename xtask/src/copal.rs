@@ -41,9 +41,7 @@ impl Done {
 
 fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     match value {
-        Value::Object(map) => map
-            .get(name)
-            .or_else(|| map.values().find_map(|inner| find(inner, name))),
+        Value::Object(map) => map.get(name).or_else(|| map.values().find_map(|inner| find(inner, name))),
         Value::Array(items) => items.iter().find_map(|inner| find(inner, name)),
         _ => None,
     }
@@ -74,11 +72,7 @@ impl Copal {
     pub fn new(binary: &Path, repository: &Path) -> Result<Copal> {
         let password_file = repository.with_extension("password");
         fs::write(&password_file, "correct horse battery staple\n").context("writing a password file")?;
-        Ok(Copal {
-            binary: binary.to_owned(),
-            repository: repository.to_owned(),
-            password_file,
-        })
+        Ok(Copal { binary: binary.to_owned(), repository: repository.to_owned(), password_file })
     }
 
     /// Where it is.
@@ -123,9 +117,7 @@ impl Copal {
         let listed = self.run("snapshots", &[] as &[&str])?.summary;
         let mut snapshots = listed["snapshots"].as_array().into_iter().flatten();
         let newest = snapshots.rfind(|snapshot| snapshot["vm"]["name"] == vm);
-        Ok(newest
-            .and_then(|snapshot| snapshot["id"].as_str())
-            .map(str::to_owned))
+        Ok(newest.and_then(|snapshot| snapshot["id"].as_str()).map(str::to_owned))
     }
 
     /// Restores a snapshot's disk into a new file.
@@ -133,10 +125,7 @@ impl Copal {
     /// # Errors
     /// `copal restore` fails.
     pub fn restore(&self, snapshot: &str, target: &Path) -> Result<Done> {
-        self.run(
-            "restore",
-            &[snapshot.as_ref(), "--target".as_ref(), target.as_os_str()],
-        )
+        self.run("restore", &[snapshot.as_ref(), "--target".as_ref(), target.as_os_str()])
     }
 
     /// Any command, with `--repo` and `--json`.
@@ -173,10 +162,7 @@ mod tests {
     fn a_number_is_found_wherever_it_stands() {
         let text =
             r#"{"message_type":"summary","counts":{"read_bytes":7},"disks":[{"name":"sda","mode":"full"}]}"#;
-        let done = Done {
-            run: Run::default(),
-            summary: serde_json::from_str(text).expect("valid"),
-        };
+        let done = Done { run: Run::default(), summary: serde_json::from_str(text).expect("valid") };
         assert_eq!(done.number("read_bytes"), 7);
         assert_eq!(done.number("absent"), 0);
         assert_eq!(done.text("mode"), Some("full"));

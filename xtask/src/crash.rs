@@ -7,25 +7,12 @@ use std::{path::Path, process::Command};
 pub(crate) fn run(root: &Path, histories: u64, from: u64) -> Result<()> {
     let test = "crashes::no_crash_state_loses_or_mixes_what_was_acknowledged";
     let status = Command::new("cargo")
-        .args([
-            "test",
-            "--release",
-            "-p",
-            "copal-object",
-            "--lib",
-            test,
-            "--",
-            "--exact",
-            "--nocapture",
-        ])
+        .args(["test", "--release", "-p", "copal-object", "--lib", test, "--", "--exact", "--nocapture"])
         .env("COPAL_CRASH_SEEDS", histories.to_string())
         .env("COPAL_CRASH_FROM", from.to_string())
         .current_dir(root)
         .status()
         .context("cargo runs")?;
-    ensure!(
-        status.success(),
-        "a crash state lost or mixed what was acknowledged; its seed is printed above"
-    );
+    ensure!(status.success(), "a crash state lost or mixed what was acknowledged; its seed is printed above");
     Ok(())
 }

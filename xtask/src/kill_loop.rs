@@ -14,9 +14,6 @@ pub(crate) fn run(root: &Path, rounds: u64, seed: u64, hostfs: bool) -> Result<(
         .current_dir(root)
         .status()
         .context("cargo runs")?;
-    ensure!(
-        status.success(),
-        "seed {seed}: a kill lost or damaged something; the round is printed above"
-    );
+    ensure!(status.success(), "seed {seed}: a kill lost or damaged something; the round is printed above");
     Ok(())
 }

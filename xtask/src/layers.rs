@@ -17,13 +17,7 @@ use std::{
 };
 
 /// Layers 0 to 2: device, objects, engine.
-const SYNC_CRATES: [&str; 5] = [
-    "copal-codec",
-    "copal-device",
-    "copal-object",
-    "copal-filter",
-    "copal-kv",
-];
+const SYNC_CRATES: [&str; 5] = ["copal-codec", "copal-device", "copal-object", "copal-filter", "copal-kv"];
 /// The layers, from the bottom up, by the names of their folders; bytes and sums (copal-codec) are below all of them and
 /// skip nothing.
 const LAYERS: [(&str, &[&str]); 6] = [
@@ -60,64 +54,20 @@ const LAYERS: [(&str, &[&str]); 6] = [
 const BELOW_ALL: [&str; 2] = ["copal-codec", TESTKIT];
 /// Who reaches past the layer below, to whom, and why.
 const SKIPS: [(&str, &str, &str); 14] = [
-    (
-        "copal-kv",
-        "copal-device",
-        "classes of reads, completions, page buffers",
-    ),
-    (
-        "copal-data",
-        "copal-object",
-        "opens objects and engine together; ids and classes of reads",
-    ),
-    (
-        "copal-node",
-        "copal-device",
-        "opens the file or device it was given",
-    ),
+    ("copal-kv", "copal-device", "classes of reads, completions, page buffers"),
+    ("copal-data", "copal-object", "opens objects and engine together; ids and classes of reads"),
+    ("copal-node", "copal-device", "opens the file or device it was given"),
     ("copal-node", "copal-object", "opens objects below the engine"),
-    (
-        "copal-backup",
-        "copal-kv",
-        "the chunk index is a keyspace beside the volumes",
-    ),
-    (
-        "copal",
-        "copal-device",
-        "names of file systems and devices in sentences",
-    ),
-    (
-        "copal",
-        "copal-object",
-        "checks and repairs what lies on it; why it did not open",
-    ),
-    (
-        "copal",
-        "copal-volume",
-        "options and errors of the store it opens",
-    ),
-    (
-        "copal",
-        "copal-node",
-        "finds, makes, opens and closes the store it was given",
-    ),
+    ("copal-backup", "copal-kv", "the chunk index is a keyspace beside the volumes"),
+    ("copal", "copal-device", "names of file systems and devices in sentences"),
+    ("copal", "copal-object", "checks and repairs what lies on it; why it did not open"),
+    ("copal", "copal-volume", "options and errors of the store it opens"),
+    ("copal", "copal-node", "finds, makes, opens and closes the store it was given"),
     ("copal", "copal-client", "talks to the cluster that was named"),
-    (
-        "copal",
-        "copal-master",
-        "opens the database of the master that it runs",
-    ),
+    ("copal", "copal-master", "opens the database of the master that it runs"),
     ("copal", "copal-server", "runs masters and data servers"),
-    (
-        "copal",
-        "copal-data",
-        "checks the store of volumes, copies what is readable",
-    ),
-    (
-        "copal",
-        "copal-kv",
-        "shows, checks and repairs what the engine holds",
-    ),
+    ("copal", "copal-data", "checks the store of volumes, copies what is readable"),
+    ("copal", "copal-kv", "shows, checks and repairs what the engine holds"),
 ];
 /// What tests share; no crate but itself is made of it.
 const TESTKIT: &str = "copal-testkit";
@@ -158,14 +108,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let order = members(&manifest);
     let platform = host()?;
     let output = Command::new("cargo")
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--locked",
-            "--filter-platform",
-            &platform,
-        ])
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &platform])
         .current_dir(root)
         .stderr(std::process::Stdio::inherit())
         .output()
@@ -194,10 +137,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 
 /// The triple this toolchain builds for, so that crates of other systems need not be fetched.
 fn host() -> Result<String> {
-    let output = Command::new("rustc")
-        .arg("-vV")
-        .output()
-        .context("running rustc")?;
+    let output = Command::new("rustc").arg("-vV").output().context("running rustc")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc -vV names no host")?.to_owned())
@@ -205,10 +145,7 @@ fn host() -> Result<String> {
 
 /// The `members` list of the root manifest, in its order.
 fn members(manifest: &str) -> Vec<String> {
-    let Some(list) = manifest
-        .split_once("members = [")
-        .and_then(|(_, rest)| rest.split_once(']'))
-    else {
+    let Some(list) = manifest.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')) else {
         return Vec::new();
     };
     list.0.split('"').skip(1).step_by(2).map(str::to_owned).collect()
@@ -230,21 +167,14 @@ fn directories(root: &Path, metadata: &Metadata) -> BTreeMap<String, String> {
         .packages
         .iter()
         .filter_map(|package| {
-            let directory = Path::new(&package.manifest_path)
-                .parent()?
-                .strip_prefix(root)
-                .ok()?;
+            let directory = Path::new(&package.manifest_path).parent()?.strip_prefix(root).ok()?;
             Some((package.name.clone(), directory.to_string_lossy().into_owned()))
         })
         .collect()
 }
 
 fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &Metadata) -> Vec<String> {
-    let rank = |name: &str| {
-        order
-            .iter()
-            .position(|member| Some(member) == directories.get(name))
-    };
+    let rank = |name: &str| order.iter().position(|member| Some(member) == directories.get(name));
     let mut faults = Vec::new();
     for package in &metadata.packages {
         let Some(own) = rank(&package.name) else { continue };
@@ -261,38 +191,22 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
                     "{} must not depend on {}: it stands below it in the manifest",
                     package.name, dependency.name
                 )),
-                None => faults.push(format!(
-                    "{} depends on {}, which is no member",
-                    package.name, dependency.name
-                )),
+                None => faults
+                    .push(format!("{} depends on {}, which is no member", package.name, dependency.name)),
             }
         }
     }
     faults.extend(strays(directories));
     faults.extend(skips(metadata));
-    let graph: BTreeMap<&str, &[String]> = metadata
-        .resolve
-        .nodes
-        .iter()
-        .map(|node| (node.id.as_str(), node.dependencies.as_slice()))
-        .collect();
-    let names: BTreeMap<&str, &str> = metadata
-        .packages
-        .iter()
-        .map(|package| (package.id.as_str(), package.name.as_str()))
-        .collect();
-    for package in metadata
-        .packages
-        .iter()
-        .filter(|p| SYNC_CRATES.contains(&p.name.as_str()))
-    {
+    let graph: BTreeMap<&str, &[String]> =
+        metadata.resolve.nodes.iter().map(|node| (node.id.as_str(), node.dependencies.as_slice())).collect();
+    let names: BTreeMap<&str, &str> =
+        metadata.packages.iter().map(|package| (package.id.as_str(), package.name.as_str())).collect();
+    for package in metadata.packages.iter().filter(|p| SYNC_CRATES.contains(&p.name.as_str())) {
         for id in reachable(&package.id, &graph) {
             let name = names.get(id).copied().unwrap_or_default();
             if ASYNC_RUNTIMES.contains(&name) {
-                faults.push(format!(
-                    "{} reaches {name}: layers 0 to 2 are synchronous",
-                    package.name
-                ));
+                faults.push(format!("{} reaches {name}: layers 0 to 2 are synchronous", package.name));
             }
         }
     }
@@ -323,9 +237,8 @@ fn skips(metadata: &Metadata) -> Vec<String> {
     }
     let is_there = |name: &str| metadata.packages.iter().any(|package| package.name == name);
     let allowed = SKIPS.iter().map(|(from, to, _)| (*from, *to));
-    let allowed: BTreeSet<(&str, &str)> = allowed
-        .filter(|(from, to)| is_there(from) && is_there(to))
-        .collect();
+    let allowed: BTreeSet<(&str, &str)> =
+        allowed.filter(|(from, to)| is_there(from) && is_there(to)).collect();
     let new = found.difference(&allowed);
     let new = new.map(|(from, to)| format!("{from} must not reach past its neighbour to {to}"));
     let gone = allowed.difference(&found);
@@ -358,10 +271,8 @@ mod tests {
                 .map(|(name, on)| Package {
                     id: (*name).to_owned(),
                     name: (*name).to_owned(),
-                    manifest_path: directory(name).map_or_else(
-                        || format!("/r/{name}/Cargo.toml"),
-                        |at| format!("/r/{at}/Cargo.toml"),
-                    ),
+                    manifest_path: directory(name)
+                        .map_or_else(|| format!("/r/{name}/Cargo.toml"), |at| format!("/r/{at}/Cargo.toml")),
                     dependencies: on
                         .iter()
                         .map(|d| Dependency {
@@ -396,10 +307,7 @@ mod tests {
     #[test]
     fn a_dependency_on_a_crate_above_is_fine_and_on_one_below_is_not() {
         assert!(faults_of(&[("copal-codec", &[]), ("copal-object", &["copal-codec"])]).is_empty());
-        assert_eq!(
-            faults_of(&[("copal-codec", &["copal-object"]), ("copal-object", &[])]).len(),
-            1
-        );
+        assert_eq!(faults_of(&[("copal-codec", &["copal-object"]), ("copal-object", &[])]).len(), 1);
     }
 
     #[test]
@@ -407,10 +315,7 @@ mod tests {
         let directories = |at: &str| BTreeMap::from([("copal-kv".to_owned(), at.to_owned())]);
         assert_eq!(strays(&directories("crates/kv/copal-kv")).count(), 0);
         let told: Vec<String> = strays(&directories("crates/objects/copal-kv")).collect();
-        assert_eq!(
-            told,
-            ["copal-kv stands in crates/objects/copal-kv: its place is crates/kv/copal-kv"]
-        );
+        assert_eq!(told, ["copal-kv stands in crates/objects/copal-kv: its place is crates/kv/copal-kv"]);
     }
 
     #[test]
@@ -436,11 +341,7 @@ mod tests {
             ("copal", &["tokio", "copal-object"]),
         ];
         let found = faults_of(graph);
-        assert_eq!(
-            found.len(),
-            1,
-            "the binary may have it, the object layer not: {found:?}"
-        );
+        assert_eq!(found.len(), 1, "the binary may have it, the object layer not: {found:?}");
         assert!(found[0].starts_with("copal-object reaches tokio"));
     }
 
@@ -450,10 +351,7 @@ mod tests {
         assert!(skips_of(&["copal-object", "copal-kv"]).is_empty());
         let faults = skips_of(&["copal-device"]);
         assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(
-            faults[0].ends_with("past its neighbour to copal-device"),
-            "{faults:?}"
-        );
+        assert!(faults[0].ends_with("past its neighbour to copal-device"), "{faults:?}");
         assert!(faults[1].contains("no more"), "{faults:?}");
     }
 }

@@ -196,34 +196,16 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::FleetModel { deep } => models::run(&root, &models::FLEET, deep),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
         Chore::FullDisk { limit, file_bytes } => full_disk::run(&root, &limit, file_bytes),
-        Chore::ClusterChaos {
-            minutes,
-            seed,
-            release,
-        } => {
-            let trial = chaos::Trial {
-                minutes,
-                seed,
-                release,
-            };
+        Chore::ClusterChaos { minutes, seed, release } => {
+            let trial = chaos::Trial { minutes, seed, release };
             return chaos::run(&root, &trial);
         }
-        Chore::FleetChaos {
-            rounds,
-            seed,
-            release,
-        } => chaos::run_fleet(&root, rounds, seed, release),
-        Chore::Mutants {
-            kept: true,
-            arguments,
-            ..
-        } => mutants::run_kept(&root, &arguments),
+        Chore::FleetChaos { rounds, seed, release } => chaos::run_fleet(&root, rounds, seed, release),
+        Chore::Mutants { kept: true, arguments, .. } => mutants::run_kept(&root, &arguments),
         Chore::Mutants { base, arguments, .. } => mutants::run(&root, base.as_deref(), &arguments),
-        Chore::Bench {
-            suite,
-            prepare,
-            arguments,
-        } => bench::run(&root, suite.as_deref(), prepare, &arguments),
+        Chore::Bench { suite, prepare, arguments } => {
+            bench::run(&root, suite.as_deref(), prepare, &arguments)
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
 }
@@ -231,8 +213,5 @@ fn run(chore: Chore) -> Result<ExitCode> {
 /// The repository: the parent of this crate's directory.
 fn root() -> Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Ok(manifest
-        .parent()
-        .context("xtask lies in the repository")?
-        .to_path_buf())
+    Ok(manifest.parent().context("xtask lies in the repository")?.to_path_buf())
 }

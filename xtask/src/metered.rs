@@ -48,11 +48,7 @@ impl Run {
         if self.code == 0 {
             return Ok(self);
         }
-        let output = if self.stderr.trim().is_empty() {
-            &self.stdout
-        } else {
-            &self.stderr
-        };
+        let output = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
         let lines: Vec<&str> = output.trim().lines().collect();
         let end = lines[lines.len().saturating_sub(15)..].join("\n");
         bail!("{what} failed with exit code {}:\n{end}", self.code)
@@ -79,10 +75,7 @@ pub fn run(command: &mut Command) -> Result<Run> {
     let (status, usage) = wait(&child).with_context(|| format!("waiting for {program}"))?;
     let wall = started.elapsed();
     let text = |reader: thread::JoinHandle<Vec<u8>>| {
-        reader
-            .join()
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            .unwrap_or_default()
+        reader.join().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     };
     Ok(Run {
         code: exit_code(status),
@@ -104,14 +97,7 @@ fn reads_at_its_end(child: &Child) -> (u64, u64) {
     // SAFETY: an all-zero `siginfo_t` is a valid value of a struct of integers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: `info` is a live local of the type that the call writes, and the process is our own child.
-    while unsafe {
-        libc::waitid(
-            libc::P_PID,
-            child.id(),
-            &raw mut info,
-            libc::WEXITED | libc::WNOWAIT,
-        )
-    } != 0
+    while unsafe { libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT) } != 0
     {
         if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
             return (0, 0);
@@ -157,11 +143,7 @@ fn wait(child: &Child) -> Result<(libc::c_int, libc::rusage)> {
 }
 
 fn exit_code(status: libc::c_int) -> i32 {
-    if libc::WIFEXITED(status) {
-        libc::WEXITSTATUS(status)
-    } else {
-        128 + libc::WTERMSIG(status)
-    }
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) }
 }
 
 fn time(value: libc::timeval) -> Duration {
@@ -178,15 +160,8 @@ mod tests {
     #[test]
     fn a_program_is_measured_and_its_output_captured() {
         let run = run(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"])).expect("sh runs");
-        assert_eq!(
-            (run.code, run.stdout.as_str(), run.stderr.as_str()),
-            (3, "out\n", "err\n")
-        );
-        assert!(
-            run.peak_bytes > 100_000,
-            "a shell occupies memory: {}",
-            run.peak_bytes
-        );
+        assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (3, "out\n", "err\n"));
+        assert!(run.peak_bytes > 100_000, "a shell occupies memory: {}", run.peak_bytes);
         assert!(run.success("sh").is_err());
     }
 
@@ -198,21 +173,13 @@ mod tests {
         let file = tempfile::NamedTempFile::new_in(directory).expect("a file below target");
         let script = "head -c 3000000 /dev/zero > \"$1\"";
         let run = run(Command::new("sh").args(["-c", script, "sh"]).arg(file.path())).expect("sh runs");
-        assert!(
-            (3_000_000..4_000_000).contains(&run.written_bytes),
-            "{}",
-            run.written_bytes
-        );
+        assert!((3_000_000..4_000_000).contains(&run.written_bytes), "{}", run.written_bytes);
     }
 
     #[test]
     fn what_a_program_reads_is_counted() {
         let run = run(Command::new("head").args(["-c", "3000000", "/dev/zero"])).expect("head runs");
-        assert!(
-            (3_000_000..4_000_000).contains(&run.read_bytes),
-            "{}",
-            run.read_bytes
-        );
+        assert!((3_000_000..4_000_000).contains(&run.read_bytes), "{}", run.read_bytes);
         assert!(run.read_calls > 1, "{}", run.read_calls);
     }
 

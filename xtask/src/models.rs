@@ -22,11 +22,8 @@ pub(crate) const CLUSTER: Model = Model {
 };
 
 /// Steps of backups, prunes and clean-ups.
-pub(crate) const FLEET: Model = Model {
-    build: &["-p", "copal-backup", "--lib"],
-    tests: &["model::"],
-    deep_states: 10_000_000,
-};
+pub(crate) const FLEET: Model =
+    Model { build: &["-p", "copal-backup", "--lib"], tests: &["model::"], deep_states: 10_000_000 };
 
 /// Runs all searches; `deep`: in a release build, each over many more states.
 pub(crate) fn run(root: &Path, model: &Model, deep: bool) -> Result<()> {

@@ -49,19 +49,9 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<()> {
         let needs = modules.needs();
         let found = circles(&needs);
         let sizes: Vec<usize> = found.iter().map(Vec::len).collect();
-        println!(
-            "modules: {name}: {} modules, circles {sizes:?}, allowed {bounds:?}",
-            modules.len()
-        );
+        println!("modules: {name}: {} modules, circles {sizes:?}, allowed {bounds:?}", modules.len());
         for circle in &found {
-            println!(
-                "  {}",
-                circle
-                    .iter()
-                    .map(|&at| modules.name(at))
-                    .collect::<Vec<_>>()
-                    .join(" ")
-            );
+            println!("  {}", circle.iter().map(|&at| modules.name(at)).collect::<Vec<_>>().join(" "));
             if all {
                 for &from in circle {
                     for &to in needs[from].iter().filter(|to| circle.contains(to)) {

@@ -27,15 +27,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     // Some wait: one more than there are cores keeps these busy, and leaves none to starve.
     let threads = 1 + std::thread::available_parallelism().map_or(1, usize::from);
     let mut child = Command::new("cargo")
-        .args([
-            "test",
-            "--workspace",
-            "--locked",
-            "--no-fail-fast",
-            "--lib",
-            "--bins",
-            "--tests",
-        ])
+        .args(["test", "--workspace", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"])
         .args(["--", "-Zunstable-options", "--report-time"])
         .arg(format!("--test-threads={threads}"))
         .env(runner_variable(), "env RUSTC_BOOTSTRAP=1")
@@ -73,10 +65,7 @@ fn runner_variable() -> String {
 fn time_of(line: &str) -> Option<TestTime> {
     let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let seconds = outcome.rsplit_once('<')?.1.strip_suffix("s>")?.parse().ok()?;
-    Some(TestTime {
-        name: name.to_owned(),
-        seconds,
-    })
+    Some(TestTime { name: name.to_owned(), seconds })
 }
 
 #[cfg(test)]
@@ -85,12 +74,7 @@ mod tests {
 
     #[test]
     fn a_time_is_read_from_the_line_of_a_test_and_from_no_other() {
-        let time = |name: &str, seconds| {
-            Some(TestTime {
-                name: name.to_owned(),
-                seconds,
-            })
-        };
+        let time = |name: &str, seconds| Some(TestTime { name: name.to_owned(), seconds });
         assert_eq!(time_of("test a::b ... ok <1.250s>"), time("a::b", 1.25));
         assert_eq!(time_of("test c ... FAILED <0.5s>"), time("c", 0.5));
         assert_eq!(time_of("test c ... ignored"), None);

@@ -128,11 +128,7 @@ pub fn changes(old: &Path, new: &Path, block_bytes: u64) -> Result<Vec<Extent>> 
     let (old_file, old_size) = open(old)?;
     let (new_file, size) = open(new)?;
     if old_size != size {
-        bail!(
-            "{} has {old_size} bytes and {} has {size}",
-            old.display(),
-            new.display()
-        );
+        bail!("{} has {old_size} bytes and {} has {size}", old.display(), new.display());
     }
     let touched = windows(&[data_ranges(&old_file, size)?, data_ranges(&new_file, size)?].concat());
     let mut extents: Vec<Extent> = Vec::new();
@@ -141,12 +137,8 @@ pub fn changes(old: &Path, new: &Path, block_bytes: u64) -> Result<Vec<Extent>> 
     for window in touched {
         let start = window * WINDOW_BYTES;
         let length = WINDOW_BYTES.min(size - start) as usize;
-        old_file
-            .read_exact_at(&mut old_bytes[..length], start)
-            .context("reading the older image")?;
-        new_file
-            .read_exact_at(&mut new_bytes[..length], start)
-            .context("reading the newer image")?;
+        old_file.read_exact_at(&mut old_bytes[..length], start).context("reading the older image")?;
+        new_file.read_exact_at(&mut new_bytes[..length], start).context("reading the newer image")?;
         if old_bytes[..length] == new_bytes[..length] {
             continue;
         }
@@ -165,11 +157,7 @@ pub fn changes(old: &Path, new: &Path, block_bytes: u64) -> Result<Vec<Extent>> 
 fn push(extents: &mut Vec<Extent>, offset: u64, length: u64, change: Change) {
     match extents.last_mut() {
         Some(last) if last.change == change && last.offset + last.length == offset => last.length += length,
-        _ => extents.push(Extent {
-            offset,
-            length,
-            change,
-        }),
+        _ => extents.push(Extent { offset, length, change }),
     }
 }
 
@@ -191,9 +179,7 @@ pub fn first_difference(left: &Path, right: &Path) -> Result<Option<String>> {
     if left_size != right_size {
         return Ok(Some(format!("{left_size} bytes against {right_size}")));
     }
-    Ok(changes(left, right, 512)?
-        .first()
-        .map(|extent| format!("first at byte {}", extent.offset)))
+    Ok(changes(left, right, 512)?.first().map(|extent| format!("first at byte {}", extent.offset)))
 }
 
 /// Copies an image and keeps its holes. The target must not exist.
@@ -207,9 +193,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     for_each_window(&source, &data_ranges(&source, size)?, |at, bytes| {
         for (index, block) in bytes.chunks(4096).enumerate() {
             if block.iter().any(|byte| *byte != 0) {
-                target
-                    .write_all_at(block, at + index as u64 * 4096)
-                    .context("writing a copy")?;
+                target.write_all_at(block, at + index as u64 * 4096).context("writing a copy")?;
             }
         }
         Ok(())
@@ -235,31 +219,14 @@ mod tests {
     fn changes_are_whole_blocks_and_tell_zeros_from_data() {
         let scratch = tempfile::tempdir().expect("scratch");
         let size = 5 << 20;
-        let old = image(
-            scratch.path(),
-            "old",
-            size,
-            &[(8192, b"same"), (3 << 20, &[7; 8192])],
-        );
-        let writes: [(u64, &[u8]); 4] = [
-            (8192, b"same"),
-            (3 << 20, &[0; 4096]),
-            ((3 << 20) + 4096, &[7; 4096]),
-            (size - 1, b"x"),
-        ];
+        let old = image(scratch.path(), "old", size, &[(8192, b"same"), (3 << 20, &[7; 8192])]);
+        let writes: [(u64, &[u8]); 4] =
+            [(8192, b"same"), (3 << 20, &[0; 4096]), ((3 << 20) + 4096, &[7; 4096]), (size - 1, b"x")];
         let new = image(scratch.path(), "new", size, &writes);
         let found = changes(&old, &new, 4096).expect("comparable");
         let expected = [
-            Extent {
-                offset: 3 << 20,
-                length: 4096,
-                change: Change::Zero,
-            },
-            Extent {
-                offset: size - 4096,
-                length: 4096,
-                change: Change::Dirty,
-            },
+            Extent { offset: 3 << 20, length: 4096, change: Change::Zero },
+            Extent { offset: size - 4096, length: 4096, change: Change::Dirty },
         ];
         assert_eq!(found, expected);
         assert!(first_difference(&old, &new).expect("comparable").is_some());
@@ -272,22 +239,14 @@ mod tests {
         let sparse = image(scratch.path(), "sparse", 1 << 21, &[]);
         let dense = image(scratch.path(), "dense", 1 << 21, &[(0, &[0; 1 << 21])]);
         assert_eq!(changes(&sparse, &dense, 4096).expect("comparable"), []);
-        assert_eq!(
-            sha256(&sparse).expect("readable"),
-            sha256(&dense).expect("readable")
-        );
+        assert_eq!(sha256(&sparse).expect("readable"), sha256(&dense).expect("readable"));
     }
 
     #[test]
     fn a_copy_is_equal_and_stays_sparse() {
         let scratch = tempfile::tempdir().expect("scratch");
         let size = 64 << 20;
-        let from = image(
-            scratch.path(),
-            "from",
-            size,
-            &[(10 << 20, &[1; 100_000]), (size - 3, b"end")],
-        );
+        let from = image(scratch.path(), "from", size, &[(10 << 20, &[1; 100_000]), (size - 3, b"end")]);
         let to = scratch.path().join("to");
         copy(&from, &to).expect("copied");
         assert_eq!(first_difference(&from, &to).expect("comparable"), None);

@@ -8,9 +8,7 @@ pub struct Table {
 impl Table {
     /// A table with this header.
     pub fn new(header: &[&str]) -> Table {
-        Table {
-            rows: vec![header.iter().map(|cell| (*cell).to_owned()).collect()],
-        }
+        Table { rows: vec![header.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
     /// Adds a row; missing cells are empty.
@@ -36,21 +34,13 @@ impl std::fmt::Display for Table {
             let mut line = String::new();
             for (column, width) in widths.iter().enumerate() {
                 let cell = row.get(column).map_or("", String::as_str);
-                let cell = if column == 0 {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                };
+                let cell = if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
                 line.push_str(&cell);
                 line.push_str("  ");
             }
             writeln!(f, "{}", line.trim_end())?;
             if index == 0 {
-                writeln!(
-                    f,
-                    "{}",
-                    "-".repeat(widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1))
-                )?;
+                writeln!(f, "{}", "-".repeat(widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1)))?;
             }
         }
         Ok(())
@@ -71,9 +61,6 @@ mod tests {
         let mut table = Table::new(&["what", "MB"]);
         table.row(["first".to_owned(), megabytes(1_500_000)]);
         table.row(["x".to_owned(), megabytes(123_456_789)]);
-        assert_eq!(
-            table.to_string(),
-            "what      MB\n------------\nfirst    1.5\nx      123.5\n"
-        );
+        assert_eq!(table.to_string(), "what      MB\n------------\nfirst    1.5\nx      123.5\n");
     }
 }

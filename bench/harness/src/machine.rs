@@ -36,21 +36,10 @@ impl Machine {
         Machine {
             processor: after_colon(&cpuinfo, "model name"),
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
-            memory_bytes: kilobytes
-                .split(' ')
-                .next()
-                .and_then(|n| n.parse::<u64>().ok())
-                .unwrap_or(0)
-                * 1024,
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
-                .unwrap_or_default()
-                .trim()
-                .to_owned(),
+            memory_bytes: kilobytes.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024,
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             file_system: first_line(Command::new("stat").args(["-f", "-c", "%T"]).arg(scratch)),
-            load: fs::read_to_string("/proc/loadavg")
-                .unwrap_or_default()
-                .trim()
-                .to_owned(),
+            load: fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned(),
         }
     }
 }
@@ -72,11 +61,6 @@ pub fn first_line(command: &mut Command) -> String {
         .output()
         .ok()
         .filter(|output| output.status.success())
-        .and_then(|output| {
-            String::from_utf8_lossy(&output.stdout)
-                .lines()
-                .next()
-                .map(str::to_owned)
-        })
+        .and_then(|output| String::from_utf8_lossy(&output.stdout).lines().next().map(str::to_owned))
         .unwrap_or_default()
 }

@@ -56,27 +56,13 @@ impl Report {
     /// Adds a number without a target.
     pub fn fact(&mut self, name: impl Into<String>, value: f64, unit: &str) {
         let (name, unit) = (name.into(), unit.to_owned());
-        self.rows.push(Row {
-            name,
-            value,
-            unit,
-            target: None,
-            ok: None,
-            detail: false,
-        });
+        self.rows.push(Row { name, value, unit, target: None, ok: None, detail: false });
     }
 
     /// Adds a number that is kept and not printed: one of many behind a printed one.
     pub fn detail(&mut self, name: impl Into<String>, value: f64, unit: &str) {
         let (name, unit) = (name.into(), unit.to_owned());
-        self.rows.push(Row {
-            name,
-            value,
-            unit,
-            target: None,
-            ok: None,
-            detail: true,
-        });
+        self.rows.push(Row { name, value, unit, target: None, ok: None, detail: true });
     }
 
     /// Adds a number that should not exceed `limit`.
@@ -97,13 +83,7 @@ impl Report {
     /// Adds a number that should be `wanted`, give or take `tolerance`.
     pub fn within(&mut self, name: impl Into<String>, value: f64, unit: &str, wanted: f64, tolerance: f64) {
         let is_near = (value - wanted).abs() <= tolerance;
-        self.judged(
-            name.into(),
-            value,
-            unit,
-            format!("{wanted} +- {tolerance}"),
-            is_near,
-        );
+        self.judged(name.into(), value, unit, format!("{wanted} +- {tolerance}"), is_near);
     }
 
     fn judged(&mut self, name: String, value: f64, unit: &str, target: String, ok: bool) {
@@ -131,13 +111,7 @@ impl Report {
                 None => "",
             };
             let target = row.target.clone().unwrap_or_default();
-            table.row([
-                row.name.clone(),
-                number(row.value),
-                row.unit.clone(),
-                target,
-                verdict.to_owned(),
-            ]);
+            table.row([row.name.clone(), number(row.value), row.unit.clone(), target, verdict.to_owned()]);
         }
         println!("\n{table}");
         let directory = root.join("bench/results/latest");
@@ -146,11 +120,7 @@ impl Report {
         fs::write(&path, serde_json::to_string_pretty(self)?)
             .with_context(|| format!("writing {}", path.display()))?;
         let missed = self.rows.iter().filter(|row| row.ok == Some(false)).count();
-        println!(
-            "{} rows, {missed} targets missed, written to {}",
-            self.rows.len(),
-            path.display()
-        );
+        println!("{} rows, {missed} targets missed, written to {}", self.rows.len(), path.display());
         Ok(())
     }
 }

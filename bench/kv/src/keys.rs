@@ -84,12 +84,7 @@ pub(crate) enum Skew {
 
 impl Skew {
     /// The four of the paper's Table 1.
-    pub(crate) const PAPER: [Skew; 4] = [
-        Skew::Uniform,
-        Skew::Zipf(0.99),
-        Skew::Zipf(1.10),
-        Skew::Zipf(1.20),
-    ];
+    pub(crate) const PAPER: [Skew; 4] = [Skew::Uniform, Skew::Zipf(0.99), Skew::Zipf(1.10), Skew::Zipf(1.20)];
 
     pub(crate) fn name(self) -> String {
         match self {
@@ -134,13 +129,7 @@ pub(crate) struct Zipf {
 
 impl Zipf {
     fn new(count: u64, exponent: f64) -> Zipf {
-        let mut zipf = Zipf {
-            count: count as f64,
-            exponent,
-            low: 0.0,
-            high: 0.0,
-            skip: 0.0,
-        };
+        let mut zipf = Zipf { count: count as f64, exponent, low: 0.0, high: 0.0, skip: 0.0 };
         zipf.low = zipf.integral(1.5) - 1.0;
         zipf.high = zipf.integral(zipf.count + 0.5);
         zipf.skip = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.weight(2.0));
@@ -192,23 +181,15 @@ mod tests {
             assert_eq!(ids.len() as u64, keys);
             assert!(ids.iter().all(|&id| id < keys));
         }
-        let old = (0..1000)
-            .filter(|&rank| scattered(rank, 300_000) < 150_000)
-            .count();
-        assert!(
-            (450..550).contains(&old),
-            "{old} of the first 1000 ranks are in the older half"
-        );
+        let old = (0..1000).filter(|&rank| scattered(rank, 300_000) < 150_000).count();
+        assert!((450..550).contains(&old), "{old} of the first 1000 ranks are in the older half");
     }
 
     #[test]
     fn misses_lie_between_real_keys() {
         let mut loaded: Vec<_> = (0..1000).map(key).collect();
         loaded.sort_unstable();
-        let inside = (1000..2000)
-            .map(key)
-            .filter(|key| loaded[0] < *key && *key < loaded[999])
-            .count();
+        let inside = (1000..2000).map(key).filter(|key| loaded[0] < *key && *key < loaded[999]).count();
         assert!(inside > 980, "{inside} of 1000 misses lie in the loaded range");
     }
 
@@ -221,10 +202,7 @@ mod tests {
         };
         assert_eq!(value(7), value(7));
         assert_ne!(value(7), value(8));
-        assert!(
-            value(7)[96..].iter().any(|&byte| byte != 0),
-            "the tail is filled too"
-        );
+        assert!(value(7)[96..].iter().any(|&byte| byte != 0), "the tail is filled too");
     }
 
     /// Shares of the first ranks against the definition.
@@ -249,15 +227,9 @@ mod tests {
                 );
             }
             let tail: u32 = seen[5000..].iter().sum();
-            let wanted: f64 = (5001..=count)
-                .map(|rank| (rank as f64).powf(-exponent))
-                .sum::<f64>()
-                / total;
+            let wanted: f64 = (5001..=count).map(|rank| (rank as f64).powf(-exponent)).sum::<f64>() / total;
             let got = f64::from(tail) / f64::from(draws);
-            assert!(
-                (got - wanted).abs() < 0.003,
-                "zipf {exponent}: tail {got} against {wanted}"
-            );
+            assert!((got - wanted).abs() < 0.003, "zipf {exponent}: tail {got} against {wanted}");
         }
     }
 

@@ -27,11 +27,7 @@ pub(crate) struct Quantiles {
 
 impl Latencies {
     pub(crate) fn new() -> Latencies {
-        Latencies {
-            slots: vec![0; SLOTS],
-            count: 0,
-            max: 0,
-        }
+        Latencies { slots: vec![0; SLOTS], count: 0, max: 0 }
     }
 
     pub(crate) fn add(&mut self, time: Duration) {
@@ -61,12 +57,7 @@ impl Latencies {
             }
             0.0
         };
-        Quantiles {
-            p50: at(0.5),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: self.max as f64 / 1000.0,
-        }
+        Quantiles { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: self.max as f64 / 1000.0 }
     }
 }
 
@@ -102,10 +93,7 @@ mod tests {
             let top = upper(slot(nanos));
             assert!(top >= nanos, "{nanos} in a slot up to {top}");
             assert!(top <= nanos + nanos / 32 + 1, "{nanos} in a slot up to {top}");
-            assert!(
-                slot(top) == slot(nanos) && slot(top + 1) != slot(nanos),
-                "{nanos}"
-            );
+            assert!(slot(top) == slot(nanos) && slot(top + 1) != slot(nanos), "{nanos}");
         }
     }
 

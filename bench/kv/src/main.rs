@@ -20,10 +20,7 @@ use clap::{Parser, Subcommand};
 use std::{path::Path, process::ExitCode};
 
 #[derive(Parser)]
-#[command(
-    name = "cargo xtask bench",
-    about = "Comparisons of key-value engines, each with its targets"
-)]
+#[command(name = "cargo xtask bench", about = "Comparisons of key-value engines, each with its targets")]
 struct Arguments {
     #[command(subcommand)]
     suite: Suite,
@@ -61,11 +58,7 @@ enum Suite {
 
 fn main() -> ExitCode {
     let first = std::env::args().nth(1);
-    let done = if first.as_deref() == Some(peer::CHILD) {
-        worker::serve()
-    } else {
-        run()
-    };
+    let done = if first.as_deref() == Some(peer::CHILD) { worker::serve() } else { run() };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

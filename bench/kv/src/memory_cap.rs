@@ -53,10 +53,7 @@ impl MemoryCap {
             make_directory(&memory_cap.memory)?;
             if let Some(blkio) = &memory_cap.blkio {
                 make_directory(blkio)?;
-                write(
-                    &blkio.join("blkio.throttle.read_iops_device"),
-                    &format!("{device} 2000000000"),
-                )?;
+                write(&blkio.join("blkio.throttle.read_iops_device"), &format!("{device} 2000000000"))?;
             }
             return Ok(memory_cap);
         }
@@ -81,22 +78,15 @@ impl MemoryCap {
 
     /// Caps all memory from now on; `None`: no cap.
     pub(crate) fn set(&self, bytes: Option<u64>) -> Result<()> {
-        let (file, none) = if self.blkio.is_some() {
-            ("memory.limit_in_bytes", "-1")
-        } else {
-            ("memory.max", "max")
-        };
+        let (file, none) =
+            if self.blkio.is_some() { ("memory.limit_in_bytes", "-1") } else { ("memory.max", "max") };
         let text = bytes.map_or_else(|| none.to_owned(), |bytes| bytes.to_string());
         write(&self.memory.join(file), &text)
     }
 
     /// Most memory in use since the last call.
     pub(crate) fn take_peak(&self) -> Result<u64> {
-        let file = if self.blkio.is_some() {
-            "memory.max_usage_in_bytes"
-        } else {
-            "memory.peak"
-        };
+        let file = if self.blkio.is_some() { "memory.max_usage_in_bytes" } else { "memory.peak" };
         let path = self.memory.join(file);
         let peak = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         // Older kernels of version 2 cannot reset it; the peak is then that of the process' life.
@@ -110,9 +100,7 @@ impl MemoryCap {
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let name = if self.blkio.is_some() { "rss " } else { "anon " };
         let value = text.lines().find_map(|line| line.strip_prefix(name));
-        value
-            .and_then(|value| value.trim().parse().ok())
-            .context("memory.stat without anonymous memory")
+        value.and_then(|value| value.trim().parse().ok()).context("memory.stat without anonymous memory")
     }
 
     /// Everything so far.
@@ -128,10 +116,7 @@ impl MemoryCap {
                     let text = fs::read_to_string(blkio.join(file))?;
                     Ok(sum_of_reads(&text))
                 };
-                (
-                    sum("blkio.throttle.io_serviced")?,
-                    sum("blkio.throttle.io_service_bytes")?,
-                )
+                (sum("blkio.throttle.io_serviced")?, sum("blkio.throttle.io_service_bytes")?)
             }
             None => {
                 let text = fs::read_to_string(self.memory.join("io.stat")).context("reading io.stat")?;
@@ -194,12 +179,8 @@ fn sum_of_field(text: &str, name: &str) -> u64 {
 }
 
 fn make_directory(path: &Path) -> Result<()> {
-    fs::create_dir(path).with_context(|| {
-        format!(
-            "making the control group {}; the suites need root",
-            path.display()
-        )
-    })
+    fs::create_dir(path)
+        .with_context(|| format!("making the control group {}; the suites need root", path.display()))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

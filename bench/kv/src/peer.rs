@@ -25,11 +25,7 @@ pub(crate) struct Fallen(pub(crate) String);
 
 impl std::fmt::Display for Fallen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} ended without an answer, most likely at its memory cap",
-            self.0
-        )
+        write!(f, "{} ended without an answer, most likely at its memory cap", self.0)
     }
 }
 

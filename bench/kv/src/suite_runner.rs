@@ -106,22 +106,13 @@ pub(crate) struct Entrant {
 
 impl<'a> SuiteRunner<'a> {
     pub(crate) fn new(root: &'a Path, suite: &'static str, scale: &Scale) -> Result<SuiteRunner<'a>> {
-        let scratch = scale
-            .scratch
-            .clone()
-            .unwrap_or_else(|| root.join(".cache/bench/kv"));
+        let scratch = scale.scratch.clone().unwrap_or_else(|| root.join(".cache/bench/kv"));
         std::fs::create_dir_all(&scratch)?;
         let mut report = Report::new(root, &scratch);
         report.fact("keys", scale.keys() as f64, "");
         report.fact("value", scale.value as f64, "B");
         report.fact("allowance on top of each cap", scale.allowance as f64, "MiB");
-        Ok(SuiteRunner {
-            root,
-            scratch,
-            scale: scale.clone(),
-            report,
-            suite,
-        })
+        Ok(SuiteRunner { root, scratch, scale: scale.clone(), report, suite })
     }
 
     /// Names of the engines wanted, of those the suite offers.
@@ -148,11 +139,7 @@ impl<'a> SuiteRunner<'a> {
             }
             Err(error) => return Err(error),
         };
-        Ok(Entrant {
-            name: name.to_owned(),
-            peer,
-            outcomes: Vec::new(),
-        })
+        Ok(Entrant { name: name.to_owned(), peer, outcomes: Vec::new() })
     }
 
     /// Has every entrant do the request of each round, one after the other, beginning with another each round.
@@ -207,11 +194,8 @@ impl<'a> SuiteRunner<'a> {
     pub(crate) fn finish(self) -> Result<()> {
         self.report.finish(self.root, self.suite)?;
         let rows = &self.report.rows;
-        let missed: Vec<&str> = rows
-            .iter()
-            .filter(|row| row.ok == Some(false))
-            .map(|row| row.name.as_str())
-            .collect();
+        let missed: Vec<&str> =
+            rows.iter().filter(|row| row.ok == Some(false)).map(|row| row.name.as_str()).collect();
         match (missed.is_empty(), rows.iter().any(|row| row.ok == Some(true))) {
             (false, _) => println!("missed: {}", missed.join("; ")),
             (true, true) => println!("every target was met"),

@@ -28,10 +28,8 @@ pub(crate) fn serve() -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let request: Request = serde_json::from_str(&line?)?;
         let closing = matches!(request, Request::Close);
-        let answer = handle(&mut engine, &request).unwrap_or_else(|error| Answer {
-            error: Some(format!("{error:#}")),
-            ..Answer::default()
-        });
+        let answer = handle(&mut engine, &request)
+            .unwrap_or_else(|error| Answer { error: Some(format!("{error:#}")), ..Answer::default() });
         serde_json::to_writer(&mut output, &answer)?;
         output.write_all(b"\n")?;
         output.flush()?;
@@ -48,12 +46,7 @@ fn handle(slot: &mut Option<Box<dyn Engine>>, request: &Request) -> Result<Answe
             let started = Instant::now();
             let engine = slot.insert(engine::open(spec)?);
             let (version, options) = engine.describe();
-            Ok(Answer {
-                seconds: started.elapsed().as_secs_f64(),
-                version,
-                options,
-                ..Answer::default()
-            })
+            Ok(Answer { seconds: started.elapsed().as_secs_f64(), version, options, ..Answer::default() })
         }
         Request::Close => {
             if let Some(engine) = slot.take() {
@@ -149,14 +142,10 @@ fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
 fn on_threads(threads: usize, work: impl Fn(u64) -> Result<Done> + Sync) -> Result<Done> {
     std::thread::scope(|scope| {
         let work = &work;
-        let running: Vec<_> = (0..threads as u64)
-            .map(|thread| scope.spawn(move || work(thread)))
-            .collect();
+        let running: Vec<_> = (0..threads as u64).map(|thread| scope.spawn(move || work(thread))).collect();
         let mut sum = Done::new();
         for thread in running {
-            let done = thread
-                .join()
-                .unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked")))?;
+            let done = thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked")))?;
             sum.merge(&done);
         }
         Ok(sum)
@@ -187,11 +176,7 @@ impl Limit {
 /// Counters added between two looks; levels as they are now.
 fn added(before: &BTreeMap<String, f64>, now: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let difference = |name: &String, value: f64| {
-        if name.ends_with("_now") {
-            value
-        } else {
-            value - before.get(name).copied().unwrap_or(0.0)
-        }
+        if name.ends_with("_now") { value } else { value - before.get(name).copied().unwrap_or(0.0) }
     };
     now.into_iter()
         .map(|(name, value)| {
@@ -205,10 +190,8 @@ fn added(before: &BTreeMap<String, f64>, now: BTreeMap<String, f64>) -> BTreeMap
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Fields after the name, which may hold spaces: utime and stime are the 12th and 13th.
-    let fields: Vec<&str> = text
-        .rsplit_once(')')
-        .map(|(_, rest)| rest.split_whitespace().collect())
-        .unwrap_or_default();
+    let fields: Vec<&str> =
+        text.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
     let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<f64>().ok());
     let per_second = rustix::param::clock_ticks_per_second() as f64;
     (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / per_second

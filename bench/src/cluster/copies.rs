@@ -86,9 +86,7 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
     let setup = Setup {
         groups: plan.groups,
         master,
-        data: ["--recovery-rate", &plan.rate.to_string(), "--memory", "96M"]
-            .map(str::to_owned)
-            .into(),
+        data: ["--recovery-rate", &plan.rate.to_string(), "--memory", "96M"].map(str::to_owned).into(),
         ..Setup::of(plan.servers)
     };
     let mut running = Running::start(binary, directory, &setup)?;
@@ -97,9 +95,8 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
     let files = u64::from(plan.groups) * plan.volume_bytes.div_ceil(FILE_BYTES as u64);
     operations::create(running.store(), &volumes, files, FILE_BYTES, "f")?;
     eprintln!("{files} files in {:.0} s", begun.elapsed().as_secs_f64());
-    let names: BTreeSet<String> = (plan.servers - plan.lost..plan.servers)
-        .map(|at| format!("data{at}"))
-        .collect();
+    let names: BTreeSet<String> =
+        (plan.servers - plan.lost..plan.servers).map(|at| format!("data{at}")).collect();
     let lacking = lost_copies(&running, &names)?;
     ensure!(
         !lacking.is_empty(),
@@ -167,10 +164,7 @@ fn watch(running: &Running, outcome: &mut Outcome) -> Result<()> {
         }
         outcome.most_running = outcome.most_running.max(runs.len() as u64);
         outcome.out_of_order += out_of_order(&before, &runs, &waits);
-        before = runs
-            .iter()
-            .map(|task| (task.group, task.target.clone()))
-            .collect();
+        before = runs.iter().map(|task| (task.group, task.target.clone())).collect();
         if status["groups"]["one_copy"].as_u64() > Some(0) {
             outcome.single_seconds = elapsed.as_secs_f64();
         }
@@ -178,21 +172,14 @@ fn watch(running: &Running, outcome: &mut Outcome) -> Result<()> {
             outcome.seconds = elapsed.as_secs_f64();
             return Ok(());
         }
-        ensure!(
-            elapsed < LIMIT,
-            "not whole after {} s: {}",
-            LIMIT.as_secs(),
-            status["sentence"]
-        );
+        ensure!(elapsed < LIMIT, "not whole after {} s: {}", LIMIT.as_secs(), status["sentence"]);
         thread::sleep(LOOK);
     }
 }
 
 /// Copies that began since the last look though a group with fewer whole copies waits that could have had their place.
 fn out_of_order(before: &BTreeSet<(u64, String)>, runs: &[Task], waits: &[Task]) -> u64 {
-    let began = runs
-        .iter()
-        .filter(|task| !before.contains(&(task.group, task.target.clone())));
+    let began = runs.iter().filter(|task| !before.contains(&(task.group, task.target.clone())));
     let is_before_its_turn = |begun: &&Task| {
         let others = || runs.iter().filter(|other| other.group != begun.group);
         waits
@@ -213,12 +200,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn task(group: u64, source: &str, target: &str, whole_copies: u64) -> Task {
-        Task {
-            group,
-            source: source.to_owned(),
-            target: target.to_owned(),
-            whole_copies,
-        }
+        Task { group, source: source.to_owned(), target: target.to_owned(), whole_copies }
     }
 
     #[test]

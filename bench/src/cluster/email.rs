@@ -82,41 +82,22 @@ impl Client {
         let size = mail_bytes(&mut self.random) as usize;
         let at = self.random.index(self.pool.len() - size);
         let vid = self.volumes[self.random.index(self.volumes.len())];
-        let name = format!(
-            "17640{:05}.M{}P{}.mail",
-            self.made,
-            self.random.below(1_000_000),
-            self.number
-        );
+        let name = format!("17640{:05}.M{}P{}.mail", self.made, self.random.below(1_000_000), self.number);
         self.made += 1;
         let body = self.pool.slice(at..at + size);
         let began = Instant::now();
-        let info = self
-            .store
-            .put(vid, name.as_bytes(), body, &PutOptions::default())?;
+        let info = self.store.put(vid, name.as_bytes(), body, &PutOptions::default())?;
         self.note(0, began);
         self.bytes += size as u64;
-        self.mails.push(Mail {
-            vid,
-            name: name.into_bytes(),
-            fid: info.fid,
-            size: size as u64,
-        });
+        self.mails.push(Mail { vid, name: name.into_bytes(), fid: info.fid, size: size as u64 });
         Ok(())
     }
 
     fn read(&mut self) -> Result<()> {
         let mail = &self.mails[self.random.index(self.mails.len())];
         let began = Instant::now();
-        let body = self
-            .store
-            .get(mail.vid, &mail.name, 0..u64::MAX, &ReadOptions::default())?;
-        anyhow::ensure!(
-            body.len() as u64 == mail.size,
-            "a mail of {} bytes has {}",
-            mail.size,
-            body.len()
-        );
+        let body = self.store.get(mail.vid, &mail.name, 0..u64::MAX, &ReadOptions::default())?;
+        anyhow::ensure!(body.len() as u64 == mail.size, "a mail of {} bytes has {}", mail.size, body.len());
         self.note(1, began);
         Ok(())
     }
@@ -152,10 +133,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let directory = tempfile::tempdir_in(&scratch)?;
     let binary = copal::build_release(root)?;
     let mut report = Report::new(root, &scratch);
-    let setup = Setup {
-        groups: options.groups,
-        ..Setup::of(options.servers)
-    };
+    let setup = Setup { groups: options.groups, ..Setup::of(options.servers) };
     let cluster = Running::start(&binary, &directory.path().join("cluster"), &setup)?;
     let mut clients = clients(&cluster, options)?;
     let began = Instant::now();
@@ -163,11 +141,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     on_all(&mut clients, |client| (0..each).try_for_each(|_| client.create()))?;
     let seconds = began.elapsed().as_secs_f64();
     report.fact("mails there before", (each * options.clients) as f64, "");
-    report.fact(
-        "creates while they were made",
-        (each * options.clients) as f64 / seconds,
-        "/s",
-    );
+    report.fact("creates while they were made", (each * options.clients) as f64 / seconds, "/s");
     for client in &mut clients {
         client.took = Default::default();
         client.bytes = 0;
@@ -179,9 +153,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 
 fn clients(cluster: &Running, options: &Options) -> Result<Vec<Client>> {
     let volumes = (0..options.volumes).map(|number| {
-        let made = cluster
-            .store()
-            .create_volume("", &format!("box{number}"), &VolumeOptions::default());
+        let made = cluster.store().create_volume("", &format!("box{number}"), &VolumeOptions::default());
         made.context("making a volume")
     });
     let volumes: Vec<VolumeId> = volumes.collect::<Result<_>>()?;
@@ -207,10 +179,7 @@ fn clients(cluster: &Running, options: &Options) -> Result<Vec<Client>> {
 fn on_all(clients: &mut [Client], work: impl Fn(&mut Client) -> Result<()> + Sync) -> Result<()> {
     let work = &work;
     thread::scope(|scope| {
-        let threads: Vec<_> = clients
-            .iter_mut()
-            .map(|client| scope.spawn(move || work(client)))
-            .collect();
+        let threads: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || work(client))).collect();
         threads.into_iter().try_for_each(|thread| {
             let ended = thread.join();
             ended.unwrap_or_else(|_| anyhow::bail!("a client ended by a panic"))
@@ -229,57 +198,21 @@ fn measure(report: &mut Report, cluster: &Running, clients: &mut [Client], optio
     let master = cluster.master().processor_seconds()? - master;
     let servers = server_seconds(cluster, options.servers)? - servers;
     let own = own_seconds()? - own;
-    let count = |kind: usize| {
-        clients
-            .iter()
-            .map(|client| client.took[kind].len())
-            .sum::<usize>() as f64
-    };
+    let count = |kind: usize| clients.iter().map(|client| client.took[kind].len()).sum::<usize>() as f64;
     let operations = count(0) + count(1) + count(2);
     report.fact("the paper: operations, 97 machines", PAPER_OPS, "/s");
-    report.at_least(
-        "operations, all of them durable",
-        operations / wall,
-        "/s",
-        PAPER_OPS,
-    );
-    report.fact(
-        "the paper: master's processor, 40 to 60",
-        PAPER_MASTER_PERCENT,
-        "%",
-    );
+    report.at_least("operations, all of them durable", operations / wall, "/s", PAPER_OPS);
+    report.fact("the paper: master's processor, 40 to 60", PAPER_MASTER_PERCENT, "%");
     report.at_most("master's processor", 100.0 * master / wall, "% of a core", 5.0);
-    report.fact(
-        "processor time an operation: data servers",
-        servers * 1e6 / operations,
-        "us",
-    );
-    report.fact(
-        "processor time an operation: clients",
-        own * 1e6 / operations,
-        "us",
-    );
-    report.fact(
-        "processor time an operation: master",
-        master * 1e6 / operations,
-        "us",
-    );
-    report.fact(
-        "cores that were busy with it",
-        (master + servers + own) / wall,
-        "",
-    );
+    report.fact("processor time an operation: data servers", servers * 1e6 / operations, "us");
+    report.fact("processor time an operation: clients", own * 1e6 / operations, "us");
+    report.fact("processor time an operation: master", master * 1e6 / operations, "us");
+    report.fact("cores that were busy with it", (master + servers + own) / wall, "");
     let bytes: u64 = clients.iter().map(|client| client.bytes).sum();
-    report.fact(
-        "bytes of creates, each on three copies",
-        bytes as f64 / wall / 1e6,
-        "MB/s",
-    );
+    report.fact("bytes of creates, each on three copies", bytes as f64 / wall / 1e6, "MB/s");
     for (kind, name) in ["create", "read", "delete"].into_iter().enumerate() {
-        let mut took: Vec<f64> = clients
-            .iter()
-            .flat_map(|client| client.took[kind].iter().copied())
-            .collect();
+        let mut took: Vec<f64> =
+            clients.iter().flat_map(|client| client.took[kind].iter().copied()).collect();
         took.sort_by(f64::total_cmp);
         let Some(last) = took.len().checked_sub(1) else {
             continue;
@@ -292,9 +225,7 @@ fn measure(report: &mut Report, cluster: &Running, clients: &mut [Client], optio
 }
 
 fn server_seconds(cluster: &Running, servers: usize) -> Result<f64> {
-    (0..servers)
-        .map(|at| cluster.server(at)?.processor_seconds())
-        .sum()
+    (0..servers).map(|at| cluster.server(at)?.processor_seconds()).sum()
 }
 
 /// Processor time of this process: its clients'.
@@ -308,18 +239,11 @@ fn count_objects(report: &mut Report, cluster: &Running, servers: usize, clients
     let mut objects = 0.0;
     for at in 0..servers {
         let metrics = cluster.server(at)?.metrics()?;
-        objects += metrics
-            .get("copal_kv_value_objects")
-            .context("a count of value objects")?;
+        objects += metrics.get("copal_kv_value_objects").context("a count of value objects")?;
     }
     report.fact("mails there at the end", files as f64, "");
     report.fact("value objects of all data servers", objects, "");
     let copies = 3.0 * files as f64;
-    report.at_most(
-        "value objects for 1,000 files of a data server",
-        1e3 * objects / copies,
-        "",
-        1.0,
-    );
+    report.at_most("value objects for 1,000 files of a data server", 1e3 * objects / copies, "", 1.0);
     Ok(())
 }

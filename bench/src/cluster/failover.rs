@@ -117,8 +117,7 @@ impl House {
         let (name, listen, token) = (format!("data{at}"), free_address()?, self.token("")?);
         let mut words = vec!["data", "--dir", &own, "--name", &name, "--listen", &listen];
         words.extend(["--join", "-", "--http", "127.0.0.1:0"]);
-        self.servers
-            .push(begin(&self.binary, &log, &words, Some(&token))?);
+        self.servers.push(begin(&self.binary, &log, &words, Some(&token))?);
         Ok(())
     }
 
@@ -153,10 +152,7 @@ impl House {
 
 impl Drop for House {
     fn drop(&mut self) {
-        let masters = self
-            .masters
-            .iter_mut()
-            .filter_map(|(_, process)| process.as_mut());
+        let masters = self.masters.iter_mut().filter_map(|(_, process)| process.as_mut());
         masters.chain(&mut self.servers).for_each(Process::kill);
     }
 }
@@ -173,13 +169,9 @@ struct Told {
 impl Told {
     fn note(&self, began: Instant, ended: Result<(), VolumeError>) {
         self.operations.fetch_add(1, Ordering::Relaxed);
-        self.longest_us
-            .fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.longest_us.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
         if let Err(error) = ended {
-            let mut failed = self
-                .failed
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut failed = self.failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             failed.push(error.to_string());
         }
     }
@@ -230,27 +222,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let told = &told;
             scope.spawn(move || work(store, *vid, number, told));
         }
-        let missed = (0..options.kills)
-            .map(|number| kill(&mut house, &asker, number))
-            .collect();
+        let missed = (0..options.kills).map(|number| kill(&mut house, &asker, number)).collect();
         told.is_over.store(true, Ordering::Relaxed);
         missed
     });
     let missed: Vec<f64> = Result::from_iter::<Vec<Result<f64>>>(missed)?;
-    let failed = told
-        .failed
-        .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let failed = told.failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     for error in failed.iter().take(5) {
         eprintln!("a client was told: {error}");
     }
     let longest = missed.iter().copied().fold(0.0, f64::max);
     report.fact("leaders killed", missed.len() as f64, "");
-    report.fact(
-        "without a leader, by new volumes: median",
-        median(missed).context("a kill")?,
-        "s",
-    );
+    report.fact("without a leader, by new volumes: median", median(missed).context("a kill")?, "s");
     report.at_most("without a leader, by new volumes: longest", longest, "s", LIMIT);
     report.fact(
         "operations of clients with a map meanwhile",

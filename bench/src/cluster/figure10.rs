@@ -65,11 +65,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let lowest = lowest_window(&curve[phase..]);
         let rest = median(curve[phase..].to_vec()).unwrap_or_default();
         report.fact(format!("{servers} servers: creates before"), before, "/s");
-        report.fact(
-            format!("{servers} servers: median from the first failure on"),
-            rest,
-            "/s",
-        );
+        report.fact(format!("{servers} servers: median from the first failure on"), rest, "/s");
         report.fact(
             format!("{servers} servers: lowest {WINDOW} s before any failure"),
             lowest_window(steady),
@@ -99,15 +95,9 @@ fn lowest_window(rates: &[f64]) -> f64 {
 
 /// Creates in each second: all are there, one is away, all are there, another is away, all are there.
 fn curve(directory: &Path, servers: usize, options: &Options) -> Result<Vec<f64>> {
-    let pool = Pool {
-        replicas: 3,
-        min_ack: 2,
-        groups: 64,
-    };
-    let speed = Speed {
-        commands_per_s: options.commands.into(),
-        bytes_per_s: f64::from(options.kilobytes) * 1000.0,
-    };
+    let pool = Pool { replicas: 3, min_ack: 2, groups: 64 };
+    let speed =
+        Speed { commands_per_s: options.commands.into(), bytes_per_s: f64::from(options.kilobytes) * 1000.0 };
     let mut hosted = Hosted::start(directory, servers, pool, speed)?;
     let volumes = operations::volumes(hosted.store(), 256)?;
     let (made, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));

@@ -62,12 +62,6 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let knee = rates.iter().find(|(_, rate)| *rate >= KNEE * most);
     let (knee, _) = knee.context("a rate")?;
     let half = options.servers as f64 / 2.0;
-    report.within(
-        "knee: copies at once (paper: servers / 2)",
-        *knee as f64,
-        "",
-        half,
-        1.0,
-    );
+    report.within("knee: copies at once (paper: servers / 2)", *knee as f64, "", half, 1.0);
     report.finish(root, "beanfs-fig11")
 }

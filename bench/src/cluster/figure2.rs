@@ -25,20 +25,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let below = |limit: u64| sizes.iter().copied().filter(move |size| *size < limit);
     let percent = |part: f64, whole: f64| 100.0 * part / whole;
     let mails = sizes.len() as f64;
-    report.within(
-        "mails below 55 KB",
-        percent(below(55_000).count() as f64, mails),
-        "%",
-        95.0,
-        0.2,
-    );
-    report.within(
-        "mails below 100 KB",
-        percent(below(100_000).count() as f64, mails),
-        "%",
-        98.5,
-        0.2,
-    );
+    report.within("mails below 55 KB", percent(below(55_000).count() as f64, mails), "%", 95.0, 0.2);
+    report.within("mails below 100 KB", percent(below(100_000).count() as f64, mails), "%", 98.5, 0.2);
     report.within(
         "bytes in mails below 100 KB",
         percent(below(100_000).sum::<u64>() as f64, total as f64),

@@ -34,10 +34,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         for transient in TRANSIENT {
             let told = simulate(root, options, permanent, transient)?;
             let number = |value: &Value| value.as_f64().context("a number");
-            let (ours, paper) = (
-                number(&told["dead_volumes"]["sum"])?,
-                number(&told["paper"]["sum"])?,
-            );
+            let (ours, paper) = (number(&told["dead_volumes"]["sum"])?, number(&told["paper"]["sum"])?);
             let at = format!("pf {permanent:.1e}, tf {transient:.1e}");
             report.fact(format!("{at}: dead volumes, formula"), paper, "");
             report.fact(format!("{at}: dead volumes, simulated"), ours, "");
@@ -69,15 +66,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 
 fn simulate(root: &Path, options: &Options, permanent: f64, transient: f64) -> Result<Value> {
     let ran = Command::new("cargo")
-        .args([
-            "run",
-            "--quiet",
-            "--release",
-            "--locked",
-            "--package",
-            "copal-sim",
-            "--",
-        ])
+        .args(["run", "--quiet", "--release", "--locked", "--package", "copal-sim", "--"])
         .args(["availability", "--json", "--runs", &options.runs.to_string()])
         .args(["--groups", &options.groups.to_string()])
         .args(["--permanent-rate", &permanent.to_string()])

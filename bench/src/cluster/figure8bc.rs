@@ -65,12 +65,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         report.fact(format!("creates with {servers} servers"), rate, "/s");
         points.push((servers as f64, rate));
     }
-    report.at_least(
-        "R2 by servers (paper: scales)",
-        operations::r_squared(&points),
-        "",
-        0.95,
-    );
+    report.at_least("R2 by servers (paper: scales)", operations::r_squared(&points), "", 0.95);
     let mut points = Vec::new();
     let directory = tempfile::tempdir_in(&scratch)?;
     let hosted = start(directory.path(), options.most, options)?;
@@ -82,25 +77,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         report.fact(format!("creates of {clients} clients"), rate, "/s");
         points.push((clients as f64, rate));
     }
-    report.at_least(
-        "R2 by clients (paper: scales)",
-        operations::r_squared(&points),
-        "",
-        0.95,
-    );
+    report.at_least("R2 by clients (paper: scales)", operations::r_squared(&points), "", 0.95);
     report.finish(root, "beanfs-fig8bc")
 }
 
 fn start(directory: &Path, servers: usize, options: &Options) -> Result<Hosted> {
-    let pool = Pool {
-        replicas: 1,
-        min_ack: 1,
-        groups: 256,
-    };
-    let speed = Speed {
-        commands_per_s: options.commands.into(),
-        bytes_per_s: f64::from(options.kilobytes) * 1000.0,
-    };
+    let pool = Pool { replicas: 1, min_ack: 1, groups: 256 };
+    let speed =
+        Speed { commands_per_s: options.commands.into(), bytes_per_s: f64::from(options.kilobytes) * 1000.0 };
     Hosted::start(directory, servers, pool, speed)
 }
 

@@ -71,12 +71,7 @@ fn by_operations(report: &mut Report, binary: &Path, scratch: &Path, options: &O
     let (entries, most) = *points.last().context("a round")?;
     report.fact("time for an entry more", (most - first) / entries * 1e6, "us");
     if points.len() > 2 {
-        report.at_least(
-            "R2 of time by entries (paper: proportional)",
-            load::r_squared(&points),
-            "",
-            0.98,
-        );
+        report.at_least("R2 of time by entries (paper: proportional)", load::r_squared(&points), "", 0.98);
     }
     Ok(())
 }
@@ -91,9 +86,7 @@ fn operate(running: &Running, volumes: &Arc<Vec<VolumeId>>, operations: u64, byt
             let put = PutOptions::default();
             let word = format!("{operations}-{number}");
             let gone = format!("{word}-gone");
-            let made = cluster
-                .put(vid, gone.as_bytes(), body.clone(), &put, end())
-                .await?;
+            let made = cluster.put(vid, gone.as_bytes(), body.clone(), &put, end()).await?;
             cluster.put(vid, word.as_bytes(), body, &put, end()).await?;
             cluster.delete(vid, gone.as_bytes(), made.fid, end()).await?;
             Ok(())
@@ -119,10 +112,7 @@ fn come_back(running: &mut Running) -> Result<Duration> {
 fn untouched(report: &mut Report, binary: &Path, scratch: &Path) -> Result<()> {
     for groups in [64, 1000] {
         let directory = tempfile::tempdir_in(scratch)?;
-        let setup = Setup {
-            groups,
-            ..Setup::of(3)
-        };
+        let setup = Setup { groups, ..Setup::of(3) };
         let mut running = Running::start(binary, &directory.path().join("c"), &setup)?;
         let volumes = load::volumes(running.store(), 1)?;
         load::create(running.store(), &volumes, 1, 4096, "before")?;
@@ -132,12 +122,7 @@ fn untouched(report: &mut Report, binary: &Path, scratch: &Path) -> Result<()> {
         let after = calls(&running)?;
         report.fact(format!("{groups} untouched groups: whole after"), seconds, "s");
         let (at_members, at_master) = (after.0 - before.0, after.1 - before.1);
-        report.at_most(
-            format!("{groups} untouched groups: calls to other members"),
-            at_members,
-            "",
-            4.0,
-        );
+        report.at_most(format!("{groups} untouched groups: calls to other members"), at_members, "", 4.0);
         report.at_most(
             format!("{groups} untouched groups: calls to the master that tell it"),
             at_master,

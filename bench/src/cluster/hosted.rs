@@ -80,10 +80,7 @@ impl Host {
         let options = copal_object::OpenOptions::default();
         let device: Arc<dyn Device> = self.device.clone();
         let (objects, _) = copal_object::Store::open(device, &options)?;
-        let options = copal_kv::Options {
-            memory_bytes: ENGINE_BYTES,
-            ..copal_kv::Options::default()
-        };
+        let options = copal_kv::Options { memory_bytes: ENGINE_BYTES, ..copal_kv::Options::default() };
         let kv = copal_kv::Store::open(objects.clone(), options)?;
         Ok((objects, MemberStore::open(kv, Arc::new(SystemClock))?))
     }
@@ -103,11 +100,7 @@ impl Host {
             "",
         )?;
         self.device.set_free(false);
-        self.started = Some(Started {
-            process,
-            store,
-            objects,
-        });
+        self.started = Some(Started { process, store, objects });
         Ok(())
     }
 
@@ -130,19 +123,10 @@ impl Hosted {
         Master::found(&mut SqliteStore::open(&database)?, UUID, pool)?;
         let listen = free_address()?;
         let open: copal_server::OpenMeta = Box::new(move || Ok(Box::new(SqliteStore::open(&database)?) as _));
-        let options = MasterOptions {
-            first_servers: Some(servers),
-            ..MasterOptions::default()
-        };
+        let options = MasterOptions { first_servers: Some(servers), ..MasterOptions::default() };
         let master = MasterProcess::start(open, options, authority.clone(), &listen, &listen)?;
         let client = authority.identity(CLIENT_NAME)?;
-        let profile = Profile::new(
-            UUID,
-            vec![listen],
-            client.authority,
-            client.certificate,
-            client.key,
-        );
+        let profile = Profile::new(UUID, vec![listen], client.authority, client.certificate, client.key);
         let mut hosted = Hosted {
             master: Some(master),
             hosts: Vec::new(),
@@ -175,12 +159,7 @@ impl Hosted {
         let device = ThrottledDevice::make(DISK_BYTES, speed);
         let whole: Arc<dyn Device> = device.clone();
         copal_object::Store::mkfs(&whole, &copal_object::MkfsOptions::default())?;
-        let mut host = Host {
-            home,
-            directory,
-            device,
-            started: None,
-        };
+        let mut host = Host { home, directory, device, started: None };
         let (objects, store) = host.open()?;
         store.found(&MemberIdentity {
             cluster: UUID,

@@ -67,22 +67,10 @@ pub(crate) fn memory(root: &Path, options: &Options) -> Result<()> {
     let more = many.files - few.files;
     for at in [&few, &many] {
         let files = at.files / 1e6;
-        report.fact(
-            format!("{files} M files: resident after a start"),
-            at.idle_bytes / 1e6,
-            "MB",
-        );
-        report.fact(
-            format!("{files} M files: resident after reads"),
-            at.used_bytes / 1e6,
-            "MB",
-        );
+        report.fact(format!("{files} M files: resident after a start"), at.idle_bytes / 1e6, "MB");
+        report.fact(format!("{files} M files: resident after reads"), at.used_bytes / 1e6, "MB");
     }
-    report.fact(
-        "a file: resident after a start",
-        (many.idle_bytes - few.idle_bytes) / more,
-        "B",
-    );
+    report.fact("a file: resident after a start", (many.idle_bytes - few.idle_bytes) / more, "B");
     let each = (many.used_bytes - few.used_bytes) / more;
     report.at_most("a file: resident after reads", each, "B", MEMORY_LIMIT);
     report.finish(root, "volume-memory")
@@ -93,21 +81,11 @@ pub(crate) fn restart(root: &Path, options: &Options) -> Result<()> {
     for at in [&few, &many] {
         let files = at.files / 1e6;
         report.fact(format!("{files} M files: until it is ready"), at.ready, "s");
-        report.at_most(
-            format!("{files} M files: until a file is read"),
-            at.read,
-            "s",
-            RESTART_LIMIT,
-        );
+        report.at_most(format!("{files} M files: until a file is read"), at.read, "s", RESTART_LIMIT);
     }
     let each = (many.read - few.read) / (many.files - few.files);
     let then = many.read + each.max(0.0) * (WANTED_FILES - many.files);
-    report.at_most(
-        "100 M files, along the line through both",
-        then,
-        "s",
-        RESTART_LIMIT,
-    );
+    report.at_most("100 M files, along the line through both", then, "s", RESTART_LIMIT);
     report.finish(root, "volume-restart")
 }
 
@@ -126,21 +104,12 @@ fn measure(root: &Path, options: &Options) -> Result<(Report, Measured, Measured
     };
     let mut cluster = Running::start(&binary, &directory.path().join("cluster"), &setup)?;
     let volumes = (0..8).map(|number| {
-        let made = cluster
-            .store()
-            .create_volume("", &format!("box{number}"), &VolumeOptions::default());
+        let made = cluster.store().create_volume("", &format!("box{number}"), &VolumeOptions::default());
         made.context("making a volume")
     });
     let volumes: Vec<VolumeId> = volumes.collect::<Result<_>>()?;
     let few = fill(&mut report, &mut cluster, &volumes, 0, options.first, options)?;
-    let many = fill(
-        &mut report,
-        &mut cluster,
-        &volumes,
-        options.first,
-        options.files,
-        options,
-    )?;
+    let many = fill(&mut report, &mut cluster, &volumes, options.first, options.files, options)?;
     Ok((report, few, many))
 }
 
@@ -156,20 +125,11 @@ fn fill(
     let each = |files: u64| files / volumes.len() as u64;
     let mut speeds = Vec::new();
     for vid in volumes {
-        speeds.push(load::put(
-            cluster.store(),
-            *vid,
-            each(from)..each(to),
-            options.bytes,
-        )?);
+        speeds.push(load::put(cluster.store(), *vid, each(from)..each(to), options.bytes)?);
     }
     let files = each(to) * volumes.len() as u64;
     let millions = files as f64 / 1e6;
-    report.fact(
-        format!("{millions} M files: put in batches"),
-        median(speeds).unwrap_or_default(),
-        "/s",
-    );
+    report.fact(format!("{millions} M files: put in batches"), median(speeds).unwrap_or_default(), "/s");
     rest(cluster.server(0)?)?;
     let (mut ready, mut read, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     let mut random = Random::new(to);
@@ -186,12 +146,7 @@ fn fill(
     }
     for number in 0..READS {
         let vid = number as usize % volumes.len();
-        get(
-            cluster,
-            &volumes[vid..=vid],
-            random.below(each(to)),
-            options.bytes,
-        )?;
+        get(cluster, &volumes[vid..=vid], random.below(each(to)), options.bytes)?;
     }
     let middle = |values: Vec<f64>| median(values).unwrap_or_default();
     Ok(Measured {
@@ -206,9 +161,7 @@ fn fill(
 /// Reads a file of the first volume.
 fn get(cluster: &Running, volumes: &[VolumeId], number: u64, bytes: usize) -> Result<()> {
     let (vid, name) = (volumes[0], load::name(number));
-    let body = cluster
-        .store()
-        .get(vid, &name, 0..u64::MAX, &ReadOptions::default())?;
+    let body = cluster.store().get(vid, &name, 0..u64::MAX, &ReadOptions::default())?;
     anyhow::ensure!(body.len() == bytes, "a file of {bytes} bytes has {}", body.len());
     Ok(())
 }
@@ -224,10 +177,7 @@ fn rest(server: &Process) -> Result<()> {
             return Ok(());
         }
         if Instant::now() > end {
-            eprintln!(
-                "after {} s: {open} operations in journals and bytes to merge",
-                PATIENCE.as_secs()
-            );
+            eprintln!("after {} s: {open} operations in journals and bytes to merge", PATIENCE.as_secs());
             return Ok(());
         }
         thread::sleep(Duration::from_secs(1));
@@ -238,8 +188,6 @@ fn rest(server: &Process) -> Result<()> {
 fn resident_bytes(process: &Process) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line
-        .and_then(|line| line.split_whitespace().next())
-        .context("RssAnon")?;
+    let kib = line.and_then(|line| line.split_whitespace().next()).context("RssAnon")?;
     Ok(kib.parse::<f64>()? * 1024.0)
 }

@@ -44,11 +44,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let directory = tempfile::tempdir_in(&scratch)?;
     let binary = copal::build_release(root)?;
     let mut report = Report::new(root, &scratch);
-    let setup = Setup {
-        replicas: options.copies,
-        groups: 4,
-        ..Setup::of(usize::from(options.copies))
-    };
+    let setup = Setup { replicas: options.copies, groups: 4, ..Setup::of(usize::from(options.copies)) };
     let cluster = Running::start(&binary, &directory.path().join("cluster"), &setup)?;
     let store = cluster.store();
     let vid = store.create_volume("", "many", &VolumeOptions::default())?;
@@ -69,18 +65,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             listed += page.len() as u64;
         }
         seconds.push(began.elapsed().as_secs_f64());
-        ensure!(
-            listed == options.files,
-            "{listed} of {} files are listed",
-            options.files
-        );
+        ensure!(listed == options.files, "{listed} of {} files are listed", options.files);
     }
     let middle = median(seconds).unwrap_or_default();
-    report.fact(
-        "files, each on as many servers as asked for",
-        options.files as f64,
-        "",
-    );
+    report.fact("files, each on as many servers as asked for", options.files as f64, "");
     report.fact("put in batches, all of them durable", speed, "/s");
     report.fact("the list, page by page", middle, "s");
     let million = middle * WANTED_FILES / options.files as f64;

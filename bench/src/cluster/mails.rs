@@ -20,9 +20,7 @@ const KNOTS: [(f64, f64); 7] = [
 /// Draws the size of a mail, in bytes: 600 to 2,382,000, in the mean 28,640.
 pub(crate) fn mail_bytes(random: &mut Random) -> u64 {
     let share = random.unit();
-    let above = KNOTS
-        .partition_point(|(knot, _)| *knot <= share)
-        .min(KNOTS.len() - 1);
+    let above = KNOTS.partition_point(|(knot, _)| *knot <= share).min(KNOTS.len() - 1);
     let ((low_share, low), (high_share, high)) = (KNOTS[above - 1], KNOTS[above]);
     let way = (share - low_share) / (high_share - low_share);
     (low * (high / low).powf(way)) as u64

@@ -58,9 +58,7 @@ fn volume(number: u64) -> Volume {
     const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut random = Random::new(scattered(number + 1));
     let len = 6 + random.index(9);
-    let name = (0..len)
-        .map(|_| char::from(LETTERS[random.index(LETTERS.len())]))
-        .collect();
+    let name = (0..len).map(|_| char::from(LETTERS[random.index(LETTERS.len())])).collect();
     let group = GroupId((number % GROUPS) as u32 + 1);
     Volume {
         parent: top(random.below(PARENTS)).vid,
@@ -88,11 +86,10 @@ fn sort(mut batch: Vec<Volume>) -> Vec<Volume> {
 /// The thousand first, then the rest by the million.
 fn batches(volumes: u64) -> impl Iterator<Item = Vec<Volume>> {
     let rest = volumes.saturating_sub(PARENTS);
-    std::iter::once((0..PARENTS).map(top).collect()).chain((0..rest.div_ceil(BATCH)).map(move |batch| {
-        (batch * BATCH..rest.min((batch + 1) * BATCH))
-            .map(volume)
-            .collect()
-    }))
+    std::iter::once((0..PARENTS).map(top).collect()).chain(
+        (0..rest.div_ceil(BATCH))
+            .map(move |batch| (batch * BATCH..rest.min((batch + 1) * BATCH)).map(volume).collect()),
+    )
 }
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
@@ -111,11 +108,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 fn found(store: &mut dyn MetaStore) -> Result<()> {
-    let pool = Pool {
-        replicas: 3,
-        min_ack: 2,
-        groups: GROUPS as u32,
-    };
+    let pool = Pool { replicas: 3, min_ack: 2, groups: GROUPS as u32 };
     Ok(store.found([1; 16], pool)?)
 }
 
@@ -149,21 +142,13 @@ fn sqlite(report: &mut Report, directory: &Path, options: &Options) -> Result<()
     report.at_most(
         format!(
             "SQLite: 50 M volumes{}",
-            if rows as f64 >= 0.999 * PAPER_VOLUMES {
-                ""
-            } else {
-                ", by the bytes of one"
-            }
+            if rows as f64 >= 0.999 * PAPER_VOLUMES { "" } else { ", by the bytes of one" }
         ),
         each * PAPER_VOLUMES,
         "B",
         PAPER_BYTES,
     );
-    report.fact(
-        "SQLite: volumes put in by the million",
-        rows as f64 / seconds,
-        "/s",
-    );
+    report.fact("SQLite: volumes put in by the million", rows as f64 / seconds, "/s");
     let mut store = SqliteStore::open(&path)?;
     measure_calls(report, "SQLite", &mut store, options.volumes, options.lookups)
 }
@@ -189,31 +174,15 @@ fn mariadb(report: &mut Report, server: &MariaDb, directory: &Path, options: &Op
     let seconds = started.elapsed().as_secs_f64();
     connection.query_drop("SET GLOBAL innodb_flush_log_at_trx_commit = 1")?;
     connection.query_drop(NEXT_VOLUME)?;
-    let rows: u64 = connection
-        .query_first("SELECT COUNT(*) FROM dir")?
-        .context("a count")?;
+    let rows: u64 = connection.query_first("SELECT COUNT(*) FROM dir")?.context("a count")?;
     let bytes = fs::metadata(directory.join("data/copal/dir.ibd"))?.len() as f64;
     let each = bytes / rows as f64;
     report.fact("MariaDB: volumes", rows as f64, "");
     report.fact("MariaDB: bytes of the table", bytes, "B");
     report.fact("MariaDB: bytes a volume", each, "B");
-    report.fact(
-        "MariaDB: 50 M volumes, by the bytes of one",
-        each * PAPER_VOLUMES,
-        "B",
-    );
-    report.fact(
-        "MariaDB: volumes put in by the million",
-        rows as f64 / seconds,
-        "/s",
-    );
-    measure_calls(
-        report,
-        "MariaDB",
-        &mut store,
-        options.mariadb_volumes,
-        options.lookups / 10,
-    )
+    report.fact("MariaDB: 50 M volumes, by the bytes of one", each * PAPER_VOLUMES, "B");
+    report.fact("MariaDB: volumes put in by the million", rows as f64 / seconds, "/s");
+    measure_calls(report, "MariaDB", &mut store, options.mariadb_volumes, options.lookups / 10)
 }
 
 /// Look-ups of paths of two names, and durable `mkdir`, one after another from one thread.
@@ -227,20 +196,15 @@ fn measure_calls(
     let mut random = Random::new(7);
     let tops: std::collections::HashMap<u64, String> =
         (0..PARENTS).map(top).map(|top| (top.vid, top.name)).collect();
-    let wanted: Vec<Volume> = (0..lookups)
-        .map(|_| volume(random.below(volumes.saturating_sub(PARENTS).max(1))))
-        .collect();
+    let wanted: Vec<Volume> =
+        (0..lookups).map(|_| volume(random.below(volumes.saturating_sub(PARENTS).max(1)))).collect();
     let started = Instant::now();
     for volume in &wanted {
         let found = store.resolve(&[&tops[&volume.parent], &volume.name])?;
         anyhow::ensure!(found.len() == 2, "{} was put in and is not found", volume.name);
     }
     let seconds = started.elapsed().as_secs_f64();
-    report.fact(
-        format!("{what}: paths of two names looked up"),
-        lookups as f64 / seconds,
-        "/s",
-    );
+    report.fact(format!("{what}: paths of two names looked up"), lookups as f64 / seconds, "/s");
     store.lead(Holder([1; 24]))?;
     let made = 500;
     let started = Instant::now();

@@ -109,10 +109,7 @@ pub(crate) fn r_squared(points: &[(f64, f64)]) -> f64 {
     let (x, y) = (mean(|point| point.0), mean(|point| point.1));
     let spread = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
     let both = spread(&|point| (point.0 - x) * (point.1 - y));
-    let (xs, ys) = (
-        spread(&|point| (point.0 - x).powi(2)),
-        spread(&|point| (point.1 - y).powi(2)),
-    );
+    let (xs, ys) = (spread(&|point| (point.0 - x).powi(2)), spread(&|point| (point.1 - y).powi(2)));
     both * both / (xs * ys)
 }
 

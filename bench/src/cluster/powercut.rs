@@ -47,27 +47,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let began = Instant::now();
     let told = simulate(root, options)?;
     let sum = |what: &str| {
-        told.counts
-            .iter()
-            .filter(|(of, _)| of.contains(what))
-            .map(|(_, count)| count)
-            .sum::<u64>() as f64
+        told.counts.iter().filter(|(of, _)| of.contains(what)).map(|(_, count)| count).sum::<u64>() as f64
     };
     report.fact("seeds, each a cluster", told.seeds as f64, "");
     report.fact("power cuts", sum("power cut"), "");
     report.fact("of all servers at once", sum("power cut of all"), "");
     report.fact("in the middle of a write", sum("power cut in the middle"), "");
     report.fact("writes that were torn", sum("a write was torn"), "");
-    report.fact(
-        "creates that were acknowledged",
-        sum("creates that were acknowledged"),
-        "",
-    );
-    report.fact(
-        "deletes that were acknowledged",
-        sum("deletes that were acknowledged"),
-        "",
-    );
+    report.fact("creates that were acknowledged", sum("creates that were acknowledged"), "");
+    report.fact("deletes that were acknowledged", sum("deletes that were acknowledged"), "");
     report.fact("took", began.elapsed().as_secs_f64(), "s");
     if !told.failed.is_empty() {
         eprintln!("seeds that failed: {:?}", told.failed);
@@ -88,12 +76,7 @@ fn simulate(root: &Path, options: &Options) -> Result<Told> {
     let (mut seed, end) = (options.seed, options.seed + options.seeds);
     while seed < end {
         let ran = Command::new(target.join("release/copal-sim"))
-            .args([
-                "cluster",
-                "--power-cuts",
-                "--minutes",
-                &options.minutes.to_string(),
-            ])
+            .args(["cluster", "--power-cuts", "--minutes", &options.minutes.to_string()])
             .args(["--seed", &seed.to_string(), "--seeds", &(end - seed).to_string()])
             .args(["--jobs", &options.at_a_time.to_string()])
             .current_dir(root)
@@ -121,10 +104,7 @@ fn simulate(root: &Path, options: &Options) -> Result<Told> {
             }
         }
         ensure!(seed > begun, "the simulator ran no seed: {stderr}");
-        ensure!(
-            ran.status.success() || !told.failed.is_empty(),
-            "the simulator failed: {stderr}"
-        );
+        ensure!(ran.status.success() || !told.failed.is_empty(), "the simulator failed: {stderr}");
     }
     Ok(told)
 }

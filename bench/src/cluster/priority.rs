@@ -51,33 +51,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let outcome = copies::lose(&binary, &directory.path().join("c"), &plan)?;
     let percent = |part: f64, whole: f64| 100.0 * part / whole;
     report.fact("copies to make (paper: 54,000)", outcome.copies as f64, "");
-    report.fact(
-        "groups with one copy left (paper: 236 volumes)",
-        outcome.single_groups as f64,
-        "",
-    );
+    report.fact("groups with one copy left (paper: 236 volumes)", outcome.single_groups as f64, "");
     report.fact("until all was whole (paper: 1,170 s)", outcome.seconds, "s");
-    report.fact(
-        "until no last copy was left (paper: 18 s)",
-        outcome.single_seconds,
-        "s",
-    );
-    report.exactly(
-        "copies that began while a last copy could have",
-        outcome.out_of_order as f64,
-        "",
-        0.0,
-    );
+    report.fact("until no last copy was left (paper: 18 s)", outcome.single_seconds, "s");
+    report.exactly("copies that began while a last copy could have", outcome.out_of_order as f64, "", 0.0);
     let share = percent(outcome.single_seconds, outcome.seconds);
     report.at_most("share of the time (paper: 1.5 %)", share, "%", 2.0);
     let expected = percent(outcome.single_groups as f64, outcome.copies as f64);
     report.fact("first copies of those groups, of all copies", expected, "%");
     report.fact("the same on 64 servers", percent(1.0, 63.0), "%");
-    report.at_most(
-        "share of the time, by the share of the copies",
-        share / expected,
-        "",
-        1.5,
-    );
+    report.at_most("share of the time, by the share of the copies", share / expected, "", 1.5);
     report.finish(root, "beanfs-priority")
 }

@@ -51,11 +51,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let outcome = copies::lose(&binary, &directory.path().join("c"), &plan)?;
     let bytes_per_s = outcome.bytes as f64 / outcome.seconds;
     let budget = (plan.servers - 1) as f64 * plan.rate as f64 / 2.0;
-    report.fact(
-        "volumes of which a copy was lost (paper: 27,287)",
-        outcome.volumes as f64,
-        "",
-    );
+    report.fact("volumes of which a copy was lost (paper: 27,287)", outcome.volumes as f64, "");
     report.fact("bytes copied (paper: 205 GB)", outcome.bytes as f64 / 1e9, "GB");
     report.fact("until all was whole (paper: 605 s)", outcome.seconds, "s");
     report.fact("copied (paper: 338.67 MB/s)", bytes_per_s / 1e6, "MB/s");
@@ -64,17 +60,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         bytes_per_s / 1e6 / outcome.most_running.max(1) as f64,
         "MB/s",
     );
-    report.fact(
-        "paper, a copy at a time",
-        PAPER_BYTES_PER_S / PAPER_AT_ONCE / 1e6,
-        "MB/s",
-    );
+    report.fact("paper, a copy at a time", PAPER_BYTES_PER_S / PAPER_AT_ONCE / 1e6, "MB/s");
     report.fact("most copies at a time", outcome.most_running as f64, "");
-    report.fact(
-        "what all servers give copies, a byte taken twice",
-        budget / 1e6,
-        "MB/s",
-    );
+    report.fact("what all servers give copies, a byte taken twice", budget / 1e6, "MB/s");
     report.at_least("share of what they give", bytes_per_s / budget, "", 0.8);
     report.finish(root, "beanfs-rereplicate")
 }

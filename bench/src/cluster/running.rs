@@ -39,13 +39,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// So many servers with 64 groups of three copies each, as `copal serve --dev` makes them.
     pub(crate) fn of(servers: usize) -> Setup {
-        Setup {
-            servers,
-            groups: 64,
-            replicas: 3,
-            master: Vec::new(),
-            data: Vec::new(),
-        }
+        Setup { servers, groups: 64, replicas: 3, master: Vec::new(), data: Vec::new() }
     }
 }
 
@@ -288,10 +282,7 @@ pub(crate) fn begin(binary: &Path, log: &Path, words: &[&str], input: Option<&st
             }
         });
     }
-    let mut process = Process {
-        child,
-        http: String::new(),
-    };
+    let mut process = Process { child, http: String::new() };
     let end = Instant::now() + TO_START;
     let why = loop {
         let Ok(line) = told.recv_timeout(end.saturating_duration_since(Instant::now())) else {
@@ -300,10 +291,7 @@ pub(crate) fn begin(binary: &Path, log: &Path, words: &[&str], input: Option<&st
         let line: Value = serde_json::from_str(&line).unwrap_or_default();
         match line["message_type"].as_str() {
             Some("ready") => {
-                line["http"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .clone_into(&mut process.http);
+                line["http"].as_str().unwrap_or_default().clone_into(&mut process.http);
                 return Ok(process);
             }
             Some("exit_error") => break line["message"].to_string(),

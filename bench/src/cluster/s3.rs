@@ -97,18 +97,13 @@ fn authorization(method: &str, path: &str, host: &str, time: &str, key: &Key) ->
     let request = format!(
         "{method}\n{path}\n\nhost:{host}\nx-amz-content-sha256:{UNSIGNED}\nx-amz-date:{time}\n\n{SIGNED}\n{UNSIGNED}"
     );
-    let to_sign = format!(
-        "AWS4-HMAC-SHA256\n{time}\n{scope}\n{}",
-        hex(&Sha256::digest(request))
-    );
+    let to_sign = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{}", hex(&Sha256::digest(request)));
     let mut signing = format!("AWS4{}", key.secret).into_bytes();
     for part in [date, REGION, "s3", "aws4_request", &to_sign] {
         signing = mac(&signing, part)?;
     }
     let (id, signature) = (&key.id, hex(&signing));
-    Ok(format!(
-        "AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={SIGNED}, Signature={signature}"
-    ))
+    Ok(format!("AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={SIGNED}, Signature={signature}"))
 }
 
 fn mac(key: &[u8], text: &str) -> Result<Vec<u8>> {
@@ -131,11 +126,7 @@ fn stamp(seconds: u64) -> String {
     let day = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * day + 2) / 153;
     let day = day - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")

@@ -84,12 +84,9 @@ impl Device for ThrottledDevice {
     }
 
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
-        let moved = ios
-            .iter()
-            .filter(|io| !matches!(io.kind, copal_device::IoKind::Discard(_)));
-        let (commands, bytes) = moved.fold((0, 0), |(commands, bytes), io| {
-            (commands + 1, bytes + io.kind.len_bytes())
-        });
+        let moved = ios.iter().filter(|io| !matches!(io.kind, copal_device::IoKind::Discard(_)));
+        let (commands, bytes) =
+            moved.fold((0, 0), |(commands, bytes), io| (commands + 1, bytes + io.kind.len_bytes()));
         let at = self.done_at(commands, bytes);
         let done = self.inner.submit(ios).wait();
         let (completer, completion) = Completion::pair(None);

@@ -51,36 +51,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
     let (first, last) = (paper[0], paper[paper.len() - 1]);
-    beside(
-        &mut report,
-        "collaborative: span of 1 round",
-        first.0,
-        "h",
-        (FIRST.0, NEAR),
-    );
-    beside(
-        &mut report,
-        "collaborative: per VM of 1 round",
-        first.1,
-        "h",
-        (FIRST.1, NEAR),
-    );
-    beside(
-        &mut report,
-        "collaborative: span of 24 rounds",
-        last.0,
-        "h",
-        (LAST.0, NEAR),
-    );
+    beside(&mut report, "collaborative: span of 1 round", first.0, "h", (FIRST.0, NEAR));
+    beside(&mut report, "collaborative: per VM of 1 round", first.1, "h", (FIRST.1, NEAR));
+    beside(&mut report, "collaborative: span of 24 rounds", last.0, "h", (LAST.0, NEAR));
     let at = format!("collaborative: per VM of 24 rounds (paper: {})", LAST.1);
     report.at_most(at, last.1, "h", ABOUT_A_TENTH);
     let shortest = spans.iter().copied().fold(f64::INFINITY, f64::min);
     let longest = spans.iter().copied().fold(0.0, f64::max);
-    report.at_most(
-        "copal: longest span by shortest",
-        longest / shortest,
-        "times",
-        FLAT,
-    );
+    report.at_most("copal: longest span by shortest", longest / shortest, "times", FLAT);
     report.finish(root, "dedup-figure4")
 }

@@ -67,23 +67,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 
     let together = set.job("together", "auto", in_turn)?;
     report.fact("one job: packs", together.bytes as f64 / 1e6, "MB");
-    report.fact(
-        "one job: popular of all chunks stored",
-        together.popular_percent,
-        "%",
-    );
-    report.exactly(
-        "one job: chunks nobody answered for",
-        together.unresolved as f64,
-        "",
-        0.0,
-    );
-    report.at_least(
-        "one job: of what the exact index saves",
-        saved(together.bytes),
-        "%",
-        TARGET,
-    );
+    report.fact("one job: popular of all chunks stored", together.popular_percent, "%");
+    report.exactly("one job: chunks nobody answered for", together.unresolved as f64, "", 0.0);
+    report.at_least("one job: of what the exact index saves", saved(together.bytes), "%", TARGET);
     let of_rounds =
         ["1", "2", "6", "8"].map(|rounds| (format!("{rounds} rounds"), rounds, in_turn as Placement));
     let of_placements = [
@@ -93,32 +79,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     .map(|(name, placement)| (name.to_owned(), "auto", placement));
     for (name, rounds, placement) in of_rounds.into_iter().chain(of_placements) {
         let taken = set.job(&name.replace(' ', "-"), rounds, placement)?;
-        report.exactly(
-            format!("{name}: chunks nobody answered for"),
-            taken.unresolved as f64,
-            "",
-            0.0,
-        );
-        report.at_least(
-            format!("{name}: of what the exact index saves"),
-            saved(taken.bytes),
-            "%",
-            TARGET,
-        );
+        report.exactly(format!("{name}: chunks nobody answered for"), taken.unresolved as f64, "", 0.0);
+        report.at_least(format!("{name}: of what the exact index saves"), saved(taken.bytes), "%", TARGET);
     }
 
     let [before, after] = set.one_at_a_time()?;
     report.fact("one VM at a time: packs", before.bytes as f64 / 1e6, "MB");
-    report.fact(
-        "one VM at a time: of what the exact index saves",
-        saved(before.bytes),
-        "%",
-    );
-    report.fact(
-        "one VM at a time, after a clean-up: packs",
-        after.bytes as f64 / 1e6,
-        "MB",
-    );
+    report.fact("one VM at a time: of what the exact index saves", saved(before.bytes), "%");
+    report.fact("one VM at a time, after a clean-up: packs", after.bytes as f64 / 1e6, "MB");
     report.at_least(
         "one VM at a time, after a clean-up: of what the exact index saves",
         saved(after.bytes),
@@ -164,10 +132,7 @@ struct Set {
 
 impl Set {
     fn image(&self, vm: &Vm) -> Result<PathBuf> {
-        let first = vm
-            .days
-            .first()
-            .with_context(|| format!("{} has a day", vm.name))?;
+        let first = vm.days.first().with_context(|| format!("{} has a day", vm.name))?;
         Ok(self.dataset.join(&first.image))
     }
 
@@ -275,30 +240,17 @@ impl Fleet {
     /// Starts the cluster in a directory that is not there yet, and makes the repository.
     pub(super) fn start(binary: &Path, directory: &Path, fraction: &str) -> Result<Fleet> {
         let port = free_ports()?.to_string();
-        let words = [
-            "serve",
-            "--dev",
-            "--dir",
-            text(directory)?,
-            "--port",
-            &port,
-            "--json",
-        ];
+        let words = ["serve", "--dev", "--dir", text(directory)?, "--port", &port, "--json"];
         let (serve, ready) = started(Command::new(binary).args(words))?;
         let fleet = Fleet {
             binary: binary.to_owned(),
             directory: directory.to_owned(),
-            repository: ready["url"]
-                .as_str()
-                .context("serve prints an address")?
-                .to_owned(),
+            repository: ready["url"].as_str().context("serve prints an address")?.to_owned(),
             agents: Vec::new(),
             serve,
         };
         fs::write(fleet.password_file(), format!("{PASSWORD}\n"))?;
-        fleet
-            .asked()
-            .run(&["init", "--layout", "fleet", "--pds-fraction", fraction])?;
+        fleet.asked().run(&["init", "--layout", "fleet", "--pds-fraction", fraction])?;
         Ok(fleet)
     }
 
@@ -311,12 +263,7 @@ impl Fleet {
             // A shell enters the group, and becomes the agent.
             let script = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
             let mut entering = Command::new("sh");
-            entering
-                .args(["-c", script])
-                .arg(group)
-                .arg(&self.binary)
-                .args(&words)
-                .arg("--json");
+            entering.args(["-c", script]).arg(group).arg(&self.binary).args(&words).arg("--json");
             for (name, value) in command.get_envs() {
                 entering.env(name, value.unwrap_or_default());
             }
@@ -382,27 +329,16 @@ impl Asked<'_> {
     /// The last message of a command that succeeds.
     fn run(&self, words: &[&str]) -> Result<Value> {
         let run = self.command(words).output().context("running copal")?;
-        ensure!(
-            run.status.success(),
-            "{words:?}: {}",
-            String::from_utf8_lossy(&run.stderr)
-        );
+        ensure!(run.status.success(), "{words:?}: {}", String::from_utf8_lossy(&run.stderr));
         let said = String::from_utf8_lossy(&run.stdout).into_owned();
-        let last = said
-            .lines()
-            .last()
-            .with_context(|| format!("{words:?} says something"))?;
+        let last = said.lines().last().with_context(|| format!("{words:?} says something"))?;
         Ok(serde_json::from_str(last)?)
     }
 }
 
 /// A daemon, once it has printed that it is ready, and that line where it is JSON.
 fn started(mut command: impl std::borrow::BorrowMut<Command>) -> Result<(Child, Value)> {
-    let mut child = command
-        .borrow_mut()
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting copal")?;
+    let mut child = command.borrow_mut().stdout(Stdio::piped()).spawn().context("starting copal")?;
     let mut lines = BufReader::new(child.stdout.take().context("it has a standard output")?).lines();
     for line in lines.by_ref() {
         let line = line?;
@@ -421,9 +357,7 @@ fn packs(stats: &Value) -> Result<u64> {
 }
 
 fn number(of: &Value, name: &str) -> Result<u64> {
-    of[name]
-        .as_u64()
-        .with_context(|| format!("{name} is a number of {of}"))
+    of[name].as_u64().with_context(|| format!("{name} is a number of {of}"))
 }
 
 fn text(path: &Path) -> Result<&str> {
@@ -434,8 +368,5 @@ fn text(path: &Path) -> Result<&str> {
 fn free_ports() -> Result<u16> {
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let all_free = |first: &u16| (0..4).all(|at| is_free(first + at) && is_free(first + 200 + at));
-    (17_400..30_000)
-        .step_by(400)
-        .find(all_free)
-        .context("eight ports are free")
+    (17_400..30_000).step_by(400).find(all_free).context("eight ports are free")
 }

@@ -40,13 +40,8 @@ pub(super) fn measure(root: &Path, scratch: &Path, report: &mut Report) -> Resul
     let mut fleet = Fleet::start(&binary, &scratch.join("fleet"), "4%")?;
     // It only answers: no job is run.
     let plan = fleet.directory.join("h0.plan");
-    fs::write(
-        &plan,
-        r#"{"v":1,"vms":[{"vm":"none","disks":{"sda":"none.raw"}}]}"#,
-    )?;
-    let plan = plan
-        .to_str()
-        .context("the scratch directory has a name in UTF-8")?;
+    fs::write(&plan, r#"{"v":1,"vms":[{"vm":"none","disks":{"sda":"none.raw"}}]}"#)?;
+    let plan = plan.to_str().context("the scratch directory has a name in UTF-8")?;
     let group = Group::make();
     let within = group.as_ref().map(|group| group.0.as_path());
     fleet.start_agent("h0", &["--memory", "96M", "--plan", plan], within)?;
@@ -72,43 +67,21 @@ pub(super) fn measure(root: &Path, scratch: &Path, report: &mut Report) -> Resul
             let none = copal_backup::peers::Answer::UNANSWERED;
             unanswered += said.iter().filter(|answer| **answer == none).count();
         }
-        println!(
-            "round {}: {answers} answers, {:.0} s",
-            round + 1,
-            began.elapsed().as_secs_f64()
-        );
+        println!("round {}: {answers} answers, {:.0} s", round + 1, began.elapsed().as_secs_f64());
     }
     let took = began.elapsed().as_secs_f64();
     let peak = peak_bytes(pid)?;
     report.fact("a real agent: candidate chunks", CHUNKS as f64 / 1e6, "million");
-    report.exactly(
-        "a real agent: chunks without an answer",
-        unanswered as f64,
-        "",
-        0.0,
-    );
-    report.at_most(
-        "a real agent: resident memory, most",
-        peak / 1e6,
-        "MB",
-        LIMIT_BYTES / 1e6,
-    );
-    report.fact(
-        "a real agent: in a control group of 100 MB",
-        f64::from(u8::from(group.is_some())),
-        "",
-    );
+    report.exactly("a real agent: chunks without an answer", unanswered as f64, "", 0.0);
+    report.at_most("a real agent: resident memory, most", peak / 1e6, "MB", LIMIT_BYTES / 1e6);
+    report.fact("a real agent: in a control group of 100 MB", f64::from(u8::from(group.is_some())), "");
     report.fact(
         "a real agent: files of its detector",
         bytes_below(&fleet.directory.join("h0.state"))? / 1e6,
         "MB",
     );
     report.fact("a real agent: all answers", took, "s");
-    report.fact(
-        "a real agent: messages",
-        client.message_bytes() as f64 / 1e6,
-        "MB",
-    );
+    report.fact("a real agent: messages", client.message_bytes() as f64 / 1e6, "MB");
     drop((client, fleet));
     fs::remove_dir_all(&scratch)?;
     Ok(())
@@ -128,10 +101,9 @@ impl Group {
     /// `None`: none can be made here, and the peak alone is told.
     fn make() -> Option<Group> {
         let name = format!("copal-bench-{}", std::process::id());
-        for (root, limit) in [
-            ("/sys/fs/cgroup", "memory.max"),
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-        ] {
+        for (root, limit) in
+            [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")]
+        {
             let group = Path::new(root).join(&name);
             if !Path::new(root).join("cgroup.procs").exists() || fs::create_dir(&group).is_err() {
                 continue;

@@ -11,15 +11,7 @@ pub(super) struct Run(Value);
 /// Runs the simulator with these words.
 pub(super) fn run(root: &Path, words: &[&str]) -> Result<Run> {
     let ran = Command::new("cargo")
-        .args([
-            "run",
-            "--quiet",
-            "--release",
-            "--locked",
-            "--package",
-            "copal-sim",
-            "--",
-        ])
+        .args(["run", "--quiet", "--release", "--locked", "--package", "copal-sim", "--"])
         .args(words)
         .arg("--json")
         .current_dir(root)
@@ -59,9 +51,7 @@ fn find<'a>(list: &'a Value, key: &str, name: &str) -> Result<&'a Value> {
 }
 
 fn number(of: &Value, figure: &str) -> Result<f64> {
-    of[figure]
-        .as_f64()
-        .with_context(|| format!("{figure} is a number"))
+    of[figure].as_f64().with_context(|| format!("{figure} is a number"))
 }
 
 /// The scheme in which some VM of every stage is of the largest size.
@@ -70,13 +60,7 @@ pub(super) const LARGEST_EACH_STAGE: &str = "synchronous, a VM of the largest si
 /// A row whose target is a band.
 pub(super) fn between(report: &mut Report, name: &str, value: f64, unit: &str, (low, high): (f64, f64)) {
     let rounded = |number: f64| (number * 1e6).round() / 1e6;
-    report.within(
-        name,
-        value,
-        unit,
-        rounded((low + high) / 2.0),
-        rounded((high - low) / 2.0),
-    );
+    report.within(name, value, unit, rounded((low + high) / 2.0), rounded((high - low) / 2.0));
 }
 
 /// A row beside a figure of the paper, from which it may be so far.

@@ -26,10 +26,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let of = |scheme| simulate(&["--scheme", scheme, "--sizes", sizes, "--slow", slow]);
             let (synchronous, copal) = (of("synchronous")?, of("copal")?);
             let at = format!("{slow} slow of 100, {sizes}");
-            for (name, figure) in [
-                ("mean time per VM", "per_vm_h"),
-                ("span of the healthy hosts", "healthy_span_h"),
-            ] {
+            for (name, figure) in
+                [("mean time per VM", "per_vm_h"), ("span of the healthy hosts", "healthy_span_h")]
+            {
                 let theirs = synchronous.scheme("synchronous", figure)?;
                 let ours = copal.scheme("copal", figure)?;
                 report.fact(format!("{at}: {name}, synchronous"), theirs, "h");

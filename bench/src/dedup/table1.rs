@@ -56,49 +56,20 @@ fn simulated(root: &Path, options: &Options, report: &mut Report) -> Result<()> 
             // The reading of messages comes from the collaborative scheme; that it also gives this cell is a check.
             let is_checked = (scheme, figure) == ("synchronous", "local_io_gb_a_host");
             let mark = if is_checked { "" } else { BY_CONSTRUCTION };
-            beside(
-                report,
-                &format!("{scheme}: {name}{mark}"),
-                value,
-                "GB",
-                (paper, NEAR),
-            );
+            beside(report, &format!("{scheme}: {name}{mark}"), value, "GB", (paper, NEAR));
         }
     }
     let memory = told.scheme("collaborative", "memory_mb")?;
-    beside(
-        report,
-        &format!("collaborative: memory of answers{BY_CONSTRUCTION}"),
-        memory,
-        "MB",
-        (90.0, NEAR),
-    );
+    beside(report, &format!("collaborative: memory of answers{BY_CONSTRUCTION}"), memory, "MB", (90.0, NEAR));
     let memory = told.scheme("synchronous", "memory_mb")?;
     report.fact("synchronous: memory of answers (paper: 40)", memory, "MB");
     let copal = |figure| told.scheme("copal", figure);
     report.fact("copal: memory of answers", copal("memory_mb")?, "MB");
     let local_io = copal("local_io_gb_a_host")?;
-    between(
-        report,
-        "copal: local I/O of a host",
-        local_io,
-        "GB",
-        (265.0, 290.0),
-    );
+    between(report, "copal: local I/O of a host", local_io, "GB", (265.0, 290.0));
     report.at_most("copal: local I/O of a host, never more", local_io, "GB", 330.0);
-    between(
-        report,
-        "copal: storage",
-        copal("storage_gb")?,
-        "GB",
-        (4665.0, 5015.0),
-    );
-    report.at_most(
-        "copal: messages of a host",
-        copal("messages_gb_a_host")?,
-        "GB",
-        0.5,
-    );
+    between(report, "copal: storage", copal("storage_gb")?, "GB", (4665.0, 5015.0));
+    report.at_most("copal: messages of a host", copal("messages_gb_a_host")?, "GB", 0.5);
     report.fact("copal: stored without an answer", told.unresolved("copal")?, "%");
     let even = simulate(&["--scheme", "copal", "--sizes", "even"])?;
     let value = even.scheme("copal", "local_io_gb_a_host")?;

@@ -29,13 +29,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let span = told.scheme("collaborative", "span_h")?;
         match name {
             // The paper's column of spans is of the skewed sizes.
-            "skewed" => between(
-                &mut report,
-                "collaborative, skewed: span (paper: 2.36)",
-                span,
-                "h",
-                (2.3, 2.45),
-            ),
+            "skewed" => {
+                between(&mut report, "collaborative, skewed: span (paper: 2.36)", span, "h", (2.3, 2.45))
+            }
             _ => report.fact("collaborative, even: span", span, "h"),
         }
         let per_vm = told.scheme("collaborative", "per_vm_h")?;
@@ -43,22 +39,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         between(&mut report, &at, per_vm, "h", (0.19, 0.23));
     }
     let per_vm = even.scheme("synchronous", "per_vm_h")?;
-    between(
-        &mut report,
-        "synchronous, even: per VM (paper: 2.75)",
-        per_vm,
-        "h",
-        (2.5, 2.8),
-    );
+    between(&mut report, "synchronous, even: per VM (paper: 2.75)", per_vm, "h", (2.5, 2.8));
     for (name, told) in [("lognormal", &skewed), ("Pareto", &pareto)] {
         let at = format!("synchronous, {name}: span (paper: 50.40)");
-        between(
-            &mut report,
-            &at,
-            told.scheme("synchronous", "span_h")?,
-            "h",
-            (18.0, 36.0),
-        );
+        between(&mut report, &at, told.scheme("synchronous", "span_h")?, "h", (18.0, 36.0));
     }
     let largest = skewed.scheme(LARGEST_EACH_STAGE, "span_h")?;
     between(
@@ -70,32 +54,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     );
     for (name, told) in [("even", &even), ("skewed", &skewed), ("Pareto", &pareto)] {
         let span = told.scheme("copal", "span_h")?;
-        between(
-            &mut report,
-            &format!("copal, {name}: span"),
-            span,
-            "h",
-            (1.25, 1.5),
-        );
+        between(&mut report, &format!("copal, {name}: span"), span, "h", (1.25, 1.5));
         report.at_most(format!("copal, {name}: span, never more"), span, "h", 1.6);
-        report.at_most(
-            format!("copal, {name}: per VM"),
-            told.scheme("copal", "per_vm_h")?,
-            "h",
-            0.16,
-        );
+        report.at_most(format!("copal, {name}: per VM"), told.scheme("copal", "per_vm_h")?, "h", 0.16);
     }
     for (skew, seed) in [("20", "1"), ("20", "2"), ("45", "1")] {
-        let words = [
-            "--scheme",
-            "copal",
-            "--placement",
-            "random",
-            "--skew",
-            skew,
-            "--seed",
-            seed,
-        ];
+        let words = ["--scheme", "copal", "--placement", "random", "--skew", skew, "--seed", seed];
         let told = simulate(&words)?;
         for (name, figure) in [("span", "span_h"), ("per VM", "per_vm_h")] {
             let at = format!("copal, placed at random, skew {skew}, seed {seed}: {name}");

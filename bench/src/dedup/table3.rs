@@ -31,12 +31,7 @@ pub(crate) fn run(root: &Path, _: &Options) -> Result<()> {
             let name = format!("{hosts} hosts: {method}");
             beside(&mut report, &name, hours, "h", ([at_100, at_50][at], NEAR));
         }
-        report.at_most(
-            format!("{hosts} hosts: copal"),
-            told.method("copal-summary", "hours")?,
-            "h",
-            0.014,
-        );
+        report.at_most(format!("{hosts} hosts: copal"), told.method("copal-summary", "hours")?, "h", 0.014);
         report.at_most(
             format!("{hosts} hosts: copal, repair"),
             told.method("copal-repair", "hours")?,
@@ -47,33 +42,15 @@ pub(crate) fn run(root: &Path, _: &Options) -> Result<()> {
             let memory = |method| told.method(method, "memory_mb");
             let most = |method| told.method(method, "most_memory_mb");
             let marks = memory("mark-sweep")?;
-            beside(
-                &mut report,
-                "mark-sweep: memory, mean of hosts",
-                marks,
-                "MB",
-                (1200.0, NEAR),
-            );
+            beside(&mut report, "mark-sweep: memory, mean of hosts", marks, "MB", (1200.0, NEAR));
             report.fact(
                 "mark-sweep: memory, most of hosts with VMs placed at random (paper: 3000)",
                 most("mark-sweep")?,
                 "MB",
             );
-            beside(
-                &mut report,
-                "local: memory, mean of VMs",
-                memory("local")?,
-                "MB",
-                (50.0, NEAR),
-            );
+            beside(&mut report, "local: memory, mean of VMs", memory("local")?, "MB", (50.0, NEAR));
             report.fact("local: memory, largest VM (paper: 1960)", most("local")?, "MB");
-            beside(
-                &mut report,
-                "summary: memory, mean of VMs",
-                memory("summary")?,
-                "MB",
-                (15.0, NEAR),
-            );
+            beside(&mut report, "summary: memory, mean of VMs", memory("summary")?, "MB", (15.0, NEAR));
             report.at_most("copal: memory, largest VM", most("copal-summary")?, "MB", 16.0);
             report.at_most(
                 "copal, repair: memory, largest VM",

@@ -63,11 +63,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let at = format!("{name}: leaked after {deletions}");
             if name == "paper" {
                 report.fact(format!("the paper's estimate after {deletions}"), estimated, "%");
-                report.fact(
-                    format!("the paper's measurement after {deletions}"),
-                    measured,
-                    "%",
-                );
+                report.fact(format!("the paper's measurement after {deletions}"), measured, "%");
                 report.within(at, mean, "%", expected, (expected * NEAR * 1e4).round() / 1e4);
             } else if deletions == 9 {
                 report.at_most(at, mean, "%", PRODUCT_AFTER_9);
@@ -147,17 +143,12 @@ impl Vm {
     }
 
     fn snapshot(&mut self) {
-        let mut vector: Vec<Block> = (0..self.geometry.blocks())
-            .map(|_| Block::new(self.geometry))
-            .collect();
+        let mut vector: Vec<Block> = (0..self.geometry.blocks()).map(|_| Block::new(self.geometry)).collect();
         for &chunk in &self.chunks {
             let id = id(self.seed, chunk);
             vector[self.geometry.block_of(&id) as usize].insert(&id);
         }
-        self.snapshots.push_back(Snapshot {
-            vector,
-            replaced: Vec::new(),
-        });
+        self.snapshots.push_back(Snapshot { vector, replaced: Vec::new() });
     }
 
     /// Replaces chunks at random places, as a day does.
@@ -182,14 +173,9 @@ impl Vm {
         let Some(gone) = self.snapshots.pop_front() else {
             return;
         };
-        let mut merged: Vec<Block> = (0..self.geometry.blocks())
-            .map(|_| Block::new(self.geometry))
-            .collect();
+        let mut merged: Vec<Block> = (0..self.geometry.blocks()).map(|_| Block::new(self.geometry)).collect();
         for snapshot in &self.snapshots {
-            merged
-                .iter_mut()
-                .zip(&snapshot.vector)
-                .for_each(|(block, other)| block.merge(other));
+            merged.iter_mut().zip(&snapshot.vector).for_each(|(block, other)| block.merge(other));
         }
         let seems_used = |chunk: &&u64| {
             let id = id(self.seed, **chunk);
@@ -200,10 +186,7 @@ impl Vm {
 
     /// Share of what is stored that has leaked.
     fn leak(&self) -> f64 {
-        let older = self
-            .snapshots
-            .iter()
-            .map(|snapshot| snapshot.replaced.len() as u64);
+        let older = self.snapshots.iter().map(|snapshot| snapshot.replaced.len() as u64);
         let live = self.chunks.len() as u64 + older.sum::<u64>();
         self.leaked as f64 / (live + self.leaked) as f64
     }

@@ -60,14 +60,7 @@ impl System {
         let console = File::create(&self.console)?;
         let began = Instant::now();
         let machine = Command::new("qemu-system-x86_64")
-            .args([
-                "-machine",
-                "q35,accel=tcg",
-                "-m",
-                "512",
-                "-nodefaults",
-                "-no-reboot",
-            ])
+            .args(["-machine", "q35,accel=tcg", "-m", "512", "-nodefaults", "-no-reboot"])
             .args(["-display", "none", "-serial", "stdio"])
             .arg("-kernel")
             .arg(&self.kernel)
@@ -118,10 +111,6 @@ fn debugfs(file_system: &str, request: &str) -> Result<String> {
         .context("running debugfs (apt install e2fsprogs)")?;
     let said = String::from_utf8_lossy(&output.stderr);
     // It ends well whatever happens, and says its version first.
-    ensure!(
-        said.lines().count() <= 1,
-        "debugfs {request}: {}",
-        said.trim_end()
-    );
+    ensure!(said.lines().count() <= 1, "debugfs {request}: {}", said.trim_end());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -54,11 +54,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     }
     fs::create_dir_all(&scratch)?;
     let oracle = Oracle::read(&dataset)?;
-    let day = oracle
-        .vms
-        .first()
-        .and_then(|vm| vm.days.first())
-        .context("the data set has an image")?;
+    let day = oracle.vms.first().and_then(|vm| vm.days.first()).context("the data set has an image")?;
     let (image, data) = (dataset.join(&day.image), day.data_bytes as f64 / 1e6);
     let binary = copal::build_release(root)?;
     let copal = Copal::new(&binary, &scratch.join("repository"))?;
@@ -75,10 +71,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let copied = timed(|| door.copy(&scratch.join("copied.raw")))?;
         door.close()?;
         if round == 0 {
-            ensure!(
-                same(&scratch.join("copied.raw"), &image)?,
-                "what is served is not the image"
-            );
+            ensure!(same(&scratch.join("copied.raw"), &image)?, "what is served is not the image");
         }
         let read = timed(|| nbdcopy(&image, &scratch.join("plain.raw")))?;
         for name in ["restored.raw", "copied.raw", "plain.raw"] {
@@ -103,16 +96,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     door.close()?;
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied();
-    report.fact(
-        "4 KiB at a random place: median",
-        at(0.5).context("reads were made")?,
-        "ms",
-    );
-    report.fact(
-        "4 KiB at a random place: p99",
-        at(0.99).context("reads were made")?,
-        "ms",
-    );
+    report.fact("4 KiB at a random place: median", at(0.5).context("reads were made")?, "ms");
+    report.fact("4 KiB at a random place: p99", at(0.99).context("reads were made")?, "ms");
     report.fact("memory of copal nbd, at most", peak / 1e6, "MB");
 
     boots(&mut report, &copal, &binary, &image, &scratch, options.boots)?;
@@ -133,11 +118,7 @@ fn boots(
     let (mut served, mut plain) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let door = Door::open(copal, binary, scratch, Some(&written))?;
-        served.push(
-            system
-                .boot(&format!("nbd:unix:{}", door.socket.display()))?
-                .as_secs_f64(),
-        );
+        served.push(system.boot(&format!("nbd:unix:{}", door.socket.display()))?.as_secs_f64());
         door.close()?;
         fs::remove_file(&written)?;
         xtask::sparse::copy(image, &copied)?;
@@ -178,11 +159,7 @@ impl Door {
         let line = lines.next().context("copal nbd says that it is ready")??;
         let ready: Value = serde_json::from_str(&line)?;
         let uri = ready["uri"].as_str().context("copal nbd prints an address")?;
-        Ok(Door {
-            child,
-            socket,
-            uri: uri.to_owned(),
-        })
+        Ok(Door { child, socket, uri: uri.to_owned() })
     }
 
     fn copy(&self, target: &Path) -> Result<()> {
@@ -211,11 +188,7 @@ fn nbdcopy(source: &Path, target: &Path) -> Result<()> {
         .arg(target)
         .output()
         .context("running nbdcopy (apt install libnbd-bin)")?;
-    ensure!(
-        run.status.success(),
-        "nbdcopy: {}",
-        String::from_utf8_lossy(&run.stderr)
-    );
+    ensure!(run.status.success(), "nbdcopy: {}", String::from_utf8_lossy(&run.stderr));
     // A restore has its file durable when it ends.
     File::open(target)?.sync_all()?;
     Ok(())

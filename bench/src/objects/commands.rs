@@ -70,13 +70,7 @@ fn cow(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
     table_manifest_log(&mut store, count, report)?;
     let cost = counted(&mut store, count, |store| {
         let id = store.fresh_id();
-        store.commit(
-            vec![Op::Create {
-                id,
-                opts: options(ObjectKind::Plain, 0),
-            }],
-            Ack::Ordered,
-        )
+        store.commit(vec![Op::Create { id, opts: options(ObjectKind::Plain, 0) }], Ack::Ordered)
     })?;
     report.exactly("cow: ordered commit: flushes or FUA", cost.barriers, "", 0.0);
     Ok(())
@@ -93,38 +87,20 @@ fn table_manifest_log(store: &mut FileStore, count: u64, report: &mut Report) ->
     let cost = counted(store, count, |store| {
         store.append_frame(log, &entry)?;
         let id = store.fresh_id();
-        let mut writer = store
-            .store
-            .writer(id, options(ObjectKind::Sealed, table.len() as u64))?;
+        let mut writer = store.store.writer(id, options(ObjectKind::Sealed, table.len() as u64))?;
         writer.append(&table)?;
         let ops = vec![
             Op::Publish(writer.finish()?),
-            Op::Append {
-                id: manifest,
-                at: manifest_len,
-                data: entry.clone(),
-            },
-            Op::TrimStream {
-                id: log,
-                upto: FramePos(frame),
-            },
+            Op::Append { id: manifest, at: manifest_len, data: entry.clone() },
+            Op::TrimStream { id: log, upto: FramePos(frame) },
         ];
         manifest_len += entry.len() as u64;
         frame += 1;
         store.commit(ops, Ack::Durable)
     })?;
     // One barrier belongs to the log entry that comes before.
-    report.exactly(
-        "cow: table + manifest + drop of log: flushes or FUA",
-        cost.barriers - 1.0,
-        "",
-        1.0,
-    );
-    report.fact(
-        "cow: table of 256 KiB + manifest + drop of log: writes",
-        cost.writes - 1.0,
-        "",
-    );
+    report.exactly("cow: table + manifest + drop of log: flushes or FUA", cost.barriers - 1.0, "", 1.0);
+    report.fact("cow: table of 256 KiB + manifest + drop of log: writes", cost.writes - 1.0, "");
     Ok(())
 }
 
@@ -145,19 +121,9 @@ fn counted(
     for _ in 0..count {
         operation(store)?;
     }
-    let Counters {
-        writes,
-        write_bytes,
-        fua_writes,
-        flushes,
-        ..
-    } = store.counters() - before;
+    let Counters { writes, write_bytes, fua_writes, flushes, .. } = store.counters() - before;
     let mean = |total: u64| total as f64 / count as f64;
-    Ok(Cost {
-        writes: mean(writes),
-        write_bytes: mean(write_bytes),
-        barriers: mean(flushes + fua_writes),
-    })
+    Ok(Cost { writes: mean(writes), write_bytes: mean(write_bytes), barriers: mean(flushes + fua_writes) })
 }
 
 /// The control: the same store over files of a journaled ext4, counted at its loop device.
@@ -173,12 +139,7 @@ fn hostfs(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
     for _ in 0..count {
         store.append_frame(stream, &payload)?;
     }
-    control(
-        report,
-        "hostfs: durable append of 512 B to a stream",
-        device.counters()? - before,
-        count,
-    );
+    control(report, "hostfs: durable append of 512 B to a stream", device.counters()? - before, count);
     for objects in [1_u64, 3] {
         let payload = Bytes::from(vec![0xa5; 64 << 10]);
         let before = device.counters()?;
@@ -204,15 +165,8 @@ fn new_objects(store: &mut FileStore, objects: u64, payload: &Bytes) -> Vec<Op> 
     let mut ops = Vec::new();
     for _ in 0..objects {
         let id = store.fresh_id();
-        ops.push(Op::Create {
-            id,
-            opts: options(ObjectKind::Plain, 64 << 10),
-        });
-        ops.push(Op::Append {
-            id,
-            at: 0,
-            data: payload.clone(),
-        });
+        ops.push(Op::Create { id, opts: options(ObjectKind::Plain, 64 << 10) });
+        ops.push(Op::Append { id, at: 0, data: payload.clone() });
     }
     ops
 }
@@ -229,11 +183,7 @@ fn ext4(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
             file.write_all(&payload)?;
             rustix::fs::fdatasync(&file)?;
         }
-        let BlockCounters {
-            writes,
-            write_bytes,
-            flushes,
-        } = device.counters()? - before;
+        let BlockCounters { writes, write_bytes, flushes } = device.counters()? - before;
         let name = format!("ext4: append of {bytes} B + fdatasync");
         let mean = |total: u64| total as f64 / count as f64;
         report.fact(format!("{name}: writes and bare flushes"), mean(writes), "");

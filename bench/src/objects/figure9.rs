@@ -59,15 +59,9 @@ pub(crate) fn run(root: &Path, arguments: &Options) -> Result<()> {
     let control = StoreWithStream::new(FileStore::in_directory(&device.directory().join("files"))?)?;
     let mut variants = vec![
         variant("ext4 append 512 B + fdatasync", append(device.directory(), 512)?),
-        variant(
-            "ext4 append 4096 B + fdatasync",
-            append(device.directory(), 4096)?,
-        ),
+        variant("ext4 append 4096 B + fdatasync", append(device.directory(), 4096)?),
         variant("ext4 update 512 B + fdatasync", update(device.directory(), 512)?),
-        variant(
-            "ext4 update 4096 B + fdatasync",
-            update(device.directory(), 4096)?,
-        ),
+        variant("ext4 update 4096 B + fdatasync", update(device.directory(), 4096)?),
         variant("cow stream append 512 B", store.append(512)),
         variant("cow stream append 4000 B", store.append(4000)),
         variant("hostfs stream append 512 B", control.append(512)),
@@ -109,11 +103,7 @@ fn judge(report: &mut Report, variants: &[Variant<'_>]) {
             variant.commands.writes as f64 / operations,
             "",
         );
-        report.fact(
-            format!("{}: flushes", variant.name),
-            variant.commands.flushes as f64 / operations,
-            "",
-        );
+        report.fact(format!("{}: flushes", variant.name), variant.commands.flushes as f64 / operations, "");
         report.fact(
             format!("{}: bytes", variant.name),
             variant.commands.write_bytes as f64 / operations,
@@ -122,33 +112,15 @@ fn judge(report: &mut Report, variants: &[Variant<'_>]) {
     }
     let append = micros(&variants[0], 0.5);
     let ratio = append / micros(&variants[4], 0.5);
-    report.at_least(
-        "ext4 append 512 B / cow stream append 512 B, medians",
-        ratio,
-        "x",
-        2.5,
-    );
+    report.at_least("ext4 append 512 B / cow stream append 512 B, medians", ratio, "x", 2.5);
     let paper = append / micros(&variants[2], 0.5);
-    report.fact(
-        "ext4 append 512 B / ext4 update 512 B, medians (the paper: more than 4)",
-        paper,
-        "x",
-    );
+    report.fact("ext4 append 512 B / ext4 update 512 B, medians (the paper: more than 4)", paper, "x");
     let files = append / micros(&variants[6], 0.5);
-    report.fact(
-        "ext4 append 512 B / hostfs stream append 512 B, medians (the control)",
-        files,
-        "x",
-    );
+    report.fact("ext4 append 512 B / hostfs stream append 512 B, medians (the control)", files, "x");
 }
 
 fn variant<'a>(name: &'static str, operation: impl FnMut() -> Result<()> + 'a) -> Variant<'a> {
-    Variant {
-        name,
-        operation: Box::new(operation),
-        times: Vec::new(),
-        commands: BlockCounters::default(),
-    }
+    Variant { name, operation: Box::new(operation), times: Vec::new(), commands: BlockCounters::default() }
 }
 
 fn append(directory: &Path, bytes: usize) -> Result<impl FnMut() -> Result<()>> {
@@ -198,8 +170,5 @@ fn quantile(times: &[Duration], share: f64) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     let index = (sorted.len() as f64 * share) as usize;
-    sorted
-        .get(index.min(sorted.len().saturating_sub(1)))
-        .copied()
-        .unwrap_or_default()
+    sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }

@@ -51,38 +51,17 @@ impl LoopDevice {
             file.write_all(&zeros)?;
         }
         file.sync_all()?;
-        tool(
-            "mke2fs",
-            &[
-                "-q",
-                "-F",
-                "-t",
-                "ext4",
-                "-E",
-                "lazy_itable_init=0,lazy_journal_init=0",
-            ],
-            &image,
-        )?;
-        let device = metered::run(
-            Command::new("losetup")
-                .args(["--find", "--show", "--direct-io=on"])
-                .arg(&image),
-        )?
-        .success("losetup")?
-        .stdout
-        .trim()
-        .to_owned();
-        let made = LoopDevice {
-            device,
-            mount: scratch.join("mount"),
-        };
+        tool("mke2fs", &["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0"], &image)?;
+        let device =
+            metered::run(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&image))?
+                .success("losetup")?
+                .stdout
+                .trim()
+                .to_owned();
+        let made = LoopDevice { device, mount: scratch.join("mount") };
         fs::create_dir_all(&made.mount)?;
-        metered::run(
-            Command::new("mount")
-                .args(["-t", "ext4", &made.device])
-                .arg(&made.mount),
-        )?
-        .success("mount")?;
+        metered::run(Command::new("mount").args(["-t", "ext4", &made.device]).arg(&made.mount))?
+            .success("mount")?;
         Ok(made)
     }
 
@@ -95,21 +74,11 @@ impl LoopDevice {
         let name = self.device.trim_start_matches("/dev/");
         let text =
             fs::read_to_string(format!("/sys/block/{name}/stat")).context("reading the device's counters")?;
-        let fields: Vec<u64> = text
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
+        let fields: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let field = |index: usize| {
-            fields
-                .get(index)
-                .copied()
-                .context("a counter is missing; kernel 5.5 or newer is needed")
+            fields.get(index).copied().context("a counter is missing; kernel 5.5 or newer is needed")
         };
-        Ok(BlockCounters {
-            writes: field(4)?,
-            write_bytes: field(6)? * 512,
-            flushes: field(15)?,
-        })
+        Ok(BlockCounters { writes: field(4)?, write_bytes: field(6)? * 512, flushes: field(15)? })
     }
 }
 

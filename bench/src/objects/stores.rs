@@ -17,10 +17,7 @@ pub(super) struct FileStore {
 impl FileStore {
     /// `cow`, in one preallocated file.
     pub(super) fn make(path: &Path, size: u64) -> Result<FileStore> {
-        let options = FileOptions {
-            create_size: Some(size),
-            ..FileOptions::default()
-        };
+        let options = FileOptions { create_size: Some(size), ..FileOptions::default() };
         let device = open_file(path, &options).context("creating a store's file")?;
         Store::mkfs(&device, &MkfsOptions::default()).context("formatting a store")?;
         let (store, _) = Store::open(device, &OpenOptions::default()).context("opening a store")?;
@@ -48,36 +45,18 @@ impl FileStore {
     /// A new object of this kind, durable.
     pub(super) fn create(&mut self, kind: ObjectKind) -> Result<ObjectId> {
         let id = self.fresh_id();
-        self.commit(
-            vec![Op::Create {
-                id,
-                opts: options(kind, 0),
-            }],
-            Ack::Durable,
-        )?;
+        self.commit(vec![Op::Create { id, opts: options(kind, 0) }], Ack::Durable)?;
         Ok(id)
     }
 
     pub(super) fn commit(&self, ops: Vec<Op>, ack: Ack) -> Result<()> {
-        self.store
-            .commit(
-                Txn {
-                    ops,
-                    after: Vec::new(),
-                },
-                ack,
-            )
-            .wait()
-            .context("a commit")?;
+        self.store.commit(Txn { ops, after: Vec::new() }, ack).wait().context("a commit")?;
         Ok(())
     }
 
     /// One durable frame at the end of a stream.
     pub(super) fn append_frame(&self, stream: ObjectId, payload: &Bytes) -> Result<()> {
-        self.store
-            .append_frame(stream, payload.clone(), None, Ack::Durable)
-            .wait()
-            .context("an append")?;
+        self.store.append_frame(stream, payload.clone(), None, Ack::Durable).wait().context("an append")?;
         Ok(())
     }
 }

@@ -11,30 +11,15 @@ const LIMIT_MEGABYTES: f64 = 100.0;
 const READ_OF_DIRTY: f64 = 1.3;
 
 pub(super) fn judge(report: &mut Report, all: &[(Program, Measured)], oracle: &Oracle) -> Result<()> {
-    let find = |name: &str| {
-        all.iter()
-            .find(|(program, _)| program.name == name)
-            .map(|(_, measured)| measured)
-    };
-    let last_day = oracle
-        .vms
-        .iter()
-        .filter_map(|vm| vm.days.last())
-        .map(|day| day.day)
-        .max()
-        .unwrap_or(0);
+    let find =
+        |name: &str| all.iter().find(|(program, _)| program.name == name).map(|(_, measured)| measured);
+    let last_day = oracle.vms.iter().filter_map(|vm| vm.days.last()).map(|day| day.day).max().unwrap_or(0);
     for (program, measured) in all {
         facts_of(report, program.name, measured, last_day);
     }
-    let Some(ours) = find("copal") else {
-        bail!("Copal was not measured")
-    };
+    let Some(ours) = find("copal") else { bail!("Copal was not measured") };
     report.fact("copal: live bytes of the repository", ours.live() / 1e6, "MB");
-    report.fact(
-        "distinct 4 KiB blocks of all images",
-        oracle.unique_4k_bytes as f64 / 1e6,
-        "MB",
-    );
+    report.fact("distinct 4 KiB blocks of all images", oracle.unique_4k_bytes as f64 / 1e6, "MB");
     for (peer, limit) in [("restic", 0.90), ("rustic", 0.90), ("borg", 0.85)] {
         if let Some(theirs) = find(peer) {
             report.at_most(
@@ -55,11 +40,7 @@ pub(super) fn judge(report: &mut Report, all: &[(Program, Measured)], oracle: &O
         beside_restic(report, ours, theirs, last_day);
     }
     if let Some(pruned) = &ours.prune {
-        judge_prune(
-            report,
-            pruned,
-            find("restic").and_then(|theirs| theirs.prune.as_ref()),
-        )?;
+        judge_prune(report, pruned, find("restic").and_then(|theirs| theirs.prune.as_ref()))?;
     }
     for name in ["copal", "copal-cbt"] {
         if let Some(measured) = find(name) {
@@ -80,19 +61,10 @@ fn facts_of(report: &mut Report, name: &str, measured: &Measured, last_day: u32)
     report.fact(row("processor time of all backups"), measured.cpu(), "s");
     report.fact(row("wall time of all backups"), measured.wall(), "s");
     report.fact(row("peak memory of a backup"), measured.peak_megabytes(), "MB");
-    report.fact(
-        row("wall time to restore the last day"),
-        measured.restore_wall(last_day),
-        "s",
-    );
+    report.fact(row("wall time to restore the last day"), measured.restore_wall(last_day), "s");
     let wrong = measured.restores.iter().filter(|restore| !restore.equal).count();
     let restored = measured.restores.len();
-    report.exactly(
-        row(&format!("disks restored wrongly of {restored}")),
-        wrong as f64,
-        "",
-        0.0,
-    );
+    report.exactly(row(&format!("disks restored wrongly of {restored}")), wrong as f64, "", 0.0);
     if let Some(prune) = &measured.prune {
         let occupied = prune.occupied_bytes[1] as f64 / 1e6;
         report.fact(row("repository pruned to the last day"), occupied, "MB");
@@ -106,49 +78,22 @@ fn facts_of(report: &mut Report, name: &str, measured: &Measured, last_day: u32)
             step.occupied_bytes as f64,
             "B",
         );
-        report.detail(
-            row(&format!("cpu of {} day {}", step.vm, step.day)),
-            step.cpu_seconds,
-            "s",
-        );
-        report.detail(
-            row(&format!("peak of {} day {}", step.vm, step.day)),
-            step.peak_bytes as f64,
-            "B",
-        );
+        report.detail(row(&format!("cpu of {} day {}", step.vm, step.day)), step.cpu_seconds, "s");
+        report.detail(row(&format!("peak of {} day {}", step.vm, step.day)), step.peak_bytes as f64, "B");
     }
 }
 
 /// Processor time and restores beside those of the program that is closest to Copal's work.
 fn beside_restic(report: &mut Report, ours: &Measured, theirs: &Measured, last_day: u32) {
-    report.at_most(
-        "processor time per backup of restic's",
-        ours.cpu() / theirs.cpu(),
-        "x",
-        0.5,
-    );
+    report.at_most("processor time per backup of restic's", ours.cpu() / theirs.cpu(), "x", 0.5);
     let day0 = |measured: &Measured| -> f64 {
-        measured
-            .steps
-            .iter()
-            .filter(|step| step.day == 0)
-            .map(|step| step.cpu_seconds)
-            .sum()
+        measured.steps.iter().filter(|step| step.day == 0).map(|step| step.cpu_seconds).sum()
     };
     let single = ours.steps.iter().zip(&theirs.steps);
     let worst = single.map(|(our, their)| our.cpu_seconds / their.cpu_seconds);
-    report.at_most(
-        "the same, worst single backup",
-        worst.fold(0.0, f64::max),
-        "x",
-        0.5,
-    );
+    report.at_most("the same, worst single backup", worst.fold(0.0, f64::max), "x", 0.5);
     report.fact("the same, first day only", day0(ours) / day0(theirs), "x");
-    report.fact(
-        "the same, later days only",
-        (ours.cpu() - day0(ours)) / (theirs.cpu() - day0(theirs)),
-        "x",
-    );
+    report.fact("the same, later days only", (ours.cpu() - day0(ours)) / (theirs.cpu() - day0(theirs)), "x");
     let speed = theirs.restore_wall(last_day) / ours.restore_wall(last_day);
     report.at_least("restore speed of restic's", speed, "x", 3.0);
 }
@@ -186,12 +131,7 @@ fn judge_prune(report: &mut Report, ours: &Prune, restic: Option<&Prune>) -> Res
 /// What Copal alone is held to: memory of each command, and restored disks as sparse as their sources.
 fn memory_and_holes(report: &mut Report, name: &str, measured: &Measured, oracle: &Oracle) {
     let mut peak = |what: &str, megabytes: f64| {
-        report.at_most(
-            format!("{name}: peak memory of {what}"),
-            megabytes,
-            "MB",
-            LIMIT_MEGABYTES,
-        );
+        report.at_most(format!("{name}: peak memory of {what}"), megabytes, "MB", LIMIT_MEGABYTES);
     };
     peak("a backup", measured.peak_megabytes());
     peak("a restore", measured.restore_peak_megabytes());
@@ -203,12 +143,7 @@ fn memory_and_holes(report: &mut Report, name: &str, measured: &Measured, oracle
         Some(restore.allocated_bytes as f64 / source.max(1) as f64)
     };
     let worst = measured.restores.iter().filter_map(density).fold(0.0, f64::max);
-    report.at_most(
-        format!("{name}: a restored disk occupies, of its source, worst"),
-        worst,
-        "x",
-        1.05,
-    );
+    report.at_most(format!("{name}: a restored disk occupies, of its source, worst"), worst, "x", 1.05);
 }
 
 /// With changed extents: what each backup of a later day read, of the bytes that had changed.
@@ -220,32 +155,15 @@ fn next_days(report: &mut Report, incremental: &Measured, oracle: &Oracle) -> Re
         };
         let bytes = step.read_bytes.context("copal's summary names no bytes read")?;
         let ratio = bytes as f64 / entry.dirty_bytes.max(1) as f64;
-        report.detail(
-            format!("copal-cbt: {} day {} read of dirty bytes", step.vm, step.day),
-            ratio,
-            "x",
-        );
+        report.detail(format!("copal-cbt: {} day {} read of dirty bytes", step.vm, step.day), ratio, "x");
         read += bytes;
         dirty += entry.dirty_bytes;
         worst = worst.max(ratio);
         seconds += step.cpu_seconds;
     }
-    report.at_most(
-        "copal-cbt: read of dirty bytes, worst backup",
-        worst,
-        "x",
-        READ_OF_DIRTY,
-    );
-    report.fact(
-        "copal-cbt: read of dirty bytes, all later days",
-        read as f64 / dirty.max(1) as f64,
-        "x",
-    );
-    report.fact(
-        "copal-cbt: dirty bytes of all later days",
-        dirty as f64 / 1e6,
-        "MB",
-    );
+    report.at_most("copal-cbt: read of dirty bytes, worst backup", worst, "x", READ_OF_DIRTY);
+    report.fact("copal-cbt: read of dirty bytes, all later days", read as f64 / dirty.max(1) as f64, "x");
+    report.fact("copal-cbt: dirty bytes of all later days", dirty as f64 / 1e6, "MB");
     report.fact("copal-cbt: processor time of all later days", seconds, "s");
     Ok(())
 }

@@ -119,9 +119,7 @@ impl Measured {
     }
     /// Live bytes if the program tells them, else what it occupies.
     fn live(&self) -> f64 {
-        self.steps
-            .last()
-            .map_or(0.0, |step| step.live_bytes.unwrap_or(step.occupied_bytes) as f64)
+        self.steps.last().map_or(0.0, |step| step.live_bytes.unwrap_or(step.occupied_bytes) as f64)
     }
     fn restore_peak_megabytes(&self) -> f64 {
         let peaks = self.restores.iter().map(|restore| restore.peak_bytes);
@@ -152,10 +150,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let measure = options.only.is_empty() || options.only.iter().any(|name| name == program.name);
         let measured = if measure {
             if !program.available() {
-                println!(
-                    "{}: not installed; scripts/install-peers.sh installs it",
-                    program.name
-                );
+                println!("{}: not installed; scripts/install-peers.sh installs it", program.name);
                 continue;
             }
             let measured = one_program(&program, &oracle, &dataset, &scratch)
@@ -176,10 +171,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 
 fn one_program(program: &Program, oracle: &Oracle, dataset: &Path, scratch: &Path) -> Result<Measured> {
     program.init()?;
-    let mut measured = Measured {
-        version: program.version(),
-        ..Measured::default()
-    };
+    let mut measured = Measured { version: program.version(), ..Measured::default() };
     let days = oracle.vms.iter().map(|vm| vm.days.len()).max().unwrap_or(0);
     for day in 0..days {
         for (vm, entry) in images(oracle, day) {
@@ -208,11 +200,7 @@ fn one_program(program: &Program, oracle: &Oracle, dataset: &Path, scratch: &Pat
             });
         }
     }
-    let first = if program.restores_every_day() {
-        0
-    } else {
-        days.saturating_sub(1)
-    };
+    let first = if program.restores_every_day() { 0 } else { days.saturating_sub(1) };
     for day in first..days {
         for (vm, entry) in images(oracle, day) {
             measured.restores.push(restore(program, vm, entry, dataset)?);
@@ -238,10 +226,7 @@ fn prune(program: &Program, oracle: &Oracle) -> Result<Prune> {
 }
 
 fn images(oracle: &Oracle, day: usize) -> impl Iterator<Item = (&Vm, &Day)> {
-    oracle
-        .vms
-        .iter()
-        .filter_map(move |vm| Some((vm, vm.days.get(day)?)))
+    oracle.vms.iter().filter_map(move |vm| Some((vm, vm.days.get(day)?)))
 }
 
 /// The image under a name that stays the same from day to day, as a VM's disk has.
@@ -262,10 +247,7 @@ fn restore(program: &Program, vm: &Vm, entry: &Day, dataset: &Path) -> Result<Re
     let (run, path) = program.restore(&vm.name, entry.day)?;
     let difference = sparse::first_difference(&dataset.join(&entry.image), &path)?;
     if let Some(difference) = &difference {
-        println!(
-            "{} {} day {}: RESTORED DISK DIFFERS, {difference}",
-            program.name, vm.name, entry.day
-        );
+        println!("{} {} day {}: RESTORED DISK DIFFERS, {difference}", program.name, vm.name, entry.day);
     }
     let restored = Restored {
         vm: vm.name.clone(),
@@ -289,11 +271,7 @@ fn print_sizes(all: &[(Program, Measured)]) {
         }
     }
     let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
-    let longest = all
-        .iter()
-        .map(|(_, measured)| measured.steps.len())
-        .max()
-        .unwrap_or(0);
+    let longest = all.iter().map(|(_, measured)| measured.steps.len()).max().unwrap_or(0);
     for index in 0..longest {
         let mut row = Vec::new();
         for (_, measured) in all {

@@ -48,27 +48,10 @@ pub(super) struct Sizes {
 
 impl Program {
     pub(super) fn all(copal: &Path, peers: &Path, scratch: &Path) -> Vec<Program> {
-        let program = |name, kind, binary: PathBuf| Program {
-            name,
-            kind,
-            binary,
-            home: scratch.join(name),
-        };
+        let program = |name, kind, binary: PathBuf| Program { name, kind, binary, home: scratch.join(name) };
         vec![
-            program(
-                "copal",
-                Kind::Copal {
-                    changed_extents: false,
-                },
-                copal.to_owned(),
-            ),
-            program(
-                "copal-cbt",
-                Kind::Copal {
-                    changed_extents: true,
-                },
-                copal.to_owned(),
-            ),
+            program("copal", Kind::Copal { changed_extents: false }, copal.to_owned()),
+            program("copal-cbt", Kind::Copal { changed_extents: true }, copal.to_owned()),
             program("restic", Kind::Restic, peers.join("bin/restic")),
             program("rustic", Kind::Rustic, peers.join("bin/rustic")),
             program("borg", Kind::Borg(None), peers.join("bin/borg")),
@@ -81,11 +64,8 @@ impl Program {
     }
 
     pub(super) fn version(&self) -> String {
-        let argument = if matches!(self.kind, Kind::Rustic | Kind::Borg(_)) {
-            "--version"
-        } else {
-            "version"
-        };
+        let argument =
+            if matches!(self.kind, Kind::Rustic | Kind::Borg(_)) { "--version" } else { "version" };
         machine::first_line(Command::new(&self.binary).arg(argument))
     }
 
@@ -134,14 +114,8 @@ impl Program {
         let (day, archive) = (format!("day{day}"), format!("::{vm}-day{day}"));
         let run = match &self.kind {
             Kind::Restic | Kind::Rustic => {
-                let arguments: [&OsStr; 6] = [
-                    "backup".as_ref(),
-                    "--host".as_ref(),
-                    vm.as_ref(),
-                    "--tag".as_ref(),
-                    day.as_ref(),
-                    file,
-                ];
+                let arguments: [&OsStr; 6] =
+                    ["backup".as_ref(), "--host".as_ref(), vm.as_ref(), "--tag".as_ref(), day.as_ref(), file];
                 self.run(&arguments, directory)?
             }
             Kind::Borg(compression) => {
@@ -153,22 +127,14 @@ impl Program {
                 self.run(&arguments, directory)?
             }
             Kind::Copal { changed_extents } => {
-                let done = self
-                    .copal()?
-                    .backup(vm, image, extents.filter(|_| *changed_extents))?;
+                let done = self.copal()?.backup(vm, image, extents.filter(|_| *changed_extents))?;
                 let snapshot = done.text("snapshot").or(done.text("snapshot_id"));
                 let snapshot = snapshot.context("copal's summary names no snapshot")?;
                 fs::write(self.home.join(format!("{vm}-{day}.snapshot")), snapshot)?;
-                return Ok(BackedUp {
-                    read_bytes: Some(done.number("read_bytes")),
-                    run: done.run,
-                });
+                return Ok(BackedUp { read_bytes: Some(done.number("read_bytes")), run: done.run });
             }
         };
-        Ok(BackedUp {
-            run,
-            read_bytes: None,
-        })
+        Ok(BackedUp { run, read_bytes: None })
     }
 
     /// Restores one snapshot; returns where the disk is.
@@ -177,12 +143,9 @@ impl Program {
         let out_text = out.to_string_lossy().into_owned();
         let (tag, archive) = (format!("day{day}"), format!("::{vm}-day{day}"));
         let run = match &self.kind {
-            Kind::Restic => self.run(
-                &[
-                    "restore", "latest", "--host", vm, "--tag", &tag, "--target", &out_text,
-                ],
-                &out,
-            )?,
+            Kind::Restic => {
+                self.run(&["restore", "latest", "--host", vm, "--tag", &tag, "--target", &out_text], &out)?
+            }
             Kind::Rustic => {
                 let arguments = [
                     "restore",
@@ -212,19 +175,13 @@ impl Program {
         match &self.kind {
             Kind::Restic => {
                 let policy = ["forget", "--group-by", "host", "--keep-last", "1"];
-                Ok(vec![
-                    self.run(&policy, &self.home)?,
-                    self.run(&["prune"], &self.home)?,
-                ])
+                Ok(vec![self.run(&policy, &self.home)?, self.run(&["prune"], &self.home)?])
             }
             Kind::Rustic => {
                 let policy = ["forget", "--group-by", "host", "--keep-last", "1"];
                 // Without the option packs are only marked, and removed a day later.
                 let prune = ["prune", "--instant-delete"];
-                Ok(vec![
-                    self.run(&policy, &self.home)?,
-                    self.run(&prune, &self.home)?,
-                ])
+                Ok(vec![self.run(&policy, &self.home)?, self.run(&prune, &self.home)?])
             }
             Kind::Borg(_) => {
                 let mut runs = Vec::new();
@@ -249,19 +206,12 @@ impl Program {
         let mut du = Command::new("du");
         du.args(["-s", "-B1"]).arg(self.repository());
         let text = metered::run(&mut du)?.success("du")?.stdout;
-        let occupied_bytes = text
-            .split_whitespace()
-            .next()
-            .context("du printed nothing")?
-            .parse()?;
+        let occupied_bytes = text.split_whitespace().next().context("du printed nothing")?.parse()?;
         let live_bytes = match self.kind {
             Kind::Copal { .. } => Some(self.copal()?.run("stats", &[] as &[&str])?.number("live_bytes")),
             _ => None,
         };
-        Ok(Sizes {
-            occupied_bytes,
-            live_bytes: live_bytes.filter(|bytes| *bytes > 0),
-        })
+        Ok(Sizes { occupied_bytes, live_bytes: live_bytes.filter(|bytes| *bytes > 0) })
     }
 
     /// Runs a peer with its environment inside its own directory.
@@ -285,10 +235,8 @@ impl Program {
             .env("XDG_CACHE_HOME", &cache);
         fs::create_dir_all(&cache)?;
         let run = metered::run(&mut command)?;
-        let words: Vec<_> = arguments
-            .iter()
-            .map(|word| word.as_ref().to_string_lossy().into_owned())
-            .collect();
+        let words: Vec<_> =
+            arguments.iter().map(|word| word.as_ref().to_string_lossy().into_owned()).collect();
         run.success(&format!("{} {}", self.name, words.join(" ")))
     }
 }

@@ -77,10 +77,7 @@ impl Cluster {
                 DiskFacts {
                     disk: DiskId(server),
                     identity,
-                    site: Site {
-                        rack: server,
-                        zone: server,
-                    },
+                    site: Site { rack: server, zone: server },
                     capacity_bytes,
                     used_bytes: 0,
                     is_up: true,
@@ -95,9 +92,8 @@ impl Cluster {
             let mut chosen = placement::rank(group, weighed);
             chosen.truncate(replicas);
             for disk in &chosen {
-                let held: &mut Vec<GroupId> = groups_of
-                    .get_mut(disk.0 as usize)
-                    .context("a ranked disk is one of those named")?;
+                let held: &mut Vec<GroupId> =
+                    groups_of.get_mut(disk.0 as usize).context("a ranked disk is one of those named")?;
                 held.push(group);
             }
             members.push(chosen);
@@ -121,10 +117,7 @@ impl Cluster {
 
     /// Plays one episode from a whole cluster until all that can be copied is.
     pub(super) fn play(&mut self, failures: &[Failure], found: &mut Found) -> Dead {
-        let mut dead = Dead {
-            by_permanent: vec![0; self.replicas + 1],
-            coincidences: 0,
-        };
+        let mut dead = Dead { by_permanent: vec![0; self.replicas + 1], coincidences: 0 };
         let start_s = failures.first().map_or(0.0, |first| first.at_s);
         let mut play = Play {
             cluster: self,
@@ -140,10 +133,7 @@ impl Cluster {
             replaced: BTreeMap::new(),
         };
         for failure in failures {
-            let event = Event::Fail {
-                server: failure.server,
-                is_permanent: failure.is_permanent,
-            };
+            let event = Event::Fail { server: failure.server, is_permanent: failure.is_permanent };
             play.events.insert((milliseconds(failure.at_s - start_s), event));
         }
         while let Some((now_ms, event)) = play.events.pop_first() {
@@ -163,11 +153,7 @@ impl Play<'_> {
             Event::Fail { server, is_permanent } => self.fail(now_ms, server, is_permanent, dead),
             Event::Return { server } => {
                 // A permanent failure may have overtaken it.
-                if self
-                    .away
-                    .get(&server)
-                    .is_some_and(|away| away.until_ms == Some(now_ms))
-                {
+                if self.away.get(&server).is_some_and(|away| away.until_ms == Some(now_ms)) {
                     self.away.remove(&server);
                     self.set_up(server, true);
                     self.queue.server_returned(server);
@@ -194,21 +180,12 @@ impl Play<'_> {
         let until_ms = (!is_permanent).then_some(now_ms + self.cluster.transient_ms);
         if let Some(away) = self.away.get_mut(&server) {
             if is_permanent && away.until_ms.is_some() {
-                *away = Away {
-                    since_ms: now_ms,
-                    until_ms,
-                };
+                *away = Away { since_ms: now_ms, until_ms };
                 self.declare_later(server, now_ms);
             }
             return;
         }
-        self.away.insert(
-            server,
-            Away {
-                since_ms: now_ms,
-                until_ms,
-            },
-        );
+        self.away.insert(server, Away { since_ms: now_ms, until_ms });
         self.set_up(server, false);
         self.queue.server_failed(server, now_ms);
         match until_ms {
@@ -259,10 +236,7 @@ impl Play<'_> {
         for start in self.queue.next(now_ms) {
             self.starts += 1;
             self.running.insert(start.group, self.starts);
-            let event = Event::Copied {
-                group: start.group,
-                start: self.starts,
-            };
+            let event = Event::Copied { group: start.group, start: self.starts };
             self.events.insert((now_ms + self.cluster.copy_ms, event));
         }
     }
@@ -282,10 +256,7 @@ impl Play<'_> {
             found.copied += 1;
             found.copied_after_s += (now_ms - away.since_ms) as f64 / 1000.0;
         }
-        let others_gone = members
-            .iter()
-            .copied()
-            .find(|member| self.is_declared(*member, now_ms));
+        let others_gone = members.iter().copied().find(|member| self.is_declared(*member, now_ms));
         self.moved.insert(group, members);
         self.gained.entry(target.0).or_default().push(group);
         if let Some(next) = others_gone {
@@ -311,11 +282,8 @@ impl Play<'_> {
 
     fn put_job(&mut self, group: GroupId, now_ms: u64) {
         let members = self.members(group).to_vec();
-        let sources: Vec<DiskId> = members
-            .iter()
-            .copied()
-            .filter(|disk| !self.away.contains_key(&disk.0))
-            .collect();
+        let sources: Vec<DiskId> =
+            members.iter().copied().filter(|disk| !self.away.contains_key(&disk.0)).collect();
         let known = self.queue.job(group).cloned();
         let target = known.as_ref().and_then(|job| job.target).or_else(|| {
             let chosen =
@@ -342,9 +310,7 @@ impl Play<'_> {
     }
 
     fn members(&self, group: GroupId) -> &[DiskId] {
-        self.moved
-            .get(&group)
-            .unwrap_or(&self.cluster.members[group.0 as usize - 1])
+        self.moved.get(&group).unwrap_or(&self.cluster.members[group.0 as usize - 1])
     }
 
     fn groups_on(&self, server: u32) -> Vec<GroupId> {

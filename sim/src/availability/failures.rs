@@ -58,13 +58,7 @@ fn longest_open_s(arguments: &Arguments, failure: &Failure) -> f64 {
 fn most_open(arguments: &Arguments, episode: &[Failure]) -> usize {
     let open_at = |at_s: f64| {
         let began = episode.iter().filter(|failure| failure.at_s <= at_s);
-        began
-            .filter(|failure| failure.at_s + longest_open_s(arguments, failure) >= at_s)
-            .count()
+        began.filter(|failure| failure.at_s + longest_open_s(arguments, failure) >= at_s).count()
     };
-    episode
-        .iter()
-        .map(|failure| open_at(failure.at_s))
-        .max()
-        .unwrap_or(0)
+    episode.iter().map(|failure| open_at(failure.at_s)).max().unwrap_or(0)
 }

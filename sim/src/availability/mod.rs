@@ -108,10 +108,7 @@ impl Arguments {
             "--servers is to be above --replicas and at most 65535, so that a lost copy has somewhere to go"
         );
         ensure!(self.replicas > 0, "--replicas is to be at least 1");
-        ensure!(
-            (1..1 << 20).contains(&self.groups),
-            "--groups is to be from 1 to 1048575"
-        );
+        ensure!((1..1 << 20).contains(&self.groups), "--groups is to be from 1 to 1048575");
         ensure!(self.runs > 0, "--runs is to be at least 1");
         let times = [self.years, self.transient_time, self.permanent_time];
         let rates = [self.transient_rate, self.permanent_rate, self.declared_after];
@@ -120,10 +117,7 @@ impl Arguments {
                 && rates.iter().all(|rate| rate.is_finite() && *rate >= 0.0),
             "years and recovery times are to be above 0, rates and --declared-after not below it"
         );
-        ensure!(
-            self.transient_rate + self.permanent_rate > 0.0,
-            "with both rates 0 nothing ever fails"
-        );
+        ensure!(self.transient_rate + self.permanent_rate > 0.0, "with both rates 0 nothing ever fails");
         ensure!(
             self.declared_after < self.permanent_time,
             "--permanent-time counts from the failure, so it is to be above --declared-after ({} s)",
@@ -146,17 +140,11 @@ impl Arguments {
 pub(crate) fn simulate(arguments: &Arguments) -> Result<Found> {
     arguments.check()?;
     let mut cluster = Cluster::new(arguments)?;
-    let mut found = Found {
-        dead_groups: vec![0; usize::from(arguments.replicas) + 1],
-        ..Found::default()
-    };
+    let mut found = Found { dead_groups: vec![0; usize::from(arguments.replicas) + 1], ..Found::default() };
     for run in 0..arguments.runs {
         let episodes = failures::episodes(arguments, run, &mut found);
         for episode in episodes {
-            let Dead {
-                by_permanent,
-                coincidences,
-            } = cluster.play(&episode, &mut found);
+            let Dead { by_permanent, coincidences } = cluster.play(&episode, &mut found);
             found.coincidences += coincidences;
             for (sum, dead) in found.dead_groups.iter_mut().zip(by_permanent) {
                 *sum += dead;

@@ -49,11 +49,7 @@ pub(super) fn print(arguments: &Arguments, found: &Found) {
     };
     for (permanent, &simulated) in dead.iter().enumerate() {
         let transient = dead.len() - 1 - permanent;
-        line(
-            format!("{transient} TF / {permanent} PF"),
-            Some(permanent),
-            simulated,
-        );
+        line(format!("{transient} TF / {permanent} PF"), Some(permanent), simulated);
     }
     line("sum".to_owned(), None, sum);
     println!(

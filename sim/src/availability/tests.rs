@@ -20,12 +20,7 @@ fn close(value: f64, wanted: f64, by: f64) {
 #[test]
 fn the_papers_formula_gives_its_18_dead_volumes() {
     for (transient_time, permanent_time) in [("1033", "1800"), ("930", "2400"), ("783", "3000")] {
-        let arguments = arguments(&[
-            "--transient-time",
-            transient_time,
-            "--permanent-time",
-            permanent_time,
-        ]);
+        let arguments = arguments(&["--transient-time", transient_time, "--permanent-time", permanent_time]);
         let dead = closed_form::paper(arguments.rates()).sum() * arguments.volume_seconds();
         close(dead, 18.0, 0.1);
     }
@@ -63,35 +58,18 @@ fn events_give_what_the_formula_gives() {
     let found = simulate(&arguments).unwrap();
     let dead: f64 = found.dead_volumes(&arguments).iter().sum();
     let (paper, exact) = arguments.formulas().unwrap();
-    let (paper, exact) = (
-        paper.sum() * arguments.volume_seconds(),
-        exact.sum() * arguments.volume_seconds(),
-    );
+    let (paper, exact) = (paper.sum() * arguments.volume_seconds(), exact.sum() * arguments.volume_seconds());
     assert!((0.5..2.0).contains(&(dead / paper)), "{dead} beside {paper}");
     assert!((0.7..1.4).contains(&(dead / exact)), "{dead} beside {exact}");
     let copied_after_s = found.copied_after_s / found.copied as f64;
-    close(
-        copied_after_s,
-        arguments.permanent_time,
-        0.15 * arguments.permanent_time,
-    );
+    close(copied_after_s, arguments.permanent_time, 0.15 * arguments.permanent_time);
 }
 
 #[test]
 fn the_same_seed_gives_the_same_deaths_and_another_others() {
     let of_seed = |seed: &str| {
-        let words = [
-            "--servers",
-            "20",
-            "--groups",
-            "500",
-            "--runs",
-            "5",
-            "--transient-rate",
-            "3e-6",
-            "--seed",
-            seed,
-        ];
+        let words =
+            ["--servers", "20", "--groups", "500", "--runs", "5", "--transient-rate", "3e-6", "--seed", seed];
         let found = simulate(&arguments(&words)).unwrap();
         (found.failures, found.dead_groups, found.copied)
     };
@@ -120,10 +98,7 @@ fn one_copy_dies_with_every_failure() {
     let arguments = arguments(&words);
     let found = simulate(&arguments).unwrap();
     let dead: u64 = found.dead_groups.iter().sum();
-    assert!(
-        found.failures > 10 && found.coincidences == found.failures,
-        "{found:?}"
-    );
+    assert!(found.failures > 10 && found.coincidences == found.failures, "{found:?}");
     close(dead as f64 / found.failures as f64, 20.0, 6.0);
 }
 

@@ -42,12 +42,7 @@ impl Shown {
     /// # Errors
     /// The disk could not be read, which says nothing about what is there.
     fn of(store: &MemberStore, disk: DiskId, role: Role, files: &[File<'_>]) -> Result<Shown, VolumeError> {
-        let mut shown = Shown {
-            disk,
-            role,
-            named: BTreeMap::new(),
-            live: BTreeSet::new(),
-        };
+        let mut shown = Shown { disk, role, named: BTreeMap::new(), live: BTreeSet::new() };
         for file in files {
             match store.stat(file.vid, file.name, None) {
                 Ok(info) => drop(shown.named.insert((file.vid, file.name.to_vec()), info.fid)),
@@ -74,10 +69,7 @@ fn members<'a>(
         Some(own.ok().flatten()?.epoch)
     };
     let is_newest = data.iter().filter_map(epoch_at).all(|known| known <= epoch);
-    let whole = view
-        .members
-        .iter()
-        .filter(move |(_, role)| is_newest && *role == Role::Normal);
+    let whole = view.members.iter().filter(move |(_, role)| is_newest && *role == Role::Normal);
     let placed = whole.filter_map(|(disk, _)| Some((*disk, map.place(*disk)?.server_uuid)));
     let placed: Vec<_> = placed.collect();
     placed.into_iter().filter_map(move |(disk, uuid)| {
@@ -106,19 +98,13 @@ pub(super) fn always(map: &MapCache, data: &[DataHost], history: &History) -> Ve
     let mut found = Vec::new();
     for group in map.groups() {
         let Some(view) = map.view(group) else { continue };
-        let of_group: Vec<File<'_>> = files
-            .iter()
-            .filter(|file| file.vid.birth_group() == group)
-            .cloned()
-            .collect();
+        let of_group: Vec<File<'_>> =
+            files.iter().filter(|file| file.vid.birth_group() == group).cloned().collect();
         let shown = members(&view, map, data)
             .filter_map(|(_, store, disk)| Shown::of(store, disk, Role::Normal, &of_group).ok());
         let shown: Vec<Shown> = shown.collect();
         if let Err(violation) = invariants::check(&shown, &of_group) {
-            found.push(format!(
-                "group {group}: {violation}; {}",
-                told(&view, map, data, &of_group)
-            ));
+            found.push(format!("group {group}: {violation}; {}", told(&view, map, data, &of_group)));
         }
     }
     found
@@ -129,10 +115,7 @@ fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[File<'_>]) -> S
     let names: BTreeSet<(VolumeId, &[u8])> = files.iter().map(|file| (file.vid, file.name)).collect();
     let mut all = format!("{view:?}");
     for (disk, _) in &view.members {
-        let uuid = map
-            .place(*disk)
-            .map(|place| place.server_uuid)
-            .unwrap_or_default();
+        let uuid = map.place(*disk).map(|place| place.server_uuid).unwrap_or_default();
         let host = data.iter().find(|host| host.uuid[..] == uuid[..]);
         let Some((host, running)) = host.and_then(|host| Some((host, host.running.as_ref()?))) else {
             continue;
@@ -140,10 +123,7 @@ fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[File<'_>]) -> S
         let own = running.store.membership(view.group);
         all.push_str(&format!("\n    disk {disk}, {}: {own:?}", host.name));
         for (vid, name) in &names {
-            let shown = running
-                .store
-                .stat(*vid, name, None)
-                .map(|info| info.fid.to_string());
+            let shown = running.store.stat(*vid, name, None).map(|info| info.fid.to_string());
             all.push_str(&format!("\n      {} of {vid}: {shown:?}", text(name)));
         }
         for file in files {
@@ -177,10 +157,7 @@ pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
         }
         for two in verified.windows(2) {
             if two[0].1 != two[1].1 {
-                found.push(format!(
-                    "I2: group {group} differs: {:?} and {:?}",
-                    two[0], two[1]
-                ));
+                found.push(format!("I2: group {group} differs: {:?} and {:?}", two[0], two[1]));
             }
         }
         for (host, store, _) in members(&view, map, data) {
@@ -199,22 +176,14 @@ pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
 
 /// What servers that run say of themselves in a group.
 fn own_words(data: &[DataHost], group: GroupId) -> Vec<(&String, Option<Membership>)> {
-    let running = data
-        .iter()
-        .filter_map(|host| Some((&host.name, host.running.as_ref()?)));
+    let running = data.iter().filter_map(|host| Some((&host.name, host.running.as_ref()?)));
     let words = running.map(|(name, running)| (name, running.store.membership(group).ok().flatten()));
     words.filter(|(_, own)| own.is_some()).collect()
 }
 
 fn verify(store: &MemberStore, group: GroupId) -> Result<(u64, u128), String> {
-    let all = Part {
-        after: None,
-        until: None,
-        limit: usize::MAX >> 1,
-    };
-    let found = store
-        .verify(group, all, true)
-        .map_err(|error| error.to_string())?;
+    let all = Part { after: None, until: None, limit: usize::MAX >> 1 };
+    let found = store.verify(group, all, true).map_err(|error| error.to_string())?;
     match found.damaged.is_empty() {
         true => Ok((found.files, found.digest)),
         false => Err(format!("damaged: {:?}", found.damaged)),
@@ -254,12 +223,7 @@ pub(super) fn contents(map: &MapCache, data: &[DataHost], history: &History) -> 
                         Some(_) => continue,
                     },
                 };
-                found.push(format!(
-                    "{} of {vid} at {}: {what} ({})",
-                    text(&name),
-                    host.name,
-                    info.fid
-                ));
+                found.push(format!("{} of {vid} at {}: {what} ({})", text(&name), host.name, info.fid));
             }
         }
     }

@@ -39,18 +39,9 @@ impl Database {
         sqlite.found(uuid, pool)?;
         // Whoever founds a cluster leads it first.
         sqlite.lead(Holder([0; 24]))?;
-        masters
-            .iter()
-            .try_for_each(|address| sqlite.add_master(address))?;
-        let tables = Tables {
-            sqlite,
-            leader: None,
-            is_away: false,
-        };
-        Ok(Database {
-            world: Arc::clone(world),
-            tables: Arc::new(Mutex::new(tables)),
-        })
+        masters.iter().try_for_each(|address| sqlite.add_master(address))?;
+        let tables = Tables { sqlite, leader: None, is_away: false };
+        Ok(Database { world: Arc::clone(world), tables: Arc::new(Mutex::new(tables)) })
     }
 
     /// The database answers nobody, or answers again.
@@ -60,10 +51,7 @@ impl Database {
 
     /// As one master sees it.
     pub(super) fn session(&self) -> Session {
-        Session {
-            database: self.clone(),
-            reign: None,
-        }
+        Session { database: self.clone(), reign: None }
     }
 }
 
@@ -121,9 +109,7 @@ impl MetaStore for Session {
         {
             self.reign = None;
             debug_assert!(of != holder);
-            return Ok(Lead::Theirs {
-                left_ms: ends_ms - now_ms,
-            });
+            return Ok(Lead::Theirs { left_ms: ends_ms - now_ms });
         }
         let term = match tables.sqlite.lead(holder)? {
             Lead::Mine { term } => term,
@@ -163,9 +149,7 @@ impl MetaStore for Session {
     fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError> {
         let raised = self.change(|tables| tables.raise(version, term))?;
         let mut tables = self.database.tables.lock();
-        tables.leader = tables
-            .leader
-            .map(|(holder, _, ends_ms)| (holder, raised, ends_ms));
+        tables.leader = tables.leader.map(|(holder, _, ends_ms)| (holder, raised, ends_ms));
         self.reign = self.reign.map(|(holder, _)| (holder, raised));
         Ok(raised)
     }

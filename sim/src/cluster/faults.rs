@@ -63,14 +63,7 @@ pub(super) const KINDS: [&str; 23] = [
 ];
 
 /// By how much a clock jumps: from an hour back to a year ahead.
-const CLOCK_JUMPS_MS: [i64; 6] = [
-    -3_600_000,
-    -300_000,
-    -90_000,
-    90_000,
-    3_600_000,
-    365 * 24 * 3_600_000,
-];
+const CLOCK_JUMPS_MS: [i64; 6] = [-3_600_000, -300_000, -90_000, 90_000, 3_600_000, 365 * 24 * 3_600_000];
 
 impl Simulation {
     /// One fault, or none that fits now.
@@ -142,11 +135,7 @@ impl Simulation {
                 let other = self.any_host();
                 let own = self.data[at].number;
                 if other != own {
-                    let (from, to) = if self.world.one_in(2) {
-                        (own, other)
-                    } else {
-                        (other, own)
-                    };
+                    let (from, to) = if self.world.one_in(2) { (own, other) } else { (other, own) };
                     self.met(7, &format!("{from} to {to}"));
                     self.network.cut(from, to, true);
                     self.mend_within(500, 30_000, Mends::Way(from, to));
@@ -171,10 +160,7 @@ impl Simulation {
             40 => {
                 let jump_ms = CLOCK_JUMPS_MS[self.world.below(CLOCK_JUMPS_MS.len() as u64) as usize];
                 self.met(19, &format!("{} by {jump_ms} ms", self.masters[master].number));
-                self.masters[master]
-                    .host
-                    .skew_ms
-                    .store(jump_ms, Ordering::Relaxed);
+                self.masters[master].host.skew_ms.store(jump_ms, Ordering::Relaxed);
                 self.mend_within(1_000, 60_000, Mends::MasterClock(master));
             }
             41 if !self.client_clocks.is_empty() => {
@@ -286,8 +272,7 @@ impl Simulation {
         };
         let mut spare = DataHost::new(&self.world, &self.names, self.data.len() as u32);
         if let Err(error) = spare.join(&self.network, token).await {
-            self.world
-                .log(|| format!("{} does not join: {error:#}", spare.name));
+            self.world.log(|| format!("{} does not join: {error:#}", spare.name));
             return Ok(());
         }
         spare.start(&self.network).await?;
@@ -300,10 +285,7 @@ impl Simulation {
     /// Servers whose disk failed in the middle of a write have lost their power by now.
     pub(super) async fn bury_doomed(&mut self) {
         for at in 0..self.data.len() {
-            let is_dead = self.data[at]
-                .running
-                .as_ref()
-                .is_some_and(|running| running.process.is_dead());
+            let is_dead = self.data[at].running.as_ref().is_some_and(|running| running.process.is_dead());
             if is_dead {
                 self.world.sometimes("a write was torn");
                 self.world.log(|| format!("{} was torn down", self.data[at].name));
@@ -317,9 +299,8 @@ impl Simulation {
     pub(super) async fn mend(&mut self, everything: bool) -> Result<()> {
         let now_ms = self.world.now_ms();
         let all = std::mem::take(&mut self.mendings);
-        let (due, later) = all
-            .into_iter()
-            .partition(|mending: &Mending| everything || mending.at_ms <= now_ms);
+        let (due, later) =
+            all.into_iter().partition(|mending: &Mending| everything || mending.at_ms <= now_ms);
         self.mendings = later;
         let due: Vec<Mending> = due;
         for mending in due {
@@ -377,10 +358,8 @@ impl Simulation {
     /// What the master answers, if it does within two seconds.
     pub(super) async fn ask(&self, what: &str, argument: &str) -> Option<String> {
         let (cluster, what, argument) = (self.operator.1.clone(), what.to_owned(), argument.to_owned());
-        let asked = self
-            .operator
-            .0
-            .run(async move { cluster.ask(&what, &argument, Duration::from_secs(2)).await });
+        let asked =
+            self.operator.0.run(async move { cluster.ask(&what, &argument, Duration::from_secs(2)).await });
         match asked.await? {
             Ok(told) => Some(told),
             Err(error) => {

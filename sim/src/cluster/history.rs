@@ -137,10 +137,7 @@ impl History {
     }
 
     fn was_promised_to_nobody(&self, fid: FileId) -> bool {
-        let create = self
-            .made_by
-            .get(&fid)
-            .and_then(|number| self.creates.get(*number));
+        let create = self.made_by.get(&fid).and_then(|number| self.creates.get(*number));
         create.is_some_and(|create| create.known != Known::Held)
     }
 
@@ -175,10 +172,7 @@ impl History {
         at: &'a Span,
         deletes: &'a BTreeMap<FileId, Vec<&'a Delete>>,
     ) -> impl Iterator<Item = FileId> + 'a {
-        let of_name = self
-            .creates
-            .iter()
-            .filter(move |create| (create.vid, &*create.name) == (vid, name));
+        let of_name = self.creates.iter().filter(move |create| (create.vid, &*create.name) == (vid, name));
         let held = of_name.filter(move |create| create.known == Known::Held && create.span.is_before(at));
         held.filter_map(|create| create.fid).filter(move |fid| {
             let mut of = deletes.get(fid).into_iter().flatten();
@@ -263,9 +257,7 @@ impl History {
         }
         for (_, fid) in &list.files {
             if self.is_surely_gone(*fid, &list.span, deletes) {
-                found.push(format!(
-                    "I8: a list has {fid}, whose delete had been acknowledged: {list:?}"
-                ));
+                found.push(format!("I8: a list has {fid}, whose delete had been acknowledged: {list:?}"));
             }
         }
         for (vid, name) in self.names() {
@@ -274,9 +266,7 @@ impl History {
             }
             for fid in self.surely_there(vid, &name, &list.span, deletes) {
                 if !list.files.contains(&(name.clone(), fid)) {
-                    found.push(format!(
-                        "I8: a list lacks {fid}, which was there all the time: {list:?}"
-                    ));
+                    found.push(format!("I8: a list lacks {fid}, which was there all the time: {list:?}"));
                 }
             }
         }
@@ -284,21 +274,14 @@ impl History {
 
     /// I4 over time: of two acknowledged files of a name the delete of one was asked for before the other was acknowledged.
     fn judge_owners(&self, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
-        let held: Vec<&Create> = self
-            .creates
-            .iter()
-            .filter(|create| create.known == Known::Held)
-            .collect();
+        let held: Vec<&Create> = self.creates.iter().filter(|create| create.known == Known::Held).collect();
         for (at, one) in held.iter().enumerate() {
-            for other in held[at + 1..]
-                .iter()
-                .filter(|other| (other.vid, &other.name) == (one.vid, &one.name))
+            for other in
+                held[at + 1..].iter().filter(|other| (other.vid, &other.name) == (one.vid, &one.name))
             {
                 let goes = |first: &Create, then: &Create| {
                     let of = first.fid.and_then(|fid| deletes.get(&fid));
-                    of.into_iter()
-                        .flatten()
-                        .any(|delete| delete.span.may_be_before(&then.span))
+                    of.into_iter().flatten().any(|delete| delete.span.may_be_before(&then.span))
                 };
                 if !goes(one, other) && !goes(other, one) {
                     found.push(format!(
@@ -323,38 +306,19 @@ mod tests {
     }
 
     fn span(began_ms: u64, ended_ms: u64) -> Span {
-        Span {
-            began_ms,
-            ended_ms: Some(ended_ms),
-        }
+        Span { began_ms, ended_ms: Some(ended_ms) }
     }
 
     fn create(fid: FileId, span: Span) -> Create {
-        Create {
-            vid: volume(),
-            name: b"n".to_vec(),
-            body: vec![1],
-            span,
-            known: Known::Held,
-            fid: Some(fid),
-        }
+        Create { vid: volume(), name: b"n".to_vec(), body: vec![1], span, known: Known::Held, fid: Some(fid) }
     }
 
     fn read(span: Span, shown: Option<FileId>) -> Read {
-        Read {
-            vid: volume(),
-            name: b"n".to_vec(),
-            span,
-            shown,
-        }
+        Read { vid: volume(), name: b"n".to_vec(), span, shown }
     }
 
     fn delete(span: Span) -> Delete {
-        Delete {
-            fid: FILE,
-            span,
-            known: Known::Held,
-        }
+        Delete { fid: FILE, span, known: Known::Held }
     }
 
     /// A file that was acknowledged at 10 and, with `deleted`, whose delete was at 30.
@@ -371,36 +335,20 @@ mod tests {
     #[test]
     fn what_does_not_follow_from_what_was_told_is_found_out() {
         let fine = [
-            history(
-                false,
-                vec![read(span(5, 6), None), read(span(11, 12), Some(FILE))],
-            ),
+            history(false, vec![read(span(5, 6), None), read(span(11, 12), Some(FILE))]),
             history(true, vec![read(span(25, 26), None), read(span(31, 32), None)]),
-            history(
-                true,
-                vec![read(span(25, 29), Some(FILE)), read(span(31, 32), None)],
-            ),
+            history(true, vec![read(span(25, 29), Some(FILE)), read(span(31, 32), None)]),
         ];
         for history in fine {
             assert_eq!(history.violations(), [""; 0]);
         }
         let lists = |files| {
-            let listed = Listed {
-                vid: volume(),
-                span: span(11, 12),
-                files,
-            };
-            History {
-                lists: vec![listed],
-                ..history(false, vec![])
-            }
+            let listed = Listed { vid: volume(), span: span(11, 12), files };
+            History { lists: vec![listed], ..history(false, vec![]) }
         };
         let wrong = [
             ("lost", history(false, vec![read(span(11, 12), None)])),
-            (
-                "deleted back",
-                history(true, vec![read(span(31, 32), Some(FILE))]),
-            ),
+            ("deleted back", history(true, vec![read(span(31, 32), Some(FILE))])),
             (
                 "shown, gone and shown again",
                 history(
@@ -424,10 +372,7 @@ mod tests {
                     ..history(false, vec![read(span(7, 8), None)])
                 },
             ),
-            (
-                "out of order",
-                lists(vec![(b"z".to_vec(), FileId(9)), (b"n".to_vec(), FILE)]),
-            ),
+            ("out of order", lists(vec![(b"z".to_vec(), FileId(9)), (b"n".to_vec(), FILE)])),
             (
                 "two owners",
                 History {

@@ -57,19 +57,11 @@ impl Names {
     pub(super) fn new(masters: u32) -> Result<Names> {
         let authority = Authority::new("simulated")?;
         let client = authority.identity(CLIENT_NAME)?;
-        Ok(Names {
-            authority,
-            client,
-            masters: (1..=masters).map(address).collect(),
-        })
+        Ok(Names { authority, client, masters: (1..=masters).map(address).collect() })
     }
 
     fn profile(&self) -> Profile {
-        let Identity {
-            authority,
-            certificate,
-            key,
-        } = self.client.clone();
+        let Identity { authority, certificate, key } = self.client.clone();
         Profile::new(CLUSTER, self.masters.clone(), authority, certificate, key)
     }
 }
@@ -252,16 +244,10 @@ impl DataHost {
     fn open(&self, world: &Arc<World>) -> Result<(copal_object::Store, MemberStore)> {
         let device: Arc<dyn Device> = self.device.clone();
         let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default())?;
-        let options = copal_kv::Options {
-            memory_bytes: ENGINE_BYTES,
-            threads: false,
-            ..copal_kv::Options::default()
-        };
+        let options =
+            copal_kv::Options { memory_bytes: ENGINE_BYTES, threads: false, ..copal_kv::Options::default() };
         let kv = copal_kv::Store::open(objects.clone(), options)?;
-        let clock = HostClock {
-            world: Arc::clone(world),
-            skew_ms: Arc::clone(&self.host.skew_ms),
-        };
+        let clock = HostClock { world: Arc::clone(world), skew_ms: Arc::clone(&self.host.skew_ms) };
         Ok((objects, MemberStore::open(kv, Arc::new(clock))?))
     }
 
@@ -319,10 +305,7 @@ impl DataHost {
         let gate = network.listen(&process, &address, name_of_server(&self.uuid));
         let connections = Connections::new(client_tls(identity)?);
         let (masters, data) = (self.masters.clone(), store.clone());
-        let room = Box::new(DiskRoom {
-            objects,
-            taken_percent: Arc::clone(&self.taken_percent),
-        });
+        let room = Box::new(DiskRoom { objects, taken_percent: Arc::clone(&self.taken_percent) });
         let (tells, name, authority) = (Arc::clone(world), self.name.clone(), identity.authority.clone());
         let begun = process.run(async move {
             let masters = Masters::new(&masters, connections.clone());
@@ -376,11 +359,8 @@ impl DataHost {
             End::Kill => reopened,
             End::PowerCut => {
                 let history = reopened.history();
-                let limits = crash::Limits {
-                    samples: 16,
-                    seed: network.world.draw(),
-                    ..crash::Limits::default()
-                };
+                let limits =
+                    crash::Limits { samples: 16, seed: network.world.draw(), ..crash::Limits::default() };
                 let states = crash::states(&history, history.len(), &limits);
                 let left = states.get(network.world.below(states.count_all()));
                 let image = left.map_or_else(|| reopened.image(), |state| state.image().clone());
@@ -395,10 +375,7 @@ impl DataHost {
     /// Lets its disk only say that what comes next is flushed.
     pub(super) fn lie(&self) {
         for _ in 0..LIES {
-            self.device.inject(Fault::Flush {
-                skip: 0,
-                fault: FlushFault::Lie,
-            });
+            self.device.inject(Fault::Flush { skip: 0, fault: FlushFault::Lie });
         }
     }
 
@@ -426,10 +403,8 @@ impl DataHost {
         );
         self.seen.0 = identity.term;
         // A group that was left may be entered anew.
-        let present: BTreeMap<GroupId, (Epoch, Role)> = memberships
-            .iter()
-            .map(|own| (own.group, (own.epoch, own.role)))
-            .collect();
+        let present: BTreeMap<GroupId, (Epoch, Role)> =
+            memberships.iter().map(|own| (own.group, (own.epoch, own.role))).collect();
         for (group, (epoch, role)) in &present {
             let (before, was) = self.seen.1.get(group).copied().unzip();
             let before = before.unwrap_or_default();
@@ -467,20 +442,13 @@ impl ClientHost {
 
     /// A client process that has connected; `None`: it could not in its time.
     pub(super) async fn start(&self, network: &Arc<Network>) -> Result<Option<(Arc<Process>, Cluster)>> {
-        let process = Process::start(
-            network,
-            self.number,
-            &self.host,
-            Some(certificate(&self.identity)?),
-        );
+        let process = Process::start(network, self.number, &self.host, Some(certificate(&self.identity)?));
         let profile = self.profile.clone();
         let connected = process.run(async move { Cluster::connect(&profile, PATIENCE).await });
         match connected.await {
             Some(Ok(cluster)) => Ok(Some((process, cluster))),
             Some(Err(error)) => {
-                network
-                    .world
-                    .log(|| format!("client {} does not connect: {error}", self.number));
+                network.world.log(|| format!("client {} does not connect: {error}", self.number));
                 process.kill();
                 Ok(None)
             }

@@ -102,9 +102,8 @@ impl Intruder {
             "verb": "add", "name": NAME, "path": OWN_PATH, "rights": "read,create", "signing_request": drawn.request,
         });
         let (cluster, order) = (operator.1.clone(), order.to_string());
-        let added = operator
-            .0
-            .run(async move { cluster.ask("client", &order, Duration::from_secs(60)).await });
+        let added =
+            operator.0.run(async move { cluster.ask("client", &order, Duration::from_secs(60)).await });
         let added: Value = serde_json::from_str(&added.await.context("the operator lives")??)?;
         let named = Identity {
             authority: names.client.authority.clone(),
@@ -207,26 +206,12 @@ impl Intruder {
         let map = self.cluster.map();
         let members: Vec<DiskId> = map.view(victim.vid.birth_group())?.up().collect();
         let to = *members.get(world.below(members.len().max(1) as u64) as usize)?;
-        let call = |method, message| Call {
-            to: Some(to),
-            method,
-            message,
-            permit: permit.clone(),
-        };
-        let to_master = |method, message| Call {
-            to: None,
-            ..call(method, message)
-        };
+        let call = |method, message| Call { to: Some(to), method, message, permit: permit.clone() };
+        let to_master = |method, message| Call { to: None, ..call(method, message) };
         Some(match (caller, world.below(4)) {
-            (Caller::Late, _) => call(
-                Method::PutPiece,
-                self.message(Method::PutPiece, victim, victim.vid)?,
-            ),
+            (Caller::Late, _) => call(Method::PutPiece, self.message(Method::PutPiece, victim, victim.vid)?),
             (Caller::Named, 0) => {
-                let order = messages::Ask {
-                    what: "lost".to_owned(),
-                    argument: "data0".to_owned(),
-                };
+                let order = messages::Ask { what: "lost".to_owned(), argument: "data0".to_owned() };
                 to_master(Method::Ask, order.encode_to_vec())
             }
             // In its own volume, under the id of a file that another volume of its group has.
@@ -240,23 +225,16 @@ impl Intruder {
                 call(method, self.message(method, victim, own)?)
             }
             (Caller::Server, 0 | 1) => {
-                let whole = messages::BecomeWhole {
-                    disk: to.0,
-                    groups: Vec::new(),
-                };
+                let whole = messages::BecomeWhole { disk: to.0, groups: Vec::new() };
                 to_master(Method::BecomeWhole, whole.encode_to_vec())
             }
             (Caller::Server, 2) => {
-                let gossip = messages::Gossip {
-                    disk: to.0,
-                    groups: Vec::new(),
-                };
+                let gossip = messages::Gossip { disk: to.0, groups: Vec::new() };
                 call(Method::Gossip, gossip.encode_to_vec())
             }
-            (Caller::Named | Caller::Server, _) if caller == Caller::Server || world.one_in(2) => call(
-                OF_MASTERS[world.below(OF_MASTERS.len() as u64) as usize],
-                Vec::new(),
-            ),
+            (Caller::Named | Caller::Server, _) if caller == Caller::Server || world.one_in(2) => {
+                call(OF_MASTERS[world.below(OF_MASTERS.len() as u64) as usize], Vec::new())
+            }
             (Caller::Named, _) if self.work.volumes.first() == Some(&victim.vid) => {
                 call(Method::Delete, self.message(Method::Delete, victim, victim.vid)?)
             }
@@ -298,33 +276,12 @@ impl Intruder {
                 bytes,
             }
             .encode_to_vec(),
-            Method::Put => messages::Put {
-                group,
-                epoch,
-                volume,
-                name,
-                head,
-                body: bytes,
-                ..messages::Put::default()
+            Method::Put => {
+                messages::Put { group, epoch, volume, name, head, body: bytes, ..messages::Put::default() }
+                    .encode_to_vec()
             }
-            .encode_to_vec(),
-            Method::Confirm => messages::Confirm {
-                group,
-                epoch,
-                volume,
-                name,
-                head,
-            }
-            .encode_to_vec(),
-            _ => messages::Delete {
-                group,
-                epoch,
-                volume,
-                name,
-                fid,
-                op,
-            }
-            .encode_to_vec(),
+            Method::Confirm => messages::Confirm { group, epoch, volume, name, head }.encode_to_vec(),
+            _ => messages::Delete { group, epoch, volume, name, fid, op }.encode_to_vec(),
         })
     }
 
@@ -367,19 +324,14 @@ impl Intruder {
             }
         };
         let tls = client_tls(&self.client)?;
-        let request = Encoded {
-            message: call.message.into(),
-            permit: call.permit,
-        };
+        let request = Encoded { message: call.message.into(), permit: call.permit };
         let sent = process.run(async move {
             let to = Connection::open(&address, name, tls).await.ok()?;
             if !matches!(call.method, Method::Put | Method::Confirm | Method::Delete) {
                 let done = to.call_once::<Done>(call.method, request, PATIENCE).await;
                 return Some(done.map(|Done {}| None));
             }
-            let held = to
-                .call_once::<messages::Held>(call.method, request, PATIENCE)
-                .await;
+            let held = to.call_once::<messages::Held>(call.method, request, PATIENCE).await;
             Some(held.map(|held| Some(held.role())))
         });
         let within = tokio::time::timeout(PATIENCE * 2, sent).await;

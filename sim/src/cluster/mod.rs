@@ -115,10 +115,7 @@ fn run_one(arguments: &Arguments, seed: u64) -> Result<Outcome> {
     let took = began.elapsed().as_secs_f64();
     let mut told = String::new();
     if arguments.lines {
-        outcome
-            .lines
-            .iter()
-            .for_each(|line| told.push_str(&format!("{line}\n")));
+        outcome.lines.iter().for_each(|line| told.push_str(&format!("{line}\n")));
     }
     told.push_str(&format!(
         "seed {seed}: hash {:016x}, {} operations, {took:.1} s",
@@ -137,10 +134,7 @@ fn judge(arguments: &Arguments, broken: &[u64], counts: &BTreeMap<&'static str, 
         println!("{times:>8} {what}");
     }
     if arguments.lying_disks {
-        ensure!(
-            !broken.is_empty(),
-            "nobody has found out that disks forget what was flushed"
-        );
+        ensure!(!broken.is_empty(), "nobody has found out that disks forget what was flushed");
         return Ok(());
     }
     ensure!(

@@ -150,10 +150,7 @@ impl Network {
     /// The power of a process' host was cut: its connections are silent until they are reset.
     pub(super) fn silence(&self, process: &Process) {
         let state = self.state.lock();
-        let its = state
-            .open
-            .iter()
-            .filter(|open| open.ends.contains(&process.number));
+        let its = state.open.iter().filter(|open| open.ends.contains(&process.number));
         for way in its.flat_map(|open| &open.ways).filter_map(Weak::upgrade) {
             way.lane.lock().is_silent = true;
         }
@@ -167,11 +164,7 @@ impl Network {
         name: ServerName<'static>,
     ) -> Box<dyn Gate> {
         let (door, taken) = mpsc::unbounded_channel();
-        let listening = Listening {
-            process: Arc::downgrade(process),
-            name,
-            door,
-        };
+        let listening = Listening { process: Arc::downgrade(process), name, door };
         self.state.lock().listening.insert(address.to_owned(), listening);
         Box::new(GateOf(taken))
     }
@@ -195,13 +188,7 @@ impl Network {
         if listening.name != *name {
             return Err(io::Error::other("another is there than the one who was meant"));
         }
-        let way = |from: u32, to: u32| {
-            Arc::new(Way {
-                from,
-                to,
-                lane: Mutex::default(),
-            })
-        };
+        let way = |from: u32, to: u32| Arc::new(Way { from, to, lane: Mutex::default() });
         let (there, back) = (way(process.host, host), way(host, process.host));
         let end = |out: &Arc<Way>, inward: &Arc<Way>| End {
             network: Arc::clone(&self),

@@ -213,11 +213,7 @@ impl Machine for Process {
             tasks.next
         };
         let machine: Arc<dyn Machine> = Arc::clone(&process) as _;
-        Box::pin(OfProcess {
-            process,
-            number,
-            task: Some(Box::pin(within(machine, task))),
-        })
+        Box::pin(OfProcess { process, number, task: Some(Box::pin(within(machine, task))) })
     }
 
     fn turn_of_a_thread(&self) -> BoxFuture<'static, ()> {

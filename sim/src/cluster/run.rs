@@ -158,11 +158,7 @@ impl Simulation {
     pub(super) async fn new(world: &Arc<World>) -> Result<Simulation> {
         let network = Network::new(world);
         let names = Names::new(MASTERS)?;
-        let pool = Pool {
-            replicas: 3,
-            min_ack: 2,
-            groups: GROUPS,
-        };
+        let pool = Pool { replicas: 3, min_ack: 2, groups: GROUPS };
         let database = Database::new(world, CLUSTER, pool, &names.masters)?;
         let mut masters = Vec::new();
         for number in 1..=MASTERS {
@@ -210,10 +206,7 @@ impl Simulation {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        anyhow::bail!(
-            "a cluster without faults never became whole: {:?}",
-            simulation.ask("status", "").await
-        )
+        anyhow::bail!("a cluster without faults never became whole: {:?}", simulation.ask("status", "").await)
     }
 
     /// Ends all data servers. What a store that is only dropped has under way stays in the queue of its disk, where nobody drives
@@ -229,11 +222,10 @@ impl Simulation {
         for number in 0..VOLUMES {
             let (cluster, name) = (self.operator.1.clone(), format!("volume{number}"));
             let end = machine::now() + Duration::from_secs(30);
-            let made = self.operator.0.run(async move {
-                cluster
-                    .create_volume("", &name, &VolumeOptions::default(), end)
-                    .await
-            });
+            let made = self
+                .operator
+                .0
+                .run(async move { cluster.create_volume("", &name, &VolumeOptions::default(), end).await });
             volumes.push(made.await.context("the operator lives")??);
         }
         Ok(volumes)
@@ -286,11 +278,7 @@ impl Simulation {
     async fn look(&mut self) -> Vec<String> {
         let mut found = Vec::new();
         for data in &mut self.data {
-            found.extend(
-                data.look_at_epochs(&self.world)
-                    .err()
-                    .map(|error| error.to_string()),
-            );
+            found.extend(data.look_at_epochs(&self.world).err().map(|error| error.to_string()));
         }
         let map = self.operator.1.map();
         for view in map.groups().into_iter().filter_map(|group| map.view(group)) {
@@ -330,8 +318,7 @@ impl Simulation {
                 break;
             }
         }
-        self.world
-            .log(|| format!("settled after {} s: {open:?}", began.elapsed().as_secs()));
+        self.world.log(|| format!("settled after {} s: {open:?}", began.elapsed().as_secs()));
         let mut found = open;
         let history = self.work.history.lock();
         found.extend(checks::contents(self.operator.1.map(), &self.data, &history));
@@ -341,10 +328,7 @@ impl Simulation {
 
 /// What chance has to have met in many runs.
 pub(super) fn check_met(counts: &BTreeMap<&'static str, u64>, wanted: &[&'static str]) -> Result<()> {
-    let never: Vec<_> = wanted
-        .iter()
-        .filter(|kind| !counts.contains_key(**kind))
-        .collect();
+    let never: Vec<_> = wanted.iter().filter(|kind| !counts.contains_key(**kind)).collect();
     ensure!(never.is_empty(), "never met: {never:?}");
     Ok(())
 }

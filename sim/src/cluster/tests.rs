@@ -9,12 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use world::World;
 
 fn trial(seed: u64) -> Trial {
-    Trial {
-        seed,
-        minutes: 4,
-        faults: Faults::All,
-        with_lying_disks: false,
-    }
+    Trial { seed, minutes: 4, faults: Faults::All, with_lying_disks: false }
 }
 
 #[test]
@@ -69,14 +64,8 @@ fn what_a_disk_forgets_in_silence_comes_back_within_the_hour() {
         // Until all members have told that they have it, and journals are cut.
         tokio::time::sleep(Duration::from_secs(300)).await;
         let member = running(&simulation, vid);
-        let files = member
-            .kv()
-            .keyspace("files", copal_kv::KeyspaceOptions::default())
-            .unwrap();
-        let key = files
-            .prefix(&[])
-            .map(|row| row.unwrap().0)
-            .find(|key| key.ends_with(b"a"));
+        let files = member.kv().keyspace("files", copal_kv::KeyspaceOptions::default()).unwrap();
+        let key = files.prefix(&[]).map(|row| row.unwrap().0).find(|key| key.ends_with(b"a"));
         files.delete(&key.unwrap(), copal_kv::Durability::Device).unwrap();
         let is_there = || member.stat(vid, b"a", None).is_ok();
         assert!(!is_there());
@@ -97,11 +86,7 @@ fn running(simulation: &Simulation, vid: VolumeId) -> MemberStore {
 #[test]
 fn disks_that_only_say_that_they_have_flushed_are_found_out() {
     let is_found_out = (1..=20).any(|seed| {
-        let lying = Trial {
-            minutes: 8,
-            with_lying_disks: true,
-            ..trial(seed)
-        };
+        let lying = Trial { minutes: 8, with_lying_disks: true, ..trial(seed) };
         !run::run(&lying).unwrap().violations.is_empty()
     });
     assert!(is_found_out);
@@ -109,22 +94,12 @@ fn disks_that_only_say_that_they_have_flushed_are_found_out() {
 
 #[test]
 fn whoever_draws_power_cuts_gets_nothing_else() {
-    let cuts = Trial {
-        faults: Faults::PowerCuts,
-        ..trial(1)
-    };
+    let cuts = Trial { faults: Faults::PowerCuts, ..trial(1) };
     let outcome = run::run(&cuts).unwrap();
     assert_eq!(outcome.violations, [""; 0]);
-    let met: Vec<_> = faults::KINDS
-        .into_iter()
-        .filter(|kind| outcome.counts.contains_key(kind))
-        .collect();
+    let met: Vec<_> = faults::KINDS.into_iter().filter(|kind| outcome.counts.contains_key(kind)).collect();
     // Servers are added before anything goes wrong, too.
-    assert!(
-        met.iter()
-            .all(|kind| kind.contains("power cut") || *kind == "server added"),
-        "{met:?}"
-    );
+    assert!(met.iter().all(|kind| kind.contains("power cut") || *kind == "server added"), "{met:?}");
     assert!(outcome.counts["creates that were acknowledged"] > 10);
 }
 
@@ -134,22 +109,16 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
 fn full_disks_take_deletes_and_lose_nothing() {
     let mut met = BTreeMap::new();
     for seed in 1..=3 {
-        let full = Trial {
-            faults: Faults::FullDisks,
-            ..trial(seed)
-        };
+        let full = Trial { faults: Faults::FullDisks, ..trial(seed) };
         let outcome = run::run(&full).unwrap();
         assert_eq!(outcome.violations, [""; 0], "seed {seed}");
         for (what, count) in outcome.counts {
             *met.entry(what).or_insert(0) += count;
         }
     }
-    for what in [
-        "disk filled to what is kept back",
-        "full disk",
-        "told: no space",
-        "creates that were acknowledged",
-    ] {
+    for what in
+        ["disk filled to what is kept back", "full disk", "told: no space", "creates that were acknowledged"]
+    {
         assert!(met.contains_key(what), "{what}: {met:?}");
     }
 }
@@ -198,13 +167,8 @@ fn full_disks_take_deletes_and_lose_nothing() {
 /// 227: a disk lost what had been flushed. The enumerator of crash states forgot writes in flight when a device was repaired.
 #[test]
 fn seeds_that_have_failed_hold() {
-    for seed in [
-        5, 8, 15, 21, 25, 68, 91, 198, 227, 438, 586, 859, 1470, 1645, 1930,
-    ] {
-        let long = Trial {
-            minutes: 8,
-            ..trial(seed)
-        };
+    for seed in [5, 8, 15, 21, 25, 68, 91, 198, 227, 438, 586, 859, 1470, 1645, 1930] {
+        let long = Trial { minutes: 8, ..trial(seed) };
         let outcome = run::run(&long).unwrap();
         assert_eq!(outcome.violations, [""; 0], "seed {seed}");
     }
@@ -244,10 +208,7 @@ fn a_member_that_stands_still_keeps_no_read_waiting() {
     let (reads, hedged) = found;
     let slow = reads[100..].iter().filter(|took| took.as_millis() > 200).count();
     assert_eq!(slow, 0, "{reads:?}");
-    assert!(
-        (1..=10).contains(&hedged),
-        "{hedged} of 200 reads were asked of two"
-    );
+    assert!((1..=10).contains(&hedged), "{hedged} of 200 reads were asked of two");
 }
 
 /// Stops the process whose disk this is.
@@ -260,8 +221,6 @@ fn host_of(simulation: &Simulation, disk: DiskId) -> &DataHost {
     let map = simulation.operator.1.map();
     let place = map.place(disk).unwrap();
     let data = &simulation.data;
-    let at = data
-        .iter()
-        .find(|data| place.address.contains(&format!(".{}:", data.number)));
+    let at = data.iter().find(|data| place.address.contains(&format!(".{}:", data.number)));
     at.unwrap()
 }

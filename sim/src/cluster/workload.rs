@@ -91,9 +91,7 @@ impl Client {
     }
 
     fn log(&self, what: impl FnOnce() -> String) {
-        self.process
-            .world
-            .log(|| format!("client {}: {}", self.number, what()));
+        self.process.world.log(|| format!("client {}: {}", self.number, what()));
     }
 
     fn end(&self) -> Instant {
@@ -141,10 +139,7 @@ impl Client {
                 vid,
                 name: name.clone(),
                 body: bytes.clone(),
-                span: Span {
-                    began_ms: self.now_ms(),
-                    ended_ms: None,
-                },
+                span: Span { began_ms: self.now_ms(), ended_ms: None },
                 known: Known::Open,
                 fid: None,
             });
@@ -152,9 +147,7 @@ impl Client {
         };
         let (cluster, end, named) = (self.cluster.clone(), self.end(), name.clone());
         // Who reads it knows by that who made it.
-        let options = PutOptions {
-            metadata: Bytes::copy_from_slice(&(number as u64).to_be_bytes()),
-        };
+        let options = PutOptions { metadata: Bytes::copy_from_slice(&(number as u64).to_be_bytes()) };
         let put = self.run(async move { cluster.put(vid, &named, body, &options, end).await });
         let Some(answer) = put.await else { return };
         self.log(|| {
@@ -175,15 +168,9 @@ impl Client {
         }
         if let Err(VolumeError::Unknown { fid: of }) = answer {
             self.process.world.sometimes("settled");
-            let want = if world.one_in(2) {
-                Settle::Commit
-            } else {
-                Settle::Abort
-            };
+            let want = if world.one_in(2) { Settle::Commit } else { Settle::Abort };
             let (cluster, end) = (self.cluster.clone(), self.end());
-            let settled = self
-                .run(async move { cluster.settle(vid, of, want, end).await })
-                .await;
+            let settled = self.run(async move { cluster.settle(vid, of, want, end).await }).await;
             self.log(|| format!("settle {of}: {settled:?}"));
             match settled {
                 Some(Ok(Outcome::Committed)) => note(Known::Held, None),
@@ -207,10 +194,7 @@ impl Client {
             let mut history = self.work.history.lock();
             history.deletes.push(Delete {
                 fid,
-                span: Span {
-                    began_ms: self.now_ms(),
-                    ended_ms: None,
-                },
+                span: Span { began_ms: self.now_ms(), ended_ms: None },
                 known: Known::Open,
             });
             history.deletes.len() - 1
@@ -219,11 +203,7 @@ impl Client {
         let deleted = self.run(async move { cluster.delete(vid, &named, fid, end).await });
         let Some(answer) = deleted.await else { return };
         self.log(|| {
-            format!(
-                "delete {fid} of {}: {}",
-                text(&name),
-                told(answer.as_ref().map(|()| String::new()))
-            )
+            format!("delete {fid} of {}: {}", text(&name), told(answer.as_ref().map(|()| String::new())))
         });
         // Of a create that nobody was told of it may have been too early.
         if answer.is_ok() && was_held {
@@ -238,20 +218,11 @@ impl Client {
 
     async fn read(&self, vid: VolumeId, name: Vec<u8>) -> Option<FileId> {
         let began_ms = self.now_ms();
-        let options = ReadOptions {
-            consistency: Consistency::Strict,
-            if_file: None,
-        };
+        let options = ReadOptions { consistency: Consistency::Strict, if_file: None };
         let (cluster, end, named) = (self.cluster.clone(), self.end(), name.clone());
-        let read = self
-            .run(async move { cluster.stat(vid, &named, &options, end).await })
-            .await?;
+        let read = self.run(async move { cluster.stat(vid, &named, &options, end).await }).await?;
         self.log(|| {
-            format!(
-                "read {} of {vid}: {}",
-                text(&name),
-                told(read.as_ref().map(|info| info.fid.to_string()))
-            )
+            format!("read {} of {vid}: {}", text(&name), told(read.as_ref().map(|info| info.fid.to_string())))
         });
         let shown = match read {
             Ok(info) => {
@@ -261,27 +232,16 @@ impl Client {
             Err(VolumeError::NotFound) => None,
             Err(_) => return None,
         };
-        let span = Span {
-            began_ms,
-            ended_ms: Some(self.now_ms()),
-        };
-        self.work.history.lock().reads.push(Read {
-            vid,
-            name,
-            span,
-            shown,
-        });
+        let span = Span { began_ms, ended_ms: Some(self.now_ms()) };
+        self.work.history.lock().reads.push(Read { vid, name, span, shown });
         shown
     }
 
     /// Reads what is available: the bytes are those of a file that was put there.
     async fn get(&self, vid: VolumeId, name: Vec<u8>) {
         let (cluster, end, named) = (self.cluster.clone(), self.end(), name.clone());
-        let got = self.run(async move {
-            cluster
-                .get(vid, &named, 0..u64::MAX, &ReadOptions::default(), end)
-                .await
-        });
+        let got = self
+            .run(async move { cluster.get(vid, &named, 0..u64::MAX, &ReadOptions::default(), end).await });
         let Some(answer) = got.await else { return };
         self.log(|| {
             format!(
@@ -293,48 +253,30 @@ impl Client {
         let Ok((bytes, info)) = answer else { return };
         let mut history = self.work.history.lock();
         let wrong = match history.create_of(&bytes) {
-            Some(create) if create.vid == vid && create.name == name => create
-                .fid
-                .is_some_and(|fid| fid != info.fid)
-                .then(|| "of another id".to_owned()),
+            Some(create) if create.vid == vid && create.name == name => {
+                create.fid.is_some_and(|fid| fid != info.fid).then(|| "of another id".to_owned())
+            }
             Some(create) => Some(format!("of {}", text(&create.name))),
             None => Some("that nobody wrote".to_owned()),
         };
         if let Some(wrong) = wrong {
-            history
-                .wrong
-                .push(format!("{} showed bytes {wrong}", text(&name)));
+            history.wrong.push(format!("{} showed bytes {wrong}", text(&name)));
         }
     }
 
     async fn list(&self, vid: VolumeId) {
         let began_ms = self.now_ms();
         let (cluster, end) = (self.cluster.clone(), self.end());
-        let listed = self.run(async move {
-            cluster
-                .list(vid, b"", None, 1000, &ReadOptions::STRICT, end)
-                .await
-        });
+        let listed =
+            self.run(async move { cluster.list(vid, b"", None, 1000, &ReadOptions::STRICT, end).await });
         let Some(answer) = listed.await else { return };
-        self.log(|| {
-            format!(
-                "list {vid}: {}",
-                told(answer.as_ref().map(|files| files.len().to_string()))
-            )
-        });
+        self.log(|| format!("list {vid}: {}", told(answer.as_ref().map(|files| files.len().to_string()))));
         let Ok(files) = answer else { return };
-        let span = Span {
-            began_ms,
-            ended_ms: Some(self.now_ms()),
-        };
+        let span = Span { began_ms, ended_ms: Some(self.now_ms()) };
         let mut history = self.work.history.lock();
         files.iter().for_each(|(_, info)| history.saw(info));
         let files = files.into_iter().map(|(name, info)| (name.to_vec(), info.fid));
-        history.lists.push(Listed {
-            vid,
-            span,
-            files: files.collect(),
-        });
+        history.lists.push(Listed { vid, span, files: files.collect() });
     }
 }
 

@@ -61,11 +61,7 @@ impl World {
             lines: Vec::new(),
             counts: BTreeMap::new(),
         };
-        Arc::new(World {
-            began: Instant::now(),
-            state: Mutex::new(state),
-            turn: AtomicU32::default(),
-        })
+        Arc::new(World { began: Instant::now(), state: Mutex::new(state), turn: AtomicU32::default() })
     }
 
     /// Virtual time since the beginning, ms.

@@ -91,11 +91,7 @@ pub(super) fn run(
     while let Some(tag) = job.engine.next() {
         job.step(tag);
     }
-    let round_bytes = job
-        .hosts
-        .iter()
-        .flat_map(|host| &host.rounds)
-        .map(|round| round.bytes);
+    let round_bytes = job.hosts.iter().flat_map(|host| &host.rounds).map(|round| round.bytes);
     let mean_round = round_bytes.sum::<f64>() / (hosts.count() * rounds) as f64;
     Outcome {
         scheme: "collaborative",
@@ -126,11 +122,7 @@ pub(super) fn plan(
         let mut left = dirty(vm);
         while left > 0.0 {
             // The round in which a VM that stays whole has most of its bytes; a larger one, its next.
-            let looks_at = if dirty(vm) <= average {
-                left / 2.0
-            } else {
-                average / 4.0
-            };
+            let looks_at = if dirty(vm) <= average { left / 2.0 } else { average / 4.0 };
             let round = (((before + looks_at) / share) as usize).min(rounds - 1);
             let to_its_end = share * (round + 1) as f64 - before;
             let is_last = dirty(vm) <= average || left <= to_its_end + average / 4.0 || round + 1 == rounds;

@@ -42,25 +42,12 @@ pub(super) fn run(hosts: &Hosts<'_>, trace: &Trace) -> Outcome {
         }
     }
     let dirty = hosts.fleet.dirty_bytes();
-    let all = hosts
-        .fleet
-        .vms
-        .iter()
-        .map(|vm| trace.ids_of(vm.dirty_bytes))
-        .sum();
+    let all = hosts.fleet.vms.iter().map(|vm| trace.ids_of(vm.dirty_bytes)).sum();
     Outcome {
         scheme: "dirty-bit",
         memory_bytes: None,
-        bytes: Bytes {
-            local_io: dirty,
-            stored: dirty,
-            ..Bytes::default()
-        },
-        chunks: Chunks {
-            all,
-            private: all,
-            ..Chunks::default()
-        },
+        bytes: Bytes { local_io: dirty, stored: dirty, ..Bytes::default() },
+        chunks: Chunks { all, private: all, ..Chunks::default() },
         vms,
         hosts: hosts.count(),
         slow: hosts.slow,

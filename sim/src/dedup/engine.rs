@@ -37,12 +37,7 @@ pub(super) struct Engine<T> {
 
 impl<T: Copy + Ord> Engine<T> {
     pub(super) fn new() -> Engine<T> {
-        Engine {
-            now: 0,
-            entered: 0,
-            events: BinaryHeap::new(),
-            links: Vec::new(),
-        }
+        Engine { now: 0, entered: 0, events: BinaryHeap::new(), links: Vec::new() }
     }
 
     pub(super) fn now(&self) -> Nanos {
@@ -114,13 +109,7 @@ struct Link<T> {
 
 impl<T> Link<T> {
     fn new(bytes_per_s: f64) -> Link<T> {
-        Link {
-            bytes_per_s,
-            served: 0.0,
-            flows: BTreeMap::new(),
-            settled: 0,
-            version: 0,
-        }
+        Link { bytes_per_s, served: 0.0, flows: BTreeMap::new(), settled: 0, version: 0 }
     }
 
     /// Counts what was served since.
@@ -159,12 +148,8 @@ mod tests {
 
     /// Tags with the second at which they came.
     fn play(engine: &mut Engine<u32>) -> Vec<(u32, u64)> {
-        std::iter::from_fn(|| {
-            engine
-                .next()
-                .map(|tag| (tag, (engine.now() + 500_000_000) / 1_000_000_000))
-        })
-        .collect()
+        std::iter::from_fn(|| engine.next().map(|tag| (tag, (engine.now() + 500_000_000) / 1_000_000_000)))
+            .collect()
     }
 
     #[test]

@@ -117,16 +117,10 @@ impl Arguments {
             (1..=65_535).contains(&self.hosts) && (self.hosts..1 << 24).contains(&self.vms),
             "--hosts is to be from 1 to 65535, and --vms no less"
         );
-        ensure!(
-            self.skew >= 1.0,
-            "--skew is to be at least 1: the largest VM by the average"
-        );
+        ensure!(self.skew >= 1.0, "--skew is to be at least 1: the largest VM by the average");
         ensure!(self.scale >= 1, "--scale is to be at least 1");
         ensure!(self.days >= 1, "--days is to be at least 1");
-        ensure!(
-            self.fewer_partitions >= 1,
-            "--fewer-partitions is to be at least 1"
-        );
+        ensure!(self.fewer_partitions >= 1, "--fewer-partitions is to be at least 1");
         ensure!(self.rounds != Some(0), "--rounds is to be at least 1");
         ensure!(
             self.slow <= self.hosts && self.slowdown >= 1.0,
@@ -144,19 +138,9 @@ impl Arguments {
 pub(crate) fn simulate(arguments: &Arguments) -> Result<Found> {
     arguments.check()?;
     let size = (arguments.hosts, arguments.vms);
-    let fleet = Fleet::draw(
-        size,
-        arguments.sizes,
-        arguments.skew,
-        arguments.placement,
-        arguments.seed,
-    );
+    let fleet = Fleet::draw(size, arguments.sizes, arguments.skew, arguments.placement, arguments.seed);
     let trace = Trace::new(fleet.dirty_bytes(), arguments.scale, arguments.seed);
-    let hosts = Hosts {
-        fleet: &fleet,
-        slow: arguments.slow,
-        slowdown: arguments.slowdown,
-    };
+    let hosts = Hosts { fleet: &fleet, slow: arguments.slow, slowdown: arguments.slowdown };
     let mut outcomes = Vec::new();
     if arguments.has(Scheme::DirtyBit) {
         outcomes.push(dirty_bit::run(&hosts, &trace));
@@ -184,9 +168,7 @@ fn copal_days(arguments: &Arguments, hosts: &Hosts<'_>, trace: &Trace) -> Result
         None if PathBuf::from(SHARED_MEMORY).is_dir() => SHARED_MEMORY.into(),
         None => std::env::temp_dir(),
     };
-    let rules = copal::Rules {
-        rounds: arguments.rounds.map_or(RoundCount::Auto, RoundCount::Exactly),
-    };
+    let rules = copal::Rules { rounds: arguments.rounds.map_or(RoundCount::Auto, RoundCount::Exactly) };
     let mut domain = copal::Domain::open(hosts.count(), trace, arguments.fewer_partitions, &scratch)?;
     let mut last = domain.job(hosts, trace, rules)?;
     for _ in 1..arguments.days {

@@ -82,9 +82,8 @@ pub(super) fn print(arguments: &Arguments, found: &Found) {
                 paper.per_vm_h
             );
         }
-        let memory = outcome
-            .memory_bytes
-            .map_or_else(|| "-".to_owned(), |bytes| format!("{:.1}", bytes / 1e6));
+        let memory =
+            outcome.memory_bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{:.1}", bytes / 1e6));
         println!(
             "{:54} {:>7} {:>8.1} {:>8.0} {:>8.0} {:>8.2} {:>7.2}  {:.3}",
             outcome.scheme,
@@ -98,17 +97,11 @@ pub(super) fn print(arguments: &Arguments, found: &Found) {
         );
         if outcome.bytes.given_up > 0.0 {
             let given_up = outcome.given_up_gb();
-            println!(
-                "{:54} {given_up:.1} GB were given up at the end for chunks that became popular",
-                ""
-            );
+            println!("{:54} {given_up:.1} GB were given up at the end for chunks that became popular", "");
         }
         if outcome.chunks.unresolved > 0 {
             let share = 100.0 * outcome.chunks.unresolved as f64 / outcome.chunks.all as f64;
-            println!(
-                "{:54} {share:.3} % of the chunks were stored without an answer",
-                ""
-            );
+            println!("{:54} {share:.3} % of the chunks were stored without an answer", "");
         }
     }
     if arguments.slow > 0 {

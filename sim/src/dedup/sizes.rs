@@ -59,10 +59,7 @@ impl Fleet {
                 let segments = (bytes / SEGMENT_BYTES).max(1.0);
                 let deviation = (segments * DIRTY_SHARE * (1.0 - DIRTY_SHARE)).sqrt();
                 let dirty = (segments * DIRTY_SHARE + deviation * normal(&mut random)).max(1.0);
-                Vm {
-                    bytes,
-                    dirty_bytes: dirty * SEGMENT_BYTES,
-                }
+                Vm { bytes, dirty_bytes: dirty * SEGMENT_BYTES }
             })
             .collect();
         let hosts = match placement {
@@ -101,9 +98,7 @@ fn of_mean(sizes: Sizes, count: usize, skew: f64, random: &mut Random) -> Vec<f6
             let sigma = sigma(count, skew);
             (0..count).map(|_| (sigma * normal(random)).exp()).collect()
         }
-        Sizes::Pareto => (0..count)
-            .map(|_| (1.0 - random.unit()).powf(-1.0 / PARETO))
-            .collect(),
+        Sizes::Pareto => (0..count).map(|_| (1.0 - random.unit()).powf(-1.0 / PARETO)).collect(),
     };
     let skew = skew.min(count as f64);
     let largest = (0..count).max_by(|a, b| drawn[*a].total_cmp(&drawn[*b]));
@@ -177,17 +172,9 @@ mod tests {
 
     #[test]
     fn the_mean_and_the_largest_are_what_was_asked_for() {
-        for (sizes, skew) in [
-            (Sizes::Lognormal, 20.0),
-            (Sizes::Pareto, 20.0),
-            (Sizes::Lognormal, 45.0),
-        ] {
+        for (sizes, skew) in [(Sizes::Lognormal, 20.0), (Sizes::Pareto, 20.0), (Sizes::Lognormal, 45.0)] {
             let fleet = fleet(sizes, skew, Placement::Balanced);
-            assert!(
-                (fleet.skew() / skew - 1.0).abs() < 0.01,
-                "{sizes:?}: {}",
-                fleet.skew()
-            );
+            assert!((fleet.skew() / skew - 1.0).abs() < 0.01, "{sizes:?}: {}", fleet.skew());
             let mean = fleet.vms.iter().map(|vm| vm.bytes).sum::<f64>() / 2500.0;
             assert!((mean / VM_BYTES - 1.0).abs() < 0.01, "{sizes:?}: {mean}");
             let dirty = fleet.dirty_bytes() / 22e12;
@@ -201,9 +188,7 @@ mod tests {
         let most = |placement| {
             let fleet = fleet(Sizes::Lognormal, 20.0, placement);
             assert_eq!(fleet.hosts.iter().map(Vec::len).sum::<usize>(), 2500);
-            let most = (0..100)
-                .map(|host| fleet.dirty_bytes_of(host))
-                .fold(0.0, f64::max);
+            let most = (0..100).map(|host| fleet.dirty_bytes_of(host)).fold(0.0, f64::max);
             most * 100.0 / fleet.dirty_bytes()
         };
         assert!(most(Placement::Balanced) < 1.03, "{}", most(Placement::Balanced));

@@ -24,19 +24,12 @@ pub(super) fn run(
 ) -> Outcome {
     let mut engine = Engine::new();
     let mut links = |bytes_per_s: &dyn Fn(usize) -> f64| -> Vec<LinkId> {
-        (0..hosts.count())
-            .map(|host| engine.link(bytes_per_s(host)))
-            .collect()
+        (0..hosts.count()).map(|host| engine.link(bytes_per_s(host))).collect()
     };
     let disks = links(&|host| hosts.disk_bytes_per_s(host));
     let back_ends = links(&|host| hosts.back_end_bytes_per_s(host));
     let stages = hosts.fleet.hosts.iter().map(Vec::len).max().unwrap_or(0);
-    let largest = hosts
-        .fleet
-        .vms
-        .iter()
-        .map(|vm| vm.dirty_bytes)
-        .fold(0.0, f64::max);
+    let largest = hosts.fleet.vms.iter().map(|vm| vm.dirty_bytes).fold(0.0, f64::max);
     let (mut bytes, mut memory_bytes) = (Bytes::default(), 0.0_f64);
     for stage in 0..stages {
         let mut left = vec![0.0; hosts.count()];

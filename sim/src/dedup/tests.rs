@@ -37,11 +37,7 @@ fn all_schemes_of_a_small_cluster_keep_every_chunk_and_end_every_vm() {
         assert!(outcome.chunks.are_all_there(), "{outcome:?}");
         assert_eq!(outcome.vms.len(), 40, "{}", outcome.scheme);
         assert_eq!(outcome.chunks.all, all[0].chunks.all, "{}", outcome.scheme);
-        assert!(
-            outcome.vms.iter().all(|vm| vm.began < vm.ended),
-            "{}",
-            outcome.scheme
-        );
+        assert!(outcome.vms.iter().all(|vm| vm.began < vm.ended), "{}", outcome.scheme);
     }
     let copal = &all[4];
     let stored = copal.chunks.private + copal.chunks.popular;
@@ -84,17 +80,9 @@ fn rounds_cost_no_storage() {
 fn a_slow_host_delays_the_others_by_patience_and_no_more() {
     let words = "--hosts 4 --vms 40 --sizes even --scale 10000 --scheme copal";
     let (all_well, one_slow) = (outcome(words), outcome(&format!("{words} --slow 1")));
-    assert!(
-        one_slow.span_h() > 5.0 * all_well.span_h(),
-        "{}",
-        one_slow.span_h()
-    );
+    assert!(one_slow.span_h() > 5.0 * all_well.span_h(), "{}", one_slow.span_h());
     let healthy = one_slow.healthy_span_h();
-    assert!(
-        healthy < 2.0 * all_well.span_h(),
-        "{healthy} and {}",
-        all_well.span_h()
-    );
+    assert!(healthy < 2.0 * all_well.span_h(), "{healthy} and {}", all_well.span_h());
 }
 
 /// Table 1, and the span that its I/O takes at 60 MB/s.
@@ -111,11 +99,7 @@ fn one_reading_of_the_paper_fits_its_figures() {
     near(440.0 * GB + 2.0 * messages + 12.0 * index, 491.0 * GB, 0.01);
     near(491.0 * GB / inputs::DISK_BYTES_PER_S, 2.27 * 3600.0, 0.01);
     near(220.0 * GB / inputs::BACK_END_BYTES_PER_S, 1.25 * 3600.0, 0.03);
-    near(
-        2500.0 * inputs::VM_BYTES * inputs::DIRTY_SHARE,
-        22_000.0 * GB,
-        0.01,
-    );
+    near(2500.0 * inputs::VM_BYTES * inputs::DIRTY_SHARE, 22_000.0 * GB, 0.01);
     near(4000.0 * 48.4 * GB, 196_000.0 * GB, 0.02);
 }
 
@@ -162,11 +146,7 @@ fn one_reading_of_the_paper_fits_its_deletion() {
     let vector = paper::PRIVATE_REFERENCES * paper::VECTOR_BITS / 8.0;
     near(10.0 * vector, 15.0 * MB, 0.01);
     near(paper::PRIVATE_REFERENCES * paper::MARK_ROW_BYTES, 50.0 * MB, 0.01);
-    near(
-        paper::PRIVATE_REFERENCES * paper::REFERENCE_BYTES,
-        35.0 * MB,
-        0.01,
-    );
+    near(paper::PRIVATE_REFERENCES * paper::REFERENCE_BYTES, 35.0 * MB, 0.01);
 }
 
 /// The interval of repairs: with table 4's rate of errors the formula gives 490 deletions, and the paper prints 19.6 days.
@@ -181,25 +161,13 @@ fn the_interval_of_repairs_follows_for_25_vms_of_a_host() {
 #[test]
 fn the_papers_rounds_are_even_and_begin_with_the_smallest() {
     let fleet = Fleet::draw((10, 250), Sizes::Lognormal, 10.0, Placement::Balanced, 3);
-    let hosts = Hosts {
-        fleet: &fleet,
-        slow: 0,
-        slowdown: 1.0,
-    };
+    let hosts = Hosts { fleet: &fleet, slow: 0, slowdown: 1.0 };
     for host in 0..10 {
         let rounds = collaborative::plan(&hosts, host, 12, |_| 0.0);
         let all: f64 = rounds.iter().map(|round| round.bytes).sum();
         near(all, fleet.dirty_bytes_of(host), 1e-9);
-        let first = rounds[0]
-            .vms
-            .iter()
-            .map(|&vm| fleet.vms[vm].dirty_bytes)
-            .fold(0.0, f64::max);
-        let last = rounds[11]
-            .vms
-            .iter()
-            .map(|&vm| fleet.vms[vm].dirty_bytes)
-            .fold(f64::INFINITY, f64::min);
+        let first = rounds[0].vms.iter().map(|&vm| fleet.vms[vm].dirty_bytes).fold(0.0, f64::max);
+        let last = rounds[11].vms.iter().map(|&vm| fleet.vms[vm].dirty_bytes).fold(f64::INFINITY, f64::min);
         assert!(first <= last, "{first} and {last}");
         for round in &rounds {
             // Each end lies within half of an average VM, of which a round has 25/12.
@@ -210,14 +178,9 @@ fn the_papers_rounds_are_even_and_begin_with_the_smallest() {
 
 #[test]
 fn deletion_frees_nothing_that_lives_and_costs_little() {
-    let (costs, freed) = deletion::simulate(&deletion::Arguments {
-        hosts: 4,
-        skew: 4.0,
-        scale: 1000,
-        seed: 1,
-        json: false,
-    })
-    .unwrap();
+    let (costs, freed) =
+        deletion::simulate(&deletion::Arguments { hosts: 4, skew: 4.0, scale: 1000, seed: 1, json: false })
+            .unwrap();
     assert!(freed.dead > 0 && freed.leaked * 20 < freed.dead, "{freed:?}");
     assert_eq!(costs.len(), 7);
 }

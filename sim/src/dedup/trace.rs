@@ -32,12 +32,7 @@ impl Trace {
     pub(super) fn new(dirty_bytes: f64, scale: u64, seed: u64) -> Trace {
         let id_bytes = paper::CHUNK_BYTES * scale as f64;
         let ids = (dirty_bytes / id_bytes) as u64;
-        Trace {
-            seed: mix(seed),
-            id_bytes,
-            ids,
-            pool: ((ids as f64 * chunks::POOL) as u64).max(1),
-        }
+        Trace { seed: mix(seed), id_bytes, ids, pool: ((ids as f64 * chunks::POOL) as u64).max(1) }
     }
 
     /// Ids of a VM with so many dirty bytes.
@@ -124,18 +119,9 @@ mod tests {
         let shared = |vm, day, at| trace.id(Chunk::Shared(5), vm, day, at);
         assert_eq!(shared(1, 0, 2), shared(9, 3, 4));
         let own = |vm, day, at| trace.id(Chunk::Private, vm, day, at);
-        let all = [
-            own(1, 0, 2),
-            own(2, 0, 2),
-            own(1, 1, 2),
-            own(1, 0, 3),
-            shared(1, 0, 2),
-        ];
+        let all = [own(1, 0, 2), own(2, 0, 2), own(1, 1, 2), own(1, 0, 3), shared(1, 0, 2)];
         let different: HashSet<ShortId> = all.into_iter().collect();
         assert_eq!(different.len(), all.len());
-        assert_ne!(
-            Trace::new(1e12, 1000, 8).id(Chunk::Shared(5), 0, 0, 0),
-            shared(0, 0, 0)
-        );
+        assert_ne!(Trace::new(1e12, 1000, 8).id(Chunk::Shared(5), 0, 0, 0), shared(0, 0, 0));
     }
 }

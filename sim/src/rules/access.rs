@@ -30,9 +30,7 @@ impl FromStr for Access {
         if name == "uniform" {
             return Ok(Access::Uniform);
         }
-        let skew = name
-            .strip_prefix("zipf:")
-            .context("an access is `uniform` or `zipf:SKEW`")?;
+        let skew = name.strip_prefix("zipf:").context("an access is `uniform` or `zipf:SKEW`")?;
         let skew: f64 = skew.parse().with_context(|| format!("{skew:?} is no skew"))?;
         if !(0.01..=5.0).contains(&skew) {
             bail!("the skew of a zipf access lies between 0.01 and 5, not at {skew}");
@@ -58,13 +56,7 @@ impl Gets {
             Access::Uniform => None,
             Access::Zipf(skew) => Some(Zipf::new(keys, skew)),
         };
-        Gets {
-            keys,
-            missing_share,
-            zipf,
-            random: Random(mix(seed)),
-            shift: 0,
-        }
+        Gets { keys, missing_share, zipf, random: Random(mix(seed)), shift: 0 }
     }
 
     /// Other keys are the hot ones from now on.

@@ -20,14 +20,9 @@ impl Filters {
     /// Nothing loaded.
     pub(super) fn new(tree: &Tree, seed: u64) -> Filters {
         if tree.pages.is_empty() {
-            Filters::Modelled {
-                units: vec![0; tree.shapes.len()],
-                random: Random(mix(!seed)),
-            }
+            Filters::Modelled { units: vec![0; tree.shapes.len()], random: Random(mix(!seed)) }
         } else {
-            Filters::Real {
-                loaded: vec![None; tree.pages.len()],
-            }
+            Filters::Real { loaded: vec![None; tree.pages.len()] }
         }
     }
 
@@ -71,14 +66,12 @@ impl Filters {
     pub(super) fn passes(&mut self, tree: &Tree, partition: u32, key: Key) -> bool {
         match self {
             Filters::Modelled { units, random } => {
-                let fpr = tree.shapes[partition as usize]
-                    .kind
-                    .fpr(units[partition as usize]);
+                let fpr = tree.shapes[partition as usize].kind.fpr(units[partition as usize]);
                 random.unit() < fpr
             }
-            Filters::Real { loaded } => loaded[partition as usize]
-                .as_ref()
-                .is_none_or(|units| units.may_contain(key.hash)),
+            Filters::Real { loaded } => {
+                loaded[partition as usize].as_ref().is_none_or(|units| units.may_contain(key.hash))
+            }
         }
     }
 }

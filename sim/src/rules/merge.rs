@@ -65,19 +65,11 @@ impl Slice {
         let first = random.below((run.numbers.len() - count + 1) as u64) as usize;
         let limit = |i: usize| match i {
             0 => 0,
-            i => run
-                .fences
-                .get(i - 1)
-                .map_or(1u128 << 64, |&fence| u128::from(fence)),
+            i => run.fences.get(i - 1).map_or(1u128 << 64, |&fence| u128::from(fence)),
         };
         let input = |i: usize| {
             let number = run.numbers[i];
-            Input {
-                number,
-                keys: tree.shapes[number as usize].keys,
-                start: limit(i),
-                end: limit(i + 1),
-            }
+            Input { number, keys: tree.shapes[number as usize].keys, start: limit(i), end: limit(i + 1) }
         };
         let inputs: Vec<Input> = (first..first + count).map(input).collect();
         let keys: u64 = inputs.iter().map(|input| u64::from(input.keys)).sum();
@@ -86,25 +78,14 @@ impl Slice {
         let outputs = ((exact + random.unit()) as u64).max(1);
         let (start, width) = (limit(first), limit(first + count) - limit(first));
         let cut = |i: u64| start + width * u128::from(i) / u128::from(outputs);
-        let output = |i: u64| Output {
-            keys: (keys / outputs) as u32,
-            start: cut(i),
-            end: cut(i + 1),
-        };
-        Slice {
-            first,
-            inputs,
-            outputs: (0..outputs).map(output).collect(),
-        }
+        let output = |i: u64| Output { keys: (keys / outputs) as u32, start: cut(i), end: cut(i + 1) };
+        Slice { first, inputs, outputs: (0..outputs).map(output).collect() }
     }
 
     /// Inputs that gave keys to `output`, and how many.
     pub(super) fn moved<'a>(&'a self, output: &'a Output) -> impl Iterator<Item = (&'a Input, u32)> {
         self.inputs.iter().filter_map(|input| {
-            let shared = output
-                .end
-                .min(input.end)
-                .checked_sub(output.start.max(input.start))?;
+            let shared = output.end.min(input.end).checked_sub(output.start.max(input.start))?;
             let moved = shared as f64 / (input.end - input.start) as f64 * f64::from(input.keys);
             (moved >= 1.0).then_some((input, moved as u32))
         })
@@ -115,14 +96,10 @@ impl Slice {
         let numbers = tree.shapes.len() as u32..(tree.shapes.len() + self.outputs.len()) as u32;
         let last = tree.runs.len() - 1;
         let run = &mut tree.runs[last];
-        run.numbers
-            .splice(self.first..self.first + self.inputs.len(), numbers.clone());
+        run.numbers.splice(self.first..self.first + self.inputs.len(), numbers.clone());
         // The outer limits stay; those between partitions are replaced.
         let inner = self.first..self.first + self.inputs.len() - 1;
-        run.fences.splice(
-            inner,
-            self.outputs.iter().skip(1).map(|output| output.start as u64),
-        );
+        run.fences.splice(inner, self.outputs.iter().skip(1).map(|output| output.start as u64));
         numbers
     }
 }

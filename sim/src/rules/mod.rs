@@ -47,11 +47,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "fixed,monkey,paper,classes")]
     rules: Vec<RuleKind>,
     /// Distributions: uniform, zipf:SKEW
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "uniform,zipf:0.99,zipf:1.10,zipf:1.20"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "uniform,zipf:0.99,zipf:1.10,zipf:1.20")]
     access: Vec<Access>,
     /// Filter bits in memory per key of the store
     #[arg(long, default_value_t = 4.0)]
@@ -147,18 +143,9 @@ fn kind(name: &str) -> Result<Kind> {
 
 /// Runs what was asked for and prints it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    ensure!(
-        arguments.windows > 0 && arguments.batch > 0,
-        "--windows and --batch are at least 1"
-    );
-    ensure!(
-        (0.0..=1.0).contains(&arguments.missing),
-        "--missing lies between 0 and 1"
-    );
-    let report = Report {
-        statics: statics(arguments)?,
-        moving: moving(arguments)?,
-    };
+    ensure!(arguments.windows > 0 && arguments.batch > 0, "--windows and --batch are at least 1");
+    ensure!((0.0..=1.0).contains(&arguments.missing), "--missing lies between 0 and 1");
+    let report = Report { statics: statics(arguments)?, moving: moving(arguments)? };
     if arguments.json {
         println!("{:#}", report.json(arguments));
     } else {
@@ -173,22 +160,13 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<()> {
     let file =
         File::create(&arguments.out).with_context(|| format!("creating {}", arguments.out.display()))?;
     let mut writer = trace::Writer::new(BufWriter::new(file), arguments.keys)?;
-    let mut gets = Gets::new(
-        arguments.access,
-        arguments.keys,
-        arguments.missing,
-        arguments.seed,
-    );
+    let mut gets = Gets::new(arguments.access, arguments.keys, arguments.missing, arguments.seed);
     for i in 0..arguments.gets {
         if i == arguments.gets / 2 {
             gets.move_hot_set();
         }
         let key = gets.next();
-        let bytes = [
-            key.position.to_be_bytes(),
-            key.home.map_or([0; 8], u64::to_be_bytes),
-        ]
-        .concat();
+        let bytes = [key.position.to_be_bytes(), key.home.map_or([0; 8], u64::to_be_bytes)].concat();
         writer.get(&bytes, key.home.is_some())?;
     }
     writer.finish()
@@ -204,11 +182,8 @@ fn statics(arguments: &Arguments) -> Result<Vec<Static>> {
         return Ok(Vec::new());
     }
     let runs: Runs = arguments.static_tree.parse()?;
-    let trees: Vec<(Kind, Tree)> = arguments
-        .units
-        .iter()
-        .map(|&kind| (kind, Tree::modelled(&runs, kind)))
-        .collect();
+    let trees: Vec<(Kind, Tree)> =
+        arguments.units.iter().map(|&kind| (kind, Tree::modelled(&runs, kind))).collect();
     let mut rows = Vec::new();
     for &access in &arguments.access {
         let Some((_, first)) = trees.first() else { break };
@@ -236,11 +211,7 @@ fn build(arguments: &Arguments, rule: RuleKind) -> Box<dyn Rule> {
     match rule {
         RuleKind::Paper => Box::new(PaperMq::new(PaperMqOptions {
             life_time: LifeTime::PerPartition(arguments.life_time),
-            new_heat: if arguments.paper_inherits {
-                NewHeat::Inherited
-            } else {
-                NewHeat::Zero
-            },
+            new_heat: if arguments.paper_inherits { NewHeat::Inherited } else { NewHeat::Zero },
             ..PaperMqOptions::default()
         })),
         RuleKind::Classes => Box::new(Classes::new(ClassesOptions {
@@ -275,11 +246,9 @@ fn moving(arguments: &Arguments) -> Result<Vec<Moving>> {
     };
     let runs = match &recorded {
         None => arguments.tree.clone(),
-        Some(trace) => arguments.tree.scaled(
-            trace
-                .store_keys
-                .div_ceil(u64::from(copal_filter::KEYS_PER_PARTITION)),
-        ),
+        Some(trace) => {
+            arguments.tree.scaled(trace.store_keys.div_ceil(u64::from(copal_filter::KEYS_PER_PARTITION)))
+        }
     };
     let mut rows = Vec::new();
     for &kind in &arguments.units {
@@ -322,13 +291,7 @@ fn moving(arguments: &Arguments) -> Result<Vec<Moving>> {
                     }
                     (None, None) => continue,
                 };
-                rows.push(Moving {
-                    kind,
-                    rule,
-                    access,
-                    halves,
-                    units_by_run: player.units_by_run(),
-                });
+                rows.push(Moving { kind, rule, access, halves, units_by_run: player.units_by_run() });
             }
         }
     }

@@ -144,10 +144,7 @@ impl Player {
             } else {
                 Outcome::Negative
             };
-            self.probes.push(Probe {
-                partition: PartitionId(partition),
-                outcome,
-            });
+            self.probes.push(Probe { partition: PartitionId(partition), outcome });
             if outcome == Outcome::Hit {
                 break;
             }
@@ -166,16 +163,11 @@ impl Player {
     fn cold_start(&mut self, partition: u32) -> Result<()> {
         let shape = self.tree.shapes[partition as usize];
         let id = PartitionId(partition);
-        let room = self
-            .driving
-            .budget_bytes
-            .saturating_sub(self.rule.granted_bytes());
+        let room = self.driving.budget_bytes.saturating_sub(self.rule.granted_bytes());
         let now = self.reads.gets;
         let wanted = self.rule.predict(shape, self.rule.heat(id, now), now).max(1);
         let even = (self.driving.budget_bytes / self.unit_bytes.max(1)).max(1);
-        let most = (room / u64::from(shape.unit_bytes))
-            .min(even)
-            .min(u64::from(shape.units)) as u8;
+        let most = (room / u64::from(shape.unit_bytes)).min(even).min(u64::from(shape.units)) as u8;
         let units = wanted.min(most);
         if units > 0 {
             self.reads.page_reads += 1;
@@ -193,11 +185,7 @@ impl Player {
             let partition = change.partition.0;
             let held = self.filters.units(partition);
             if change.units > held {
-                let each = if self.driving.paper {
-                    u64::from(change.units - held)
-                } else {
-                    1
-                };
+                let each = if self.driving.paper { u64::from(change.units - held) } else { 1 };
                 self.reads.page_reads += each;
             }
             self.filters.set(&self.tree, partition, change.units)?;
@@ -233,10 +221,7 @@ impl Player {
         }
         let numbers = slice.install(&mut self.tree);
         for (number, (shape, heat, units)) in numbers.zip(outputs) {
-            let room = self
-                .driving
-                .budget_bytes
-                .saturating_sub(self.rule.granted_bytes());
+            let room = self.driving.budget_bytes.saturating_sub(self.rule.granted_bytes());
             let units = units.min((room / u64::from(shape.unit_bytes)).min(255) as u8);
             self.tree.shapes.push(shape);
             self.filters.add(units);

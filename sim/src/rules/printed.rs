@@ -7,14 +7,9 @@ use super::access::Access;
 use copal_filter::{Kind, rules::RuleKind};
 
 fn column(access: Access) -> Option<usize> {
-    [
-        Access::Uniform,
-        Access::Zipf(0.99),
-        Access::Zipf(1.1),
-        Access::Zipf(1.2),
-    ]
-    .into_iter()
-    .position(|known| known == access)
+    [Access::Uniform, Access::Zipf(0.99), Access::Zipf(1.1), Access::Zipf(1.2)]
+        .into_iter()
+        .position(|known| known == access)
 }
 
 /// Extra I/O per Get of the best static units.

@@ -44,13 +44,7 @@ pub(super) struct Zipf {
 
 impl Zipf {
     pub(super) fn new(n: u64, skew: f64) -> Zipf {
-        let mut zipf = Zipf {
-            n: n as f64,
-            skew,
-            h_first: 0.0,
-            h_last: 0.0,
-            sure: 0.0,
-        };
+        let mut zipf = Zipf { n: n as f64, skew, h_first: 0.0, h_last: 0.0, sure: 0.0 };
         zipf.h_first = zipf.h(1.5) - 1.0;
         zipf.h_last = zipf.h(zipf.n + 0.5);
         zipf.sure = 2.0 - zipf.h_inverse(zipf.h(2.5) - 2f64.powf(-skew));
@@ -60,20 +54,12 @@ impl Zipf {
     /// Integral of `x^-skew`.
     fn h(&self, x: f64) -> f64 {
         let exponent = 1.0 - self.skew;
-        if exponent.abs() < 1e-9 {
-            x.ln()
-        } else {
-            (x.powf(exponent) - 1.0) / exponent
-        }
+        if exponent.abs() < 1e-9 { x.ln() } else { (x.powf(exponent) - 1.0) / exponent }
     }
 
     fn h_inverse(&self, y: f64) -> f64 {
         let exponent = 1.0 - self.skew;
-        if exponent.abs() < 1e-9 {
-            y.exp()
-        } else {
-            (1.0 + y * exponent).max(0.0).powf(1.0 / exponent)
-        }
+        if exponent.abs() < 1e-9 { y.exp() } else { (1.0 + y * exponent).max(0.0).powf(1.0 / exponent) }
     }
 
     /// A rank, the most frequent being 1.

@@ -55,9 +55,7 @@ impl Moving {
     }
 
     fn printed(&self) -> (Option<f64>, Option<f64>) {
-        self.access.map_or((None, None), |access| {
-            printed::moving(self.rule, self.kind, access)
-        })
+        self.access.map_or((None, None), |access| printed::moving(self.rule, self.kind, access))
     }
 }
 
@@ -72,39 +70,25 @@ struct Row {
 
 impl Row {
     fn ok(&self) -> bool {
-        if self.at_least {
-            self.value >= self.target
-        } else {
-            self.value <= self.target
-        }
+        if self.at_least { self.value >= self.target } else { self.value <= self.target }
     }
 }
 
 impl Report {
     fn find(&self, kind: Kind, rule: RuleKind, access: Option<Access>) -> Option<Reads> {
-        let found = self
-            .moving
-            .iter()
-            .find(|row| (row.kind, row.rule, row.access) == (kind, rule, access))?;
+        let found =
+            self.moving.iter().find(|row| (row.kind, row.rule, row.access) == (kind, rule, access))?;
         Some(found.three()[2])
     }
 
     /// The targets of the design, as far as this run has what they compare; all in the last window.
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
-        for ours in self
-            .moving
-            .iter()
-            .filter(|row| (row.kind, row.rule) == (Kind::Ribbon, RuleKind::Classes))
+        for ours in self.moving.iter().filter(|row| (row.kind, row.rule) == (Kind::Ribbon, RuleKind::Classes))
         {
             let (reads, at) = (ours.three()[2], access_name(ours.access));
             let mut row = |name: &str, value: f64, target: f64, at_least: bool| {
-                rows.push(Row {
-                    name: format!("{name}, {at}"),
-                    value,
-                    target,
-                    at_least,
-                });
+                rows.push(Row { name: format!("{name}, {at}"), value, target, at_least });
             };
             match ours.access {
                 Some(Access::Uniform) => row("extra I/O per Get", reads.extra_per_get(), 0.07, false),
@@ -122,21 +106,11 @@ impl Report {
             }
             if let Some(paper) = self.find(Kind::Bloom, RuleKind::Paper, ours.access) {
                 let ratio = paper.false_per_get() / reads.false_per_get();
-                row(
-                    "false reads of the paper's units and rule over ours",
-                    ratio,
-                    3.0,
-                    true,
-                );
+                row("false reads of the paper's units and rule over ours", ratio, 3.0, true);
             }
             if let Some(paper) = self.find(Kind::Ribbon, RuleKind::Paper, ours.access) {
                 let ratio = paper.extra_per_get() / reads.extra_per_get();
-                row(
-                    "extra I/O of the paper's rule on columns over ours",
-                    ratio,
-                    1.3,
-                    true,
-                );
+                row("extra I/O of the paper's rule on columns over ours", ratio, 1.3, true);
             }
         }
         rows
@@ -151,14 +125,8 @@ impl Report {
     /// Writing to a string cannot fail.
     fn write(&self, out: &mut String) {
         if !self.statics.is_empty() {
-            let _ = writeln!(
-                out,
-                "Extra I/O per Get when all rates are known, and what the design printed"
-            );
-            let _ = writeln!(
-                out,
-                "units      access      probes   equal  printed    best  printed"
-            );
+            let _ = writeln!(out, "Extra I/O per Get when all rates are known, and what the design printed");
+            let _ = writeln!(out, "units      access      probes   equal  printed    best  printed");
             for row in &self.statics {
                 let _ = writeln!(
                     out,
@@ -174,10 +142,7 @@ impl Report {
             }
             let _ = writeln!(out);
         }
-        let _ = writeln!(
-            out,
-            "Reads per Get that a perfect filter would save: false reads, filter pages"
-        );
+        let _ = writeln!(out, "Reads per Get that a perfect filter would save: false reads, filter pages");
         let _ = writeln!(
             out,
             "units      rule      access       settled  pages printed |   moved  pages |     end  pages printed | all reads"
@@ -207,10 +172,7 @@ impl Report {
             let _ = writeln!(out, "\nTargets, in the last window");
         }
         for row in rows {
-            let (sign, ok) = (
-                if row.at_least { ">=" } else { "<=" },
-                if row.ok() { "" } else { "  MISSED" },
-            );
+            let (sign, ok) = (if row.at_least { ">=" } else { "<=" }, if row.ok() { "" } else { "  MISSED" });
             let _ = writeln!(out, "{:64} {:7.4} {sign} {}{ok}", row.name, row.value, row.target);
         }
     }

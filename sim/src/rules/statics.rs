@@ -24,27 +24,14 @@ pub(super) fn heats(tree: &Tree, access: Access, missing_share: f64) -> Vec<f64>
 
 /// Extra I/O per Get with these units everywhere.
 pub(super) fn fixed(tree: &Tree, heats: &[f64], units: u8) -> f64 {
-    let all = tree
-        .shapes
-        .iter()
-        .zip(heats)
-        .map(|(&shape, &heat)| (shape, Heat(heat), units));
+    let all = tree.shapes.iter().zip(heats).map(|(&shape, &heat)| (shape, Heat(heat), units));
     optimum::extra_io(all)
 }
 
 /// Extra I/O per Get with the best units for these heats.
 pub(super) fn best(tree: &Tree, heats: &[f64], budget_bytes: u64) -> f64 {
-    let partitions: Vec<_> = tree
-        .shapes
-        .iter()
-        .zip(heats)
-        .map(|(&shape, &heat)| (shape, Heat(heat)))
-        .collect();
+    let partitions: Vec<_> =
+        tree.shapes.iter().zip(heats).map(|(&shape, &heat)| (shape, Heat(heat))).collect();
     let units = optimum::units(&partitions, budget_bytes);
-    optimum::extra_io(
-        partitions
-            .into_iter()
-            .zip(units)
-            .map(|((shape, heat), units)| (shape, heat, units)),
-    )
+    optimum::extra_io(partitions.into_iter().zip(units).map(|((shape, heat), units)| (shape, heat, units)))
 }

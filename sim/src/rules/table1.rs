@@ -18,12 +18,7 @@ use copal_filter::{
 };
 use serde_json::json;
 
-const ACCESSES: [Access; 4] = [
-    Access::Uniform,
-    Access::Zipf(0.99),
-    Access::Zipf(1.10),
-    Access::Zipf(1.20),
-];
+const ACCESSES: [Access; 4] = [Access::Uniform, Access::Zipf(0.99), Access::Zipf(1.10), Access::Zipf(1.20)];
 const PRINTED_LEVELDB: [u64; 4] = [1_525_595, 1_585_605, 1_634_752, 1_667_947];
 const PRINTED_ELASTICBF: [u64; 4] = [628_225, 578_553, 550_658, 545_345];
 const LIFE_TIME: f64 = 20_000.0 / 50_000.0;
@@ -55,18 +50,12 @@ pub(super) struct Cell {
 /// One system under the four distributions.
 pub(super) fn row(arguments: &TableArguments, kind: Kind, rule: RuleKind) -> Result<[Cell; 4]> {
     let tree = Tree::modelled(&arguments.tree, kind);
-    let mut cells = [Cell {
-        data: 0.0,
-        filters: 0.0,
-    }; 4];
+    let mut cells = [Cell { data: 0.0, filters: 0.0 }; 4];
     for (cell, access) in cells.iter_mut().zip(ACCESSES) {
         let paper = rule == RuleKind::Paper;
         let rule: Box<dyn Rule> = if paper {
             let life_time = LifeTime::PerPartition(LIFE_TIME);
-            Box::new(PaperMq::new(PaperMqOptions {
-                life_time,
-                ..PaperMqOptions::default()
-            }))
+            Box::new(PaperMq::new(PaperMqOptions { life_time, ..PaperMqOptions::default() }))
         } else {
             rule.build()
         };
@@ -105,10 +94,8 @@ pub(crate) fn run(arguments: &TableArguments) -> Result<()> {
         let cells = |cells: &[Cell; 4]| {
             cells.map(|cell| json!({"data_reads": cell.data, "filter_reads": cell.filters}))
         };
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|(name, row)| json!({"system": name, "cells": cells(row)}))
-            .collect();
+        let rows: Vec<_> =
+            rows.iter().map(|(name, row)| json!({"system": name, "cells": cells(row)})).collect();
         let value = json!({
             "gets": arguments.gets,
             "tree": arguments.tree.0,
@@ -121,13 +108,7 @@ pub(crate) fn run(arguments: &TableArguments) -> Result<()> {
         return Ok(());
     }
     println!("Reads of data per million Gets, and of filters");
-    println!(
-        "{:26} {}",
-        "",
-        ACCESSES
-            .map(|access| format!("{:>18}", access.to_string()))
-            .concat()
-    );
+    println!("{:26} {}", "", ACCESSES.map(|access| format!("{:>18}", access.to_string())).concat());
     let printed = |name: &str, row: [u64; 4]| {
         println!("{name:26} {}", row.map(|reads| format!("{reads:>18}")).concat())
     };
@@ -138,16 +119,8 @@ pub(crate) fn run(arguments: &TableArguments) -> Result<()> {
         println!("{name:26} {}", row.map(|of| format!("{:>18}", cell(of))).concat());
     }
     let ratio = |i: usize| PRINTED_LEVELDB[i] as f64 / PRINTED_ELASTICBF[i] as f64;
-    println!(
-        "{:26} {}",
-        "ratio, the paper",
-        [0, 1, 2, 3].map(|i| format!("{:>18.2}", ratio(i))).concat()
-    );
+    println!("{:26} {}", "ratio, the paper", [0, 1, 2, 3].map(|i| format!("{:>18.2}", ratio(i))).concat());
     let ratio = |i: usize| fixed[i].data / paper[i].data;
-    println!(
-        "{:26} {}",
-        "ratio, the model",
-        [0, 1, 2, 3].map(|i| format!("{:>18.2}", ratio(i))).concat()
-    );
+    println!("{:26} {}", "ratio, the model", [0, 1, 2, 3].map(|i| format!("{:>18.2}", ratio(i))).concat());
     Ok(())
 }

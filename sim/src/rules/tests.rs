@@ -85,15 +85,8 @@ fn without_memory_every_probe_in_vain_is_a_read() {
         let mut player = Player::new(tree.clone(), 1, rule.build(), driving).unwrap();
         let mut gets = Gets::new(Access::Uniform, tree.keys, 0.5, 1);
         let reads = player.play(20_000, 1, || Some(gets.next())).unwrap()[0];
-        assert!(
-            (reads.false_per_get() - 5.44).abs() < 0.05,
-            "{rule}: {}",
-            reads.false_per_get()
-        );
-        assert!(
-            (reads.total_per_get() - 5.94).abs() < 0.05 && reads.page_reads == 0,
-            "{rule}: {reads:?}"
-        );
+        assert!((reads.false_per_get() - 5.44).abs() < 0.05, "{rule}: {}", reads.false_per_get());
+        assert!((reads.total_per_get() - 5.94).abs() < 0.05 && reads.page_reads == 0, "{rule}: {reads:?}");
     }
 }
 
@@ -109,10 +102,7 @@ fn the_best_units_come_near_the_law_of_marginal_benefit() {
         let best = statics::best(&tree, &heats, tree.keys / 2);
         assert!((best / law - 1.0).abs() < 0.07, "{access}: {best} beside {law}");
         let design = printed::best(Kind::Ribbon, access).unwrap();
-        assert!(
-            (best / design - 1.0).abs() < 0.10,
-            "{access}: {best}, the design printed {design}"
-        );
+        assert!((best / design - 1.0).abs() < 0.10, "{access}: {best}, the design printed {design}");
     }
 }
 
@@ -142,25 +132,14 @@ fn the_class_rule_settles_near_the_optimum_and_hardly_loads() {
     for (access, factor) in [(Access::Uniform, 1.10), (Access::Zipf(0.99), 1.20)] {
         let reads = played(&tree, RuleKind::Classes, access, 160_000);
         let best = statics::best(&tree, &statics::heats(&tree, access, 0.5), tree.keys / 2);
-        assert!(
-            reads.false_per_get() < factor * best,
-            "{access}: {} beside {best}",
-            reads.false_per_get()
-        );
-        assert!(
-            reads.pages_per_get() <= 0.005,
-            "{access}: {} pages",
-            reads.pages_per_get()
-        );
+        assert!(reads.false_per_get() < factor * best, "{access}: {} beside {best}", reads.false_per_get());
+        assert!(reads.pages_per_get() <= 0.005, "{access}: {} pages", reads.pages_per_get());
     }
 }
 
 #[test]
 fn real_filters_err_as_often_as_modelled_ones() {
-    for (kind, rule) in [
-        (Kind::Ribbon, RuleKind::Classes),
-        (Kind::Bloom, RuleKind::Fixed { units: 1 }),
-    ] {
+    for (kind, rule) in [(Kind::Ribbon, RuleKind::Classes), (Kind::Bloom, RuleKind::Fixed { units: 1 })] {
         let modelled = Tree::modelled(&runs("1,4,40"), kind);
         let real = Tree::real(&runs("1,4,40"), kind, &[]).unwrap();
         let keys: u64 = real.shapes.iter().map(|shape| u64::from(shape.keys)).sum();
@@ -181,10 +160,7 @@ fn a_real_tree_finds_every_key_where_it_lives() {
     for id in 0..tree.keys {
         let key = Key::numbered(id, tree.keys, true);
         let partition = tree.partition(tree.run_of(key).unwrap(), key);
-        assert!(
-            filters.passes(&tree, partition, key),
-            "key {id} is denied by partition {partition}"
-        );
+        assert!(filters.passes(&tree, partition, key), "key {id} is denied by partition {partition}");
     }
 }
 
@@ -199,13 +175,9 @@ fn the_same_seed_gives_the_same_reads() {
 fn a_trace_reads_as_it_was_written() {
     let mut file = Vec::new();
     let mut writer = trace::Writer::new(&mut file, 1000).unwrap();
-    for (key, found) in [
-        (b"m".as_slice(), true),
-        (b"a", false),
-        (b"z\xff", true),
-        (b"m", false),
-        (b"", false),
-    ] {
+    for (key, found) in
+        [(b"m".as_slice(), true), (b"a", false), (b"z\xff", true), (b"m", false), (b"", false)]
+    {
         writer.get(key, found).unwrap();
     }
     writer.finish().unwrap();
@@ -214,23 +186,13 @@ fn a_trace_reads_as_it_was_written() {
     let read = trace::read(file.as_slice()).unwrap();
     assert_eq!((read.store_keys, read.gets.len()), (1000, 5));
     let position = |i: usize| read.gets[i].position >> 62;
-    assert_eq!(
-        [0, 1, 2, 3, 4].map(position),
-        [2, 1, 3, 2, 0],
-        "by rank among four distinct keys"
-    );
-    assert_eq!(
-        [0, 1, 2, 3].map(|i| read.gets[i].home.is_some()),
-        [true, false, true, false]
-    );
+    assert_eq!([0, 1, 2, 3, 4].map(position), [2, 1, 3, 2, 0], "by rank among four distinct keys");
+    assert_eq!([0, 1, 2, 3].map(|i| read.gets[i].home.is_some()), [true, false, true, false]);
     // A found key lives in the same run at every Get; it is the same key that is absent at another.
     assert_eq!(read.gets[0].hash, read.gets[3].hash);
     // Comments and the last line's missing end are no matter.
     let noted = "copal gets 1\n# by hand\nkeys 1\n\n+6D";
-    assert_eq!(
-        trace::read(noted.as_bytes()).unwrap().gets[0].hash,
-        read.gets[0].hash
-    );
+    assert_eq!(trace::read(noted.as_bytes()).unwrap().gets[0].hash, read.gets[0].hash);
 }
 
 #[test]
@@ -270,10 +232,7 @@ fn no_file_makes_the_reader_panic() {
         }
         read += u32::from(trace::read(file.as_slice()).is_ok());
     }
-    assert!(
-        (1000..19_000).contains(&read),
-        "{read} of 20000 were still traces"
-    );
+    assert!((1000..19_000).contains(&read), "{read} of 20000 were still traces");
 }
 
 #[test]
@@ -302,10 +261,7 @@ fn a_recorded_trace_plays_like_what_it_was_recorded_from() {
     let mut gets = recorded.gets.into_iter();
     let replayed = replay.play(20_000, 2, || gets.next()).unwrap()[1].extra_per_get();
     let direct = played(&tree, RuleKind::Classes, Access::Zipf(1.1), 20_000).extra_per_get();
-    assert!(
-        (replayed / direct - 1.0).abs() < 0.5,
-        "{replayed} replayed, {direct} direct"
-    );
+    assert!((replayed / direct - 1.0).abs() < 0.5, "{replayed} replayed, {direct} direct");
 }
 
 #[test]
@@ -315,29 +271,19 @@ fn merges_keep_the_order_of_the_run_and_the_keys_that_move() {
     for _ in 0..500 {
         let slice = merge::Slice::choose(&tree, &mut random);
         let went: u64 = slice.inputs.iter().map(|input| u64::from(input.keys)).sum();
-        let moved = slice
-            .outputs
-            .iter()
-            .flat_map(|output| slice.moved(output))
-            .map(|(_, keys)| u64::from(keys));
+        let moved =
+            slice.outputs.iter().flat_map(|output| slice.moved(output)).map(|(_, keys)| u64::from(keys));
         let lost = went - moved.sum::<u64>();
         assert!(lost <= 40, "{lost} keys moved nowhere");
-        let shapes: Vec<_> = slice
-            .outputs
-            .iter()
-            .map(|output| super::tree::shape(Kind::Ribbon, output.keys, 1))
-            .collect();
+        let shapes: Vec<_> =
+            slice.outputs.iter().map(|output| super::tree::shape(Kind::Ribbon, output.keys, 1)).collect();
         let numbers = slice.install(&mut tree);
         assert_eq!(numbers.len(), shapes.len());
         tree.shapes.extend(shapes);
         let run = &tree.runs[1];
         assert_eq!(run.numbers.len(), run.fences.len() + 1);
         assert!(run.fences.is_sorted());
-        assert!(
-            (45..56).contains(&run.numbers.len()),
-            "{} partitions",
-            run.numbers.len()
-        );
+        assert!((45..56).contains(&run.numbers.len()), "{} partitions", run.numbers.len());
     }
 }
 
@@ -345,38 +291,23 @@ fn merges_keep_the_order_of_the_run_and_the_keys_that_move() {
 fn what_a_merge_passes_on_need_not_be_loaded_again() {
     let tree = Tree::modelled(&runs("flushed:200"), Kind::Ribbon);
     let loads = |inheritance| {
-        let driving = Driving {
-            budget_bytes: tree.keys / 2,
-            batch: 64,
-            paper: false,
-            merge_every: 500,
-            inheritance,
-        };
+        let driving =
+            Driving { budget_bytes: tree.keys / 2, batch: 64, paper: false, merge_every: 500, inheritance };
         let mut player = Player::new(tree.clone(), 1, RuleKind::Classes.build(), driving).unwrap();
         let mut gets = Gets::new(Access::Zipf(0.99), tree.keys, 0.5, 1);
         let reads = player.play(80_000, 2, || Some(gets.next())).unwrap()[1];
         (reads.pages_per_get(), reads.extra_per_get())
     };
     let [nothing, heat, units] = [Inheritance::Nothing, Inheritance::Heat, Inheritance::Units].map(loads);
-    assert!(
-        units.0 * 2.0 < nothing.0,
-        "{units:?} with units, {nothing:?} with nothing"
-    );
-    assert!(
-        units.1 < heat.1 && heat.1 < nothing.1,
-        "{units:?}, {heat:?}, {nothing:?}"
-    );
+    assert!(units.0 * 2.0 < nothing.0, "{units:?} with units, {nothing:?} with nothing");
+    assert!(units.1 < heat.1 && heat.1 < nothing.1, "{units:?}, {heat:?}, {nothing:?}");
 }
 
 #[test]
 fn the_papers_ratio_grows_with_skew_in_the_model_too() {
     // Table 1 has 2.43, 2.74, 2.97, 3.06 times fewer reads of data; a tenth of its store has them nearly.
-    let arguments = table1::TableArguments {
-        tree: runs("leveled:5000"),
-        gets: 100_000,
-        seed: 1,
-        json: false,
-    };
+    let arguments =
+        table1::TableArguments { tree: runs("leveled:5000"), gets: 100_000, seed: 1, json: false };
     let fixed = table1::row(&arguments, Kind::Bloom, RuleKind::Fixed { units: 1 }).unwrap();
     let paper = table1::row(&arguments, Kind::Bloom, RuleKind::Paper).unwrap();
     let ratios = [0, 1, 2, 3].map(|i| fixed[i].data / paper[i].data);

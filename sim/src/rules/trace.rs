@@ -44,19 +44,12 @@ pub(super) struct Trace {
 /// # Errors
 /// The first line that is not what the format says, by its number.
 pub(super) fn read(mut from: impl BufRead) -> Result<Trace> {
-    let mut lines = Lines {
-        from: &mut from,
-        number: 0,
-        line: Vec::new(),
-    };
+    let mut lines = Lines { from: &mut from, number: 0, line: Vec::new() };
     ensure!(
         lines.next()? && lines.line == FIRST_LINE.as_bytes(),
         "line 1 is not `{FIRST_LINE}`: no trace of Gets"
     );
-    ensure!(
-        lines.next()?,
-        "the trace ends before it says how many keys the store had"
-    );
+    ensure!(lines.next()?, "the trace ends before it says how many keys the store had");
     let text = std::str::from_utf8(&lines.line).unwrap_or_default();
     let keys = text.strip_prefix("keys ").and_then(|keys| keys.parse().ok());
     let store_keys: u64 = keys.with_context(|| format!("line {} is not `keys NUMBER`", lines.number))?;
@@ -75,20 +68,12 @@ pub(super) fn read(mut from: impl BufRead) -> Result<Trace> {
     ensure!(!asked.is_empty(), "the trace has no Get");
     let gets = place(&asked);
     // A key that was looked up before it was stored was rightly not there: no filter may know it.
-    let absent: HashSet<u128> = gets
-        .iter()
-        .filter(|key| key.home.is_none())
-        .map(|key| key.hash.0)
-        .collect();
+    let absent: HashSet<u128> = gets.iter().filter(|key| key.home.is_none()).map(|key| key.hash.0).collect();
     let always = |key: &Key| key.home.is_some() && !absent.contains(&key.hash.0);
     let mut found: Vec<Key> = gets.iter().copied().filter(always).collect();
     found.sort_unstable_by_key(|key| key.hash.0);
     found.dedup_by_key(|key| key.hash.0);
-    Ok(Trace {
-        store_keys,
-        gets,
-        found,
-    })
+    Ok(Trace { store_keys, gets, found })
 }
 
 /// Positions by rank among the distinct keys.
@@ -102,11 +87,7 @@ fn place(asked: &[(Vec<u8>, bool)]) -> Vec<Key> {
         .map(|(bytes, found)| {
             let rank = distinct.partition_point(|other| *other < bytes.as_slice()) as u128;
             let hash = KeyHash::new(bytes, STORE_SEED);
-            Key {
-                position: ((rank << 64) / count) as u64,
-                home: found.then(|| mix(hash.0 as u64)),
-                hash,
-            }
+            Key { position: ((rank << 64) / count) as u64, home: found.then(|| mix(hash.0 as u64)), hash }
         })
         .collect()
 }
@@ -131,11 +112,7 @@ impl<R: BufRead> Lines<'_, R> {
             if self.line.last() == Some(&b'\n') {
                 self.line.pop();
             } else {
-                ensure!(
-                    (read as u64) < MAX_LINE_BYTES,
-                    "line {} is longer than any key",
-                    self.number
-                );
+                ensure!((read as u64) < MAX_LINE_BYTES, "line {} is longer than any key", self.number);
             }
             if !self.line.is_empty() && self.line[0] != b'#' {
                 return Ok(true);
@@ -150,11 +127,7 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
         return None;
     };
     let byte = |pair: &[u8; 2]| Some((digit(pair[0])? << 4 | digit(pair[1])?) as u8);
-    if pairs.len() > MAX_KEY_BYTES {
-        None
-    } else {
-        pairs.iter().map(byte).collect()
-    }
+    if pairs.len() > MAX_KEY_BYTES { None } else { pairs.iter().map(byte).collect() }
 }
 
 /// Writes a trace, Get by Get.

@@ -33,10 +33,7 @@ impl FromStr for Runs {
     fn from_str(name: &str) -> Result<Runs> {
         if let Some((shape, partitions)) = name.split_once(':') {
             let partitions: u64 = partitions.parse()?;
-            ensure!(
-                (10..=1_000_000).contains(&partitions),
-                "a tree has 10 to 1000000 partitions"
-            );
+            ensure!((10..=1_000_000).contains(&partitions), "a tree has 10 to 1000000 partitions");
             return Ok(Runs(match shape {
                 "flushed" => flushed(partitions),
                 "leveled" => leveled(partitions),
@@ -45,10 +42,7 @@ impl FromStr for Runs {
             }));
         }
         let runs: Vec<u64> = name.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        ensure!(
-            runs.len() <= 64 && runs.iter().all(|&run| (1..=1_000_000).contains(&run)),
-            "1 to 64 runs"
-        );
+        ensure!(runs.len() <= 64 && runs.iter().all(|&run| (1..=1_000_000).contains(&run)), "1 to 64 runs");
         Ok(Runs(runs))
     }
 }
@@ -106,13 +100,7 @@ pub(super) struct Tree {
 }
 
 pub(super) fn shape(kind: Kind, keys: u32, level: usize) -> Shape {
-    Shape {
-        kind,
-        keys,
-        unit_bytes: kind.unit_bytes(keys),
-        units: kind.units(),
-        level: level as u8,
-    }
+    Shape { kind, keys, unit_bytes: kind.unit_bytes(keys), units: kind.units(), level: level as u8 }
 }
 
 impl Tree {
@@ -126,8 +114,7 @@ impl Tree {
                 fences: (1..partitions).map(fence).collect(),
                 numbers: (first..first + partitions as u32).collect(),
             });
-            tree.shapes
-                .extend((0..partitions).map(|_| shape(kind, KEYS_PER_PARTITION, level)));
+            tree.shapes.extend((0..partitions).map(|_| shape(kind, KEYS_PER_PARTITION, level)));
         }
         tree
     }
@@ -152,10 +139,7 @@ impl Tree {
                 if builder.add(key.hash) == Fit::Full {
                     tree.close(&mut builder, level)?;
                     fences.push(key.position);
-                    ensure!(
-                        builder.add(key.hash) == Fit::Fits,
-                        "a key does not fit an empty partition"
-                    );
+                    ensure!(builder.add(key.hash) == Fit::Fits, "a key does not fit an empty partition");
                 }
             }
             if builder.keys() > 0 {
@@ -199,11 +183,7 @@ impl Tree {
     /// The run in which the key lives.
     pub(super) fn run_of(&self, key: Key) -> Option<usize> {
         let home = key.home?;
-        Some(
-            self.homes
-                .partition_point(|&end| end <= home)
-                .min(self.homes.len() - 1),
-        )
+        Some(self.homes.partition_point(|&end| end <= home).min(self.homes.len() - 1))
     }
 
     /// The partition of a run whose range has the key.

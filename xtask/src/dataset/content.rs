@@ -86,8 +86,7 @@ pub fn append_log(path: &Path, bytes: u64, day: u32, random: &mut Random) -> Res
 pub fn write_database(path: &Path, bytes: u64, random: &mut Random) -> Result<()> {
     let mut file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     for number in 0..bytes / PAGE_BYTES as u64 {
-        file.write_all(&page(number, 0, random))
-            .context("writing a database")?;
+        file.write_all(&page(number, 0, random)).context("writing a database")?;
     }
     Ok(())
 }
@@ -97,10 +96,8 @@ pub fn write_database(path: &Path, bytes: u64, random: &mut Random) -> Result<()
 /// # Errors
 /// A file cannot be written.
 pub fn rewrite_pages(path: &Path, count: u64, day: u32, random: &mut Random) -> Result<()> {
-    let file = OpenOptions::new()
-        .write(true)
-        .open(path)
-        .with_context(|| format!("opening {}", path.display()))?;
+    let file =
+        OpenOptions::new().write(true).open(path).with_context(|| format!("opening {}", path.display()))?;
     let pages = file.metadata()?.len() / PAGE_BYTES as u64;
     for _ in 0..count.min(pages) {
         let number = random.below(pages.max(1));
@@ -138,11 +135,8 @@ pub fn write_private(directory: &Path, prefix: &str, bytes: u64, random: &mut Ra
     while left > 0 {
         let length = (4096 + random.below((2 << 20) - 4096)).min(left) as usize;
         random.fill(&mut buffer[..length]);
-        fs::write(
-            directory.join(format!("{prefix}-{count:04}.bin")),
-            &buffer[..length],
-        )
-        .context("writing a private file")?;
+        fs::write(directory.join(format!("{prefix}-{count:04}.bin")), &buffer[..length])
+            .context("writing a private file")?;
         left -= length as u64;
         count += 1;
     }
@@ -162,11 +156,7 @@ mod tests {
         rewrite_pages(&path, 5, 1, &mut Random::new(&[2])).expect("rewritten");
         let after = fs::read(&path).expect("readable");
         assert_eq!(before.len(), after.len());
-        let changed = before
-            .chunks(PAGE_BYTES)
-            .zip(after.chunks(PAGE_BYTES))
-            .filter(|(a, b)| a != b)
-            .count();
+        let changed = before.chunks(PAGE_BYTES).zip(after.chunks(PAGE_BYTES)).filter(|(a, b)| a != b).count();
         assert!((1..=5).contains(&changed), "{changed}");
     }
 

@@ -21,11 +21,7 @@ const PARTITION_END_BYTES: u64 = 1 << 20;
 const DATABASE: &str = "var/lib/app/data.db";
 
 fn offset(partition: Partition) -> u64 {
-    if partition == Partition::None {
-        0
-    } else {
-        PARTITION_START_BYTES
-    }
+    if partition == Partition::None { 0 } else { PARTITION_START_BYTES }
 }
 
 /// Makes the image of day 0 at `image`: a copy of the role's template, or a file system built alone.
@@ -40,15 +36,8 @@ pub(super) fn first(directory: &Path, plan: &VmPlan, parameters: &Parameters, im
     let mounted = Mounted::new(image, offset(parameters.partition))?;
     let root = mounted.path();
     fs::write(root.join("etc/hostname"), format!("{}\n", plan.name))?;
-    fs::write(
-        root.join("etc/machine-id"),
-        format!("{:016x}{:016x}\n", random.next(), random.next()),
-    )?;
-    let private = if plan.clone {
-        plan.private_bytes
-    } else {
-        plan.private_bytes / 2
-    };
+    fs::write(root.join("etc/machine-id"), format!("{:016x}{:016x}\n", random.next(), random.next()))?;
+    let private = if plan.clone { plan.private_bytes } else { plan.private_bytes / 2 };
     content::write_private(&root.join("srv/data"), "day0", private, &mut random)?;
     content::append_log(&root.join("var/log/syslog"), 4 << 20, 0, &mut random)?;
     fs::create_dir_all(root.join("var/lib/app"))?;
@@ -58,10 +47,8 @@ pub(super) fn first(directory: &Path, plan: &VmPlan, parameters: &Parameters, im
 
 /// The image that all clones of a role and size begin as; made once.
 fn template(directory: &Path, plan: &VmPlan, parameters: &Parameters) -> Result<PathBuf> {
-    let name = format!(
-        "{}-{}-{:?}-{}.raw",
-        plan.role, plan.size_bytes, parameters.partition, parameters.seed
-    );
+    let name =
+        format!("{}-{}-{:?}-{}.raw", plan.role, plan.size_bytes, parameters.partition, parameters.seed);
     let path = directory.join("cache").join(name);
     if !path.exists() {
         let role = plan.role.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
@@ -88,8 +75,7 @@ fn make_file_system(
     let tree = tempfile::tempdir_in(directory).context("making room for a tree")?;
     fill(tree.path(), directory, plan, private)?;
     let file = File::create_new(image).with_context(|| format!("creating {}", image.display()))?;
-    file.set_len(plan.size_bytes)
-        .context("setting the size of a disk")?;
+    file.set_len(plan.size_bytes).context("setting the size of a disk")?;
     let mut room = plan.size_bytes;
     if parameters.partition != Partition::None {
         room -= PARTITION_START_BYTES + PARTITION_END_BYTES;
@@ -113,21 +99,10 @@ fn make_file_system(
 fn fill(tree: &Path, directory: &Path, plan: &VmPlan, private: Option<&mut Random>) -> Result<()> {
     system::run(
         "tar",
-        &[
-            "-C",
-            &system::text(tree),
-            "-xf",
-            &system::text(&roles::tree(directory, &plan.role)?),
-        ],
+        &["-C", &system::text(tree), "-xf", &system::text(&roles::tree(directory, &plan.role)?)],
     )?;
     if let Some(random) = private {
-        let places = [
-            "etc/local",
-            "opt/local",
-            "usr/lib/local",
-            "usr/local/share",
-            "var/lib/local",
-        ];
+        let places = ["etc/local", "opt/local", "usr/lib/local", "usr/local/share", "var/lib/local"];
         for place in places {
             let bytes = plan.private_bytes / 2 / places.len() as u64;
             content::write_private(&tree.join(place), &plan.name, bytes, random)?;
@@ -139,10 +114,7 @@ fn fill(tree: &Path, directory: &Path, plan: &VmPlan, private: Option<&mut Rando
 /// One partition of `bytes` in a table of the wanted kind; `script` is written for it, and removed.
 fn make_partition(image: &Path, table: Partition, bytes: u64, script: &Path) -> Result<()> {
     let label = if table == Partition::Mbr { "dos" } else { "gpt" };
-    let lines = format!(
-        "label: {label}\nstart=1MiB, size={}MiB, type=linux\n",
-        bytes >> 20
-    );
+    let lines = format!("label: {label}\nstart=1MiB, size={}MiB, type=linux\n", bytes >> 20);
     fs::write(script, lines)?;
     let command = format!("sfdisk -q {} < {}", system::text(image), system::text(script));
     let result = system::run("sh", &["-c", &command]);
@@ -164,19 +136,9 @@ pub(super) fn next(
     delete_some(&root.join("srv/data"), parameters.churn_bytes, random)?;
     mounted.trim()?;
     install(directory, plan, &mut mounted, day, random)?;
-    content::write_private(
-        &root.join("srv/data"),
-        &format!("day{day}"),
-        parameters.churn_bytes,
-        random,
-    )?;
+    content::write_private(&root.join("srv/data"), &format!("day{day}"), parameters.churn_bytes, random)?;
     content::append_log(&root.join("var/log/syslog"), 2 << 20, day, random)?;
-    content::append_log(
-        &root.join(format!("var/log/{}/access.log", plan.role)),
-        2 << 20,
-        day,
-        random,
-    )?;
+    content::append_log(&root.join(format!("var/log/{}/access.log", plan.role)), 2 << 20, day, random)?;
     content::rewrite_pages(&root.join(DATABASE), parameters.database_pages_day, day, random)?;
     mounted.trim()?;
     mounted.close()

@@ -90,11 +90,7 @@ fn build_vm(
         "{}: role {}, {}, day 0",
         plan.name,
         plan.role,
-        if plan.clone {
-            "clone of a template"
-        } else {
-            "built alone"
-        }
+        if plan.clone { "clone of a template" } else { "built alone" }
     ));
     let working = vm_directory.join("working.raw");
     days::first(directory, &plan, parameters, &working)?;
@@ -140,10 +136,7 @@ fn describe(directory: &Path, image: &Path, previous: Option<&Path>, day: u32) -
         image: relative(image),
         sha256: sparse::sha256(image)?,
         size_bytes: size,
-        data_bytes: sparse::data_ranges(&file, size)?
-            .iter()
-            .map(|range| range.end - range.start)
-            .sum(),
+        data_bytes: sparse::data_ranges(&file, size)?.iter().map(|range| range.end - range.start).sum(),
         true_dirty_bytes: 0,
         dirty_bytes: 0,
         zeroed_bytes: 0,

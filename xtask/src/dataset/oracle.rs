@@ -73,10 +73,7 @@ impl Oracle {
     pub fn read(directory: &Path) -> Result<Oracle> {
         let path = directory.join("oracle.json");
         let text = fs::read_to_string(&path).with_context(|| {
-            format!(
-                "reading {}; `cargo xtask dataset DIR=...` builds it",
-                path.display()
-            )
+            format!("reading {}; `cargo xtask dataset DIR=...` builds it", path.display())
         })?;
         serde_json::from_str(&text).with_context(|| format!("parsing {}", path.display()))
     }
@@ -89,11 +86,6 @@ impl Oracle {
 
 impl Vm {
     pub(super) fn new(plan: &VmPlan) -> Vm {
-        Vm {
-            name: plan.name.clone(),
-            role: plan.role.clone(),
-            clone: plan.clone,
-            days: Vec::new(),
-        }
+        Vm { name: plan.name.clone(), role: plan.role.clone(), clone: plan.clone, days: Vec::new() }
     }
 }

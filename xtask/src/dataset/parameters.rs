@@ -96,9 +96,7 @@ impl Parameters {
         };
         let (mut private, mut churn, mut database, mut pages) = (None, None, None, None);
         for word in words {
-            let (key, value) = word
-                .split_once('=')
-                .with_context(|| format!("`{word}` is not KEY=VALUE"))?;
+            let (key, value) = word.split_once('=').with_context(|| format!("`{word}` is not KEY=VALUE"))?;
             let wrong = || format!("`{value}` is no value for {key}");
             match key {
                 "DIR" => given.directory = PathBuf::from(value),
@@ -185,14 +183,9 @@ impl Parameters {
 fn size(text: &str) -> Result<u64> {
     let (digits, shift) = match text.strip_suffix(['G', 'g']) {
         Some(digits) => (digits, 30),
-        None => text
-            .strip_suffix(['M', 'm'])
-            .map_or((text, 0), |digits| (digits, 20)),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 0), |digits| (digits, 20)),
     };
-    digits
-        .parse::<u64>()?
-        .checked_mul(1 << shift)
-        .context("too large")
+    digits.parse::<u64>()?.checked_mul(1 << shift).context("too large")
 }
 
 #[cfg(test)]
@@ -207,29 +200,15 @@ mod tests {
     fn half_of_the_vms_are_clones_and_roles_take_turns() {
         let set = parse("VMS=4 SIZE=2G ROLES=base,web,db SKEW=3").expect("valid");
         let plans: Vec<_> = (0..4).map(|index| set.vm(index)).collect();
-        assert_eq!(
-            plans.iter().map(|p| p.role.as_str()).collect::<Vec<_>>(),
-            ["base", "web", "db", "base"]
-        );
-        assert_eq!(
-            plans.iter().map(|p| p.clone).collect::<Vec<_>>(),
-            [false, true, false, true]
-        );
+        assert_eq!(plans.iter().map(|p| p.role.as_str()).collect::<Vec<_>>(), ["base", "web", "db", "base"]);
+        assert_eq!(plans.iter().map(|p| p.clone).collect::<Vec<_>>(), [false, true, false, true]);
         assert_eq!(plans[1].size_bytes, 6 << 30);
         assert_eq!(set.used_roles(), ["base", "web", "db"]);
     }
 
     #[test]
     fn nonsense_is_refused_with_its_name() {
-        for line in [
-            "VMS",
-            "COLOUR=red",
-            "SIZE=big",
-            "ROLES=king",
-            "VMS=0",
-            "CLONE_RATIO=2",
-            "SIZE=10M",
-        ] {
+        for line in ["VMS", "COLOUR=red", "SIZE=big", "ROLES=king", "VMS=0", "CLONE_RATIO=2", "SIZE=10M"] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

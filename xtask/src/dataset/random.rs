@@ -8,9 +8,7 @@ pub struct Random {
 impl Random {
     /// A stream of its own for each list of numbers.
     pub fn new(seeds: &[u64]) -> Random {
-        let mut random = Random {
-            state: 0x0c09_a1ca_5eed_0001,
-        };
+        let mut random = Random { state: 0x0c09_a1ca_5eed_0001 };
         for seed in seeds {
             random.state ^= seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             random.next();
@@ -19,10 +17,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "a stream without an end is no iterator"
-    )]
+    #[expect(clippy::should_implement_trait, reason = "a stream without an end is no iterator")]
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;

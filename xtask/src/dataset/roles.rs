@@ -12,15 +12,7 @@ use std::{
 const SUITE: &str = "bookworm";
 
 /// What a later day may install; each is fetched with what it needs on top of the role.
-const INSTALLS: [&str; 7] = [
-    "git",
-    "vim",
-    "python3",
-    "tcpdump",
-    "sqlite3",
-    "nginx-light",
-    "gdb",
-];
+const INSTALLS: [&str; 7] = ["git", "vim", "python3", "tcpdump", "sqlite3", "nginx-light", "gdb"];
 
 fn packages(role: &str) -> Result<&'static str> {
     Ok(match role {
@@ -52,10 +44,7 @@ pub(super) fn tree(directory: &Path, role: &str) -> Result<PathBuf> {
     let archives = archives(directory);
     fs::create_dir_all(&archives).context("creating the package cache")?;
     let archive_text = system::text(&archives);
-    let include = format!(
-        "--include=linux-image-cloud-amd64,openssh-server,systemd-sysv{}",
-        packages(role)?
-    );
+    let include = format!("--include=linux-image-cloud-amd64,openssh-server,systemd-sysv{}", packages(role)?);
     let unfinished = tar.with_extension("unfinished.tar");
     let mut arguments = vec![
         "--variant=minbase".to_owned(),
@@ -75,9 +64,7 @@ pub(super) fn tree(directory: &Path, role: &str) -> Result<PathBuf> {
             r#"--customize-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --yes --no-install-recommends --download-only install {install}"#
         ));
     }
-    arguments.push(format!(
-        "--customize-hook=sync-out /var/cache/apt/archives {archive_text}"
-    ));
+    arguments.push(format!("--customize-hook=sync-out /var/cache/apt/archives {archive_text}"));
     arguments.push(SUITE.to_owned());
     arguments.push(system::text(&unfinished));
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -111,11 +98,7 @@ pub(super) fn lock(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(archives(directory)).context("reading the package cache")? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "deb") {
-            let name = path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             lines.push(format!("{}  {name}\n", sparse::sha256(&path)?));
         }
     }

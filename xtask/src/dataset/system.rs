@@ -19,18 +19,11 @@ pub(super) fn run(program: &str, arguments: &[&str]) -> Result<()> {
             format!("starting {program}; `scripts/install-deps.sh dataset` installs what is needed")
         })?;
     if !output.status.success() {
-        let text = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let text =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let lines: Vec<&str> = text.lines().collect();
         let end = lines[lines.len().saturating_sub(20)..].join("\n");
-        bail!(
-            "{program} {} failed ({}):\n{end}",
-            arguments.join(" "),
-            output.status
-        );
+        bail!("{program} {} failed ({}):\n{end}", arguments.join(" "), output.status);
     }
     Ok(())
 }
@@ -52,15 +45,8 @@ impl Mounted {
     pub(super) fn new(image: &Path, offset_bytes: u64) -> Result<Mounted> {
         let root = tempfile::tempdir().context("making a mount point")?;
         let options = format!("loop,offset={offset_bytes}");
-        run(
-            "mount",
-            &["-t", "ext4", "-o", &options, &text(image), &text(root.path())],
-        )?;
-        Ok(Mounted {
-            root,
-            inner: Vec::new(),
-            mounted: true,
-        })
+        run("mount", &["-t", "ext4", "-o", &options, &text(image), &text(root.path())])?;
+        Ok(Mounted { root, inner: Vec::new(), mounted: true })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -79,11 +65,7 @@ impl Mounted {
     /// Runs a program inside, with the image as its root.
     pub(super) fn chroot(&self, arguments: &[&str]) -> Result<()> {
         let root = text(self.root.path());
-        let mut all = vec![
-            root.as_str(),
-            "/usr/bin/env",
-            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-        ];
+        let mut all = vec![root.as_str(), "/usr/bin/env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
         all.extend(arguments);
         run("chroot", &all)
     }

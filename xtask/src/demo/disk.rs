@@ -45,10 +45,7 @@ impl Disk {
     /// Makes the image; `scratch` holds the files on their way.
     pub(super) fn make(image: &Path, scratch: &Path) -> Result<Disk> {
         let tree = scratch.join("tree");
-        let mut gathered = Gathered {
-            left: FILES_BYTES,
-            files: Vec::new(),
-        };
+        let mut gathered = Gathered { left: FILES_BYTES, files: Vec::new() };
         for place in PLACES {
             if gathered.left > 0 && Path::new(place).is_dir() {
                 let target = tree.join(place.trim_start_matches('/'));
@@ -60,23 +57,8 @@ impl Disk {
         content::append_log(&tree.join("var/log/syslog"), 8 << 20, 1, &mut random)?;
         content::write_database(&tree.join("var/data.db"), DATABASE_BYTES, &mut random)?;
         let mut mke2fs = Command::new("mke2fs");
-        mke2fs.args([
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-b",
-            "4096",
-            "-m",
-            "0",
-            "-L",
-            "copal-demo",
-        ]);
-        mke2fs
-            .args(["-E", "lazy_itable_init=0,lazy_journal_init=0", "-d"])
-            .arg(&tree)
-            .arg(image)
-            .arg(SIZE);
+        mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-L", "copal-demo"]);
+        mke2fs.args(["-E", "lazy_itable_init=0,lazy_journal_init=0", "-d"]).arg(&tree).arg(image).arg(SIZE);
         metered::run(with_sbin(&mut mke2fs))?.success("mke2fs")?;
         let removable = gathered
             .files
@@ -86,12 +68,7 @@ impl Disk {
             .filter(|path| !path.contains(|c: char| c.is_whitespace() || matches!(c, '"' | '\\')))
             .collect();
         fs::remove_dir_all(&tree).context("removing the gathered files")?;
-        Ok(Disk {
-            image: image.to_owned(),
-            scratch: scratch.to_owned(),
-            removable,
-            random,
-        })
+        Ok(Disk { image: image.to_owned(), scratch: scratch.to_owned(), removable, random })
     }
 
     /// One day's work: files removed and added, the log grown, pages of the database rewritten.
@@ -118,25 +95,17 @@ impl Disk {
 
     fn rewrite_pages(&mut self) -> Result<()> {
         let answer = self.debugfs("blocks /var/data.db\n")?;
-        let blocks: Vec<u64> = answer
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
+        let blocks: Vec<u64> = answer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         if (blocks.len() as u64) < DATABASE_BYTES / BLOCK_BYTES {
             bail!("debugfs listed {} blocks of the database", blocks.len());
         }
-        let image = File::options()
-            .write(true)
-            .open(&self.image)
-            .context("opening the disk")?;
+        let image = File::options().write(true).open(&self.image).context("opening the disk")?;
         for _ in 0..REWRITTEN_PAGES {
             let number = self.random.below(DATABASE_BYTES / content::PAGE_BYTES as u64);
             let page = content::page(number, 2, &mut self.random);
             for (half, bytes) in page.chunks(BLOCK_BYTES as usize).enumerate() {
                 let block = blocks[number as usize * 2 + half];
-                image
-                    .write_all_at(bytes, block * BLOCK_BYTES)
-                    .context("rewriting a page")?;
+                image.write_all_at(bytes, block * BLOCK_BYTES).context("rewriting a page")?;
             }
         }
         Ok(())
@@ -150,12 +119,7 @@ impl Disk {
         debugfs.arg("-w").arg("-f").arg(&path).arg(&self.image);
         let run = metered::run(with_sbin(&mut debugfs))?.success("debugfs")?;
         fs::remove_file(&path)?;
-        Ok(run
-            .stdout
-            .lines()
-            .filter(|line| !line.starts_with("debugfs: "))
-            .collect::<Vec<_>>()
-            .join("\n"))
+        Ok(run.stdout.lines().filter(|line| !line.starts_with("debugfs: ")).collect::<Vec<_>>().join("\n"))
     }
 }
 

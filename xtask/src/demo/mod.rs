@@ -30,15 +30,7 @@ pub(crate) fn run(root: &Path, image: Option<&Path>) -> Result<()> {
     }
     fs::create_dir_all(&scratch)?;
     let copal = Copal::new(&binary, &scratch.join("repo"))?;
-    let mut table = Table::new(&[
-        "",
-        "logical MB",
-        "read MB",
-        "new MB",
-        "stored MB",
-        "time s",
-        "peak MB",
-    ]);
+    let mut table = Table::new(&["", "logical MB", "read MB", "new MB", "stored MB", "time s", "peak MB"]);
     copal.init()?;
     match image {
         Some(image) => own_image(&copal, image, &scratch, &mut table)?,
@@ -48,12 +40,7 @@ pub(crate) fn run(root: &Path, image: Option<&Path>) -> Result<()> {
     println!("Every restored disk was compared byte for byte: equal.");
     let occupied =
         metered::run(Command::new("du").args(["-s", "-B1"]).arg(copal.repository()))?.success("du")?;
-    let occupied: u64 = occupied
-        .stdout
-        .split_whitespace()
-        .next()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0);
+    let occupied: u64 = occupied.stdout.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
     println!(
         "The repository occupies {} MB, space kept ready for the next backup included.",
         megabytes(occupied)
@@ -70,11 +57,7 @@ fn made_image(copal: &Copal, scratch: &Path, table: &mut Table) -> Result<()> {
     let image = scratch.join("disk.raw");
     let mut disk = disk::Disk::make(&image, scratch)?;
     let size = sparse::open(&image)?.1;
-    println!(
-        "  {} of {} MB data, ext4",
-        megabytes(sparse::allocated_bytes(&image)?),
-        megabytes(size)
-    );
+    println!("  {} of {} MB data, ext4", megabytes(sparse::allocated_bytes(&image)?), megabytes(size));
 
     let first_day = scratch.join("disk-day0.raw");
     sparse::copy(&image, &first_day)?;
@@ -91,14 +74,8 @@ fn made_image(copal: &Copal, scratch: &Path, table: &mut Table) -> Result<()> {
         extents.len()
     );
 
-    let second = backup(
-        copal,
-        "demo",
-        &image,
-        Some(&extents_file),
-        "next day, changed extents given",
-        table,
-    )?;
+    let second =
+        backup(copal, "demo", &image, Some(&extents_file), "next day, changed extents given", table)?;
     let third = backup(copal, "demo", &image, None, "again, without them", table)?;
     if third.number("new_bytes") != 0 {
         bail!(
@@ -153,10 +130,8 @@ fn restore(
     table: &mut Table,
 ) -> Result<()> {
     println!("copal restore: {what} ...");
-    let snapshot = backup
-        .text("snapshot")
-        .or(backup.text("snapshot_id"))
-        .context("the backup named no snapshot")?;
+    let snapshot =
+        backup.text("snapshot").or(backup.text("snapshot_id")).context("the backup named no snapshot")?;
     let target = scratch.join("restored.raw");
     let done = copal.restore(snapshot, &target)?;
     compare(original, &target)?;
@@ -175,9 +150,7 @@ fn restore(
 fn compare(original: &Path, restored: &Path) -> Result<()> {
     let difference = if is_qcow2(original)? {
         let mut command = Command::new("qemu-img");
-        command
-            .args(["compare", "-f", "qcow2", "-F", "raw"])
-            .args([original, restored]);
+        command.args(["compare", "-f", "qcow2", "-F", "raw"]).args([original, restored]);
         let run = metered::run(&mut command)?;
         (run.code != 0).then(|| run.stdout.trim().to_owned())
     } else {

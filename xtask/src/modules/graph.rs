@@ -69,10 +69,7 @@ mod tests {
     #[test]
     fn chains_have_no_circle_and_circles_that_meet_are_one() {
         assert!(circles(&[vec![1], vec![2], vec![]]).is_empty());
-        assert_eq!(
-            circles(&[vec![1], vec![0, 2], vec![3], vec![2, 4], vec![]]),
-            [[0, 1], [2, 3]]
-        );
+        assert_eq!(circles(&[vec![1], vec![0, 2], vec![3], vec![2, 4], vec![]]), [[0, 1], [2, 3]]);
         assert_eq!(circles(&[vec![1], vec![0, 2], vec![1]]), [[0, 1, 2]]);
     }
 }

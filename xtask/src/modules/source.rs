@@ -36,9 +36,7 @@ impl Crate {
     pub(super) fn read(sources: &Path) -> io::Result<Crate> {
         let mut files = Vec::new();
         walk(sources, &mut Vec::new(), &mut files)?;
-        Ok(Crate::of(
-            files.iter().map(|(path, text)| (path.clone(), text.as_str())),
-        ))
+        Ok(Crate::of(files.iter().map(|(path, text)| (path.clone(), text.as_str()))))
     }
 
     fn of<'a>(files: impl Iterator<Item = (Vec<String>, &'a str)>) -> Crate {
@@ -53,11 +51,7 @@ impl Crate {
         let modules = modules.into_iter().zip(kept).filter(|(_, kept)| *kept);
         let mut modules: Vec<Module> = modules.map(|(module, _)| module).collect();
         modules.sort_by(|a, b| a.path.cmp(&b.path));
-        let by_path = modules
-            .iter()
-            .enumerate()
-            .map(|(at, module)| (module.path.clone(), at))
-            .collect();
+        let by_path = modules.iter().enumerate().map(|(at, module)| (module.path.clone(), at)).collect();
         Crate { modules, by_path }
     }
 
@@ -120,10 +114,7 @@ impl Crate {
         }
         let at = *self.by_path.get(&base)?;
         let module = &self.modules[at];
-        let Some(name) = rest
-            .first()
-            .filter(|name| hops > 0 && !module.defined.contains(*name))
-        else {
+        let Some(name) = rest.first().filter(|name| hops > 0 && !module.defined.contains(*name)) else {
             return Some(at);
         };
         let by_name = module.offered.iter().find(|(offered, _)| offered == name);
@@ -176,17 +167,8 @@ impl Module {
 
     /// Takes what begins at word `at`; returns where the next thing begins.
     fn step(&mut self, words: &[&str], at: usize) -> usize {
-        const ITEMS: [&str; 9] = [
-            "fn",
-            "struct",
-            "enum",
-            "trait",
-            "const",
-            "static",
-            "type",
-            "union",
-            "macro_rules",
-        ];
+        const ITEMS: [&str; 9] =
+            ["fn", "struct", "enum", "trait", "const", "static", "type", "union", "macro_rules"];
         let word = words[at];
         if is_test_mark(&words[at..]) {
             return self.skip_test(words, at + TEST_MARK.len());
@@ -253,9 +235,7 @@ impl Module {
 const TEST_MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
 
 fn is_test_mark(words: &[&str]) -> bool {
-    let any = [
-        "#", "[", "cfg", "(", "any", "(", "test", ",", "fuzzing", ")", ")", "]",
-    ];
+    let any = ["#", "[", "cfg", "(", "any", "(", "test", ",", "fuzzing", ")", ")", "]"];
     words.starts_with(&TEST_MARK) || words.starts_with(&any)
 }
 
@@ -333,9 +313,7 @@ fn words(text: &str) -> Vec<&str> {
         } else if first == '\'' {
             character(rest)
         } else if first.is_alphanumeric() || first == '_' {
-            let len = rest
-                .find(|c: char| !(c.is_alphanumeric() || c == '_'))
-                .unwrap_or(rest.len());
+            let len = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
             words.push(&rest[..len]);
             len
         } else if rest.starts_with("::") {
@@ -358,11 +336,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     let open = rest.len() - body.len() + hashes + 1;
     body[hashes..].strip_prefix('"')?;
     let close = format!("\"{}", "#".repeat(hashes));
-    Some(
-        rest[open..]
-            .find(&close)
-            .map_or(rest.len(), |end| open + end + close.len()),
-    )
+    Some(rest[open..].find(&close).map_or(rest.len(), |end| open + end + close.len()))
 }
 
 fn string(rest: &str) -> usize {
@@ -393,43 +367,21 @@ mod tests {
     use super::Crate;
 
     fn needs(files: &[(&str, &str)]) -> Vec<String> {
-        let path = |name: &str| {
-            name.split("::")
-                .filter(|part| !part.is_empty())
-                .map(str::to_owned)
-                .collect()
-        };
+        let path = |name: &str| name.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
         let modules = Crate::of(files.iter().map(|(name, text)| (path(name), *text)));
         let needs = modules.needs();
-        let pairs = needs
-            .iter()
-            .enumerate()
-            .flat_map(|(from, all)| all.iter().map(move |to| (from, *to)));
-        pairs
-            .map(|(from, to)| format!("{} {}", modules.name(from), modules.name(to)))
-            .collect()
+        let pairs = needs.iter().enumerate().flat_map(|(from, all)| all.iter().map(move |to| (from, *to)));
+        pairs.map(|(from, to)| format!("{} {}", modules.name(from), modules.name(to))).collect()
     }
 
     #[test]
     fn imports_are_followed_to_the_file_that_defines_the_thing() {
         let files = [
-            (
-                "",
-                "mod a; mod b; #[cfg(test)] mod tests; pub use b::{Thing as T, inner};",
-            ),
-            (
-                "a",
-                "use crate::{T, b::inner::{self, deep}}; fn f() { super::c::g() } // use crate::no\n",
-            ),
-            (
-                "b",
-                "pub(crate) mod inner; pub(crate) use inner::*; pub struct Thing;",
-            ),
+            ("", "mod a; mod b; #[cfg(test)] mod tests; pub use b::{Thing as T, inner};"),
+            ("a", "use crate::{T, b::inner::{self, deep}}; fn f() { super::c::g() } // use crate::no\n"),
+            ("b", "pub(crate) mod inner; pub(crate) use inner::*; pub struct Thing;"),
             ("b::inner", "pub fn deep() {} const S: &str = \"use crate::a;\";"),
-            (
-                "c",
-                "use crate::b::deep; #[cfg(test)] mod t { use crate::a::f; } pub fn g() {}",
-            ),
+            ("c", "use crate::b::deep; #[cfg(test)] mod t { use crate::a::f; } pub fn g() {}"),
             ("tests", "use crate::a;"),
         ];
         assert_eq!(needs(&files), ["a b", "a b::inner", "a c", "c b::inner"]);

@@ -25,11 +25,7 @@ pub(crate) fn run(root: &Path, wanted: &[String]) -> Result<()> {
         }
         tried += 1;
         println!("{}: {}", patch.name, patch.breaks);
-        ensure!(
-            patch.test(root)?,
-            "the test of {} fails without the patch; mend that first",
-            patch.name
-        );
+        ensure!(patch.test(root)?, "the test of {} fails without the patch; mend that first", patch.name);
         let applied = Applied::new(root, &patch)?;
         let passes = patch.test(root)?;
         drop(applied);
@@ -56,26 +52,16 @@ struct Patch {
 
 impl Patch {
     fn read(path: &Path) -> Result<Patch> {
-        let name = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let mut lines = text.lines();
         let mut after = |mark: &str| {
             let line = lines.next().and_then(|line| line.strip_prefix(mark));
-            line.map(str::to_owned)
-                .with_context(|| format!("{name} does not begin with `{mark}`"))
+            line.map(str::to_owned).with_context(|| format!("{name} does not begin with `{mark}`"))
         };
         let test = after("# test: ")?.split_whitespace().map(str::to_owned).collect();
         let breaks = after("# breaks: ")?;
-        Ok(Patch {
-            name,
-            path: path.to_owned(),
-            test,
-            breaks,
-        })
+        Ok(Patch { name, path: path.to_owned(), test, breaks })
     }
 
     /// Whether its test passes. A patch that does not compile would be no mutant: that is an error.
@@ -112,10 +98,7 @@ impl<'a> Applied<'a> {
 impl Drop for Applied<'_> {
     fn drop(&mut self) {
         if let Err(error) = git_apply(self.root, self.patch, &["--reverse"]) {
-            println!(
-                "{error:#}; `git apply --reverse {}` takes it back",
-                self.patch.path.display()
-            );
+            println!("{error:#}; `git apply --reverse {}` takes it back", self.patch.path.display());
         }
     }
 }
@@ -164,12 +147,7 @@ mod tests {
         assert!(!patches.is_empty());
         for patch in patches {
             git_apply(root, &patch, &["--check"]).unwrap();
-            assert_eq!(
-                patch.test.first().map(String::as_str),
-                Some("-p"),
-                "{}",
-                patch.name
-            );
+            assert_eq!(patch.test.first().map(String::as_str), Some("-p"), "{}", patch.name);
         }
     }
 }

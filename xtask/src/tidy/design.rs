@@ -12,13 +12,8 @@ const DECISIONS: &str = "docs/decisions/";
 /// Letters that a rule begins with, by layer.
 const LAYERS: [&str; 4] = ["OBJ", "KV", "VOL", "BAK"];
 /// What documents outside of the repository were called.
-const ELSEWHERE: [&str; 5] = [
-    "object.md §",
-    "kv.md §",
-    "kv.md section",
-    "backup layer, section",
-    "backup.md §",
-];
+const ELSEWHERE: [&str; 5] =
+    ["object.md §", "kv.md §", "kv.md section", "backup layer, section", "backup.md §"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -31,20 +26,13 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         for (index, line) in page.lines().enumerate() {
             for rule in rules_in(line).filter(|rule| line.contains(&format!("**{rule}**"))) {
                 if rules.insert(rule, (path, index + 1)).is_some() {
-                    findings.push(Finding::error(
-                        path,
-                        index + 1,
-                        format!("{rule} is defined twice"),
-                    ));
+                    findings.push(Finding::error(path, index + 1, format!("{rule} is defined twice")));
                 }
             }
         }
     }
     let mut named = BTreeSet::new();
-    for (path, source) in tree
-        .sources()
-        .filter(|(path, _)| !path.starts_with("xtask/src/tidy/"))
-    {
+    for (path, source) in tree.sources().filter(|(path, _)| !path.starts_with("xtask/src/tidy/")) {
         for (index, line) in source.lines().enumerate() {
             let mut error = |what: String| findings.push(Finding::error(path, index + 1, what));
             for rule in rules_in(line) {
@@ -57,16 +45,11 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 error(format!("cites a design outside of {FOLDER}"));
             }
             let Some(cited) = design_line(line) else { continue };
-            match cited
-                .split_whitespace()
-                .next()
-                .unwrap_or_default()
-                .split_once('#')
-            {
+            match cited.split_whitespace().next().unwrap_or_default().split_once('#') {
                 Some((page, anchor)) if headings.get(page).is_some_and(|there| there.contains(anchor)) => {}
-                _ => error(format!(
-                    "write `Design: {FOLDER}PAGE.md#heading`, then rules; this leads nowhere"
-                )),
+                _ => {
+                    error(format!("write `Design: {FOLDER}PAGE.md#heading`, then rules; this leads nowhere"))
+                }
             }
         }
     }
@@ -93,9 +76,7 @@ fn unlisted_decisions(tree: &Tree) -> impl Iterator<Item = Finding> {
 /// What a comment cites behind `Design:`.
 fn design_line(line: &str) -> Option<&str> {
     let comment = line.trim_start().strip_prefix("//")?;
-    comment
-        .trim_start_matches(['/', '!', ' '])
-        .strip_prefix("Design:")
+    comment.trim_start_matches(['/', '!', ' ']).strip_prefix("Design:")
 }
 
 /// The rules that a line names.
@@ -113,8 +94,6 @@ fn rules_in(line: &str) -> impl Iterator<Item = &str> {
 /// The name that GitHub gives a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = text
-        .chars()
-        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }

@@ -39,10 +39,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 Some(code) if hash(code) != source.recorded => findings.push(Finding::error(
                     page,
                     source.line,
-                    format!(
-                        "`{}` changed; read both, then run `cargo xtask tidy --fix`",
-                        source.path
-                    ),
+                    format!("`{}` changed; read both, then run `cargo xtask tidy --fix`", source.path),
                 )),
                 Some(_) => {}
             }
@@ -62,11 +59,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             }
         }
         if path.ends_with("/format.rs") && !named {
-            findings.push(Finding::error(
-                path,
-                1,
-                "a format without a `Format: docs/formats/...` line",
-            ));
+            findings.push(Finding::error(path, 1, "a format without a `Format: docs/formats/...` line"));
         } else if is_format(path) && named && !specified.contains(path) {
             findings.push(Finding::error(path, 1, NO_PAGE));
         }
@@ -100,18 +93,13 @@ pub(super) fn rewrite_hashes(root: &Path, tree: &Tree) -> Result<Vec<String>> {
 }
 
 fn pages(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
-    tree.files()
-        .filter(|(path, _)| path.starts_with(PAGES) && !path.ends_with("README.md"))
+    tree.files().filter(|(path, _)| path.starts_with(PAGES) && !path.ends_with("README.md"))
 }
 
 fn source_lines(page: &str) -> impl Iterator<Item = SourceLine<'_>> {
     page.lines().enumerate().filter_map(|(index, text)| {
         let (path, recorded) = text.trim().strip_prefix("Source: ")?.split_once(" sha256:")?;
-        Some(SourceLine {
-            line: index + 1,
-            path: path.trim(),
-            recorded: recorded.trim(),
-        })
+        Some(SourceLine { line: index + 1, path: path.trim(), recorded: recorded.trim() })
     })
 }
 
@@ -123,10 +111,8 @@ fn named_pages(text: &str) -> impl Iterator<Item = &str> {
 }
 
 pub(super) fn hash(code: &str) -> String {
-    Sha256::digest(code.as_bytes())
-        .iter()
-        .fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    Sha256::digest(code.as_bytes()).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

@@ -29,18 +29,10 @@ pub(crate) struct Finding {
 
 impl Finding {
     fn error(path: &str, line: usize, what: impl Into<String>) -> Self {
-        Finding {
-            path: path.to_owned(),
-            line,
-            what: what.into(),
-            remark: false,
-        }
+        Finding { path: path.to_owned(), line, what: what.into(), remark: false }
     }
     fn remark(path: &str, line: usize, what: impl Into<String>) -> Self {
-        Finding {
-            remark: true,
-            ..Finding::error(path, line, what)
-        }
+        Finding { remark: true, ..Finding::error(path, line, what) }
     }
 }
 

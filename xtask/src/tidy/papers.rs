@@ -28,18 +28,10 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 continue;
             };
             if !PAPERS.iter().any(|paper| cited.to_lowercase().contains(paper)) {
-                findings.push(Finding::error(
-                    path,
-                    line,
-                    format!("cites none of {}", PAPERS.join(", ")),
-                ));
+                findings.push(Finding::error(path, line, format!("cites none of {}", PAPERS.join(", "))));
             }
             if !table.contains(path) {
-                findings.push(Finding::error(
-                    path,
-                    line,
-                    format!("cites a paper and has no row in {TABLE}"),
-                ));
+                findings.push(Finding::error(path, line, format!("cites a paper and has no row in {TABLE}")));
             }
         }
     }
@@ -61,29 +53,20 @@ fn loose_names(row: &str) -> Vec<String> {
         return Vec::new();
     }
     let mut loose = Vec::new();
-    let columns = [
-        ("where", Some(code)),
-        ("test", rest.first()),
-        ("bench", rest.get(1)),
-    ];
+    let columns = [("where", Some(code)), ("test", rest.first()), ("bench", rest.get(1))];
     for (column, cell) in columns {
         let cell = cell.copied().unwrap_or_default();
         let words = cell.split('`').step_by(2);
         for text in words.map(|text| text.trim_matches([' ', ',', '(', ')'])) {
             if !text.is_empty() {
-                loose.push(format!(
-                    "`{text}` in column {column} is not quoted, so nothing checks it"
-                ));
+                loose.push(format!("`{text}` in column {column} is not quoted, so nothing checks it"));
             }
         }
         for word in quoted(cell) {
             let (is_checked, wanted) = match column {
                 "where" => (is_path(word), "path/to/file.rs::item"),
                 "test" => (is_path(word) && word.contains(".rs::"), "path/to/file.rs::item"),
-                _ => (
-                    word.starts_with("cargo ") || is_path(word),
-                    "cargo xtask bench NAME",
-                ),
+                _ => (word.starts_with("cargo ") || is_path(word), "cargo xtask bench NAME"),
             };
             if !is_checked {
                 loose.push(format!("`{word}` in column {column}: write `{wanted}`"));
@@ -106,12 +89,8 @@ fn broken_reference(tree: &Tree, word: &str) -> Option<String> {
     }
     if let Some(command) = word.strip_prefix("cargo run ") {
         let words: Vec<&str> = command.split_whitespace().collect();
-        let behind = |flag: &str| {
-            words
-                .iter()
-                .position(|word| *word == flag)
-                .and_then(|at| words.get(at + 1))
-        };
+        let behind =
+            |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1));
         let (package, example) = (behind("-p")?, behind("--example")?);
         let path = format!("/{package}/examples/{example}.rs");
         return (!tree.files().any(|(file, _)| file.ends_with(&path)))
@@ -127,39 +106,20 @@ fn broken_reference(tree: &Tree, word: &str) -> Option<String> {
     let Some(source) = tree.get(&path) else {
         return path.ends_with(".rs").then(|| format!("`{path}` does not exist"));
     };
-    let item = items?
-        .rsplit("::")
-        .next()?
-        .trim_end_matches("()")
-        .trim_end_matches('!');
+    let item = items?.rsplit("::").next()?.trim_end_matches("()").trim_end_matches('!');
     (!defines(source, item)).then(|| format!("`{path}` defines no `{item}`"))
 }
 
 /// Whether `source` holds a definition, field or variant called `item`.
 fn defines(source: &str, item: &str) -> bool {
-    const KEYWORDS: [&str; 9] = [
-        "fn ",
-        "struct ",
-        "enum ",
-        "trait ",
-        "const ",
-        "static ",
-        "mod ",
-        "type ",
-        "macro_rules! ",
-    ];
+    const KEYWORDS: [&str; 9] =
+        ["fn ", "struct ", "enum ", "trait ", "const ", "static ", "mod ", "type ", "macro_rules! "];
     KEYWORDS.iter().any(|keyword| {
-        source
-            .match_indices(&format!("{keyword}{item}"))
-            .any(|(at, found)| {
-                !source[at + found.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
-            })
+        source.match_indices(&format!("{keyword}{item}")).any(|(at, found)| {
+            !source[at + found.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
+        })
     }) || source.lines().any(|line| {
-        let line = line
-            .trim_start()
-            .trim_start_matches("pub ")
-            .trim_start_matches("pub(crate) ");
-        line.strip_prefix(item)
-            .is_some_and(|rest| rest.starts_with([',', ':', '(', ' ', '{']))
+        let line = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
+        line.strip_prefix(item).is_some_and(|rest| rest.starts_with([',', ':', '(', ' ', '{']))
     })
 }

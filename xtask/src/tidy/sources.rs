@@ -3,9 +3,8 @@
 use super::{Finding, Tree, tree::module_docs};
 
 /// Names that gather what has no place; each idea gets its own.
-const BANNED_NAMES: [&str; 9] = [
-    "util", "utils", "common", "core", "types", "helper", "helpers", "misc", "stuff",
-];
+const BANNED_NAMES: [&str; 9] =
+    ["util", "utils", "common", "core", "types", "helper", "helpers", "misc", "stuff"];
 
 /// Names that say nothing about a crate; a file inside a crate that has a name of its own may use them.
 const BANNED_CRATES: [&str; 1] = ["shared"];
@@ -21,11 +20,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         marks(path, source, &mut findings);
         let lines = source.lines().count();
         if lines > LONG_FILE_LINES {
-            findings.push(Finding::remark(
-                path,
-                0,
-                format!("{lines} lines; which second idea moved in?"),
-            ));
+            findings.push(Finding::remark(path, 0, format!("{lines} lines; which second idea moved in?")));
         }
     }
     findings
@@ -39,11 +34,7 @@ fn name(path: &str, findings: &mut Vec<Finding>) {
             None => (stem, false),
         };
         if BANNED_NAMES.contains(&stem) || is_crate && BANNED_CRATES.contains(&stem) {
-            findings.push(Finding::error(
-                path,
-                0,
-                format!("`{stem}` says nothing; name the idea"),
-            ));
+            findings.push(Finding::error(path, 0, format!("`{stem}` says nothing; name the idea")));
         }
     }
 }
@@ -54,17 +45,9 @@ fn first_lines(path: &str, source: &str, findings: &mut Vec<Finding>) {
         return;
     }
     match module_docs(source).next() {
-        None => findings.push(Finding::error(
-            path,
-            1,
-            "no module docs (`//!`): say what this file is",
-        )),
+        None => findings.push(Finding::error(path, 1, "no module docs (`//!`): say what this file is")),
         Some((line, text)) if text.len() < 8 => {
-            findings.push(Finding::error(
-                path,
-                line,
-                "the first line of the module docs says nothing",
-            ));
+            findings.push(Finding::error(path, line, "the first line of the module docs says nothing"));
         }
         Some(_) => {}
     }
@@ -73,10 +56,7 @@ fn first_lines(path: &str, source: &str, findings: &mut Vec<Finding>) {
 /// Marks of unfinished or silenced code. Spelled in two halves, so that this file does not find itself.
 fn marks(path: &str, source: &str, findings: &mut Vec<Finding>) {
     let forbidden = [
-        (
-            concat!("#[", "ignore"),
-            "an ignored test proves nothing; run it or delete it",
-        ),
+        (concat!("#[", "ignore"), "an ignored test proves nothing; run it or delete it"),
         (concat!("todo", "!("), "unfinished code does not land"),
         (concat!("unimplemented", "!("), "unfinished code does not land"),
         (concat!("dbg", "!("), "left over from debugging"),

@@ -2,10 +2,7 @@
 
 use super::{Tree, check, formats};
 
-const TABLE: (&str, &str) = (
-    "docs/papers.md",
-    "| 4.2 | objects | `crates/copal-a/src/lib.rs::Store` | |\n",
-);
+const TABLE: (&str, &str) = ("docs/papers.md", "| 4.2 | objects | `crates/copal-a/src/lib.rs::Store` | |\n");
 
 fn findings(files: &[(&str, &str)]) -> Vec<String> {
     check(&Tree::of(files)).iter().map(ToString::to_string).collect()
@@ -14,10 +11,7 @@ fn findings(files: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn a_clean_tree_has_no_findings() {
     let lib = "//! Store of things.\n//! Paper: draconis §4.2\npub struct Store {}\n";
-    assert_eq!(
-        findings(&[TABLE, ("crates/copal-a/src/lib.rs", lib)]),
-        Vec::<String>::new()
-    );
+    assert_eq!(findings(&[TABLE, ("crates/copal-a/src/lib.rs", lib)]), Vec::<String>::new());
 }
 
 #[test]
@@ -29,10 +23,7 @@ fn a_file_without_module_docs_is_found() {
 
 #[test]
 fn a_name_that_gathers_is_found_as_file_and_as_crate() {
-    let lib = (
-        "crates/copal-a/src/lib.rs",
-        "//! Store of things.\npub struct Store {}\n",
-    );
+    let lib = ("crates/copal-a/src/lib.rs", "//! Store of things.\npub struct Store {}\n");
     for path in [
         "crates/copal-a/src/utils.rs",
         "crates/copal-a/src/types.rs",
@@ -47,53 +38,29 @@ fn a_name_that_gathers_is_found_as_file_and_as_crate() {
 
 #[test]
 fn unfinished_and_silenced_code_is_found() {
-    for line in [
-        concat!("#[", "ignore]"),
-        concat!("todo", "!()"),
-        concat!("#[", "allow(dead_code)]"),
-    ] {
+    for line in [concat!("#[", "ignore]"), concat!("todo", "!()"), concat!("#[", "allow(dead_code)]")] {
         let lib = format!("//! Store of things.\npub struct Store {{}}\n{line}\n");
         let found = findings(&[TABLE, ("crates/copal-a/src/lib.rs", &lib)]);
         assert_eq!(found.len(), 1, "{line}: {found:?}");
     }
     let reason = concat!("#[", "allow(dead_code, reason = \"read by tests\")]");
     let lib = format!("//! Store of things.\npub struct Store {{}}\n{reason}\n");
-    assert_eq!(
-        findings(&[TABLE, ("crates/copal-a/src/lib.rs", &lib)]),
-        Vec::<String>::new()
-    );
+    assert_eq!(findings(&[TABLE, ("crates/copal-a/src/lib.rs", &lib)]), Vec::<String>::new());
 }
 
 #[test]
 fn a_row_that_names_a_missing_item_is_found() {
-    let found = findings(&[
-        TABLE,
-        (
-            "crates/copal-a/src/lib.rs",
-            "//! Store of things.\npub struct Stores {}\n",
-        ),
-    ]);
-    assert_eq!(
-        found,
-        ["docs/papers.md:1: `crates/copal-a/src/lib.rs` defines no `Store`"]
-    );
+    let found =
+        findings(&[TABLE, ("crates/copal-a/src/lib.rs", "//! Store of things.\npub struct Stores {}\n")]);
+    assert_eq!(found, ["docs/papers.md:1: `crates/copal-a/src/lib.rs` defines no `Store`"]);
     let found = findings(&[TABLE]);
-    assert_eq!(
-        found,
-        ["docs/papers.md:1: `crates/copal-a/src/lib.rs` does not exist"]
-    );
+    assert_eq!(found, ["docs/papers.md:1: `crates/copal-a/src/lib.rs` does not exist"]);
 }
 
 #[test]
 fn a_source_that_cites_a_paper_needs_a_row() {
-    let lib = (
-        "crates/copal-a/src/lib.rs",
-        "//! Store of things.\npub struct Store {}\n",
-    );
-    let other = (
-        "crates/copal-a/src/journal.rs",
-        "//! Journal of the store.\n//! Paper: draconis §4.2\n",
-    );
+    let lib = ("crates/copal-a/src/lib.rs", "//! Store of things.\npub struct Store {}\n");
+    let other = ("crates/copal-a/src/journal.rs", "//! Journal of the store.\n//! Paper: draconis §4.2\n");
     let found = findings(&[TABLE, lib, other]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("no row"), "{found:?}");
@@ -102,10 +69,7 @@ fn a_source_that_cites_a_paper_needs_a_row() {
 #[test]
 fn a_suite_that_does_not_exist_is_found() {
     let table = ("docs/papers.md", "| `cargo xtask bench no-such-suite` |\n");
-    assert_eq!(
-        findings(&[table]),
-        ["docs/papers.md:1: there is no suite `no-such-suite`"]
-    );
+    assert_eq!(findings(&[table]), ["docs/papers.md:1: there is no suite `no-such-suite`"]);
 }
 
 /// Symptom: half of the table named its tests without a path and its suites without a command; renaming one of them
@@ -114,10 +78,7 @@ fn a_suite_that_does_not_exist_is_found() {
 /// Fix: the columns for code, tests and measurements hold nothing else.
 #[test]
 fn a_name_that_nothing_checks_is_found_in_the_columns_that_name_code() {
-    let lib = (
-        "crates/copal-a/src/lib.rs",
-        "//! Store of things.\npub struct Store {}\nfn keeps() {}\n",
-    );
+    let lib = ("crates/copal-a/src/lib.rs", "//! Store of things.\npub struct Store {}\nfn keeps() {}\n");
     let example = ("crates/copal-a/examples/shape.rs", "//! Shows the shape.\n");
     let code = "`crates/copal-a/src/lib.rs::Store`";
     let test = "`crates/copal-a/src/lib.rs::keeps`";
@@ -149,25 +110,16 @@ fn a_name_that_nothing_checks_is_found_in_the_columns_that_name_code() {
 #[test]
 fn a_format_that_changed_without_its_page_is_found_until_recorded() {
     let code = "//! Journal format.\n//! Format: docs/formats/journal.md\n";
-    let fresh = format!(
-        "# Journal\nSource: crates/copal-a/src/format.rs sha256:{}\n",
-        formats::hash(code)
-    );
+    let fresh = format!("# Journal\nSource: crates/copal-a/src/format.rs sha256:{}\n", formats::hash(code));
     let table = ("docs/papers.md", "");
     let source = ("crates/copal-a/src/format.rs", code);
-    assert_eq!(
-        findings(&[table, source, ("docs/formats/journal.md", &fresh)]),
-        Vec::<String>::new()
-    );
+    assert_eq!(findings(&[table, source, ("docs/formats/journal.md", &fresh)]), Vec::<String>::new());
     let stale = fresh.replace("sha256:", "sha256:0");
     let found = findings(&[table, source, ("docs/formats/journal.md", &stale)]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("read both"), "{found:?}");
     let found = findings(&[table, source]);
-    assert!(
-        found[0].contains("does not exist"),
-        "the page is named and missing: {found:?}"
-    );
+    assert!(found[0].contains("does not exist"), "the page is named and missing: {found:?}");
 }
 
 /// Symptom: the formats of the backup layer could change without their pages, though CONTRIBUTING said that tidy refuses
@@ -181,10 +133,7 @@ fn a_format_that_no_page_names_and_a_page_that_names_no_code_are_found() {
     let other = "//! Keys, as kept.\n//! Format: docs/formats/journal.md\n";
     let line = |path: &str, code: &str| format!("Source: {path} sha256:{}\n", formats::hash(code));
     let key_slot = ("crates/copal-a/src/key_slot.rs", other);
-    for path in [
-        "crates/copal-a/src/format.rs",
-        "crates/copal-a/src/format/journal.rs",
-    ] {
+    for path in ["crates/copal-a/src/format.rs", "crates/copal-a/src/format/journal.rs"] {
         let page = format!("# Journal\n{}{}", line(path, code), line(key_slot.0, other));
         let of = |page: &str| findings(&[table, (path, code), key_slot, ("docs/formats/journal.md", page)]);
         assert_eq!(of(&page), Vec::<String>::new());
@@ -204,27 +153,15 @@ fn rules_and_design_lines_lead_somewhere_and_back() {
     let lib = |docs: &str| format!("//! Store of things.\n//! {docs}\npub struct Store {{}}\n");
     let found = |docs: &str, design: &str| {
         let lib = lib(docs);
-        findings(&[
-            TABLE,
-            ("docs/design/object.md", design),
-            ("crates/copal-a/src/lib.rs", &lib),
-        ])
+        findings(&[TABLE, ("docs/design/object.md", design), ("crates/copal-a/src/lib.rs", &lib)])
     };
     let good = "Design: docs/design/object.md#commit-on-one-flush OBJ-1";
     assert_eq!(found(good, design), Vec::<String>::new());
     for (docs, design, what) in [
         ("Design: object.md, OBJ-1", design, "leads nowhere"),
-        (
-            "Design: docs/design/object.md#recovery OBJ-1",
-            design,
-            "leads nowhere",
-        ),
+        ("Design: docs/design/object.md#recovery OBJ-1", design, "leads nowhere"),
         ("As OBJ-1 and OBJ-2 say.", design, "OBJ-2 is defined nowhere"),
-        (
-            concat!("As object", ".md §6 and OBJ-1 say."),
-            design,
-            "outside of",
-        ),
+        (concat!("As object", ".md §6 and OBJ-1 say."), design, "outside of"),
         ("Nothing is named.", design, "no source names OBJ-1"),
         (good, &format!("{design}| **OBJ-1** again | |\n"), "defined twice"),
     ] {
@@ -236,10 +173,7 @@ fn rules_and_design_lines_lead_somewhere_and_back() {
 
 #[test]
 fn a_decision_that_its_index_leaves_out_is_found() {
-    let lib = (
-        "crates/copal-a/src/lib.rs",
-        "//! Store of things.\npub struct Store {}\n",
-    );
+    let lib = ("crates/copal-a/src/lib.rs", "//! Store of things.\npub struct Store {}\n");
     let decision = ("docs/decisions/2026-01-01-why.md", "# Why\n");
     let with = |index| findings(&[TABLE, lib, decision, ("docs/decisions/README.md", index)]);
     assert_eq!(with("[why](2026-01-01-why.md): because\n"), Vec::<String>::new());

@@ -5,9 +5,7 @@
 use anyhow::{Context, Result};
 use std::{collections::BTreeMap, fs, path::Path};
 
-const ROOTS: [&str; 8] = [
-    "crates", "xtask", "bench", "sim", "tests", "fuzz", "docs", "proto",
-];
+const ROOTS: [&str; 8] = ["crates", "xtask", "bench", "sim", "tests", "fuzz", "docs", "proto"];
 const SKIPPED_DIRECTORIES: [&str; 4] = ["target", "results", ".git", ".cache"];
 
 /// Path from the root, with `/`, to content.
@@ -30,12 +28,7 @@ impl Tree {
 
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Tree {
-        Tree {
-            files: files
-                .iter()
-                .map(|(p, c)| ((*p).to_owned(), (*c).to_owned()))
-                .collect(),
-        }
+        Tree { files: files.iter().map(|(p, c)| ((*p).to_owned(), (*c).to_owned())).collect() }
     }
 
     fn walk(&mut self, directory: &Path, name: &str) -> Result<()> {
@@ -56,9 +49,7 @@ impl Tree {
     }
 
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.files
-            .iter()
-            .map(|(path, content)| (path.as_str(), content.as_str()))
+        self.files.iter().map(|(path, content)| (path.as_str(), content.as_str()))
     }
 
     pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, &str)> {

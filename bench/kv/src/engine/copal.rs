@@ -38,11 +38,8 @@ impl Copal {
         let fresh = !path.exists();
         // Room for what merges and purges have not given back yet.
         let size = (spec.data_bytes * 2 + (384 << 20)).next_multiple_of(1 << 20);
-        let file = FileOptions {
-            create_size: fresh.then_some(size),
-            allow_cow: true,
-            ..FileOptions::default()
-        };
+        let file =
+            FileOptions { create_size: fresh.then_some(size), allow_cow: true, ..FileOptions::default() };
         let device = open_released(&path, &file).context("opening the store's file")?;
         if fresh {
             copal_object::Store::mkfs(&device, &MkfsOptions::default()).context("formatting the store")?;
@@ -60,12 +57,7 @@ impl Copal {
         }
         let store = Store::open(objects, options).context("opening the engine")?;
         let space = store.keyspace(KEYSPACE, space).context("opening the keyspace")?;
-        Ok(Copal {
-            device,
-            store,
-            space,
-            options: text,
-        })
+        Ok(Copal { device, store, space, options: text })
     }
 }
 
@@ -83,9 +75,7 @@ fn open_released(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, 
 
 fn options(spec: &Spec) -> Result<Options> {
     // Bloom units come in steps of 4 bits.
-    let units = |step: f64| RuleKind::Fixed {
-        units: (spec.bits / step).round().max(1.0) as u8,
-    };
+    let units = |step: f64| RuleKind::Fixed { units: (spec.bits / step).round().max(1.0) as u8 };
     let (kind, rule) = match spec.filters {
         Filters::Shipped => {
             let shipped = FilterOptions::default();
@@ -103,11 +93,7 @@ fn options(spec: &Spec) -> Result<Options> {
     let shipped = Options::default();
     Ok(Options {
         memory_bytes: spec.memory_bytes,
-        table_bytes: if spec.table_bytes > 0 {
-            spec.table_bytes
-        } else {
-            shipped.table_bytes
-        },
+        table_bytes: if spec.table_bytes > 0 { spec.table_bytes } else { shipped.table_bytes },
         merge_for_reads: spec.merge_for_reads,
         filters: FilterOptions {
             kind,

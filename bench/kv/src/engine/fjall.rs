@@ -24,14 +24,8 @@ pub(super) struct Fjall {
 impl Fjall {
     pub(super) fn open(spec: &Spec) -> Result<Fjall> {
         // Indexes and filters are in the cache, except those of the first levels, which are pinned beside it.
-        let cache_bytes = if spec.cache_data {
-            spec.memory_bytes / 2
-        } else {
-            1 << 20
-        };
-        let db = Database::builder(&spec.directory)
-            .cache_size(cache_bytes)
-            .open()?;
+        let cache_bytes = if spec.cache_data { spec.memory_bytes / 2 } else { 1 << 20 };
+        let db = Database::builder(&spec.directory).cache_size(cache_bytes).open()?;
         let filters = (spec.filters == Filters::Tuned).then(|| {
             let bits = |bits: f64| FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(bits as f32));
             // Level 0 to the last: the last holds nine tenths of the keys and so sets the average.
@@ -57,11 +51,7 @@ impl Fjall {
             space,
             options: format!(
                 "{}, cache {cache_bytes} B, memtable {} B",
-                if filters.is_some() {
-                    "bits by level"
-                } else {
-                    "as shipped"
-                },
+                if filters.is_some() { "bits by level" } else { "as shipped" },
                 spec.write_buffer_bytes
             ),
         })

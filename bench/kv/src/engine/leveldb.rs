@@ -46,11 +46,7 @@ impl Leveldb {
 fn open_files(spec: &Spec) -> i32 {
     const DEFAULT: u64 = 1000;
     const TABLE_BYTES: u64 = 2 << 20;
-    let table_bytes = if spec.table_bytes > 0 {
-        spec.table_bytes
-    } else {
-        TABLE_BYTES
-    };
+    let table_bytes = if spec.table_bytes > 0 { spec.table_bytes } else { TABLE_BYTES };
     // Merges write the tables of their output before those of their input go.
     (spec.data_bytes / table_bytes * 2).max(DEFAULT) as i32
 }

@@ -88,11 +88,7 @@ impl Rocks {
     }
 
     fn write_options(&self, safety: Safety) -> &WriteOptions {
-        if safety == Safety::Device {
-            &self.synced
-        } else {
-            &self.unsynced
-        }
+        if safety == Safety::Device { &self.synced } else { &self.unsynced }
     }
 }
 

@@ -87,10 +87,7 @@ impl SuiteRunner<'_> {
 
     /// Loads the base set for the engine unless an earlier suite has; the name of its store.
     pub(crate) fn loaded(&self, name: &str, bits: f64, cache_data: bool) -> Result<String> {
-        let role = Role {
-            cache_data,
-            ..self.loading_role(bits)
-        };
+        let role = Role { cache_data, ..self.loading_role(bits) };
         self.loaded_for(name, &role)
     }
 
@@ -138,10 +135,7 @@ impl SuiteRunner<'_> {
     /// Loads the base set with single puts into an empty store and closes it.
     pub(crate) fn load(&self, spec: &Spec, cap: u64, safety: Safety) -> Result<LoadFacts> {
         let mut peer = Peer::open(spec, Some(cap))?;
-        let mut facts = LoadFacts {
-            user_bytes: self.scale.data_bytes(),
-            ..LoadFacts::default()
-        };
+        let mut facts = LoadFacts { user_bytes: self.scale.data_bytes(), ..LoadFacts::default() };
         self.load_part(&mut peer, &mut facts, (0, self.scale.keys()), safety, true)?;
         peer.close()?;
         Ok(facts)
@@ -157,10 +151,7 @@ impl SuiteRunner<'_> {
         };
         let mut peer = Peer::open(&spec, Some(cap))?;
         let keys = self.scale.keys();
-        let mut facts = LoadFacts {
-            user_bytes: self.scale.data_bytes(),
-            ..LoadFacts::default()
-        };
+        let mut facts = LoadFacts { user_bytes: self.scale.data_bytes(), ..LoadFacts::default() };
         let bottom = keys * 10 / 11;
         self.load_part(&mut peer, &mut facts, (0, bottom), Safety::Bulk, true)?;
         peer.ask(&Request::Compact)?;
@@ -184,19 +175,10 @@ impl SuiteRunner<'_> {
         safety: Safety,
         awaits_merges: bool,
     ) -> Result<()> {
-        let loaded = peer.ask(&Request::Load {
-            first,
-            count,
-            value_bytes: self.scale.value,
-            batch: 1,
-            safety,
-        })?;
+        let loaded =
+            peer.ask(&Request::Load { first, count, value_bytes: self.scale.value, batch: 1, safety })?;
         let flushed = peer.ask(&Request::Flush)?;
-        let merged = peer.ask(if awaits_merges {
-            &Request::AwaitMerges
-        } else {
-            &Request::Facts
-        })?;
+        let merged = peer.ask(if awaits_merges { &Request::AwaitMerges } else { &Request::Facts })?;
         facts.load_seconds += loaded.answer.seconds;
         facts.merge_seconds += flushed.answer.seconds + merged.answer.seconds;
         facts.put_p99 = facts.put_p99.max(loaded.answer.latency.p99);
@@ -260,10 +242,7 @@ impl SuiteRunner<'_> {
 
     /// Directory of a store and the file that says it is whole.
     fn places(&self, store: &str) -> (std::path::PathBuf, std::path::PathBuf) {
-        (
-            self.scratch.join(store),
-            self.scratch.join(format!("{store}.json")),
-        )
+        (self.scratch.join(store), self.scratch.join(format!("{store}.json")))
     }
 }
 

@@ -72,30 +72,9 @@ const LOADS: [Load; 4] = [
         draws: Draws::There,
         per_key: 2.0 / 3.0,
     },
-    Load {
-        name: "delete-heavy mix",
-        creates: 1,
-        reads: 0,
-        deletes: 2,
-        draws: Draws::Blind,
-        per_key: 1.0,
-    },
-    Load {
-        name: "mail",
-        creates: 4,
-        reads: 2,
-        deletes: 3,
-        draws: Draws::There,
-        per_key: 1.0,
-    },
-    Load {
-        name: "queue",
-        creates: 1,
-        reads: 1,
-        deletes: 1,
-        draws: Draws::Queue,
-        per_key: 0.75,
-    },
+    Load { name: "delete-heavy mix", creates: 1, reads: 0, deletes: 2, draws: Draws::Blind, per_key: 1.0 },
+    Load { name: "mail", creates: 4, reads: 2, deletes: 3, draws: Draws::There, per_key: 1.0 },
+    Load { name: "queue", creates: 1, reads: 1, deletes: 1, draws: Draws::Queue, per_key: 0.75 },
 ];
 
 /// What one load came to in one round.
@@ -165,15 +144,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             if ours.iter().all(|one| one.scans.is_some()) {
                 let ratio = |figure: fn(Scans) -> f64| of_scans(ours, figure) / of_scans(theirs, figure);
                 let label = |what| format!("scans over what was deleted: {what}: copal / {peer}");
-                runner
-                    .report
-                    .at_most(label("reads"), ratio(|scans| scans.reads), "x", 1.0);
-                runner
-                    .report
-                    .fact(label("bytes read"), ratio(|scans| scans.read_bytes), "x");
-                runner
-                    .report
-                    .at_most(label("processor time"), ratio(|scans| scans.cpu_micros), "x", 1.0);
+                runner.report.at_most(label("reads"), ratio(|scans| scans.reads), "x", 1.0);
+                runner.report.fact(label("bytes read"), ratio(|scans| scans.read_bytes), "x");
+                runner.report.at_most(label("processor time"), ratio(|scans| scans.cpu_micros), "x", 1.0);
                 let speed = ratio(|scans| scans.entries_per_second);
                 runner.report.fact(label("speed"), speed, "x");
             }
@@ -192,10 +165,7 @@ fn of_scans(facts: &[Facts], figure: impl Fn(Scans) -> f64) -> f64 {
 
 /// Loads a store, does the work, and removes the store.
 fn one(runner: &SuiteRunner<'_>, options: &Options, name: &str, load: &Load, round: u64) -> Result<Facts> {
-    let role = Role {
-        store: format!("deletes-{name}"),
-        ..runner.loading_role(BITS)
-    };
+    let role = Role { store: format!("deletes-{name}"), ..runner.loading_role(BITS) };
     let spec = runner.spec(name, &role)?;
     if spec.directory.exists() {
         fs::remove_dir_all(&spec.directory)?;
@@ -207,12 +177,7 @@ fn one(runner: &SuiteRunner<'_>, options: &Options, name: &str, load: &Load, rou
     let turns = (keys as f64 * load.per_key / f64::from(turn)) as u64;
     let (value_bytes, safety) = (runner.scale.value, Safety::Bulk);
     let worked = peer.ask(&if load.draws == Draws::Queue {
-        Request::Queue {
-            waiting: WAITING,
-            turns,
-            value_bytes,
-            safety,
-        }
+        Request::Queue { waiting: WAITING, turns, value_bytes, safety }
     } else {
         Request::Churn(Churn {
             keys,
@@ -233,11 +198,7 @@ fn one(runner: &SuiteRunner<'_>, options: &Options, name: &str, load: &Load, rou
     let waiting = if load.draws == Draws::Queue { WAITING } else { 0 };
     let user = waiting as f64 * entry
         + turns as f64 * (f64::from(load.creates) * entry + f64::from(load.deletes) * KEY_BYTES as f64);
-    facts.written = parts
-        .iter()
-        .map(|part| part.traffic.write_bytes as f64)
-        .sum::<f64>()
-        / user;
+    facts.written = parts.iter().map(|part| part.traffic.write_bytes as f64).sum::<f64>() / user;
     facts.cpu_seconds = parts.iter().map(|part| part.answer.cpu_seconds).sum();
     facts.per_second = worked.answer.per_second();
     facts.held = held_bytes(&spec, &mut peer)? / entry / living(load, keys + waiting, turns);
@@ -321,34 +282,14 @@ fn held_bytes(spec: &Spec, peer: &mut Peer) -> Result<f64> {
 fn tell(runner: &mut SuiteRunner<'_>, name: &str, load: &Load, facts: &[Facts]) {
     let label = format!("{name}: {}", load.name);
     let report = &mut runner.report;
-    report.fact(
-        format!("{label}: bytes written / user bytes"),
-        of(facts, |one| one.written),
-        "x",
-    );
-    report.fact(
-        format!("{label}: bytes held / living bytes"),
-        of(facts, |one| one.held),
-        "x",
-    );
-    report.detail(
-        format!("{label}: speed"),
-        of(facts, |one| one.per_second),
-        "ops/s",
-    );
-    report.detail(
-        format!("{label}: processor time"),
-        of(facts, |one| one.cpu_seconds),
-        "s",
-    );
+    report.fact(format!("{label}: bytes written / user bytes"), of(facts, |one| one.written), "x");
+    report.fact(format!("{label}: bytes held / living bytes"), of(facts, |one| one.held), "x");
+    report.detail(format!("{label}: speed"), of(facts, |one| one.per_second), "ops/s");
+    report.detail(format!("{label}: processor time"), of(facts, |one| one.cpu_seconds), "s");
     if facts.iter().all(|one| one.looks.is_some()) {
         let row = |figure: fn((f64, f64, f64)) -> f64| of(facts, |one| one.looks.map_or(0.0, figure));
         let label = |what| format!("{label}: {what}");
-        report.fact(
-            label("processor time of a look at the head, median"),
-            row(|looks| looks.0),
-            "us",
-        );
+        report.fact(label("processor time of a look at the head, median"), row(|looks| looks.0), "us");
         report.fact(
             label("processor time of a look at the head, 99th percentile"),
             row(|looks| looks.1),

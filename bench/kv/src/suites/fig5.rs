@@ -47,11 +47,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     }
     for percent in runner.scale.caps.clone() {
         // All four skews at the cap the targets are about, the two that matter most elsewhere.
-        let skews = if (percent - 1.0).abs() < 1e-9 {
-            &Skew::PAPER[..]
-        } else {
-            &Skew::PAPER[..2]
-        };
+        let skews = if (percent - 1.0).abs() < 1e-9 { &Skew::PAPER[..] } else { &Skew::PAPER[..2] };
         let mut entrants = contestants(&mut runner, &names, BITS, percent)?;
         runner.describe(&entrants);
         for &skew in skews {
@@ -68,11 +64,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             runner.rounds(&mut entrants, 2, |round| gets(round + 100))?;
             runner.await_merges(&mut entrants)?;
             runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
-            report(
-                &mut runner,
-                &entrants,
-                &format!("cap {percent} %, {}", skew.name()),
-            );
+            report(&mut runner, &entrants, &format!("cap {percent} %, {}", skew.name()));
         }
         if (percent - 1.0).abs() < 1e-9 {
             many_at_once(&mut runner, &mut entrants)?;
@@ -102,9 +94,7 @@ fn many_at_once(runner: &mut SuiteRunner<'_>, entrants: &mut [Entrant]) -> Resul
     let label = format!("cap 1 %, {BATCH} keys a call, uniform");
     for entrant in entrants.iter() {
         if let Some(speed) = entrant.per_second() {
-            runner
-                .report
-                .fact(format!("{label}: {}", entrant.name), speed, "Gets/s");
+            runner.report.fact(format!("{label}: {}", entrant.name), speed, "Gets/s");
         }
     }
     compare_with_peers(&mut runner.report, &label, entrants, Entrant::per_second);
@@ -120,23 +110,11 @@ fn report(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], label: &str) {
         let name = &entrant.name;
         report.fact(format!("{label}: {name}"), speed, "Gets/s");
         for (what, unit, value) in [
-            (
-                "reads per Get",
-                "",
-                entrant.per_op(|one| one.traffic.reads as f64),
-            ),
-            (
-                "bytes read per Get",
-                "B",
-                entrant.per_op(|one| one.traffic.read_bytes as f64),
-            ),
+            ("reads per Get", "", entrant.per_op(|one| one.traffic.reads as f64)),
+            ("bytes read per Get", "B", entrant.per_op(|one| one.traffic.read_bytes as f64)),
             ("processor time per Get", "us", entrant.per_op(cpu_micros)),
             ("p99", "us", entrant.median(|one| one.answer.latency.p99)),
-            (
-                "peak memory",
-                "MiB",
-                entrant.median(|one| one.peak_bytes as f64 / f64::from(1 << 20)),
-            ),
+            ("peak memory", "MiB", entrant.median(|one| one.peak_bytes as f64 / f64::from(1 << 20))),
         ] {
             if let Some(value) = value {
                 report.detail(format!("{label}: {name}: {what}"), value, unit);

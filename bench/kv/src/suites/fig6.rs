@@ -73,14 +73,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let label = format!("{bits} bits, {}", skew.name());
             for entrant in &entrants {
                 if let Some(speed) = entrant.per_second() {
-                    runner
-                        .report
-                        .fact(format!("{label}: {}", entrant.name), speed, "Gets/s");
+                    runner.report.fact(format!("{label}: {}", entrant.name), speed, "Gets/s");
                 }
                 if let Some(reads) = entrant.per_op(|one| one.traffic.reads as f64) {
-                    runner
-                        .report
-                        .detail(format!("{label}: {}: reads per Get", entrant.name), reads, "");
+                    runner.report.detail(format!("{label}: {}: reads per Get", entrant.name), reads, "");
                 }
             }
             compare_with_peers(&mut runner.report, &label, &entrants, Entrant::per_second);

@@ -22,10 +22,8 @@ pub(crate) struct Options {
 }
 
 /// Elastic and fixed, by kind of unit.
-const PAIRS: [(&str, &str); 2] = [
-    ("copal-ribbon-classes", "copal-ribbon-fixed"),
-    ("copal-bloom-paper", "copal-bloom-fixed"),
-];
+const PAIRS: [(&str, &str); 2] =
+    [("copal-ribbon-classes", "copal-ribbon-fixed"), ("copal-bloom-paper", "copal-bloom-fixed")];
 
 /// The peers have no elastic filters: their loads are facts beside ours.
 const NAMES: [&str; 8] = [
@@ -52,9 +50,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         runner.report.fact(label, speed * 1000.0, "kB/s");
     }
     let [(_, elastic), (_, fixed)] = PAPER;
-    runner
-        .report
-        .fact("paper: time to load, ElasticBF / LevelDB", fixed / elastic, "x");
+    runner.report.fact("paper: time to load, ElasticBF / LevelDB", fixed / elastic, "x");
     let names = runner.chosen(&NAMES)?;
     for &bits in &options.bits {
         // Our Bloom units come in steps of 4 bits.
@@ -64,10 +60,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         for round in 0..runner.scale.rounds {
             for step in 0..names.len() {
                 let name = names[(round + step) % names.len()];
-                let role = Role {
-                    store: format!("fig7-{name}"),
-                    ..runner.loading_role(f64::from(bits))
-                };
+                let role = Role { store: format!("fig7-{name}"), ..runner.loading_role(f64::from(bits)) };
                 let spec = runner.spec(name, &role)?;
                 if spec.directory.exists() {
                     fs::remove_dir_all(&spec.directory)?;

@@ -94,12 +94,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 "x",
                 10.0,
             );
-            runner.report.at_most(
-                "T9 copal: longest put of the load",
-                facts.put_max / 1e3,
-                "ms",
-                100.0,
-            );
+            runner.report.at_most("T9 copal: longest put of the load", facts.put_max / 1e3, "ms", 100.0);
         }
     }
     // The peers' loads survive the death of the process; both of ours are judged by them.
@@ -123,23 +118,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 fn report_load(runner: &mut SuiteRunner<'_>, label: &str, facts: &LoadFacts) {
     let report = &mut runner.report;
     report.fact(label, facts.megabytes_per_second(), "MB/s");
-    report.fact(
-        format!("{label}: until merged"),
-        facts.megabytes_per_second_merged(),
-        "MB/s",
-    );
-    report.fact(
-        format!("{label}: bytes written / user bytes"),
-        facts.amplification(),
-        "x",
-    );
+    report.fact(format!("{label}: until merged"), facts.megabytes_per_second_merged(), "MB/s");
+    report.fact(format!("{label}: bytes written / user bytes"), facts.amplification(), "x");
     report.detail(format!("{label}: processor time"), facts.cpu_seconds, "s");
     report.detail(format!("{label}: time"), facts.load_seconds, "s");
-    report.detail(
-        format!("{label}: writers held back"),
-        facts.held_back_seconds,
-        "s",
-    );
+    report.detail(format!("{label}: writers held back"), facts.held_back_seconds, "s");
     report.detail(format!("{label}: p99 of a put"), facts.put_p99, "us");
     report.fact(format!("{label}: longest put"), facts.put_max / 1e3, "ms");
     report.detail(

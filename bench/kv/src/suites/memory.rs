@@ -25,14 +25,7 @@ pub(crate) struct Options {
     gets: u64,
 }
 
-const NAMES: [&str; 6] = [
-    "copal",
-    "leveldb",
-    "rocksdb",
-    "rocksdb-tuned",
-    "fjall",
-    "fjall-tuned",
-];
+const NAMES: [&str; 6] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall", "fjall-tuned"];
 
 /// Enough for every index and filter, so that growth shows.
 const ROOMY: u64 = 64 << 20;
@@ -44,11 +37,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     for &name in &names {
         let share = growth(&mut runner, name, options.gets)?;
         shares.insert(name, share);
-        runner.report.fact(
-            format!("{name}: memory per 10 GB of data"),
-            share * 10_000.0,
-            "MB",
-        );
+        runner.report.fact(format!("{name}: memory per 10 GB of data"), share * 10_000.0, "MB");
     }
     for peer in PEERS {
         if let (Some(ours), Some(theirs)) = (shares.get("copal"), shares.get(peer)) {
@@ -87,10 +76,7 @@ fn growth(runner: &mut SuiteRunner<'_>, name: &str, gets: u64) -> Result<f64> {
         ..runner.loading_role(BITS)
     };
     let full = runner.spec(name, &role)?;
-    let empty = Spec {
-        directory: runner.scratch.join("memory-empty"),
-        ..full.clone()
-    };
+    let empty = Spec { directory: runner.scratch.join("memory-empty"), ..full.clone() };
     remove(&empty.directory)?;
     // The same calls on a store of one key, so that code and pools are warm in both.
     let baseline = memory_after_merges(runner, &empty, gets, 1)?.anonymous_bytes as f64;

@@ -60,12 +60,7 @@ fn ratio_row(
 ) {
     let value = |name| find(entrants, name).and_then(&figure);
     if let (Some(ours_is), Some(theirs_is)) = (value(ours), value(theirs)) {
-        report.at_least(
-            format!("{label}: {ours} / {theirs}"),
-            ours_is / theirs_is,
-            "x",
-            target,
-        );
+        report.at_least(format!("{label}: {ours} / {theirs}"), ours_is / theirs_is, "x", target);
     }
 }
 
@@ -87,11 +82,7 @@ fn compare_with_peers(
 /// A line that says who fell.
 fn name_the_fallen(report: &mut Report, label: &str, entrants: &[Entrant]) {
     for entrant in entrants.iter().filter(|entrant| entrant.peer.is_none()) {
-        report.fact(
-            format!("{label}: {} did not survive (1 = fell)", entrant.name),
-            1.0,
-            "",
-        );
+        report.fact(format!("{label}: {} did not survive (1 = fell)", entrant.name), 1.0, "");
     }
 }
 

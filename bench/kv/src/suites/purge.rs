@@ -50,11 +50,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let count = (options.data << 20) / (value_bytes as u64 + 16);
             let mut measured = Vec::new();
             for (prefix, count) in [(10, count / 4), (200, count)] {
-                peer.ask(&Request::LoadPrefix {
-                    prefix,
-                    count,
-                    value_bytes,
-                })?;
+                peer.ask(&Request::LoadPrefix { prefix, count, value_bytes })?;
                 peer.ask(&Request::Flush)?;
                 peer.ask(&Request::AwaitMerges)?;
                 let purged = peer.ask(&Request::Purge { prefix })?;
@@ -81,31 +77,14 @@ type Purged = (f64, f64);
 
 fn tell(runner: &mut SuiteRunner<'_>, label: &str, data_mib: u64, small: Purged, large: Purged) {
     let data = (data_mib << 20) as f64;
-    runner.report.detail(
-        format!("{label}: purge of {} MiB", data_mib / 4),
-        small.0 * 1e3,
-        "ms",
-    );
-    runner
-        .report
-        .fact(format!("{label}: purge of {data_mib} MiB"), large.0 * 1e3, "ms");
-    runner.report.fact(
-        format!("{label}: bytes of I/O / bytes purged"),
-        large.1 / data,
-        "",
-    );
+    runner.report.detail(format!("{label}: purge of {} MiB", data_mib / 4), small.0 * 1e3, "ms");
+    runner.report.fact(format!("{label}: purge of {data_mib} MiB"), large.0 * 1e3, "ms");
+    runner.report.fact(format!("{label}: bytes of I/O / bytes purged"), large.1 / data, "");
 }
 
 /// The targets.
 fn judge(runner: &mut SuiteRunner<'_>, label: &str, data_mib: u64, large: Purged) {
     let data = (data_mib << 20) as f64;
-    runner
-        .report
-        .at_most(format!("T11 {label}: purge"), large.0, "s", 1.0);
-    runner.report.at_most(
-        format!("T11 {label}: bytes of I/O / bytes purged"),
-        large.1 / data,
-        "",
-        0.05,
-    );
+    runner.report.at_most(format!("T11 {label}: purge"), large.0, "s", 1.0);
+    runner.report.at_most(format!("T11 {label}: bytes of I/O / bytes purged"), large.1 / data, "", 0.05);
 }

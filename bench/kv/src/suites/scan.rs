@@ -27,12 +27,8 @@ pub(crate) struct Options {
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
 
 /// The design allows half as much time again as RocksDB takes, and says nothing of the others.
-const TARGETS: [(&str, f64); 4] = [
-    ("rocksdb", 0.667),
-    ("rocksdb-tuned", 0.667),
-    ("leveldb", 1.0),
-    ("fjall", 1.0),
-];
+const TARGETS: [(&str, f64); 4] =
+    [("rocksdb", 0.667), ("rocksdb-tuned", 0.667), ("leveldb", 1.0), ("fjall", 1.0)];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut runner = SuiteRunner::new(root, "kv-scan", &options.scale)?;
@@ -60,38 +56,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let Some(speed) = per_second(entrant) else {
                 continue;
             };
-            runner
-                .report
-                .fact(format!("{label}: {name}"), speed / 1000.0, "k entries/s");
+            runner.report.fact(format!("{label}: {name}"), speed / 1000.0, "k entries/s");
             for (what, unit, value) in [
-                (
-                    "reads per scan",
-                    "",
-                    entrant.per_op(|one| one.traffic.reads as f64),
-                ),
-                (
-                    "bytes read per scan",
-                    "B",
-                    entrant.per_op(|one| one.traffic.read_bytes as f64),
-                ),
+                ("reads per scan", "", entrant.per_op(|one| one.traffic.reads as f64)),
+                ("bytes read per scan", "B", entrant.per_op(|one| one.traffic.read_bytes as f64)),
                 ("processor time per scan", "us", entrant.per_op(cpu_micros)),
             ] {
                 if let Some(value) = value {
-                    runner
-                        .report
-                        .detail(format!("{label}: {name}: {what}"), value, unit);
+                    runner.report.detail(format!("{label}: {name}: {what}"), value, unit);
                 }
             }
         }
         for (peer, target) in TARGETS {
-            ratio_row(
-                &mut runner.report,
-                &label,
-                &entrants,
-                ("copal", peer),
-                per_second,
-                target,
-            );
+            ratio_row(&mut runner.report, &label, &entrants, ("copal", peer), per_second, target);
         }
         name_the_fallen(&mut runner.report, &label, &entrants);
         if let Some(lazy) = super::find(&entrants, "copal").and_then(Cost::of) {
@@ -152,12 +129,7 @@ fn against_one_run(
         if ops > 0.0 {
             let label = format!("criterion: scans of {entries}: lazy leveling / one run");
             let report = &mut runner.report;
-            report.at_most(
-                format!("{label}, processor time"),
-                lazy.cpu_micros / (cpu / ops),
-                "x",
-                2.0,
-            );
+            report.at_most(format!("{label}, processor time"), lazy.cpu_micros / (cpu / ops), "x", 2.0);
             let one_run = (reads / ops).max(f64::MIN_POSITIVE);
             report.at_most(format!("{label}, reads"), lazy.reads / one_run, "x", 2.0);
         }

@@ -96,10 +96,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 entrant.outcomes.push(outcome);
             }
         }
-        let per_flush = flushes
-            .into_iter()
-            .map(copal_bench_harness::report::median)
-            .collect::<Vec<_>>();
+        let per_flush = flushes.into_iter().map(copal_bench_harness::report::median).collect::<Vec<_>>();
         report(&mut runner, &entrants, &per_flush, shape);
         for entrant in &entrants {
             if let Some(speed) = entrant.per_second() {
@@ -164,11 +161,7 @@ fn report(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], per_flush: &[Optio
             report.fact(format!("{shape}: {name}"), speed, "durable ops/s");
         }
         if let Some(per_flush) = per_flush {
-            report.fact(
-                format!("{shape}: {name}: durable ops per flush of the disk"),
-                *per_flush,
-                "",
-            );
+            report.fact(format!("{shape}: {name}: durable ops per flush of the disk"), *per_flush, "");
         }
         for (what, value) in [
             ("p50", entrant.median(|one| one.answer.latency.p50)),

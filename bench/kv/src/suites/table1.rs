@@ -40,10 +40,8 @@ pub(crate) struct Options {
 }
 
 /// Per 1 M Gets: LevelDB and ElasticBF, in the order of `Skew::PAPER`.
-const PAPER: [[f64; 4]; 2] = [
-    [1_525_595.0, 1_585_605.0, 1_634_752.0, 1_667_947.0],
-    [628_225.0, 578_553.0, 550_658.0, 545_345.0],
-];
+const PAPER: [[f64; 4]; 2] =
+    [[1_525_595.0, 1_585_605.0, 1_634_752.0, 1_667_947.0], [628_225.0, 578_553.0, 550_658.0, 545_345.0]];
 
 /// Of one engine at one skew, per Get.
 #[derive(Clone, Copy, Default)]
@@ -85,10 +83,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 );
                 continue;
             }
-            let role = Role {
-                cap_bytes: Some(cap),
-                ..role
-            };
+            let role = Role { cap_bytes: Some(cap), ..role };
             measure(&mut runner, options, (name, ROOMY_LEVELDB), &role, &mut all)?;
             for skew in Skew::PAPER {
                 if let Some(figures) = all.get_mut(&(ROOMY_LEVELDB.to_owned(), skew.name())) {
@@ -134,21 +129,13 @@ fn measure(
             warm.wasted,
             steady.answer.seconds * 1e6 / steady.answer.ops as f64
         );
-        runner
-            .report
-            .detail(format!("{label}: reads per Get from cold"), cold.reads, "");
-        runner
-            .report
-            .fact(format!("{label}: reads per Get"), warm.reads, "");
-        runner
-            .report
-            .detail(format!("{label}: wasted reads per Get"), warm.wasted, "");
+        runner.report.detail(format!("{label}: reads per Get from cold"), cold.reads, "");
+        runner.report.fact(format!("{label}: reads per Get"), warm.reads, "");
+        runner.report.detail(format!("{label}: wasted reads per Get"), warm.wasted, "");
         let probes = steady.answer.counter("filter_probes") / steady.answer.ops as f64;
         if probes > 0.0 {
             // Of those that err, negative or not: what the tree's shape asks of the filters.
-            runner
-                .report
-                .fact(format!("{label}: filters asked per Get"), probes, "");
+            runner.report.fact(format!("{label}: filters asked per Get"), probes, "");
         }
         for (counter, value) in &steady.answer.counters {
             runner.report.detail(format!("{label}: {counter}"), *value, "");
@@ -187,16 +174,8 @@ fn judge(runner: &mut SuiteRunner<'_>, all: &HashMap<(String, String), Figures>)
     for (index, skew) in Skew::PAPER.into_iter().enumerate() {
         let skew_name = skew.name();
         let of = |name: &str| all.get(&(name.to_owned(), skew_name.clone())).copied();
-        report.fact(
-            format!("paper: LevelDB, {skew_name}: reads per Get"),
-            PAPER[0][index] / 1e6,
-            "",
-        );
-        report.fact(
-            format!("paper: ElasticBF, {skew_name}: reads per Get"),
-            PAPER[1][index] / 1e6,
-            "",
-        );
+        report.fact(format!("paper: LevelDB, {skew_name}: reads per Get"), PAPER[0][index] / 1e6, "");
+        report.fact(format!("paper: ElasticBF, {skew_name}: reads per Get"), PAPER[1][index] / 1e6, "");
         if let Some(ours) = of("copal-ribbon-classes") {
             alone(report, skew, &ours);
             beside_peers(report, &skew_name, &ours, &of);
@@ -217,18 +196,8 @@ fn alone(report: &mut Report, skew: Skew, ours: &Figures) {
         Skew::Zipf(_) | Skew::Hot(_) => None,
     };
     if let Some(limit) = limit {
-        report.at_most(
-            format!("T1 {skew_name}: extra reads per Get"),
-            ours.false_positives,
-            "",
-            limit,
-        );
-        report.at_most(
-            format!("T1 {skew_name}: filter-page reads per Get"),
-            ours.filter_pages,
-            "",
-            0.005,
-        );
+        report.at_most(format!("T1 {skew_name}: extra reads per Get"), ours.false_positives, "", limit);
+        report.at_most(format!("T1 {skew_name}: filter-page reads per Get"), ours.filter_pages, "", 0.005);
     }
     report.at_most(
         format!("T6 {skew_name}: reads per Get beyond one a hit, false positives and pages"),
@@ -244,12 +213,7 @@ fn beside_peers(report: &mut Report, skew_name: &str, ours: &Figures, of: Of<'_>
         let label = format!("T2 {skew_name}: reads per Get, copal-bloom-fixed / copal-ribbon-classes");
         report.at_least(label, theirs.reads / ours.reads, "x", 2.2);
     }
-    for (peer, target) in [
-        ("rocksdb-tuned", 1.4),
-        ("fjall", 2.2),
-        ("fjall-tuned", 2.2),
-        ("leveldb", 1.0),
-    ] {
+    for (peer, target) in [("rocksdb-tuned", 1.4), ("fjall", 2.2), ("fjall-tuned", 2.2), ("leveldb", 1.0)] {
         if let (Some(theirs), Some(served)) = (of(peer), of("copal")) {
             let label = format!("T2 {skew_name}: reads per Get, {peer} / copal");
             report.at_least(label, theirs.reads / served.reads, "x", target);

@@ -42,11 +42,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     for workload in ['A', 'B', 'C', 'F', 'D', 'E'] {
         let slice = |round: usize| Request::Ycsb {
             workload,
-            safety: if options.deferred {
-                Safety::Bulk
-            } else {
-                Safety::Process
-            },
+            safety: if options.deferred { Safety::Bulk } else { Safety::Process },
             keys: runner.scale.keys(),
             value_bytes: runner.scale.value,
             seconds: runner.scale.slice_seconds(),
@@ -78,29 +74,15 @@ fn tell(runner: &mut SuiteRunner<'_>, label: &str, entrant: &Entrant) {
     let longest = entrant.outcomes.iter().map(|one| one.answer.write_latency.max);
     for (what, unit, value) in [
         ("read p99", "us", entrant.median(|one| one.answer.latency.p99)),
-        (
-            "write p99",
-            "us",
-            entrant.median(|one| one.answer.write_latency.p99),
-        ),
+        ("write p99", "us", entrant.median(|one| one.answer.write_latency.p99)),
         ("longest write", "us", longest.reduce(f64::max)),
         ("processor time per op", "us", entrant.per_op(cpu_micros)),
         ("reads per op", "", entrant.per_op(|one| one.traffic.reads as f64)),
-        (
-            "bytes read per op",
-            "B",
-            entrant.per_op(|one| one.traffic.read_bytes as f64),
-        ),
-        (
-            "bytes written per op",
-            "B",
-            entrant.per_op(|one| one.traffic.write_bytes as f64),
-        ),
+        ("bytes read per op", "B", entrant.per_op(|one| one.traffic.read_bytes as f64)),
+        ("bytes written per op", "B", entrant.per_op(|one| one.traffic.write_bytes as f64)),
     ] {
         if let Some(value) = value {
-            runner
-                .report
-                .detail(format!("{label}: {name}: {what}"), value, unit);
+            runner.report.detail(format!("{label}: {name}: {what}"), value, unit);
         }
     }
 }

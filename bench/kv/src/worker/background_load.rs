@@ -13,14 +13,7 @@ use std::time::Instant;
 const MISSING: f64 = 0.5;
 
 pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::ReadsBesideWrites {
-        keys,
-        value_bytes,
-        safety,
-        seconds,
-        seed,
-    } = *request
-    else {
+    let Request::ReadsBesideWrites { keys, value_bytes, safety, seconds, seed } = *request else {
         bail!("not reads beside writes: {request:?}");
     };
     let ranks = Ranks::new(Skew::Uniform, keys);
@@ -40,11 +33,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
                 done.ops += 1;
             }
             let end = Instant::now();
-            let times = if thread == 0 {
-                &mut done.write_latencies
-            } else {
-                &mut done.latencies
-            };
+            let times = if thread == 0 { &mut done.write_latencies } else { &mut done.latencies };
             times.add(end - now);
             now = end;
         }

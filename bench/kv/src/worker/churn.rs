@@ -19,11 +19,7 @@ enum Step {
 
 /// The steps of one turn, spread evenly, so that after any number of turns each kind was done exactly as often as asked.
 fn turn(churn: &Churn) -> Vec<Step> {
-    let kinds = [
-        (Step::Create, churn.creates),
-        (Step::Read, churn.reads),
-        (Step::Delete, churn.deletes),
-    ];
+    let kinds = [(Step::Create, churn.creates), (Step::Read, churn.reads), (Step::Delete, churn.deletes)];
     let mut steps: Vec<(f64, Step)> = Vec::new();
     for (step, times) in kinds {
         steps.extend((0..times).map(|i| ((f64::from(i) + 0.5) / f64::from(times), step)));
@@ -45,11 +41,7 @@ impl Ids {
     fn new(churn: &Churn) -> Ids {
         Ids {
             drawn_from: if churn.blind { churn.keys } else { 0 },
-            there: if churn.blind {
-                Vec::new()
-            } else {
-                (0..churn.keys).collect()
-            },
+            there: if churn.blind { Vec::new() } else { (0..churn.keys).collect() },
             next: churn.keys,
             random: Random::new(churn.seed),
         }
@@ -70,11 +62,7 @@ impl Ids {
             return None;
         }
         let at = self.random.below(self.there.len() as u64) as usize;
-        let id = if step == Step::Delete {
-            self.there.swap_remove(at)
-        } else {
-            self.there[at]
-        };
+        let id = if step == Step::Delete { self.there.swap_remove(at) } else { self.there[at] };
         Some((id, true))
     }
 }
@@ -109,11 +97,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
             Step::Delete => engine.delete(&key(id), churn.safety)?,
         }
         let end = Instant::now();
-        let times = if step == Step::Read {
-            &mut done.latencies
-        } else {
-            &mut done.write_latencies
-        };
+        let times = if step == Step::Read { &mut done.latencies } else { &mut done.write_latencies };
         times.add(end - now);
         now = end;
         done.ops += 1;
@@ -144,10 +128,7 @@ mod tests {
         let counts = [Step::Create, Step::Read, Step::Delete].map(count);
         assert_eq!((steps.len(), counts), (9, [4, 2, 3]));
         let mut ids = Ids::new(&churn);
-        let mut gone: Vec<u64> = (0..10)
-            .filter_map(|_| ids.draw(Step::Delete))
-            .map(|(id, _)| id)
-            .collect();
+        let mut gone: Vec<u64> = (0..10).filter_map(|_| ids.draw(Step::Delete)).map(|(id, _)| id).collect();
         gone.sort_unstable();
         assert_eq!(gone, (0..10).collect::<Vec<_>>(), "each once");
         assert_eq!(ids.draw(Step::Delete), None);

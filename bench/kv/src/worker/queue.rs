@@ -22,13 +22,7 @@ fn queue_key(number: u64) -> Key {
 
 /// Operations are turns, each a put, a look at the head and its deletion; latencies are those of the looks.
 pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::Queue {
-        waiting,
-        turns,
-        value_bytes,
-        safety,
-    } = *request
-    else {
+    let Request::Queue { waiting, turns, value_bytes, safety } = *request else {
         bail!("not a queue: {request:?}");
     };
     let mut value = vec![0; value_bytes];

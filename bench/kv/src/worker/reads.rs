@@ -20,16 +20,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
 
 /// Single look-ups from several threads.
 fn gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::Gets {
-        keys,
-        skew,
-        missing,
-        ops,
-        seconds,
-        threads,
-        seed,
-    } = *request
-    else {
+    let Request::Gets { keys, skew, missing, ops, seconds, threads, seed } = *request else {
         bail!("not such a read: {request:?}")
     };
     let ranks = Ranks::new(skew, keys);
@@ -56,15 +47,7 @@ fn gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
 
 /// Look-ups in batches.
 fn multi_gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::MultiGets {
-        keys,
-        skew,
-        missing,
-        batch,
-        seconds,
-        seed,
-    } = *request
-    else {
+    let Request::MultiGets { keys, skew, missing, batch, seconds, seed } = *request else {
         bail!("not such a read: {request:?}")
     };
     let ranks = Ranks::new(skew, keys);
@@ -91,14 +74,7 @@ fn multi_gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
 
 /// Scans of a few entries from random keys on.
 fn scans(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::Scans {
-        keys,
-        skew,
-        entries,
-        seconds,
-        seed,
-    } = *request
-    else {
+    let Request::Scans { keys, skew, entries, seconds, seed } = *request else {
         bail!("not such a read: {request:?}")
     };
     let ranks = Ranks::new(skew, keys);
@@ -136,12 +112,7 @@ pub(super) struct Draw<'a> {
 
 impl<'a> Draw<'a> {
     pub(super) fn new(ranks: &'a Ranks, keys: u64, missing: f64, seed: u64, thread: u64) -> Draw<'a> {
-        Draw {
-            ranks,
-            keys,
-            missing,
-            random: Random::new(seed.wrapping_mul(0x1000).wrapping_add(thread)),
-        }
+        Draw { ranks, keys, missing, random: Random::new(seed.wrapping_mul(0x1000).wrapping_add(thread)) }
     }
 
     /// Looks the next id up and holds the answer against what is known of it.

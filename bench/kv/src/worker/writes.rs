@@ -11,35 +11,18 @@ use std::time::Instant;
 
 pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
     match *request {
-        Request::Load {
-            first,
-            count,
-            value_bytes,
-            batch,
-            safety,
-        } => load(engine, first, count, value_bytes, batch, safety),
+        Request::Load { first, count, value_bytes, batch, safety } => {
+            load(engine, first, count, value_bytes, batch, safety)
+        }
         Request::Writes { .. } => overwrite(engine, request),
-        Request::LoadPrefix {
-            prefix,
-            count,
-            value_bytes,
-        } => load_prefix(engine, prefix, count, value_bytes),
+        Request::LoadPrefix { prefix, count, value_bytes } => load_prefix(engine, prefix, count, value_bytes),
         _ => bail!("not a write: {request:?}"),
     }
 }
 
 fn overwrite(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::Writes {
-        keys,
-        skew,
-        value_bytes,
-        safety,
-        ops,
-        seconds,
-        threads,
-        outstanding,
-        seed,
-    } = *request
+    let Request::Writes { keys, skew, value_bytes, safety, ops, seconds, threads, outstanding, seed } =
+        *request
     else {
         bail!("no overwriting: {request:?}")
     };

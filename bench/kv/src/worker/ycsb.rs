@@ -38,26 +38,12 @@ impl Mix {
             'F' => (50, 0, 0, 0),
             _ => return None,
         };
-        Some(Mix {
-            reads,
-            updates,
-            inserts,
-            scans,
-        })
+        Some(Mix { reads, updates, inserts, scans })
     }
 }
 
 pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::Ycsb {
-        workload,
-        safety,
-        keys,
-        value_bytes,
-        seconds,
-        threads,
-        seed,
-    } = *request
-    else {
+    let Request::Ycsb { workload, safety, keys, value_bytes, seconds, threads, seed } = *request else {
         bail!("not a workload of YCSB: {request:?}");
     };
     let Some(mix) = Mix::of(workload) else {
@@ -80,18 +66,10 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
             let latest = |rank: u64| {
                 let new = inserted.load(Ordering::Acquire);
                 // The newest id has rank 0; beyond the inserts come the loaded ids, last first.
-                if rank < new {
-                    base + new - 1 - rank
-                } else {
-                    keys - 1 - (rank - new) % keys
-                }
+                if rank < new { base + new - 1 - rank } else { keys - 1 - (rank - new) % keys }
             };
             if dice < mix.reads {
-                let id = if workload == 'D' {
-                    latest(rank)
-                } else {
-                    scattered(rank, keys)
-                };
+                let id = if workload == 'D' { latest(rank) } else { scattered(rank, keys) };
                 let found = engine.get(&key(id))?;
                 // An insert is visible once its call returned; another thread's may still be on its way.
                 if found.is_none() && id < keys {
@@ -136,10 +114,7 @@ mod tests {
     fn every_workload_has_its_mix_and_others_have_none() {
         for workload in 'A'..='F' {
             let mix = Mix::of(workload).expect("a workload of YCSB");
-            assert!(
-                mix.reads + mix.updates + mix.inserts + mix.scans <= 100,
-                "{workload}: {mix:?}"
-            );
+            assert!(mix.reads + mix.updates + mix.inserts + mix.scans <= 100, "{workload}: {mix:?}");
         }
         assert_eq!(Mix::of('G'), None);
     }

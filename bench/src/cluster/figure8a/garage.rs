@@ -123,13 +123,9 @@ impl Nodes {
         let word = |name: &str| {
             let line = told.lines().find(|line| line.trim_start().starts_with(name));
             let word = line.and_then(|line| line.split_whitespace().last());
-            word.map(str::to_owned)
-                .with_context(|| format!("a key without {name}: {told}"))
+            word.map(str::to_owned).with_context(|| format!("a key without {name}: {told}"))
         };
-        let key = s3::Key {
-            id: word("Key ID")?,
-            secret: word("Secret key")?,
-        };
+        let key = s3::Key { id: word("Key ID")?, secret: word("Secret key")? };
         let allow = ["bucket", "allow", "--read", "--write", BUCKET, "--key", &key.id];
         self.order(0, &allow)?;
         Ok(key)
@@ -154,20 +150,12 @@ pub(super) fn start(peers: &Path, directory: &Path, clients: usize, is_durable: 
     let key = nodes.unite()?;
     let clients = (0..clients).map(|at| s3::Connection::open(&nodes.doors[at % NODES], BUCKET, &key));
     let clients = Clients::new(clients.collect::<Result<_>>()?);
-    Ok(Garage {
-        clients,
-        is_durable,
-        _nodes: nodes,
-    })
+    Ok(Garage { clients, is_durable, _nodes: nodes })
 }
 
 impl System for Garage {
     fn name(&self) -> &'static str {
-        if self.is_durable {
-            "Garage, fsync"
-        } else {
-            "Garage"
-        }
+        if self.is_durable { "Garage, fsync" } else { "Garage" }
     }
 
     fn write(&mut self, prefix: &str, bytes: usize, seconds: f64) -> Result<Done> {

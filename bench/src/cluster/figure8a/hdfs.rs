@@ -64,10 +64,7 @@ impl Java {
         let (Some("done"), Some(files), Some(seconds)) = (words.next(), words.next(), words.next()) else {
             bail!("HDFS said {line}");
         };
-        Ok(Done {
-            files: files.parse()?,
-            seconds: seconds.parse()?,
-        })
+        Ok(Done { files: files.parse()?, seconds: seconds.parse()? })
     }
 }
 
@@ -87,18 +84,12 @@ pub(super) struct Hdfs {
 impl Hdfs {
     /// A file is closed when all DataNodes have it in memory.
     pub(super) fn as_shipped(java: &Rc<RefCell<Java>>) -> Hdfs {
-        Hdfs {
-            java: Rc::clone(java),
-            is_durable: false,
-        }
+        Hdfs { java: Rc::clone(java), is_durable: false }
     }
 
     /// `hsync` before it is closed: all DataNodes have it on their disks.
     pub(super) fn durable(java: &Rc<RefCell<Java>>) -> Hdfs {
-        Hdfs {
-            java: Rc::clone(java),
-            is_durable: true,
-        }
+        Hdfs { java: Rc::clone(java), is_durable: true }
     }
 
     /// Where files of a prefix lie; both ways have the same server.

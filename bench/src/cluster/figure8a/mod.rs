@@ -19,14 +19,8 @@ use std::{
 use xtask::copal;
 
 /// Files in KiB, and what HDFS reached of BeanFS in percent, writes and reads, where the paper's text has a number.
-const SIZES: [(usize, Option<(f64, f64)>); 6] = [
-    (16, Some((4.0, 14.0))),
-    (32, None),
-    (64, None),
-    (128, None),
-    (256, None),
-    (512, Some((34.0, 46.0))),
-];
+const SIZES: [(usize, Option<(f64, f64)>); 6] =
+    [(16, Some((4.0, 14.0))), (32, None), (64, None), (128, None), (256, None), (512, Some((34.0, 46.0)))];
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -113,27 +107,16 @@ fn size(
         }
     }
     for (what, of) in ["write", "read"].into_iter().zip(0..) {
-        let middles = speeds
-            .iter()
-            .map(|speeds| median(speeds[of].clone()).context("a round"));
+        let middles = speeds.iter().map(|speeds| median(speeds[of].clone()).context("a round"));
         let middles: Vec<f64> = middles.collect::<Result<_>>()?;
         let ours = middles[0];
         for (system, middle) in systems.iter().zip(&middles) {
             report.fact(format!("{what} {kib} KiB: {}", system.name()), *middle, "MB/s");
         }
         for (system, middle) in systems.iter().zip(&middles).skip(1) {
-            report.at_least(
-                format!("{what} {kib} KiB: ours by {}", system.name()),
-                ours / middle,
-                "",
-                1.0,
-            );
+            report.at_least(format!("{what} {kib} KiB: ours by {}", system.name()), ours / middle, "", 1.0);
         }
-        report.fact(
-            format!("{what} {kib} KiB: HDFS of ours"),
-            100.0 * middles[1] / ours,
-            "%",
-        );
+        report.fact(format!("{what} {kib} KiB: HDFS of ours"), 100.0 * middles[1] / ours, "%");
         if let Some((writes, reads)) = paper {
             let paper = if what == "write" { writes } else { reads };
             report.fact(format!("{what} {kib} KiB: HDFS of BeanFS, the paper"), paper, "%");

@@ -17,9 +17,7 @@ const VOLUMES: usize = 8;
 pub(super) fn start(binary: &Path, directory: &Path, clients: usize) -> Result<Ours> {
     let cluster = Running::start(binary, directory, &Setup::of(3))?;
     let volumes = (0..VOLUMES).map(|number| {
-        let made = cluster
-            .store()
-            .create_volume("", &format!("box{number}"), &VolumeOptions::default());
+        let made = cluster.store().create_volume("", &format!("box{number}"), &VolumeOptions::default());
         made.context("making a volume")
     });
     let volumes: Vec<VolumeId> = volumes.collect::<Result<_>>()?;
@@ -29,10 +27,7 @@ pub(super) fn start(binary: &Path, directory: &Path, clients: usize) -> Result<O
             volume: volumes[at % volumes.len()],
         })
     });
-    Ok(Ours {
-        clients: Clients::new(clients.collect::<Result<_>>()?),
-        _cluster: cluster,
-    })
+    Ok(Ours { clients: Clients::new(clients.collect::<Result<_>>()?), _cluster: cluster })
 }
 
 pub(super) struct Ours {
@@ -61,16 +56,13 @@ struct One {
 
 impl Client for One {
     fn put(&mut self, name: &str, body: Bytes) -> Result<()> {
-        self.store
-            .put(self.volume, name.as_bytes(), body, &PutOptions::default())?;
+        self.store.put(self.volume, name.as_bytes(), body, &PutOptions::default())?;
         Ok(())
     }
 
     fn get(&mut self, name: &str) -> Result<usize> {
         let options = ReadOptions::default();
-        let body = self
-            .store
-            .get(self.volume, name.as_bytes(), 0..u64::MAX, &options)?;
+        let body = self.store.get(self.volume, name.as_bytes(), 0..u64::MAX, &options)?;
         Ok(body.len())
     }
 }

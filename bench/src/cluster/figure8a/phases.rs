@@ -40,11 +40,7 @@ pub(super) struct Clients<C> {
 
 impl<C: Client> Clients<C> {
     pub(super) fn new(clients: Vec<C>) -> Clients<C> {
-        Clients {
-            clients,
-            written: HashMap::new(),
-            pool: Bytes::from(Random::new(1).bytes(POOL_BYTES)),
-        }
+        Clients { clients, written: HashMap::new(), pool: Bytes::from(Random::new(1).bytes(POOL_BYTES)) }
     }
 
     pub(super) fn write(&mut self, prefix: &str, bytes: usize, seconds: f64) -> Result<Done> {
@@ -102,10 +98,7 @@ impl<C: Client> Clients<C> {
             });
             counts.collect::<Result<Vec<u64>>>()
         })?;
-        let done = Done {
-            files: counts.iter().sum(),
-            seconds: began.elapsed().as_secs_f64(),
-        };
+        let done = Done { files: counts.iter().sum(), seconds: began.elapsed().as_secs_f64() };
         Ok((done, counts))
     }
 }

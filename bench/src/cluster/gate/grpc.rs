@@ -69,9 +69,7 @@ pub(super) fn start(
 ) -> Result<Vec<Grpc>> {
     let own = tonic::transport::Identity::from_pem(&identity.certificate, &identity.key);
     let authority = Certificate::from_pem(&identity.authority);
-    let tls = ServerTlsConfig::new()
-        .identity(own.clone())
-        .client_ca_root(authority.clone());
+    let tls = ServerTlsConfig::new().identity(own.clone()).client_ca_root(authority.clone());
     let socket = TcpListener::bind("127.0.0.1:0")?;
     socket.set_nonblocking(true)?;
     let address = socket.local_addr()?;
@@ -79,17 +77,10 @@ pub(super) fn start(
     let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(socket)?).with_nodelay(Some(true));
     let serving = Server::builder().tls_config(tls)?.add_service(Keeper(memory));
     server.spawn(serving.serve_with_incoming(incoming));
-    let tls = ClientTlsConfig::new()
-        .identity(own)
-        .ca_certificate(authority)
-        .domain_name("master.copal");
-    let endpoint = Endpoint::from_shared(format!("https://{address}"))?
-        .tls_config(tls)?
-        .tcp_nodelay(true);
+    let tls = ClientTlsConfig::new().identity(own).ca_certificate(authority).domain_name("master.copal");
+    let endpoint = Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls)?.tcp_nodelay(true);
     drop(_inside);
-    (0..CONNECTIONS)
-        .map(|_| Ok(Grpc(client.block_on(endpoint.connect())?)))
-        .collect()
+    (0..CONNECTIONS).map(|_| Ok(Grpc(client.block_on(endpoint.connect())?))).collect()
 }
 
 #[derive(Clone)]
@@ -100,8 +91,7 @@ impl Caller for Grpc {
         let mut grpc = tonic::client::Grpc::new(self.0.clone());
         grpc.ready().await?;
         let codec = ProstCodec::<messages::Put, messages::Done>::default();
-        grpc.unary(Request::new(put), PathAndQuery::from_static(METHOD), codec)
-            .await?;
+        grpc.unary(Request::new(put), PathAndQuery::from_static(METHOD), codec).await?;
         Ok(())
     }
 }

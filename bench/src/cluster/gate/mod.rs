@@ -51,10 +51,7 @@ pub(super) struct Memory {
 
 impl Memory {
     fn new() -> Memory {
-        Memory {
-            kept: Mutex::new(vec![Bytes::new(); 4096]),
-            next: AtomicUsize::new(0),
-        }
+        Memory { kept: Mutex::new(vec![Bytes::new(); 4096]), next: AtomicUsize::new(0) }
     }
 
     fn put(&self, put: messages::Put) {
@@ -76,10 +73,7 @@ pub(super) trait Caller: Clone + Send + 'static {
 }
 
 pub(super) fn a_put(body: &Bytes) -> messages::Put {
-    let id = Some(messages::Id {
-        high: 0x0123_4567_89ab_cdef,
-        low: 0x0fed_cba9_8765_4321,
-    });
+    let id = Some(messages::Id { high: 0x0123_4567_89ab_cdef, low: 0x0fed_cba9_8765_4321 });
     messages::Put {
         group: 7,
         epoch: 12,
@@ -107,13 +101,8 @@ struct Round {
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut report = Report::new(root, root);
-    let runtime = |name: &str| {
-        Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name(name)
-            .enable_all()
-            .build()
-    };
+    let runtime =
+        |name: &str| Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build();
     let (server, client) = (runtime(SERVER)?, runtime(CLIENT)?);
     let authority = Authority::new("gate")?;
     let identity = authority.identity("master.copal")?;
@@ -165,11 +154,7 @@ fn round<C: Caller>(
     let calls = memory.count() - before;
     anyhow::ensure!(calls == told, "{told} calls were answered, and {calls} came");
     let each = |time: Duration| time.as_secs_f64() * 1e6 / calls as f64;
-    Ok(Round {
-        calls_per_s: calls as f64 / took,
-        server_us: each(server),
-        client_us: each(client),
-    })
+    Ok(Round { calls_per_s: calls as f64 / took, server_us: each(server), client_us: each(client) })
 }
 
 /// Calls until the time is over, so many at a time; how many were answered.

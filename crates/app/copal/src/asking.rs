@@ -11,9 +11,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// The name of this host.
 pub(crate) fn own_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let plain = host
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c));
+    let plain = host.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c));
     let name: String = plain.take(MAX_NAME_BYTES).collect();
     match name.is_empty() {
         true => "host".to_owned(),
@@ -29,7 +27,5 @@ pub(crate) fn spool_directory() -> Result<tempfile::TempDir> {
         None => std::env::temp_dir(),
     };
     let made = tempfile::Builder::new().prefix("copal-").tempdir_in(&parent);
-    made.map_err(|error| Error::Spool {
-        detail: format!("{}: {error}", parent.display()),
-    })
+    made.map_err(|error| Error::Spool { detail: format!("{}: {error}", parent.display()) })
 }

@@ -28,13 +28,8 @@ const MARK: &str = "copal-cache";
 const TEXT: &str =
     "The cache of a copal agent. Copal may remove the store beside this file and make it anew.\n";
 /// Files of a store, whole or unfinished; one of files is a directory.
-const STORE: [&str; 5] = [
-    "store.copal",
-    "store.copal.unfinished",
-    "store.files",
-    "store.files.unfinished",
-    "init.lock",
-];
+const STORE: [&str; 5] =
+    ["store.copal", "store.copal.unfinished", "store.files", "store.files.unfinished", "init.lock"];
 /// Bytes that a new one takes at first.
 const BYTES: u64 = 64 << 20;
 
@@ -42,10 +37,7 @@ const BYTES: u64 = 64 << 20;
 /// # Errors
 /// `denied`: something else is in the directory, which stays as it is. Those of a store.
 pub(crate) fn open(common: &Common, directory: &Path, patience: &Patience) -> Outcome<Stack> {
-    let options = StoreOptions {
-        accept_tail_loss: true,
-        ..common.store_options()
-    };
+    let options = StoreOptions { accept_tail_loss: true, ..common.store_options() };
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
     let open_as = |access| {
         let location = StoreLocation::find(directory)?;
@@ -68,11 +60,7 @@ pub(crate) fn open(common: &Common, directory: &Path, patience: &Patience) -> Ou
         }
         Err(failure) => return Err(failure),
     }
-    let new = NewStore {
-        backend: Backend::File,
-        size_bytes: BYTES,
-        overwrite: false,
-    };
+    let new = NewStore { backend: Backend::File, size_bytes: BYTES, overwrite: false };
     let unfinished = UnfinishedStore::start(directory, &options, &new)?;
     let opened = unfinished.open(&options, patience)?;
     let stack = Stack::open(unfinished.path(), opened, Access::Write, engine_bytes)?;
@@ -170,13 +158,7 @@ mod tests {
     use std::path::PathBuf;
 
     fn common() -> Common {
-        let words = [
-            "copal",
-            "--allow-cow",
-            "--allow-volatile",
-            "--no-io-uring",
-            "snapshots",
-        ];
+        let words = ["copal", "--allow-cow", "--allow-volatile", "--no-io-uring", "snapshots"];
         Arguments::parse_from(words).common
     }
 
@@ -187,10 +169,8 @@ mod tests {
     }
 
     fn entries(directory: &Path) -> Vec<PathBuf> {
-        let mut found: Vec<PathBuf> = std::fs::read_dir(directory)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into())
-            .collect();
+        let mut found: Vec<PathBuf> =
+            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into()).collect();
         found.sort();
         found
     }
@@ -248,10 +228,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let cache = scratch.path().join("state/cache");
         opens(&cache).unwrap();
-        assert_eq!(
-            entries(&cache),
-            [PathBuf::from(MARK), PathBuf::from("store.copal")]
-        );
+        assert_eq!(entries(&cache), [PathBuf::from(MARK), PathBuf::from("store.copal")]);
         opens(&cache).unwrap();
         std::fs::write(cache.join("store.copal"), "damaged").unwrap();
         std::fs::write(cache.join("mine"), "precious").unwrap();

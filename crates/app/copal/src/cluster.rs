@@ -197,10 +197,7 @@ pub(crate) fn of_volume(error: VolumeError) -> Failure {
     }
     if let Some(trace) = copal_client::last_trace().map(copal_client::trace_text) {
         // Where the servers have something to say about it.
-        if matches!(
-            exit_code,
-            exit::FAILURE | exit::DAMAGED | exit::TOO_FEW | exit::UNKNOWN
-        ) {
+        if matches!(exit_code, exit::FAILURE | exit::DAMAGED | exit::TOO_FEW | exit::UNKNOWN) {
             let sentence = &mut failure.sentence;
             sentence.push_str(&format!("; the servers' logs call this operation {trace}"));
         }
@@ -223,12 +220,8 @@ pub(crate) fn file_as_json(info: &FileInfo) -> Value {
 pub(crate) fn ask(store: &ClusterStore, what: &str, argument: &str) -> Outcome<Value> {
     let told = store.wait(store.cluster().ask(what, argument, TO_CONNECT));
     let told = told.map_err(of_call)?;
-    serde_json::from_str(&told).map_err(|error| {
-        Failure::plain(
-            "malformed",
-            format!("the master's answer cannot be read: {error}"),
-        )
-    })
+    serde_json::from_str(&told)
+        .map_err(|error| Failure::plain("malformed", format!("the master's answer cannot be read: {error}")))
 }
 
 /// An order about a group, or a question.

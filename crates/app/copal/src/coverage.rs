@@ -54,11 +54,8 @@ impl Coverage {
     }
 
     pub(crate) fn as_json(&self, device_bytes: u64) -> Value {
-        let gaps: Vec<Value> = self
-            .gaps(device_bytes)
-            .iter()
-            .map(|gap| json!({ "from": gap.start, "to": gap.end }))
-            .collect();
+        let gaps: Vec<Value> =
+            self.gaps(device_bytes).iter().map(|gap| json!({ "from": gap.start, "to": gap.end })).collect();
         json!({
             "device_bytes": device_bytes,
             "summed": self.summed,
@@ -73,11 +70,7 @@ impl Coverage {
             let line = |(name, bytes): (&&str, &u64)| format!("  {bytes:>16}  {name}\n");
             format!("{title}\n{}", kinds.iter().map(line).collect::<String>())
         };
-        let neither: u64 = self
-            .gaps(device_bytes)
-            .iter()
-            .map(|gap| gap.end - gap.start)
-            .sum();
+        let neither: u64 = self.gaps(device_bytes).iter().map(|gap| gap.end - gap.start).sum();
         format!(
             "{}{}neither\n  {neither:>16}  of {device_bytes} bytes\n",
             lines("bytes compared with a checksum", &self.summed),

@@ -44,12 +44,7 @@ pub(crate) mod exit {
 
 impl Failure {
     pub(crate) fn new(exit_code: u8, code: &'static str, sentence: impl Into<String>) -> Failure {
-        Failure {
-            exit_code,
-            code,
-            sentence: sentence.into(),
-            more: Value::Null,
-        }
+        Failure { exit_code, code, sentence: sentence.into(), more: Value::Null }
     }
 
     /// Somebody else is using the store at `path`.
@@ -151,15 +146,9 @@ mod tests {
     /// Fix: a size is written the way people read one.
     #[test]
     fn an_interrupted_backup_says_what_is_kept_in_the_units_of_people() {
-        let failure = Failure::from(Error::Cancelled {
-            kept_bytes: Some(16_961_536),
-        });
+        let failure = Failure::from(Error::Cancelled { kept_bytes: Some(16_961_536) });
         assert_eq!(failure.exit_code, exit::INTERRUPTED);
-        assert!(
-            failure.sentence.contains("; 17.0 MB already stored"),
-            "{}",
-            failure.sentence
-        );
+        assert!(failure.sentence.contains("; 17.0 MB already stored"), "{}", failure.sentence);
         // Symptom: `0 B already stored are kept` beside all that an earlier try had stored.
         // Cause: the number is of this try. Fix: nothing new is said in words.
         let nothing = Failure::from(Error::Cancelled { kept_bytes: Some(0) });

@@ -34,15 +34,8 @@ mod tests {
 
     #[test]
     fn a_command_that_anybody_may_have_chosen_is_shown_escaped() {
-        let holder = Holder {
-            pid: 7,
-            command: "a\nb\u{1b}[2J".to_owned(),
-            age_seconds: None,
-        };
-        assert_eq!(
-            as_text(std::slice::from_ref(&holder)),
-            "\"a\\nb\\u{1b}[2J\" (process 7)"
-        );
+        let holder = Holder { pid: 7, command: "a\nb\u{1b}[2J".to_owned(), age_seconds: None };
+        assert_eq!(as_text(std::slice::from_ref(&holder)), "\"a\\nb\\u{1b}[2J\" (process 7)");
         assert_eq!(as_json(&holder)["command"], "a\\nb\\u{1b}[2J");
     }
 }

@@ -45,10 +45,7 @@ pub(crate) fn count(count: u64, what: &str) -> String {
 
 /// Local time to the second.
 pub(crate) fn local_time(ms: u64) -> String {
-    timestamp(ms)
-        .to_zoned(TimeZone::system())
-        .strftime("%Y-%m-%d %H:%M:%S")
-        .to_string()
+    timestamp(ms).to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// Now, in milliseconds since 1970.
@@ -62,10 +59,7 @@ pub(crate) fn utc_time(ms: u64) -> String {
 }
 
 fn timestamp(ms: u64) -> Timestamp {
-    i64::try_from(ms)
-        .ok()
-        .and_then(|ms| Timestamp::from_millisecond(ms).ok())
-        .unwrap_or(Timestamp::MAX)
+    i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::MAX)
 }
 
 /// Text as one line that a terminal shows and does not obey: control characters and marks that turn the direction of
@@ -121,9 +115,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Parses `96M`, `1.5GiB`, `4096`: decimal units, binary with an `i`.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size like 96M, 2G or 512MiB");
-    let digits_end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let value: f64 = text[..digits_end].parse().map_err(|_| wrong())?;
     let unit = text[digits_end..].trim().to_ascii_lowercase();
     let (letter, rest) = unit.split_at(unit.chars().next().map_or(0, char::len_utf8));
@@ -149,9 +141,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// A share of something, `0.1%` or `5%`, in millionths.
 pub(crate) fn parse_share(text: &str) -> Result<u32, String> {
-    let number = text
-        .strip_suffix('%')
-        .and_then(|digits| digits.trim().parse::<f64>().ok());
+    let number = text.strip_suffix('%').and_then(|digits| digits.trim().parse::<f64>().ok());
     let millionths = number.map_or(-1.0, |percent| percent * 10_000.0);
     if !(0.0..=1_000_000.0).contains(&millionths) {
         return Err(format!("{text:?} is not a share like 0.1%, 5% or 100%"));
@@ -161,10 +151,8 @@ pub(crate) fn parse_share(text: &str) -> Result<u32, String> {
 
 /// Columns of text, a row each whatever is in it, left-aligned unless every cell of a column below its title is a number of some kind.
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<Cow<'_, str>>> = rows
-        .iter()
-        .map(|row| row.iter().map(|cell| visible(cell)).collect())
-        .collect();
+    let rows: Vec<Vec<Cow<'_, str>>> =
+        rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
     let mut widths: Vec<usize> = titles.iter().map(|title| title.chars().count()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -174,10 +162,7 @@ pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let numeric: Vec<bool> = (0..titles.len())
         .map(|column| {
             let is_number = |cell: &Cow<'_, str>| {
-                cell.split(' ')
-                    .next()
-                    .is_some_and(|word| word.parse::<f64>().is_ok())
-                    || cell.is_empty()
+                cell.split(' ').next().is_some_and(|word| word.parse::<f64>().is_ok()) || cell.is_empty()
             };
             !rows.is_empty() && rows.iter().all(|row| row.get(column).is_none_or(is_number))
         })
@@ -243,26 +228,10 @@ mod tests {
 
     #[test]
     fn times_to_wait_are_read_in_the_units_people_write() {
-        for (text, seconds) in [
-            ("0s", 0),
-            ("90s", 90),
-            ("10m", 600),
-            ("1h30m", 5400),
-            ("2d", 172_800),
-        ] {
+        for (text, seconds) in [("0s", 0), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172_800)] {
             assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
-        for text in [
-            "",
-            "10",
-            "m",
-            "1y",
-            "1.5h",
-            "-1s",
-            "10 m",
-            "18446744073709551615d",
-            "ä",
-        ] {
+        for text in ["", "10", "m", "1y", "1.5h", "-1s", "10 m", "18446744073709551615d", "ä"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }
@@ -280,13 +249,7 @@ mod tests {
 
     #[test]
     fn a_table_lines_up() {
-        let rows = vec![
-            vec!["ab".into(), "1.00 kB".into()],
-            vec!["c".into(), "20 B".into()],
-        ];
-        assert_eq!(
-            table(&["id", "size"], &rows),
-            "id     size\nab  1.00 kB\nc      20 B\n"
-        );
+        let rows = vec![vec!["ab".into(), "1.00 kB".into()], vec!["c".into(), "20 B".into()]];
+        assert_eq!(table(&["id", "size"], &rows), "id     size\nab  1.00 kB\nc      20 B\n");
     }
 }

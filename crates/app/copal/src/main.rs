@@ -6,10 +6,7 @@
 //!
 //! Not here: any backup logic (`copal-backup`).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod allocator;
 mod arguments;

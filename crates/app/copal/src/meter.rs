@@ -196,10 +196,7 @@ impl MeterDisplay {
 
     fn show_once(&self, state: &StageProgress) {
         let Some(stage) = state.stage else { return };
-        let (done, stored) = (
-            self.done.load(Ordering::Relaxed),
-            self.stored.load(Ordering::Relaxed),
-        );
+        let (done, stored) = (self.done.load(Ordering::Relaxed), self.stored.load(Ordering::Relaxed));
         let seconds = state.stage_began.elapsed().as_secs_f64();
         match self.style {
             ProgressStyle::None => {}
@@ -228,11 +225,7 @@ impl MeterDisplay {
 fn line(stage: Stage, state: &StageProgress, done: u64, stored: u64, seconds: f64) -> String {
     let mut line = format!("{} {}: ", stage_word(stage), state.what);
     let count = |n: u64| {
-        if counts_bytes(stage) {
-            human::bytes(n)
-        } else {
-            n.to_string()
-        }
+        if counts_bytes(stage) { human::bytes(n) } else { n.to_string() }
     };
     line.push_str(&count(done));
     if state.total > 0 {
@@ -247,10 +240,7 @@ fn line(stage: Stage, state: &StageProgress, done: u64, stored: u64, seconds: f6
         let rate = done as f64 / seconds;
         line.push_str(&format!(", {}/s", count(rate as u64)));
         if state.total > done {
-            line.push_str(&format!(
-                ", {} left",
-                human::seconds((state.total - done) as f64 / rate)
-            ));
+            line.push_str(&format!(", {} left", human::seconds((state.total - done) as f64 / rate)));
         }
     }
     line.push_str(&savings(stage, done, stored));
@@ -263,10 +253,7 @@ fn savings(stage: Stage, done: u64, stored: u64) -> String {
         return String::new();
     }
     let stored_words = human::bytes(stored);
-    format!(
-        ", stored {stored_words} ({})",
-        saved(stage, done, stored).trim_start_matches(", ")
-    )
+    format!(", stored {stored_words} ({})", saved(stage, done, stored).trim_start_matches(", "))
 }
 
 /// The same as a share: a bar has one line.
@@ -307,9 +294,6 @@ mod tests {
             told(100),
             "read web: 100 B of 200 B (50 %), 50 B/s, 2.00 s left, stored 50 B (50 % saved)"
         );
-        assert_eq!(
-            told(206),
-            "read web: 206 B of 200 B (100 %), 103 B/s, stored 50 B (76 % saved)"
-        );
+        assert_eq!(told(206), "read web: 206 B of 200 B (100 %), 103 B/s, stored 50 B (76 % saved)");
     }
 }

@@ -62,9 +62,7 @@ impl Output {
         let fields = escape_json(&fields.to_string());
         let fields = fields.trim_start_matches('{');
         let comma = if fields == "}" { "" } else { "," };
-        write_out(&format!(
-            "{{\"v\":{JSON_VERSION},\"message_type\":\"{message_type}\"{comma}{fields}\n"
-        ));
+        write_out(&format!("{{\"v\":{JSON_VERSION},\"message_type\":\"{message_type}\"{comma}{fields}\n"));
     }
 
     /// What became of the work: its JSON line, or its text, which is not wanted by who wants quiet.

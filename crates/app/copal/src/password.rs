@@ -93,9 +93,7 @@ fn configured(common: &Common) -> Outcome<Option<Zeroizing<String>>> {
 
 fn refuse_empty(password: Zeroizing<String>) -> Outcome<Zeroizing<String>> {
     if password.is_empty() {
-        return Err(failure(
-            "the password is empty; give one, or --insecure-no-password for none",
-        ));
+        return Err(failure("the password is empty; give one, or --insecure-no-password for none"));
     }
     Ok(password)
 }
@@ -124,15 +122,11 @@ fn read_key(path: &Path) -> Outcome<RoleKey> {
 fn read_text(path: &Path) -> std::io::Result<Zeroizing<String>> {
     use std::io::Read;
     let mut text = Zeroizing::new(String::new());
-    std::fs::File::open(path)?
-        .take(FILE_BYTES)
-        .read_to_string(&mut text)?;
+    std::fs::File::open(path)?.take(FILE_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
 fn prompt(question: &str) -> Outcome<Zeroizing<String>> {
     let answer = rpassword::prompt_password(question);
-    answer
-        .map(Zeroizing::new)
-        .map_err(|error| failure(format!("cannot ask for the password: {error}")))
+    answer.map(Zeroizing::new).map_err(|error| failure(format!("cannot ask for the password: {error}")))
 }

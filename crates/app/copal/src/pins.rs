@@ -95,18 +95,11 @@ fn set_in(directory: &Path, door: &str, shown: &Shown) -> std::io::Result<Pin> {
     let path = directory.join(name).with_extension(SUFFIX);
     let unfinished = path.with_extension(UNFINISHED);
     let mut options = File::options();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&unfinished)?;
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     let (pid, host) = (std::process::id(), rustix::system::uname());
     let host = host.nodename().to_string_lossy();
-    let text = format!(
-        "{TITLE}\ncopal {door} (process {pid} on {host})\n{}\n",
-        line(shown)
-    );
+    let text = format!("{TITLE}\ncopal {door} (process {pid} on {host})\n{}\n", line(shown));
     file.write_all(text.as_bytes())?;
     std::fs::rename(&unfinished, &path)?;
     Ok(Pin { path, _file: file })
@@ -141,10 +134,7 @@ impl Pins {
                 _ => {}
             }
         }
-        Pins {
-            doors,
-            are_closed: false,
-        }
+        Pins { doors, are_closed: false }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -205,10 +195,7 @@ impl Pins {
 
     /// As if all doors were closed.
     pub(crate) fn disregarded() -> Pins {
-        Pins {
-            doors: Vec::new(),
-            are_closed: true,
-        }
+        Pins { doors: Vec::new(), are_closed: true }
     }
 
     /// Who shows a snapshot, in words.
@@ -282,11 +269,7 @@ fn read(path: &Path) -> Option<Door> {
     let words = read.ok().and_then(|_| parse(&text));
     // One that says nothing this program understands holds everything.
     let (who, shown) = words.unwrap_or(("another program".to_owned(), Shown::All));
-    Some(Door {
-        path: path.to_owned(),
-        who,
-        shown,
-    })
+    Some(Door { path: path.to_owned(), who, shown })
 }
 
 /// Removes what a process left that died while it set or removed a pin.
@@ -358,10 +341,7 @@ mod tests {
         let unfinished = path.with_extension(UNFINISHED);
         std::fs::write(&unfinished, "").unwrap();
         assert!(Pins::look(&place).is_empty() && unfinished.exists());
-        assert_eq!(
-            parse("copal door 1\nx\nall\n"),
-            Some(("x".to_owned(), Shown::All))
-        );
+        assert_eq!(parse("copal door 1\nx\nall\n"), Some(("x".to_owned(), Shown::All)));
         assert_eq!(parse("copal door 2\nx\nall\n"), None);
     }
 

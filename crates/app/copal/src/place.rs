@@ -48,9 +48,7 @@ impl ClusterPlace {
             };
         };
         if named.to_str().is_none() {
-            return Err(Failure::usage(format!(
-                "{text} is not UTF-8, which an address has to be"
-            )));
+            return Err(Failure::usage(format!("{text} is not UTF-8, which an address has to be")));
         }
         let malformed = || {
             Failure::usage(format!(
@@ -63,18 +61,12 @@ impl ClusterPlace {
             None => (rest, None),
         };
         let (master, path) = rest.split_once('/').ok_or_else(malformed)?;
-        let port = master
-            .rsplit_once(':')
-            .and_then(|(_, port)| port.parse::<u16>().ok());
+        let port = master.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         let path = path.trim_end_matches('/');
         if port.is_none() || path.is_empty() || split_path(path).is_err() {
             return Err(malformed());
         }
-        Ok(Some(ClusterPlace {
-            master: master.to_owned(),
-            path: path.to_owned(),
-            profile,
-        }))
+        Ok(Some(ClusterPlace { master: master.to_owned(), path: path.to_owned(), profile }))
     }
 
     /// Connects, and shows the volumes below the path as a store.
@@ -144,36 +136,20 @@ mod tests {
     fn places_in_a_cluster_are_told_from_directories() {
         let parse = |text: &str| ClusterPlace::parse(Path::new(text));
         let place = parse("copal://127.0.0.1:7400/vms/a/").unwrap().unwrap();
-        assert_eq!(
-            (place.master.as_str(), place.path.as_str()),
-            ("127.0.0.1:7400", "vms/a")
-        );
+        assert_eq!((place.master.as_str(), place.path.as_str()), ("127.0.0.1:7400", "vms/a"));
         assert_eq!(place.profile, None);
-        let place = parse("copal://h:7400/vms?profile=/tmp/a?b/client.json")
-            .unwrap()
-            .unwrap();
+        let place = parse("copal://h:7400/vms?profile=/tmp/a?b/client.json").unwrap().unwrap();
         assert_eq!(
             (place.path.as_str(), place.profile.as_deref()),
             ("vms", Some(Path::new("/tmp/a?b/client.json")))
         );
         assert_eq!(parse("/backup/copal").unwrap(), None);
-        for broken in [
-            "copal://host/vms",
-            "copal://host:7400",
-            "copal://host:7400/",
-            "copal://host:x/y",
-        ] {
+        for broken in ["copal://host/vms", "copal://host:7400", "copal://host:7400/", "copal://host:x/y"] {
             assert!(parse(broken).is_err(), "{broken}");
         }
         // Symptom: `--repo s3://b/x` made a local directory and said success. Cause: what is no copal:// was a path. Fix: a word
         // that begins like an address is refused.
-        for other in [
-            "s3://b/x",
-            "sftp://h/x",
-            "copal:/x",
-            "COPAL://h:7400/v",
-            "file:///x",
-        ] {
+        for other in ["s3://b/x", "sftp://h/x", "copal:/x", "COPAL://h:7400/v", "file:///x"] {
             let failure = parse(other).unwrap_err();
             assert_eq!(failure.exit_code, crate::failure::exit::USAGE, "{other}");
             assert!(failure.sentence.contains("copal://"), "{other}");

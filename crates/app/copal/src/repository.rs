@@ -50,17 +50,12 @@ impl GetTrace {
     fn start(kv: &copal_kv::Store, file: &Path) -> Outcome<GetTrace> {
         let begun = create_private(file).and_then(|to| kv.record_gets(Box::new(to)));
         begun.map_err(|error| GetTrace::failure(file, &error))?;
-        Ok(GetTrace {
-            kv: kv.clone(),
-            file: file.to_owned(),
-        })
+        Ok(GetTrace { kv: kv.clone(), file: file.to_owned() })
     }
 
     fn finish(self) -> Outcome<()> {
         let ended = self.kv.stop_recording_gets();
-        ended
-            .map(drop)
-            .map_err(|error| GetTrace::failure(&self.file, &error))
+        ended.map(drop).map_err(|error| GetTrace::failure(&self.file, &error))
     }
 
     fn failure(file: &Path, error: &std::io::Error) -> Failure {
@@ -183,11 +178,7 @@ pub(crate) fn init(
         MemoryShares::of(common.memory_bytes())?.engine,
     )?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
-    let options = InitOptions {
-        layout,
-        profile: chunking,
-        ..InitOptions::new(unlock)
-    };
+    let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
     let repository = Repository::init(shared, IndexHome::Kv(stack.kv().clone()), &options)?;
     unfinished.finish()?;
     Opened::of(stack, repository, common)
@@ -209,11 +200,7 @@ fn init_in_cluster(
     let unlock = password::for_init(common)?;
     store.make_root().map_err(cluster::of_volume)?;
     take_lease(&mut store, place, patience)?;
-    let options = InitOptions {
-        layout,
-        profile: chunking,
-        ..InitOptions::new(unlock)
-    };
+    let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
     let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options)?;
     Ok(Opened::in_cluster(store, repository))
 }

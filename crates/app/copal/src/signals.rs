@@ -38,9 +38,7 @@ pub(crate) fn catch() -> Outcome<CancelFlag> {
     }
     let caught = Signals::new(SIGNALS).and_then(|signals| {
         let thread = std::thread::Builder::new().name("signals".to_owned());
-        thread
-            .stack_size(STACK_BYTES)
-            .spawn(move || end_at_the_second(signals))
+        thread.stack_size(STACK_BYTES).spawn(move || end_at_the_second(signals))
     });
     caught.map_err(uncaught)?;
     Ok(CancelFlag::from_shared(raised))

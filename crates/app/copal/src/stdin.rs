@@ -14,19 +14,13 @@ pub(crate) struct Stdin {
 
 impl Stdin {
     pub(crate) fn new(cancel: CancelFlag) -> Stdin {
-        Stdin {
-            cancel,
-            inner: io::stdin(),
-        }
+        Stdin { cancel, inner: io::stdin() }
     }
 }
 
 impl Read for Stdin {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        const STEP: Timespec = Timespec {
-            tv_sec: 0,
-            tv_nsec: 100_000_000,
-        };
+        const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         loop {
             if self.cancel.is_cancelled() {
                 return Err(io::Error::other("interrupted"));

@@ -6,10 +6,7 @@
 //! Not here: what is written (`output`).
 #![cfg_attr(
     target_os = "linux",
-    expect(
-        unsafe_code,
-        reason = "a function that the loader runs before the standard library"
-    )
+    expect(unsafe_code, reason = "a function that the loader runs before the standard library")
 )]
 
 use crate::failure::Failure;
@@ -46,9 +43,7 @@ pub(crate) fn is_closed() -> bool {
 pub(crate) fn write(text: &str) {
     let outcome = match is_closed() {
         true => Err(io::Error::other("it is closed")),
-        false => io::stdout()
-            .write_all(text.as_bytes())
-            .and_then(|()| io::stdout().flush()),
+        false => io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()),
     };
     if let Err(error) = outcome {
         note(&error);

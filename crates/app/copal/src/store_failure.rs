@@ -171,10 +171,7 @@ fn of_objects(path: &Path, error: copal_object::OpenError) -> Failure {
         ),
         OpenError::Open(error) => of_device(path, error),
         OpenError::Device(DeviceError::Io { source, .. })
-            if matches!(
-                source.kind(),
-                ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied
-            ) =>
+            if matches!(source.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) =>
         {
             of_system(path, "open", &source)
         }
@@ -188,10 +185,7 @@ fn of_objects(path: &Path, error: copal_object::OpenError) -> Failure {
                  them with --accept-tail-loss"
             ),
         ),
-        OpenError::Truncated {
-            store_bytes,
-            device_bytes,
-        } => Failure::new(
+        OpenError::Truncated { store_bytes, device_bytes } => Failure::new(
             exit::DAMAGED,
             "damaged",
             format!(
@@ -242,24 +236,15 @@ mod tests {
     const ENGINE_BYTES: u64 = 32 << 20;
 
     fn options() -> StoreOptions {
-        StoreOptions {
-            force_pread: true,
-            allow_cow: true,
-            allow_volatile: true,
-            ..StoreOptions::default()
-        }
+        StoreOptions { force_pread: true, allow_cow: true, allow_volatile: true, ..StoreOptions::default() }
     }
 
     /// Opens the store on a device, reads a file, and says how that failed.
     fn read_one(path: &Path, device: std::sync::Arc<FailingReads>) -> Result<(), Failure> {
-        let of_objects = copal_object::OpenOptions {
-            read_only: true,
-            ..copal_object::OpenOptions::default()
-        };
-        let opened = copal_object::Store::open(device, &of_objects).map_err(|source| NodeError::Objects {
-            path: path.to_owned(),
-            source,
-        })?;
+        let of_objects =
+            copal_object::OpenOptions { read_only: true, ..copal_object::OpenOptions::default() };
+        let opened = copal_object::Store::open(device, &of_objects)
+            .map_err(|source| NodeError::Objects { path: path.to_owned(), source })?;
         let stack = Stack::open(path, opened, Access::Read, ENGINE_BYTES)?;
         let volumes = stack.volumes();
         let vid = volumes.open_volume("v")?;
@@ -275,11 +260,7 @@ mod tests {
     #[test]
     fn a_read_that_fails_anywhere_in_an_opening_is_no_damage() {
         let scratch = tempfile::tempdir().unwrap();
-        let new = NewStore {
-            backend: Backend::File,
-            size_bytes: 64 << 20,
-            overwrite: false,
-        };
+        let new = NewStore { backend: Backend::File, size_bytes: 64 << 20, overwrite: false };
         let unfinished = UnfinishedStore::start(scratch.path(), &options(), &new).unwrap();
         let opened = unfinished.open(&options(), &Patience::none()).unwrap();
         let stack = Stack::open(unfinished.path(), opened, Access::Write, ENGINE_BYTES).unwrap();
@@ -288,9 +269,7 @@ mod tests {
         for number in 0..3 {
             let body = vec![number; 40_000 * usize::from(number) + 10].into();
             let name = format!("file {number}");
-            volumes
-                .put(vid, name.as_bytes(), body, &PutOptions::default())
-                .unwrap();
+            volumes.put(vid, name.as_bytes(), body, &PutOptions::default()).unwrap();
         }
         stack.close(|_| ()).unwrap();
         unfinished.finish().unwrap();
@@ -315,11 +294,7 @@ mod tests {
                     break;
                 }
                 if let Err(failure) = read {
-                    assert_eq!(
-                        failure.exit_code,
-                        exit::FAILURE,
-                        "{errno} at {first}: {failure:?}"
-                    );
+                    assert_eq!(failure.exit_code, exit::FAILURE, "{errno} at {first}: {failure:?}");
                     refused += 1;
                 }
                 // Each of the first ones, then ever fewer: the engine reads its tables in many small pieces.

@@ -161,10 +161,7 @@ impl Budget {
             let part = lent * u128::from(share.default_bytes()) / u128::from(DEFAULT_LENT_BYTES);
             accounts.shares[share as usize].limit_bytes = u64::try_from(part).unwrap_or(u64::MAX);
         }
-        Ok(Budget {
-            accounts: Mutex::new(accounts),
-            returned: Condvar::new(),
-        })
+        Ok(Budget { accounts: Mutex::new(accounts), returned: Condvar::new() })
     }
 
     /// What a share has in all.
@@ -180,11 +177,7 @@ impl Budget {
         let share_bytes = accounts.shares[share as usize].limit_bytes;
         if bytes > share_bytes {
             let wanted_bytes = bytes;
-            return Err(BudgetError::NeverFits {
-                share,
-                wanted_bytes,
-                share_bytes,
-            });
+            return Err(BudgetError::NeverFits { share, wanted_bytes, share_bytes });
         }
         while accounts.shares[share as usize].lent_bytes > share_bytes - bytes {
             self.returned.wait(&mut accounts);
@@ -192,11 +185,7 @@ impl Budget {
         accounts.shares[share as usize].lent_bytes += bytes;
         accounts.lent_bytes += bytes;
         accounts.peak_bytes = accounts.peak_bytes.max(accounts.lent_bytes);
-        Ok(Loan {
-            budget: self,
-            share,
-            bytes,
-        })
+        Ok(Loan { budget: self, share, bytes })
     }
 
     /// Bytes that are lent now.
@@ -262,10 +251,7 @@ mod tests {
         let budget = Budget::of_process(LEAST_MEMORY_BYTES).unwrap();
         let all = total(&budget);
         assert!(all <= LEAST_MEMORY_BYTES - NOT_LENT_BYTES && all > LEAST_MEMORY_BYTES - NOT_LENT_BYTES - 11);
-        assert!(
-            budget.share_bytes(Share::SegmentReads) >= 2 * MIB,
-            "a segment fits"
-        );
+        assert!(budget.share_bytes(Share::SegmentReads) >= 2 * MIB, "a segment fits");
         assert!(total(&Budget::of_process(u64::MAX).unwrap()) > u64::MAX - NOT_LENT_BYTES - 11);
     }
 
@@ -273,13 +259,7 @@ mod tests {
     fn what_never_fits_is_refused_and_what_fits_comes_back() {
         let budget = Budget::of_process(DEFAULT_MEMORY_BYTES).unwrap();
         let refused = budget.lend(Share::Answers, 6 * MIB + 1).unwrap_err();
-        assert!(matches!(
-            refused,
-            BudgetError::NeverFits {
-                share_bytes: 6_291_456,
-                ..
-            }
-        ));
+        assert!(matches!(refused, BudgetError::NeverFits { share_bytes: 6_291_456, .. }));
         let loan = budget.lend(Share::Answers, 6 * MIB).unwrap();
         let other = budget.lend(Share::Cache, 1).unwrap();
         assert_eq!((loan.bytes(), budget.lent_bytes()), (6 * MIB, 6 * MIB + 1));

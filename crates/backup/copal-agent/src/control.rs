@@ -61,10 +61,7 @@ pub fn call(address: &str, secret: &Secret, request: &Value, timeout: Duration) 
     }
     let mut instance = [0; 16];
     getrandom::fill(&mut instance).map_err(|error| CallError::Random(io::Error::other(error)))?;
-    let hello = Hello {
-        name: "control".to_owned(),
-        instance,
-    };
+    let hello = Hello { name: "control".to_owned(), instance };
     let defaults = Timeouts::default();
     let timeouts = Timeouts {
         connect: defaults.connect.min(timeout),
@@ -73,18 +70,12 @@ pub fn call(address: &str, secret: &Secret, request: &Value, timeout: Duration) 
     };
     let (channel, _) =
         greeting::connect_patiently(address, secret, &hello, &timeouts, &Arc::default(), timeout)?;
-    let Channel {
-        mut reader,
-        mut writer,
-        ..
-    } = channel;
+    let Channel { mut reader, mut writer, .. } = channel;
     writer.send(&Message::Control(json).encode())?;
     let bytes = reader.receive(Some(deadline.saturating_duration_since(Instant::now())))?;
     let reply = match Message::decode(&bytes) {
         Ok(Message::ControlReply(json)) => serde_json::from_slice(&json).ok(),
         _ => None,
     };
-    reply.ok_or_else(|| CallError::Reply {
-        address: address.to_owned(),
-    })
+    reply.ok_or_else(|| CallError::Reply { address: address.to_owned() })
 }

@@ -72,14 +72,8 @@ fn spoiling_hosts(spoiled: &[SpoiledPack], names: &[&str]) -> Vec<SpoilingHost> 
     let mut hosts: Vec<SpoilingHost> = Vec::new();
     for pack in spoiled {
         let named = names.iter().find(|name| Writer::of(name) == pack.writer);
-        let (agent, key) = (
-            named.map(|name| (*name).to_owned()),
-            pack.key.map(|key| key.to_string()),
-        );
-        match hosts
-            .iter_mut()
-            .find(|host| (&host.agent, &host.key) == (&agent, &key))
-        {
+        let (agent, key) = (named.map(|name| (*name).to_owned()), pack.key.map(|key| key.to_string()));
+        match hosts.iter_mut().find(|host| (&host.agent, &host.key) == (&agent, &key)) {
             Some(host) => host.packs += 1,
             None => hosts.push(SpoilingHost { agent, key, packs: 1 }),
         }
@@ -207,9 +201,7 @@ impl AgentReport {
     }
 
     pub(crate) fn vms_mut(&mut self) -> &mut [Value] {
-        self.status["vms"]
-            .as_array_mut()
-            .map_or(&mut [], Vec::as_mut_slice)
+        self.status["vms"].as_array_mut().map_or(&mut [], Vec::as_mut_slice)
     }
 
     /// Its VMs.
@@ -221,11 +213,7 @@ impl AgentReport {
 impl JobReport {
     /// Nothing is known yet.
     fn of(begun: &Begun) -> JobReport {
-        let plans = begun
-            .plans
-            .iter()
-            .map(Vec::as_slice)
-            .chain(std::iter::repeat(&[][..]));
+        let plans = begun.plans.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
         let agents = begun.members.iter().zip(plans);
         let agents = agents.map(|(member, vms)| AgentReport::waiting(&member.name, vms));
         JobReport {
@@ -333,22 +321,13 @@ impl Begun {
             if is_gone(member) {
                 continue;
             }
-            match call(
-                member,
-                &self.secret,
-                &Command::Status {
-                    job: self.job.clone(),
-                },
-            ) {
+            match call(member, &self.secret, &Command::Status { job: self.job.clone() }) {
                 Ok(status) => agent.status = status,
                 Err(reason) => agent.lost = Some(reason),
             }
         }
         self.note_gone(&mut report);
-        let seconds = report
-            .agents
-            .iter()
-            .filter_map(|agent| agent.status["seconds"].as_f64());
+        let seconds = report.agents.iter().filter_map(|agent| agent.status["seconds"].as_f64());
         report.took = Duration::from_secs_f64(seconds.fold(0.0, f64::max));
         report
     }
@@ -384,9 +363,7 @@ impl Begun {
     /// Those of the store.
     pub fn note_spoilers(&self, repository: &Repository, report: &mut JobReport) -> copal_backup::Result<()> {
         let names = report.agents.iter().map(|agent| agent.name.as_str());
-        let names: Vec<&str> = names
-            .chain(report.missing.iter().map(|agent| agent.name.as_str()))
-            .collect();
+        let names: Vec<&str> = names.chain(report.missing.iter().map(|agent| agent.name.as_str())).collect();
         report.spoilers = spoiling_hosts(&repository.spoiled_popular(self.popular_from)?, &names);
         Ok(())
     }
@@ -427,11 +404,7 @@ pub fn run_in_stages(
     for only in stages(&vms) {
         // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for that.
         let plan = plan_command(options, &only);
-        let mut stage = Roster {
-            members: Vec::new(),
-            missing: roster.missing.clone(),
-            plans: Vec::new(),
-        };
+        let mut stage = Roster { members: Vec::new(), missing: roster.missing.clone(), plans: Vec::new() };
         for member in &roster.members {
             if lost.contains_key(&member.name) {
                 continue;
@@ -469,9 +442,9 @@ pub fn run_in_stages(
     let Some(mut all) = all else {
         return Err(match lost.is_empty() {
             true => JobError::Refused("the plans of the agents have no VM".to_owned()),
-            false => JobError::Nobody {
-                reasons: lost.values().map(|reason| format!(" ({reason})")).collect(),
-            },
+            false => {
+                JobError::Nobody { reasons: lost.values().map(|reason| format!(" ({reason})")).collect() }
+            }
         });
     };
     for (member, vms) in roster.members.iter().zip(&vms) {
@@ -490,21 +463,14 @@ pub(crate) fn begin_on(
     (rounds, popular_from): (u32, u64),
     only: Vec<String>,
 ) -> Result<Begun, JobError> {
-    let Roster {
-        members,
-        plans,
-        missing,
-    } = roster;
+    let Roster { members, plans, missing } = roster;
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| JobError::Random(std::io::Error::other(error)))?;
     let job = hex(&id);
     let plans: Vec<Vec<String>> = plans.iter().map(|plan| plan.vms.clone()).collect();
     let run = Command::Run(Run {
         job: job.clone(),
-        members: members
-            .iter()
-            .map(|member| (member.name.clone(), member.address.clone()))
-            .collect(),
+        members: members.iter().map(|member| (member.name.clone(), member.address.clone())).collect(),
         participants: members.len() as u32,
         partition_bits: partition_bits(members.len()),
         rounds: options.rounds.clone(),
@@ -584,9 +550,7 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
     let job = answer["job"].as_str().unwrap_or_default().to_owned();
     let known = call(member, &secret, &Command::Agents { job: job.clone() }).map_err(JobError::Refused)?;
     let known: JobAgents = serde_json::from_value(known).map_err(|error| {
-        JobError::Refused(format!(
-            "what an agent says of its job is not understood: {error}"
-        ))
+        JobError::Refused(format!("what an agent says of its job is not understood: {error}"))
     })?;
     let mut begun = Begun {
         members: Vec::new(),
@@ -606,9 +570,7 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
             let reason = reason.unwrap_or_else(|| format!("agent {name} is not heard of any more"));
             begun.gone.push((name.clone(), reason));
         }
-        begun
-            .members
-            .push(newest.cloned().unwrap_or(Member { name, address }));
+        begun.members.push(newest.cloned().unwrap_or(Member { name, address }));
     }
     Ok(begun)
 }
@@ -617,11 +579,7 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
 fn roster(repository: &Repository, secret: &Secret, options: &JobOptions) -> Result<Roster, JobError> {
     let roster = Roster::call(repository, secret, &plan_command(options, &[]))?;
     if roster.members.is_empty() {
-        let reasons = roster
-            .missing
-            .iter()
-            .map(|missing| format!(" ({missing})"))
-            .collect();
+        let reasons = roster.missing.iter().map(|missing| format!(" ({missing})")).collect();
         return Err(JobError::Nobody { reasons });
     }
     no_vm_twice(&roster.members, &roster.plans)?;
@@ -630,10 +588,7 @@ fn roster(repository: &Repository, secret: &Secret, options: &JobOptions) -> Res
 
 /// Asks what an agent would back up; of that `only` these VMs, if there are any.
 fn plan_command(options: &JobOptions, only: &[String]) -> Command {
-    Command::Plan {
-        rounds: options.rounds.clone(),
-        only: only.to_vec(),
-    }
+    Command::Plan { rounds: options.rounds.clone(), only: only.to_vec() }
 }
 
 /// Bytes that names take in a command.
@@ -651,18 +606,14 @@ fn rounds_of(options: &JobOptions, roster: &Roster) -> Result<u32, JobError> {
         Scheme::Collaborative => {}
         Scheme::DirtyBit => return Err(JobError::NoRounds { scheme: "dirty-bit" }),
         Scheme::Synchronous => {
-            return Err(JobError::NoRounds {
-                scheme: "synchronous",
-            });
+            return Err(JobError::NoRounds { scheme: "synchronous" });
         }
     }
     let of_plans = roster.members.iter().zip(&roster.plans);
     match of_plans.max_by_key(|(_, plan)| plan.rounds) {
-        Some((member, plan)) if plan.rounds > asked => Err(JobError::TooFewRounds {
-            asked,
-            agent: member.name.clone(),
-            needed: plan.rounds,
-        }),
+        Some((member, plan)) if plan.rounds > asked => {
+            Err(JobError::TooFewRounds { asked, agent: member.name.clone(), needed: plan.rounds })
+        }
         _ => Ok(asked),
     }
 }
@@ -688,9 +639,7 @@ fn no_vm_twice(members: &[Member], plans: &[PlanInfo]) -> Result<(), JobError> {
 }
 
 fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) -> JobReport {
-    let Begun {
-        members, secret, job, ..
-    } = begun;
+    let Begun { members, secret, job, .. } = begun;
     let began = Instant::now();
     let mut heard: Vec<Instant> = vec![began; members.len()];
     let mut is_cancelled = false;
@@ -743,10 +692,7 @@ mod tests {
         let told: Vec<(String, u64)> = hosts.iter().map(|host| (host.to_string(), host.packs)).collect();
         assert_eq!(
             told,
-            [
-                ("the host of agent h2".to_owned(), 2),
-                ("a host that is no agent of this job".to_owned(), 1)
-            ]
+            [("the host of agent h2".to_owned(), 2), ("a host that is no agent of this job".to_owned(), 1)]
         );
         assert!(spoiling_hosts(&[], &["h1"]).is_empty());
     }

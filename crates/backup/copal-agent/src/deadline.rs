@@ -50,9 +50,7 @@ mod tests {
 
     fn times(milliseconds: impl IntoIterator<Item = u64>) -> AnswerTimes {
         let mut times = AnswerTimes::default();
-        milliseconds
-            .into_iter()
-            .for_each(|took| times.enter(Duration::from_millis(took)));
+        milliseconds.into_iter().for_each(|took| times.enter(Duration::from_millis(took)));
         times
     }
 

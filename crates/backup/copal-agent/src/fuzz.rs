@@ -27,12 +27,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let (Ok(bits), Ok(partition), Ok(rows)) = (input.u8(), input.u32(), input.u64()) else {
             return;
         };
-        let head = RunHead {
-            belongs: Belongs { bits, partition },
-            rows,
-            complete_to: rows,
-            rows_sum: rows,
-        };
+        let head = RunHead { belongs: Belongs { bits, partition }, rows, complete_to: rows, rows_sum: rows };
         let back = RunHead::decode(RunKind::Popular, &head.encode(RunKind::Popular));
         assert_eq!(back.ok(), Some(head), "what is written is read");
         let _ = head.file_len();

@@ -57,10 +57,7 @@ impl GreetingError {
     /// Whether the peer has too many connections at the moment, so that a later try may succeed.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
-        matches!(
-            self,
-            GreetingError::Refused { .. } | GreetingError::Channel(ChannelError::Crowded { .. })
-        )
+        matches!(self, GreetingError::Refused { .. } | GreetingError::Channel(ChannelError::Crowded { .. }))
     }
 }
 
@@ -115,14 +112,10 @@ pub(crate) fn receive_hello(reader: &mut ChannelReader, limit: Duration) -> Resu
     let address = || reader.address().to_owned();
     match Message::decode(&bytes) {
         Ok(Message::Hello(hello)) => Ok(hello),
-        Ok(Message::Refused(refused)) => Err(GreetingError::Refused {
-            address: address(),
-            reason: refused.reason,
-        }),
+        Ok(Message::Refused(refused)) => {
+            Err(GreetingError::Refused { address: address(), reason: refused.reason })
+        }
         Ok(_) => Err(GreetingError::Silent { address: address() }),
-        Err(source) => Err(GreetingError::Wire {
-            address: address(),
-            source,
-        }),
+        Err(source) => Err(GreetingError::Wire { address: address(), source }),
     }
 }

@@ -15,10 +15,7 @@
 //! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts. [`roster`]: which of them take part, and which are missing.
 //!   [`settling`]: what agents left stored twice, since their keys may not give it up.
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 pub mod agent;
 pub mod asker;

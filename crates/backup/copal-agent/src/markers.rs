@@ -27,11 +27,7 @@ pub struct Markers<H> {
 
 impl<H> Default for Markers<H> {
     fn default() -> Markers<H> {
-        Markers {
-            marked: BTreeSet::new(),
-            asking: BTreeSet::new(),
-            due: None,
-        }
+        Markers { marked: BTreeSet::new(), asking: BTreeSet::new(), due: None }
     }
 }
 

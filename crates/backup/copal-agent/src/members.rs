@@ -40,17 +40,11 @@ impl Responsible {
             let stand_in = found.stand_in.and_then(index_of).map(|index| index as u16);
             Some((owner, stand_in))
         });
-        Some(Responsible {
-            partitions,
-            by_partition: by_partition.collect::<Option<Vec<_>>>()?,
-        })
+        Some(Responsible { partitions, by_partition: by_partition.collect::<Option<Vec<_>>>()? })
     }
 
     fn at(&self, partition: u32) -> (u16, Option<u16>) {
-        self.by_partition
-            .get(partition as usize)
-            .copied()
-            .unwrap_or_default()
+        self.by_partition.get(partition as usize).copied().unwrap_or_default()
     }
 }
 
@@ -77,10 +71,7 @@ mod tests {
     use super::*;
 
     fn members(names: &[&str]) -> Vec<Member> {
-        let member = |name: &&str| Member {
-            name: (*name).to_owned(),
-            address: String::new(),
-        };
+        let member = |name: &&str| Member { name: (*name).to_owned(), address: String::new() };
         names.iter().map(member).collect()
     }
 

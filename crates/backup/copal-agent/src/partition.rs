@@ -30,14 +30,10 @@ impl Partitions {
 
     /// As many that an index run of `popular_ids` has at most 8 MiB and each host several partitions.
     pub fn for_fleet(popular_ids: u64, hosts: u32) -> Partitions {
-        let for_size = popular_ids
-            .saturating_mul(INDEX_ROW_BYTES)
-            .div_ceil(INDEX_RUN_BYTES);
+        let for_size = popular_ids.saturating_mul(INDEX_ROW_BYTES).div_ceil(INDEX_RUN_BYTES);
         let for_balance = u64::from(hosts) * PARTITIONS_PER_HOST;
         let wanted = for_size.max(for_balance).clamp(1, 1 << MAX_BITS);
-        Partitions {
-            bits: wanted.next_power_of_two().trailing_zeros() as u8,
-        }
+        Partitions { bits: wanted.next_power_of_two().trailing_zeros() as u8 }
     }
 
     /// Bits that choose a partition.
@@ -79,20 +75,14 @@ pub fn answerers<'a>(names: impl IntoIterator<Item = &'a str>, partition: u32) -
             second = drawn;
         }
     }
-    first.map(|(_, owner)| Answerers {
-        owner,
-        stand_in: second.map(|(_, name)| name),
-    })
+    first.map(|(_, owner)| Answerers { owner, stand_in: second.map(|(_, name)| name) })
 }
 
 /// How many of these names come before `own` for something that any of them may do; all agree on the order.
 pub fn rank<'a>(names: impl IntoIterator<Item = &'a str>, own: &str, what: u64) -> u32 {
     let lot = |name: &str| xxh3_64_with_seed(name.as_bytes(), what);
     let mine = lot(own);
-    names
-        .into_iter()
-        .filter(|name| *name != own && lot(name) > mine)
-        .count() as u32
+    names.into_iter().filter(|name| *name != own && lot(name) > mine).count() as u32
 }
 
 /// The lot of an agent for a partition; the highest is the owner's.
@@ -152,10 +142,7 @@ mod tests {
             let who = answerers(names.iter().map(String::as_str), partition).unwrap();
             *shares.entry(who.owner).or_insert(0_u32) += 1;
         }
-        assert!(
-            shares.values().all(|share| (190..330).contains(share)),
-            "{shares:?}"
-        );
+        assert!(shares.values().all(|share| (190..330).contains(share)), "{shares:?}");
     }
 
     proptest! {

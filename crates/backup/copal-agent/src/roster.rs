@@ -37,11 +37,7 @@ impl Roster {
         plan: &Command,
     ) -> copal_backup::Result<Roster> {
         let (alive, listed) = found(repository)?;
-        let mut roster = Roster {
-            members: Vec::new(),
-            plans: Vec::new(),
-            missing: Vec::new(),
-        };
+        let mut roster = Roster { members: Vec::new(), plans: Vec::new(), missing: Vec::new() };
         let mut reasons = BTreeMap::new();
         let is_listed = |name: &str| listed.iter().any(|agent| agent.name == name);
         for member in alive {
@@ -72,12 +68,8 @@ impl Roster {
     fn miss(&mut self, listed: Vec<ListedAgent>, mut reasons: BTreeMap<String, String>) {
         let here: HashSet<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
         // A VM that moved to another host is not missing.
-        let planned: HashSet<&str> = self
-            .plans
-            .iter()
-            .flat_map(|plan| &plan.vms)
-            .map(String::as_str)
-            .collect();
+        let planned: HashSet<&str> =
+            self.plans.iter().flat_map(|plan| &plan.vms).map(String::as_str).collect();
         let mut missing = Vec::new();
         for agent in listed {
             if here.contains(agent.name.as_str()) {
@@ -129,15 +121,8 @@ mod tests {
     #[test]
     fn whoever_is_listed_and_not_here_is_missing_with_the_vms_that_nobody_else_has() {
         let mut roster = Roster {
-            members: vec![Member {
-                name: "h1".to_owned(),
-                address: String::new(),
-            }],
-            plans: vec![PlanInfo {
-                vms: vec!["web".to_owned(), "moved".to_owned()],
-                bytes: 0,
-                rounds: 1,
-            }],
+            members: vec![Member { name: "h1".to_owned(), address: String::new() }],
+            plans: vec![PlanInfo { vms: vec!["web".to_owned(), "moved".to_owned()], bytes: 0, rounds: 1 }],
             missing: Vec::new(),
         };
         let listed = |name: &str, vms: &[&str], more_vms| ListedAgent {
@@ -146,19 +131,13 @@ mod tests {
             vms: vms.iter().map(|vm| (*vm).to_owned()).collect(),
             more_vms,
         };
-        let all = vec![
-            listed("h1", &["web"], 0),
-            listed("h2", &["moved", "db", "mail"], 2),
-            listed("h3", &[], 0),
-        ];
+        let all =
+            vec![listed("h1", &["web"], 0), listed("h2", &["moved", "db", "mail"], 2), listed("h3", &[], 0)];
         let reasons = [("h3", "it sleeps"), ("h4", "no plan")];
         let reasons = reasons.map(|(name, reason)| (name.to_owned(), reason.to_owned()));
         roster.miss(all, reasons.into());
         let told: Vec<String> = roster.missing.iter().map(ToString::to_string).collect();
-        assert!(
-            told[0].starts_with("agent h2 with db, mail and 2 more VMs: it is not running"),
-            "{told:?}"
-        );
+        assert!(told[0].starts_with("agent h2 with db, mail and 2 more VMs: it is not running"), "{told:?}");
         assert_eq!(told[1..], ["agent h3: it sleeps", "agent h4: no plan"]);
     }
 }

@@ -70,8 +70,7 @@ impl Settlement {
         if settled.is_null() {
             self.refused += vm["refused"].as_u64().unwrap_or(0);
             if has_gain && snapshot_to_settle(vm).is_some() {
-                self.unsettled
-                    .push(vm["vm"].as_str().unwrap_or_default().to_owned());
+                self.unsettled.push(vm["vm"].as_str().unwrap_or_default().to_owned());
                 let reason = vm["settle_error"].as_str().map(str::to_owned);
                 self.reason = self.reason.take().or(reason);
             }
@@ -102,9 +101,7 @@ fn has_gain(report: &JobReport) -> bool {
 /// The snapshot of a VM whose backup stored chunks for it alone.
 fn snapshot_to_settle(vm: &Value) -> Option<SnapshotId> {
     let has_own = vm["new_chunks"].as_u64().is_some_and(|chunks| chunks > 0);
-    let snapshot = vm["snapshot"]
-        .as_str()
-        .filter(|_| has_own && vm["state"] == "done");
+    let snapshot = vm["snapshot"].as_str().filter(|_| has_own && vm["state"] == "done");
     snapshot.and_then(id_of).map(SnapshotId)
 }
 
@@ -142,8 +139,7 @@ pub fn settle(
         Ok(None) => "no agent can be reached".to_owned(),
         Err(error) => error.to_string(),
     };
-    left.iter_mut()
-        .for_each(|vm| vm["settle_error"] = failed.clone().into());
+    left.iter_mut().for_each(|vm| vm["settle_error"] = failed.clone().into());
 }
 
 fn settle_vm(
@@ -215,9 +211,6 @@ mod tests {
         };
         assert_eq!(settled, wanted);
         let of = |gain, lost| Settlement::of(&report(gain, lost, vms.clone())).unsettled.len();
-        assert_eq!(
-            (of(Some(false), false), of(Some(false), true), of(None, true)),
-            (0, 1, 0)
-        );
+        assert_eq!((of(Some(false), false), of(Some(false), true), of(None, true)), (0, 1, 0));
     }
 }

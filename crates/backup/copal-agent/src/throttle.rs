@@ -24,10 +24,7 @@ pub struct Bucket {
 impl Bucket {
     /// A full bucket. A rate of 0 counts as 1.
     pub fn new(bytes_per_second: u64, now: Instant) -> Bucket {
-        Bucket {
-            bytes_per_second: bytes_per_second.max(1),
-            paid_at: now.checked_sub(BURST).unwrap_or(now),
-        }
+        Bucket { bytes_per_second: bytes_per_second.max(1), paid_at: now.checked_sub(BURST).unwrap_or(now) }
     }
 
     /// How long whoever wants bytes has to wait; zero: [`Bucket::take`] may be called.

@@ -59,12 +59,7 @@ pub(crate) fn affected_snapshots(
             Err(error) if error.is_corruption() => continue,
             Err(error) => return Err(error),
         };
-        let mut walk = Walk {
-            parts,
-            places,
-            cancel,
-            tree: TreeReader::new(parts.pack_store(), vm.uuid)?,
-        };
+        let mut walk = Walk { parts, places, cancel, tree: TreeReader::new(parts.pack_store(), vm.uuid)? };
         let mut before: HashMap<String, Walked> = HashMap::new();
         for published in &state.published {
             progress.advance(1);
@@ -73,10 +68,7 @@ pub(crate) fn affected_snapshots(
                 Err(error) if error.is_corruption() => continue,
                 Err(error) => return Err(error),
             };
-            let mut met = Met {
-                report: &mut *report,
-                snapshot: published.snapshot,
-            };
+            let mut met = Met { report: &mut *report, snapshot: published.snapshot };
             for disk in &manifest.disks {
                 let mut is_hurt = false;
                 walk.look(&disk.root, &mut met, &mut is_hurt)?;
@@ -159,9 +151,7 @@ impl Walk<'_> {
         });
         if located.is_err() && !damages.is_empty() {
             *is_hurt = true;
-            damages
-                .into_iter()
-                .for_each(|damage| met.report.hurts(damage, met.snapshot));
+            damages.into_iter().for_each(|damage| met.report.hurts(damage, met.snapshot));
             return Ok(None);
         }
         met.value(located, is_hurt)
@@ -207,9 +197,7 @@ impl Walk<'_> {
     fn old_page(&mut self, old: Option<&Walked>, index: usize) -> Option<Page> {
         let root = &old?.root;
         let reference = root.pages.get(index)?.as_ref()?;
-        self.tree
-            .page(Some(reference), root.size_bytes, index as u64)
-            .ok()
+        self.tree.page(Some(reference), root.size_bytes, index as u64).ok()
     }
 
     fn segment(&mut self, reference: &Ref, size_bytes: u64, number: u64, met: &mut Met<'_>) -> Result<bool> {

@@ -35,11 +35,7 @@ impl CheckReport {
             self.more_damages += 1;
             return;
         }
-        self.damages.push(Damage {
-            what: what.to_owned(),
-            detail,
-            snapshots: Vec::new(),
-        });
+        self.damages.push(Damage { what: what.to_owned(), detail, snapshots: Vec::new() });
     }
 
     /// Notes a damage; passes on what is none.
@@ -61,11 +57,7 @@ impl CheckReport {
             self.more_damages += 1;
             return Ok(None);
         }
-        self.damages.push(Damage {
-            what,
-            detail,
-            snapshots: Vec::new(),
-        });
+        self.damages.push(Damage { what, detail, snapshots: Vec::new() });
         Ok(Some(self.damages.len() - 1))
     }
 
@@ -78,9 +70,7 @@ impl CheckReport {
     }
 
     fn known(&self, what: &str, detail: &str) -> Option<usize> {
-        self.damages
-            .iter()
-            .position(|known| known.what == what && known.detail == detail)
+        self.damages.iter().position(|known| known.what == what && known.detail == detail)
     }
 
     /// Damage `number`, or one that is only counted, hurts the snapshot.
@@ -113,10 +103,7 @@ pub(crate) fn verify(
     cancel: &CancelFlag,
 ) -> Result<CheckReport> {
     let pack_store = parts.pack_store();
-    let mut report = CheckReport {
-        snapshots: 1,
-        ..CheckReport::default()
-    };
+    let mut report = CheckReport { snapshots: 1, ..CheckReport::default() };
     let id = manifest.snapshot;
     let mut walker = Walker::new(parts, manifest.vm, cancel)?;
     let mut fetcher = Fetcher::new(pack_store)?;
@@ -129,9 +116,7 @@ pub(crate) fn verify(
         };
         walker.disk(&root, None, id, &mut report, |report, number, recipe| {
             let length = segment_length(root.size_bytes, number);
-            fetcher.fetch(recipe, &mut segment[..length], &mut |error| {
-                report.note(error, Some(id))
-            })?;
+            fetcher.fetch(recipe, &mut segment[..length], &mut |error| report.note(error, Some(id)))?;
             for entry in recipe.entries.iter().filter(|entry| entry.chunk.is_some()) {
                 report.decoded_frames += 1;
                 report.references += 1;
@@ -165,9 +150,7 @@ pub(crate) fn check(
         let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
         let misdated = misdated(&times, parts.pack_store().volumes.store.now_ms());
         let named = state.published.iter().zip(misdated);
-        report
-            .misdated
-            .extend(named.filter_map(|(one, misdated)| Some((one.snapshot, misdated?))));
+        report.misdated.extend(named.filter_map(|(one, misdated)| Some((one.snapshot, misdated?))));
         published.push((vm.uuid, state.published));
     }
     let snapshots: usize = published.iter().map(|(_, published)| published.len()).sum();
@@ -244,10 +227,7 @@ struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     fn new(parts: &'a Parts, vm: Uuid, cancel: &'a CancelFlag) -> Result<Walker<'a>> {
-        Ok(Walker {
-            tree: TreeReader::new(parts.pack_store(), vm)?,
-            cancel,
-        })
+        Ok(Walker { tree: TreeReader::new(parts.pack_store(), vm)?, cancel })
     }
 
     fn disk(
@@ -272,9 +252,8 @@ impl<'a> Walker<'a> {
             let old_size = old.map_or(0, |old| old.size_bytes);
             let shared = before.and_then(|before| self.tree.page(Some(&before), old_size, index).ok());
             for (within, segment) in page.segments.iter().enumerate() {
-                let old: Option<Ref> = shared
-                    .as_ref()
-                    .and_then(|page| page.segments.get(within).copied().flatten());
+                let old: Option<Ref> =
+                    shared.as_ref().and_then(|page| page.segments.get(within).copied().flatten());
                 let Some(segment) = segment.as_ref().filter(|segment| old.as_ref() != Some(segment)) else {
                     continue;
                 };
@@ -313,11 +292,7 @@ fn check_packs(
     let mut places = Places::default();
     let mut total = 0;
     for_each_pack(pack_store, Whose::All, |pack| {
-        total += if is_chosen(read_data, &pack) {
-            pack.info.size
-        } else {
-            0
-        };
+        total += if is_chosen(read_data, &pack) { pack.info.size } else { 0 };
         Ok(())
     })?;
     progress.stage(Stage::ReadData, "packs", total);
@@ -330,10 +305,7 @@ fn check_packs(
             Ok(header) => {
                 report.unfinished_packs += u64::from(unfinished.contains(&header.session));
                 if header.domain != *pack_store.volumes.domain.as_bytes() || header.kind != pack.home.kind() {
-                    report.note(
-                        reader::damaged(pack.number, "its header does not fit its place"),
-                        None,
-                    )?;
+                    report.note(reader::damaged(pack.number, "its header does not fit its place"), None)?;
                 }
             }
             Err(error) => report.note(error, None)?,

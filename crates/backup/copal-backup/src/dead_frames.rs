@@ -18,13 +18,8 @@ use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALDED",
-    name: "list of dead frames",
-    oldest: 1,
-    version: 1,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALDED", name: "list of dead frames", oldest: 1, version: 1, known_flags: 0 };
 
 const LISTS: ListKind = ListKind {
     prefix: "dead.",
@@ -94,9 +89,7 @@ impl DeadFrames {
 
     /// The packs that have dead frames.
     pub(crate) fn packs(&self) -> impl Iterator<Item = (Home, u32, PackNumber)> {
-        self.packs
-            .iter()
-            .map(|(number, pack)| (pack.home, pack.volume, *number))
+        self.packs.iter().map(|(number, pack)| (pack.home, pack.volume, *number))
     }
 
     /// Leaves out packs that `stays` does not know.
@@ -124,10 +117,7 @@ impl DeadFrames {
 
     fn decode(bytes: &[u8], vm: Uuid, name: &str, keys: &Keys) -> std::result::Result<DeadFrames, String> {
         let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
-        let at = body
-            .len()
-            .checked_sub(MAC_BYTES)
-            .ok_or("it is too short for a list")?;
+        let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a list")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(name, content, mac) {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
@@ -145,10 +135,7 @@ pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), S
     let text = |error: DecodeError| error.to_string();
     let mut input = Reader::new(content);
     let vm = Uuid::from_bytes(input.array().map_err(text)?);
-    let mut dead = DeadFrames {
-        leak_bytes: input.u64().map_err(text)?,
-        ..DeadFrames::default()
-    };
+    let mut dead = DeadFrames { leak_bytes: input.u64().map_err(text)?, ..DeadFrames::default() };
     for _ in 0..input.bounded(content.len() / LEAST_PACK_BYTES).map_err(text)? {
         let kind = PackKind::from_code(input.u8().map_err(text)?).filter(|kind| *kind != PackKind::Shared);
         let kind = kind.ok_or("a pack of it is no VM's")?;
@@ -157,12 +144,7 @@ pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), S
         let frames = input.bounded(MAX_FRAMES as usize).map_err(text)? as u32;
         let bits = input.bytes(frames.div_ceil(8) as usize).map_err(text)?.to_vec();
         let home = Home::of(kind, vm);
-        let pack = PackBits {
-            home,
-            volume,
-            frames,
-            bits,
-        };
+        let pack = PackBits { home, volume, frames, bits };
         if (frames..frames.next_multiple_of(8)).any(|slot| pack.has(slot)) {
             return Err("a pack of it has dead frames beyond its end".into());
         }
@@ -220,12 +202,7 @@ mod tests {
     const VM: Uuid = Uuid::from_bytes([7; 16]);
 
     fn spot(pack: u64, slot: u32) -> Spot {
-        Spot {
-            home: Home::Private(VM),
-            volume: 3,
-            pack: PackNumber(pack),
-            slot,
-        }
+        Spot { home: Home::Private(VM), volume: 3, pack: PackNumber(pack), slot }
     }
 
     #[test]

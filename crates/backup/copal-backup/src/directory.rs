@@ -28,10 +28,8 @@ impl<'a> Directory<'a> {
     /// # Errors
     /// `NotFound`.
     pub(crate) fn find(&self, name: &str) -> Result<Vm> {
-        find_in(&self.catalog.domain()?.vms, name).ok_or_else(|| Error::NotFound {
-            what: "VM",
-            name: name.to_owned(),
-        })
+        find_in(&self.catalog.domain()?.vms, name)
+            .ok_or_else(|| Error::NotFound { what: "VM", name: name.to_owned() })
     }
 
     /// The VM of a name or UUID, entered if it is new.
@@ -47,18 +45,9 @@ impl<'a> Directory<'a> {
                 Ok(uuid) => uuid,
                 Err(_) => Uuid::from_bytes(crate::keys::random()?),
             };
-            let vm = Vm {
-                uuid,
-                name: name.to_owned(),
-            };
-            let record = Record::VmAdded {
-                vm: vm.uuid,
-                name: vm.name.clone(),
-            };
-            if let Append::Done = self
-                .catalog
-                .append(LogName::Domain, domain.next_number, &record)?
-            {
+            let vm = Vm { uuid, name: name.to_owned() };
+            let record = Record::VmAdded { vm: vm.uuid, name: vm.name.clone() };
+            if let Append::Done = self.catalog.append(LogName::Domain, domain.next_number, &record)? {
                 return Ok(vm);
             }
         }
@@ -67,9 +56,7 @@ impl<'a> Directory<'a> {
 
 fn find_in(vms: &[Vm], name: &str) -> Option<Vm> {
     let uuid = Uuid::try_parse(name).ok();
-    vms.iter()
-        .find(|vm| vm.name == name || Some(vm.uuid) == uuid)
-        .cloned()
+    vms.iter().find(|vm| vm.name == name || Some(vm.uuid) == uuid).cloned()
 }
 
 fn check_name(name: &str) -> Result<()> {

@@ -182,10 +182,7 @@ impl From<VolumeError> for Error {
     fn from(error: VolumeError) -> Error {
         match error {
             VolumeError::NoSpace => Error::NoSpace,
-            VolumeError::Corrupt { what } => Error::Damaged {
-                what: "a stored file".into(),
-                detail: what,
-            },
+            VolumeError::Corrupt { what } => Error::Damaged { what: "a stored file".into(), detail: what },
             other => Error::Volume(other),
         }
     }

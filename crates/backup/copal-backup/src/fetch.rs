@@ -62,11 +62,7 @@ impl<'a> Fetcher<'a> {
             at = place.end;
             let Some(chunk) = &entry.chunk else { continue };
             match self.pack_store.locate(chunk) {
-                Ok(located) => wanted.push(Wanted {
-                    located,
-                    chunk: *chunk,
-                    place,
-                }),
+                Ok(located) => wanted.push(Wanted { located, chunk: *chunk, place }),
                 Err(error) => fault(error)?,
             }
         }
@@ -77,11 +73,7 @@ impl<'a> Fetcher<'a> {
             let (now, later) = rest.split_at(run);
             rest = later;
             let start = u64::from(first.located.row().offset);
-            let end = now
-                .iter()
-                .map(|wanted| wanted.located.row().end())
-                .max()
-                .unwrap_or(start);
+            let end = now.iter().map(|wanted| wanted.located.row().end()).max().unwrap_or(start);
             let pack = first.located.footer.number;
             self.packs.insert(pack);
             match self.pack_store.read(first.located.vid, pack, start..end) {
@@ -121,11 +113,8 @@ impl<'a> Fetcher<'a> {
         pack_store.note_damaged(&wanted.located.footer, tried.slot);
         pack_store.next_good(&wanted.chunk, tried, Some(error), |located| {
             let (from, to) = (u64::from(located.row().offset), located.row().end());
-            let wanted = Wanted {
-                located: located.clone(),
-                chunk: wanted.chunk,
-                place: wanted.place.clone(),
-            };
+            let wanted =
+                Wanted { located: located.clone(), chunk: wanted.chunk, place: wanted.place.clone() };
             let bytes = pack_store.read(located.vid, located.footer.number, from..to);
             self.fetched_bytes += to - from;
             let opened = bytes.and_then(|bytes| self.open(&wanted, &bytes, from, segment));
@@ -148,9 +137,7 @@ impl<'a> Fetcher<'a> {
         self.encrypted.clear();
         self.encrypted.extend_from_slice(encrypted);
         let payload = open_frame(footer, slot, &mut self.encrypted)?;
-        self.inflater
-            .inflate(&row, payload, &mut self.raw)
-            .map_err(damaged)?;
+        self.inflater.inflate(&row, payload, &mut self.raw).map_err(damaged)?;
         if self.pack_store.keys.id.id(&self.raw) != wanted.chunk.id && !broken::by(Flaw::NoIdCheck) {
             return Err(damaged("its bytes do not fit its id".into()));
         }

@@ -31,10 +31,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         // The size that would fit comes from the trailer itself, so that chance finds one.
         let size = |trailer: &[u8; pack::TRAILER_BYTES]| {
             let lengths = trailer[16..28].as_chunks::<4>().0.iter();
-            lengths
-                .map(|len| u64::from(u32::from_le_bytes(*len)))
-                .sum::<u64>()
-                + trailer.len() as u64
+            lengths.map(|len| u64::from(u32::from_le_bytes(*len))).sum::<u64>() + trailer.len() as u64
         };
         if let Some(trailer) = bytes.first_chunk() {
             let _ = pack::Trailer::decode(trailer, size(trailer));

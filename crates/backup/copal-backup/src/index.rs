@@ -68,12 +68,7 @@ pub(crate) struct PackEntry {
 impl PackEntry {
     /// Where a row of this pack leads.
     pub(crate) fn spot(&self, row: IndexRow) -> Spot {
-        Spot {
-            home: self.home,
-            volume: self.volume,
-            pack: row.pack,
-            slot: row.slot,
-        }
+        Spot { home: self.home, volume: self.volume, pack: row.pack, slot: row.slot }
     }
 }
 
@@ -186,10 +181,7 @@ impl Index {
         match &self.backend {
             Backend::Memory(maps) => {
                 let maps = maps.lock();
-                let of_vm = maps
-                    .chunks
-                    .iter()
-                    .filter(|(key, _)| key.bytes().starts_with(prefix));
+                let of_vm = maps.chunks.iter().filter(|(key, _)| key.bytes().starts_with(prefix));
                 of_vm.for_each(|(_, rows)| count(rows));
             }
             Backend::Kv { chunks, .. } => {
@@ -234,9 +226,7 @@ impl Index {
         durability: Durability,
     ) -> Result<()> {
         let damaged = self.damaged_slots(pack)?;
-        let placed = ids
-            .zip(0..)
-            .map(|(id, slot)| (self.key(entry.home, &id), IndexRow { pack, slot }));
+        let placed = ids.zip(0..).map(|(id, slot)| (self.key(entry.home, &id), IndexRow { pack, slot }));
         let placed = placed.filter(|(_, row)| !damaged.contains(&row.slot));
         match &self.backend {
             Backend::Memory(maps) => {
@@ -247,17 +237,11 @@ impl Index {
                 }
                 maps.packs.insert(pack, entry);
             }
-            Backend::Kv {
-                store, chunks, packs, ..
-            } => {
+            Backend::Kv { store, chunks, packs, .. } => {
                 let mut batch = store.batch();
                 let mut in_batch = 0;
                 for (key, row) in placed {
-                    let known = if older == Older::Kept {
-                        self.rows(&key)?
-                    } else {
-                        Vec::new()
-                    };
+                    let known = if older == Older::Kept { self.rows(&key)? } else { Vec::new() };
                     batch.put(chunks, &key.bytes(), encode_rows(&newest_first(row, &known)));
                     in_batch += 1;
                     if in_batch == BATCH_ROWS {
@@ -301,9 +285,7 @@ impl Index {
                     }
                 }
             }
-            Backend::Kv {
-                store, chunks, packs, ..
-            } => {
+            Backend::Kv { store, chunks, packs, .. } => {
                 let mut batch = store.batch();
                 let mut in_batch = 0;
                 for id in ids {
@@ -384,12 +366,7 @@ impl Index {
     ) -> Result<()> {
         match &self.backend {
             Backend::Memory(maps) => {
-                let all: Vec<_> = maps
-                    .lock()
-                    .packs
-                    .iter()
-                    .map(|(&pack, &entry)| (pack, entry))
-                    .collect();
+                let all: Vec<_> = maps.lock().packs.iter().map(|(&pack, &entry)| (pack, entry)).collect();
                 all.into_iter().try_for_each(|(pack, entry)| visit(pack, entry))
             }
             Backend::Kv { packs, .. } => {
@@ -398,11 +375,8 @@ impl Index {
                     if key.as_ref() == EPOCH || moved::is_note(key.as_ref()) {
                         continue;
                     }
-                    let number = key
-                        .as_ref()
-                        .try_into()
-                        .map(u64::from_be_bytes)
-                        .map_err(|_| bad("a pack key"))?;
+                    let number =
+                        key.as_ref().try_into().map(u64::from_be_bytes).map_err(|_| bad("a pack key"))?;
                     visit(PackNumber(number), decode_pack(&value)?)?;
                 }
                 Ok(())

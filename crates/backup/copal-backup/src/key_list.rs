@@ -71,9 +71,7 @@ impl Repository {
         self.roles().require(Role::Admin)?;
         if !self.info().encrypted {
             let reason = "this repository is not encrypted: whoever reads it may do everything in it, with any key or none";
-            return Err(Error::Denied {
-                reason: reason.into(),
-            });
+            return Err(Error::Denied { reason: reason.into() });
         }
         RoleKey::draw(role)
     }
@@ -93,12 +91,7 @@ impl Repository {
         }
         let slot = role_key::encode(key, *self.info().domain.as_bytes(), random()?, keys)?;
         let name = key.id().file_name();
-        match store.put(
-            catalog.vid,
-            name.as_bytes(),
-            Bytes::from(slot),
-            &PutOptions::default(),
-        ) {
+        match store.put(catalog.vid, name.as_bytes(), Bytes::from(slot), &PutOptions::default()) {
             Ok(_) => {}
             Err(VolumeError::Unknown { fid }) if settled(store, catalog.vid, fid)? => {}
             Err(error) => return Err(error.into()),
@@ -150,17 +143,13 @@ impl Repository {
             Ok(())
         })?;
         for (name, info) in files {
-            let bytes = match store.get(
-                catalog.vid,
-                &name,
-                0..key_slot::MAX_FILE_BYTES,
-                &ReadOptions::default(),
-            ) {
-                Ok(bytes) => bytes,
-                Err(VolumeError::NotFound) => continue,
-                Err(error) if error.is_corruption() => Bytes::new(),
-                Err(error) => return Err(error.into()),
-            };
+            let bytes =
+                match store.get(catalog.vid, &name, 0..key_slot::MAX_FILE_BYTES, &ReadOptions::default()) {
+                    Ok(bytes) => bytes,
+                    Err(VolumeError::NotFound) => continue,
+                    Err(error) if error.is_corruption() => Bytes::new(),
+                    Err(error) => return Err(error.into()),
+                };
             let is_own = self.opened_by() == &name[..];
             let mut key = ListedKey {
                 id: String::from_utf8_lossy(&name[b"key.".len()..]).into_owned(),
@@ -198,17 +187,12 @@ impl Repository {
         self.roles().require(Role::Admin)?;
         let mut listed = self.list_keys()?;
         let exact = listed.iter().position(|key| key.id == id);
-        let begin: Vec<usize> = (0..listed.len())
-            .filter(|at| listed[*at].id.starts_with(id))
-            .collect();
+        let begin: Vec<usize> = (0..listed.len()).filter(|at| listed[*at].id.starts_with(id)).collect();
         let at = match (exact, &begin[..]) {
             (Some(at), _) => at,
             (None, [at]) if !id.is_empty() => *at,
             (None, [] | [_]) => {
-                return Err(Error::NotFound {
-                    what: "key",
-                    name: id.to_owned(),
-                });
+                return Err(Error::NotFound { what: "key", name: id.to_owned() });
             }
             (None, several) => {
                 let reason = format!("{id} fits {} keys; `copal key ls` shows their ids", several.len());
@@ -228,9 +212,7 @@ impl Repository {
             return Err(Error::Denied { reason });
         }
         // First, since a key that is gone cannot be removed once more.
-        let kept = listed
-            .iter()
-            .filter_map(|key| KeyId::of_file_name(key.file_name().as_bytes()));
+        let kept = listed.iter().filter_map(|key| KeyId::of_file_name(key.file_name().as_bytes()));
         popular::remove_hosts(&self.parts, &kept.collect::<Vec<_>>())?;
         let catalog = self.parts.catalog();
         let store = &self.parts.pack_store().volumes.store;

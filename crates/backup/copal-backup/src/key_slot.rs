@@ -17,13 +17,8 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use zeroize::Zeroizing;
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALKEY",
-    name: "key slot",
-    oldest: 1,
-    version: 1,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALKEY", name: "key slot", oldest: 1, version: 1, known_flags: 0 };
 
 const KIND_ARGON2ID: u8 = 1;
 const KIND_CLEAR: u8 = 2;
@@ -111,23 +106,13 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
     let tag = input.array().map_err(text)?;
     input.finish().map_err(text)?;
     if kind != KIND_ARGON2ID && kind != KIND_CLEAR {
-        return Err(format!(
-            "key slots of kind {kind} are not known to this program; use a newer one"
-        ));
+        return Err(format!("key slots of kind {kind} are not known to this program; use a newer one"));
     }
     let bounded = cost.memory_kib <= MAX_MEMORY_KIB && cost.passes <= MAX_PASSES && cost.lanes <= MAX_LANES;
     if kind == KIND_ARGON2ID && !bounded && !broken::by(Flaw::UnboundedCost) {
         return Err("the cost of the password hash is out of bounds".into());
     }
-    Ok(Slot {
-        kind,
-        cost,
-        salt,
-        domain,
-        clear: &body[..CLEAR_BYTES],
-        encrypted,
-        tag,
-    })
+    Ok(Slot { kind, cost, salt, domain, clear: &body[..CLEAR_BYTES], encrypted, tag })
 }
 
 impl Slot<'_> {
@@ -173,9 +158,8 @@ pub(crate) fn salt() -> Result<[u8; 16]> {
 }
 
 fn stretch(password: &str, salt: &[u8; 16], cost: Cost) -> Result<Zeroizing<[u8; 32]>> {
-    let invalid = |error: argon2::Error| Error::Invalid {
-        reason: format!("the password cannot be hashed: {error}"),
-    };
+    let invalid =
+        |error: argon2::Error| Error::Invalid { reason: format!("the password cannot be hashed: {error}") };
     let params = Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(32)).map_err(invalid)?;
     let mut key = Zeroizing::new([0; 32]);
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)

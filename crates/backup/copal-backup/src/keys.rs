@@ -99,10 +99,7 @@ impl Keys {
             public: signer.public(),
             signer: Some(signer),
             host: Some(Signer::new(key(PASSWORD_HOST))),
-            admin: Some(Admin {
-                master: Zeroizing::new(*master),
-                mac: key(ADMIN),
-            }),
+            admin: Some(Admin { master: Zeroizing::new(*master), mac: key(ADMIN) }),
             signatures: AtomicU8::new(Signatures::None as u8),
         }
     }
@@ -116,15 +113,7 @@ impl Keys {
             Role::Admin => return None,
         };
         let mut bundle = Zeroizing::new(Vec::with_capacity(BUNDLE_BYTES));
-        for key in [
-            &*self.gear,
-            &self.id_bytes,
-            &self.data,
-            &self.recipe,
-            &self.mac,
-            &self.agents,
-            last,
-        ] {
+        for key in [&*self.gear, &self.id_bytes, &self.data, &self.recipe, &self.mac, &self.agents, last] {
             bundle.extend_from_slice(key);
         }
         Some(bundle)
@@ -161,10 +150,7 @@ impl Keys {
 
     /// The same keys, of a host that signs with this one.
     pub(crate) fn with_host(self, host: Signer) -> Keys {
-        Keys {
-            host: Some(host),
-            ..self
-        }
+        Keys { host: Some(host), ..self }
     }
 
     /// As which host these keys sign what they say of popular packs; `None`: the repository never had role keys.
@@ -243,9 +229,7 @@ impl Keys {
         if is_signed {
             // Role keys were added behind the back of this handle: from here on it signs, too.
             let (none, needed) = (Signatures::None as u8, Signatures::Needed as u8);
-            let _ = self
-                .signatures
-                .compare_exchange(none, needed, Ordering::AcqRel, Ordering::Acquire);
+            let _ = self.signatures.compare_exchange(none, needed, Ordering::AcqRel, Ordering::Acquire);
         }
         is_signed || !is_looked_at
     }
@@ -259,9 +243,7 @@ impl Keys {
     ///
     /// One key per VM: equal recipes of two VMs have different names, so no VM needs another's packs.
     pub(crate) fn recipe_key(&self, vm: Uuid) -> RecipeKey {
-        RecipeKey(Zeroizing::new(
-            *blake3::keyed_hash(&self.recipe, vm.as_bytes()).as_bytes(),
-        ))
+        RecipeKey(Zeroizing::new(*blake3::keyed_hash(&self.recipe, vm.as_bytes()).as_bytes()))
     }
 
     /// Authenticates a record or manifest. `name` says what it is and where it stands.

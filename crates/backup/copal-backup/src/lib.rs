@@ -17,10 +17,7 @@
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
 //! rounds, detectors and agents on several hosts (`copal-agent`).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod affected;
 mod backup;

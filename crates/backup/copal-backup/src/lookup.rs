@@ -67,10 +67,7 @@ impl Repository {
     pub fn list(&self, vm: Option<&str>) -> Result<Listing> {
         let Visible { published, damaged } = self.visible(vm)?;
         let damaged = damaged.into_iter().map(|(vm, error)| (vm, error.to_string()));
-        Ok(Listing {
-            snapshots: self.described(&published)?,
-            damaged: damaged.collect(),
-        })
+        Ok(Listing { snapshots: self.described(&published)?, damaged: damaged.collect() })
     }
 
     fn described(&self, published: &[Found]) -> Result<Vec<Snapshot>> {
@@ -84,10 +81,7 @@ impl Repository {
         let Visible { published, .. } = self.visible(None)?;
         let dated = published.iter().filter(|found| found.misdated.is_none());
         let times = dated.map(|found| found.published.created_ms).collect();
-        Ok(Believed::new(
-            times,
-            self.parts.pack_store().volumes.store.now_ms(),
-        ))
+        Ok(Believed::new(times, self.parts.pack_store().volumes.store.now_ms()))
     }
 
     /// As [`Repository::clock`], for those who ask whether snapshots are held until then; `None` where none is: then no
@@ -136,11 +130,8 @@ impl Repository {
         let digits = spec.to_ascii_lowercase();
         for vm in self.parts.directory().all()? {
             let state = self.parts.vm_state(vm.uuid)?;
-            let mut forgotten = state
-                .forgotten
-                .iter()
-                .map(|one| one.snapshot)
-                .chain(state.freed.iter().copied());
+            let mut forgotten =
+                state.forgotten.iter().map(|one| one.snapshot).chain(state.freed.iter().copied());
             if forgotten.any(|snapshot| snapshot.to_string().starts_with(&digits)) {
                 return Ok(true);
             }
@@ -163,9 +154,7 @@ impl Repository {
         };
         let state = self.parts.vm_state(vm)?;
         let mut published = state.published.iter();
-        Ok(published
-            .find(|one| one.snapshot == snapshot)
-            .map(|one| (vm, *one)))
+        Ok(published.find(|one| one.snapshot == snapshot).map(|one| (vm, *one)))
     }
 
     fn visible(&self, vm: Option<&str>) -> Result<Visible> {
@@ -191,17 +180,11 @@ impl Repository {
             }
         }
         all.sort_by_key(|found| (found.published.stored_ms, found.published.snapshot));
-        Ok(Visible {
-            published: all,
-            damaged,
-        })
+        Ok(Visible { published: all, damaged })
     }
 
     fn meant(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
-        let not_found = || Error::NotFound {
-            what: "snapshot",
-            name: spec.to_owned(),
-        };
+        let not_found = || Error::NotFound { what: "snapshot", name: spec.to_owned() };
         let visible = self.visible(vm)?;
         if spec == "latest" {
             let mut published = visible.whole()?;
@@ -218,18 +201,11 @@ impl Repository {
         }
         let is_meant = |found: &Found| found.published.snapshot.to_string().starts_with(&wanted);
         let is_sure = wanted.len() >= SURE_DIGITS && visible.published.iter().any(is_meant);
-        let mut published = if is_sure {
-            visible.published
-        } else {
-            visible.whole()?
-        };
+        let mut published = if is_sure { visible.published } else { visible.whole()? };
         published.retain(is_meant);
         match published.len() {
             0 | 1 => published.pop().ok_or_else(not_found),
-            count => Err(Error::Ambiguous {
-                name: spec.to_owned(),
-                count,
-            }),
+            count => Err(Error::Ambiguous { name: spec.to_owned(), count }),
         }
     }
 
@@ -248,17 +224,11 @@ impl Repository {
             return self.parts.manifest(vm, &published);
         }
         let Visible { published, damaged } = self.visible(None)?;
-        if let Some(found) = published
-            .iter()
-            .find(|found| found.published.snapshot == snapshot)
-        {
+        if let Some(found) = published.iter().find(|found| found.published.snapshot == snapshot) {
             return self.parts.manifest(found.vm.uuid, &found.published);
         }
         Err(damaged.into_iter().next().map_or_else(
-            || Error::NotFound {
-                what: "snapshot",
-                name: snapshot.to_string(),
-            },
+            || Error::NotFound { what: "snapshot", name: snapshot.to_string() },
             |(_, error)| error,
         ))
     }
@@ -289,10 +259,7 @@ impl Repository {
         match (left.into_iter().next(), damaged.into_iter().next()) {
             (None, _) => Ok(by_vm.into_iter().collect()),
             (Some(_), Some((_, error))) => Err(error),
-            (Some(unknown), None) => Err(Error::NotFound {
-                what: "snapshot",
-                name: unknown.to_string(),
-            }),
+            (Some(unknown), None) => Err(Error::NotFound { what: "snapshot", name: unknown.to_string() }),
         }
     }
 }
@@ -303,10 +270,7 @@ fn refuse_twice(named: &HashSet<SnapshotId>, published: &[Found]) -> Result<()> 
     let mut ids = published.iter().map(|found| found.published.snapshot);
     match ids.find(|id| named.contains(id) && !met.insert(*id)) {
         None => Ok(()),
-        Some(id) => Err(Error::Ambiguous {
-            name: id.to_string(),
-            count: 2,
-        }),
+        Some(id) => Err(Error::Ambiguous { name: id.to_string(), count: 2 }),
     }
 }
 
@@ -326,11 +290,7 @@ fn refuse_several_vms(published: &[Found]) -> Result<()> {
 
 /// `manifest`: what it says, or why it cannot be read.
 fn snapshot_of(found: &Found, manifest: std::result::Result<Manifest, String>) -> Snapshot {
-    let Found {
-        vm,
-        published,
-        misdated,
-    } = found;
+    let Found { vm, published, misdated } = found;
     let mut snapshot = Snapshot {
         id: published.snapshot,
         vm: vm.clone(),

@@ -17,13 +17,8 @@ use copal_chunk::ChunkId;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALMAN",
-    name: "manifest",
-    oldest: 2,
-    version: 4,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALMAN", name: "manifest", oldest: 2, version: 4, known_flags: 0 };
 
 /// Version 2 has these counts in this order, without their names.
 const COUNTS_OF_2: usize = 13;
@@ -136,9 +131,7 @@ impl Manifest {
             bytes.put_u64(*count);
         }
         bytes.put_varint(self.tags.len() as u64);
-        self.tags
-            .iter()
-            .for_each(|tag| bytes.put_prefixed(tag.as_bytes()));
+        self.tags.iter().for_each(|tag| bytes.put_prefixed(tag.as_bytes()));
         bytes.put_prefixed(self.description.as_bytes());
         bytes.put_prefixed(self.tool.as_bytes());
         bytes.put_u8(u8::from(self.vector.is_some()));
@@ -160,10 +153,7 @@ impl Manifest {
     /// Reads the file of `snapshot`.
     pub(crate) fn decode(bytes: &[u8], snapshot: SnapshotId, keys: &Keys) -> Result<Manifest, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
-        let at = body
-            .len()
-            .checked_sub(MAC_BYTES)
-            .ok_or("it is too short for a manifest")?;
+        let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a manifest")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(&file_name(snapshot), content, mac) {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
@@ -415,10 +405,7 @@ mod tests {
                 identity: None,
                 whole_ms: 0,
             }],
-            counts: BackupCounts {
-                spot_check_bytes: count,
-                ..BackupCounts::default()
-            },
+            counts: BackupCounts { spot_check_bytes: count, ..BackupCounts::default() },
             tags: Vec::new(),
             description: String::new(),
             tool: String::new(),

@@ -85,9 +85,7 @@ impl<'a> Marks<'a> {
 
     /// Frames of a pack that are named.
     pub(crate) fn live_frames(&self, pack: PackNumber) -> u32 {
-        self.live
-            .get(&pack)
-            .map_or(0, |bits| bits.iter().map(|word| word.count_ones()).sum())
+        self.live.get(&pack).map_or(0, |bits| bits.iter().map(|word| word.count_ones()).sum())
     }
 
     /// Whether a frame is named.
@@ -105,11 +103,7 @@ impl<'a> Marks<'a> {
         let Some(&sole) = self.sole.get(&pack) else {
             return Ok(false);
         };
-        Ok(self
-            .pack_store
-            .index
-            .pack(pack)?
-            .is_some_and(|entry| entry.frames == sole))
+        Ok(self.pack_store.index.pack(pack)?.is_some_and(|entry| entry.frames == sole))
     }
 
     /// Marks the frame of a chunk that a reader gets.
@@ -177,11 +171,9 @@ impl<'a> Marks<'a> {
     /// Where the frame of a chunk stands that opens.
     fn opened(&mut self, reference: &Ref) -> Result<Spot> {
         let (pack_store, frames) = (self.pack_store, &mut self.frames);
-        pack_store.first_good(reference, |located| {
-            match frames.opens_to(located, &reference.id)? {
-                true => Ok(located.spot),
-                false => Err(located.footer.damaged("a frame of it is lost")),
-            }
+        pack_store.first_good(reference, |located| match frames.opens_to(located, &reference.id)? {
+            true => Ok(located.spot),
+            false => Err(located.footer.damaged("a frame of it is lost")),
         })
     }
 
@@ -287,9 +279,7 @@ impl<'a> Marks<'a> {
             let shared = before.and_then(|before| tree.page(Some(&before), old_size, index).ok());
             for (within, segment) in now.segments.iter().enumerate() {
                 let Some(segment) = segment else { continue };
-                let same = shared
-                    .as_ref()
-                    .and_then(|page| page.segments.get(within).copied().flatten());
+                let same = shared.as_ref().and_then(|page| page.segments.get(within).copied().flatten());
                 if same.as_ref() == Some(segment) {
                     continue;
                 }

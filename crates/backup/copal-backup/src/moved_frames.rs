@@ -19,18 +19,10 @@ use crate::volumes::Home;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALMOV",
-    name: "list of moved frames",
-    oldest: 1,
-    version: 1,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALMOV", name: "list of moved frames", oldest: 1, version: 1, known_flags: 0 };
 
-const LISTS: ListKind = ListKind {
-    prefix: "moved.",
-    max_file_bytes: 16 << 20,
-};
+const LISTS: ListKind = ListKind { prefix: "moved.", max_file_bytes: 16 << 20 };
 
 /// Most ids of a list: none is longer than its file may be, wherever its frames stand.
 pub(crate) const MAX_IDS: usize = 1 << 18;
@@ -50,12 +42,7 @@ pub(crate) struct MovedFrame {
 
 impl MovedFrame {
     pub(crate) fn spot(&self) -> Spot {
-        Spot {
-            home: Home::Shared,
-            volume: self.volume,
-            pack: self.pack,
-            slot: self.slot,
-        }
+        Spot { home: Home::Shared, volume: self.volume, pack: self.pack, slot: self.slot }
     }
 }
 
@@ -116,10 +103,7 @@ impl MovedFrames {
         keys: &Keys,
     ) -> std::result::Result<MovedFrames, String> {
         let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
-        let at = body
-            .len()
-            .checked_sub(MAC_BYTES)
-            .ok_or("it is too short for a list")?;
+        let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a list")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(name, content, mac) {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
@@ -162,12 +146,7 @@ fn fields(input: &mut Reader<'_>, length: usize) -> std::result::Result<Parsed, 
         let Some(&(pack, volume)) = packs.get(input.bounded(packs.len())?) else {
             return Ok(Err("a frame of it is in no pack of it".into()));
         };
-        frames.push(MovedFrame {
-            id,
-            volume,
-            pack,
-            slot: input.bounded(MAX_FRAMES as usize - 1)? as u32,
-        });
+        frames.push(MovedFrame { id, volume, pack, slot: input.bounded(MAX_FRAMES as usize - 1)? as u32 });
     }
     Ok(Ok((vm, MovedFrames(frames))))
 }
@@ -223,23 +202,13 @@ mod tests {
     const VM: Uuid = Uuid::from_bytes([7; 16]);
 
     fn frame(id: u8, pack: u64, slot: u32) -> MovedFrame {
-        MovedFrame {
-            id: [id; 16],
-            volume: 3,
-            pack: PackNumber(pack),
-            slot,
-        }
+        MovedFrame { id: [id; 16], volume: 3, pack: PackNumber(pack), slot }
     }
 
     #[test]
     fn a_list_is_read_as_it_was_written_and_by_its_place_and_key_only() {
         let keys = Keys::derive(&[1; 32]);
-        let moved = MovedFrames::of(vec![
-            frame(9, 5, 8191),
-            frame(1, 6, 0),
-            frame(9, 6, 1),
-            frame(4, 5, 2),
-        ]);
+        let moved = MovedFrames::of(vec![frame(9, 5, 8191), frame(1, 6, 0), frame(9, 6, 1), frame(4, 5, 2)]);
         let ids: Vec<u8> = moved.frames().iter().map(|frame| frame.id[0]).collect();
         assert_eq!(ids, [1, 4, 9]);
         assert_eq!(moved.frames()[2], frame(9, 5, 8191), "the first counts");

@@ -31,14 +31,7 @@ impl<'a> PackAppender<'a> {
         session: [u8; 16],
         durability: Durability,
     ) -> PackAppender<'a> {
-        PackAppender {
-            pack_store,
-            home,
-            session,
-            durability,
-            open: None,
-            stored_bytes: 0,
-        }
+        PackAppender { pack_store, home, session, durability, open: None, stored_bytes: 0 }
     }
 
     /// Where the packs go.
@@ -48,10 +41,7 @@ impl<'a> PackAppender<'a> {
 
     /// Appends a frame; where it will stand, and the pack that was finished to make room.
     pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<(Spot, Option<WrittenPack>)> {
-        let full = self
-            .open
-            .as_ref()
-            .is_some_and(|(_, pack)| !pack.has_room(frame.payload.len()));
+        let full = self.open.as_ref().is_some_and(|(_, pack)| !pack.has_room(frame.payload.len()));
         let finished = if full { self.finish()? } else { None };
         let (_, pack) = match &mut self.open {
             Some(open) => open,
@@ -74,9 +64,7 @@ impl<'a> PackAppender<'a> {
             file_bytes: written.info.size,
         };
         let ids = written.rows.iter().map(|row| row.id);
-        self.pack_store
-            .index
-            .add_pack(written.number, entry, ids, Older::Replaced, self.durability)?;
+        self.pack_store.index.add_pack(written.number, entry, ids, Older::Replaced, self.durability)?;
         Ok(Some(written))
     }
 
@@ -100,10 +88,7 @@ fn start(pack_store: &PackStore, home: Home, session: [u8; 16]) -> Result<(Volum
         kind: home.kind(),
     };
     let name = PackNumber::of(&header.pack_id).file_name();
-    let file = pack_store
-        .volumes
-        .store
-        .writer(vid, name.as_bytes(), &PutOptions::default())?;
+    let file = pack_store.volumes.store.writer(vid, name.as_bytes(), &PutOptions::default())?;
     let key = pack_store.keys.pack_key(&header.pack_id);
     Ok((vid, PackWriter::start(file, &key, header, (home, volume))?))
 }

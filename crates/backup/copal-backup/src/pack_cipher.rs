@@ -18,10 +18,7 @@ pub(crate) struct PackCipher {
 
 impl PackCipher {
     pub(crate) fn new(key: &[u8; 32], pack_id: [u8; 16]) -> PackCipher {
-        PackCipher {
-            cipher: Aes256Gcm::new(key.into()),
-            pack_id,
-        }
+        PackCipher { cipher: Aes256Gcm::new(key.into()), pack_id }
     }
 
     /// Encrypts `bytes` in place; the tag goes behind them.

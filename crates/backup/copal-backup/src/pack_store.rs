@@ -129,22 +129,14 @@ impl PackStore {
         let Some(row) = footer.rows.get(slot as usize) else {
             return;
         };
-        let lost = LostFrame {
-            home: footer.home,
-            pack: footer.number.0,
-            slot,
-            id: row.id,
-        };
+        let lost = LostFrame { home: footer.home, pack: footer.number.0, slot, id: row.id };
         tracing::debug!(pack = %footer.number, slot, "a frame is damaged");
         self.note_lost(&lost);
     }
 
     /// As [`PackStore::note_damaged`], for a frame that was found before.
     pub(crate) fn note_lost(&self, lost: &LostFrame) {
-        match self
-            .index
-            .note_damaged(lost.home, PackNumber(lost.pack), lost.slot, &lost.id)
-        {
+        match self.index.note_damaged(lost.home, PackNumber(lost.pack), lost.slot, &lost.id) {
             Ok(()) => {}
             Err(Error::Index(copal_kv::Error::ReadOnly)) => {
                 let mut unnoted = self.unnoted.lock();
@@ -396,10 +388,7 @@ impl PackStore {
 pub(crate) fn nowhere(reference: &Ref) -> Error {
     Error::Damaged {
         what: format!("frame {:?}", reference.id),
-        detail: format!(
-            "pack {} has it not, and the index knows no other place",
-            reference.spot.pack
-        ),
+        detail: format!("pack {} has it not, and the index knows no other place", reference.spot.pack),
     }
 }
 
@@ -421,11 +410,7 @@ impl Footers {
             self.bytes -= old.memory_bytes();
         }
         while self.bytes > FOOTER_BUDGET_BYTES && self.known.len() > 1 {
-            let Some(oldest) = self
-                .known
-                .iter()
-                .min_by_key(|(_, (used, _))| *used)
-                .map(|(&pack, _)| pack)
+            let Some(oldest) = self.known.iter().min_by_key(|(_, (used, _))| *used).map(|(&pack, _)| pack)
             else {
                 return;
             };
@@ -466,9 +451,7 @@ impl<'a> FrameReader<'a> {
         let inflated = self.inflater.inflate(&row, payload, &mut self.raw);
         inflated.map_err(|detail| {
             self.pack_store.note_damaged(&located.footer, located.spot.slot);
-            located
-                .footer
-                .damaged(format!("frame {}: {detail}", located.spot.slot))
+            located.footer.damaged(format!("frame {}: {detail}", located.spot.slot))
         })?;
         Ok(&self.raw)
     }
@@ -527,8 +510,7 @@ impl<'a> FrameReader<'a> {
             }
         };
         self.encrypted.clear();
-        self.encrypted
-            .extend_from_slice(&bytes[(start - *at) as usize..(end - *at) as usize]);
+        self.encrypted.extend_from_slice(&bytes[(start - *at) as usize..(end - *at) as usize]);
         reader::open_frame(&located.footer, located.spot.slot, &mut self.encrypted).map(drop)
     }
 }

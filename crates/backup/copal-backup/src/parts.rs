@@ -65,11 +65,7 @@ impl Parts {
         chunker: Chunker,
         locks: Arc<RepositoryLocks>,
     ) -> Parts {
-        let indexed = Indexed {
-            is_current: false,
-            changes: locks.changes(),
-            epoch: 0,
-        };
+        let indexed = Indexed { is_current: false, changes: locks.changes(), epoch: 0 };
         let catalog = Arc::new(catalog);
         let vm_index = Arc::new(VmIndex::new(Arc::clone(&catalog)));
         if pack_store.layout.is_fleet() {
@@ -121,19 +117,13 @@ impl Parts {
     /// The manifest of a published snapshot.
     pub(crate) fn manifest(&self, vm: Uuid, published: &Published) -> Result<Manifest> {
         let id = published.snapshot;
-        let damaged = |detail: String| Error::Damaged {
-            what: format!("manifest {id}"),
-            detail,
-        };
+        let damaged = |detail: String| Error::Damaged { what: format!("manifest {id}"), detail };
         let missing = || damaged("it is gone".into());
         let volumes = &self.pack_store.volumes;
         let vid = volumes.meta(vm, false)?.ok_or_else(missing)?;
         let name = manifest::file_name(id);
         let read = ReadOptions::default();
-        let file = match volumes
-            .store
-            .get(vid, name.as_bytes(), 0..manifest::MAX_FILE_BYTES, &read)
-        {
+        let file = match volumes.store.get(vid, name.as_bytes(), 0..manifest::MAX_FILE_BYTES, &read) {
             Err(VolumeError::NotFound) => return Err(missing()),
             Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
             file => file?,
@@ -174,11 +164,7 @@ impl Parts {
         let changes = self.locks.changes();
         if indexed.changes != changes {
             self.pack_store.forget_cached();
-            *indexed = Indexed {
-                is_current: false,
-                changes,
-                epoch: 0,
-            };
+            *indexed = Indexed { is_current: false, changes, epoch: 0 };
         }
     }
 
@@ -279,20 +265,13 @@ impl Parts {
             let from = self.indexed.lock().epoch;
             self.finish_removals(from)?;
             if let Some(epoch) = self.catalog.raise_epoch(from)? {
-                *changing = Changing {
-                    active: 0,
-                    epoch,
-                    has_failed: false,
-                };
+                *changing = Changing { active: 0, epoch, has_failed: false };
                 break;
             }
             self.indexed.lock().is_current = false;
         }
         changing.active += 1;
-        Ok(Change {
-            parts: self,
-            is_entered: false,
-        })
+        Ok(Change { parts: self, is_entered: false })
     }
 
     /// Removes what a prune has listed and was kept from removing, if `newest` is the newest epoch (BAK-15).
@@ -334,9 +313,7 @@ impl Parts {
                 Err(error) => return Err(error.into()),
             }
         }
-        pack_store
-            .index
-            .remove_pack(place.home, place.pack, std::iter::empty())?;
+        pack_store.index.remove_pack(place.home, place.pack, std::iter::empty())?;
         pack_store.forget_cached();
         Ok(())
     }

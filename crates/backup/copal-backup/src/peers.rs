@@ -113,10 +113,6 @@ impl Writer {
     /// The host of this name.
     pub fn of(name: &str) -> Writer {
         let hash = blake3::hash(name.as_bytes());
-        Writer(
-            hash.as_bytes()
-                .first_chunk()
-                .map_or(0, |first| u64::from_le_bytes(*first)),
-        )
+        Writer(hash.as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first)))
     }
 }

@@ -102,10 +102,7 @@ pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Res
             writer,
             host: own_host(parts, &state)?,
         };
-        if let Append::Done = parts
-            .catalog()
-            .append(LogName::Popular, state.next_number, &record)?
-        {
+        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
             return Ok(());
         }
     }
@@ -146,10 +143,7 @@ pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()>
             return Ok(());
         }
         let record = Record::HostEntered { host, key };
-        if let Append::Done = parts
-            .catalog()
-            .append(LogName::Popular, state.next_number, &record)?
-        {
+        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
             return Ok(());
         }
     }
@@ -170,9 +164,7 @@ pub(crate) fn remove_hosts(parts: &Parts, kept: &[KeyId]) -> Result<()> {
         };
         let record = Record::HostRemoved { host: *host };
         // Done, or another record came first: look again.
-        parts
-            .catalog()
-            .append(LogName::Popular, state.next_number, &record)?;
+        parts.catalog().append(LogName::Popular, state.next_number, &record)?;
     }
 }
 
@@ -203,11 +195,7 @@ pub(crate) fn for_each_since(
         let positions = [(Some(pack.entered_at), false), (pack.checked_at, true)];
         for (at, is_checked) in positions {
             // Positions begin with 1, so that 0 stands before all.
-            found.extend(
-                at.map(|at| at + 1)
-                    .filter(|at| *at > after)
-                    .map(|at| (at, is_checked, *pack)),
-            );
+            found.extend(at.map(|at| at + 1).filter(|at| *at > after).map(|at| (at, is_checked, *pack)));
         }
     }
     found.sort_unstable_by_key(|(position, ..)| *position);
@@ -219,12 +207,7 @@ pub(crate) fn for_each_since(
             Err(error) if error.is_corruption() => Vec::new(),
             Err(error) => return Err(error),
         };
-        visit(PopularFrames {
-            position,
-            first_ordinal: pack.first_ordinal,
-            ids,
-            is_checked,
-        })?;
+        visit(PopularFrames { position, first_ordinal: pack.first_ordinal, ids, is_checked })?;
     }
     Ok(())
 }
@@ -233,11 +216,8 @@ pub(crate) fn for_each_since(
 pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
     let state = parts.catalog().popular()?;
     let unchecked = state.packs.iter().filter(|pack| needs_check(&state, pack.pack));
-    let named = unchecked.map(|pack| UncheckedPack {
-        pack: pack.pack.0,
-        writer: pack.writer,
-        host: pack.host,
-    });
+    let named =
+        unchecked.map(|pack| UncheckedPack { pack: pack.pack.0, writer: pack.writer, host: pack.host });
     Ok(named.collect())
 }
 
@@ -278,10 +258,7 @@ pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<b
             false if !needs_verdict(&state, number) || !state.may_spoil(host) => return Ok(false),
             false => Record::Spoiled { pack: number, host },
         };
-        if let Append::Done = parts
-            .catalog()
-            .append(LogName::Popular, state.next_number, &record)?
-        {
+        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
             return Ok(is_right);
         }
     }
@@ -302,12 +279,7 @@ fn opens(parts: &Parts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool>
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }
-        let spot = Spot {
-            home: Home::Shared,
-            volume: pack.volume,
-            pack: number,
-            slot,
-        };
+        let spot = Spot { home: Home::Shared, volume: pack.volume, pack: number, slot };
         let footer = footer.clone();
         let located = Located { footer, vid, spot };
         match frames.raw(&located) {
@@ -343,17 +315,9 @@ pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
         packs: state.packs.iter().filter(|pack| !pack.is_going()).count() as u64,
         unchecked_packs: unchecked(parts)?.len() as u64,
         condemned_packs: state.condemned().count() as u64,
-        spoiled_packs: state
-            .packs
-            .iter()
-            .filter(|pack| pack.spoiled_at.is_some() && !pack.is_going())
-            .count() as u64,
-        frames: state
-            .packs
-            .iter()
-            .filter(|pack| !pack.is_going())
-            .map(|pack| u64::from(pack.frames))
-            .sum(),
+        spoiled_packs: state.packs.iter().filter(|pack| pack.spoiled_at.is_some() && !pack.is_going()).count()
+            as u64,
+        frames: state.packs.iter().filter(|pack| !pack.is_going()).map(|pack| u64::from(pack.frames)).sum(),
         bytes,
     })
 }

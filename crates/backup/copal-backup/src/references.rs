@@ -30,9 +30,7 @@ pub(crate) fn for_each(
                 let number = index * PAGE_SEGMENTS as u64 + within as u64;
                 let recipe = tree.segment(segment, size, number)?;
                 let chunks = recipe.entries.iter().filter_map(|entry| entry.chunk.as_ref());
-                chunks
-                    .filter(|chunk| is_private(chunk))
-                    .try_for_each(&mut visit)?;
+                chunks.filter(|chunk| is_private(chunk)).try_for_each(&mut visit)?;
             }
         }
     }

@@ -28,11 +28,7 @@ pub(crate) struct StoredPack {
 impl StoredPack {
     /// Where it lies.
     pub(crate) fn place(&self) -> PackPlace {
-        PackPlace {
-            home: self.home,
-            volume: self.volume,
-            pack: self.number,
-        }
+        PackPlace { home: self.home, volume: self.volume, pack: self.number }
     }
 }
 
@@ -79,9 +75,7 @@ pub(crate) fn for_each_pack(
     mut visit: impl FnMut(StoredPack) -> Result<()>,
 ) -> Result<()> {
     let homes = whose.homes(pack_store)?;
-    homes
-        .into_iter()
-        .try_for_each(|home| for_each_pack_of(pack_store, home, &mut visit))
+    homes.into_iter().try_for_each(|home| for_each_pack_of(pack_store, home, &mut visit))
 }
 
 /// Calls `visit` for each pack of a home.
@@ -91,21 +85,12 @@ pub(crate) fn for_each_pack_of(
     mut visit: impl FnMut(StoredPack) -> Result<()>,
 ) -> Result<()> {
     for (volume, vid) in pack_store.volumes.numbers(home)? {
-        for_each_file(
-            &*pack_store.volumes.store,
-            vid,
-            b"",
-            |name, info| match PackNumber::from_file_name(name) {
-                Some(number) => visit(StoredPack {
-                    home,
-                    volume,
-                    vid,
-                    number,
-                    info: info.clone(),
-                }),
+        for_each_file(&*pack_store.volumes.store, vid, b"", |name, info| {
+            match PackNumber::from_file_name(name) {
+                Some(number) => visit(StoredPack { home, volume, vid, number, info: info.clone() }),
                 None => Ok(()),
-            },
-        )?;
+            }
+        })?;
     }
     Ok(())
 }
@@ -182,15 +167,8 @@ pub(crate) fn enter(
     let Some((footer, _)) = pack_store.footer(home, volume, number)? else {
         return Ok(None);
     };
-    let entry = PackEntry {
-        home,
-        volume,
-        frames: footer.rows.len() as u32,
-        file_bytes: footer.file_bytes,
-    };
+    let entry = PackEntry { home, volume, frames: footer.rows.len() as u32, file_bytes: footer.file_bytes };
     let ids = footer.rows.iter().map(|row| row.id);
-    pack_store
-        .index
-        .add_pack(number, entry, ids, Older::Kept, Durability::Deferred)?;
+    pack_store.index.add_pack(number, entry, ids, Older::Kept, Durability::Deferred)?;
     Ok(Some(footer.rows.len() as u64))
 }

@@ -94,18 +94,8 @@ impl Repository {
         }
         let domain = Uuid::from_bytes(random()?);
         let master = Zeroizing::new(random::<32>()?);
-        let cost = Cost {
-            memory_kib: options.argon2_memory_kib,
-            passes: 3,
-            lanes: 1,
-        };
-        let slot = key_slot::encode(
-            &options.unlock,
-            *domain.as_bytes(),
-            key_slot::salt()?,
-            cost,
-            &master,
-        )?;
+        let cost = Cost { memory_kib: options.argon2_memory_kib, passes: 3, lanes: 1 };
+        let slot = key_slot::encode(&options.unlock, *domain.as_bytes(), key_slot::salt()?, cost, &master)?;
         let vid =
             open_or_make(&*volumes, &format!("cat-{}", domain.simple()), true)?.ok_or(Error::NoRepository)?;
         volumes.put(vid, b"key.0", Bytes::from(slot), &PutOptions::default())?;
@@ -114,11 +104,7 @@ impl Repository {
         let profile = options.profile;
         let record = match options.layout {
             Layout::Solo => Record::Init { domain, profile },
-            Layout::Fleet { popular_millionths } => Record::InitFleet {
-                domain,
-                profile,
-                popular_millionths,
-            },
+            Layout::Fleet { popular_millionths } => Record::InitFleet { domain, profile, popular_millionths },
         };
         catalog.append(LogName::Domain, 0, &record)?;
         Repository::open(volumes, index, &options.unlock)
@@ -166,15 +152,10 @@ impl Repository {
         let first = catalog.record(LogName::Domain, 0)?;
         let created_ms = first.created_ms;
         let (profile, layout) = match first.record {
-            Record::Init {
-                domain: said,
-                profile,
-            } if said == domain => (profile, Layout::Solo),
-            Record::InitFleet {
-                domain: said,
-                profile,
-                popular_millionths,
-            } if said == domain => (profile, Layout::Fleet { popular_millionths }),
+            Record::Init { domain: said, profile } if said == domain => (profile, Layout::Solo),
+            Record::InitFleet { domain: said, profile, popular_millionths } if said == domain => {
+                (profile, Layout::Fleet { popular_millionths })
+            }
             _ => {
                 return Err(Error::Damaged {
                     what: "catalog record d.0".into(),
@@ -185,14 +166,7 @@ impl Repository {
         let chunker = Chunker::new(profile, &keys.gear);
         let index = Index::open(&index, layout)?;
         let pack_store = PackStore::new(layout, Volumes::new(volumes, domain), index, keys);
-        let info = RepositoryInfo {
-            domain,
-            layout,
-            profile,
-            encrypted,
-            created_ms,
-            version: 1,
-        };
+        let info = RepositoryInfo { domain, layout, profile, encrypted, created_ms, version: 1 };
         Ok(Repository {
             parts: Parts::new(pack_store, catalog, chunker, RepositoryLocks::of(domain)),
             info,
@@ -344,11 +318,7 @@ impl Repository {
         let _shared = self.parts.enter()?;
         let manifest = self.find(snapshot)?;
         self.parts.index_for_reading(manifest.vm)?;
-        manifest
-            .disks
-            .iter()
-            .map(|disk| self.listing(&manifest, disk))
-            .collect()
+        manifest.disks.iter().map(|disk| self.listing(&manifest, disk)).collect()
     }
 
     fn listing(&self, manifest: &Manifest, disk: &ManifestDisk) -> Result<DiskListing> {
@@ -399,25 +369,13 @@ impl Repository {
                 let reason = format!("the snapshot has the disks {}; say which", names.join(", "));
                 return Err(Error::Invalid { reason });
             }
-            (Some(name), disks) => {
-                disks
-                    .iter()
-                    .find(|disk| disk.name == *name)
-                    .ok_or_else(|| Error::NotFound {
-                        what: "disk",
-                        name: name.clone(),
-                    })?
-            }
+            (Some(name), disks) => disks
+                .iter()
+                .find(|disk| disk.name == *name)
+                .ok_or_else(|| Error::NotFound { what: "disk", name: name.clone() })?,
         };
-        let outcome = restore::run(
-            self.parts.pack_store(),
-            &manifest,
-            disk,
-            request,
-            target,
-            progress,
-            cancel,
-        );
+        let outcome =
+            restore::run(self.parts.pack_store(), &manifest, disk, request, target, progress, cancel);
         self.parts.sync_damage();
         outcome
     }
@@ -434,10 +392,7 @@ impl Repository {
         let _shared = self.parts.enter()?;
         let manifest = match self.find(snapshot) {
             Err(error) if error.is_corruption() => {
-                let mut report = CheckReport {
-                    snapshots: 1,
-                    ..CheckReport::default()
-                };
+                let mut report = CheckReport { snapshots: 1, ..CheckReport::default() };
                 report.note(error, Some(snapshot))?;
                 return Ok(report);
             }
@@ -546,14 +501,7 @@ impl Repository {
     /// # Errors
     /// As [`Repository::prune`].
     pub fn delete(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<PruneSummary> {
-        self.prune(
-            &PruneOptions {
-                max_unused_percent: 100,
-                ..PruneOptions::default()
-            },
-            progress,
-            cancel,
-        )
+        self.prune(&PruneOptions { max_unused_percent: 100, ..PruneOptions::default() }, progress, cancel)
     }
 
     /// `delete`, and rewrites packs that hold dead frames; ends and sweeps unfinished backups.
@@ -666,9 +614,7 @@ impl Repository {
     pub fn note_lost(&self, frames: &[LostFrame]) -> Result<()> {
         let _shared = self.parts.enter()?;
         self.parts.index_new_packs()?;
-        frames
-            .iter()
-            .for_each(|frame| self.parts.pack_store().note_lost(frame));
+        frames.iter().for_each(|frame| self.parts.pack_store().note_lost(frame));
         self.parts.pack_store().index.sync()
     }
 }

@@ -86,14 +86,9 @@ impl RepositoryLocks {
     /// `Busy`: it is being backed up.
     pub(crate) fn claim(&self, vm: &Vm) -> Result<Claim<'_>> {
         if !self.writing.lock().insert(vm.uuid) {
-            return Err(Error::Busy {
-                what: format!("VM {}", vm.name),
-            });
+            return Err(Error::Busy { what: format!("VM {}", vm.name) });
         }
-        Ok(Claim {
-            locks: self,
-            vm: vm.uuid,
-        })
+        Ok(Claim { locks: self, vm: vm.uuid })
     }
 }
 
@@ -110,7 +105,5 @@ impl Drop for Claim<'_> {
 }
 
 fn busy() -> Error {
-    Error::Busy {
-        what: "the repository".into(),
-    }
+    Error::Busy { what: "the repository".into() }
 }

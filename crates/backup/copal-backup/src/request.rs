@@ -64,12 +64,7 @@ pub struct InitOptions {
 impl InitOptions {
     /// The defaults, with this password.
     pub fn new(unlock: Unlock) -> InitOptions {
-        InitOptions {
-            layout: Layout::Solo,
-            unlock,
-            profile: Profile::Default,
-            argon2_memory_kib: 65_536,
-        }
+        InitOptions { layout: Layout::Solo, unlock, profile: Profile::Default, argon2_memory_kib: 65_536 }
     }
 }
 
@@ -476,12 +471,7 @@ pub struct RestoreRequest {
 impl RestoreRequest {
     /// The only disk of `snapshot`, with the defaults.
     pub fn new(snapshot: SnapshotId) -> RestoreRequest {
-        RestoreRequest {
-            snapshot,
-            disk: None,
-            fetches: 8,
-            memory_bytes: 40 << 20,
-        }
+        RestoreRequest { snapshot, disk: None, fetches: 8, memory_bytes: 40 << 20 }
     }
 }
 
@@ -780,11 +770,7 @@ pub struct CleanUpOptions {
 impl CleanUpOptions {
     /// All that the VM has for itself is asked about.
     pub fn all(memory_bytes: u64) -> CleanUpOptions {
-        CleanUpOptions {
-            memory_bytes,
-            snapshot: None,
-            dry_run: false,
-        }
+        CleanUpOptions { memory_bytes, snapshot: None, dry_run: false }
     }
 }
 

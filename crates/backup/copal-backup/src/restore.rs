@@ -73,9 +73,7 @@ pub(crate) fn run(
         let mut worker = Worker::new(&job)?;
         job.walk(disk, |task| worker.segment(&task))?;
     } else {
-        let wanted = (request.fetches as u64)
-            .min(request.memory_bytes / WORKER_MEMORY_BYTES)
-            .clamp(1, 64);
+        let wanted = (request.fetches as u64).min(request.memory_bytes / WORKER_MEMORY_BYTES).clamp(1, 64);
         let (task_in, task_out) = bounded(64);
         std::thread::scope(|scope| {
             let mut workers = 0;
@@ -118,9 +116,7 @@ pub(crate) fn run(
 
 /// Said by a sender whose workers are gone; the error that counts is theirs.
 fn stopped() -> Error {
-    Error::Invalid {
-        reason: "the restore was stopped".into(),
-    }
+    Error::Invalid { reason: "the restore was stopped".into() }
 }
 
 impl RestoreJob<'_> {
@@ -150,10 +146,7 @@ impl RestoreJob<'_> {
                         if self.failed.load(Ordering::Relaxed) {
                             return Err(stopped());
                         }
-                        hand_out(Task {
-                            number,
-                            reference: *reference,
-                        })?;
+                        hand_out(Task { number, reference: *reference })?;
                     }
                 }
             }
@@ -231,20 +224,14 @@ impl<'a> Worker<'a> {
         let recipe = self.tree.segment(&task.reference, job.size_bytes, task.number)?;
         let length = segment_length(job.size_bytes, task.number);
         let before = self.fetcher.fetched_bytes;
-        self.fetcher
-            .fetch(&recipe, &mut self.segment[..length], &mut Err)?;
-        job.fetched_bytes
-            .fetch_add(self.fetcher.fetched_bytes - before, Ordering::Relaxed);
+        self.fetcher.fetch(&recipe, &mut self.segment[..length], &mut Err)?;
+        job.fetched_bytes.fetch_add(self.fetcher.fetched_bytes - before, Ordering::Relaxed);
         let base = task.number * SEGMENT_BYTES as u64;
         let mut at = 0;
-        for run in recipe
-            .entries
-            .chunk_by(|a, b| a.chunk.is_some() == b.chunk.is_some())
-        {
+        for run in recipe.entries.chunk_by(|a, b| a.chunk.is_some() == b.chunk.is_some()) {
             let bytes: usize = run.iter().map(|entry| entry.length as usize).sum();
             if run[0].chunk.is_some() {
-                job.target
-                    .write_at(base + at as u64, &self.segment[at..at + bytes])?;
+                job.target.write_at(base + at as u64, &self.segment[at..at + bytes])?;
                 job.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 job.chunks.fetch_add(run.len() as u64, Ordering::Relaxed);
                 job.progress.advance(bytes as u64);

@@ -149,10 +149,7 @@ impl fmt::Display for Verdict {
             Verdict::Keep(Keep::Verified) => f.write_str("the newest that was verified"),
             Verdict::Keep(Keep::Held) => f.write_str("held"),
             Verdict::Keep(Keep::Misdated(misdated)) => {
-                write!(
-                    f,
-                    "{misdated}; no policy judges it, `copal forget` by its id does"
-                )
+                write!(f, "{misdated}; no policy judges it, `copal forget` by its id does")
             }
             Verdict::Doubt(Doubt::Held) => f.write_str("held, unless the clock is right (--accept-clock)"),
             Verdict::Doubt(Doubt::Within) => {
@@ -179,24 +176,17 @@ pub fn judge(policy: &Policy, snapshots: &[Candidate], now_ms: u64, zone: &TimeZ
     }
     type PeriodOf = fn(&Zoned) -> String;
     let options: [(&'static str, u32, PeriodOf); 5] = [
-        ("hourly", policy.hourly, |t| {
-            t.strftime("%Y-%m-%d %Hh").to_string()
-        }),
+        ("hourly", policy.hourly, |t| t.strftime("%Y-%m-%d %Hh").to_string()),
         ("daily", policy.daily, |t| t.strftime("%Y-%m-%d").to_string()),
         ("weekly", policy.weekly, |t| t.strftime("%G-W%V").to_string()),
         ("monthly", policy.monthly, |t| t.strftime("%Y-%m").to_string()),
         ("yearly", policy.yearly, |t| t.strftime("%Y").to_string()),
     ];
     for (option, count, period_of) in options {
-        keep_periods(option, count, &newest_first, &mut marks, |at| {
-            period_of(&times[at])
-        });
+        keep_periods(option, count, &newest_first, &mut marks, |at| period_of(&times[at]));
     }
     keep_on_top(policy, snapshots, now_ms, &newest_first, &mut marks);
-    marks
-        .into_iter()
-        .map(|mark| mark.unwrap_or(Verdict::Remove(Remove::NotCovered)))
-        .collect()
+    marks.into_iter().map(|mark| mark.unwrap_or(Verdict::Remove(Remove::NotCovered))).collect()
 }
 
 /// One option: the newest of each of `count` periods that no earlier option covers.
@@ -210,9 +200,7 @@ fn keep_periods(
     if count == 0 {
         return;
     }
-    let kept = newest_first
-        .iter()
-        .filter(|at| marks[**at].as_ref().is_some_and(Verdict::is_keep));
+    let kept = newest_first.iter().filter(|at| marks[**at].as_ref().is_some_and(Verdict::is_keep));
     let covered: HashSet<String> = kept.map(|at| period_of(*at)).collect();
     let mut chosen = HashSet::new();
     for at in newest_first {
@@ -244,19 +232,13 @@ fn keep_on_top(
     marks: &mut [Option<Verdict>],
 ) {
     let newest_ms = newest_first.first().map_or(0, |at| snapshots[*at].created_ms);
-    let verified = newest_first
-        .iter()
-        .find(|at| snapshots[**at].is_verified)
-        .copied();
+    let verified = newest_first.iter().find(|at| snapshots[**at].is_verified).copied();
     for (at, (mark, snapshot)) in marks.iter_mut().zip(snapshots).enumerate() {
         if mark.as_ref().is_some_and(Verdict::is_keep) {
             continue;
         }
         let age_ms = i64::try_from(newest_ms - snapshot.created_ms).unwrap_or(i64::MAX);
-        if policy
-            .within
-            .is_some_and(|within| SignedDuration::from_millis(age_ms) <= within)
-        {
+        if policy.within.is_some_and(|within| SignedDuration::from_millis(age_ms) <= within) {
             *mark = Some(Verdict::Keep(Keep::Within));
         } else if let Some(tag) = policy.tags.iter().find(|tag| snapshot.tags.contains(tag)) {
             *mark = Some(Verdict::Keep(Keep::Tag(tag.clone())));
@@ -270,9 +252,7 @@ fn keep_on_top(
 
 /// A time past what a calendar can say counts as the last one it can.
 fn local_time(created_ms: u64, zone: &TimeZone) -> Zoned {
-    let timestamp = i64::try_from(created_ms)
-        .ok()
-        .and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let timestamp = i64::try_from(created_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     timestamp.unwrap_or(Timestamp::MAX).to_zoned(zone.clone())
 }
 
@@ -282,23 +262,14 @@ fn local_time(created_ms: u64, zone: &TimeZone) -> Zoned {
 /// What is wrong, as a sentence.
 pub fn parse_within(text: &str) -> Result<SignedDuration, String> {
     let wrong = || format!("{text:?} is not a duration like 30d or 1y6m, with units y, m, w, d, h");
-    let units = [
-        ('y', 365 * 24),
-        ('m', 30 * 24),
-        ('w', 7 * 24),
-        ('d', 24),
-        ('h', 1),
-    ];
+    let units = [('y', 365 * 24), ('m', 30 * 24), ('w', 7 * 24), ('d', 24), ('h', 1)];
     let (mut hours, mut digits, mut next_unit) = (0i64, String::new(), 0);
     for letter in text.chars() {
         if letter.is_ascii_digit() {
             digits.push(letter);
             continue;
         }
-        let unit = units
-            .iter()
-            .position(|(name, _)| *name == letter)
-            .ok_or_else(wrong)?;
+        let unit = units.iter().position(|(name, _)| *name == letter).ok_or_else(wrong)?;
         let count: i64 = digits.parse().map_err(|_| wrong())?;
         if unit < next_unit {
             return Err(wrong());
@@ -311,10 +282,7 @@ pub fn parse_within(text: &str) -> Result<SignedDuration, String> {
     if !digits.is_empty() || next_unit == 0 {
         return Err(wrong());
     }
-    hours
-        .checked_mul(3600)
-        .map(SignedDuration::from_secs)
-        .ok_or_else(wrong)
+    hours.checked_mul(3600).map(SignedDuration::from_secs).ok_or_else(wrong)
 }
 
 #[cfg(test)]

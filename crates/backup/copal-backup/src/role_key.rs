@@ -18,13 +18,8 @@ use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALKEY",
-    name: "key slot",
-    oldest: 2,
-    version: 2,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALKEY", name: "key slot", oldest: 2, version: 2, known_flags: 0 };
 
 const KIND_ROLE: u8 = 3;
 const TAG_BYTES: usize = 16;
@@ -52,9 +47,8 @@ impl RoleKey {
     /// # Errors
     /// `Invalid`: it is none, or not as it was written.
     pub fn parse(text: &str) -> Result<RoleKey> {
-        let invalid = |reason: &str| Error::Invalid {
-            reason: format!("this is no key file of Copal: {reason}"),
-        };
+        let invalid =
+            |reason: &str| Error::Invalid { reason: format!("this is no key file of Copal: {reason}") };
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         let [magic, version, role, id, secret] = words[..] else {
             return Err(invalid("a key file is one line of five words"));
@@ -63,9 +57,7 @@ impl RoleKey {
             return Err(invalid("it does not begin with copal-key"));
         }
         if version != FILE_WORDS[1] {
-            return Err(invalid(
-                "its version is not known to this program; use a newer copal",
-            ));
+            return Err(invalid("its version is not known to this program; use a newer copal"));
         }
         let role = Role::from_name(role).ok_or_else(|| invalid("its role is not known"))?;
         let secret = unhex(secret).map(Zeroizing::new);
@@ -122,11 +114,7 @@ pub(crate) fn encode(key: &RoleKey, domain: [u8; 16], salt: [u8; 16], keys: &Key
     bytes.put_bytes(&domain);
     let cipher = Aes256Gcm::new((&*key.wrapping(&salt)).into());
     let tag: [u8; TAG_BYTES] = cipher
-        .encrypt_inout_detached(
-            &Nonce::default(),
-            &bytes[ENVELOPE_LEN..],
-            InOutBuf::from(&mut secret[..]),
-        )
+        .encrypt_inout_detached(&Nonce::default(), &bytes[ENVELOPE_LEN..], InOutBuf::from(&mut secret[..]))
         .expect("a few keys are far below the 64 GiB that GCM can encrypt")
         .into();
     bytes.put_bytes(&secret);
@@ -159,9 +147,7 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
     let kind = input.u8().map_err(text)?;
     let role = input.u8().map_err(text)?;
     if kind != KIND_ROLE {
-        return Err(format!(
-            "key slots of kind {kind} are not known to this program; use a newer one"
-        ));
+        return Err(format!("key slots of kind {kind} are not known to this program; use a newer one"));
     }
     let role = Role::from_code(role).ok_or("its role is not known to this program; use a newer one")?;
     input.zeros(2).map_err(text)?;
@@ -177,17 +163,7 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
     let sealed = &body[..CLEAR_BYTES + length + TAG_BYTES];
     let mac = input.array().map_err(text)?;
     input.finish().map_err(text)?;
-    Ok(Slot {
-        role,
-        id,
-        domain,
-        salt,
-        clear: &body[..CLEAR_BYTES],
-        encrypted,
-        tag,
-        sealed,
-        mac,
-    })
+    Ok(Slot { role, id, domain, salt, clear: &body[..CLEAR_BYTES], encrypted, tag, sealed, mac })
 }
 
 impl Slot<'_> {
@@ -196,15 +172,10 @@ impl Slot<'_> {
         let mut secret = Zeroizing::new(self.encrypted.to_vec());
         let cipher = Aes256Gcm::new((&*key.wrapping(&self.salt)).into());
         let (nonce, tag) = (Nonce::default(), Tag::from(self.tag));
-        cipher
-            .decrypt_inout_detached(&nonce, self.clear, InOutBuf::from(&mut secret[..]), &tag)
-            .ok()?;
+        cipher.decrypt_inout_detached(&nonce, self.clear, InOutBuf::from(&mut secret[..]), &tag).ok()?;
         let keys = match self.role {
             Role::Admin => secret[..].try_into().ok().map(Keys::derive),
-            role => secret[..]
-                .try_into()
-                .ok()
-                .map(|bundle| Keys::of_bundle(role, bundle)),
+            role => secret[..].try_into().ok().map(|bundle| Keys::of_bundle(role, bundle)),
         };
         keys.map(|keys| keys.with_host(host_signer(&key.secret)))
     }
@@ -229,11 +200,7 @@ mod tests {
             let read = RoleKey::parse(&text).unwrap();
             assert_eq!((read.role(), read.id()), (role, key.id()));
             assert_eq!(read.secret, key.secret);
-            assert!(
-                text.ends_with('\n') && text.lines().count() == 1,
-                "{}",
-                text.len()
-            );
+            assert!(text.ends_with('\n') && text.lines().count() == 1, "{}", text.len());
             let shown = format!("{key:?}");
             assert!(!shown.contains("5e5e5e"), "{shown}");
             for cut in 0..text.len() - 1 {
@@ -270,10 +237,7 @@ mod tests {
             assert_eq!(opened.mac("a", b"b"), keys.mac("a", b"b"));
             assert_eq!(opened.agents(), keys.agents());
             assert_eq!(opened.public(), keys.public());
-            assert!(
-                slot.open(&RoleKey::of_secret(role, [0x5f; 32])).is_none(),
-                "another key"
-            );
+            assert!(slot.open(&RoleKey::of_secret(role, [0x5f; 32])).is_none(), "another key");
             // No slot is made of keys that are not all there.
             if role != Role::Admin {
                 assert!(encode(&key, [0xd0; 16], [0x5a; 16], &opened).is_err());

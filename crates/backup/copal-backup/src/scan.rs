@@ -75,9 +75,7 @@ impl Scan<'_> {
         match self.pack_store.read(vid, self.footer.number, range.clone()) {
             Ok(bytes) => {
                 if format::block_hash(&bytes)[..] != *hash {
-                    let noted = self
-                        .report
-                        .note_at(damaged("its bytes do not fit their hash".into()))?;
+                    let noted = self.report.note_at(damaged("its bytes do not fit their hash".into()))?;
                     self.bad_blocks.extend(noted.map(|noted| (range, noted)));
                 }
                 self.held.extend_from_slice(&bytes);
@@ -85,8 +83,7 @@ impl Scan<'_> {
             Err(error) => {
                 let noted = self.report.note_at(error)?;
                 // Frames in the gap fail to open below and are noted one by one.
-                self.held
-                    .resize(self.held.len() + (range.end - range.start) as usize, 0);
+                self.held.resize(self.held.len() + (range.end - range.start) as usize, 0);
                 self.bad_blocks.extend(noted.map(|noted| (range, noted)));
             }
         }
@@ -96,19 +93,13 @@ impl Scan<'_> {
     /// Opens the frames that end at `end` or before, the end of what is held; keeps what the next frame has of it.
     fn frames_up_to(&mut self, end: u64) -> Result<()> {
         let footer = self.footer;
-        while footer
-            .rows
-            .get(self.next_slot)
-            .is_some_and(|row| row.end() <= end)
-        {
+        while footer.rows.get(self.next_slot).is_some_and(|row| row.end() <= end) {
             self.frame(self.next_slot)?;
             self.next_slot += 1;
         }
         // Without a next frame nothing is needed any more.
-        let keep_from = footer
-            .rows
-            .get(self.next_slot)
-            .map_or(end, |row| u64::from(row.offset).clamp(self.held_at, end));
+        let keep_from =
+            footer.rows.get(self.next_slot).map_or(end, |row| u64::from(row.offset).clamp(self.held_at, end));
         self.held.drain(..(keep_from - self.held_at) as usize);
         self.held_at = keep_from;
         Ok(())

@@ -6,9 +6,8 @@ use std::net::Ipv4Addr;
 
 /// Schemes that other programs write without a slash, as in `s3:host/bucket`, `rclone:remote:path` and `nbd:unix:/socket`, and our
 /// own, which is mistaken for one of them.
-const WITHOUT_SLASH: [&str; 12] = [
-    "azure", "b2", "copal", "gs", "nbd", "rclone", "rest", "s3", "sftp", "ssh", "swift", "webdav",
-];
+const WITHOUT_SLASH: [&str; 12] =
+    ["azure", "b2", "copal", "gs", "nbd", "rclone", "rest", "s3", "sftp", "ssh", "swift", "webdav"];
 
 /// The scheme that a word begins with: a letter, then at least one more letter, digit, `+`, `-` or `.`, then `:/`. `C:/x` has
 /// none, and `./s3:/x` is a path. Schemes of other programs need no slash, nor does an account on a host, as in

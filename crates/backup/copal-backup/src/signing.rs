@@ -45,9 +45,7 @@ impl Signer {
 
 /// Whether `signature` is that of the holder of the other half.
 pub(crate) fn is_signed(public: &[u8; PUBLIC_BYTES], message: &[u8], signature: &[u8]) -> bool {
-    UnparsedPublicKey::new(&ED25519, public)
-        .verify(message, signature)
-        .is_ok()
+    UnparsedPublicKey::new(&ED25519, public).verify(message, signature).is_ok()
 }
 
 #[cfg(test)]

@@ -48,9 +48,7 @@ impl<'a> TreeReader<'a> {
     pub(crate) fn page(&mut self, reference: Option<&Ref>, size_bytes: u64, index: u64) -> Result<Page> {
         let count = page_segments(size_bytes, index);
         match reference {
-            None => Ok(Page {
-                segments: vec![None; count],
-            }),
+            None => Ok(Page { segments: vec![None; count] }),
             Some(reference) => {
                 let vm = self.vm;
                 let decode = |bytes: &[u8]| Page::decode(bytes, count, vm);
@@ -90,9 +88,7 @@ impl<'a> TreeReader<'a> {
 /// Segments of page `index` of a disk.
 pub(crate) fn page_segments(size_bytes: u64, index: u64) -> usize {
     let first = index * PAGE_SEGMENTS as u64;
-    segments_of(size_bytes)
-        .saturating_sub(first)
-        .min(PAGE_SEGMENTS as u64) as usize
+    segments_of(size_bytes).saturating_sub(first).min(PAGE_SEGMENTS as u64) as usize
 }
 
 fn damaged(reference: &Ref, detail: impl Into<String>) -> Error {

@@ -79,11 +79,7 @@ pub(crate) fn for_each_slot(
             continue;
         }
         if let Err(EnvelopeError::Version { found, newest, .. }) = Envelope::open(&key_slot::FORMAT, &bytes) {
-            trouble = Some(Error::Version {
-                what: "a key slot",
-                found,
-                known: newest,
-            });
+            trouble = Some(Error::Version { what: "a key slot", found, known: newest });
             continue;
         }
         match key_slot::decode(&bytes) {
@@ -105,10 +101,7 @@ pub(crate) fn for_each_slot(
 }
 
 fn bad_slot(detail: String) -> Error {
-    Error::Damaged {
-        what: "the key slot".into(),
-        detail,
-    }
+    Error::Damaged { what: "the key slot".into(), detail }
 }
 
 /// The master key, and how it was kept.
@@ -150,20 +143,13 @@ pub(crate) fn open_role_slot(
 ) -> Result<(Keys, String)> {
     let name = key.id().file_name();
     let wrong = || Error::WrongKey { id: key.id() };
-    let bytes = match store.get(
-        vid,
-        name.as_bytes(),
-        0..key_slot::MAX_FILE_BYTES,
-        &ReadOptions::default(),
-    ) {
+    let bytes = match store.get(vid, name.as_bytes(), 0..key_slot::MAX_FILE_BYTES, &ReadOptions::default()) {
         Ok(bytes) => bytes,
         Err(VolumeError::NotFound) => return Err(wrong()),
         Err(error) => return Err(error.into()),
     };
-    let slot = role_key::decode(&bytes).map_err(|detail| Error::Damaged {
-        what: format!("key slot {}", key.id()),
-        detail,
-    })?;
+    let slot = role_key::decode(&bytes)
+        .map_err(|detail| Error::Damaged { what: format!("key slot {}", key.id()), detail })?;
     if slot.domain != domain {
         return Err(wrong());
     }

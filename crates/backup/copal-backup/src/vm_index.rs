@@ -42,11 +42,7 @@ struct Known {
 
 impl VmIndex {
     pub(crate) fn new(catalog: Arc<Catalog>) -> VmIndex {
-        VmIndex {
-            catalog,
-            known: Mutex::default(),
-            looking: Mutex::new(()),
-        }
+        VmIndex { catalog, known: Mutex::default(), looking: Mutex::new(()) }
     }
 
     /// The index was thrown away.
@@ -74,12 +70,7 @@ impl VmIndex {
     /// As [`VmIndex::index`].
     pub(crate) fn index_live_and_dead(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
         let next_number = self.catalog.vm(vm)?.next_number;
-        writable(reindex::reindex(
-            pack_store,
-            Whose::Vm(vm),
-            &Silent,
-            &CancelFlag::new(),
-        ))?;
+        writable(reindex::reindex(pack_store, Whose::Vm(vm), &Silent, &CancelFlag::new()))?;
         self.known.lock().entry(vm).or_default().next_number = next_number;
         self.lead_moved(pack_store, vm)
     }

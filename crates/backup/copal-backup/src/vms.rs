@@ -159,9 +159,7 @@ impl Repository {
                 break;
             }
             let record = Record::VmRemoved { vm: vm.uuid };
-            let appended = parts
-                .catalog()
-                .append(LogName::Domain, domain.next_number, &record)?;
+            let appended = parts.catalog().append(LogName::Domain, domain.next_number, &record)?;
             if let Append::Done = appended {
                 break;
             }
@@ -209,7 +207,5 @@ impl Repository {
 }
 
 fn busy(vm: &Vm) -> Error {
-    Error::Busy {
-        what: format!("VM {}", vm.name),
-    }
+    Error::Busy { what: format!("VM {}", vm.name) }
 }

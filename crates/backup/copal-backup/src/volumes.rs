@@ -90,11 +90,7 @@ pub(crate) struct Volumes {
 
 impl Volumes {
     pub(crate) fn new(store: Arc<dyn VolumeStore>, domain: Uuid) -> Volumes {
-        Volumes {
-            store,
-            domain,
-            open: Mutex::new(HashMap::new()),
-        }
+        Volumes { store, domain, open: Mutex::new(HashMap::new()) }
     }
 
     fn prefix(&self, home: Home) -> String {
@@ -143,9 +139,7 @@ impl Volumes {
         let newest = self.numbers(home)?.into_iter().max();
         if let Some((number, vid)) = newest {
             // How full it is need not be known to the last pack.
-            let packs = self
-                .store
-                .list(vid, b"", None, CLOSED_AT_PACKS, &ReadOptions::default())?;
+            let packs = self.store.list(vid, b"", None, CLOSED_AT_PACKS, &ReadOptions::default())?;
             let bytes: u64 = packs.iter().map(|(_, info)| info.size).sum();
             if packs.len() < CLOSED_AT_PACKS && bytes < CLOSED_AT_BYTES {
                 return Ok((number, vid));
@@ -210,10 +204,8 @@ pub(crate) fn open_or_make(store: &dyn VolumeStore, name: &str, make: bool) -> R
         Ok(vid) => Ok(Some(vid)),
         Err(VolumeError::NotFound) if make => {
             // Without the catalog and its key slots nothing else can be read.
-            let options = VolumeOptions {
-                spare_copies: name.starts_with("cat-"),
-                ..VolumeOptions::default()
-            };
+            let options =
+                VolumeOptions { spare_copies: name.starts_with("cat-"), ..VolumeOptions::default() };
             match store.create_volume("", name, &options) {
                 Ok(vid) | Err(VolumeError::VolumeExists { vid }) => Ok(Some(vid)),
                 Err(error) => Err(error.into()),

@@ -38,17 +38,9 @@ mod tests {
         for text in ["web", "Büro 2 (alt)", "база", "قاعدة", "データ", "a\u{200d}b", ""] {
             assert!(is_plain(text), "{text}");
         }
-        for text in [
-            "\n",
-            "a\tb",
-            "\x1b[2J",
-            "\x7f",
-            "\u{9b}31m",
-            "a\u{202e}b",
-            "\u{2066}",
-            "\u{200f}",
-            "\u{2028}",
-        ] {
+        for text in
+            ["\n", "a\tb", "\x1b[2J", "\x7f", "\u{9b}31m", "a\u{202e}b", "\u{2066}", "\u{200f}", "\u{2028}"]
+        {
             assert!(!is_plain(text), "{text:?}");
         }
     }

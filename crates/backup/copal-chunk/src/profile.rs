@@ -84,16 +84,8 @@ impl Profile {
     pub(crate) fn rule(self) -> Rule {
         const K: usize = 1024;
         match self {
-            Profile::Default => Rule::Content {
-                min: 4 * K,
-                average: 16 * K,
-                max: 64 * K,
-            },
-            Profile::Paper => Rule::Content {
-                min: 2 * K,
-                average: 4 * K,
-                max: 16 * K,
-            },
+            Profile::Default => Rule::Content { min: 4 * K, average: 16 * K, max: 64 * K },
+            Profile::Paper => Rule::Content { min: 2 * K, average: 4 * K, max: 16 * K },
             Profile::Fixed4K => Rule::Fixed { size: 4 * K },
             Profile::Fixed8K => Rule::Fixed { size: 8 * K },
             Profile::Fixed16K => Rule::Fixed { size: 16 * K },

@@ -56,15 +56,9 @@ pub fn rechunk<E>(
     mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
 ) -> Result<Vec<Fresh>, E> {
     let length = buffer.len();
-    assert!(
-        length <= SEGMENT_BYTES,
-        "a segment has at most {SEGMENT_BYTES} bytes"
-    );
+    assert!(length <= SEGMENT_BYTES, "a segment has at most {SEGMENT_BYTES} bytes");
     assert_eq!(dirty.len(), length.div_ceil(BLOCK_BYTES), "one entry per block");
-    let mut blocks = Blocks {
-        have: vec![false; dirty.len()],
-        zero: vec![false; dirty.len()],
-    };
+    let mut blocks = Blocks { have: vec![false; dirty.len()], zero: vec![false; dirty.len()] };
     blocks.read_written(dirty, buffer, &mut read)?;
     blocks.zeros_of_old(old, dirty);
 
@@ -163,10 +157,7 @@ impl Blocks {
     /// End of the run of blocks that are all zero, or all not, that holds `at`.
     fn run_end(&self, at: usize, length: usize, zero: bool) -> usize {
         let first = at / BLOCK_BYTES;
-        let blocks = self.zero[first..]
-            .iter()
-            .take_while(|&&block| block == zero)
-            .count();
+        let blocks = self.zero[first..].iter().take_while(|&&block| block == zero).count();
         ((first + blocks) * BLOCK_BYTES).min(length)
     }
 

@@ -33,10 +33,7 @@ impl Piece {
 /// # Panics
 /// When `segment` is longer than [`SEGMENT_BYTES`].
 pub fn split(chunker: &Chunker, segment: &[u8]) -> Vec<Piece> {
-    assert!(
-        segment.len() <= SEGMENT_BYTES,
-        "a segment has at most {SEGMENT_BYTES} bytes"
-    );
+    assert!(segment.len() <= SEGMENT_BYTES, "a segment has at most {SEGMENT_BYTES} bytes");
     let mut pieces = Vec::new();
     let mut at = 0;
     while at < segment.len() {
@@ -48,9 +45,7 @@ pub fn split(chunker: &Chunker, segment: &[u8]) -> Vec<Piece> {
         }
         let run_end = data_run_end(segment, at);
         while at < run_end {
-            let length = chunker
-                .cut(at, &segment[at..run_end], true)
-                .unwrap_or(run_end - at);
+            let length = chunker.cut(at, &segment[at..run_end], true).unwrap_or(run_end - at);
             pieces.push(piece(at, at + length, false));
             at += length;
         }
@@ -64,11 +59,7 @@ pub fn chunks_of(pieces: &[Piece]) -> impl Iterator<Item = &Piece> {
 }
 
 pub(crate) fn piece(start: usize, end: usize, hole: bool) -> Piece {
-    Piece {
-        start: start as u32,
-        length: (end - start) as u32,
-        hole,
-    }
+    Piece { start: start as u32, length: (end - start) as u32, hole }
 }
 
 fn zero_run_end(segment: &[u8], mut at: usize) -> usize {

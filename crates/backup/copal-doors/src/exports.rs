@@ -40,9 +40,7 @@ impl SnapshotExports {
             others: others.clone(),
             closing: closing.clone(),
         };
-        SnapshotExports {
-            disks: disks.into_iter().map(disk).map(Arc::new).collect(),
-        }
+        SnapshotExports { disks: disks.into_iter().map(disk).map(Arc::new).collect() }
     }
 
     /// Makes durable what clients wrote.
@@ -55,10 +53,7 @@ impl SnapshotExports {
 
 impl Exports for SnapshotExports {
     fn names(&self) -> Vec<String> {
-        self.disks
-            .iter()
-            .map(|disk| disk.disk.name().to_owned())
-            .collect()
+        self.disks.iter().map(|disk| disk.disk.name().to_owned()).collect()
     }
 
     fn find(&self, name: &str) -> Option<Arc<dyn Disk>> {
@@ -82,12 +77,7 @@ pub struct Others {
 impl Others {
     /// Snapshots to compare with.
     pub fn new(lender: &Arc<dyn Lender>, cache: &Arc<ServeCache>, ids: Vec<SnapshotId>) -> Others {
-        Others {
-            lender: Arc::clone(lender),
-            cache: Arc::clone(cache),
-            ids: ids.into(),
-            open: Arc::default(),
-        }
+        Others { lender: Arc::clone(lender), cache: Arc::clone(cache), ids: ids.into(), open: Arc::default() }
     }
 
     /// The one whose id begins so, if there is just one.
@@ -144,18 +134,12 @@ impl SnapshotDisk {
         if let Some(overlay) = &self.overlay {
             let (written, length) = overlay.run_at(offset, len);
             if written {
-                return Ok(Run {
-                    len: length,
-                    flags: 0,
-                });
+                return Ok(Run { len: length, flags: 0 });
             }
             most = length;
         }
         let run = self.disk.extent_at(offset).map_err(told)?;
-        Ok(Run {
-            len: run.length.min(most),
-            flags: if run.is_so { STATE_HOLE | STATE_ZERO } else { 0 },
-        })
+        Ok(Run { len: run.length.min(most), flags: if run.is_so { STATE_HOLE | STATE_ZERO } else { 0 } })
     }
 
     fn differences(&self, digits: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
@@ -165,16 +149,10 @@ impl SnapshotDisk {
         };
         let Some(other) = other else {
             // What is not there differs everywhere.
-            return Ok(Run {
-                len,
-                flags: STATE_DIRTY,
-            });
+            return Ok(Run { len, flags: STATE_DIRTY });
         };
         let run = self.disk.difference_at(&other, offset).map_err(told)?;
-        Ok(Run {
-            len: run.length.min(len),
-            flags: if run.is_so { STATE_DIRTY } else { 0 },
-        })
+        Ok(Run { len: run.length.min(len), flags: if run.is_so { STATE_DIRTY } else { 0 } })
     }
 }
 
@@ -204,13 +182,11 @@ impl Disk for SnapshotDisk {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
-        self.overlay()?
-            .write_at(offset, data, |offset, buf| self.below(offset, buf))
+        self.overlay()?.write_at(offset, data, |offset, buf| self.below(offset, buf))
     }
 
     fn zero(&self, offset: u64, len: u64) -> Result<(), DiskError> {
-        self.overlay()?
-            .zero(offset, len, |offset, buf| self.below(offset, buf))
+        self.overlay()?.zero(offset, len, |offset, buf| self.below(offset, buf))
     }
 
     fn flush(&self) -> Result<(), DiskError> {
@@ -226,8 +202,7 @@ impl Disk for SnapshotDisk {
     }
 
     fn has_context(&self, name: &str) -> bool {
-        name.strip_prefix(DIFFERENCES)
-            .is_some_and(|digits| self.others.named(digits).is_some())
+        name.strip_prefix(DIFFERENCES).is_some_and(|digits| self.others.named(digits).is_some())
     }
 
     fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<Run, DiskError> {

@@ -52,16 +52,12 @@ pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpEr
 /// Those of QEMU.
 pub(crate) fn living_other(client: &mut Client, own: &SessionName) -> Result<Option<SessionName>, QmpError> {
     let nodes = nodes::parse(&client.execute("query-named-block-nodes", json!({ "flat": true }))?);
-    let sessions: BTreeSet<SessionName> = nodes
-        .iter()
-        .filter_map(|node| SessionName::of(&node.name))
-        .collect();
+    let sessions: BTreeSet<SessionName> =
+        nodes.iter().filter_map(|node| SessionName::of(&node.name)).collect();
     let is_alive = |session: &SessionName| {
         directory_of(&nodes, session).is_some_and(|directory| fleece::is_held(&directory))
     };
-    Ok(sessions
-        .into_iter()
-        .find(|session| session != own && is_alive(session)))
+    Ok(sessions.into_iter().find(|session| session != own && is_alive(session)))
 }
 
 /// Takes down the remains of sessions whose processes are gone. Returns sentences: failures, and a guest that did not run.
@@ -79,9 +75,7 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
             continue;
         };
         if fleece::is_held(&directory) {
-            return Err(LiveError::Busy {
-                session: session.to_string(),
-            });
+            return Err(LiveError::Busy { session: session.to_string() });
         }
         if fleece::is_hanging(&directory) {
             return Err(LiveError::Hanging { path: directory });
@@ -101,11 +95,7 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
     }
     // Copies of bitmaps serve a reader, and there is none.
     for node in &surroundings.nodes {
-        for bitmap in node
-            .bitmaps
-            .iter()
-            .filter(|bitmap| SessionName::is_map(&bitmap.name))
-        {
+        for bitmap in node.bitmaps.iter().filter(|bitmap| SessionName::is_map(&bitmap.name)) {
             let removed = remove_bitmap(client, &node.name, &bitmap.name);
             complaints.extend(removed.err().map(|error| error.to_string()));
         }
@@ -155,9 +145,7 @@ fn above_anchor() -> &'static [Part] {
 
 pub(crate) fn end_exports(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
     let listed = client.execute("query-block-exports", json!({}))?;
-    let own = names_in(&listed, "id")
-        .into_iter()
-        .filter(|id| session.part_of(id).is_some());
+    let own = names_in(&listed, "id").into_iter().filter(|id| session.part_of(id).is_some());
     for id in own {
         client.execute("block-export-del", json!({ "id": id, "mode": "hard" }))?;
         let is_gone = names_in(&client.execute("query-block-exports", json!({}))?, "id")
@@ -176,10 +164,7 @@ pub(crate) fn end_exports(client: &mut Client, session: &SessionName) -> Result<
 /// Lets the guest write to its disk again as it did.
 fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
     let surroundings = Surroundings::ask(client)?;
-    let filters = surroundings
-        .nodes
-        .iter()
-        .filter(|node| session.part_of(&node.name) == Some(Part::Filter));
+    let filters = surroundings.nodes.iter().filter(|node| session.part_of(&node.name) == Some(Part::Filter));
     let mut paths = Vec::new();
     for filter in filters {
         let Some(below) = surroundings.below(&filter.name) else {
@@ -201,9 +186,8 @@ fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError>
 pub(crate) fn take_down(client: &mut Client, session: &SessionName, parts: &[Part]) -> Result<(), QmpError> {
     for part in parts {
         let nodes = client.execute("query-named-block-nodes", json!({ "flat": true }))?;
-        let own = names_in(&nodes, "node-name")
-            .into_iter()
-            .filter(|name| session.part_of(name) == Some(*part));
+        let own =
+            names_in(&nodes, "node-name").into_iter().filter(|name| session.part_of(name) == Some(*part));
         for name in own {
             client.execute("blockdev-del", json!({ "node-name": name }))?;
         }
@@ -229,10 +213,7 @@ fn end_server(client: &mut Client) -> Result<(), QmpError> {
 
 fn dismiss_jobs(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
     let jobs = client.execute("query-jobs", json!({}))?;
-    for id in names_in(&jobs, "id")
-        .into_iter()
-        .filter(|id| session.part_of(id).is_some())
-    {
+    for id in names_in(&jobs, "id").into_iter().filter(|id| session.part_of(id).is_some()) {
         client.execute("job-dismiss", json!({ "id": id }))?;
     }
     Ok(())
@@ -240,10 +221,7 @@ fn dismiss_jobs(client: &mut Client, session: &SessionName) -> Result<(), QmpErr
 
 /// Removes a bitmap; one that is gone is none to be removed.
 pub(crate) fn remove_bitmap(client: &mut Client, node: &str, bitmap: &str) -> Result<(), QmpError> {
-    let removed = client.execute(
-        "block-dirty-bitmap-remove",
-        json!({ "node": node, "name": bitmap }),
-    );
+    let removed = client.execute("block-dirty-bitmap-remove", json!({ "node": node, "name": bitmap }));
     match removed {
         Err(QmpError::Refused { description, .. }) if description.contains("not found") => Ok(()),
         outcome => outcome.map(|_| ()),
@@ -251,18 +229,14 @@ pub(crate) fn remove_bitmap(client: &mut Client, node: &str, bitmap: &str) -> Re
 }
 
 fn directory_of(nodes: &[Node], session: &SessionName) -> Option<PathBuf> {
-    let file = nodes
-        .iter()
-        .find(|node| matches!(session.part_of(&node.name), Some(Part::File | Part::Anchor)))?;
+    let file =
+        nodes.iter().find(|node| matches!(session.part_of(&node.name), Some(Part::File | Part::Anchor)))?;
     Some(Path::new(&file.file).parent()?.to_owned())
 }
 
 /// Removes the directory of a session, if it is called like one.
 fn remove(directory: &Path, session: &SessionName, complaints: &mut Vec<String>) {
-    if directory
-        .file_name()
-        .is_none_or(|name| *name != *session.directory())
-    {
+    if directory.file_name().is_none_or(|name| *name != *session.directory()) {
         return;
     }
     match fleece::remove_directory(directory) {
@@ -276,7 +250,5 @@ fn remove(directory: &Path, session: &SessionName, complaints: &mut Vec<String>)
 /// The values of a field of each object of a list.
 fn names_in(listed: &Value, field: &str) -> Vec<String> {
     let listed = listed.as_array().into_iter().flatten();
-    listed
-        .filter_map(|object| Some(object[field].as_str()?.to_owned()))
-        .collect()
+    listed.filter_map(|object| Some(object[field].as_str()?.to_owned())).collect()
 }

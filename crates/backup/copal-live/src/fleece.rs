@@ -32,10 +32,7 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// A write of one sector that reaches the storage.
 const PROBE: &str = r#"exec dd if=/dev/zero of="$1/probe" bs=512 count=1 conv=fsync"#;
 /// Longer than a copy may take on most QEMU, as a busy disk may.
-const PROBE_PATIENCE: Timespec = Timespec {
-    tv_sec: 10,
-    tv_nsec: 0,
-};
+const PROBE_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const LOCK: &str = "lock";
 const SOCKET: &str = "nbd.sock";
 /// The file that [`PROBE`] writes.
@@ -62,16 +59,11 @@ impl SessionDirectory {
         session: &SessionName,
         qmp: &Path,
     ) -> Result<SessionDirectory, LiveError> {
-        let failed = |error| LiveError::Fleece {
-            path: fleece.directory.clone(),
-            error,
-        };
+        let failed = |error| LiveError::Fleece { path: fleece.directory.clone(), error };
         let base = std::path::absolute(&fleece.directory).map_err(failed)?;
         let path = base.join(session.directory());
         if path.join(SOCKET).as_os_str().len() > MAX_SOCKET_PATH_BYTES {
-            return Err(LiveError::LongPath {
-                path: path.join(SOCKET),
-            });
+            return Err(LiveError::LongPath { path: path.join(SOCKET) });
         }
         // It gets its name when its lock is held: a directory of that name without a holder is left over.
         let unnamed = base.join(format!("{}.new", session.directory()));
@@ -82,12 +74,7 @@ impl SessionDirectory {
             std::fs::rename(&unnamed, &path)?;
             let (own, theirs) = (path.metadata()?, std::fs::metadata(qmp)?);
             let owner = (own.uid() != theirs.uid()).then(|| (theirs.uid(), theirs.gid()));
-            let directory = SessionDirectory {
-                path: path.clone(),
-                owner,
-                is_in_use: false,
-                _lock: lock,
-            };
+            let directory = SessionDirectory { path: path.clone(), owner, is_in_use: false, _lock: lock };
             directory.hand_over(&directory.path)?;
             Ok(directory)
         };
@@ -184,25 +171,16 @@ impl SessionDirectory {
             file.set_len(bound_bytes)?;
             self.hand_over(&path)
         };
-        make().map_err(|error| LiveError::Fleece {
-            path: path.clone(),
-            error,
-        })?;
+        make().map_err(|error| LiveError::Fleece { path: path.clone(), error })?;
         let name = |part| session.part(part, disk);
         let (file, bound, image) = (name(Part::File), name(Part::Bound), name(Part::Image));
         let add = |client: &mut Client, node| client.execute("blockdev-add", node);
-        add(
-            client,
-            json!({ "driver": "file", "node-name": file, "filename": path, "discard": "unmap" }),
-        )?;
+        add(client, json!({ "driver": "file", "node-name": file, "filename": path, "discard": "unmap" }))?;
         add(
             client,
             json!({ "driver": "raw", "node-name": bound, "file": file, "size": bound_bytes, "discard": "unmap" }),
         )?;
-        add(
-            client,
-            json!({ "driver": "qcow2", "node-name": image, "file": bound, "discard": "unmap" }),
-        )?;
+        add(client, json!({ "driver": "qcow2", "node-name": image, "file": bound, "discard": "unmap" }))?;
         Ok(image)
     }
 }
@@ -218,10 +196,7 @@ impl SessionDirectory {
             rustix::fs::fallocate(&image, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bound_bytes)?;
             Ok(())
         };
-        reserve().map_err(|error| LiveError::Fleece {
-            path: path.clone(),
-            error,
-        })
+        reserve().map_err(|error| LiveError::Fleece { path: path.clone(), error })
     }
 }
 
@@ -243,9 +218,7 @@ fn holds_session_files_only(directory: &Path) -> bool {
         let Ok(entry) = entry else { return false };
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
-        let is_image = name
-            .strip_suffix(IMAGE)
-            .is_some_and(|number| number.parse::<usize>().is_ok());
+        let is_image = name.strip_suffix(IMAGE).is_some_and(|number| number.parse::<usize>().is_ok());
         let is_file = entry.file_type().is_ok_and(|kind| !kind.is_dir());
         is_file && (is_image || [SOCKET, PROBED].contains(&name) || SessionName::of(name).is_some())
     };
@@ -311,9 +284,7 @@ fn empty_image(size_bytes: u64) -> io::Result<Vec<u8>> {
     image[..header.len()].copy_from_slice(&header);
     image[COUNTS_AT as usize..][..8].copy_from_slice(&BLOCK_AT.to_be_bytes());
     let counts = image[BLOCK_AT as usize..TABLES_AT as usize].chunks_exact_mut(2);
-    counts
-        .take((end / CLUSTER_BYTES) as usize)
-        .for_each(|count| count.copy_from_slice(&[0, 1]));
+    counts.take((end / CLUSTER_BYTES) as usize).for_each(|count| count.copy_from_slice(&[0, 1]));
     Ok(image)
 }
 
@@ -392,10 +363,7 @@ mod tests {
     #[test]
     fn the_directory_of_a_session_is_private_held_and_goes_with_it() {
         let base = tempfile::tempdir().unwrap();
-        let fleece = Fleece {
-            directory: base.path().to_owned(),
-            ..Fleece::default()
-        };
+        let fleece = Fleece { directory: base.path().to_owned(), ..Fleece::default() };
         let session = SessionName::draw().unwrap();
         let directory = SessionDirectory::make(&fleece, &session, base.path()).unwrap();
         let path = directory.path.clone();
@@ -403,13 +371,8 @@ mod tests {
         assert!(is_held(&path) && !has_socket(&path));
         drop(directory);
         assert!(!path.exists() && !is_held(&path));
-        let nowhere = Fleece {
-            directory: "/none".into(),
-            ..fleece
-        };
-        let error = SessionDirectory::make(&nowhere, &session, base.path())
-            .unwrap_err()
-            .to_string();
+        let nowhere = Fleece { directory: "/none".into(), ..fleece };
+        let error = SessionDirectory::make(&nowhere, &session, base.path()).unwrap_err().to_string();
         assert!(error.contains("--fleece-dir"), "{error}");
     }
 
@@ -428,15 +391,9 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
-        for size_bytes in [
-            512,
-            1 << 20,
-            (64 << 20) + 512,
-            512 << 20,
-            (512 << 20) + 512,
-            3 << 40,
-            MAX_DISK_BYTES,
-        ] {
+        for size_bytes in
+            [512, 1 << 20, (64 << 20) + 512, 512 << 20, (512 << 20) + 512, 3 << 40, MAX_DISK_BYTES]
+        {
             let image = empty_image(size_bytes).unwrap();
             assert!(image.len() as u64 <= bound_bytes(size_bytes, 0), "{size_bytes}");
             std::fs::write(&path, &image).unwrap();
@@ -450,10 +407,7 @@ mod tests {
             };
             assert!(told(&["check"]).contains("No errors were found"), "{size_bytes}");
             let info: serde_json::Value = serde_json::from_str(&told(&["info", "--output", "json"])).unwrap();
-            assert_eq!(
-                (&info["virtual-size"], &info["cluster-size"]),
-                (&size_bytes.into(), &65536.into())
-            );
+            assert_eq!((&info["virtual-size"], &info["cluster-size"]), (&size_bytes.into(), &65536.into()));
             assert_eq!(info["format"], "qcow2");
         }
         // The size is QEMU's word: it sizes no allocation beyond what QEMU opens.
@@ -493,10 +447,7 @@ mod tests {
     fn a_bound_leaves_room_for_the_tables_of_an_image() {
         for size in [0, 1 << 20, 64 << 20, 2 << 40] {
             let bound = bound_bytes(size, 100_000);
-            assert!(
-                bound >= size / 10 + size / CLUSTER_BYTES * 10 + LEAST_BYTES.min(size),
-                "{size}"
-            );
+            assert!(bound >= size / 10 + size / CLUSTER_BYTES * 10 + LEAST_BYTES.min(size), "{size}");
             assert!(bound <= size / 10 + size / 2000 + (3 << 20), "{size}: {bound}");
             assert_eq!(bound % CLUSTER_BYTES, 0);
         }

@@ -57,22 +57,15 @@ impl Frozen {
             drop(guardian);
             (is_late, thawed)
         });
-        let thread = thread.map_err(|error| LiveError::Freeze {
-            reason: format!("no thread: {error}"),
-        })?;
-        let frozen = begun.recv().unwrap_or_else(|_| {
-            Err(QmpError::Closed {
-                command: "guest-fsfreeze-freeze".into(),
-            })
-        });
+        let thread = thread.map_err(|error| LiveError::Freeze { reason: format!("no thread: {error}") })?;
+        let frozen = begun
+            .recv()
+            .unwrap_or_else(|_| Err(QmpError::Closed { command: "guest-fsfreeze-freeze".into() }));
         if let Err(error) = frozen {
             let _ = thread.join();
             return Err(failed(error));
         }
-        Ok(Frozen {
-            done,
-            thread: Some(thread),
-        })
+        Ok(Frozen { done, thread: Some(thread) })
     }
 
     /// Thaws; `false`: time was over before.
@@ -156,10 +149,7 @@ fn find(listed: &Value) -> Option<PathBuf> {
     let mut devices = listed.as_array()?.iter();
     devices.find_map(|device| {
         let (label, filename) = (device["label"].as_str()?, device["filename"].as_str()?);
-        let path = filename
-            .strip_prefix("disconnected:")
-            .unwrap_or(filename)
-            .strip_prefix("unix:")?;
+        let path = filename.strip_prefix("disconnected:").unwrap_or(filename).strip_prefix("unix:")?;
         let path = path.split(',').next()?;
         // A directory may be called like that for all sockets of a VM, that of its monitor included.
         let (_, name) = path.rsplit_once('/').unwrap_or(("", path));

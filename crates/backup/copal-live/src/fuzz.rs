@@ -24,15 +24,8 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("graph", |bytes| {
         let graph = Graph::parse(&json(bytes));
-        let _ = (
-            graph.parents_of("vm0"),
-            graph.child_of("vm0", "file"),
-            graph.connected("vm0"),
-        );
-        let _ = (
-            graph::devices_of(&json(bytes), "vm0"),
-            graph::disks_of(&json(bytes)),
-        );
+        let _ = (graph.parents_of("vm0"), graph.child_of("vm0", "file"), graph.connected("vm0"));
+        let _ = (graph::devices_of(&json(bytes), "vm0"), graph::disks_of(&json(bytes)));
     }),
     ("schema", |bytes| {
         let _ = Abilities::parse(&json(bytes)).missing();
@@ -48,11 +41,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("names", |bytes| {
         let name = String::from_utf8_lossy(bytes);
-        let _ = (
-            SessionName::of(&name),
-            SessionName::is_map(&name),
-            SessionName::is_directory(&name),
-        );
+        let _ = (SessionName::of(&name), SessionName::is_map(&name), SessionName::is_directory(&name));
         let name = format!("copal-{name}");
         let _ = SessionName::of(&name).map(|session| session.part_of(&name));
     }),

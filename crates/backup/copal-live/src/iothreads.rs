@@ -49,10 +49,9 @@ pub(crate) fn refuse(
             for (id, _) in exports.iter().filter(|(_, exported)| exported == node) {
                 match surroundings.launch.export(id, &listed) {
                     Some(LaunchedExport { iothread: None, .. }) => {}
-                    Some(LaunchedExport {
-                        iothread: Some(thread),
-                        ..
-                    }) => return Err(refused(format!("its export {id} runs"), thread.clone())),
+                    Some(LaunchedExport { iothread: Some(thread), .. }) => {
+                        return Err(refused(format!("its export {id} runs"), thread.clone()));
+                    }
                     None => {
                         let user = format!(
                             "its export {id} is not on the command line of QEMU, and QMP does not tell where it runs; it may run"
@@ -75,19 +74,14 @@ fn threads(client: &mut Client) -> Result<Vec<String>, QmpError> {
     };
     let objects = listed.as_array().into_iter().flatten();
     let threads = objects.filter(|object| object["type"] == "child<iothread>");
-    Ok(threads
-        .filter_map(|object| Some(object["name"].as_str()?.to_owned()))
-        .collect())
+    Ok(threads.filter_map(|object| Some(object["name"].as_str()?.to_owned())).collect())
 }
 
 /// Name and node of each export that is not ours, the newest first.
 pub(crate) fn exports(listed: &Value) -> Vec<(String, String)> {
     let exports = listed.as_array().into_iter().flatten();
     let named = exports.filter_map(|export| {
-        Some((
-            export["id"].as_str()?.to_owned(),
-            export["node-name"].as_str()?.to_owned(),
-        ))
+        Some((export["id"].as_str()?.to_owned(), export["node-name"].as_str()?.to_owned()))
     });
     named.filter(|(id, _)| !id.starts_with(PREFIX)).collect()
 }
@@ -149,17 +143,10 @@ mod tests {
         assert_eq!(named(&json!("")), None);
         assert_eq!(named(&Value::Null), None);
         assert_eq!(named(&json!([])), None);
-        assert_eq!(
-            named(&json!([{ "iothread": "io1", "vqs": [0] }])).as_deref(),
-            Some("io1")
-        );
+        assert_eq!(named(&json!([{ "iothread": "io1", "vqs": [0] }])).as_deref(), Some("io1"));
         assert_eq!(
             and_containers("/machine/peripheral/d0/virtio-backend"),
-            [
-                "/machine/peripheral/d0/virtio-backend",
-                "/machine/peripheral/d0",
-                "/machine/peripheral"
-            ]
+            ["/machine/peripheral/d0/virtio-backend", "/machine/peripheral/d0", "/machine/peripheral"]
         );
         assert_eq!(and_containers("d0"), ["d0"]);
         let listed = json!([{ "id": "guest0", "node-name": "top0" }, { "id": "copal-01234567-snap0", "node-name": "x" }, 7]);

@@ -28,10 +28,7 @@ impl LaunchOptions {
         let words: Vec<&str> = line.split('\0').collect();
         let mut found = LaunchOptions::default();
         for (at, word) in words.iter().enumerate() {
-            let word = word
-                .strip_prefix("--")
-                .or_else(|| word.strip_prefix('-'))
-                .unwrap_or("");
+            let word = word.strip_prefix("--").or_else(|| word.strip_prefix('-')).unwrap_or("");
             let (word, values) = match word.split_once('=') {
                 Some((word, values)) => (word, values),
                 None => (word, words.get(at + 1).copied().unwrap_or("")),
@@ -40,17 +37,13 @@ impl LaunchOptions {
                 "blockdev" | "drive" => {
                     if let Some(name) = option(values, "node-name") {
                         let discard = option(values, "discard");
-                        found
-                            .trims
-                            .insert(name, matches!(discard.as_deref(), Some("unmap" | "on")));
+                        found.trims.insert(name, matches!(discard.as_deref(), Some("unmap" | "on")));
                     }
                 }
-                "export" => found
-                    .exports
-                    .extend(option(values, "id").map(|id| LaunchedExport {
-                        id,
-                        iothread: option(values, "iothread"),
-                    })),
+                "export" => found.exports.extend(
+                    option(values, "id")
+                        .map(|id| LaunchedExport { id, iothread: option(values, "iothread") }),
+                ),
                 _ => {}
             }
         }
@@ -99,13 +92,9 @@ mod tests {
         let expected = expected.map(|(name, trims)| (name.to_owned(), trims));
         assert_eq!(found.trims, HashMap::from(expected));
         let exports = found.exports.iter();
-        let exports: Vec<_> = exports
-            .map(|export| (export.id.as_str(), export.iothread.as_deref()))
-            .collect();
-        assert_eq!(
-            exports,
-            [("one", Some("io0")), ("two", None), ("three", Some("io1"))]
-        );
+        let exports: Vec<_> =
+            exports.map(|export| (export.id.as_str(), export.iothread.as_deref())).collect();
+        assert_eq!(exports, [("one", Some("io0")), ("two", None), ("three", Some("io1"))]);
         for line in ["", "-blockdev\0{7", "--export\0", "--export"] {
             let found = LaunchOptions::parse(line);
             assert!(found.trims.is_empty() && found.exports.is_empty(), "{line}");
@@ -128,10 +117,7 @@ mod tests {
             (&[], ""),
         ] {
             let names = ["a", "b", "c", "x"].iter();
-            let of_line: String = names
-                .filter(|id| found.export(id, listed).is_some())
-                .copied()
-                .collect();
+            let of_line: String = names.filter(|id| found.export(id, listed).is_some()).copied().collect();
             assert_eq!(of_line, known, "{listed:?}");
         }
     }

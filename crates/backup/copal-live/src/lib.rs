@@ -25,10 +25,7 @@
 //!
 //! Not here: the protocol (`copal-qmp`), reading the disks (`copal-backup`).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod answers;
 mod clear;

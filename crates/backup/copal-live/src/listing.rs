@@ -46,16 +46,9 @@ fn nodes_of(client: &mut Client) -> Result<Vec<Node>, QmpError> {
 
 fn listed(nodes: &[Node]) -> Vec<NodeBitmap> {
     let of_node = |node: &Node| {
-        let own = node
-            .bitmaps
-            .iter()
-            .filter(|bitmap| bitmap.name.starts_with(PREFIX));
+        let own = node.bitmaps.iter().filter(|bitmap| bitmap.name.starts_with(PREFIX));
         let name = node.name.clone();
-        own.map(|bitmap| NodeBitmap {
-            node: name.clone(),
-            bitmap: bitmap.clone(),
-        })
-        .collect::<Vec<_>>()
+        own.map(|bitmap| NodeBitmap { node: name.clone(), bitmap: bitmap.clone() }).collect::<Vec<_>>()
     };
     let mut all: Vec<NodeBitmap> = nodes.iter().flat_map(of_node).collect();
     all.sort_by(|one, other| (&one.node, &one.bitmap.name).cmp(&(&other.node, &other.bitmap.name)));
@@ -67,9 +60,7 @@ fn listed(nodes: &[Node]) -> Vec<NodeBitmap> {
 /// `Refused`: a backup uses it. Those of the connection.
 pub fn remove_bitmaps(qmp: &Path, node: &str, name: Option<&str>) -> Result<Vec<String>, QmpError> {
     let mut client = Client::connect(qmp)?;
-    let found = listed(&nodes_of(&mut client)?)
-        .into_iter()
-        .filter(|found| found.node == node);
+    let found = listed(&nodes_of(&mut client)?).into_iter().filter(|found| found.node == node);
     let mut gone = Vec::new();
     for found in found {
         let guarded = guarded_by(&found.bitmap.name);

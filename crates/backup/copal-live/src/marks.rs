@@ -66,30 +66,18 @@ pub(crate) fn plant(
     client.execute("block-dirty-bitmap-add", added).map_err(text)?;
     let export = json!({ "type": "nbd", "id": node, "node-name": node, "name": node, "writable": true });
     client.execute("block-export-add", export).map_err(text)?;
-    let uri = Uri {
-        address: Address::Unix(socket.to_owned()),
-        export: node.clone(),
-    };
-    let options = ConnectOptions {
-        timeout: PATIENCE,
-        ..ConnectOptions::default()
-    };
+    let uri = Uri { address: Address::Unix(socket.to_owned()), export: node.clone() };
+    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::default() };
     let nbd = Nbd::connect(&uri, &options).map_err(|error| error.to_string())?;
     let (mut named_bytes, mut counted_bytes) = (0, 0);
     for place in places(size_bytes, granularity)? {
         let length = WRITE_BYTES.min(size_bytes - place) as usize;
         let written = nbd.start_write(place, &[0; WRITE_BYTES as usize][..length]);
-        written
-            .and_then(|change| change.wait())
-            .map_err(|error| error.to_string())?;
+        written.and_then(|change| change.wait()).map_err(|error| error.to_string())?;
         named_bytes += granularity.min(size_bytes - place);
         counted_bytes += granularity;
     }
-    Ok(PlantedMarks {
-        node,
-        named_bytes,
-        counted_bytes,
-    })
+    Ok(PlantedMarks { node, named_bytes, counted_bytes })
 }
 
 /// Takes down the scratch nodes of a session.
@@ -112,11 +100,7 @@ pub(crate) fn begin(
     marks: Option<&PlantedMarks>,
     is_persistent: bool,
 ) -> Result<Option<Begun>, QmpError> {
-    let NewBitmap {
-        node,
-        name,
-        granularity,
-    } = *new;
+    let NewBitmap { node, name, granularity } = *new;
     let add = |name: &str, is_disabled: bool| {
         json!({ "type": "block-dirty-bitmap-add", "data": {
             "node": node, "name": name, "granularity": granularity, "persistent": is_persistent, "disabled": is_disabled,
@@ -132,18 +116,10 @@ pub(crate) fn begin(
             "node": node, "target": target, "bitmaps": [{ "node": marks.node, "name": name }],
         }})
     };
-    let actions = json!([
-        add(name, false),
-        add(&sentinel, true),
-        merge(name),
-        merge(&sentinel)
-    ]);
+    let actions = json!([add(name, false), add(&sentinel, true), merge(name), merge(&sentinel)]);
     client.execute("transaction", json!({ "actions": actions }))?;
     Ok(Some(Begun {
-        sentinel: Bitmap {
-            name: sentinel,
-            dirty_bytes: marks.counted_bytes,
-        },
+        sentinel: Bitmap { name: sentinel, dirty_bytes: marks.counted_bytes },
         named_bytes: marks.named_bytes,
     }))
 }
@@ -195,15 +171,9 @@ mod tests {
     use copal_backup::source::{ChangeKind, ChangedExtent};
 
     fn list(extents: &[(u64, u64)]) -> ChangedExtents {
-        let extent = |&(offset, length): &(u64, u64)| ChangedExtent {
-            offset,
-            length,
-            kind: ChangeKind::Dirty,
-        };
-        ChangedExtents {
-            extents: extents.iter().map(extent).collect(),
-            ..ChangedExtents::default()
-        }
+        let extent =
+            |&(offset, length): &(u64, u64)| ChangedExtent { offset, length, kind: ChangeKind::Dirty };
+        ChangedExtents { extents: extents.iter().map(extent).collect(), ..ChangedExtents::default() }
     }
 
     #[test]
@@ -212,11 +182,7 @@ mod tests {
             let places = places(size, 64 << 10).unwrap();
             assert_eq!(places.len(), count, "{size}");
             assert!(places.is_sorted_by(|one, other| one < other));
-            assert!(
-                places
-                    .iter()
-                    .all(|place| place % (64 << 10) == 0 && *place < size)
-            );
+            assert!(places.iter().all(|place| place % (64 << 10) == 0 && *place < size));
         }
     }
 

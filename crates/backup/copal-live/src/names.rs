@@ -43,15 +43,8 @@ pub(crate) enum Part {
 
 impl Part {
     /// In the order in which they are taken down.
-    pub(crate) const TOP_DOWN: [Part; 7] = [
-        Part::Snapshot,
-        Part::Filter,
-        Part::Image,
-        Part::Bound,
-        Part::File,
-        Part::Marks,
-        Part::Anchor,
-    ];
+    pub(crate) const TOP_DOWN: [Part; 7] =
+        [Part::Snapshot, Part::Filter, Part::Image, Part::Bound, Part::File, Part::Marks, Part::Anchor];
 
     fn word(self) -> &'static str {
         match self {
@@ -77,10 +70,8 @@ impl SessionName {
     pub(crate) fn of(name: &str) -> Option<SessionName> {
         let rest = name.strip_prefix(PREFIX)?;
         let (digits, part) = rest.split_at_checked(DIGITS)?;
-        let is_part = part.starts_with('-')
-            && Part::TOP_DOWN
-                .iter()
-                .any(|known| part[1..].starts_with(known.word()));
+        let is_part =
+            part.starts_with('-') && Part::TOP_DOWN.iter().any(|known| part[1..].starts_with(known.word()));
         ((is_part || part == MARK) && is_hex(digits)).then(|| SessionName(digits.to_owned()))
     }
 
@@ -110,9 +101,7 @@ impl SessionName {
             return None;
         }
         let rest = &name[PREFIX.len() + DIGITS + 1..];
-        Part::TOP_DOWN
-            .into_iter()
-            .find(|part| rest.starts_with(part.word()))
+        Part::TOP_DOWN.into_iter().find(|part| rest.starts_with(part.word()))
     }
 
     /// The copy of a bitmap that is handed to a reader.
@@ -122,9 +111,7 @@ impl SessionName {
 
     /// Whether a bitmap is such a copy, whosever.
     pub(crate) fn is_map(name: &str) -> bool {
-        let middle = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.strip_suffix("-map"));
+        let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix("-map"));
         middle.is_some_and(is_hex)
     }
 
@@ -162,17 +149,12 @@ impl BitmapOwner {
 }
 
 fn is_hex(digits: &str) -> bool {
-    digits.len() == DIGITS
-        && digits
-            .bytes()
-            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+    digits.len() == DIGITS && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// FNV-1a: tells VMs of one QEMU apart, nothing more hangs on it.
 fn fold(word: &str) -> u32 {
-    word.bytes().fold(0x811c_9dc5, |sum, byte| {
-        (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    word.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]
@@ -189,10 +171,7 @@ mod tests {
             assert_eq!(session.part_of(&name), Some(part));
         }
         let mark = session.mark();
-        assert_eq!(
-            (SessionName::of(&mark), session.part_of(&mark)),
-            (Some(session.clone()), None)
-        );
+        assert_eq!((SessionName::of(&mark), session.part_of(&mark)), (Some(session.clone()), None));
         assert!(SessionName::is_mark(&mark) && !SessionName::is_mark(&session.part(Part::Filter, 0)));
         for other in [
             "vm0",

@@ -163,10 +163,7 @@ impl Surroundings {
     /// Who writes there, in words, if they cannot be led elsewhere.
     pub(crate) fn path_to(&self, node: &Node) -> Result<WritePath, String> {
         let parents = self.graph.parents_of(&node.name);
-        let others: Vec<_> = parents
-            .iter()
-            .filter(|parent| !parent.name.starts_with(PREFIX))
-            .collect();
+        let others: Vec<_> = parents.iter().filter(|parent| !parent.name.starts_with(PREFIX)).collect();
         let raw = |name: &str| {
             let above = nodes::find(&self.nodes, name)?;
             // One of another size shows a part of it, from an offset that QEMU does not tell.
@@ -179,9 +176,7 @@ impl Surroundings {
             .collect();
         let writers: Vec<_> = others.iter().filter(|parent| parent.writes).collect();
         if let [above] = &raws[..]
-            && writers
-                .iter()
-                .all(|writer| writer.kind == "block-driver" && writer.name == above.name)
+            && writers.iter().all(|writer| writer.kind == "block-driver" && writer.name == above.name)
         {
             return Ok(WritePath::Raw(Box::new(above.clone())));
         }
@@ -192,10 +187,7 @@ impl Surroundings {
                 _ => Err(format!("the export or device {:?}", writer.name)),
             },
             writers => {
-                let names: Vec<String> = writers
-                    .iter()
-                    .map(|writer| format!("{:?}", writer.name))
-                    .collect();
+                let names: Vec<String> = writers.iter().map(|writer| format!("{:?}", writer.name)).collect();
                 Err(names.join(", "))
             }
         }
@@ -305,18 +297,13 @@ mod tests {
         assert_eq!(path(&[]), Ok(WritePath::Nobody));
         assert_eq!(path(&[("r", backend, "", 0, false)]), Ok(WritePath::Nobody));
         let top = ("top", driver, "raw", 100, true);
-        for parents in [
-            &[top][..],
-            &[top, ("r", backend, "", 0, false)],
-            &[("top", driver, "raw", 100, false)],
-        ] {
+        for parents in
+            [&[top][..], &[top, ("r", backend, "", 0, false)], &[("top", driver, "raw", 100, false)]]
+        {
             assert!(matches!(path(parents), Ok(WritePath::Raw(above)) if above.name == "top"));
         }
         let device = ("vd0", backend, "", 0, true);
-        assert_eq!(
-            path(&[device]),
-            Ok(WritePath::Device("/machine/peripheral/vd0".into()))
-        );
+        assert_eq!(path(&[device]), Ok(WritePath::Device("/machine/peripheral/vd0".into())));
         for (parents, writers) in [
             (&[top, device][..], "\"top\", \"vd0\""),
             (&[("part", driver, "raw", 50, true)], "\"part\""),
@@ -338,11 +325,7 @@ mod tests {
         let names = ["vm0", "top", "over", "job", "dev"];
         let id = |name: &str| names.iter().position(|known| *known == name).unwrap();
         let kind = |name: &str| {
-            if name == "dev" {
-                "block-backend"
-            } else {
-                "block-driver"
-            }
+            if name == "dev" { "block-backend" } else { "block-driver" }
         };
         let vertices = names.map(|name| json!({"id": id(name), "name": name, "type": kind(name)}));
         let edges = edges.iter().map(|(parent, child, role, writes)| {
@@ -401,15 +384,7 @@ mod tests {
         let over_raw = [("top", "vm0", "file", false), ("over", "top", "backing", false)];
         refused(Some(&["over"]), &over_raw, "lies behind over");
         refused(Some(&["over"]), &[], "no device of the guest uses vm0");
-        refused(
-            Some(&["over"]),
-            &[("dev", "vm0", "root", false)],
-            "its disks are over",
-        );
-        refused(
-            Some(&["job"]),
-            &[("job", "vm0", "backing", true)],
-            "a block job (mirror_top)",
-        );
+        refused(Some(&["over"]), &[("dev", "vm0", "root", false)], "its disks are over");
+        refused(Some(&["job"]), &[("job", "vm0", "backing", true)], "a block job (mirror_top)");
     }
 }

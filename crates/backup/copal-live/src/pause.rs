@@ -24,10 +24,7 @@ pub(crate) fn while_stopped<T>(
     client.execute("object-add", mark)?;
     let guardian = Guardian::start(
         client,
-        &[
-            ("cont", json!({})),
-            ("object-del", json!({ "id": session.mark() })),
-        ],
+        &[("cont", json!({})), ("object-del", json!({ "id": session.mark() }))],
         &own_command(RESUME, client.path(), Some(session.mark().as_ref())),
     );
     if let Err(error) = &guardian {
@@ -49,9 +46,8 @@ pub const RESUME: &str = "resume-guest";
 /// Those of QEMU; `mark` is none.
 pub fn resume_guest(socket: &Path, mark: &str) -> Result<bool, LiveError> {
     let session = SessionName::of(mark).filter(|_| SessionName::is_mark(mark));
-    let session = session.ok_or_else(|| QmpError::Protocol {
-        reason: format!("{mark} is no mark of a backup"),
-    })?;
+    let session =
+        session.ok_or_else(|| QmpError::Protocol { reason: format!("{mark} is no mark of a backup") })?;
     Ok(resume(&mut Client::connect(socket)?, &session)?)
 }
 
@@ -84,15 +80,8 @@ pub(crate) fn marks(client: &mut Client) -> Result<Vec<String>, QmpError> {
         Err(QmpError::Refused { .. }) => return Ok(Vec::new()),
         answer => answer?,
     };
-    let names = listed
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|object| object["name"].as_str());
-    Ok(names
-        .filter(|name| SessionName::is_mark(name))
-        .map(str::to_owned)
-        .collect())
+    let names = listed.as_array().into_iter().flatten().filter_map(|object| object["name"].as_str());
+    Ok(names.filter(|name| SessionName::is_mark(name)).map(str::to_owned).collect())
 }
 
 /// The state of a guest that does not run, in QEMU's word; `None`: it runs, or there is no guest.
@@ -161,12 +150,7 @@ mod tests {
         let listener = UnixListener::bind(socket).unwrap();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            writeln!(
-                stream,
-                "{}",
-                json!({ "QMP": { "version": {}, "capabilities": [] } })
-            )
-            .unwrap();
+            writeln!(stream, "{}", json!({ "QMP": { "version": {}, "capabilities": [] } })).unwrap();
             let mut heard = Vec::new();
             for line in BufReader::new(stream.try_clone().unwrap()).lines() {
                 let asked: Value = serde_json::from_str(&line.unwrap()).unwrap();
@@ -189,24 +173,9 @@ mod tests {
     fn a_guardian_that_connects_anew_resumes_the_guest_of_its_mark_only() {
         let unmark = format!("object-del {MARK}");
         let cases = [
-            (
-                vec![MARK],
-                "paused",
-                true,
-                vec!["qom-list", "query-status", "cont", &unmark],
-            ),
-            (
-                vec![MARK],
-                "running",
-                false,
-                vec!["qom-list", "query-status", &unmark],
-            ),
-            (
-                vec![MARK],
-                "io-error",
-                false,
-                vec!["qom-list", "query-status", &unmark],
-            ),
+            (vec![MARK], "paused", true, vec!["qom-list", "query-status", "cont", &unmark]),
+            (vec![MARK], "running", false, vec!["qom-list", "query-status", &unmark]),
+            (vec![MARK], "io-error", false, vec!["qom-list", "query-status", &unmark]),
             (vec!["copal-76543210-stop"], "paused", false, vec!["qom-list"]),
             (vec![], "paused", false, vec!["qom-list"]),
         ];
@@ -246,9 +215,7 @@ mod tests {
         let session = SessionName::of(MARK).unwrap();
         let failed = while_stopped(&mut client, &session, |_| -> Result<(), QmpError> {
             assert!(is_guarded(&socket));
-            Err(QmpError::Protocol {
-                reason: "no filter".to_owned(),
-            })
+            Err(QmpError::Protocol { reason: "no filter".to_owned() })
         });
         assert!(failed.is_err() && !is_guarded(&socket));
         drop(client);
@@ -264,11 +231,7 @@ mod tests {
             let socket = scratch.path().join("qmp");
             let heard = server(&socket, Vec::new(), state);
             let warnings = crate::list_bitmaps(&socket).unwrap().warnings.concat();
-            assert_eq!(
-                warnings.contains("somebody else has stopped it"),
-                is_said,
-                "{warnings}"
-            );
+            assert_eq!(warnings.contains("somebody else has stopped it"), is_said, "{warnings}");
             heard.join().unwrap();
         }
     }

@@ -142,10 +142,7 @@ impl PointInTime {
             None => None,
         };
         let surroundings = Surroundings::ask(&mut point.client)?;
-        let disks = vm
-            .disks
-            .iter()
-            .map(|disk| Held::of(disk, vm, &surroundings, &abilities));
+        let disks = vm.disks.iter().map(|disk| Held::of(disk, vm, &surroundings, &abilities));
         point.disks = disks.collect::<Result<Vec<_>, _>>()?;
         let directory = SessionDirectory::make(&vm.fleece, &point.session, &vm.qmp)?;
         let anchored = directory.add_anchor(&mut point.client, &point.session, vm.nbd_socket.is_none());
@@ -213,11 +210,7 @@ impl PointInTime {
             let stale = bitmaps.filter(|bitmap| {
                 let guarded = marks::guarded_by(&bitmap.name);
                 if guarded.is_some_and(|guarded| owner.has(guarded)) {
-                    return held
-                        .disk
-                        .sentinel
-                        .as_ref()
-                        .is_none_or(|known| known.name != bitmap.name);
+                    return held.disk.sentinel.as_ref().is_none_or(|known| known.name != bitmap.name);
                 }
                 owner.has(&bitmap.name)
                     && (held.disk.began_with_base.as_ref() != Some(&bitmap.name) || bitmap.is_inconsistent)
@@ -236,9 +229,7 @@ impl PointInTime {
         let patience = Instant::now() + TO_GIVE_WAY;
         while let Some(other) = living_other(&mut self.client, &self.session)? {
             if other < self.session || Instant::now() >= patience {
-                return Err(LiveError::Busy {
-                    session: other.to_string(),
-                });
+                return Err(LiveError::Busy { session: other.to_string() });
             }
             std::thread::park_timeout(LOOK);
         }
@@ -292,19 +283,13 @@ impl PointInTime {
         let directory = self.directory.as_ref().expect("it is there until the end");
         let socket = directory.socket();
         let address = json!({ "type": "unix", "data": { "path": socket } });
-        match self
-            .client
-            .execute("nbd-server-start", json!({ "addr": address }))
-        {
+        match self.client.execute("nbd-server-start", json!({ "addr": address })) {
             Ok(_) => {}
             Err(source @ QmpError::Refused { .. }) => return Err(LiveError::ServerRuns { source }),
             Err(error) => return Err(error.into()),
         }
         self.has_server = true;
-        directory.close_socket().map_err(|error| LiveError::Fleece {
-            path: socket.clone(),
-            error,
-        })?;
+        directory.close_socket().map_err(|error| LiveError::Fleece { path: socket.clone(), error })?;
         Ok(socket)
     }
 
@@ -314,29 +299,15 @@ impl PointInTime {
         let mut planted = Vec::new();
         for disk in sizes {
             let bitmap = (name.as_str(), GRANULARITY_BYTES);
-            planted.push(marks::plant(
-                &mut self.client,
-                &self.session,
-                socket,
-                disk,
-                bitmap,
-            ));
+            planted.push(marks::plant(&mut self.client, &self.session, socket, disk, bitmap));
         }
         let is_planted = marks::stop_writing(&mut self.client, &self.session).is_ok();
         for (held, planted) in self.disks.iter_mut().zip(&planted) {
             let is_qcow2 = nodes::find(nodes, &held.disk.node)
                 .is_some_and(|node| node.driver == "qcow2" && !node.is_read_only);
-            let new = NewBitmap {
-                node: &held.disk.node,
-                name: &name,
-                granularity: GRANULARITY_BYTES,
-            };
+            let new = NewBitmap { node: &held.disk.node, name: &name, granularity: GRANULARITY_BYTES };
             if let Err(reason) = planted {
-                tracing::info!(
-                    disk = held.disk.name,
-                    reason,
-                    "the new dirty bitmap has no sentinel"
-                );
+                tracing::info!(disk = held.disk.name, reason, "the new dirty bitmap has no sentinel");
             }
             let planted = planted.as_ref().ok().filter(|_| is_planted);
             let mut begin = |planted, persistent| marks::begin(&mut self.client, &new, planted, persistent);
@@ -367,9 +338,8 @@ impl PointInTime {
     fn choose_moment(&mut self, agent: Option<PathBuf>) -> Result<(), LiveError> {
         let frozen = agent.map(|socket| Frozen::begin(&socket)).transpose()?;
         let filters = self.disks.iter().enumerate();
-        let paths: Vec<_> = filters
-            .map(|(at, held)| (held.path.clone(), self.session.part(Part::Filter, at)))
-            .collect();
+        let paths: Vec<_> =
+            filters.map(|(at, held)| (held.path.clone(), self.session.part(Part::Filter, at))).collect();
         lead(&mut self.client, &paths, Some(&self.session))?;
         if let Some(frozen) = frozen {
             self.is_frozen = frozen.end()?;
@@ -404,10 +374,8 @@ impl PointInTime {
 
     fn put_up_exports(&mut self) -> Result<(), LiveError> {
         for (at, held) in self.disks.iter().enumerate() {
-            let (filter, snapshot) = (
-                self.session.part(Part::Filter, at),
-                self.session.part(Part::Snapshot, at),
-            );
+            let (filter, snapshot) =
+                (self.session.part(Part::Filter, at), self.session.part(Part::Snapshot, at));
             let access = json!({ "driver": "snapshot-access", "node-name": snapshot, "file": filter, "read-only": true });
             self.client.execute("blockdev-add", access)?;
             let mut export = json!({ "type": "nbd", "id": snapshot, "node-name": snapshot, "name": snapshot, "writable": false });
@@ -415,10 +383,7 @@ impl PointInTime {
                 let mut names = vec![self.session.map()];
                 names.extend(held.disk.sentinel.as_ref().map(|sentinel| sentinel.name.clone()));
                 let node = &held.disk.node;
-                export["bitmaps"] = names
-                    .iter()
-                    .map(|name| json!({ "node": node, "name": name }))
-                    .collect();
+                export["bitmaps"] = names.iter().map(|name| json!({ "node": node, "name": name })).collect();
             }
             self.client.execute("block-export-add", export)?;
         }
@@ -429,14 +394,9 @@ impl PointInTime {
         let map = self.session.map();
         let mode = self.read_mode;
         let open = |(at, held): (usize, &mut Held)| {
-            let failed = |error| LiveError::Source {
-                disk: held.disk.name.clone(),
-                error,
-            };
-            let uri = Uri {
-                address: Address::Unix(socket.clone()),
-                export: self.session.part(Part::Snapshot, at),
-            };
+            let failed = |error| LiveError::Source { disk: held.disk.name.clone(), error };
+            let uri =
+                Uri { address: Address::Unix(socket.clone()), export: self.session.part(Part::Snapshot, at) };
             let what = format!("the point in time of {}", held.disk.node);
             let sentinel = held.disk.sentinel.as_ref().map(|sentinel| sentinel.name.as_str());
             let wanted: Vec<&str> = match held.has_map {
@@ -542,18 +502,10 @@ impl PointInTime {
                 Ended::Abandoned => (new, held.begun.as_ref().map(|begun| &begun.sentinel)),
             };
             let sentinel = gone.1.map(|sentinel| &sentinel.name);
-            for name in gone
-                .0
-                .into_iter()
-                .chain(sentinel)
-                .chain(held.has_map.then_some(&map))
-            {
+            for name in gone.0.into_iter().chain(sentinel).chain(held.has_map.then_some(&map)) {
                 let removed = remove_bitmap(&mut self.client, &held.disk.node, name);
                 complaints.extend(
-                    removed
-                        .err()
-                        .filter(|error| !error.is_disconnected())
-                        .map(|error| error.to_string()),
+                    removed.err().filter(|error| !error.is_disconnected()).map(|error| error.to_string()),
                 );
             }
         }
@@ -595,11 +547,7 @@ impl Held {
                 known.retain(|name| !name.starts_with('#'));
             }
             known.sort();
-            return Err(LiveError::NoNode {
-                disk: disk.name.clone(),
-                node: disk.node.clone(),
-                known,
-            });
+            return Err(LiveError::NoNode { disk: disk.name.clone(), node: disk.node.clone(), known });
         };
         surroundings.refuse_other_disk(disk, node)?;
         let path = surroundings.path_to(node).map_err(|writers| LiveError::NoWay {
@@ -671,10 +619,9 @@ fn is_untouched(sentinel: &Bitmap, node: &Node) -> bool {
 
 /// What a copy says is what the bitmap said that it is a copy of.
 fn named_after(changed: ChangedExtents, held: &Held) -> ChangedExtents {
-    let bitmap = changed.bitmap.map(|bitmap| Bitmap {
-        name: held.disk.began_with_base.clone().unwrap_or(bitmap.name),
-        ..bitmap
-    });
+    let bitmap = changed
+        .bitmap
+        .map(|bitmap| Bitmap { name: held.disk.began_with_base.clone().unwrap_or(bitmap.name), ..bitmap });
     ChangedExtents { bitmap, ..changed }
 }
 

@@ -61,18 +61,13 @@ pub(crate) fn read_mode(
 }
 
 fn uri(ground: &Ground<'_>, part: Part) -> Uri {
-    Uri {
-        address: Address::Unix(ground.socket.to_owned()),
-        export: ground.session.part(part, ground.number),
-    }
+    Uri { address: Address::Unix(ground.socket.to_owned()), export: ground.session.part(part, ground.number) }
 }
 
 fn put_up(client: &mut Client, ground: &Ground<'_>, abilities: &Abilities) -> Result<(), LiveError> {
     let name = |part| ground.session.part(part, ground.number);
     for (part, byte) in [(Part::File, PATTERN), (Part::Image, 0)] {
-        let path = ground
-            .directory
-            .add_scratch(&name(part), &[byte; DISK as usize])?;
+        let path = ground.directory.add_scratch(&name(part), &[byte; DISK as usize])?;
         let file = json!({ "driver": "file", "node-name": name(part), "filename": path, "discard": "unmap" });
         client.execute("blockdev-add", file)?;
     }
@@ -108,9 +103,7 @@ fn is_right(present: &Uri, point_in_time: &Uri) -> Result<bool, NbdError> {
         };
         NbdClient::connect(uri, &options)
     };
-    connect(present, &[], true)?
-        .start_zero(u64::from(CLUSTER), CLUSTER)?
-        .wait()?;
+    connect(present, &[], true)?.start_zero(u64::from(CLUSTER), CLUSTER)?.wait()?;
     for structured in [false, true] {
         let reader = connect(point_in_time, &[], structured)?;
         let read = reader.start_read(0, DISK)?.wait()?;
@@ -182,11 +175,7 @@ mod tests {
         }
         fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
             for (at, byte) in (offset..).zip(buf) {
-                *byte = if self.is_zero(Fault::Bytes, at) {
-                    0
-                } else {
-                    PATTERN
-                };
+                *byte = if self.is_zero(Fault::Bytes, at) { 0 } else { PATTERN };
             }
             Ok(())
         }

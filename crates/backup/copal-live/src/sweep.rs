@@ -91,10 +91,7 @@ mod tests {
     #[test]
     fn what_nobody_uses_goes_and_all_else_stays() {
         let base = tempfile::tempdir().unwrap();
-        let fleece = Fleece {
-            directory: base.path().to_owned(),
-            ..Fleece::default()
-        };
+        let fleece = Fleece { directory: base.path().to_owned(), ..Fleece::default() };
         let make = || {
             let session = SessionName::draw().unwrap();
             let directory = SessionDirectory::make(&fleece, &session, base.path()).unwrap();
@@ -115,10 +112,7 @@ mod tests {
         std::fs::remove_file(unlocked.join("lock")).unwrap();
         let (begun, long_begun) = (left("copal-0123abcf.new"), left("copal-0123abd0.new"));
         let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
-        std::fs::File::open(&long_begun)
-            .unwrap()
-            .set_modified(hour_ago)
-            .unwrap();
+        std::fs::File::open(&long_begun).unwrap().set_modified(hour_ago).unwrap();
         sweep(base.path());
         assert!(!killed.exists() && !unlocked.exists() && !long_begun.exists());
         assert!(alive.exists() && other.exists() && begun.exists());

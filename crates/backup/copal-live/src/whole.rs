@@ -27,18 +27,8 @@ const BARE: [&str; 13] = [
     "io_uring",
 ];
 /// Drivers of images into which nothing here looks.
-const FOREIGN: [&str; 10] = [
-    "bochs",
-    "cloop",
-    "dmg",
-    "parallels",
-    "qcow",
-    "qed",
-    "vdi",
-    "vhdx",
-    "vmdk",
-    "vpc",
-];
+const FOREIGN: [&str; 10] =
+    ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vdi", "vhdx", "vmdk", "vpc"];
 
 /// Looks at the images of a disk. Returns what a person should know.
 /// # Errors
@@ -55,10 +45,8 @@ pub(crate) fn look(
         if node.driver == "qcow2"
             && let Some(path) = surroundings.file_of(node)
         {
-            let looked = check_running_image(&path).map_err(|error| LiveError::Source {
-                disk: disk.name.clone(),
-                error,
-            })?;
+            let looked = check_running_image(&path)
+                .map_err(|error| LiveError::Source { disk: disk.name.clone(), error })?;
             report.warnings.extend(looked.warnings);
             report.doubts.extend(looked.doubts);
         }

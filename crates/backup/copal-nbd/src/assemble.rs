@@ -19,13 +19,7 @@ pub(crate) struct Assembly {
 
 impl Assembly {
     pub(crate) fn new(offset: u64, len: u32) -> Assembly {
-        Assembly {
-            offset,
-            data: vec![0; len as usize],
-            covered: Vec::new(),
-            holes: Vec::new(),
-            chunks: 0,
-        }
+        Assembly { offset, data: vec![0; len as usize], covered: Vec::new(), holes: Vec::new(), chunks: 0 }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -126,16 +120,9 @@ mod tests {
 
         let mut read = Assembly::new(100, 10);
         read.data_chunk(102, 4).unwrap();
-        for (offset, len) in [
-            (102, 1),
-            (101, 2),
-            (105, 1),
-            (100, 10),
-            (99, 2),
-            (109, 2),
-            (108, 0),
-            (u64::MAX, 1),
-        ] {
+        for (offset, len) in
+            [(102, 1), (101, 2), (105, 1), (100, 10), (99, 2), (109, 2), (108, 0), (u64::MAX, 1)]
+        {
             assert!(read.data_chunk(offset, len).is_err(), "{offset}+{len}");
         }
         read.hole_chunk(100, 2).unwrap();

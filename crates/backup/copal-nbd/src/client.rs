@@ -31,9 +31,9 @@ const GOODBYE: Duration = Duration::from_secs(1);
 fn in_time(error: NbdError, limit: Duration) -> NbdError {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     match error {
-        NbdError::Io { source } if matches!(source.kind(), TimedOut | WouldBlock) => NbdError::TimedOut {
-            seconds: limit.as_secs(),
-        },
+        NbdError::Io { source } if matches!(source.kind(), TimedOut | WouldBlock) => {
+            NbdError::TimedOut { seconds: limit.as_secs() }
+        }
         error => error,
     }
 }
@@ -115,9 +115,7 @@ struct Waiter {
 
 impl std::fmt::Debug for Waiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Waiter")
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
+        f.debug_struct("Waiter").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
 
@@ -126,9 +124,7 @@ impl Waiter {
         match answer.recv_timeout(self.timeout) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => {
-                let error = NbdError::TimedOut {
-                    seconds: self.timeout.as_secs(),
-                };
+                let error = NbdError::TimedOut { seconds: self.timeout.as_secs() };
                 self.table.end(error.clone());
                 self.socket.shutdown();
                 Err(error)
@@ -151,10 +147,7 @@ pub struct Client {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client")
-            .field("export", &self.export)
-            .field("contexts", &self.contexts)
-            .finish()
+        f.debug_struct("Client").field("export", &self.export).field("contexts", &self.contexts).finish()
     }
 }
 
@@ -177,23 +170,17 @@ impl Client {
         let table = Arc::new(RequestTable::default());
         let reader = std::io::BufReader::with_capacity(16 << 10, stream.try_clone()?);
         let socket = Arc::new(stream.try_clone()?);
-        let receiver = std::thread::Builder::new()
-            .name("nbd-receive".to_owned())
-            .spawn({
-                let table = Arc::clone(&table);
-                move || receive::run(reader, &table, session.structured)
-            })?;
+        let receiver = std::thread::Builder::new().name("nbd-receive".to_owned()).spawn({
+            let table = Arc::clone(&table);
+            move || receive::run(reader, &table, session.structured)
+        })?;
         Ok(Client {
             export: session.export,
             context_ids: session.contexts.iter().map(|context| context.id).collect(),
             contexts: session.contexts,
             writer: Mutex::new(stream),
             cookie: AtomicU64::new(1),
-            waiter: Waiter {
-                table,
-                socket,
-                timeout: options.timeout,
-            },
+            waiter: Waiter { table, socket, timeout: options.timeout },
             receiver: Some(receiver),
         })
     }
@@ -234,22 +221,12 @@ impl Client {
     pub fn start_read(&self, offset: u64, len: u32) -> Result<PendingRead, NbdError> {
         self.check(offset, u64::from(len))?;
         if len > self.export.max_request_bytes {
-            return Err(NbdError::OutOfRange {
-                offset,
-                len: u64::from(len),
-                size: self.export.size,
-            });
+            return Err(NbdError::OutOfRange { offset, len: u64::from(len), size: self.export.size });
         }
         let (sender, answer) = sync_channel(1);
-        let body = Body::Read {
-            assembly: Assembly::new(offset, len),
-            answer: sender,
-        };
+        let body = Body::Read { assembly: Assembly::new(offset, len), answer: sender };
         self.send(Command::Read, offset, len, &[], body)?;
-        Ok(PendingRead {
-            answer,
-            waiter: self.waiter.clone(),
-        })
+        Ok(PendingRead { answer, waiter: self.waiter.clone() })
     }
 
     /// Fills `buf` from `offset`, with as many requests in flight as it takes. Blocks.
@@ -347,11 +324,7 @@ impl Client {
         self.check(offset, u64::from(len))?;
         match len > most {
             false => Ok(()),
-            true => Err(NbdError::OutOfRange {
-                offset,
-                len: u64::from(len),
-                size: self.export.size,
-            }),
+            true => Err(NbdError::OutOfRange { offset, len: u64::from(len), size: self.export.size }),
         }
     }
 
@@ -364,17 +337,9 @@ impl Client {
         data: &[u8],
     ) -> Result<PendingChange, NbdError> {
         let (sender, answer) = sync_channel(1);
-        let body = Body::Change {
-            what,
-            offset,
-            len,
-            answer: sender,
-        };
+        let body = Body::Change { what, offset, len, answer: sender };
         self.send(command, offset, len, data, body)?;
-        Ok(PendingChange {
-            answer,
-            waiter: self.waiter.clone(),
-        })
+        Ok(PendingChange { answer, waiter: self.waiter.clone() })
     }
 
     /// Extents of every context from `offset` on: (context number, (length, flags) pairs). The
@@ -402,9 +367,7 @@ impl Client {
     /// `NoContext`: the server did not agree to answer about it.
     pub fn map(&self, name: &str, range: Range<u64>) -> Result<Map<'_>, NbdError> {
         let context = self.contexts.iter().find(|context| context.name == name);
-        let context = context.ok_or_else(|| NbdError::NoContext {
-            name: name.to_owned(),
-        })?;
+        let context = context.ok_or_else(|| NbdError::NoContext { name: name.to_owned() })?;
         Ok(Map::new(self, context.id, range))
     }
 
@@ -501,9 +464,7 @@ mod tests {
             let length = u32::from_be_bytes(header[12..].try_into().unwrap());
             stream.read_exact(&mut vec![0; length as usize]).unwrap();
             let mut reply = |kind: u32, payload: &[u8]| {
-                let words = [option, kind, payload.len() as u32]
-                    .map(u32::to_be_bytes)
-                    .concat();
+                let words = [option, kind, payload.len() as u32].map(u32::to_be_bytes).concat();
                 let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
                 stream.write_all(&[&magic, &*words, payload].concat()).unwrap();
             };
@@ -525,26 +486,17 @@ mod tests {
     fn is_hung_up(stream: &std::os::unix::net::UnixStream) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
-        let moment = Timespec {
-            tv_sec: 0,
-            tv_nsec: 10_000_000,
-        };
+        let moment = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         let _ = poll(&mut fds, Some(&moment));
         fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
     }
 
     fn options() -> ConnectOptions {
-        ConnectOptions {
-            timeout: LIMIT,
-            ..ConnectOptions::default()
-        }
+        ConnectOptions { timeout: LIMIT, ..ConnectOptions::default() }
     }
 
     fn uri(socket: &Path) -> Uri {
-        Uri {
-            address: Address::Unix(socket.to_owned()),
-            export: String::new(),
-        }
+        Uri { address: Address::Unix(socket.to_owned()), export: String::new() }
     }
 
     /// Symptom: a restore into a server that stopped reading waited for ever, and Ctrl-C did not end it.
@@ -616,10 +568,8 @@ mod tests {
     fn a_read_that_fails_leaves_no_request_on_the_wire() {
         let scratch = tempfile::tempdir().unwrap();
         let server = Server::bind(&Address::Unix(scratch.path().join("s"))).unwrap();
-        let disk = Arc::new(HalfBroken {
-            has_failed: AtomicBool::new(false),
-            answered: AtomicBool::new(false),
-        });
+        let disk =
+            Arc::new(HalfBroken { has_failed: AtomicBool::new(false), answered: AtomicBool::new(false) });
         let (shelf, is_over) = (OneDisk(Arc::clone(&disk)), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let running = scope.spawn(|| server.run(&shelf, || is_over.load(Ordering::Acquire)));

@@ -24,18 +24,13 @@ impl Connections {
             match Client::connect(uri, options) {
                 Ok(more) if more.export() == clients[0].export() => clients.push(more),
                 Ok(_) => {
-                    return Err(NbdError::protocol(
-                        "it says something else of the export each time",
-                    ));
+                    return Err(NbdError::protocol("it says something else of the export each time"));
                 }
                 // It has its own bound.
                 Err(_) => break,
             }
         }
-        Ok(Connections {
-            clients,
-            next: AtomicUsize::new(0),
-        })
+        Ok(Connections { clients, next: AtomicUsize::new(0) })
     }
 
     /// How many there are.

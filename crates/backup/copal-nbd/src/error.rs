@@ -123,9 +123,7 @@ impl From<std::io::Error> for NbdError {
         if source.kind() == std::io::ErrorKind::UnexpectedEof {
             NbdError::Closed
         } else {
-            NbdError::Io {
-                source: Arc::new(source),
-            }
+            NbdError::Io { source: Arc::new(source) }
         }
     }
 }

@@ -80,12 +80,7 @@ impl Server<'_> {
         said.extend_from_slice(&wire::NBD_MAGIC.to_be_bytes());
         said.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
         said.extend_from_slice(&wire::FLAG_FIXED_NEWSTYLE.to_be_bytes());
-        Server {
-            input,
-            said,
-            at: 0,
-            option: [0; 4],
-        }
+        Server { input, said, at: 0, option: [0; 4] }
     }
 
     fn reply(&mut self) {
@@ -104,8 +99,7 @@ impl Server<'_> {
         self.input = rest;
         self.at = 0;
         self.said.clear();
-        self.said
-            .extend_from_slice(&wire::OPTION_REPLY_MAGIC.to_be_bytes());
+        self.said.extend_from_slice(&wire::OPTION_REPLY_MAGIC.to_be_bytes());
         self.said.extend_from_slice(&self.option);
         let kind = KINDS[usize::from(*kind) % KINDS.len()];
         self.said.extend_from_slice(&kind.to_be_bytes());
@@ -232,10 +226,7 @@ fn receive_all(bytes: &[u8]) {
         let table = RequestTable::default();
         let (reads, _read) = sync_channel(2);
         let (statuses, _status) = sync_channel(1);
-        let read = |offset| Body::Read {
-            assembly: Assembly::new(offset, 16),
-            answer: reads.clone(),
-        };
+        let read = |offset| Body::Read { assembly: Assembly::new(offset, 16), answer: reads.clone() };
         let status = Body::Status {
             offset: 0,
             len: limits::READ_BYTES,

@@ -87,17 +87,10 @@ pub(crate) fn negotiate<S: Read + Write>(
         return Err(NbdError::protocol("a name is longer than 4096 bytes"));
     }
     let structured = chunked && ask_structured(stream)?;
-    let contexts = if structured && !wanted.is_empty() {
-        set_contexts(stream, export, wanted)?
-    } else {
-        Vec::new()
-    };
+    let contexts =
+        if structured && !wanted.is_empty() { set_contexts(stream, export, wanted)? } else { Vec::new() };
     let export = go(stream, export)?;
-    Ok(Session {
-        export,
-        structured,
-        contexts,
-    })
+    Ok(Session { export, structured, contexts })
 }
 
 /// Lists the metadata contexts that match `queries` (all of them when empty), then leaves.
@@ -111,10 +104,7 @@ pub(crate) fn list_contexts<S: Read + Write>(
     if ask_structured(stream)? {
         let data = wire::encode_meta_context_request(export, queries);
         send(stream, OptionKind::ListMetaContext, &data)?;
-        names = meta_contexts(stream, OptionKind::ListMetaContext)?
-            .into_iter()
-            .map(|c| c.name)
-            .collect();
+        names = meta_contexts(stream, OptionKind::ListMetaContext)?.into_iter().map(|c| c.name).collect();
     }
     send(stream, OptionKind::Abort, &[])?;
     Ok(names)
@@ -128,9 +118,7 @@ fn greet<S: Read + Write>(stream: &mut S) -> Result<(), NbdError> {
         return Err(NbdError::protocol("it does not greet like an NBD server"));
     }
     if cursor.u64()? != wire::OPTION_MAGIC {
-        return Err(NbdError::protocol(
-            "it speaks the oldstyle protocol, which has no exports by name",
-        ));
+        return Err(NbdError::protocol("it speaks the oldstyle protocol, which has no exports by name"));
     }
     let flags = cursor.u16()?;
     if flags & wire::FLAG_FIXED_NEWSTYLE == 0 {
@@ -159,24 +147,14 @@ fn receive<S: Read>(stream: &mut S, option: OptionKind) -> Result<Reply, NbdErro
     }
     let mut payload = vec![0; header.len as usize];
     stream.read_exact(&mut payload)?;
-    Ok(Reply {
-        kind: header.kind,
-        payload,
-    })
+    Ok(Reply { kind: header.kind, payload })
 }
 
 fn refused(option: OptionKind, reply: &Reply) -> NbdError {
     let name = wire::option_error_name(reply.kind);
     let words = String::from_utf8_lossy(&reply.payload);
-    let reason = if words.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{name} ({words})")
-    };
-    NbdError::Refused {
-        option: option.name(),
-        reason,
-    }
+    let reason = if words.is_empty() { name.to_owned() } else { format!("{name} ({words})") };
+    NbdError::Refused { option: option.name(), reason }
 }
 
 fn ask_structured<S: Read + Write>(stream: &mut S) -> Result<bool, NbdError> {
@@ -185,9 +163,7 @@ fn ask_structured<S: Read + Write>(stream: &mut S) -> Result<bool, NbdError> {
     match reply.kind {
         wire::REPLY_ACK => Ok(true),
         kind if kind & wire::REPLY_ERROR_BIT != 0 => Ok(false),
-        kind => Err(NbdError::protocol(format!(
-            "it answered STRUCTURED_REPLY with {kind}"
-        ))),
+        kind => Err(NbdError::protocol(format!("it answered STRUCTURED_REPLY with {kind}"))),
     }
 }
 
@@ -196,23 +172,14 @@ fn set_contexts<S: Read + Write>(
     export: &str,
     wanted: &[&str],
 ) -> Result<Vec<Context>, NbdError> {
-    send(
-        stream,
-        OptionKind::SetMetaContext,
-        &wire::encode_meta_context_request(export, wanted),
-    )?;
+    send(stream, OptionKind::SetMetaContext, &wire::encode_meta_context_request(export, wanted))?;
     let contexts = meta_contexts(stream, OptionKind::SetMetaContext)?;
     for (at, context) in contexts.iter().enumerate() {
-        if contexts[..at]
-            .iter()
-            .any(|other| other.id == context.id || other.name == context.name)
-        {
+        if contexts[..at].iter().any(|other| other.id == context.id || other.name == context.name) {
             return Err(NbdError::protocol("it names a metadata context twice"));
         }
         if !wanted.contains(&context.name.as_str()) {
-            return Err(NbdError::protocol(
-                "it names a metadata context that was not asked for",
-            ));
+            return Err(NbdError::protocol("it names a metadata context that was not asked for"));
         }
     }
     Ok(contexts)
@@ -229,19 +196,13 @@ fn meta_contexts<S: Read>(stream: &mut S, option: OptionKind) -> Result<Vec<Cont
                 let id = cursor.u32()?;
                 let name = std::str::from_utf8(cursor.rest())
                     .map_err(|_| NbdError::protocol("the name of a metadata context is not UTF-8"))?;
-                contexts.push(Context {
-                    id,
-                    name: name.to_owned(),
-                });
+                contexts.push(Context { id, name: name.to_owned() });
             }
             // A server that knows no contexts serves data all the same.
             wire::REPLY_ERR_UNSUP => return Ok(Vec::new()),
             kind if kind & wire::REPLY_ERROR_BIT != 0 => return Err(refused(option, &reply)),
             kind => {
-                return Err(NbdError::protocol(format!(
-                    "it answered {} with {kind}",
-                    option.name()
-                )));
+                return Err(NbdError::protocol(format!("it answered {} with {kind}", option.name())));
             }
         }
     }
@@ -258,12 +219,7 @@ fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdEr
             wire::REPLY_ACK => {
                 let (size, flags) = size_and_flags
                     .ok_or_else(|| NbdError::protocol("it started without telling the size of the export"))?;
-                return Ok(ExportInfo {
-                    size,
-                    flags,
-                    block_bytes,
-                    max_request_bytes,
-                });
+                return Ok(ExportInfo { size, flags, block_bytes, max_request_bytes });
             }
             wire::REPLY_INFO => {
                 let mut cursor = Cursor::new(&reply.payload);

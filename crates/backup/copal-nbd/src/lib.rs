@@ -12,10 +12,7 @@
 //!
 //! Not here: TLS, extended headers, starting `qemu-nbd` and snapshots as disks (`copal-backup`, `copal-doors`).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod assemble;
 mod client;

@@ -34,13 +34,7 @@ const ASK_BYTES: u64 = 2 << 30;
 
 impl<'a> Map<'a> {
     pub(crate) fn new(client: &'a Client, context: u32, asked: Range<u64>) -> Map<'a> {
-        Map {
-            client,
-            context,
-            asked,
-            ready: Vec::new(),
-            failed: false,
-        }
+        Map { client, context, asked, ready: Vec::new(), failed: false }
     }
 
     /// Next extent as the server cut it.
@@ -75,11 +69,7 @@ impl<'a> Map<'a> {
             }
             let len = u64::from(len).min(self.asked.end - self.asked.start);
             if len > 0 {
-                self.ready.push(Extent {
-                    offset: self.asked.start,
-                    len,
-                    flags,
-                });
+                self.ready.push(Extent { offset: self.asked.start, len, flags });
                 self.asked.start += len;
             }
         }

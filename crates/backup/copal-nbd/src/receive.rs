@@ -52,9 +52,7 @@ pub(crate) enum Body {
 impl WireRequest {
     fn describe(&self) -> (&'static str, u64, u32) {
         match &self.body {
-            Body::Change {
-                what, offset, len, ..
-            } => (what, *offset, *len),
+            Body::Change { what, offset, len, .. } => (what, *offset, *len),
             Body::Read { assembly, .. } => ("read", assembly.offset(), assembly.len()),
             Body::Status { offset, len, .. } => ("block status", *offset, *len),
         }
@@ -62,18 +60,8 @@ impl WireRequest {
 
     fn fail(&mut self, errno: u32, words: &str) {
         let (request, offset, len) = self.describe();
-        let message = if words.is_empty() {
-            String::new()
-        } else {
-            format!(": {words}")
-        };
-        self.failed.get_or_insert(NbdError::Request {
-            request,
-            offset,
-            len,
-            errno,
-            message,
-        });
+        let message = if words.is_empty() { String::new() } else { format!(": {words}") };
+        self.failed.get_or_insert(NbdError::Request { request, offset, len, errno, message });
     }
 
     /// Answers the caller; one who has stopped waiting is not missed.
@@ -221,9 +209,7 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
         match header.kind {
             wire::CHUNK_NONE => {
                 if !header.done || header.len != 0 {
-                    return Err(NbdError::protocol(
-                        "an empty chunk that is not the last, or not empty",
-                    ));
+                    return Err(NbdError::protocol("an empty chunk that is not the last, or not empty"));
                 }
             }
             wire::CHUNK_OFFSET_DATA => data_chunk(reader, pending, header.len)?,

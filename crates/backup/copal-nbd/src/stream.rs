@@ -22,10 +22,7 @@ pub(crate) enum Stream {
 impl Stream {
     /// Connects. Blocks up to `limit`: a server whose queue is full, a name server and a host that is gone may answer never.
     pub(crate) fn connect(address: &Address, limit: Duration) -> Result<Stream, NbdError> {
-        let failed = |source| NbdError::Connect {
-            address: address.to_string(),
-            source: Arc::new(source),
-        };
+        let failed = |source| NbdError::Connect { address: address.to_string(), source: Arc::new(source) };
         let (sender, connected) = sync_channel(1);
         let to = address.clone();
         let connecting = std::thread::Builder::new().name("nbd-connect".to_owned());
@@ -35,9 +32,7 @@ impl Stream {
         });
         started.map_err(failed)?;
         let connected = connected.recv_timeout(limit);
-        connected
-            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
-            .map_err(failed)
+        connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))).map_err(failed)
     }
 
     fn connect_to(address: &Address, limit: Duration) -> io::Result<Stream> {
@@ -128,10 +123,7 @@ pub(crate) struct Limited<'a> {
 
 impl<'a> Limited<'a> {
     pub(crate) fn new(stream: &'a mut Stream, limit: Duration) -> Limited<'a> {
-        Limited {
-            stream,
-            until: Instant::now() + limit,
-        }
+        Limited { stream, until: Instant::now() + limit }
     }
 
     fn left(&self) -> io::Result<Option<Duration>> {

@@ -30,9 +30,7 @@ pub struct Uri {
 impl Uri {
     /// True for text that begins like an NBD address, so that it cannot be meant as a file name.
     pub fn looks_like(text: &str) -> bool {
-        ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"]
-            .iter()
-            .any(|scheme| text.starts_with(scheme))
+        ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"].iter().any(|scheme| text.starts_with(scheme))
     }
 
     /// Parses an address.
@@ -40,10 +38,7 @@ impl Uri {
     /// # Errors
     /// `BadUri` with the reason.
     pub fn parse(text: &str) -> Result<Uri, NbdError> {
-        let bad = |reason| NbdError::BadUri {
-            uri: text.to_owned(),
-            reason,
-        };
+        let bad = |reason| NbdError::BadUri { uri: text.to_owned(), reason };
         if let Some(rest) = text.strip_prefix("nbd+unix://") {
             let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
             let export = path.strip_prefix('/').ok_or(bad("a unix address has no host"))?;
@@ -56,10 +51,7 @@ impl Uri {
                 return Err(bad("the socket is empty"));
             }
             let export = decode_percent(export).ok_or(bad("broken % escape"))?;
-            return Ok(Uri {
-                address: Address::Unix(PathBuf::from(OsString::from_vec(socket))),
-                export,
-            });
+            return Ok(Uri { address: Address::Unix(PathBuf::from(OsString::from_vec(socket))), export });
         }
         let Some(rest) = text.strip_prefix("nbd://") else {
             return Err(bad(if text.starts_with("nbds") {
@@ -72,10 +64,7 @@ impl Uri {
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = split_port(authority).ok_or(bad("broken host or port"))?;
         let export = decode_percent(export).ok_or(bad("broken % escape"))?;
-        Ok(Uri {
-            address: Address::Tcp(host, port),
-            export,
-        })
+        Ok(Uri { address: Address::Tcp(host, port), export })
     }
 }
 
@@ -185,10 +174,7 @@ mod tests {
             ("nbd:///disk", tcp("localhost", 10809, "disk")),
             (
                 "nbd+unix:///snap?socket=/run/a%20b.sock",
-                Uri {
-                    address: Address::Unix("/run/a b.sock".into()),
-                    export: "snap".into(),
-                },
+                Uri { address: Address::Unix("/run/a b.sock".into()), export: "snap".into() },
             ),
         ] {
             assert_eq!(Uri::parse(text).unwrap(), want, "{text}");

@@ -255,20 +255,11 @@ pub struct OptionReply {
 pub fn decode_option_reply(bytes: &[u8; 20]) -> Result<OptionReply, NbdError> {
     let mut cursor = Cursor::new(bytes);
     if cursor.u64()? != OPTION_REPLY_MAGIC {
-        return Err(NbdError::protocol(
-            "a reply of the handshake does not begin with its magic number",
-        ));
+        return Err(NbdError::protocol("a reply of the handshake does not begin with its magic number"));
     }
-    let reply = OptionReply {
-        option: cursor.u32()?,
-        kind: cursor.u32()?,
-        len: cursor.u32()?,
-    };
+    let reply = OptionReply { option: cursor.u32()?, kind: cursor.u32()?, len: cursor.u32()? };
     if reply.len > limits::OPTION_REPLY_BYTES {
-        return Err(NbdError::protocol(format!(
-            "a reply of the handshake claims {} bytes",
-            reply.len
-        )));
+        return Err(NbdError::protocol(format!("a reply of the handshake claims {} bytes", reply.len)));
     }
     Ok(reply)
 }
@@ -294,9 +285,7 @@ pub fn decode_chunk_header(bytes: &[u8; 16]) -> Result<ChunkHeader, NbdError> {
     let mut cursor = Cursor::new(bytes);
     let flags = cursor.u16()?;
     if flags & !CHUNK_DONE != 0 {
-        return Err(NbdError::protocol(format!(
-            "a reply has unknown flags {flags:#x}"
-        )));
+        return Err(NbdError::protocol(format!("a reply has unknown flags {flags:#x}")));
     }
     Ok(ChunkHeader {
         done: flags & CHUNK_DONE != 0,
@@ -316,9 +305,7 @@ pub fn decode_block_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), Nbd
     let context = cursor.u32()?;
     let pairs = cursor.rest();
     if pairs.is_empty() || !pairs.len().is_multiple_of(8) {
-        return Err(NbdError::protocol(
-            "a block status is not a whole number of extents",
-        ));
+        return Err(NbdError::protocol("a block status is not a whole number of extents"));
     }
     let mut extents: Vec<(u32, u32)> = Vec::new();
     for pair in pairs.chunks_exact(8) {

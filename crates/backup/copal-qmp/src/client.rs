@@ -62,15 +62,10 @@ impl Client {
         match client.receive(until, "the greeting") {
             Ok(Message::Greeting(version)) => client.version = version,
             Ok(_) => {
-                return Err(QmpError::Protocol {
-                    reason: "its first line is no greeting".into(),
-                });
+                return Err(QmpError::Protocol { reason: "its first line is no greeting".into() });
             }
             Err(QmpError::TimedOut { .. }) => {
-                return Err(QmpError::NoGreeting {
-                    path: path.to_owned(),
-                    seconds: GREETING.as_secs(),
-                });
+                return Err(QmpError::NoGreeting { path: path.to_owned(), seconds: GREETING.as_secs() });
             }
             Err(error) => return Err(error),
         }
@@ -80,10 +75,7 @@ impl Client {
 
     /// A connection on which nobody greets.
     pub(crate) fn attach(path: &Path) -> Result<Client, QmpError> {
-        let failed = |source| QmpError::Connect {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| QmpError::Connect { path: path.to_owned(), source };
         let stream = UnixStream::connect(path).map_err(failed)?;
         stream.set_write_timeout(Some(COMMAND)).map_err(failed)?;
         let input = stream.try_clone().map_err(failed)?;
@@ -112,10 +104,7 @@ impl Client {
 
     /// Sets how long all commands from now on may take together; `None`: each for itself.
     pub fn set_deadline(&mut self, all: Option<Duration>) {
-        self.deadline = all.map(|all| Deadline {
-            until: Instant::now() + all,
-            all,
-        });
+        self.deadline = all.map(|all| Deadline { until: Instant::now() + all, all });
     }
 
     /// The version that the server greeted with.
@@ -160,18 +149,14 @@ impl Client {
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         let id = self.next_id;
         self.next_id += 1;
-        self.send(
-            command,
-            &json!({ "execute": command, "arguments": arguments, "id": id }),
-        )?;
+        self.send(command, &json!({ "execute": command, "arguments": arguments, "id": id }))?;
         let until = self.limit();
         loop {
             match self.receive(until, command)? {
                 // An error about a line that could not be understood has no id.
-                Message::Answer {
-                    id: answered,
-                    outcome,
-                } if answered.is_none_or(|answered| answered == id) => {
+                Message::Answer { id: answered, outcome }
+                    if answered.is_none_or(|answered| answered == id) =>
+                {
                     return outcome.map_err(|Complaint { class, description }| QmpError::Refused {
                         command: command.to_owned(),
                         class,
@@ -214,10 +199,9 @@ impl Client {
     /// Bytes on the wire that stand for themselves, before a line.
     pub(crate) fn send_raw(&mut self, command: &str, bytes: &[u8]) -> Result<(), QmpError> {
         self.stream.write_all(bytes).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => QmpError::TimedOut {
-                command: command.to_owned(),
-                seconds: COMMAND.as_secs(),
-            },
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                QmpError::TimedOut { command: command.to_owned(), seconds: COMMAND.as_secs() }
+            }
             _ => closed(command),
         })
     }
@@ -245,14 +229,10 @@ impl Client {
             Ok(Ok(message)) => Ok(message),
             Ok(Err(reason)) => Err(QmpError::Protocol { reason }),
             Err(RecvTimeoutError::Timeout) => Err(match self.deadline {
-                Some(deadline) if deadline.until <= until => QmpError::Late {
-                    command: command.to_owned(),
-                    seconds: deadline.all.as_secs(),
-                },
-                _ => QmpError::TimedOut {
-                    command: command.to_owned(),
-                    seconds: self.timeout.as_secs(),
-                },
+                Some(deadline) if deadline.until <= until => {
+                    QmpError::Late { command: command.to_owned(), seconds: deadline.all.as_secs() }
+                }
+                _ => QmpError::TimedOut { command: command.to_owned(), seconds: self.timeout.as_secs() },
             }),
             Err(RecvTimeoutError::Disconnected) => Err(closed(command)),
         }
@@ -260,9 +240,7 @@ impl Client {
 }
 
 fn closed(command: &str) -> QmpError {
-    QmpError::Closed {
-        command: command.to_owned(),
-    }
+    QmpError::Closed { command: command.to_owned() }
 }
 
 fn read_all(input: UnixStream, sender: &SyncSender<Incoming>) {

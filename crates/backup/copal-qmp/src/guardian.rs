@@ -85,9 +85,7 @@ impl Guardian {
             .stdout(OwnedFd::from(connection))
             .stderr(Stdio::null())
             .process_group(0);
-        Ok(Guardian {
-            child: command.spawn()?,
-        })
+        Ok(Guardian { child: command.spawn()? })
     }
 }
 
@@ -152,9 +150,8 @@ mod tests {
     fn it_becomes_another_program_if_the_connection_ends_before_the_answer() {
         let scratch = tempfile::tempdir().unwrap();
         // Whether somebody answers; whether the connection is there when the commands are sent.
-        for (at, (is_answered, is_there)) in [(true, true), (false, true), (false, false)]
-            .into_iter()
-            .enumerate()
+        for (at, (is_answered, is_there)) in
+            [(true, true), (false, true), (false, false)].into_iter().enumerate()
         {
             let said = scratch.path().join(at.to_string());
             let script = "printf '%s' \"$1\" > \"$0\"; echo heard by nobody";
@@ -194,10 +191,7 @@ mod tests {
         let about = |file| std::fs::read(format!("/proc/{}/{file}", guardian.child.id())).unwrap();
         let ignores_all = || {
             let status = String::from_utf8(about("status")).unwrap();
-            let mask = status
-                .lines()
-                .find_map(|line| line.strip_prefix("SigIgn:"))
-                .unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
             let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
             IGNORED.iter().all(|signal| mask >> (signal - 1) & 1 == 1)
         };

@@ -9,10 +9,7 @@
 //!
 //! Not here: what the commands are for (`copal-live`).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod client;
 mod error;

@@ -12,9 +12,7 @@ pub(crate) struct Lines<R> {
 
 impl<R: Read> Lines<R> {
     pub(crate) fn new(input: R) -> Lines<R> {
-        Lines {
-            input: BufReader::new(input),
-        }
+        Lines { input: BufReader::new(input) }
     }
 
     /// The next line, without its end; `None` when there is no more. Blocks.

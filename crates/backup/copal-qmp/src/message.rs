@@ -31,11 +31,7 @@ impl Version {
     fn of(greeting: &Value) -> Version {
         let numbers = &greeting["version"]["qemu"];
         let number = |name: &str| numbers[name].as_u64().unwrap_or(0);
-        Version {
-            major: number("major"),
-            minor: number("minor"),
-            micro: number("micro"),
-        }
+        Version { major: number("major"), minor: number("minor"), micro: number("micro") }
     }
 
     /// Whether it is this version or a later one.
@@ -83,24 +79,11 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
     };
     let id = fields.get("id").and_then(Value::as_u64);
     if let Some(value) = fields.remove("return") {
-        return Ok(Message::Answer {
-            id,
-            outcome: Ok(value),
-        });
+        return Ok(Message::Answer { id, outcome: Ok(value) });
     }
     if let Some(error) = fields.get("error") {
-        let word = |name: &str| {
-            clip(
-                error
-                    .get(name)
-                    .and_then(Value::as_str)
-                    .unwrap_or("no reason given"),
-            )
-        };
-        let outcome = Err(Complaint {
-            class: word("class"),
-            description: word("desc"),
-        });
+        let word = |name: &str| clip(error.get(name).and_then(Value::as_str).unwrap_or("no reason given"));
+        let outcome = Err(Complaint { class: word("class"), description: word("desc") });
         return Ok(Message::Answer { id, outcome });
     }
     if let Some(name) = fields.get("event").and_then(Value::as_str) {
@@ -121,10 +104,7 @@ fn clip(words: &str) -> String {
     while !words.is_char_boundary(end) {
         end -= 1;
     }
-    words[..end]
-        .chars()
-        .map(|char| if char.is_control() { ' ' } else { char })
-        .collect()
+    words[..end].chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
 
 #[cfg(test)]
@@ -136,48 +116,23 @@ mod tests {
     fn each_kind_of_line_is_told_from_the_others() {
         let greeting =
             br#"{"QMP":{"version":{"qemu":{"micro":0,"minor":2,"major":7},"package":""},"capabilities":[]}}"#;
-        let version = Version {
-            major: 7,
-            minor: 2,
-            micro: 0,
-        };
+        let version = Version { major: 7, minor: 2, micro: 0 };
         assert_eq!(parse(greeting), Ok(Message::Greeting(version)));
         assert!(version.is_at_least(7, 2) && version.is_at_least(6, 9) && !version.is_at_least(7, 3));
         assert_eq!(version.to_string(), "7.2.0");
-        for unsaid in [
-            &br#"{"QMP":7}"#[..],
-            br#"{"QMP":{"version":{"qemu":{"major":-1}}}}"#,
-        ] {
+        for unsaid in [&br#"{"QMP":7}"#[..], br#"{"QMP":{"version":{"qemu":{"major":-1}}}}"#] {
             assert_eq!(parse(unsaid), Ok(Message::Greeting(Version::default())));
         }
         let (id, outcome) = (Some(7), Ok(json!({})));
-        assert_eq!(
-            parse(br#"{"return":{},"id":7}"#),
-            Ok(Message::Answer { id, outcome })
-        );
+        assert_eq!(parse(br#"{"return":{},"id":7}"#), Ok(Message::Answer { id, outcome }));
         let refused = parse(br#"{"id":8,"error":{"class":"GenericError","desc":"no\nway"}}"#).unwrap();
-        let (id, outcome) = (
-            Some(8),
-            Err(Complaint {
-                class: "GenericError".into(),
-                description: "no way".into(),
-            }),
-        );
+        let (id, outcome) =
+            (Some(8), Err(Complaint { class: "GenericError".into(), description: "no way".into() }));
         assert_eq!(refused, Message::Answer { id, outcome });
         let event = br#"{"timestamp":{"seconds":1,"microseconds":2},"event":"STOP"}"#;
-        let stop = Event {
-            name: "STOP".into(),
-            data: Value::Null,
-        };
+        let stop = Event { name: "STOP".into(), data: Value::Null };
         assert_eq!(parse(event), Ok(Message::Event(stop)));
-        for bad in [
-            &b""[..],
-            b"[]",
-            b"{}",
-            b"no JSON",
-            b"\xff\xff{}",
-            br#"{"event":7}"#,
-        ] {
+        for bad in [&b""[..], b"[]", b"{}", b"no JSON", b"\xff\xff{}", br#"{"event":7}"#] {
             assert!(parse(bad).is_err());
         }
     }

@@ -129,23 +129,11 @@ impl Envelope {
     /// # Panics
     /// When `bytes` is shorter than an envelope or the body is 4 GiB or more: our own bug.
     pub fn seal(format: &Format, may_ignore: u32, must_understand: u32, bytes: &mut [u8]) -> Envelope {
-        assert!(
-            bytes.len() >= ENVELOPE_LEN,
-            "no room for the envelope of a {}",
-            format.name
-        );
+        assert!(bytes.len() >= ENVELOPE_LEN, "no room for the envelope of a {}", format.name);
         let (head, body) = bytes.split_at_mut(ENVELOPE_LEN);
-        assert!(
-            u32::try_from(body.len()).is_ok(),
-            "the body of a {} is too long",
-            format.name
-        );
-        let envelope = Envelope {
-            version: format.version,
-            may_ignore,
-            must_understand,
-            body_len: body.len() as u32,
-        };
+        assert!(u32::try_from(body.len()).is_ok(), "the body of a {} is too long", format.name);
+        let envelope =
+            Envelope { version: format.version, may_ignore, must_understand, body_len: body.len() as u32 };
         envelope.write(format, 0, head);
         let sum = crc32c(crc32c(0, head), body);
         envelope.write(format, sum, head);
@@ -177,10 +165,7 @@ impl Envelope {
         };
         let parsed = Head::parse(head).map_err(|_| cut(ENVELOPE_LEN as u64))?;
         if parsed.magic != format.magic {
-            return Err(EnvelopeError::Magic {
-                name,
-                found: parsed.magic,
-            });
+            return Err(EnvelopeError::Magic { name, found: parsed.magic });
         }
         let body = usize::try_from(parsed.envelope.body_len)
             .ok()
@@ -188,11 +173,7 @@ impl Envelope {
             .ok_or_else(|| cut(ENVELOPE_LEN as u64 + u64::from(parsed.envelope.body_len)))?;
         let computed = checksum(head, body);
         if computed != parsed.sum {
-            return Err(EnvelopeError::Checksum {
-                name,
-                stored: parsed.sum,
-                computed,
-            });
+            return Err(EnvelopeError::Checksum { name, stored: parsed.sum, computed });
         }
         parsed.accepted_by(format)?;
         Ok((parsed.envelope, body))
@@ -202,15 +183,10 @@ impl Envelope {
     /// # Errors
     /// `NotZeroPadding` names the first byte that is set.
     pub fn check_padding(&self, format: &Format, bytes: &[u8]) -> Result<(), NotZeroPadding> {
-        let end = ENVELOPE_LEN
-            .saturating_add(self.body_len as usize)
-            .min(bytes.len());
+        let end = ENVELOPE_LEN.saturating_add(self.body_len as usize).min(bytes.len());
         match bytes[end..].iter().position(|&byte| byte != 0) {
             None => Ok(()),
-            Some(offset) => Err(NotZeroPadding {
-                name: format.name,
-                at: end + offset,
-            }),
+            Some(offset) => Err(NotZeroPadding { name: format.name, at: end + offset }),
         }
     }
 }
@@ -233,18 +209,8 @@ impl Head {
         let body_len = input.u32()?;
         let sum = input.u32()?;
         let zero_b = input.u32()?;
-        let envelope = Envelope {
-            version,
-            may_ignore,
-            must_understand,
-            body_len,
-        };
-        Ok(Head {
-            magic,
-            envelope,
-            sum,
-            reserved: u64::from(zero_a) | u64::from(zero_b),
-        })
+        let envelope = Envelope { version, may_ignore, must_understand, body_len };
+        Ok(Head { magic, envelope, sum, reserved: u64::from(zero_a) | u64::from(zero_b) })
     }
 
     fn accepted_by(&self, format: &Format) -> Result<(), EnvelopeError> {

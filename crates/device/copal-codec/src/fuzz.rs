@@ -8,13 +8,8 @@ use crate::{Envelope, Format, Reader, envelope, varint};
 /// Takes any bytes, gives nothing back and must not panic.
 pub type Decoder = fn(&[u8]);
 
-const FORMAT: Format = Format {
-    magic: *b"COPALFZZ",
-    name: "fuzzed file",
-    oldest: 1,
-    version: 3,
-    known_flags: 5,
-};
+const FORMAT: Format =
+    Format { magic: *b"COPALFZZ", name: "fuzzed file", oldest: 1, version: 3, known_flags: 5 };
 
 /// Names and decoders.
 pub const DECODERS: &[(&str, Decoder)] = &[
@@ -38,16 +33,11 @@ pub const DECODERS: &[(&str, Decoder)] = &[
                 7 => input.bytes(usize::from(choice)).map(drop),
                 _ => input.clone().finish(),
             };
-            assert!(
-                input.position() + input.remaining() == bytes.len(),
-                "the reader stays inside"
-            );
+            assert!(input.position() + input.remaining() == bytes.len(), "the reader stays inside");
         }
     }),
     ("envelope", |bytes| open(bytes)),
-    ("envelope behind its sum", |bytes| {
-        open(&envelope::crafted(&FORMAT, bytes))
-    }),
+    ("envelope behind its sum", |bytes| open(&envelope::crafted(&FORMAT, bytes))),
 ];
 
 fn open(bytes: &[u8]) {

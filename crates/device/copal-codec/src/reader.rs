@@ -110,11 +110,7 @@ impl<'a> Reader<'a> {
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let rest = &self.bytes[self.at..];
         let Some(item) = rest.get(..len) else {
-            return Err(DecodeError::Truncated {
-                at: self.at,
-                wanted: len,
-                left: rest.len(),
-            });
+            return Err(DecodeError::Truncated { at: self.at, wanted: len, left: rest.len() });
         };
         self.at += len;
         Ok(item)
@@ -181,11 +177,7 @@ impl<'a> Reader<'a> {
                 self.at += used;
                 Ok(value)
             }
-            Decoded::Truncated => Err(DecodeError::Truncated {
-                at: self.at,
-                wanted: left + 1,
-                left,
-            }),
+            Decoded::Truncated => Err(DecodeError::Truncated { at: self.at, wanted: left + 1, left }),
             Decoded::Invalid => Err(DecodeError::Varint { at: self.at }),
         }
     }
@@ -200,11 +192,7 @@ impl<'a> Reader<'a> {
             Ok(fits) if fits <= max => Ok(fits),
             _ => {
                 self.at = at;
-                Err(DecodeError::TooLong {
-                    at,
-                    len,
-                    max: max as u64,
-                })
+                Err(DecodeError::TooLong { at, len, max: max as u64 })
             }
         }
     }

@@ -3,21 +3,12 @@
 use super::*;
 use copal_testkit::Random;
 
-const EXAMPLE: Format = Format {
-    magic: *b"COPALEXA",
-    name: "example",
-    oldest: 1,
-    version: 1,
-    known_flags: 0b1,
-};
+const EXAMPLE: Format =
+    Format { magic: *b"COPALEXA", name: "example", oldest: 1, version: 1, known_flags: 0b1 };
 
 fn example_bytes() -> Vec<u8> {
     let document = include_str!("../../../../docs/formats/envelope.md");
-    let block = document
-        .split("```hex\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .unwrap();
+    let block = document.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     block
         .lines()
         .flat_map(|line| line.split_whitespace().skip(1))
@@ -36,10 +27,7 @@ fn sealed(body: &[u8], may_ignore: u32, must_understand: u32) -> Vec<u8> {
 fn crc32c_has_the_check_value_of_the_standard_and_continues() {
     assert_eq!(crc32c(0, b"123456789"), 0xe306_9283);
     assert_eq!(crc32c(crc32c(0, b"12345"), b"6789"), 0xe306_9283);
-    assert_eq!(
-        crc32c_joined(crc32c(0, b"12345"), crc32c(0, b"6789"), 4),
-        0xe306_9283
-    );
+    assert_eq!(crc32c_joined(crc32c(0, b"12345"), crc32c(0, b"6789"), 4), 0xe306_9283);
 }
 
 /// The definition, bit by bit.
@@ -54,9 +42,7 @@ fn crc32c_by_definition(seed: u32, bytes: &[u8]) -> u32 {
 /// The library takes another way for short, long and unaligned input.
 #[test]
 fn crc32c_is_the_same_at_every_length_and_place() {
-    let bytes: Vec<u8> = (0..9000u32)
-        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8)
-        .collect();
+    let bytes: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
     let lengths = (0..1200).chain([4095, 4096, 4097, 8191]);
     for len in lengths {
         let (seed, from) = (len as u32 * 77, len % 67);
@@ -74,15 +60,7 @@ fn the_example_of_the_document_is_what_we_write_and_read() {
     let golden = example_bytes();
     assert_eq!(sealed(b"copal body", 2, 1), golden);
     let (envelope, body) = Envelope::open(&EXAMPLE, &golden).unwrap();
-    assert_eq!(
-        envelope,
-        Envelope {
-            version: 1,
-            may_ignore: 2,
-            must_understand: 1,
-            body_len: 10
-        }
-    );
+    assert_eq!(envelope, Envelope { version: 1, may_ignore: 2, must_understand: 1, body_len: 10 });
     assert_eq!(body, b"copal body");
 }
 
@@ -102,55 +80,28 @@ fn every_shortened_envelope_is_refused() {
     let golden = example_bytes();
     for len in 0..golden.len() {
         let error = Envelope::open(&EXAMPLE, &golden[..len]).unwrap_err();
-        assert!(
-            matches!(error, EnvelopeError::Truncated { .. }),
-            "{len} bytes: {error}"
-        );
+        assert!(matches!(error, EnvelopeError::Truncated { .. }), "{len} bytes: {error}");
     }
 }
 
 #[test]
 fn intact_bytes_of_another_release_name_both_versions() {
-    let newer = Format {
-        version: 7,
-        ..EXAMPLE
-    };
+    let newer = Format { version: 7, ..EXAMPLE };
     let mut bytes = vec![0; ENVELOPE_LEN];
     Envelope::seal(&newer, 0, 0, &mut bytes);
     let error = Envelope::open(&EXAMPLE, &bytes).unwrap_err();
-    assert_eq!(
-        error,
-        EnvelopeError::Version {
-            name: "example",
-            found: 7,
-            oldest: 1,
-            newest: 1
-        }
-    );
+    assert_eq!(error, EnvelopeError::Version { name: "example", found: 7, oldest: 1, newest: 1 });
     assert!(!error.is_damage());
-    let development = Format {
-        version: 0,
-        oldest: 0,
-        ..EXAMPLE
-    };
+    let development = Format { version: 0, oldest: 0, ..EXAMPLE };
     Envelope::seal(&development, 0, 0, &mut bytes);
-    assert!(matches!(
-        Envelope::open(&EXAMPLE, &bytes),
-        Err(EnvelopeError::Version { found: 0, .. })
-    ));
+    assert!(matches!(Envelope::open(&EXAMPLE, &bytes), Err(EnvelopeError::Version { found: 0, .. })));
 }
 
 #[test]
 fn unknown_features_are_refused_only_when_they_must_be_understood() {
     assert!(Envelope::open(&EXAMPLE, &sealed(b"x", u32::MAX, 1)).is_ok());
     let error = Envelope::open(&EXAMPLE, &sealed(b"x", 0, 0b101)).unwrap_err();
-    assert_eq!(
-        error,
-        EnvelopeError::Flags {
-            name: "example",
-            unknown: 0b100
-        }
-    );
+    assert_eq!(error, EnvelopeError::Flags { name: "example", unknown: 0b100 });
 }
 
 #[test]
@@ -161,10 +112,7 @@ fn reserved_fields_are_refused_when_set_with_a_right_checksum() {
         bytes[24..28].fill(0);
         let sum = crc32c(0, &bytes);
         bytes[24..28].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(
-            Envelope::open(&EXAMPLE, &bytes),
-            Err(EnvelopeError::Reserved { name: "example" })
-        );
+        assert_eq!(Envelope::open(&EXAMPLE, &bytes), Err(EnvelopeError::Reserved { name: "example" }));
     }
 }
 
@@ -176,13 +124,7 @@ fn padding_is_allowed_and_checked_apart() {
     assert_eq!(body, b"x");
     assert_eq!(envelope.check_padding(&EXAMPLE, &bytes), Ok(()));
     bytes[100] = 1;
-    assert_eq!(
-        envelope.check_padding(&EXAMPLE, &bytes),
-        Err(NotZeroPadding {
-            name: "example",
-            at: 100
-        })
-    );
+    assert_eq!(envelope.check_padding(&EXAMPLE, &bytes), Err(NotZeroPadding { name: "example", at: 100 }));
 }
 
 #[test]
@@ -200,17 +142,12 @@ fn arbitrary_bytes_never_panic_in_the_envelope() {
 #[test]
 fn varints_round_trip_in_their_stated_length() {
     let mut random = Random::new(2);
-    let edges = (0..64)
-        .flat_map(|bit| [1u64 << bit, (1u64 << bit) - 1])
-        .chain([u64::MAX]);
+    let edges = (0..64).flat_map(|bit| [1u64 << bit, (1u64 << bit) - 1]).chain([u64::MAX]);
     let numbers: Vec<u64> = edges.chain((0..10_000).map(|_| random.any_magnitude())).collect();
     for value in numbers {
         let (bytes, used) = varint::encode(value);
         assert_eq!(used, varint::len(value), "{value}");
-        assert_eq!(
-            varint::decode(&bytes[..used]),
-            varint::Decoded::Value(value, used)
-        );
+        assert_eq!(varint::decode(&bytes[..used]), varint::Decoded::Value(value, used));
         for cut in 0..used {
             assert_eq!(varint::decode(&bytes[..cut]), varint::Decoded::Truncated);
         }
@@ -298,9 +235,7 @@ impl Item {
 fn what_was_put_is_read_and_every_cut_is_an_error() {
     let mut random = Random::new(4);
     for _ in 0..500 {
-        let items: Vec<Item> = (0..random.next_u64() % 8)
-            .map(|_| Item::any(&mut random))
-            .collect();
+        let items: Vec<Item> = (0..random.next_u64() % 8).map(|_| Item::any(&mut random)).collect();
         let mut bytes = Vec::new();
         items.iter().for_each(|item| item.put(&mut bytes));
 
@@ -349,22 +284,8 @@ fn lengths_are_bounded_before_they_are_used() {
     let mut bytes = Vec::new();
     bytes.put_varint(u64::MAX);
     let mut input = Reader::new(&bytes);
-    assert_eq!(
-        input.prefixed(1000),
-        Err(DecodeError::TooLong {
-            at: 0,
-            len: u64::MAX,
-            max: 1000
-        })
-    );
-    assert_eq!(
-        input.bytes(usize::MAX),
-        Err(DecodeError::Truncated {
-            at: 0,
-            wanted: usize::MAX,
-            left: 10
-        })
-    );
+    assert_eq!(input.prefixed(1000), Err(DecodeError::TooLong { at: 0, len: u64::MAX, max: 1000 }));
+    assert_eq!(input.bytes(usize::MAX), Err(DecodeError::Truncated { at: 0, wanted: usize::MAX, left: 10 }));
 }
 
 #[test]
@@ -372,10 +293,7 @@ fn reserved_and_trailing_bytes_are_refused() {
     let mut input = Reader::new(&[0, 0, 3, 0]);
     assert_eq!(input.zeros(4), Err(DecodeError::NotZero { at: 0 }));
     assert_eq!(input.zeros(2), Ok(()));
-    assert_eq!(
-        input.clone().finish(),
-        Err(DecodeError::Trailing { at: 2, left: 2 })
-    );
+    assert_eq!(input.clone().finish(), Err(DecodeError::Trailing { at: 2, left: 2 }));
     assert_eq!(input.rest(), &[3, 0]);
     assert_eq!(input.finish(), Ok(()));
 }

@@ -105,10 +105,7 @@ impl<'a> Writer<'a> {
     /// `Overflow` when anything did not fit: the slice is then incomplete.
     pub fn finish(self) -> Result<usize, Overflow> {
         if self.wanted > self.room.len() {
-            return Err(Overflow {
-                wanted: self.wanted,
-                room: self.room.len(),
-            });
+            return Err(Overflow { wanted: self.wanted, room: self.room.len() });
         }
         Ok(self.wanted)
     }

@@ -19,19 +19,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().unwrap_or_else(|| String::from("."));
     let operations: u64 = arguments.next().map_or(Ok(20_000), |text| text.parse())?;
-    println!(
-        "{:34} {:>10} {:>10} {:>10} {:>10}",
-        "microseconds", "p50", "p90", "p99", "CPU each"
-    );
+    println!("{:34} {:>10} {:>10} {:>10} {:>10}", "microseconds", "p50", "p90", "p99", "CPU each");
     measure_all("memory", &MemoryDevice::new(SIZE), operations * 10);
     for force_pread in [false, true] {
         let file = tempfile::Builder::new().tempdir_in(&directory)?;
         let path = file.path().join("device");
-        let options = FileOptions {
-            create_size: Some(SIZE),
-            force_pread,
-            ..FileOptions::default()
-        };
+        let options = FileOptions { create_size: Some(SIZE), force_pread, ..FileOptions::default() };
         let device = open_file(Path::new(&path), &options)?;
         submit_and_wait(&device, 0, IoKind::WriteZeroes(SIZE));
         submit_and_wait(&device, 0, IoKind::Flush);
@@ -60,20 +53,11 @@ fn measure_all(name: &str, device: &Arc<dyn Device>, operations: u64) {
     });
     flying.drain(..).for_each(|completion| drop(completion.wait()));
     measure(name, "write_through", operations / 4, |number| {
-        buf = buf
-            .take()
-            .and_then(|buf| device.write_through(at(number), buf).ok());
+        buf = buf.take().and_then(|buf| device.write_through(at(number), buf).ok());
     });
     measure(name, "submit write, then flush", operations / 4, |number| {
         let buffer = buf.take().unwrap_or_else(|| AlignedBuf::zeroed(PAGE as usize));
-        buf = submit_and_wait(
-            device,
-            at(number),
-            IoKind::Write {
-                buf: buffer,
-                fua: false,
-            },
-        );
+        buf = submit_and_wait(device, at(number), IoKind::Write { buf: buffer, fua: false });
         submit_and_wait(device, 0, IoKind::Flush);
     });
 }
@@ -102,23 +86,14 @@ fn measure(device: &str, what: &str, operations: u64, mut operation: impl FnMut(
     times.sort_by(f64::total_cmp);
     let at = |part: f64| times[((operations - 1) as f64 * part) as usize];
     let name = format!("{device}: {what}");
-    println!(
-        "{name:34} {:10.2} {:10.2} {:10.2} {used:10.2}",
-        at(0.5),
-        at(0.9),
-        at(0.99)
-    );
+    println!("{name:34} {:10.2} {:10.2} {:10.2} {used:10.2}", at(0.5), at(0.9), at(0.99));
 }
 
 /// User and system time of all threads, from `/proc/self/stat`, in steps of 10 ms.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default();
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|text| text.parse::<u64>().ok())
-        .sum();
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(2).filter_map(|text| text.parse::<u64>().ok()).sum();
     ticks as f64 / 100.0
 }

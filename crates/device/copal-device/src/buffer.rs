@@ -89,21 +89,14 @@ impl AlignedBuf {
     fn with_room(len: usize) -> (AlignedBuf, bool) {
         let room = len.next_multiple_of(BUFFER_ALIGNMENT);
         let block = recycle::block_bytes(room);
-        let make = |start| AlignedBuf {
-            start,
-            len,
-            room,
-            block,
-        };
+        let make = |start| AlignedBuf { start, len, room, block };
         if block == 0 {
             return (make(NonNull::dangling()), false);
         }
         if let Some(start) = recycle::take(block) {
             return (make(start), true);
         }
-        let Some(start) = allocate(block) else {
-            handle_alloc_error(layout_of(block))
-        };
+        let Some(start) = allocate(block) else { handle_alloc_error(layout_of(block)) };
         (make(start), false)
     }
 
@@ -130,11 +123,7 @@ impl AlignedBuf {
     /// # Panics
     /// When `len` exceeds the capacity.
     pub fn set_len(&mut self, len: usize) {
-        assert!(
-            len <= self.room,
-            "a buffer of {} bytes cannot hold {len}",
-            self.room
-        );
+        assert!(len <= self.room, "a buffer of {} bytes cannot hold {len}", self.room);
         self.len = len;
     }
 }
@@ -226,9 +215,7 @@ impl AsRef<[u8]> for AlignedBuf {
 
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AlignedBuf")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+        f.debug_struct("AlignedBuf").field("len", &self.len).finish_non_exhaustive()
     }
 }
 

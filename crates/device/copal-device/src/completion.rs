@@ -46,10 +46,7 @@ pub(crate) fn is_delivering_thread() -> bool {
 type Hook<T> = Box<dyn FnOnce(T) + Send>;
 
 enum SlotState<T> {
-    Pending {
-        hook: Option<Hook<T>>,
-        waker: Option<Waker>,
-    },
+    Pending { hook: Option<Hook<T>>, waker: Option<Waker> },
     Ready(T),
     Taken,
     Abandoned,
@@ -83,31 +80,15 @@ impl<T> Unpin for Completion<T> {}
 impl<T> Completion<T> {
     /// A value that is already there.
     pub fn ready(value: T) -> Completion<T> {
-        Completion {
-            source: ValueSource::Ready(Some(value)),
-        }
+        Completion { source: ValueSource::Ready(Some(value)) }
     }
 
     /// A completion and the end that delivers it. With a `driver`, waiting drives it.
     pub fn pair(driver: Option<Arc<dyn Drive>>) -> (Completer<T>, Completion<T>) {
-        let state = Mutex::new(SlotState::Pending {
-            hook: None,
-            waker: None,
-        });
-        let slot = Arc::new(Slot {
-            state,
-            changed: Condvar::new(),
-            driver,
-        });
-        let completer = Completer {
-            slot: Some(Arc::clone(&slot)),
-        };
-        (
-            completer,
-            Completion {
-                source: ValueSource::Waiting(slot),
-            },
-        )
+        let state = Mutex::new(SlotState::Pending { hook: None, waker: None });
+        let slot = Arc::new(Slot { state, changed: Condvar::new(), driver });
+        let completer = Completer { slot: Some(Arc::clone(&slot)) };
+        (completer, Completion { source: ValueSource::Waiting(slot) })
     }
 
     /// Blocks until the value is there. On a driven device this runs its events.
@@ -261,10 +242,7 @@ impl<T> Slot<T> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, SlotState::Taken) {
             SlotState::Pending { waker, .. } => {
-                *state = SlotState::Pending {
-                    hook: Some(Box::new(hook)),
-                    waker,
-                }
+                *state = SlotState::Pending { hook: Some(Box::new(hook)), waker }
             }
             SlotState::Ready(value) => {
                 drop(state);
@@ -338,9 +316,7 @@ impl<T> Future for Completion<T> {
 
 impl<T> std::fmt::Debug for Completion<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Completion")
-            .field("ready", &self.is_ready())
-            .finish()
+        f.debug_struct("Completion").field("ready", &self.is_ready()).finish()
     }
 }
 

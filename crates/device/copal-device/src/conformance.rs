@@ -31,11 +31,7 @@ pub fn run(make: &dyn Fn(u64) -> Arc<dyn Device>, traits: Traits) {
         let geometry = device.geometry();
         assert!(geometry.size >= 8 * MIB, "the device is smaller than asked for");
         assert!(geometry.logical_block.is_power_of_two() && (512..=4096).contains(&geometry.logical_block));
-        assert!(
-            geometry.max_io >= 128 * 1024,
-            "{} bytes at most in one I/O",
-            geometry.max_io
-        );
+        assert!(geometry.max_io >= 128 * 1024, "{} bytes at most in one I/O", geometry.max_io);
         device
     };
     a_fresh_device_reads_as_zeros(&fresh());
@@ -67,11 +63,7 @@ fn filled(len: u64, seed: u64) -> AlignedBuf {
 }
 
 fn one(device: &Arc<dyn Device>, at: u64, kind: IoKind) -> Completion<Vec<IoDone>> {
-    device.submit(vec![Io {
-        at,
-        kind,
-        class: Class::Foreground,
-    }])
+    device.submit(vec![Io { at, kind, class: Class::Foreground }])
 }
 
 fn done(completion: Completion<Vec<IoDone>>) -> Option<AlignedBuf> {
@@ -87,11 +79,7 @@ fn done(completion: Completion<Vec<IoDone>>) -> Option<AlignedBuf> {
 fn write(device: &Arc<dyn Device>, at: u64, buf: AlignedBuf) {
     let len = buf.len();
     let back = done(one(device, at, IoKind::Write { buf, fua: false }));
-    assert_eq!(
-        back.map(|buf| buf.len()),
-        Some(len),
-        "the buffer of a write comes back whole"
-    );
+    assert_eq!(back.map(|buf| buf.len()), Some(len), "the buffer of a write comes back whole");
 }
 
 fn read(device: &Arc<dyn Device>, at: u64, len: u64) -> AlignedBuf {
@@ -102,18 +90,12 @@ fn read(device: &Arc<dyn Device>, at: u64, len: u64) -> AlignedBuf {
 }
 
 fn flush(device: &Arc<dyn Device>) {
-    assert!(
-        done(one(device, 0, IoKind::Flush)).is_none(),
-        "a flush has no buffer"
-    );
+    assert!(done(one(device, 0, IoKind::Flush)).is_none(), "a flush has no buffer");
 }
 
 fn a_fresh_device_reads_as_zeros(device: &Arc<dyn Device>) {
     for at in [0, 4 * MIB, 7 * MIB] {
-        assert!(
-            read(device, at, MIB).iter().all(|byte| *byte == 0),
-            "not zero at {at}"
-        );
+        assert!(read(device, at, MIB).iter().all(|byte| *byte == 0), "not zero at {at}");
     }
 }
 
@@ -136,11 +118,7 @@ fn what_was_written_is_read(device: &Arc<dyn Device>) {
             1 if step % 8 == 0 => {
                 let buf = filled(len, step);
                 model[range].copy_from_slice(&buf);
-                assert!(
-                    device
-                        .write_through(at, buf)
-                        .is_ok_and(|buf| buf.len() as u64 == len)
-                );
+                assert!(device.write_through(at, buf).is_ok_and(|buf| buf.len() as u64 == len));
             }
             2 => {
                 let mut dirty = AlignedBuf::zeroed(len as usize);
@@ -148,30 +126,17 @@ fn what_was_written_is_read(device: &Arc<dyn Device>) {
                 let buf = done(one(device, at, IoKind::Read(dirty)));
                 assert_eq!(buf.as_deref(), Some(&model[range]), "submitted read at {at}");
             }
-            _ => assert_eq!(
-                &read(device, at, len)[..],
-                &model[range],
-                "read on this thread at {at}"
-            ),
+            _ => assert_eq!(&read(device, at, len)[..], &model[range], "read on this thread at {at}"),
         }
     }
     assert_eq!(&read(device, 0, MIB)[..], &model[..MIB as usize]);
 }
 
 fn several_at_once_in_one_call(device: &Arc<dyn Device>) {
-    let io = |at: u64, kind: IoKind, class| Io {
-        at: at * 4096,
-        kind,
-        class,
-    };
-    let write = |seed| IoKind::Write {
-        buf: filled(4096, seed),
-        fua: seed % 2 == 0,
-    };
+    let io = |at: u64, kind: IoKind, class| Io { at: at * 4096, kind, class };
+    let write = |seed| IoKind::Write { buf: filled(4096, seed), fua: seed % 2 == 0 };
     let classes = [Class::Commit, Class::Foreground, Class::Background];
-    let ios = (0..30)
-        .map(|at| io(at, write(at), classes[at as usize % 3]))
-        .collect();
+    let ios = (0..30).map(|at| io(at, write(at), classes[at as usize % 3])).collect();
     assert!(device.submit(ios).wait().iter().all(|done| done.result.is_ok()));
     let reads = (0..30).rev().map(|at| {
         let buf = AlignedBuf::zeroed(4096);
@@ -206,89 +171,46 @@ fn bad_ranges_touch_nothing(device: &Arc<dyn Device>) {
     for (at, len) in bad {
         let kinds = [
             IoKind::Read(AlignedBuf::zeroed(len as usize)),
-            IoKind::Write {
-                buf: AlignedBuf::zeroed(len as usize),
-                fua: false,
-            },
+            IoKind::Write { buf: AlignedBuf::zeroed(len as usize), fua: false },
         ];
         for kind in kinds {
             let name = kind.name();
-            let good = Io {
-                at: 0,
-                kind: IoKind::Read(AlignedBuf::zeroed(4096)),
-                class: Class::Commit,
-            };
-            let mut results = device
-                .submit(vec![
-                    Io {
-                        at,
-                        kind,
-                        class: Class::Commit,
-                    },
-                    good,
-                ])
-                .wait()
-                .into_iter();
-            let refused = results
-                .next()
-                .map(|done| (done.result, done.buf.map(|buf| buf.len() as u64)));
+            let good = Io { at: 0, kind: IoKind::Read(AlignedBuf::zeroed(4096)), class: Class::Commit };
+            let mut results =
+                device.submit(vec![Io { at, kind, class: Class::Commit }, good]).wait().into_iter();
+            let refused = results.next().map(|done| (done.result, done.buf.map(|buf| buf.len() as u64)));
             assert!(
                 matches!(refused, Some((Err(DeviceError::OutOfRange { .. }), Some(back))) if back == len),
                 "a {name} of {len} bytes at {at} must be refused and give its buffer back"
             );
-            assert!(
-                results.next().is_some_and(|done| done.result.is_ok()),
-                "its neighbour still works"
-            );
+            assert!(results.next().is_some_and(|done| done.result.is_ok()), "its neighbour still works");
         }
     }
     let refused = |kind| one(device, size, kind).wait().remove(0).result;
-    assert!(matches!(
-        refused(IoKind::WriteZeroes(block)),
-        Err(DeviceError::OutOfRange { .. })
-    ));
-    assert!(matches!(
-        refused(IoKind::Discard(block)),
-        Err(DeviceError::OutOfRange { .. })
-    ));
+    assert!(matches!(refused(IoKind::WriteZeroes(block)), Err(DeviceError::OutOfRange { .. })));
+    assert!(matches!(refused(IoKind::Discard(block)), Err(DeviceError::OutOfRange { .. })));
     let misplaced = device.read_now(1, AlignedBuf::zeroed(4096));
     assert!(matches!(misplaced, Err(DeviceError::OutOfRange { .. })));
     let misplaced = device.write_through(size, AlignedBuf::zeroed(4096));
     assert!(matches!(misplaced, Err(DeviceError::OutOfRange { .. })));
-    assert_eq!(
-        &read(device, 0, 8192)[..],
-        &filled(8192, 5)[..],
-        "refused writes touch nothing"
-    );
+    assert_eq!(&read(device, 0, 8192)[..], &filled(8192, 5)[..], "refused writes touch nothing");
 }
 
 fn many_in_flight(device: &Arc<dyn Device>) {
     let classes = [Class::Commit, Class::Foreground, Class::Background];
     let writes: Vec<_> = (0..1500u64)
         .map(|at| {
-            let kind = IoKind::Write {
-                buf: filled(4096, at),
-                fua: false,
-            };
-            device.submit(vec![Io {
-                at: at * 4096,
-                kind,
-                class: classes[at as usize % 3],
-            }])
+            let kind = IoKind::Write { buf: filled(4096, at), fua: false };
+            device.submit(vec![Io { at: at * 4096, kind, class: classes[at as usize % 3] }])
         })
         .collect();
     for completion in writes {
         done(completion);
     }
-    let reads: Vec<_> = (0..1500u64)
-        .map(|at| one(device, at * 4096, IoKind::Read(AlignedBuf::zeroed(4096))))
-        .collect();
+    let reads: Vec<_> =
+        (0..1500u64).map(|at| one(device, at * 4096, IoKind::Read(AlignedBuf::zeroed(4096)))).collect();
     for (at, completion) in (0..).zip(reads) {
-        assert_eq!(
-            done(completion).as_deref(),
-            Some(&filled(4096, at)[..]),
-            "block {at}"
-        );
+        assert_eq!(done(completion).as_deref(), Some(&filled(4096, at)[..]), "block {at}");
     }
 }
 
@@ -302,10 +224,7 @@ fn zeroes_are_written_where_asked_only(device: &Arc<dyn Device>) {
     model[from as usize..(from + len) as usize].fill(0);
     for at in 0..4 {
         let range = (at * MIB) as usize..((at + 1) * MIB) as usize;
-        assert!(
-            read(device, at * MIB, MIB)[..] == model[range],
-            "zeroes went astray in MiB {at}"
-        );
+        assert!(read(device, at * MIB, MIB)[..] == model[range], "zeroes went astray in MiB {at}");
     }
 }
 
@@ -323,14 +242,7 @@ fn durable_writes_and_flushes_succeed(device: &Arc<dyn Device>) {
     write(device, 0, filled(4096, 1));
     flush(device);
     assert!(device.write_through(4096, filled(4096, 2)).is_ok());
-    done(one(
-        device,
-        8192,
-        IoKind::Write {
-            buf: filled(8192, 3),
-            fua: true,
-        },
-    ));
+    done(one(device, 8192, IoKind::Write { buf: filled(8192, 3), fua: true }));
     flush(device);
     let expected = [&filled(4096, 1)[..], &filled(4096, 2)[..], &filled(8192, 3)[..]].concat();
     assert_eq!(&read(device, 0, 16384)[..], &expected[..]);
@@ -343,10 +255,7 @@ fn hooks_may_submit(device: &Arc<dyn Device>) {
             return end.complete(left);
         }
         let next = Arc::clone(device);
-        let kind = IoKind::Write {
-            buf: filled(4096, left),
-            fua: false,
-        };
+        let kind = IoKind::Write { buf: filled(4096, left), fua: false };
         one(device, left * 4096, kind).on_complete(move |mut all| {
             assert!(all.pop().is_some_and(|done| done.result.is_ok()));
             step(&next, left - 1, end);
@@ -356,11 +265,7 @@ fn hooks_may_submit(device: &Arc<dyn Device>) {
     step(device, 200, completer);
     assert_eq!(completion.wait(), 0);
     for at in 1..=200 {
-        assert_eq!(
-            &read(device, at * 4096, 4096)[..],
-            &filled(4096, at)[..],
-            "link {at} of the chain"
-        );
+        assert_eq!(&read(device, at * 4096, 4096)[..], &filled(4096, at)[..], "link {at} of the chain");
     }
 }
 
@@ -383,24 +288,13 @@ fn threads_share_it(device: &Arc<dyn Device>) {
             });
         }
     });
-    assert_eq!(
-        failures.load(Ordering::Relaxed),
-        0,
-        "threads see their own writes"
-    );
+    assert_eq!(failures.load(Ordering::Relaxed), 0, "threads see their own writes");
 }
 
 fn a_dropped_completion_detaches(device: &Arc<dyn Device>) {
     let before = device.counters().writes;
     for at in 0..20 {
-        drop(one(
-            device,
-            at * 4096,
-            IoKind::Write {
-                buf: filled(4096, at),
-                fua: false,
-            },
-        ));
+        drop(one(device, at * 4096, IoKind::Write { buf: filled(4096, at), fua: false }));
     }
     while device.counters().writes < before + 20 {
         if !device.drive() {
@@ -415,29 +309,16 @@ fn a_dropped_completion_detaches(device: &Arc<dyn Device>) {
 fn growing(device: &Arc<dyn Device>, grows: bool) {
     let size = device.geometry().size;
     write(device, size - 4096, filled(4096, 1));
-    assert!(
-        matches!(device.grow(size), Ok(same) if same == size),
-        "to its own size"
-    );
-    assert!(
-        matches!(device.grow(4096), Ok(same) if same == size),
-        "it never shrinks"
-    );
+    assert!(matches!(device.grow(size), Ok(same) if same == size), "to its own size");
+    assert!(matches!(device.grow(4096), Ok(same) if same == size), "it never shrinks");
     if !grows {
         assert!(device.grow(size + MIB).is_err_and(|error| error.is_no_space()));
         return write(device, 0, filled(4096, 2));
     }
     let grown = device.grow(size + MIB);
     assert!(matches!(grown, Ok(new) if new >= size + MIB && new == device.geometry().size));
-    assert_eq!(
-        &read(device, size - 4096, 4096)[..],
-        &filled(4096, 1)[..],
-        "old bytes stay"
-    );
-    assert!(
-        read(device, size, MIB).iter().all(|byte| *byte == 0),
-        "new bytes are zero"
-    );
+    assert_eq!(&read(device, size - 4096, 4096)[..], &filled(4096, 1)[..], "old bytes stay");
+    assert!(read(device, size, MIB).iter().all(|byte| *byte == 0), "new bytes are zero");
     write(device, size + MIB - 4096, filled(4096, 3));
     assert_eq!(&read(device, size + MIB - 4096, 4096)[..], &filled(4096, 3)[..]);
 }
@@ -446,10 +327,7 @@ fn shrinking(device: &Arc<dyn Device>, grows: bool) {
     let size = device.geometry().size;
     write(device, size - 2 * MIB, filled(MIB, 1));
     write(device, size - MIB, filled(MIB, 2));
-    assert!(
-        matches!(device.cut(size + MIB), Ok(same) if same == size),
-        "it never grows"
-    );
+    assert!(matches!(device.cut(size + MIB), Ok(same) if same == size), "it never grows");
     let cut = device.cut(size - MIB);
     assert!(matches!(cut, Ok(new) if new == device.geometry().size));
     if !grows {
@@ -476,24 +354,14 @@ fn shrinking(device: &Arc<dyn Device>, grows: bool) {
 fn commands_are_counted(device: &Arc<dyn Device>) {
     let before = device.counters();
     write(device, 0, filled(8192, 1));
-    done(one(
-        device,
-        8192,
-        IoKind::Write {
-            buf: filled(4096, 2),
-            fua: true,
-        },
-    ));
+    done(one(device, 8192, IoKind::Write { buf: filled(4096, 2), fua: true }));
     assert!(device.write_through(12288, filled(4096, 3)).is_ok());
     flush(device);
     read(device, 0, 16384);
     done(one(device, 0, IoKind::Read(AlignedBuf::zeroed(4096))));
     done(one(device, MIB, IoKind::WriteZeroes(2 * MIB)));
     done(one(device, MIB, IoKind::Discard(65536)));
-    assert!(
-        device.read_now(1, AlignedBuf::zeroed(4096)).is_err(),
-        "refused, so not counted"
-    );
+    assert!(device.read_now(1, AlignedBuf::zeroed(4096)).is_err(), "refused, so not counted");
     let expected = Counters {
         reads: 2,
         read_bytes: 20480,

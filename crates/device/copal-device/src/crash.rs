@@ -34,15 +34,9 @@ use cut::Replay;
 /// When the history has fewer than `step` events.
 #[must_use]
 pub fn states(history: &History, step: usize, limits: &Limits) -> States {
-    assert!(
-        step <= history.len(),
-        "step {step} of a history of {}",
-        history.len()
-    );
+    assert!(step <= history.len(), "step {step} of a history of {}", history.len());
     let mut replay = Replay::new(history);
-    history.events[..step]
-        .iter()
-        .for_each(|event| replay.event(event));
+    history.events[..step].iter().for_each(|event| replay.event(event));
     replay.cut(step).states(limits)
 }
 
@@ -60,9 +54,7 @@ fn cuts_at(history: &History, steps: Vec<usize>) -> impl Iterator<Item = Cut> {
     let mut replay = Replay::new(history);
     let mut at = 0;
     steps.into_iter().map(move |step| {
-        history.events[at..step]
-            .iter()
-            .for_each(|event| replay.event(event));
+        history.events[at..step].iter().for_each(|event| replay.event(event));
         at = step;
         replay.cut(step)
     })

@@ -199,11 +199,10 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// As [`Device::read_now`].
     fn read_again(&self, at: u64, len: usize) -> Result<AlignedBuf, DeviceError> {
-        self.read_now(at, AlignedBuf::zeroed(len))
-            .or_else(|error| match error {
-                DeviceError::Io { .. } => self.read_now(at, AlignedBuf::zeroed(len)),
-                error => Err(error),
-            })
+        self.read_now(at, AlignedBuf::zeroed(len)).or_else(|error| match error {
+            DeviceError::Io { .. } => self.read_now(at, AlignedBuf::zeroed(len)),
+            error => Err(error),
+        })
     }
 
     /// Writes `buf` at `at` on the caller's thread; durable when it returns (and nothing earlier with it).
@@ -275,11 +274,7 @@ pub(crate) fn check_range(
     let block = u64::from(geometry.logical_block);
     let aligned = at.is_multiple_of(block) && len.is_multiple_of(block) && len > 0;
     let inside = at.checked_add(len).is_some_and(|end| end <= geometry.size);
-    if aligned && inside {
-        Ok(())
-    } else {
-        Err(DeviceError::OutOfRange { op, at, len })
-    }
+    if aligned && inside { Ok(()) } else { Err(DeviceError::OutOfRange { op, at, len }) }
 }
 
 /// `Ok` when a range is inside the device; it need not be aligned.
@@ -303,11 +298,7 @@ pub(crate) fn check_io(geometry: &Geometry, io: &Io) -> Result<(), DeviceError> 
             let len = kind.len_bytes();
             let buffered = matches!(kind, IoKind::Read(_) | IoKind::Write { .. });
             if buffered && len > u64::from(geometry.max_io) {
-                return Err(DeviceError::OutOfRange {
-                    op: kind.name(),
-                    at: io.at,
-                    len,
-                });
+                return Err(DeviceError::OutOfRange { op: kind.name(), at: io.at, len });
             }
             check_range(geometry, kind.name(), io.at, len)
         }

@@ -70,12 +70,7 @@ impl DeviceError {
         if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
             return DeviceError::HostFull { op, at, len };
         }
-        DeviceError::Io {
-            op,
-            at,
-            len,
-            source: Arc::new(source),
-        }
+        DeviceError::Io { op, at, len, source: Arc::new(source) }
     }
 
     /// The system's error number, when there is one.
@@ -223,16 +218,12 @@ impl OpenError {
         match error {
             Errno::NOENT | Errno::NOTDIR => OpenError::NotFound { path },
             Errno::EXIST => OpenError::Exists { path },
-            Errno::ACCESS | Errno::PERM => OpenError::Permission {
-                path,
-                access: if read_only { "read" } else { "read and written" },
-            },
+            Errno::ACCESS | Errno::PERM => {
+                OpenError::Permission { path, access: if read_only { "read" } else { "read and written" } }
+            }
             Errno::ROFS => OpenError::ReadOnlyStorage { path },
             Errno::BUSY | Errno::WOULDBLOCK => OpenError::Locked { path },
-            other => OpenError::Io {
-                path,
-                source: other.into(),
-            },
+            other => OpenError::Io { path, source: other.into() },
         }
     }
 

@@ -138,13 +138,7 @@ impl FaultDevice {
     /// As [`FaultDevice::new`], with `image` on it, wholly durable.
     #[must_use]
     pub fn from_image(image: Image, seed: u64) -> Arc<FaultDevice> {
-        FaultDevice::with_options(
-            image,
-            FaultOptions {
-                seed,
-                ..FaultOptions::default()
-            },
-        )
+        FaultDevice::with_options(image, FaultOptions { seed, ..FaultOptions::default() })
     }
 
     /// A device that holds `image` and behaves as `options` say.
@@ -153,27 +147,15 @@ impl FaultDevice {
     /// When the size or the logical block do not fit one another.
     #[must_use]
     pub fn with_options(image: Image, options: FaultOptions) -> Arc<FaultDevice> {
-        assert!(
-            matches!(options.logical_block, 512 | 4096),
-            "a logical block is 512 or 4096 bytes"
-        );
+        assert!(matches!(options.logical_block, 512 | 4096), "a logical block is 512 or 4096 bytes");
         assert!(
             image.size().is_multiple_of(u64::from(options.logical_block)),
             "the size of a device is a multiple of its block"
         );
         let medium = Medium::new(image, &options);
-        let state = Mutex::new(DiskState {
-            medium,
-            queue: Vec::new(),
-            generation: 0,
-            beside: None,
-        });
+        let state = Mutex::new(DiskState { medium, queue: Vec::new(), generation: 0, beside: None });
         Arc::new(FaultDevice {
-            disk: Arc::new(Disk {
-                state,
-                tally: Tally::default(),
-                options,
-            }),
+            disk: Arc::new(Disk { state, tally: Tally::default(), options }),
             generation: 0,
         })
     }
@@ -200,12 +182,7 @@ impl FaultDevice {
     #[must_use]
     pub fn pristine(&self) -> Image {
         let state = self.disk.state.lock();
-        state
-            .medium
-            .shadow
-            .as_ref()
-            .unwrap_or(&state.medium.image)
-            .clone()
+        state.medium.shadow.as_ref().unwrap_or(&state.medium.image).clone()
     }
 
     /// Arms a fault.
@@ -248,8 +225,7 @@ impl FaultDevice {
 
     /// Completes this one next, whatever the order; `false` when it is not in flight.
     pub fn complete(&self, id: u64) -> bool {
-        self.disk
-            .run(|queue| queue.iter().position(|pending| pending.id == id))
+        self.disk.run(|queue| queue.iter().position(|pending| pending.id == id))
     }
 
     /// Runs events until nothing is in flight.
@@ -273,15 +249,9 @@ impl FaultDevice {
         };
         for pending in orphans {
             let buf = pending.io.kind.into_buf();
-            pending.completer.complete(IoDone {
-                result: Err(DeviceError::Poisoned),
-                buf,
-            });
+            pending.completer.complete(IoDone { result: Err(DeviceError::Poisoned), buf });
         }
-        Arc::new(FaultDevice {
-            disk: Arc::clone(&self.disk),
-            generation,
-        })
+        Arc::new(FaultDevice { disk: Arc::clone(&self.disk), generation })
     }
 }
 
@@ -292,27 +262,19 @@ impl Disk {
         let Some(index) = choose(&state.queue) else {
             return false;
         };
-        let InFlightIo {
-            io, plan, completer, ..
-        } = state.queue.remove(index);
+        let InFlightIo { io, plan, completer, .. } = state.queue.remove(index);
         let mut kind = io.kind;
         let result = state.medium.execute(io.at, &mut kind, plan);
         drop(state);
         if result.is_ok() {
             self.tally.count(&kind);
         }
-        completer.complete(IoDone {
-            result,
-            buf: kind.into_buf(),
-        });
+        completer.complete(IoDone { result, buf: kind.into_buf() });
         true
     }
 
     fn geometry(&self, size: u64) -> Geometry {
-        Geometry {
-            logical_block: self.options.logical_block,
-            ..memory_geometry(size)
-        }
+        Geometry { logical_block: self.options.logical_block, ..memory_geometry(size) }
     }
 }
 
@@ -360,20 +322,12 @@ impl Device for FaultDevice {
                 Ok((id, plan)) => {
                     let driver: Arc<dyn Drive> = self.disk.clone();
                     let (completer, part) = Completion::pair(Some(driver));
-                    state.queue.push(InFlightIo {
-                        id,
-                        io,
-                        plan,
-                        completer,
-                    });
+                    state.queue.push(InFlightIo { id, io, plan, completer });
                     own.push(id);
                     parts.push(part);
                 }
                 Err(error) => {
-                    parts.push(Completion::ready(IoDone {
-                        result: Err(error),
-                        buf: io.kind.into_buf(),
-                    }));
+                    parts.push(Completion::ready(IoDone { result: Err(error), buf: io.kind.into_buf() }));
                 }
             }
         }
@@ -404,11 +358,7 @@ impl Device for FaultDevice {
     fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
         let mut state = self.disk.state.lock();
         let geometry = self.disk.geometry(state.medium.image.size());
-        let io = Io {
-            at,
-            kind: IoKind::Write { buf, fua: true },
-            class: Class::Commit,
-        };
+        let io = Io { at, kind: IoKind::Write { buf, fua: true }, class: Class::Commit };
         let (_, plan) = state.admit(&geometry, self.generation, &io)?;
         if let Some(work) = state.beside.take() {
             drop(state);

@@ -53,15 +53,9 @@ pub struct FileOptions {
 pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, OpenError> {
     let target = Arc::new(open::open(path, options)?);
     let tally = Arc::new(Tally::default());
-    let engine = Engine::start(&target, &tally, options.force_pread).map_err(|source| OpenError::Io {
-        path: path.display().to_string(),
-        source,
-    })?;
-    Ok(Arc::new(FileDevice {
-        target,
-        tally,
-        engine,
-    }))
+    let engine = Engine::start(&target, &tally, options.force_pread)
+        .map_err(|source| OpenError::Io { path: path.display().to_string(), source })?;
+    Ok(Arc::new(FileDevice { target, tally, engine }))
 }
 
 /// Threads beside a ring, for what it does not take.
@@ -133,10 +127,7 @@ impl Device for FileDevice {
             };
             match check_io(&geometry, &io) {
                 Ok(()) => self.engine.queue(&io.kind).push(Job { io, reply }),
-                Err(error) => reply.deliver(IoDone {
-                    result: Err(error),
-                    buf: io.kind.into_buf(),
-                }),
+                Err(error) => reply.deliver(IoDone { result: Err(error), buf: io.kind.into_buf() }),
             }
         }
         completion

@@ -138,19 +138,13 @@ impl Image {
 
     fn assert_inside(&self, at: u64, len: u64) {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.size);
-        assert!(
-            inside,
-            "{len} bytes at {at} are outside an image of {}",
-            self.size
-        );
+        assert!(inside, "{len} bytes at {at} are outside an image of {}", self.size);
     }
 }
 
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Image")
-            .field("size", &self.size)
-            .finish_non_exhaustive()
+        f.debug_struct("Image").field("size", &self.size).finish_non_exhaustive()
     }
 }
 

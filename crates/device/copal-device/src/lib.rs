@@ -20,10 +20,7 @@
 //! Not here: what the bytes mean, free space, checksums (`copal-object`); models of disks in virtual time and the
 //! measuring of real ones (not built yet).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod buffer;
 mod completion;

@@ -46,24 +46,14 @@ impl MemoryDevice {
     /// When the size of the image is not a multiple of 4096.
     #[must_use]
     pub fn from_image(image: Image, max_size: u64) -> Arc<dyn Device> {
-        assert!(
-            image.size().is_multiple_of(4096),
-            "the size of a device is a multiple of its block"
-        );
-        Arc::new(MemoryDevice {
-            image: RwLock::new(image),
-            max_size,
-            tally: Tally::default(),
-        })
+        assert!(image.size().is_multiple_of(4096), "the size of a device is a multiple of its block");
+        Arc::new(MemoryDevice { image: RwLock::new(image), max_size, tally: Tally::default() })
     }
 
     fn run(&self, io: Io) -> IoDone {
         let mut kind = io.kind;
         let result = self.apply(io.at, &mut kind);
-        IoDone {
-            result,
-            buf: kind.into_buf(),
-        }
+        IoDone { result, buf: kind.into_buf() }
     }
 
     fn apply(&self, at: u64, kind: &mut IoKind) -> Result<(), DeviceError> {
@@ -89,10 +79,7 @@ impl Device for MemoryDevice {
         let geometry = self.geometry();
         let done = ios.into_iter().map(|io| match check_io(&geometry, &io) {
             Ok(()) => self.run(io),
-            Err(error) => IoDone {
-                result: Err(error),
-                buf: io.kind.into_buf(),
-            },
+            Err(error) => IoDone { result: Err(error), buf: io.kind.into_buf() },
         });
         Completion::ready(done.collect())
     }
@@ -123,11 +110,7 @@ impl Device for MemoryDevice {
             return Ok(have);
         }
         if wanted > self.max_size {
-            return Err(DeviceError::CannotGrow {
-                size: have,
-                wanted,
-                reason: "its limit is reached",
-            });
+            return Err(DeviceError::CannotGrow { size: have, wanted, reason: "its limit is reached" });
         }
         image.resize(wanted);
         Ok(wanted)

@@ -24,15 +24,11 @@ impl Pool {
     /// A pool of `threads` threads on `target`.
     pub(crate) fn start(target: &Arc<Target>, tally: &Arc<Tally>, threads: usize) -> std::io::Result<Pool> {
         let queue = Arc::new(JobQueue::new(threads, || {}));
-        let mut pool = Pool {
-            queue,
-            threads: Vec::with_capacity(threads),
-        };
+        let mut pool = Pool { queue, threads: Vec::with_capacity(threads) };
         for number in 0..threads {
             let (queue, target, tally) = (Arc::clone(&pool.queue), Arc::clone(target), Arc::clone(tally));
             let builder = std::thread::Builder::new().name(format!("copal-io-{number}"));
-            pool.threads
-                .push(builder.spawn(move || serve(&queue, &target, &tally))?);
+            pool.threads.push(builder.spawn(move || serve(&queue, &target, &tally))?);
         }
         Ok(pool)
     }
@@ -66,10 +62,7 @@ fn serve(queue: &JobQueue, target: &Target, tally: &Tally) {
             tally.count(&io.kind);
         }
         queue.finished(io.class);
-        let done = IoDone {
-            result,
-            buf: io.kind.into_buf(),
-        };
+        let done = IoDone { result, buf: io.kind.into_buf() };
         reply.deliver_from_engine(done, target);
         queue.answered();
     }
@@ -106,8 +99,5 @@ pub(crate) fn allowed(target: &Target, kind: &IoKind) -> Result<(), DeviceError>
 
 /// Whether its failure leaves the medium unknown.
 pub(crate) fn poisons(kind: &IoKind) -> bool {
-    matches!(
-        kind,
-        IoKind::Write { .. } | IoKind::Flush | IoKind::WriteZeroes(_)
-    )
+    matches!(kind, IoKind::Write { .. } | IoKind::Flush | IoKind::WriteZeroes(_))
 }

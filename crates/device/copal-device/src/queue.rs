@@ -56,11 +56,7 @@ struct Gathered {
 impl Batch {
     pub(crate) fn new(len: usize, completer: Completer<Vec<IoDone>>) -> Arc<Batch> {
         let done = (0..len).map(|_| None).collect();
-        Arc::new(Batch(Mutex::new(Gathered {
-            done,
-            missing: len,
-            completer: Some(completer),
-        })))
+        Arc::new(Batch(Mutex::new(Gathered { done, missing: len, completer: Some(completer) })))
     }
 
     fn put(&self, place: usize, done: IoDone) {

@@ -68,11 +68,7 @@ pub struct History {
 
 impl History {
     pub(crate) fn new(start: Image, logical_block: u32) -> History {
-        History {
-            start,
-            events: Vec::new(),
-            logical_block,
-        }
+        History { start, events: Vec::new(), logical_block }
     }
 
     /// Events recorded; also the last step.
@@ -117,27 +113,15 @@ impl History {
         let mut out = String::new();
         for (step, event) in self.events.iter().enumerate() {
             let line = match event {
-                Event::Begin {
-                    id,
-                    change: Change::Bytes { at, data, fua },
-                } => {
+                Event::Begin { id, change: Change::Bytes { at, data, fua } } => {
                     let fua = if *fua { " fua" } else { "" };
                     format!("write {id}: {} bytes at {at}{fua}", data.len())
                 }
-                Event::Begin {
-                    id,
-                    change: Change::Fill { at, len, byte },
-                } => {
+                Event::Begin { id, change: Change::Fill { at, len, byte } } => {
                     format!("fill {id}: {len} bytes at {at} with {byte:#04x}")
                 }
-                Event::Begin {
-                    id,
-                    change: Change::Size { size },
-                } => format!("grow {id}: to {size} bytes"),
-                Event::Begin {
-                    id,
-                    change: Change::Cut { size },
-                } => format!("cut {id}: to {size} bytes"),
+                Event::Begin { id, change: Change::Size { size } } => format!("grow {id}: to {size} bytes"),
+                Event::Begin { id, change: Change::Cut { size } } => format!("cut {id}: to {size} bytes"),
                 Event::End { id } => format!("done {id}"),
                 Event::Lost { id } => format!("lost {id}"),
                 Event::FlushBegin { id } => format!("flush {id}"),

@@ -53,10 +53,7 @@ impl Ring {
         let (report, started) = sync_channel(1);
         let builder = std::thread::Builder::new().name(String::from("copal-uring"));
         let thread = builder.spawn(move || serve(&target, &tally, &jobs, &event, &report))?;
-        let ring = Ring {
-            queue,
-            thread: Some(thread),
-        };
+        let ring = Ring { queue, thread: Some(thread) };
         match started.recv() {
             Ok(result) => result.map(|()| ring),
             Err(_) => Err(io::Error::other("the thread of the ring ended before it began")),
@@ -89,10 +86,7 @@ fn ring_bell(event: &OwnedFd) {
 
 /// A ring of the newest kind the kernel has; it must be made on the thread that will submit.
 fn make_ring(target: &Target) -> io::Result<IoUring> {
-    let newest = IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .build(ENTRIES);
+    let newest = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
     let ring = match newest {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(ENTRIES)?,
         other => other?,
@@ -222,17 +216,12 @@ impl Reactor<'_> {
         let entry = match &mut job.io.kind {
             IoKind::Read(buf) => {
                 let rest = &mut buf[skip..];
-                opcode::Read::new(file, rest.as_mut_ptr(), rest.len() as u32)
-                    .offset(at)
-                    .build()
+                opcode::Read::new(file, rest.as_mut_ptr(), rest.len() as u32).offset(at).build()
             }
             IoKind::Write { buf, fua } => {
                 let flags = if *fua { libc::RWF_DSYNC } else { 0 };
                 let rest = &buf[skip..];
-                opcode::Write::new(file, rest.as_ptr(), rest.len() as u32)
-                    .offset(at)
-                    .rw_flags(flags)
-                    .build()
+                opcode::Write::new(file, rest.as_ptr(), rest.len() as u32).offset(at).rw_flags(flags).build()
             }
             IoKind::Flush | IoKind::Discard(_) | IoKind::WriteZeroes(_) => {
                 unreachable!("only what the ring takes is pushed to its queue")
@@ -253,19 +242,12 @@ impl Reactor<'_> {
         // SAFETY: an entry names memory of a slot's buffer, and the slot keeps it until the completion is reaped
         // (`give_up` leaks it). The file is registered, and `target` outlives the ring.
         let pushed = unsafe { self.ring.submission().push(entry) };
-        assert!(
-            pushed.is_ok(),
-            "the ring has room for everything in flight and one poll"
-        );
+        assert!(pushed.is_ok(), "the ring has room for everything in flight and one poll");
     }
 
     fn reap(&mut self) {
         let mut reaped = std::mem::take(&mut self.reaped);
-        reaped.extend(
-            self.ring
-                .completion()
-                .map(|entry| (entry.user_data(), entry.result())),
-        );
+        reaped.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
         for (name, result) in reaped.drain(..) {
             if name == WAKE {
                 self.polling = false;
@@ -319,10 +301,7 @@ impl Reactor<'_> {
             self.tally.count(&job.io.kind);
         }
         self.queue.finished(job.io.class);
-        let done = IoDone {
-            result,
-            buf: job.io.kind.into_buf(),
-        };
+        let done = IoDone { result, buf: job.io.kind.into_buf() };
         job.reply.deliver_from_engine(done, self.target);
         self.queue.answered();
     }
@@ -336,10 +315,7 @@ impl Reactor<'_> {
             if let Some(InFlight { job, .. }) = slot.take() {
                 std::mem::forget(job.io.kind);
                 self.queue.finished(job.io.class);
-                let done = IoDone {
-                    result: Err(DeviceError::Poisoned),
-                    buf: None,
-                };
+                let done = IoDone { result: Err(DeviceError::Poisoned), buf: None };
                 job.reply.deliver_from_engine(done, self.target);
                 self.queue.answered();
             }

@@ -46,11 +46,7 @@ fn survives(name: &str, decode: Decoder, bytes: &[u8]) {
 /// Mostly small numbers, so that counts and lengths are often plausible.
 fn input(random: &mut Random) -> Vec<u8> {
     let byte = |word: u64| {
-        if word & 0x300 == 0 {
-            word as u8
-        } else {
-            (word % 5) as u8
-        }
+        if word & 0x300 == 0 { word as u8 } else { (word % 5) as u8 }
     };
     let len = random.below(MOST_BYTES);
     (0..len).map(|_| byte(random.next_u64())).collect()
@@ -65,10 +61,7 @@ mod tests {
         decoders_survive(&[("patient", |_| ())], 10);
         let found = std::panic::catch_unwind(|| {
             decoders_survive(
-                &[
-                    ("patient", |_| ()),
-                    ("hasty", |bytes| assert!(bytes.len() != 5, "five bytes")),
-                ],
+                &[("patient", |_| ()), ("hasty", |bytes| assert!(bytes.len() != 5, "five bytes"))],
                 2000,
             );
         });

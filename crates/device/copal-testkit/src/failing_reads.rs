@@ -24,12 +24,7 @@ pub struct FailingReads {
 impl FailingReads {
     /// The device `below`, whose reads of the numbers in `fails` end with the system's error `errno`.
     pub fn over(below: Arc<dyn Device>, fails: Range<u64>, errno: i32) -> Arc<FailingReads> {
-        Arc::new(FailingReads {
-            below,
-            fails,
-            errno,
-            reads: AtomicU64::new(0),
-        })
+        Arc::new(FailingReads { below, fails, errno, reads: AtomicU64::new(0) })
     }
 
     /// Reads that came so far.
@@ -64,10 +59,7 @@ impl Device for FailingReads {
         completion.map(move |done: Vec<IoDone>| {
             let each = done.into_iter().zip(refused);
             each.map(|(done, refused)| match refused {
-                Some(error) => IoDone {
-                    result: Err(error),
-                    buf: done.buf,
-                },
+                Some(error) => IoDone { result: Err(error), buf: done.buf },
                 None => done,
             })
             .collect()

@@ -44,11 +44,7 @@ pub struct Gate {
 impl Gated {
     /// A gate before `below`.
     pub fn new(below: Arc<dyn Device>) -> Arc<Gated> {
-        Arc::new(Gated {
-            below,
-            gate: Mutex::default(),
-            moved: Condvar::new(),
-        })
+        Arc::new(Gated { below, gate: Mutex::default(), moved: Condvar::new() })
     }
 
     /// The device behind the gate.
@@ -92,8 +88,7 @@ impl Gated {
         self.change(|gate| gate.reading += 1);
         let mut gate = self.gate.lock();
         // A test that has seen what it waited for lets slow reads go.
-        self.moved
-            .wait_while_for(&mut gate, |gate| gate.slow_reads.is_some(), time);
+        self.moved.wait_while_for(&mut gate, |gate| gate.slow_reads.is_some(), time);
         drop(gate);
         let read = read();
         self.change(|gate| gate.reading -= 1);
@@ -107,11 +102,7 @@ impl Device for Gated {
     }
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
         let is_read = ios.iter().any(|io| matches!(io.kind, IoKind::Read(_)));
-        let completion = if is_read {
-            self.read(|| self.below.submit(ios))
-        } else {
-            self.below.submit(ios)
-        };
+        let completion = if is_read { self.read(|| self.below.submit(ios)) } else { self.below.submit(ios) };
         self.change(|gate| gate.handed_in += 1);
         completion
     }
@@ -168,14 +159,10 @@ impl PageCache for Gated {
         }
     }
     fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.below
-            .page_cache()
-            .map_or(Err(DeviceError::Poisoned), |cache| cache.write_cached(at, bytes))
+        self.below.page_cache().map_or(Err(DeviceError::Poisoned), |cache| cache.write_cached(at, bytes))
     }
     fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.below
-            .page_cache()
-            .map_or(Err(DeviceError::Poisoned), |cache| cache.read_cached(at, out))
+        self.below.page_cache().map_or(Err(DeviceError::Poisoned), |cache| cache.read_cached(at, out))
     }
 }
 

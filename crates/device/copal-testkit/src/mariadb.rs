@@ -15,11 +15,8 @@ use std::{
     time::Duration,
 };
 
-const SYSTEM_FILES: [&str; 3] = [
-    "mysql_system_tables.sql",
-    "mysql_performance_tables.sql",
-    "mysql_system_tables_data.sql",
-];
+const SYSTEM_FILES: [&str; 3] =
+    ["mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql"];
 /// Whoever starts no server in this time will start none.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -108,14 +105,10 @@ fn temporary(data: &Path) -> PathBuf {
 }
 
 fn server(data: &Path, through: &[String], words: &[&str]) -> Command {
-    let program = [
-        "/usr/sbin/mariadbd",
-        "/usr/sbin/mysqld",
-        "/usr/local/sbin/mariadbd",
-    ]
-    .into_iter()
-    .find(|path| Path::new(path).exists())
-    .unwrap_or("mariadbd");
+    let program = ["/usr/sbin/mariadbd", "/usr/sbin/mysqld", "/usr/local/sbin/mariadbd"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .unwrap_or("mariadbd");
     let mut command = match through.split_first() {
         None => Command::new(program),
         Some((first, rest)) => {
@@ -155,10 +148,7 @@ fn bootstrap(data: &Path, from: &str) -> Result<(), String> {
         .stderr(stderr)
         .spawn()
         .map_err(|error| format!("mariadbd does not start ({error}); scripts/install-deps.sh installs it"))?;
-    let written = child
-        .stdin
-        .take()
-        .map(|mut stdin| stdin.write_all(script.as_bytes()));
+    let written = child.stdin.take().map(|mut stdin| stdin.write_all(script.as_bytes()));
     let status = child.wait().map_err(|error| error.to_string())?;
     match written {
         Some(Ok(())) if status.success() => Ok(()),
@@ -172,19 +162,15 @@ fn bootstrap(data: &Path, from: &str) -> Result<(), String> {
 fn listen(directory: &Path, data: &Path, memory_mib: u32, at: MariaDbAt<'_>) -> Result<MariaDb, String> {
     let port = at.port;
     let bind = format!("--bind-address={}", at.address);
-    let mut child = server(
-        data,
-        at.through,
-        &[&bind, "--skip-log-bin", "--skip-name-resolve"],
-    )
-    .arg(format!("--socket={}", directory.join("socket").display()))
-    .arg(format!("--port={port}"))
-    .arg(format!("--innodb-buffer-pool-size={memory_mib}M"))
-    .stdin(Stdio::null())
-    .stdout(Stdio::null())
-    .stderr(Stdio::piped())
-    .spawn()
-    .map_err(|error| error.to_string())?;
+    let mut child = server(data, at.through, &[&bind, "--skip-log-bin", "--skip-name-resolve"])
+        .arg(format!("--socket={}", directory.join("socket").display()))
+        .arg(format!("--port={port}"))
+        .arg(format!("--innodb-buffer-pool-size={memory_mib}M"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
     let stderr = child.stderr.take().ok_or("no standard error")?;
     let (ready, is_ready) = mpsc::channel();
     // Reads on for as long as the server writes, which would wait for a reader otherwise.

@@ -29,13 +29,8 @@ fn measure(kind: RuleKind, scale: u64) -> (f64, f64) {
         for _ in 0..run * scale {
             let units = Kind::Ribbon.units();
             let unit_bytes = Kind::Ribbon.unit_bytes(KEYS_PER_PARTITION);
-            let shape = Shape {
-                kind: Kind::Ribbon,
-                keys: KEYS_PER_PARTITION,
-                unit_bytes,
-                units,
-                level: level as u8,
-            };
+            let shape =
+                Shape { kind: Kind::Ribbon, keys: KEYS_PER_PARTITION, unit_bytes, units, level: level as u8 };
             rule.add(PartitionId(partitions), shape, Heat(0.0), 0, 0);
             partitions += 1;
         }
@@ -54,10 +49,9 @@ fn measure(kind: RuleKind, scale: u64) -> (f64, f64) {
             };
             let place =
                 |&(first, count): &(u32, u64)| PartitionId(first + (Random::new(key).below(count)) as u32);
-            probes.extend(first.iter().map(place).map(|partition| Probe {
-                partition,
-                outcome: Outcome::Negative,
-            }));
+            probes.extend(
+                first.iter().map(place).map(|partition| Probe { partition, outcome: Outcome::Negative }),
+            );
         }
         now += GETS;
         let started = Instant::now();

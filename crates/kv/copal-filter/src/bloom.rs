@@ -26,11 +26,7 @@ impl BloomUnits {
     /// When `words` is not `count` units long.
     pub fn new(words: Vec<u64>, unit_words: u32, count: u8) -> BloomUnits {
         assert_eq!(words.len(), unit_words as usize * usize::from(count));
-        BloomUnits {
-            words: words.into_boxed_slice(),
-            unit_words,
-            count,
-        }
+        BloomUnits { words: words.into_boxed_slice(), unit_words, count }
     }
 
     /// Units loaded.
@@ -54,9 +50,7 @@ impl BloomUnits {
     /// False: the key is not in the partition.
     pub fn may_contain(&self, hash: KeyHash) -> bool {
         let units = self.words.chunks_exact(self.unit_words as usize);
-        units
-            .enumerate()
-            .all(|(unit, words)| admits(words, unit as u8, hash))
+        units.enumerate().all(|(unit, words)| admits(words, unit as u8, hash))
     }
 }
 

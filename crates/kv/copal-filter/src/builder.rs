@@ -74,14 +74,7 @@ impl PartitionFilterBuilder {
         } else if self.kind == Kind::Ribbon && self.keys > MAX_SLOTS / 2 {
             // Already banded at full size, nothing smaller can hold them.
             let columns = self.band.columns(uid);
-            Some(FilterPage::from_units(
-                self.kind,
-                self.keys,
-                MAX_SLOTS,
-                &columns,
-                uid,
-                self.store_seed,
-            ))
+            Some(FilterPage::from_units(self.kind, self.keys, MAX_SLOTS, &columns, uid, self.store_seed))
         } else {
             // Cannot fail: what fits 2048 slots was banded there key by key.
             FilterPage::build(self.kind, &self.hashes, uid, self.store_seed).ok()

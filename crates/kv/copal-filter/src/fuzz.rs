@@ -31,11 +31,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         page[16..20].copy_from_slice(&(u32::from(at(3)) * 8).to_le_bytes());
         page[20..24].copy_from_slice(&(unit_bytes * 8).to_le_bytes());
         page[24..28].copy_from_slice(&unit_bytes.to_le_bytes());
-        page.extend(
-            rest.iter()
-                .cycle()
-                .take(if rest.is_empty() { 0 } else { 16 * 1024 }),
-        );
+        page.extend(rest.iter().cycle().take(if rest.is_empty() { 0 } else { 16 * 1024 }));
         load_and_ask(&page::crafted(&page, UID, SEED));
     }),
 ];
@@ -47,10 +43,8 @@ fn load_and_ask(page: &[u8]) {
         if let Ok(units) = FilterPage::load(page, count, UID, SEED) {
             assert!(units.count() <= count);
             for key in [0, u128::MAX, 1 << 127, 0x5555 << 80, u128::from(count) << 96] {
-                let (all, fewer) = (
-                    units.may_contain(KeyHash(key)),
-                    units.first(count / 2).may_contain(KeyHash(key)),
-                );
+                let (all, fewer) =
+                    (units.may_contain(KeyHash(key)), units.first(count / 2).may_contain(KeyHash(key)));
                 assert!(fewer || !all, "fewer units deny what more admit");
             }
         }
@@ -68,17 +62,10 @@ mod tests {
 
     #[test]
     fn crafted_sums_open_the_way_behind_them() {
-        let hashes: Vec<_> = (0..100u64)
-            .map(|i| crate::KeyHash::new(&i.to_le_bytes(), 5))
-            .collect();
+        let hashes: Vec<_> = (0..100u64).map(|i| crate::KeyHash::new(&i.to_le_bytes(), 5)).collect();
         let page = FilterPage::build(crate::Kind::Ribbon, &hashes, 1, 5).unwrap();
         assert!(FilterPage::load(page.as_bytes(), MAX_UNITS, super::UID, super::SEED).is_err());
         let crafted = page::crafted(page.as_bytes(), super::UID, super::SEED);
-        assert_eq!(
-            FilterPage::load(&crafted, MAX_UNITS, super::UID, super::SEED)
-                .unwrap()
-                .count(),
-            15
-        );
+        assert_eq!(FilterPage::load(&crafted, MAX_UNITS, super::UID, super::SEED).unwrap().count(), 15);
     }
 }

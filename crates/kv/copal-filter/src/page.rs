@@ -150,10 +150,7 @@ impl FilterPage {
 impl Header {
     fn parse(stored: &[u8]) -> Result<Header, PageError> {
         let Some(h) = stored.get(..HEADER_BYTES) else {
-            return Err(PageError::Short {
-                needed: HEADER_BYTES as u64,
-                actual: stored.len() as u64,
-            });
+            return Err(PageError::Short { needed: HEADER_BYTES as u64, actual: stored.len() as u64 });
         };
         if u32_at(h, 0) != MAGIC {
             return Err(PageError::Magic(u32_at(h, 0)));
@@ -163,15 +160,9 @@ impl Header {
         }
         let version = u16::from_le_bytes([h[AT_VERSION], h[AT_VERSION + 1]]);
         if version != VERSION {
-            return Err(PageError::Version {
-                found: version,
-                known: VERSION,
-            });
+            return Err(PageError::Version { found: version, known: VERSION });
         }
-        let field = |field, value: u32| PageError::Field {
-            field,
-            value: u64::from(value),
-        };
+        let field = |field, value: u32| PageError::Field { field, value: u64::from(value) };
         let kind = Kind::from_byte(h[AT_KIND]).ok_or_else(|| field("kind", u32::from(h[AT_KIND])))?;
         let (units, keys) = (h[AT_UNITS], u32_at(h, AT_KEYS));
         let (slots, unit_bytes) = (u32_at(h, AT_SLOTS), u32_at(h, AT_UNIT_BYTES));
@@ -188,29 +179,16 @@ impl Header {
         if !known_slots || u64::from(slots) != u64::from(unit_bytes) * 8 {
             return Err(field("slots", slots));
         }
-        if h[AT_UNIT_CRCS + 4 * usize::from(MAX_UNITS)..AT_HEADER_CRC]
-            .iter()
-            .any(|&b| b != 0)
-        {
+        if h[AT_UNIT_CRCS + 4 * usize::from(MAX_UNITS)..AT_HEADER_CRC].iter().any(|&b| b != 0) {
             return Err(field("reserved", 1));
         }
         let uid = u64::from(u32_at(h, AT_UID)) | u64::from(u32_at(h, AT_UID + 4)) << 32;
-        Ok(Header {
-            kind,
-            units,
-            uid,
-            slots,
-            unit_bytes,
-            seed_id: u32_at(h, AT_SEED_ID),
-        })
+        Ok(Header { kind, units, uid, slots, unit_bytes, seed_id: u32_at(h, AT_SEED_ID) })
     }
 
     fn check_owner(&self, uid: u64, store_seed: u64) -> Result<(), PageError> {
         if self.uid != uid {
-            return Err(PageError::Partition {
-                found: self.uid,
-                expected: uid,
-            });
+            return Err(PageError::Partition { found: self.uid, expected: uid });
         }
         if self.seed_id != seed_id(store_seed) {
             return Err(PageError::Seed);
@@ -223,10 +201,7 @@ impl Header {
         let len = self.unit_bytes as usize;
         let at = HEADER_BYTES + len * usize::from(unit);
         let Some(bytes) = stored.get(at..at + len) else {
-            return Err(PageError::Short {
-                needed: (at + len) as u64,
-                actual: stored.len() as u64,
-            });
+            return Err(PageError::Short { needed: (at + len) as u64, actual: stored.len() as u64 });
         };
         if crc32c(0, bytes) != u32_at(stored, AT_UNIT_CRCS + 4 * usize::from(unit)) {
             return Err(PageError::UnitChecksum { unit });
@@ -250,19 +225,10 @@ pub(crate) fn crafted(bytes: &[u8], uid: u64, store_seed: u64) -> Vec<u8> {
     put(&mut page, AT_SEED_ID, &seed_id(store_seed).to_le_bytes());
     let unit_bytes = u32_at(&page, AT_UNIT_BYTES) as usize;
     for unit in 0..usize::from(MAX_UNITS) {
-        let at = unit
-            .checked_mul(unit_bytes)
-            .and_then(|at| at.checked_add(HEADER_BYTES));
+        let at = unit.checked_mul(unit_bytes).and_then(|at| at.checked_add(HEADER_BYTES));
         let end = at.and_then(|at| at.checked_add(unit_bytes));
-        let sum = at
-            .zip(end)
-            .and_then(|(at, end)| page.get(at..end))
-            .map(|unit| crc32c(0, unit));
-        put(
-            &mut page,
-            AT_UNIT_CRCS + 4 * unit,
-            &sum.unwrap_or(0).to_le_bytes(),
-        );
+        let sum = at.zip(end).and_then(|(at, end)| page.get(at..end)).map(|unit| crc32c(0, unit));
+        put(&mut page, AT_UNIT_CRCS + 4 * unit, &sum.unwrap_or(0).to_le_bytes());
     }
     let sum = crc32c(0, &page[..AT_HEADER_CRC]);
     put(&mut page, AT_HEADER_CRC, &sum.to_le_bytes());

@@ -64,21 +64,11 @@ fn main() -> Result<()> {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(size), size);
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())?;
     let (objects, _) = copal_object::Store::open(device.clone(), &copal_object::OpenOptions::default())?;
-    let options = Options {
-        memory_bytes: memory << 20,
-        table_bytes: 4 << 20,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: memory << 20, table_bytes: 4 << 20, ..Options::default() };
     let store = Store::open(objects, options)?;
     let space = store.keyspace("a", KeyspaceOptions::default())?;
     let keys = (mib << 20) / (KEY_BYTES + VALUE_BYTES as u64);
-    let mut run = Run {
-        device,
-        store,
-        space,
-        keys,
-        tag: 0,
-    };
+    let mut run = Run { device, store, space, keys, tag: 0 };
     run.write("random load", (0..keys).map(copal_testkit::scattered))?;
     let keys = run.keys;
     let mut random = copal_testkit::Random::new(7);

@@ -23,11 +23,7 @@ fn load(sorted: bool) -> Result<u64, Box<dyn Error>> {
         for i in 0..KEYS {
             ingest.put(&i.to_be_bytes(), &[7; 100])?;
         }
-        assert_eq!(
-            space.get(&1u64.to_be_bytes())?,
-            None,
-            "nothing is seen before the end"
-        );
+        assert_eq!(space.get(&1u64.to_be_bytes())?, None, "nothing is seen before the end");
         ingest.finish()?;
     } else {
         for i in 0..KEYS {

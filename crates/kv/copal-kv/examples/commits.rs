@@ -104,10 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = args.next().ok_or("which file shall be made for the run?")?;
     let time = Duration::from_secs_f64(args.next().map_or(Ok(3.0), |text| text.parse())?);
     let path = Path::new(&path);
-    let create = FileOptions {
-        create_size: Some(1 << 30),
-        ..FileOptions::default()
-    };
+    let create = FileOptions { create_size: Some(1 << 30), ..FileOptions::default() };
     let device = open_file(path, &create)?;
     Objects::mkfs(&device, &MkfsOptions::default())?;
     let (objects, _) = Objects::open(Arc::clone(&device), &OpenOptions::default())?;
@@ -119,12 +116,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     }
     for outstanding in [16, 64, 256] {
-        row(
-            &format!("durable, {outstanding} outstanding"),
-            &*device,
-            &store,
-            || submit(&store, &space, outstanding, time),
-        );
+        row(&format!("durable, {outstanding} outstanding"), &*device, &store, || {
+            submit(&store, &space, outstanding, time)
+        });
     }
     for writers in [1, 4, 16] {
         row(&format!("process, {writers} threads"), &*device, &store, || {

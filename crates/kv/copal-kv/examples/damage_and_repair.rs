@@ -26,11 +26,7 @@ fn build(path: PathBuf) -> Result<PathBuf, Box<dyn Error>> {
     let (store, rows) = open(&path)?;
     for i in 0..KEYS {
         let value = format!("row number {i:08} of the table");
-        rows.put(
-            format!("{i:08}").as_bytes(),
-            value.as_bytes(),
-            Durability::Deferred,
-        )?;
+        rows.put(format!("{i:08}").as_bytes(), value.as_bytes(), Durability::Deferred)?;
     }
     rows.compact_range((Unbounded, Unbounded))?;
     store.close()?;
@@ -59,11 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let (store, rows) = open(&path)?;
     let scrubbed = store.scrub(u64::MAX)?.wait()?;
-    println!(
-        "read {} kB, found: {:?}",
-        scrubbed.done_bytes / 1000,
-        scrubbed.damaged
-    );
+    println!("read {} kB, found: {:?}", scrubbed.done_bytes / 1000, scrubbed.damaged);
     if let Err(error) = rows.get(b"00012345") {
         println!("00012345 -> {error}");
     }

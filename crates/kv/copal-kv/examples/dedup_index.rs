@@ -27,10 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options {
         memory_bytes: 8 << 20,
         // The background thread would do the same; here the counts are to be the same each time.
-        filters: FilterOptions {
-            background: false,
-            ..FilterOptions::default()
-        },
+        filters: FilterOptions { background: false, ..FilterOptions::default() },
         ..Options::default()
     };
     let store = Store::open(objects, options)?;
@@ -49,11 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut known = 0;
     for question in 0..QUESTIONS {
         // One in ten was seen before; the others are new.
-        let chunk = if question % 10 == 0 {
-            question
-        } else {
-            CHUNKS + question
-        };
+        let chunk = if question % 10 == 0 { question } else { CHUNKS + question };
         known += u64::from(chunks.contains(&fingerprint(chunk))?);
         if question % 2000 == 0 {
             store.adjust_filters();

@@ -24,10 +24,7 @@ fn key(i: u64) -> [u8; 16] {
 #[expect(clippy::print_stdout, reason = "an example that prints what it measured")]
 fn row(what: &str, count: u64, bytes: u64, longest: Duration, began: Instant) {
     let seconds = began.elapsed().as_secs_f64();
-    let (rate, mib) = (
-        count as f64 / seconds,
-        bytes as f64 / seconds / f64::from(1 << 20),
-    );
+    let (rate, mib) = (count as f64 / seconds, bytes as f64 / seconds / f64::from(1 << 20));
     println!("{what:34} {rate:>10.0} /s {mib:>9.1} MiB/s   longest {longest:?}");
 }
 
@@ -63,15 +60,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     timed("overwrite, random, deferred", keys, 216, |_| {
         Ok(space.put(&key(random.below(keys)), &value, Durability::Deferred)?)
     })?;
-    timed("put, durable", 20_000, 216, |i| {
-        Ok(space.put(&key(i), &value, Durability::Device)?)
-    })?;
+    timed("put, durable", 20_000, 216, |i| Ok(space.put(&key(i), &value, Durability::Device)?))?;
     store.flush()?;
     let loaded = store.stats();
-    println!(
-        "tables written / user bytes {:.2}",
-        loaded.write_bytes as f64 / loaded.user_bytes as f64
-    );
+    println!("tables written / user bytes {:.2}", loaded.write_bytes as f64 / loaded.user_bytes as f64);
     if let Some(path) = std::env::args().nth(2) {
         store.record_gets(Box::new(std::fs::File::create(path)?))?;
     }
@@ -87,25 +79,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let after = store.stats();
     store.stop_recording_gets()?;
     timed("iterate", 1, keys * 216, |_| {
-        assert_eq!(
-            space
-                .iter((std::ops::Bound::Unbounded, std::ops::Bound::Unbounded))
-                .count() as u64,
-            keys
-        );
+        assert_eq!(space.iter((std::ops::Bound::Unbounded, std::ops::Bound::Unbounded)).count() as u64, keys);
         Ok(())
     })?;
     let large = vec![9u8; 1 << 20];
-    let packs = store.keyspace(
-        "packs",
-        KeyspaceOptions {
-            group_prefix_len: 4,
-            ..KeyspaceOptions::default()
-        },
-    )?;
-    timed("put 1 MiB, durable", 300, 1 << 20, |i| {
-        Ok(packs.put(&key(i), &large, Durability::Device)?)
-    })?;
+    let packs =
+        store.keyspace("packs", KeyspaceOptions { group_prefix_len: 4, ..KeyspaceOptions::default() })?;
+    timed("put 1 MiB, durable", 300, 1 << 20, |i| Ok(packs.put(&key(i), &large, Durability::Device)?))?;
     timed("get 1 MiB", 300, 1 << 20, |i| {
         packs.get(&key(i))?.ok_or("a value is missing")?;
         Ok(())
@@ -113,10 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stats = store.stats();
     println!("{stats:#?}");
     let gets = (after.gets - before.gets) as f64;
-    println!(
-        "block reads per get {:.3}",
-        (after.data_block_reads - before.data_block_reads) as f64 / gets
-    );
+    println!("block reads per get {:.3}", (after.data_block_reads - before.data_block_reads) as f64 / gets);
     println!(
         "device writes / user bytes {:.2}",
         device.counters().write_bytes as f64 / stats.user_bytes as f64

@@ -10,10 +10,7 @@ use std::{error::Error, path::Path};
 
 fn open(path: &Path) -> Result<(Objects, Store), Box<dyn Error>> {
     let (objects, _recovery) = Objects::open_dir(path, &OpenOptions::default())?;
-    let options = Options {
-        memory_bytes: 16 << 20,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: 16 << 20, ..Options::default() };
     let store = Store::open(objects.clone(), options)?;
     Ok((objects, store))
 }

@@ -84,20 +84,11 @@ fn main() -> Result<(), Failed> {
 }
 
 fn name(skew: f64) -> String {
-    if skew == 0.0 {
-        "uniform".to_owned()
-    } else {
-        format!("zipf {skew:.2}")
-    }
+    if skew == 0.0 { "uniform".to_owned() } else { format!("zipf {skew:.2}") }
 }
 
 fn filters(kind: FilterKind, rule: FilterRule, bits: f64) -> FilterOptions {
-    FilterOptions {
-        kind,
-        rule,
-        memory: FilterMemory::BitsPerKey(bits),
-        background: false,
-    }
+    FilterOptions { kind, rule, memory: FilterMemory::BitsPerKey(bits), background: false }
 }
 
 fn open(device: &Arc<dyn Device>, keys: u64, filters: FilterOptions) -> Result<Store, Failed> {
@@ -120,21 +111,14 @@ fn load(keys: u64, kind: FilterKind, file: Option<&str>) -> Result<Arc<dyn Devic
     let device: Arc<dyn Device> = match file {
         None => MemoryDevice::from_image(Image::zeroed(size), size),
         Some(path) => {
-            let options = FileOptions {
-                create_size: Some(size),
-                allow_cow: true,
-                ..FileOptions::default()
-            };
+            let options = FileOptions { create_size: Some(size), allow_cow: true, ..FileOptions::default() };
             drop(std::fs::remove_file(path));
             open_file(Path::new(path), &options)?
         }
     };
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())?;
     let store = open(&device, keys, filters(kind, FIXED, 0.0))?;
-    let options = KeyspaceOptions {
-        cache: CacheMode::Nothing,
-        ..KeyspaceOptions::default()
-    };
+    let options = KeyspaceOptions { cache: CacheMode::Nothing, ..KeyspaceOptions::default() };
     let space = store.keyspace("keys", options)?;
     let put = |numbers: std::ops::Range<u64>| -> Result<(), Failed> {
         let mut from = numbers.start;
@@ -221,16 +205,11 @@ impl Ranks {
             sum += (i as f64).powf(-skew);
             sum
         };
-        Ranks {
-            sums: (1..=bound).map(weight).collect(),
-            random: copal_testkit::Random::new(1),
-        }
+        Ranks { sums: (1..=bound).map(weight).collect(), random: copal_testkit::Random::new(1) }
     }
 
     fn next(&mut self) -> u64 {
         let at = self.random.unit() * self.sums[self.sums.len() - 1];
-        self.sums
-            .partition_point(|sum| *sum <= at)
-            .min(self.sums.len() - 1) as u64
+        self.sums.partition_point(|sum| *sum <= at).min(self.sums.len() - 1) as u64
     }
 }

@@ -51,14 +51,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for user in ["ada/", "bob/", "cyd/"] {
         let end = format!("{}0", user.trim_end_matches('/'));
         let range = (Included(user.as_bytes()), Excluded(end.as_bytes()));
-        let (ours, theirs) = (
-            mails.range_checksum(range, false)?,
-            copy.range_checksum(range, false)?,
-        );
-        println!(
-            "{user} {}",
-            if ours == theirs { "is the same" } else { "differs" }
-        );
+        let (ours, theirs) = (mails.range_checksum(range, false)?, copy.range_checksum(range, false)?);
+        println!("{user} {}", if ours == theirs { "is the same" } else { "differs" });
     }
     drop(before);
     other.close()?;

@@ -25,10 +25,7 @@ fn key(i: u64) -> [u8; 16] {
 }
 
 fn argument(n: usize, default: u64) -> u64 {
-    std::env::args()
-        .nth(n)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(default)
+    std::env::args().nth(n).and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
 fn main() {
@@ -46,12 +43,7 @@ fn main() {
     let started = Instant::now();
     let mut builder = TableBuilder::with_sink(Vec::new(), ID, options);
     for key in &sorted {
-        let entry = Entry {
-            key,
-            seq: 1,
-            kind: EntryKind::Put,
-            value: &value,
-        };
+        let entry = Entry { key, seq: 1, kind: EntryKind::Put, value: &value };
         builder.add(entry).expect("a vector takes everything");
     }
     let (bytes, meta) = builder.finish_sink().expect("a vector takes everything");
@@ -88,28 +80,19 @@ fn look_up(table: &Table, name: &str, key: impl Fn(u64) -> [u8; 16]) {
     for i in 0..100_000u64 {
         let key = key(copal_testkit::scattered(i) >> 20);
         let started = Instant::now();
-        let found = table
-            .get(&key, MAX_SEQ, &KeyHash::new(&key, SEED))
-            .expect("intact");
+        let found = table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).expect("intact");
         times.push(started.elapsed().as_nanos() as u64);
         std::hint::black_box(found);
     }
     times.sort_unstable();
-    println!(
-        "get, {name}: p50 {} ns, p99 {} ns",
-        times[times.len() / 2],
-        times[times.len() * 99 / 100]
-    );
+    println!("get, {name}: p50 {} ns, p99 {} ns", times[times.len() / 2], times[times.len() * 99 / 100]);
 }
 
 fn scan(bytes: &bytes::Bytes, keys: u64) {
     let cache = TableCache::new(0, 1 << 20, filters());
     let read = ReadOptions { store_seed: SEED };
     let table: Arc<Table> = Table::open_bytes(bytes.clone(), ID, cache, read).expect("opens");
-    let mut cursor = table.cursor(Scan {
-        whole: true,
-        ..Scan::default()
-    });
+    let mut cursor = table.cursor(Scan { whole: true, ..Scan::default() });
     for (name, forward) in [("forward", true), ("backward", false)] {
         let started = Instant::now();
         if forward { cursor.first() } else { cursor.last() }.expect("intact");
@@ -119,9 +102,6 @@ fn scan(bytes: &bytes::Bytes, keys: u64) {
             if forward { cursor.next() } else { cursor.prev() }.expect("intact");
         }
         assert_eq!(seen, keys);
-        println!(
-            "scan {name}: {:.0} ns/entry",
-            started.elapsed().as_nanos() as f64 / keys as f64
-        );
+        println!("scan {name}: {:.0} ns/entry", started.elapsed().as_nanos() as f64 / keys as f64);
     }
 }

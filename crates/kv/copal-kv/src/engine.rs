@@ -108,10 +108,7 @@ impl Engine {
 
     /// What a broken ordering does too early.
     pub(crate) fn too_early(&self, ops: Vec<Op>) -> Result<(), Error> {
-        let txn = Txn {
-            ops,
-            ..Txn::default()
-        };
+        let txn = Txn { ops, ..Txn::default() };
         let done = self.objects.commit(txn, Ack::Durable).wait();
         done.map(drop).map_err(|error| self.poison.failed_write(error))
     }
@@ -131,9 +128,7 @@ impl Engine {
     /// Size at which a table ends: what was asked for, but little enough for two to fit into what a small store keeps back.
     pub(crate) fn table_bytes(&self) -> u64 {
         const SHARE: u64 = 64;
-        self.options
-            .table_bytes
-            .min((self.objects.space().size_bytes / SHARE).max(1 << 20))
+        self.options.table_bytes.min((self.objects.space().size_bytes / SHARE).max(1 << 20))
     }
 
     /// # Errors
@@ -155,11 +150,7 @@ impl Engine {
         let (bytes, limit) = (write.room_bytes, self.budget.batch_bytes());
         if bytes > limit {
             let total_bytes = self.budget.total_bytes();
-            return Err(Error::BatchTooLarge {
-                bytes,
-                limit,
-                total_bytes,
-            });
+            return Err(Error::BatchTooLarge { bytes, limit, total_bytes });
         }
         Ok(())
     }
@@ -255,9 +246,7 @@ impl Engine {
 
     /// Whether what is kept back is there, with room for the flush of all memtables and of `bytes` more in them.
     pub(crate) fn has_reserve_beside(&self, bytes: u64) -> bool {
-        self.writes
-            .reserve
-            .refill(&self.objects, self.unflushed_bytes() + bytes)
+        self.writes.reserve.refill(&self.objects, self.unflushed_bytes() + bytes)
     }
 
     /// The same for a large write, which leaves some room to small ones.
@@ -281,13 +270,8 @@ impl Engine {
         if self.has_reserve_beside(0) {
             let room = self.writes.reserve.room_beside(&self.objects).unwrap_or(u64::MAX);
             // Merges found nothing: what could be freed is in memory.
-            let may_free = self
-                .super_version()
-                .memtables()
-                .any(|memtable| memtable.has_deletes());
-            self.writes
-                .pressure
-                .look(room, self.objects.room().of_bytes, may_free);
+            let may_free = self.super_version().memtables().any(|memtable| memtable.has_deletes());
+            self.writes.pressure.look(room, self.objects.room().of_bytes, may_free);
             if may_free && self.writes.pressure.is_on() {
                 self.signal.kick_one(Sleeper::Flusher);
             }
@@ -300,20 +284,13 @@ impl Engine {
     }
 
     fn read_options(&self) -> ReadOptions {
-        ReadOptions {
-            store_seed: self.seed,
-        }
+        ReadOptions { store_seed: self.seed }
     }
 
     /// Options of a keyspace; the defaults for one that was dropped.
     pub(crate) fn keyspace_options(&self, id: KeyspaceId) -> KeyspaceOptions {
         let tree = self.stored.tree.lock();
-        tree.manifest
-            .state
-            .keyspaces
-            .get(&id)
-            .map(|space| space.options.clone())
-            .unwrap_or_default()
+        tree.manifest.state.keyspaces.get(&id).map(|space| space.options.clone()).unwrap_or_default()
     }
 
     /// Commits an edit of the manifest that changes no table.
@@ -321,8 +298,7 @@ impl Engine {
         let mut tree = self.stored.tree.lock();
         // Asked with the lock held, which the end of a session takes last.
         self.check_writable()?;
-        tree.manifest
-            .commit(&self.objects, &self.poison, ops, records, ack)?;
+        tree.manifest.commit(&self.objects, &self.poison, ops, records, ack)?;
         tree.count_state();
         Ok(())
     }
@@ -368,12 +344,7 @@ fn handle(table: Arc<Table>, meta: &TableMeta, cache: &TableCache) -> Arc<TableH
     let tombstones = RangeTombstones::new(table.range_tombstones());
     let bytes = size_of::<TableHandle>() + tombstones.heap_bytes() + meta.values.len() * 16;
     let charge = cache.budget().charge(Class::RangeTombstones, bytes as u64);
-    Arc::new(TableHandle {
-        _charge: charge,
-        meta: meta.clone(),
-        table,
-        tombstones,
-    })
+    Arc::new(TableHandle { _charge: charge, meta: meta.clone(), table, tombstones })
 }
 
 /// The first view of an opened store.
@@ -382,9 +353,5 @@ pub(crate) fn first_super_version(
     frozen: Vec<Arc<Memtable>>,
     version: Version,
 ) -> SuperVersion {
-    SuperVersion {
-        active,
-        frozen,
-        version: Arc::new(version),
-    }
+    SuperVersion { active, frozen, version: Arc::new(version) }
 }

@@ -99,10 +99,7 @@ impl Error {
     /// The bytes that were asked for are damaged; the same bytes elsewhere may help.
     #[must_use]
     pub fn is_corruption(&self) -> bool {
-        matches!(
-            self,
-            Error::Corrupt { .. } | Error::Object(StoreError::Corrupt { .. })
-        )
+        matches!(self, Error::Corrupt { .. } | Error::Object(StoreError::Corrupt { .. }))
     }
 
     /// The host ran full inside a write, and the store takes no more of them until it is opened again. Of an operation that
@@ -124,17 +121,12 @@ impl Error {
 
     /// A failure of the engine's own that ends all writing.
     pub(crate) fn poisoned(reason: impl Into<String>) -> Error {
-        Error::Poisoned {
-            reason: reason.into(),
-            host_full: false,
-        }
+        Error::Poisoned { reason: reason.into(), host_full: false }
     }
 
     /// Damage found in `what`, noticed by `why`.
     pub(crate) fn corrupt(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Error {
-        Error::Corrupt {
-            what: format!("{what}: {why}"),
-        }
+        Error::Corrupt { what: format!("{what}: {why}") }
     }
 }
 

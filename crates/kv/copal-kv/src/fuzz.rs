@@ -42,11 +42,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("packed data block behind its sum", |bytes| {
         let (raw_len, payload) = bytes.split_at(bytes.len().min(2));
         let raw_len = raw_len.iter().fold(0, |len, &byte| len << 8 | u32::from(byte));
-        let _ = Block::decode(
-            &block::crafted(payload, block::CODEC_LZ4, raw_len, UID, 1),
-            UID,
-            1,
-        );
+        let _ = Block::decode(&block::crafted(payload, block::CODEC_LZ4, raw_len, UID, 1), UID, 1);
     }),
     ("unpacked data block", |bytes| {
         if let Ok(block) = Block::parse(Bytes::copy_from_slice(bytes)) {
@@ -191,10 +187,7 @@ mod tests {
         let delete = [2, 5, 0, 0, 0, 1, 7];
         let room = [&[1, 4, 1, 7][..], &delete, &[0, 5, 1, 7], &delete].concat();
         let found = page_cache_log::read_all(&page_cache_log::crafted(super::UID, &room), 3);
-        assert_eq!(
-            found.iter().map(|found| found.first_seq).collect::<Vec<_>>(),
-            [4, 5]
-        );
+        assert_eq!(found.iter().map(|found| found.first_seq).collect::<Vec<_>>(), [4, 5]);
 
         let mut body = super::UID.to_le_bytes().to_vec();
         body.resize(8 + 8 + 3 * 20, 0);

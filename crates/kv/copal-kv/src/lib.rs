@@ -26,10 +26,7 @@
 //! Modules that are open ([`table`], [`cache`], [`cursor`], [`merge`], [`entry`]) are the parts of the engine for those who
 //! measure them or build another; [`dump`] shows what the objects of a store hold.
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod api;
 mod broken;

@@ -27,10 +27,7 @@ impl Poison {
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.reason.get() {
             None => Ok(()),
-            Some(reason) => Err(Error::Poisoned {
-                reason: reason.text.clone(),
-                host_full: reason.host_full,
-            }),
+            Some(reason) => Err(Error::Poisoned { reason: reason.text.clone(), host_full: reason.host_full }),
         }
     }
 
@@ -49,16 +46,10 @@ impl Poison {
 
     fn set_for(&self, text: String, host_full: bool) {
         if let Err(reason) = self.reason.set(Reason { text, host_full }) {
-            tracing::debug!(
-                reason = reason.text,
-                "another failure of a store that takes no more writes"
-            );
+            tracing::debug!(reason = reason.text, "another failure of a store that takes no more writes");
         } else if let Some(reason) = self.reason.get() {
             let reason = &reason.text;
-            tracing::error!(
-                reason,
-                "the key-value store takes no more writes until it is reopened"
-            );
+            tracing::error!(reason, "the key-value store takes no more writes until it is reopened");
         }
     }
 
@@ -67,10 +58,7 @@ impl Poison {
         match error {
             StoreError::NoSpace { .. } => Error::NoSpace,
             other => {
-                let error = Error::Poisoned {
-                    reason: other.to_string(),
-                    host_full: other.is_host_full(),
-                };
+                let error = Error::Poisoned { reason: other.to_string(), host_full: other.is_host_full() };
                 self.set_by(&error);
                 error
             }

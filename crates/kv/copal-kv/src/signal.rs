@@ -136,11 +136,7 @@ impl Signal {
             // `done` may take other locks, so it is asked without this one; `progress` tells what was missed.
             let snapshot = {
                 let inner = self.inner.lock();
-                SignalState {
-                    flush_stuck: inner.flush_stuck,
-                    stop: inner.stop,
-                    ..SignalState::default()
-                }
+                SignalState { flush_stuck: inner.flush_stuck, stop: inner.stop, ..SignalState::default() }
             };
             if snapshot.stop || done(&snapshot) {
                 return;

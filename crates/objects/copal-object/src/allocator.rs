@@ -158,11 +158,7 @@ impl Allocator {
         let mut page = at;
         while page < self.pages {
             let word = self.bits[(page / WORD_PAGES) as usize] >> (page % WORD_PAGES);
-            let skip = if taken {
-                word.trailing_zeros()
-            } else {
-                word.trailing_ones()
-            };
+            let skip = if taken { word.trailing_zeros() } else { word.trailing_ones() };
             let left = WORD_PAGES - page % WORD_PAGES;
             if u64::from(skip) < left {
                 return (page + u64::from(skip)).min(self.pages);
@@ -200,12 +196,7 @@ impl Allocator {
     /// # Panics
     /// When a page of it is free already.
     pub(crate) fn release(&mut self, run: Run) {
-        assert!(
-            self.is_taken(run),
-            "pages {}..{} are freed twice",
-            run.at,
-            run.end()
-        );
+        assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
         self.set_free(run.at, run.end());
     }
 
@@ -255,11 +246,8 @@ impl Allocator {
 
     /// First free run of at least `shortest` pages from the cursor of `class` on; at most `want` of it.
     fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<Run> {
-        let start = if self.lowest_first {
-            0
-        } else {
-            self.cursors[class].min(self.bits.len().saturating_sub(1))
-        };
+        let start =
+            if self.lowest_first { 0 } else { self.cursors[class].min(self.bits.len().saturating_sub(1)) };
         let found = self
             .scan(start, self.bits.len(), shortest, want, written)
             .or_else(|| self.scan(0, self.bits.len(), shortest, want, written))?;
@@ -365,11 +353,7 @@ fn masks(from: u64, to: u64) -> impl Iterator<Item = (usize, u64)> {
         }
         let bit = page % WORD_PAGES;
         let count = (WORD_PAGES - bit).min(to - page);
-        let mask = if count == 64 {
-            u64::MAX
-        } else {
-            ((1 << count) - 1) << bit
-        };
+        let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << bit };
         let word = (page / WORD_PAGES) as usize;
         page += count;
         Some((word, mask))

@@ -34,16 +34,10 @@ const REPLAY_BYTES_MAX: u64 = 64 << 20;
 
 /// Placement class of checkpoints.
 pub(crate) const CHECKPOINT_CLASS: usize = 4;
-const CHECKPOINT_HOME: Home = Home {
-    class: CHECKPOINT_CLASS,
-    owner: Home::STORE,
-};
+const CHECKPOINT_HOME: Home = Home { class: CHECKPOINT_CLASS, owner: Home::STORE };
 /// Placement class of their second copies.
 const COPY_CLASS: usize = 6;
-const COPY_HOME: Home = Home {
-    class: COPY_CLASS,
-    owner: Home::STORE_COPY,
-};
+const COPY_HOME: Home = Home { class: COPY_CLASS, owner: Home::STORE_COPY };
 
 impl StoreCore {
     /// A record was just submitted: tables and journal agree now.
@@ -205,9 +199,7 @@ impl StoreCore {
     /// it (OBJ-15).
     fn is_complete(&self, state: &StoreState, pending: &NewCheckpoint) -> bool {
         self.shape.broken.by(Flaw::CheckpointAheadOfFrames)
-            || state
-                .groups
-                .is_complete(pending.last_group, pending.epoch, pending.absorbed)
+            || state.groups.is_complete(pending.last_group, pending.epoch, pending.absorbed)
     }
 
     fn finish_checkpoint(&self, state: &mut StoreState, pending: NewCheckpoint) {
@@ -252,20 +244,15 @@ impl StoreCore {
 
 /// Bytes of a body that chain pages hold.
 pub(crate) fn capacity(places: &[ChainPlace], page_bytes: usize) -> usize {
-    places
-        .iter()
-        .map(|place| place.run.pages as usize * page_bytes - HEAD_LEN)
-        .sum()
+    places.iter().map(|place| place.run.pages as usize * page_bytes - HEAD_LEN).sum()
 }
 
 /// Encodes a body as a chain in `places`; returns the link to its first page and the writes, last page first.
 pub(crate) fn chain(inner: &StoreCore, lsn: u64, body: &[u8], places: &[ChainPlace]) -> (Link, Vec<Io>) {
     let page_bytes = inner.shape.page_bytes;
     let (head, pages) = encode_chain(lsn, body, places, page_bytes);
-    let ios = pages
-        .into_iter()
-        .flat_map(|(run, buf)| inner.write_ios(run, vec![buf], Class::Background))
-        .collect();
+    let ios =
+        pages.into_iter().flat_map(|(run, buf)| inner.write_ios(run, vec![buf], Class::Background)).collect();
     (head, ios)
 }
 
@@ -315,11 +302,7 @@ pub(crate) fn superblock_ios(superblock: &Superblock) -> Vec<Io> {
 pub(crate) fn superblock_io(superblock: &Superblock, copy: usize) -> Io {
     let mut buf = AlignedBuf::zeroed(SUPERBLOCK_LEN);
     buf.copy_from_slice(&superblock.encode(copy as u8));
-    Io {
-        at: COPIES[copy],
-        kind: IoKind::Write { buf, fua: false },
-        class: Class::Background,
-    }
+    Io { at: COPIES[copy], kind: IoKind::Write { buf, fua: false }, class: Class::Background }
 }
 
 #[cfg(test)]

@@ -66,13 +66,7 @@ pub(crate) struct Checkpointer {
 
 impl Checkpointer {
     pub(crate) fn new(superblock: Superblock, runs: Vec<Run>) -> Checkpointer {
-        Checkpointer {
-            superblock,
-            runs,
-            step: Step::Idle,
-            forced: false,
-            finished: 0,
-        }
+        Checkpointer { superblock, runs, step: Step::Idle, forced: false, finished: 0 }
     }
 
     pub(crate) fn is_idle(&self) -> bool {

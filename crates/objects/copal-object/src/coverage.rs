@@ -80,10 +80,7 @@ pub(crate) struct Witness<'a> {
 
 impl<'a> Witness<'a> {
     pub(crate) fn new(see: Option<SeeRange<'a>>, page_bytes: usize) -> Witness<'a> {
-        Witness {
-            see,
-            page_bytes: page_bytes as u64,
-        }
+        Witness { see, page_bytes: page_bytes as u64 }
     }
 
     pub(crate) fn is_asked(&self) -> bool {
@@ -108,10 +105,7 @@ impl<'a> Witness<'a> {
 
     pub(crate) fn run(&mut self, run: Run, covered: Covered) {
         let page = self.page_bytes;
-        self.bytes(
-            run.at.saturating_mul(page)..run.end().saturating_mul(page),
-            covered,
-        );
+        self.bytes(run.at.saturating_mul(page)..run.end().saturating_mul(page), covered);
     }
 }
 
@@ -125,16 +119,9 @@ impl StoreCore {
         let state = self.state.lock();
         let space = &state.space.allocator;
         for range in space.free_ranges().into_iter().chain(space.hollow_ranges()) {
-            witness.bytes(
-                range.start * page..range.end * page,
-                Covered::Unused(Unused::Free),
-            );
+            witness.bytes(range.start * page..range.end * page, Covered::Unused(Unused::Free));
         }
-        let waiting = state
-            .space
-            .quarantined()
-            .chain(&state.groups.open.freed)
-            .chain(&state.spare_extents);
+        let waiting = state.space.quarantined().chain(&state.groups.open.freed).chain(&state.spare_extents);
         for &run in waiting {
             witness.unused(run, Unused::Waiting);
         }

@@ -32,28 +32,17 @@ const SEEDS: u64 = 120;
 const STATES: usize = 250;
 
 fn number(variable: &str, usual: u64) -> u64 {
-    std::env::var(variable)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(usual)
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
 /// No violation in any state of any history.
 #[test]
-#[expect(
-    clippy::print_stdout,
-    reason = "the number of states is the result of a long run"
-)]
+#[expect(clippy::print_stdout, reason = "the number of states is the result of a long run")]
 fn no_crash_state_loses_or_mixes_what_was_acknowledged() {
     let mut states = 0;
     let first = number("COPAL_CRASH_FROM", 0);
     for seed in first..first + number("COPAL_CRASH_SEEDS", SEEDS) {
-        let plan = Plan {
-            seed,
-            broken: Broken::default(),
-            states: STATES,
-            busy: false,
-        };
+        let plan = Plan { seed, broken: Broken::default(), states: STATES, busy: false };
         match run(&plan) {
             Ok(tried) => states += tried,
             Err(violation) => panic!("seed {seed}: {violation}"),
@@ -67,31 +56,18 @@ fn no_crash_state_loses_or_mixes_what_was_acknowledged() {
 fn largest_epoch(device: &dyn Device) -> u64 {
     let (superblock, _) = recovery::newest_superblock(device).unwrap();
     let page_bytes = superblock.page_bytes as usize;
-    let source = recovery::Source {
-        device,
-        page_bytes,
-        salvage: false,
-        broken: Broken::default(),
-    };
+    let source = recovery::Source { device, page_bytes, salvage: false, broken: Broken::default() };
     let found = recovery::read_checkpoint(&source, &superblock, recovery::Copies::AsNeeded).unwrap();
     let position = found.position;
     let walked = recovery::walk_journal(&source, &superblock, &position).unwrap();
-    let epochs = walked
-        .records
-        .iter()
-        .map(|record| record.header.epoch.max(record.header.flushed_epoch));
+    let epochs = walked.records.iter().map(|record| record.header.epoch.max(record.header.flushed_epoch));
     epochs.max().unwrap_or(0).max(position.epoch)
 }
 
 /// The seed whose history catches a flaw; `None` when none of `seeds` does.
 fn caught(flaw: Flaw, seeds: u64, busy: bool) -> Option<u64> {
     (0..seeds).find(|&seed| {
-        let plan = Plan {
-            seed,
-            broken: Broken { flaw: Some(flaw) },
-            states: STATES,
-            busy,
-        };
+        let plan = Plan { seed, broken: Broken { flaw: Some(flaw) }, states: STATES, busy };
         // A violation, or an assertion of the store itself.
         !matches!(std::panic::catch_unwind(|| run(&plan)), Ok(Ok(_)))
     })

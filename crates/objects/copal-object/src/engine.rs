@@ -65,11 +65,7 @@ impl StoreCore {
         if self.trusted_epoch(state) < state.drain_epoch {
             return false;
         }
-        let carried = state
-            .groups
-            .closed
-            .iter()
-            .find(|group| group.carries >= state.drain_epoch);
+        let carried = state.groups.closed.iter().find(|group| group.carries >= state.drain_epoch);
         if let Some(group) = carried {
             let epoch = group.epoch;
             state.epochs.want(epoch);
@@ -129,10 +125,7 @@ impl StoreCore {
             "a record is no longer than recovery reads"
         );
         let mut group = std::mem::take(&mut state.groups.open);
-        state.groups.open = OpenGroup {
-            number: group.number + 1,
-            ..OpenGroup::default()
-        };
+        state.groups.open = OpenGroup { number: group.number + 1, ..OpenGroup::default() };
         let stale = self.shape.broken.by(Flaw::StampedClosing);
         let epoch = match state.epochs.flushing {
             Some(Flushing::Closing(epoch) | Flushing::Submitted(epoch)) if stale => epoch,
@@ -140,11 +133,7 @@ impl StoreCore {
         };
         let mut buf = AlignedBuf::zeroed(pages as usize * self.shape.page_bytes);
         let carries = self.trusted_epoch(state);
-        let first_lsn = if group.transactions == 0 {
-            state.groups.last_lsn + 1
-        } else {
-            group.first_lsn
-        };
+        let first_lsn = if group.transactions == 0 { state.groups.last_lsn + 1 } else { group.first_lsn };
         let record = NewRecord {
             position,
             ops: &group.ops,
@@ -168,18 +157,8 @@ impl StoreCore {
         let run = state.journal.run(position, pages);
         state.unflushed_bytes += buf.len() as u64;
         let ios = self.write_ios(run, vec![buf], Class::Commit);
-        let counted = if stale && epoch < state.epochs.open {
-            u64::MAX
-        } else {
-            epoch
-        };
-        state.outbox.push((
-            Tag::Record {
-                group: group.number,
-                epoch: counted,
-            },
-            ios,
-        ));
+        let counted = if stale && epoch < state.epochs.open { u64::MAX } else { epoch };
+        state.outbox.push((Tag::Record { group: group.number, epoch: counted }, ios));
         self.after_close(state);
         true
     }
@@ -200,11 +179,7 @@ impl StoreCore {
         // A group whose epoch is flushed may still wait for a frame; another flush would not help it.
         let flushed = state.epochs.flushed;
         let commits = state.wanted_lsn > state.groups.durable_lsn
-            && state
-                .groups
-                .closed
-                .back()
-                .is_some_and(|group| group.epoch > flushed);
+            && state.groups.closed.back().is_some_and(|group| group.epoch > flushed);
         if !commits && state.epochs.wanted <= state.epochs.flushed {
             return false;
         }
@@ -217,14 +192,9 @@ impl StoreCore {
         let Some(epoch) = state.epochs.take_ready() else {
             return false;
         };
-        state.outbox.push((
-            Tag::Flush { epoch },
-            vec![Io {
-                at: 0,
-                kind: IoKind::Flush,
-                class: Class::Commit,
-            }],
-        ));
+        state
+            .outbox
+            .push((Tag::Flush { epoch }, vec![Io { at: 0, kind: IoKind::Flush, class: Class::Commit }]));
         true
     }
 
@@ -244,12 +214,7 @@ impl StoreCore {
             state.failure.get_or_insert(error);
         }
         match tag {
-            Tag::Data {
-                group,
-                epoch,
-                runs,
-                bytes,
-            } => {
+            Tag::Data { group, epoch, runs, bytes } => {
                 for run in &runs {
                     state.in_flight.remove(&run.at);
                 }
@@ -266,13 +231,7 @@ impl StoreCore {
                     state.groups.end_write(group);
                 }
             }
-            Tag::Frame {
-                stream,
-                ticket,
-                epoch,
-                run,
-                bytes,
-            } => {
+            Tag::Frame { stream, ticket, epoch, run, bytes } => {
                 state.in_flight.remove(&run.at);
                 state.in_flight_bytes -= bytes;
                 state.epochs.end_write(epoch);
@@ -321,21 +280,13 @@ impl StoreCore {
         self.drain_quarantine(state);
         state.acknowledge_frames();
         let (written, durable) = (state.groups.written_lsn, state.groups.durable_lsn);
-        while state
-            .written_waiters
-            .front()
-            .is_some_and(|waiter| waiter.lsn <= written)
-        {
+        while state.written_waiters.front().is_some_and(|waiter| waiter.lsn <= written) {
             let Some(Waiter { lsn, completer }) = state.written_waiters.pop_front() else {
                 break;
             };
             state.deliver(completer, Ok(Lsn(lsn)));
         }
-        while state
-            .durable_waiters
-            .front()
-            .is_some_and(|waiter| waiter.lsn <= durable)
-        {
+        while state.durable_waiters.front().is_some_and(|waiter| waiter.lsn <= durable) {
             let Some(Waiter { lsn, completer }) = state.durable_waiters.pop_front() else {
                 break;
             };
@@ -364,11 +315,8 @@ impl StoreCore {
             return;
         };
         state.outbox.clear();
-        let waiters: Vec<Waiter> = state
-            .written_waiters
-            .drain(..)
-            .chain(state.durable_waiters.drain(..))
-            .collect();
+        let waiters: Vec<Waiter> =
+            state.written_waiters.drain(..).chain(state.durable_waiters.drain(..)).collect();
         for waiter in waiters {
             state.deliver(waiter.completer, Err(StoreError::Device(failure.clone())));
         }
@@ -421,9 +369,7 @@ impl StoreCore {
         let all_bytes = group.ops.len() + ops_bytes;
         // One of the two ways to become durable is open to it.
         if !state.space.fits_checkpoint()
-            && self
-                .record_position(state, all_bytes, releasing || group.releasing)
-                .is_none()
+            && self.record_position(state, all_bytes, releasing || group.releasing).is_none()
         {
             self.wait_journal(state)?;
             return Ok(None);
@@ -472,8 +418,7 @@ impl StoreCore {
     /// Whether the journal has room for the open group's record.
     pub(crate) fn can_close(&self, state: &StoreState) -> bool {
         let group = &state.groups.open;
-        self.record_position(state, group.ops.len(), group.releasing)
-            .is_some()
+        self.record_position(state, group.ops.len(), group.releasing).is_some()
     }
 
     /// The refusal where no checkpoint fits.

@@ -27,11 +27,7 @@ impl FrameReader {
         let state = inner.state.lock();
         let Some(stream) = state.tables.stream(id.0) else {
             let known = state.tables.entries.contains_key(&id.0);
-            return Err(if known {
-                StoreError::WrongKind(id)
-            } else {
-                StoreError::NotFound(id)
-            });
+            return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
         };
         let next = from.0.max(stream.trimmed);
         Ok(FrameReader {
@@ -51,20 +47,13 @@ impl FrameReader {
         let inner = Arc::clone(&self.inner);
         let mut state = inner.state.lock();
         let (piece, trimmed, ticket) = loop {
-            let stream = state
-                .tables
-                .stream(self.id)
-                .ok_or(StoreError::NotFound(ObjectId(self.id)))?;
+            let stream = state.tables.stream(self.id).ok_or(StoreError::NotFound(ObjectId(self.id)))?;
             self.next = self.next.max(stream.trimmed);
             let Some(tail) = state.tails.get(&self.id) else {
                 return Ok(None);
             };
             if self.next >= tail.next {
-                return if tail.damaged {
-                    Err(self.corrupt())
-                } else {
-                    Ok(None)
-                };
+                return if tail.damaged { Err(self.corrupt()) } else { Ok(None) };
             }
             if tail.pending.is_on_its_way(self.next) {
                 // A failed write or flush ends the waiting for all that were on their way.
@@ -74,12 +63,7 @@ impl FrameReader {
                 inner.wait_change(&mut state);
                 continue;
             }
-            let found = stream
-                .pieces
-                .iter()
-                .rev()
-                .find(|piece| piece.first <= self.next)
-                .copied();
+            let found = stream.pieces.iter().rev().find(|piece| piece.first <= self.next).copied();
             let piece = found.ok_or_else(|| self.corrupt())?;
             let trimmed = stream.trimmed;
             let ticket = state.space.pin(vec![piece.run]);
@@ -109,10 +93,7 @@ impl FrameReader {
     }
 
     fn corrupt(&self) -> StoreError {
-        StoreError::Corrupt {
-            id: ObjectId(self.id),
-            range: self.next..self.next + 1,
-        }
+        StoreError::Corrupt { id: ObjectId(self.id), range: self.next..self.next + 1 }
     }
 
     /// Reads frame `next` of `piece`, and on the way those before it that were not read yet. One of them that is damaged
@@ -136,9 +117,7 @@ impl FrameReader {
         };
         loop {
             let inner = Arc::clone(&self.inner);
-            let found = self
-                .ahead
-                .frame(piece, at, inner.shape.page_bytes, &|run| inner.read_pages(run))?;
+            let found = self.ahead.frame(piece, at, inner.shape.page_bytes, &|run| inner.read_pages(run))?;
             let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == number) else {
                 let read = |run: Run| inner.read_pages(run);
                 let page_bytes = inner.shape.page_bytes;
@@ -166,9 +145,6 @@ impl FrameReader {
 
 impl std::fmt::Debug for FrameReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FrameReader")
-            .field("id", &self.id)
-            .field("next", &self.next)
-            .finish_non_exhaustive()
+        f.debug_struct("FrameReader").field("id", &self.id).field("next", &self.next).finish_non_exhaustive()
     }
 }

@@ -126,8 +126,7 @@ impl Found {
     ) -> Result<(), OpenError> {
         let found = recovery::read_checkpoint(source, superblock, recovery::Copies::Both)?;
         let chain = found.runs.iter();
-        self.seen
-            .extend(chain.map(|&run| (run, Covered::Summed(Summed::Checkpoint))));
+        self.seen.extend(chain.map(|&run| (run, Covered::Summed(Summed::Checkpoint))));
         let copy = |run: &Run| Damage::CheckpointCopy { page: run.at };
         self.damages.extend(found.damaged.iter().map(copy));
         self.look_at_journal(source, superblock, &found.position, flushed_seq)
@@ -145,11 +144,8 @@ impl Found {
         if end < flushed_seq {
             self.damages.push(Damage::Journal { seq: end });
         }
-        let mut records: Vec<(Run, u64)> = walked
-            .records
-            .iter()
-            .map(|record| (record.run(superblock), record.header.seq))
-            .collect();
+        let mut records: Vec<(Run, u64)> =
+            walked.records.iter().map(|record| (record.run(superblock), record.header.seq)).collect();
         records.sort_unstable();
         let runs: Vec<Run> = records.iter().map(|&(run, _)| run).collect();
         let summed = |(run, seq)| (run, Covered::Summed(Summed::Record { seq }));
@@ -260,9 +256,7 @@ impl StoreCore {
         let live = &state.checkpointer;
         let empty = state.space.allocator.emptied();
         match derive_space(&state.tables, &live.superblock, &live.runs, &[], &[], empty) {
-            Err(error) => report.damages.push(Damage::Space {
-                what: error.to_string(),
-            }),
+            Err(error) => report.damages.push(Damage::Space { what: error.to_string() }),
             Ok((derived, _)) => {
                 let space = &state.space;
                 let elsewhere = space.quarantine_pages()
@@ -361,10 +355,7 @@ impl StoreCore {
         report.bytes_summed += object.map.pages() * page;
         for pages in damaged {
             let end = (pages.end * page).min(object.len.max(pages.start * page + 1));
-            report.damages.push(Damage::Object {
-                id: ObjectId(id),
-                range: pages.start * page..end,
-            });
+            report.damages.push(Damage::Object { id: ObjectId(id), range: pages.start * page..end });
         }
         Ok(())
     }
@@ -394,10 +385,7 @@ impl StoreCore {
                 Err(StoreError::NotFound(_)) => return Ok(()),
                 Err(StoreError::Corrupt { range, .. }) => {
                     let frame = FramePos(range.start);
-                    report.damages.push(Damage::Stream {
-                        id: ObjectId(id),
-                        frame,
-                    });
+                    report.damages.push(Damage::Stream { id: ObjectId(id), frame });
                     return Ok(());
                 }
                 Err(error) => return Err(error),
@@ -411,11 +399,8 @@ impl StoreCore {
             witness.summed(frame, Summed::Frame(ObjectId(id)));
         }
         for piece in &stream.pieces {
-            let mut within: Vec<Run> = frames
-                .iter()
-                .filter(|frame| frame.overlaps(piece.run))
-                .copied()
-                .collect();
+            let mut within: Vec<Run> =
+                frames.iter().filter(|frame| frame.overlaps(piece.run)).copied().collect();
             within.sort_unstable();
             for run in rest_of(piece.run, &within) {
                 witness.unused(run, Unused::Stream);

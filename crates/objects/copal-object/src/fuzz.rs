@@ -140,20 +140,11 @@ fn derive(tables: Tables) -> Option<Derived> {
     let superblock = superblock();
     let empty = Placement::Pages(Allocator::new(tables.pages));
     let (space, _) = derive_space(&tables, &superblock, &[CHECKPOINT], &[], &[], empty).ok()?;
-    let position = Position {
-        uuid: superblock.uuid,
-        lsn: 3,
-        next_seq: 4,
-        journal_head: 5,
-        epoch: 6,
-    };
+    let position = Position { uuid: superblock.uuid, lsn: 3, next_seq: 4, journal_head: 5, epoch: 6 };
     let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
     let read = snapshot::decode(&body, PAGE_BYTES);
     assert!(read.is_ok(), "a checkpoint of it is refused: {:?}", read.err());
-    Some(Derived {
-        free_pages: space.free_pages(),
-        tables,
-    })
+    Some(Derived { free_pages: space.free_pages(), tables })
 }
 
 const JOURNAL: Run = Run { at: 272, pages: 2048 };
@@ -184,55 +175,18 @@ fn superblock() -> Superblock {
 
 /// 64 MiB with one of everything: objects 1 and 2 with sums by page and by unit, 4 published, 5 a clone of 1; stream 3.
 fn small_store() -> Result<Tables, Misfit> {
-    let what = |kind, check| {
-        Traits::of(&CreateOptions {
-            kind,
-            check,
-            ..CreateOptions::default()
-        })
-    };
+    let what = |kind, check| Traits::of(&CreateOptions { kind, check, ..CreateOptions::default() });
     let mut tables = Tables::new(PAGE_BYTES, 16_384);
     let ops = [
-        RecordOp::Create {
-            id: 1,
-            what: what(ObjectKind::Plain, Check::Pages),
-        },
-        RecordOp::Map {
-            id: 1,
-            at: 0,
-            run: Run::new(3000, 3),
-            epoch: 0,
-            sums: vec![1, 2, 3],
-        },
+        RecordOp::Create { id: 1, what: what(ObjectKind::Plain, Check::Pages) },
+        RecordOp::Map { id: 1, at: 0, run: Run::new(3000, 3), epoch: 0, sums: vec![1, 2, 3] },
         RecordOp::Length { id: 1, len: 12_288 },
-        RecordOp::Create {
-            id: 2,
-            what: what(ObjectKind::Plain, Check::Caller),
-        },
-        RecordOp::Map {
-            id: 2,
-            at: 0,
-            run: Run::new(3100, 40),
-            epoch: 0,
-            sums: vec![1, 2, 3],
-        },
+        RecordOp::Create { id: 2, what: what(ObjectKind::Plain, Check::Caller) },
+        RecordOp::Map { id: 2, at: 0, run: Run::new(3100, 40), epoch: 0, sums: vec![1, 2, 3] },
         RecordOp::Length { id: 2, len: 160_000 },
-        RecordOp::Create {
-            id: 3,
-            what: what(ObjectKind::Stream, Check::Pages),
-        },
-        RecordOp::StreamExtent {
-            id: 3,
-            run: Run::new(4096, 256),
-            first: 0,
-            incarnation: 9,
-        },
-        RecordOp::StreamExtent {
-            id: 3,
-            run: Run::new(4352, 256),
-            first: 20,
-            incarnation: 10,
-        },
+        RecordOp::Create { id: 3, what: what(ObjectKind::Stream, Check::Pages) },
+        RecordOp::StreamExtent { id: 3, run: Run::new(4096, 256), first: 0, incarnation: 9 },
+        RecordOp::StreamExtent { id: 3, run: Run::new(4352, 256), first: 20, incarnation: 10 },
         RecordOp::Publish {
             id: 4,
             what: what(ObjectKind::Sealed, Check::Caller),

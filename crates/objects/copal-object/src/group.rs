@@ -71,10 +71,7 @@ pub(crate) struct Groups {
 impl Groups {
     pub(crate) fn new(last_lsn: u64) -> Groups {
         Groups {
-            open: OpenGroup {
-                number: 1,
-                ..OpenGroup::default()
-            },
+            open: OpenGroup { number: 1, ..OpenGroup::default() },
             closed: VecDeque::new(),
             last_lsn,
             written_lsn: last_lsn,
@@ -89,17 +86,12 @@ impl Groups {
     pub(crate) fn admit(&self, ops_bytes: usize, record_bytes_max: usize) -> Option<Admitted> {
         let bytes = record::HEADER_LEN + self.open.ops.len() + ops_bytes;
         let fits = bytes <= record_bytes_max && self.open.transactions < TRANSACTIONS_MAX;
-        fits.then_some(Admitted {
-            group: self.open.number,
-        })
+        fits.then_some(Admitted { group: self.open.number })
     }
 
     /// The position of one more transaction in the open group.
     pub(crate) fn take_lsn(&mut self, admitted: Admitted) -> u64 {
-        assert_eq!(
-            admitted.group, self.open.number,
-            "a transaction enters the group it was admitted to"
-        );
+        assert_eq!(admitted.group, self.open.number, "a transaction enters the group it was admitted to");
         self.last_lsn += 1;
         if self.open.transactions == 0 {
             self.open.first_lsn = self.last_lsn;
@@ -119,11 +111,7 @@ impl Groups {
         } else if let Some(closed) = self.closed_group(group) {
             closed.outstanding -= 1;
         }
-        while let Some(closed) = self
-            .closed
-            .get(self.complete)
-            .filter(|closed| closed.outstanding == 0)
-        {
+        while let Some(closed) = self.closed.get(self.complete).filter(|closed| closed.outstanding == 0) {
             self.written_lsn = self.written_lsn.max(closed.last_lsn);
             self.complete += 1;
         }
@@ -132,19 +120,14 @@ impl Groups {
     /// Groups are numbered one after the other, so there is nothing to search.
     fn closed_group(&mut self, number: u64) -> Option<&mut ClosedGroup> {
         let first = self.closed.front()?.number;
-        self.closed
-            .get_mut(usize::try_from(number.checked_sub(first)?).ok()?)
+        self.closed.get_mut(usize::try_from(number.checked_sub(first)?).ok()?)
     }
 
     /// Everything of epochs up to `flushed` is durable; returns the largest `flushed_epoch` that became durable with it
     /// and the number of the record after the last durable one.
     pub(crate) fn flushed(&mut self, flushed: u64) -> Option<(u64, u64)> {
         let mut news = None;
-        while self
-            .closed
-            .front()
-            .is_some_and(|closed| closed.epoch <= flushed && closed.outstanding == 0)
-        {
+        while self.closed.front().is_some_and(|closed| closed.epoch <= flushed && closed.outstanding == 0) {
             let Some(closed) = self.closed.pop_front() else {
                 break;
             };
@@ -159,13 +142,8 @@ impl Groups {
     /// write when it is durable. Returns the group's number and what it freed.
     pub(crate) fn absorb_open(&mut self, epoch: u64, next_seq: u64, flushed: u64) -> (u64, Vec<Run>) {
         let number = self.open.number;
-        let open = std::mem::replace(
-            &mut self.open,
-            OpenGroup {
-                number: number + 1,
-                ..OpenGroup::default()
-            },
-        );
+        let open =
+            std::mem::replace(&mut self.open, OpenGroup { number: number + 1, ..OpenGroup::default() });
         self.closed.push_back(ClosedGroup {
             number,
             epoch,

@@ -44,9 +44,7 @@ impl Drop for Reservation {
 
 impl std::fmt::Debug for Reservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reservation")
-            .field("bytes", &self.bytes())
-            .finish()
+        f.debug_struct("Reservation").field("bytes", &self.bytes()).finish()
     }
 }
 
@@ -75,9 +73,7 @@ impl StoreCore {
         if self.files.is_none() {
             self.state.lock().space.loans += 1;
         }
-        SystemLoan {
-            inner: Arc::clone(self),
-        }
+        SystemLoan { inner: Arc::clone(self) }
     }
 
     /// Keeps space for the caller.
@@ -89,10 +85,7 @@ impl StoreCore {
             self.make_available(&mut state, pages, pages)?;
         }
         state.space.reserved_pages += pages;
-        Ok(Reservation {
-            inner: Arc::clone(self),
-            pages,
-        })
+        Ok(Reservation { inner: Arc::clone(self), pages })
     }
 
     /// Gets closer to `wanted` available pages, so that the caller looks again; with fewer than `needed` to be had it is
@@ -216,9 +209,7 @@ impl StoreCore {
         if std::mem::replace(&mut state.is_growth_refused, false) {
             tracing::info!(bytes = new_size, "the store grows again");
         }
-        let op = RecordOp::Grow {
-            pages: new_size / page,
-        };
+        let op = RecordOp::Grow { pages: new_size / page };
         let admitted = loop {
             state.writable()?;
             if let Some(admitted) = self.admit_op(state, &op)? {
@@ -256,11 +247,7 @@ impl StoreCore {
         let size = state.space.allocator.pages() * page;
         let limit = self.largest_size();
         let grows = self.files.is_some() || (self.device.can_grow() && !state.is_growth_refused);
-        let of_bytes = if grows && limit < STORE_BYTES_MAX {
-            limit.max(size)
-        } else {
-            size
-        };
+        let of_bytes = if grows && limit < STORE_BYTES_MAX { limit.max(size) } else { size };
         let grown = state.space.system_pages_of(of_bytes / page) * page;
         let kept = state.space.system_pages() * page;
         // The store keeps its own part of what it grows by.

@@ -61,11 +61,7 @@ impl Journal {
     /// Position of a record of `pages` pages, leaving `keep` pages; `None` when the ring is full.
     pub(crate) fn place(&self, pages: u64, keep: u64) -> Option<u64> {
         let within = self.head % self.pages;
-        let skip = if within + pages > self.pages {
-            self.pages - within
-        } else {
-            0
-        };
+        let skip = if within + pages > self.pages { self.pages - within } else { 0 };
         let at = self.head + skip;
         (at + pages - self.tail <= self.pages - keep.min(self.pages)).then_some(at)
     }

@@ -49,23 +49,11 @@ impl Device for Lenient {
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
         let done = ios.into_iter().map(|io| match io.kind {
             IoKind::Read(buf) => match self.read(io.at, buf) {
-                Ok(read) => IoDone {
-                    result: Ok(()),
-                    buf: Some(read),
-                },
-                Err(error) => IoDone {
-                    result: Err(error),
-                    buf: None,
-                },
+                Ok(read) => IoDone { result: Ok(()), buf: Some(read) },
+                Err(error) => IoDone { result: Err(error), buf: None },
             },
-            IoKind::Flush => IoDone {
-                result: Ok(()),
-                buf: None,
-            },
-            other => IoDone {
-                result: Err(DeviceError::ReadOnly),
-                buf: other.into_buf(),
-            },
+            IoKind::Flush => IoDone { result: Ok(()), buf: None },
+            other => IoDone { result: Err(DeviceError::ReadOnly), buf: other.into_buf() },
         });
         Completion::ready(done.collect())
     }

@@ -16,10 +16,7 @@
 //!
 //! Not here: keys, compression, replication, a cache; who reads often keeps what it reads.
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod allocator;
 mod broken;

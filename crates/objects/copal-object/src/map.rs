@@ -36,18 +36,11 @@ struct Packed {
 impl Packed {
     fn new(at: u64, run: Run, sums: u32) -> Packed {
         debug_assert!(run.at < 1 << 48 && run.pages <= RUN_PAGES_MAX && run.pages > 0);
-        Packed {
-            place: run.at << 16 | u64::from(run.pages),
-            at: at as u32,
-            sums,
-        }
+        Packed { place: run.at << 16 | u64::from(run.pages), at: at as u32, sums }
     }
 
     fn extent(self) -> Extent {
-        Extent {
-            at: self.at.into(),
-            run: Run::new(self.place >> 16, (self.place & 0xffff) as u32),
-        }
+        Extent { at: self.at.into(), run: Run::new(self.place >> 16, (self.place & 0xffff) as u32) }
     }
 }
 
@@ -88,13 +81,8 @@ impl ExtentMap {
 
     /// Extents that overlap pages `from..to`, whole.
     pub(crate) fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = Extent> + '_ {
-        let first = self
-            .extents
-            .partition_point(|packed| packed.extent().end() <= from);
-        self.extents[first..]
-            .iter()
-            .map(|packed| packed.extent())
-            .take_while(move |extent| extent.at < to)
+        let first = self.extents.partition_point(|packed| packed.extent().end() <= from);
+        self.extents[first..].iter().map(|packed| packed.extent()).take_while(move |extent| extent.at < to)
     }
 
     /// Sums of the units of the extent that starts at page `at`.
@@ -104,9 +92,7 @@ impl ExtentMap {
             return &[];
         };
         let units = packed.extent().run.pages.div_ceil(unit) as usize;
-        self.sums
-            .get(packed.sums as usize..packed.sums as usize + units)
-            .unwrap_or(&[])
+        self.sums.get(packed.sums as usize..packed.sums as usize + units).unwrap_or(&[])
     }
 
     /// Places `run` at page `at`, where there is a hole. `sums` has one per unit, or none for a published object.
@@ -161,11 +147,7 @@ impl ExtentMap {
         self.cut(to, unit);
         let first = self.extents.partition_point(|packed| u64::from(packed.at) < from);
         let last = self.extents.partition_point(|packed| u64::from(packed.at) < to);
-        let removed: Vec<Run> = self
-            .extents
-            .drain(first..last)
-            .map(|packed| packed.extent().run)
-            .collect();
+        let removed: Vec<Run> = self.extents.drain(first..last).map(|packed| packed.extent().run).collect();
         let units = removed.iter().map(|run| run.pages.div_ceil(unit));
         self.units -= units.sum::<u32>();
         self.collect_sums(unit);
@@ -193,9 +175,7 @@ impl ExtentMap {
 
     /// Makes `page` a boundary between extents. A unit that it cuts becomes two extents with sum 0.
     fn cut(&mut self, page: u64, unit: u32) {
-        let index = self
-            .extents
-            .partition_point(|packed| packed.extent().end() <= page);
+        let index = self.extents.partition_point(|packed| packed.extent().end() <= page);
         let Some(packed) = self.extents.get(index) else {
             return;
         };
@@ -232,23 +212,17 @@ impl ExtentMap {
         let second = if published { 0 } else { sums + 1 };
         self.extents[index] = Packed::new(at, Run::new(run.at, within), sums);
         let rest = Run::new(run.at + u64::from(within), run.pages - within);
-        self.extents
-            .insert(index + 1, Packed::new(at + u64::from(within), rest, second));
+        self.extents.insert(index + 1, Packed::new(at + u64::from(within), rest, second));
     }
 
     /// Splits extent `index` after `pages` pages, which are `units` whole units.
     fn split(&mut self, index: usize, pages: u32, units: u32) {
         let packed = self.extents[index];
         let Extent { at, run } = packed.extent();
-        let second_sums = if self.sums.is_empty() {
-            0
-        } else {
-            packed.sums + units
-        };
+        let second_sums = if self.sums.is_empty() { 0 } else { packed.sums + units };
         self.extents[index] = Packed::new(at, Run::new(run.at, pages), packed.sums);
         let rest = Run::new(run.at + u64::from(pages), run.pages - pages);
-        self.extents
-            .insert(index + 1, Packed::new(at + u64::from(pages), rest, second_sums));
+        self.extents.insert(index + 1, Packed::new(at + u64::from(pages), rest, second_sums));
     }
 
     /// Gives memory back when most sums belong to no extent any more.
@@ -259,10 +233,7 @@ impl ExtentMap {
         if self.sums.len() < self.collect_at.max(64) as usize {
             return;
         }
-        let used: usize = self
-            .iter()
-            .map(|extent| extent.run.pages.div_ceil(unit) as usize)
-            .sum();
+        let used: usize = self.iter().map(|extent| extent.run.pages.div_ceil(unit) as usize).sum();
         self.collect_at = 2 * used.max(32) as u32;
         if used * 2 > self.sums.len() {
             self.collect_at = 2 * self.sums.len() as u32;

@@ -43,15 +43,10 @@ fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<Layout, OpenE
     }
     let size = size.min(STORE_BYTES_MAX) / page_bytes * page_bytes;
     if size < STORE_BYTES_MIN {
-        return refuse(format!(
-            "it takes at least {STORE_BYTES_MIN} bytes, the device has {size}"
-        ));
+        return refuse(format!("it takes at least {STORE_BYTES_MIN} bytes, the device has {size}"));
     }
     let default = (size / 32).clamp(8 << 20, 256 << 20);
-    let journal_bytes = options
-        .journal_bytes
-        .unwrap_or(default)
-        .next_multiple_of(page_bytes);
+    let journal_bytes = options.journal_bytes.unwrap_or(default).next_multiple_of(page_bytes);
     let journal_bytes_max = (size / 4).min(u64::from(u32::MAX) * page_bytes);
     if journal_bytes < 16 * page_bytes || journal_bytes > journal_bytes_max {
         return refuse(format!(
@@ -68,9 +63,7 @@ fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<Layout, OpenE
         Run::new(after_fourth, journal_pages)
     };
     if journal.end() + 32 > size / page_bytes {
-        return refuse(format!(
-            "a journal of {journal_bytes} bytes does not fit into {size}"
-        ));
+        return refuse(format!("a journal of {journal_bytes} bytes does not fit into {size}"));
     }
     let first_checkpoint = Run::new(journal.end(), 1);
     // Whole MiB behind the journal, clear of the superblock copies, on a store of any size.
@@ -83,17 +76,8 @@ fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<Layout, OpenE
         BACKEND_HOSTFS => FILE_BYTES / page_bytes,
         _ => size / page_bytes - 1,
     };
-    let checkpoint = ChainPlace {
-        run: first_checkpoint,
-        copy: Some(Run::new(last, 1)),
-    };
-    Ok(Layout {
-        page_bytes,
-        pages: size / page_bytes,
-        journal,
-        checkpoint,
-        streams,
-    })
+    let checkpoint = ChainPlace { run: first_checkpoint, copy: Some(Run::new(last, 1)) };
+    Ok(Layout { page_bytes, pages: size / page_bytes, journal, checkpoint, streams })
 }
 
 /// Makes an empty store on `device`. Whatever was there is lost.
@@ -107,10 +91,7 @@ pub(crate) fn mkfs(
     let layout = layout(geometry.size, options, backend)?;
     let page = layout.page_bytes;
     if u64::from(geometry.logical_block) > page {
-        let what = format!(
-            "the device writes {} bytes at once, more than a page",
-            geometry.logical_block
-        );
+        let what = format!("the device writes {} bytes at once, more than a page", geometry.logical_block);
         return Err(OpenError::Options { what });
     }
     write(device, forget_store())?;
@@ -135,21 +116,14 @@ pub(crate) fn mkfs(
         mount: entropy.next(),
     };
     let copies = 0..COPIES.len();
-    write(
-        device,
-        copies.map(|copy| superblock_io(&superblock, copy)).collect(),
-    )
+    write(device, copies.map(|copy| superblock_io(&superblock, copy)).collect())
 }
 
 /// Zeros over the superblocks of whatever store was there.
 fn forget_store() -> Vec<Io> {
     COPIES
         .iter()
-        .map(|&at| Io {
-            at,
-            kind: IoKind::WriteZeroes(SUPERBLOCK_LEN as u64),
-            class: Class::Foreground,
-        })
+        .map(|&at| Io { at, kind: IoKind::WriteZeroes(SUPERBLOCK_LEN as u64), class: Class::Foreground })
         .collect()
 }
 
@@ -157,13 +131,7 @@ fn forget_store() -> Vec<Io> {
 fn empty_checkpoint(layout: &Layout, uuid: u128) -> (Link, Vec<(Run, AlignedBuf)>) {
     let page_bytes = layout.page_bytes as usize;
     let tables = Tables::new(page_bytes, layout.pages);
-    let position = Position {
-        uuid,
-        lsn: 0,
-        next_seq: 1,
-        journal_head: 0,
-        epoch: 1,
-    };
+    let position = Position { uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
     // The zones around a superblock copy were written by it and by these zeros; either way they are written space.
     let zone_pages = crate::allocator::ZONE_PAGES;
     let first_zone = layout.streams.at.div_ceil(zone_pages);
@@ -205,11 +173,7 @@ fn write(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), OpenError> {
 }
 
 fn flush() -> Io {
-    Io {
-        at: 0,
-        kind: IoKind::Flush,
-        class: Class::Commit,
-    }
+    Io { at: 0, kind: IoKind::Flush, class: Class::Commit }
 }
 
 fn run(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), OpenError> {

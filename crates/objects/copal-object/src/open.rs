@@ -61,9 +61,7 @@ fn take_over(
     if !inner.shape.broken.by(Flaw::NoMount) {
         mount::mount(inner, needed).map_err(|error| match error {
             StoreError::Device(error) => OpenError::Device(error),
-            other => OpenError::Damaged {
-                what: format!("the store cannot be mounted: {other}"),
-            },
+            other => OpenError::Damaged { what: format!("the store cannot be mounted: {other}") },
         })?;
     }
     if !stale_superblocks.is_empty() {
@@ -94,29 +92,18 @@ fn grow_back(inner: &StoreCore, lengths: &Lengths) -> Result<(), OpenError> {
 /// Writes the newest superblock into the copies `stale`. Blocks.
 pub(crate) fn repair_superblocks(inner: &StoreCore, stale: &[usize]) -> Result<(), DeviceError> {
     let superblock: Superblock = inner.state.lock().checkpointer.superblock.clone();
-    let ios = stale
-        .iter()
-        .map(|&copy| superblock_io(&superblock, copy))
-        .collect();
+    let ios = stale.iter().map(|&copy| superblock_io(&superblock, copy)).collect();
     submit(inner.device.as_ref(), ios)?;
     flush(inner.device.as_ref())
 }
 
 fn flush(device: &dyn Device) -> Result<(), DeviceError> {
-    let flush = Io {
-        at: 0,
-        kind: IoKind::Flush,
-        class: Class::Commit,
-    };
+    let flush = Io { at: 0, kind: IoKind::Flush, class: Class::Commit };
     submit(device, vec![flush])
 }
 
 fn submit(device: &dyn Device, ios: Vec<Io>) -> Result<(), DeviceError> {
-    device
-        .submit(ios)
-        .wait()
-        .into_iter()
-        .try_for_each(|done| done.result)
+    device.submit(ios).wait().into_iter().try_for_each(|done| done.result)
 }
 
 #[cfg(test)]

@@ -23,10 +23,7 @@ impl Ownership {
         } else {
             owners.writer = true;
         }
-        Some(Ownership {
-            inner: inner.clone(),
-            read_only,
-        })
+        Some(Ownership { inner: inner.clone(), read_only })
     }
 }
 
@@ -43,8 +40,6 @@ impl Drop for Ownership {
 
 impl std::fmt::Debug for Ownership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ownership")
-            .field("read_only", &self.read_only)
-            .finish_non_exhaustive()
+        f.debug_struct("Ownership").field("read_only", &self.read_only).finish_non_exhaustive()
     }
 }

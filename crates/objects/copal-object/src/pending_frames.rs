@@ -121,9 +121,8 @@ impl PendingFrames {
     /// last of them.
     pub(crate) fn take_durable(&mut self, durable_lsn: u64, answers: &mut Vec<Answer>) -> Option<u64> {
         let mut end = None;
-        while let Some(state) = self
-            .frames
-            .pop_front_if(|state| state.durable && state.needs_lsn <= durable_lsn)
+        while let Some(state) =
+            self.frames.pop_front_if(|state| state.durable && state.needs_lsn <= durable_lsn)
         {
             self.told = self.told.saturating_sub(1);
             end = Some(state.frame + 1);

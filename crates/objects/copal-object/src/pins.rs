@@ -133,11 +133,7 @@ mod tests {
         }
         pins.hold(long, Run::new(100, 10));
         pins.hold(long, Run::new(140, 10));
-        assert_eq!(
-            pins.unpin(long),
-            [Run::new(140, 10)],
-            "the other is looked at twice"
-        );
+        assert_eq!(pins.unpin(long), [Run::new(140, 10)], "the other is looked at twice");
         assert_eq!(pins.held_pages, 10);
         assert_eq!(pins.unpin(short), [Run::new(100, 10)]);
         assert_eq!(pins.held_pages, 0);

@@ -100,11 +100,7 @@ impl RawExtent {
         let read = match self.pinned.inner.device.page_cache() {
             Some(cache) => cache.read_cached(at, out),
             None => self.each_page(at, out.len(), |page, within, part| {
-                let buf = self
-                    .pinned
-                    .inner
-                    .device
-                    .read_now(page, AlignedBuf::zeroed(PAGE as usize))?;
+                let buf = self.pinned.inner.device.read_now(page, AlignedBuf::zeroed(PAGE as usize))?;
                 let len = part.len();
                 out[part].copy_from_slice(&buf[within..within + len]);
                 Ok(())
@@ -144,11 +140,7 @@ impl RawExtent {
     /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`.
     pub fn flush(&self) -> Result<(), StoreError> {
         self.expect_writable()?;
-        let flush = Io {
-            at: 0,
-            kind: IoKind::Flush,
-            class: Class::Commit,
-        };
+        let flush = Io { at: 0, kind: IoKind::Flush, class: Class::Commit };
         let done = self.pinned.inner.device.submit(vec![flush]).wait();
         let flushed = done.into_iter().try_for_each(|done| done.result);
         flushed.map_err(|error| self.failed(error))
@@ -179,9 +171,7 @@ impl RawExtent {
 
 impl std::fmt::Debug for RawExtent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RawExtent")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+        f.debug_struct("RawExtent").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -204,12 +194,7 @@ impl StoreCore {
         state.raw_extents.insert(pin, (stream.0, run));
         drop(state);
         let (at, len) = (self.shape.byte(run.at), self.shape.byte(run.pages.into()));
-        let pinned = Arc::new(PinnedRun {
-            inner: Arc::clone(self),
-            stream,
-            run,
-            pin,
-        });
+        let pinned = Arc::new(PinnedRun { inner: Arc::clone(self), stream, run, pin });
         Ok(Some(RawExtent { pinned, at, len }))
     }
 
@@ -263,15 +248,9 @@ mod tests {
         let dynamic: Arc<dyn Device> = device.clone();
         Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
         let store = open(&device);
-        let opts = CreateOptions {
-            kind: ObjectKind::Stream,
-            ..CreateOptions::default()
-        };
+        let opts = CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() };
         let ops = vec![Op::Create { id: LOG, opts }];
-        let txn = Txn {
-            ops,
-            ..Txn::default()
-        };
+        let txn = Txn { ops, ..Txn::default() };
         store.commit(txn, Ack::Durable).wait().unwrap();
         (device, store)
     }
@@ -286,10 +265,7 @@ mod tests {
     #[test]
     fn a_place_survives_a_kill_with_its_bytes_and_the_store_checks_clean() {
         let (device, store) = store_with_a_stream();
-        assert!(
-            store.raw_extent(LOG, 0).unwrap().is_none(),
-            "nothing was asked for"
-        );
+        assert!(store.raw_extent(LOG, 0).unwrap().is_none(), "nothing was asked for");
         let extent = store.raw_extent(LOG, 300_000).unwrap().unwrap();
         assert!(extent.len_bytes() >= 300_000);
         store.commit(Txn::default(), Ack::Durable).wait().unwrap();
@@ -315,10 +291,7 @@ mod tests {
         let frame = store.append_frame(LOG, b"frame".as_slice().into(), None, Ack::Ordered);
         assert!(matches!(frame.wait(), Err(StoreError::InUse(LOG))));
         let commit = |ops| {
-            let txn = Txn {
-                ops,
-                ..Txn::default()
-            };
+            let txn = Txn { ops, ..Txn::default() };
             store.commit(txn, Ack::Durable).wait().map(drop)
         };
         commit(vec![Op::Delete { id: LOG }]).unwrap();
@@ -332,26 +305,14 @@ mod tests {
             }
         }
         for _ in 0..2 {
-            assert!(matches!(
-                extent.write(0, &[0xee; 1 << 20]),
-                Err(StoreError::NotFound(LOG))
-            ));
-            assert!(matches!(
-                extent.read(0, &mut [0; 9]),
-                Err(StoreError::NotFound(LOG))
-            ));
+            assert!(matches!(extent.write(0, &[0xee; 1 << 20]), Err(StoreError::NotFound(LOG))));
+            assert!(matches!(extent.read(0, &mut [0; 9]), Err(StoreError::NotFound(LOG))));
             assert!(matches!(extent.flush(), Err(StoreError::NotFound(LOG))));
             // The name again, for another stream.
-            let opts = CreateOptions {
-                kind: ObjectKind::Stream,
-                ..CreateOptions::default()
-            };
+            let opts = CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() };
             let _ = commit(vec![Op::Create { id: LOG, opts }]);
         }
-        let looked = crate::CheckOptions {
-            data: true,
-            repair: false,
-        };
+        let looked = crate::CheckOptions { data: true, repair: false };
         let report = store.check(&looked).unwrap();
         assert!(report.is_clean(), "{:?}", report.damages);
         let held = store.space().quarantine_bytes;
@@ -366,10 +327,7 @@ mod tests {
         let (device, store) = store_with_a_stream();
         let extent = store.raw_extent(LOG, 8192).unwrap().unwrap();
         store.commit(Txn::default(), Ack::Durable).wait().unwrap();
-        device.inject(Fault::Write {
-            skip: 0,
-            fault: WriteFault::Error,
-        });
+        device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
         assert!(matches!(extent.write(0, b"x"), Err(StoreError::Device(_))));
         assert!(matches!(extent.write(0, b"x"), Err(StoreError::Fenced)));
         let fenced = store.commit(Txn::default(), Ack::Ordered).wait();
@@ -384,14 +342,8 @@ mod tests {
         let (_device, store) = store_with_a_stream();
         let missing = store.raw_extent(ObjectId(77), 4096);
         assert!(matches!(missing, Err(StoreError::NotFound(_))));
-        let create = Op::Create {
-            id: ObjectId(10),
-            opts: CreateOptions::default(),
-        };
-        let txn = Txn {
-            ops: vec![create],
-            ..Txn::default()
-        };
+        let create = Op::Create { id: ObjectId(10), opts: CreateOptions::default() };
+        let txn = Txn { ops: vec![create], ..Txn::default() };
         store.commit(txn, Ack::Ordered).wait().unwrap();
         let plain = store.raw_extent(ObjectId(10), 4096);
         assert!(matches!(plain, Err(StoreError::WrongKind(_))));

@@ -85,9 +85,7 @@ impl StoreCore {
             let result = self.device.read_now(part.at, AlignedBuf::stale(part.len));
             self.unpin(plan.ticket);
             return Completion::ready(
-                result
-                    .map_err(StoreError::Device)
-                    .and_then(|buf| plan.answer(vec![buf])),
+                result.map_err(StoreError::Device).and_then(|buf| plan.answer(vec![buf])),
             );
         }
         if plan.parts.is_empty() {
@@ -97,21 +95,14 @@ impl StoreCore {
         let ios = plan
             .parts
             .iter()
-            .map(|part| Io {
-                at: part.at,
-                kind: IoKind::Read(AlignedBuf::stale(part.len)),
-                class,
-            })
+            .map(|part| Io { at: part.at, kind: IoKind::Read(AlignedBuf::stale(part.len)), class })
             .collect();
         let inner = Arc::clone(self);
         self.device.submit(ios).map(move |done: Vec<IoDone>| {
             inner.unpin(plan.ticket);
             let bufs: Result<Vec<AlignedBuf>, DeviceError> = done
                 .into_iter()
-                .map(|done| {
-                    done.result
-                        .map(|()| done.buf.unwrap_or_else(|| AlignedBuf::zeroed(0)))
-                })
+                .map(|done| done.result.map(|()| done.buf.unwrap_or_else(|| AlignedBuf::zeroed(0))))
                 .collect();
             plan.answer(bufs?)
         })
@@ -123,10 +114,7 @@ impl StoreCore {
         reads: &[(ObjectId, Range<u64>)],
         class: Class,
     ) -> Vec<Completion<Result<Bytes, StoreError>>> {
-        reads
-            .iter()
-            .map(|(id, range)| self.start_read(*id, range, class, reads.len() == 1))
-            .collect()
+        reads.iter().map(|(id, range)| self.start_read(*id, range, class, reads.len() == 1)).collect()
     }
 
     fn plan_read(self: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result<Plan, StoreError> {
@@ -134,17 +122,10 @@ impl StoreCore {
         loop {
             let Some(object) = state.tables.object(id.0) else {
                 let known = state.tables.entries.contains_key(&id.0);
-                return Err(if known {
-                    StoreError::WrongKind(id)
-                } else {
-                    StoreError::NotFound(id)
-                });
+                return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
             };
             let mut plan = self.plan(id, object, range);
-            let busy = plan
-                .parts
-                .iter()
-                .any(|part| state.is_in_flight(self.pages_of_part(part)));
+            let busy = plan.parts.iter().any(|part| state.is_in_flight(self.pages_of_part(part)));
             if busy && state.failure.is_none() {
                 self.wait_change(&mut state);
                 continue;
@@ -169,16 +150,10 @@ impl StoreCore {
         let end = range.end.min(object.len);
         let start = range.start.min(end);
         let verify = object.what.check == Check::Pages;
-        let block = if verify {
-            page
-        } else {
-            u64::from(self.shape.geometry.logical_block)
-        };
+        let block = if verify { page } else { u64::from(self.shape.geometry.logical_block) };
         let mut parts = Vec::new();
         for extent in object.map.overlapping(start / page, end.div_ceil(page)) {
-            let sums = object
-                .map
-                .sums_of(extent.at, unit_pages(object.what.check, page_bytes));
+            let sums = object.map.sums_of(extent.at, unit_pages(object.what.check, page_bytes));
             // Cut first, so that a range takes no more commands for where in the extent it begins.
             let first = extent.at.max(start / page);
             let last = (extent.at + u64::from(extent.run.pages)).min(end.div_ceil(page));
@@ -218,20 +193,9 @@ impl StoreCore {
                 let skip = data.saturating_sub(extent.at);
                 Run::new(extent.run.at + skip, extent.run.pages - skip as u32)
             });
-            Trailer {
-                runs: runs.collect(),
-                hash,
-            }
+            Trailer { runs: runs.collect(), hash }
         });
-        Plan {
-            id,
-            len: (end - start) as usize,
-            parts,
-            ticket: 0,
-            page_bytes,
-            start,
-            trailer,
-        }
+        Plan { id, len: (end - start) as usize, parts, ticket: 0, page_bytes, start, trailer }
     }
 
     /// Reads the sums of a published `Check::Pages` object.
@@ -266,10 +230,7 @@ impl Plan {
                 .position(|(page, &sum)| copal_codec::crc32c(0, page) != sum);
             if let Some(index) = bad {
                 let from = part.object_at + (index * self.page_bytes) as u64;
-                return Err(StoreError::Corrupt {
-                    id: self.id,
-                    range: from..from + self.page_bytes as u64,
-                });
+                return Err(StoreError::Corrupt { id: self.id, range: from..from + self.page_bytes as u64 });
             }
         }
         if let ([part], 1) = (self.parts.as_slice(), bufs.len())

@@ -24,11 +24,7 @@ impl RecentPages {
     }
 
     pub(crate) fn get(&self, page: u64) -> Option<Arc<[u8]>> {
-        self.pages
-            .iter()
-            .rev()
-            .find(|(at, _)| *at == page)
-            .map(|(_, bytes)| Arc::clone(bytes))
+        self.pages.iter().rev().find(|(at, _)| *at == page).map(|(_, bytes)| Arc::clone(bytes))
     }
 
     pub(crate) fn forget(&mut self, run: Run) {

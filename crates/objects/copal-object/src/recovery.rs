@@ -75,18 +75,10 @@ pub(crate) fn recover(
     if let Some(seq) = walked.lost_durable
         && !accept_tail_loss
     {
-        return Err(OpenError::TailLoss {
-            what: format!("journal record {seq}"),
-        });
+        return Err(OpenError::TailLoss { what: format!("journal record {seq}") });
     }
-    let log_end = log_end::find_log_end(
-        source,
-        &superblock,
-        &walked,
-        checkpoint,
-        &position,
-        accept_tail_loss,
-    )?;
+    let log_end =
+        log_end::find_log_end(source, &superblock, &walked, checkpoint, &position, accept_tail_loss)?;
     let report = RecoveryReport {
         superblock_copies_repaired: stale_copies.len() as u32,
         checkpoint_pages_repaired: damaged_checkpoint.len() as u32,
@@ -131,13 +123,7 @@ fn report(walked: &Walked, log_end: &LogEnd) -> RecoveryReport {
 
 /// Largest epoch of any record, also of those that do not count: none is used again (OBJ-10).
 fn largest_epoch(source: &Source<'_>, walked: &Walked, kept: usize) -> u64 {
-    let seen = if source.broken.by(Flaw::KeptRecordsOnly) {
-        &walked.records[..kept]
-    } else {
-        &walked.records[..]
-    };
-    seen.iter()
-        .map(|record| record.header.epoch.max(record.header.flushed_epoch))
-        .max()
-        .unwrap_or(0)
+    let seen =
+        if source.broken.by(Flaw::KeptRecordsOnly) { &walked.records[..kept] } else { &walked.records[..] };
+    seen.iter().map(|record| record.header.epoch.max(record.header.flushed_epoch)).max().unwrap_or(0)
 }

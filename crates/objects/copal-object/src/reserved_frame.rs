@@ -13,17 +13,9 @@ use std::sync::Arc;
 /// What is left to do for a frame.
 pub(crate) enum Way {
     /// One write on the thread that calls.
-    Through {
-        stream: u64,
-        ticket: u64,
-        run: Run,
-        pin: u64,
-        buf: AlignedBuf,
-    },
+    Through { stream: u64, ticket: u64, run: Run, pin: u64, buf: AlignedBuf },
     /// Its write stands among those that go to the device next.
-    Queued {
-        completion: Completion<Result<FramePos, StoreError>>,
-    },
+    Queued { completion: Completion<Result<FramePos, StoreError>> },
 }
 
 /// A frame that has its number and place in its stream, from [`crate::Store::reserve_frame`]. Dropping it writes it, too.
@@ -36,11 +28,7 @@ pub struct ReservedFrame {
 
 impl ReservedFrame {
     pub(crate) fn new(inner: &Arc<StoreCore>, at: FramePos, way: Way) -> ReservedFrame {
-        ReservedFrame {
-            inner: Arc::clone(inner),
-            at,
-            way: Some(way),
-        }
+        ReservedFrame { inner: Arc::clone(inner), at, way: Some(way) }
     }
 
     /// The frame's number in its stream.
@@ -60,13 +48,7 @@ impl ReservedFrame {
 
     fn go(&self, way: Way) -> Completion<Result<FramePos, StoreError>> {
         match way {
-            Way::Through {
-                stream,
-                ticket,
-                run,
-                pin,
-                buf,
-            } => {
+            Way::Through { stream, ticket, run, pin, buf } => {
                 let inner = &self.inner;
                 inner.write_frame_through(self.at, stream, ticket, run, pin, buf)
             }
@@ -88,8 +70,6 @@ impl Drop for ReservedFrame {
 
 impl std::fmt::Debug for ReservedFrame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReservedFrame")
-            .field("at", &self.at)
-            .finish_non_exhaustive()
+        f.debug_struct("ReservedFrame").field("at", &self.at).finish_non_exhaustive()
     }
 }

@@ -19,11 +19,8 @@ impl SharedRuns {
         self.split(run.at);
         self.split(run.end());
         let mut at = run.at;
-        let inside: Vec<(u64, u32)> = self
-            .runs
-            .range(run.at..run.end())
-            .map(|(&at, &(pages, _))| (at, pages))
-            .collect();
+        let inside: Vec<(u64, u32)> =
+            self.runs.range(run.at..run.end()).map(|(&at, &(pages, _))| (at, pages)).collect();
         for (start, pages) in inside {
             if start > at {
                 self.runs.insert(at, ((start - at) as u32, 1));
@@ -53,11 +50,8 @@ impl SharedRuns {
         self.split(run.at);
         self.split(run.end());
         let mut at = run.at;
-        let inside: Vec<(u64, u32, u32)> = self
-            .runs
-            .range(run.at..run.end())
-            .map(|(&at, &(pages, extra))| (at, pages, extra))
-            .collect();
+        let inside: Vec<(u64, u32, u32)> =
+            self.runs.range(run.at..run.end()).map(|(&at, &(pages, extra))| (at, pages, extra)).collect();
         for (start, pages, extra) in inside {
             if start > at {
                 freed.push(Run::new(at, (start - at) as u32));

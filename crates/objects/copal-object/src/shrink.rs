@@ -71,19 +71,12 @@ impl StoreCore {
         let early = self.early(&state);
         let hollow_bytes = self.let_go(&mut state);
         drop(state);
-        let said = if self.shape.broken.by(Flaw::GiveBackEarly) {
-            Ok(())
-        } else {
-            checkpoint_now(self)
-        };
+        let said = if self.shape.broken.by(Flaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(self) };
         // Where nothing was said, nothing was lost: hollow runs are filled before they are used, as if it had been.
         let shrunk = said.and_then(|()| self.hand_over(early));
         self.state.lock().resizing = false;
         self.changed.notify_all();
-        Ok(Shrunk {
-            cut_bytes: shrunk?,
-            hollow_bytes,
-        })
+        Ok(Shrunk { cut_bytes: shrunk?, hollow_bytes })
     }
 
     /// Chooses what goes: all but what has to stay is no longer free. Returns the bytes that are hollow now.
@@ -103,11 +96,7 @@ impl StoreCore {
             let mut gone = [surplus.clone(), space.hollow_ranges()].concat();
             gone.sort_unstable_by_key(|range| range.start);
             let mut end = pages;
-            while gone
-                .pop_if(|range| range.end == end)
-                .inspect(|range| end = range.start)
-                .is_some()
-            {}
+            while gone.pop_if(|range| range.end == end).inspect(|range| end = range.start).is_some() {}
             // The last of it becomes hollow: that there was more is seen by who finds the file system full.
             let step = CUT_STEP_BYTES / page;
             let end = (end.next_multiple_of(step) + step).max(STORE_BYTES_MIN / page);
@@ -118,9 +107,7 @@ impl StoreCore {
         }
         let after_cut = space.hollow_pages().min(before);
         if geometry.discard_unit > 0 {
-            let long = surplus
-                .into_iter()
-                .filter(|range| range.end - range.start >= shortest);
+            let long = surplus.into_iter().filter(|range| range.end - range.start >= shortest);
             long.for_each(|range| space.make_hollow(range));
         }
         let hollow = space.hollow_pages() - after_cut;
@@ -160,11 +147,7 @@ impl StoreCore {
         });
         let mut runs = runs.chain(early).peekable();
         while runs.peek().is_some() {
-            let ios: Vec<Io> = runs
-                .by_ref()
-                .take(DISCARDS)
-                .map(|run| discard_io(&self.shape, run))
-                .collect();
+            let ios: Vec<Io> = runs.by_ref().take(DISCARDS).map(|run| discard_io(&self.shape, run)).collect();
             let done = self.device.submit(ios).wait();
             if let Some(error) = done.into_iter().find_map(|done| done.result.err()) {
                 // A hint. What kept its blocks is hollow all the same, and tried again the next time.
@@ -175,9 +158,7 @@ impl StoreCore {
         if !geometry.gives_back {
             // A device that keeps its blocks has them still.
             let mut state = self.state.lock();
-            hollow
-                .into_iter()
-                .for_each(|range| state.space.allocator.fill(range));
+            hollow.into_iter().for_each(|range| state.space.allocator.fill(range));
             state.reckon_checkpoint();
         }
         Ok(cut_bytes)

@@ -80,13 +80,7 @@ pub(crate) fn encode(
     let wanted = encoded_len(tables, zones.len() as u64, hollow.len() as u64) as usize;
     let mut out = Vec::with_capacity(wanted);
     out.put_u128(position.uuid);
-    for word in [
-        position.lsn,
-        position.next_seq,
-        position.journal_head,
-        position.epoch,
-        tables.pages,
-    ] {
+    for word in [position.lsn, position.next_seq, position.journal_head, position.epoch, tables.pages] {
         out.put_u64(word);
     }
     out.put_u32(zones.len() as u32);
@@ -127,11 +121,7 @@ fn put_object(out: &mut Vec<u8>, object: &Object, page_bytes: usize) {
     for extent in object.map.iter() {
         out.put_u32(extent.at as u32);
         put_run(out, extent.run);
-        object
-            .map
-            .sums_of(extent.at, unit)
-            .iter()
-            .for_each(|&sum| out.put_u32(sum));
+        object.map.sums_of(extent.at, unit).iter().for_each(|&sum| out.put_u32(sum));
     }
 }
 
@@ -186,12 +176,7 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError
         })?
     };
     input.finish()?;
-    Ok(Body {
-        tables,
-        position,
-        zones,
-        hollow,
-    })
+    Ok(Body { tables, position, zones, hollow })
 }
 
 fn take_position(input: &mut Reader<'_>) -> Result<Position, DecodeError> {
@@ -202,12 +187,7 @@ fn take_position(input: &mut Reader<'_>) -> Result<Position, DecodeError> {
         journal_head: input.u64()?,
         epoch: input.u64()?,
     };
-    for counter in [
-        position.lsn,
-        position.next_seq,
-        position.journal_head,
-        position.epoch,
-    ] {
+    for counter in [position.lsn, position.next_seq, position.journal_head, position.epoch] {
         bound(input.position(), counter, COUNTER_MAX)?;
     }
     Ok(position)
@@ -231,11 +211,7 @@ fn take_tables(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
             OBJECT => Entry::Object(take_object(input, page_bytes, pages)?),
             STREAM => Entry::Stream(take_stream(input, pages)?),
             unknown => {
-                return Err(DecodeError::UnknownKind {
-                    at,
-                    kind: unknown.into(),
-                    newest: STREAM.into(),
-                });
+                return Err(DecodeError::UnknownKind { at, kind: unknown.into(), newest: STREAM.into() });
             }
         };
         tables.entry_bytes += entry_bytes(&entry, page_bytes);
@@ -245,11 +221,7 @@ fn take_tables(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
 }
 
 fn bound(at: usize, value: u64, max: u64) -> Result<(), DecodeError> {
-    if value > max {
-        Err(DecodeError::TooLong { at, len: value, max })
-    } else {
-        Ok(())
-    }
+    if value > max { Err(DecodeError::TooLong { at, len: value, max }) } else { Ok(()) }
 }
 
 fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<Object, DecodeError> {
@@ -261,11 +233,7 @@ fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
     let len = input.u64()?;
     bound(at, len, OBJECT_PAGES_MAX * page_bytes as u64)?;
     let published = flags & PUBLISHED != 0;
-    let trailer = if published {
-        Some(Box::new(input.u128()?))
-    } else {
-        None
-    };
+    let trailer = if published { Some(Box::new(input.u128()?)) } else { None };
     let unit = unit_pages(what.check, page_bytes);
     let mut map = ExtentMap::default();
     let mut end = 0;
@@ -289,14 +257,7 @@ fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
         }
         map.insert(page, run, &sums, unit);
     }
-    Ok(Object {
-        what,
-        sealed: flags & SEALED != 0,
-        shares: flags & SHARES != 0,
-        len,
-        map,
-        trailer,
-    })
+    Ok(Object { what, sealed: flags & SEALED != 0, shares: flags & SHARES != 0, len, map, trailer })
 }
 
 fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<Stream, DecodeError> {
@@ -311,20 +272,10 @@ fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<Stream, DecodeError
         let at = input.position();
         let run = take_run(input)?;
         bound(at, run.end(), pages)?;
-        let piece = Piece {
-            run,
-            first: input.u64()?,
-            incarnation: input.u64()?,
-            lsn: 0,
-        };
+        let piece = Piece { run, first: input.u64()?, incarnation: input.u64()?, lsn: 0 };
         bound(at, first, piece.first)?;
         first = piece.first;
         Ok(piece)
     })?;
-    Ok(Stream {
-        what,
-        pieces,
-        trimmed,
-        durable,
-    })
+    Ok(Stream { what, pieces, trimmed, durable })
 }

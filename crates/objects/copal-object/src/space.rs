@@ -92,10 +92,7 @@ impl SpaceMap {
 
     /// Pages an ordinary operation may take.
     pub(crate) fn available_pages(&self) -> u64 {
-        self.allocator
-            .free_pages()
-            .saturating_sub(self.system_pages())
-            .saturating_sub(self.reserved_pages)
+        self.allocator.free_pages().saturating_sub(self.system_pages()).saturating_sub(self.reserved_pages)
     }
 
     /// Freed and not reusable yet, for whatever reason.
@@ -148,10 +145,7 @@ impl SpaceMap {
     /// Makes reusable what was freed in epochs up to `durable_flushed` and nobody looks at; calls `reused` with each run.
     pub(crate) fn drain(&mut self, durable_flushed: u64, mut reused: impl FnMut(Run)) {
         let mut looks = None;
-        while let Some(freed) = self
-            .quarantine
-            .pop_front_if(|freed| freed.epoch <= durable_flushed)
-        {
+        while let Some(freed) = self.quarantine.pop_front_if(|freed| freed.epoch <= durable_flushed) {
             self.quarantine_pages -= pages_of(&freed.runs);
             let looks = looks.get_or_insert_with(|| self.pins.looks());
             for run in freed.runs {
@@ -192,9 +186,7 @@ impl SpaceMap {
 
 /// Step by which a store of `size_bytes` grows.
 pub(crate) fn growth_step_bytes(size_bytes: u64) -> u64 {
-    (size_bytes / 8)
-        .clamp(32 << 20, 8 << 30)
-        .next_multiple_of(1 << 20)
+    (size_bytes / 8).clamp(32 << 20, 8 << 30).next_multiple_of(1 << 20)
 }
 
 /// Pages of the next extent of a stream that holds `held` pages: 1 MiB to 64 MiB, so that extents double, at least `smallest`. It
@@ -207,14 +199,8 @@ pub(crate) fn stream_extent_pages(
     page_bytes: usize,
 ) -> u64 {
     let largest = ((64 << 20) / page_bytes as u64).min(available / 8);
-    let expected = if expected_log2 == 0 {
-        0
-    } else {
-        (1u64 << expected_log2.min(40)) / page_bytes as u64
-    };
-    (held + smallest)
-        .max(expected)
-        .clamp(smallest, largest.max(smallest))
+    let expected = if expected_log2 == 0 { 0 } else { (1u64 << expected_log2.min(40)) / page_bytes as u64 };
+    (held + smallest).max(expected).clamp(smallest, largest.max(smallest))
 }
 
 /// Pages of the smallest stream extent in normal use.

@@ -116,17 +116,11 @@ pub struct ObjectWriter {
 
 impl ObjectWriter {
     pub(crate) fn new(inner: &Arc<StoreCore>, id: ObjectId, opts: &CreateOptions) -> ObjectWriter {
-        let what = Traits {
-            kind: ObjectKind::Sealed,
-            ..Traits::of(opts)
-        };
+        let what = Traits { kind: ObjectKind::Sealed, ..Traits::of(opts) };
         let piece_bytes = inner.shape.io_pages() as usize * inner.shape.page_bytes;
         let unit_bytes = unit_pages(what.check, inner.shape.page_bytes) as usize * inner.shape.page_bytes;
         ObjectWriter {
-            space: StagedSpace {
-                inner: Arc::clone(inner),
-                runs: Vec::new(),
-            },
+            space: StagedSpace { inner: Arc::clone(inner), runs: Vec::new() },
             id,
             what,
             class: placement_class(what.lifetime),
@@ -238,10 +232,7 @@ impl ObjectWriter {
             state.writable()?;
             inner.look_at_host(&mut state);
             if pages <= state.space.available_pages() {
-                let home = Home {
-                    class: self.class,
-                    owner: self.id.0,
-                };
+                let home = Home { class: self.class, owner: self.id.0 };
                 match state.space.allocator.allocate(pages, home) {
                     Some(runs) => break runs,
                     // A directory has no number left for another file.
@@ -251,11 +242,7 @@ impl ObjectWriter {
             inner.make_available(&mut state, pages, pages)?;
         };
         state.space.staged_pages += pages;
-        let submitted_in = inner
-            .shape
-            .broken
-            .by(Flaw::StagedAtSubmission)
-            .then_some(state.epochs.open);
+        let submitted_in = inner.shape.broken.by(Flaw::StagedAtSubmission).then_some(state.epochs.open);
         drop(state);
         let mut ios = Vec::with_capacity(runs.len());
         if let [run] = *runs {
@@ -314,18 +301,12 @@ impl Drop for ObjectWriter {
 
 impl std::fmt::Debug for Staged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Staged")
-            .field("id", &self.id)
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+        f.debug_struct("Staged").field("id", &self.id).field("len", &self.len).finish_non_exhaustive()
     }
 }
 
 impl std::fmt::Debug for ObjectWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ObjectWriter")
-            .field("id", &self.id)
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+        f.debug_struct("ObjectWriter").field("id", &self.id).field("len", &self.len).finish_non_exhaustive()
     }
 }

@@ -193,10 +193,7 @@ impl StoreState {
         }
         op.encode(&mut self.groups.open.ops);
         if self.broken.by(Flaw::StreamReuseAtOnce) && matches!(op, RecordOp::StreamTrim { .. }) {
-            effect
-                .freed
-                .drain(..)
-                .for_each(|run| self.space.allocator.release(run));
+            effect.freed.drain(..).for_each(|run| self.space.allocator.release(run));
         }
         self.groups.open.freed.append(&mut effect.freed);
         self.reckon_checkpoint();
@@ -277,10 +274,7 @@ impl StoreCore {
             let (outbox, deliveries) = {
                 let mut state = self.state.lock();
                 self.advance(&mut state);
-                (
-                    std::mem::take(&mut state.outbox),
-                    std::mem::take(&mut state.deliveries),
-                )
+                (std::mem::take(&mut state.outbox), std::mem::take(&mut state.deliveries))
             };
             self.changed.notify_all();
             if outbox.is_empty() && deliveries.is_empty() {
@@ -348,11 +342,7 @@ impl StoreCore {
 
     /// A write command for whole pages.
     pub(crate) fn write_io(&self, page: u64, buf: copal_device::AlignedBuf, class: Class) -> Io {
-        Io {
-            at: self.shape.byte(page),
-            kind: copal_device::IoKind::Write { buf, fua: false },
-            class,
-        }
+        Io { at: self.shape.byte(page), kind: copal_device::IoKind::Write { buf, fua: false }, class }
     }
 }
 

@@ -50,10 +50,7 @@ impl Store {
     pub fn mkfs_dir(dir: &Path, options: &MkfsOptions) -> Result<(), OpenError> {
         let files: Arc<dyn Device> = HostFiles::create(dir)?;
         let journal_bytes = options.journal_bytes.unwrap_or(FILES_JOURNAL_BYTES);
-        let options = MkfsOptions {
-            journal_bytes: Some(journal_bytes),
-            ..options.clone()
-        };
+        let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..options.clone() };
         crate::mkfs::mkfs(&files, &options, &mut Entropy::System, BACKEND_HOSTFS)
     }
 
@@ -254,9 +251,7 @@ impl Store {
         let state = self.inner.state.lock();
         let next = |id| state.tails.get(id).map_or(0, |tail| tail.next);
         let entries = state.tables.entries.range(from.0..).take(limit);
-        entries
-            .map(|(id, entry)| stat_of(&state.tables, *id, entry, next(id)))
-            .collect()
+        entries.map(|(id, entry)| stat_of(&state.tables, *id, entry, next(id))).collect()
     }
 
     /// Checks the store while it is open; see [`CheckOptions`]. Blocks for as long as reading everything takes.
@@ -388,12 +383,7 @@ fn stat_of(tables: &Tables, id: u64, entry: &Entry, next_frame: u64) -> Stat {
             kind: ObjectKind::Stream,
             sealed: false,
             len: next_frame,
-            allocated_bytes: stream
-                .pieces
-                .iter()
-                .map(|piece| u64::from(piece.run.pages))
-                .sum::<u64>()
-                * page,
+            allocated_bytes: stream.pieces.iter().map(|piece| u64::from(piece.run.pages)).sum::<u64>() * page,
             label: stream.what.label,
         },
     }
@@ -401,8 +391,6 @@ fn stat_of(tables: &Tables, id: u64, entry: &Entry, next_frame: u64) -> Stat {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store")
-            .field("uuid", &self.inner.shape.uuid)
-            .finish_non_exhaustive()
+        f.debug_struct("Store").field("uuid", &self.inner.shape.uuid).finish_non_exhaustive()
     }
 }

@@ -69,18 +69,10 @@ impl StoreCore {
             state.writable()?;
             let Some(entry) = state.tables.stream(stream.0) else {
                 let known = state.tables.entries.contains_key(&stream.0);
-                return Err(if known {
-                    StoreError::WrongKind(stream)
-                } else {
-                    StoreError::NotFound(stream)
-                });
+                return Err(if known { StoreError::WrongKind(stream) } else { StoreError::NotFound(stream) });
             };
             if after > state.groups.last_lsn {
-                return Err(StoreError::UnknownDependency {
-                    stream: None,
-                    frame: None,
-                    lsn: after,
-                });
+                return Err(StoreError::UnknownDependency { stream: None, frame: None, lsn: after });
             }
             let last = entry.pieces.last().copied();
             let expected = entry.what.expected_log2;
@@ -93,12 +85,8 @@ impl StoreCore {
                 let range = tail.next..tail.next + 1;
                 return Err(StoreError::Corrupt { id: stream, range });
             }
-            let is_raw = |piece: &Piece| {
-                state
-                    .raw_extents
-                    .values()
-                    .any(|held| *held == (stream.0, piece.run))
-            };
+            let is_raw =
+                |piece: &Piece| state.raw_extents.values().any(|held| *held == (stream.0, piece.run));
             if last.as_ref().is_some_and(is_raw) {
                 return Err(StoreError::InUse(stream));
             }
@@ -108,13 +96,7 @@ impl StoreCore {
                 None => self.extend_stream(&mut state, stream.0, pages, expected)?,
             }
         };
-        let frame = NewFrame {
-            stream: stream.0,
-            payload,
-            pages,
-            after,
-            ack,
-        };
+        let frame = NewFrame { stream: stream.0, payload, pages, after, ack };
         Ok(self.number_frame(state, &frame, piece))
     }
 
@@ -140,10 +122,7 @@ impl StoreCore {
         let available = state.space.available_pages();
         let wanted =
             space::stream_extent_pages(held, available, expected_log2, smallest, self.shape.page_bytes);
-        let home = Home {
-            class: STREAM_CLASS,
-            owner: stream,
-        };
+        let home = Home { class: STREAM_CLASS, owner: stream };
         let spare = state.spare_extents.iter().position(|run| run.pages >= pages);
         let run = match spare {
             Some(index) => {
@@ -165,16 +144,7 @@ impl StoreCore {
         };
         let incarnation = state.entropy.next();
         let first = state.tails.entry(stream).or_default().next;
-        self.enter_internal(
-            state,
-            &RecordOp::StreamExtent {
-                id: stream,
-                run,
-                first,
-                incarnation,
-            },
-            admitted,
-        );
+        self.enter_internal(state, &RecordOp::StreamExtent { id: stream, run, first, incarnation }, admitted);
         state.tails.entry(stream).or_default().used = 0;
         Ok(())
     }
@@ -220,17 +190,11 @@ impl StoreCore {
         frame: &NewFrame<'_>,
         piece: Piece,
     ) -> ReservedFrame {
-        let &NewFrame {
-            stream, pages, ack, ..
-        } = frame;
+        let &NewFrame { stream, pages, ack, .. } = frame;
         let (durable_lsn, wanted_lsn) = (state.groups.durable_lsn, state.wanted_lsn);
         let idle = state.epochs.flushing.is_none() && wanted_lsn <= durable_lsn;
         let early = self.shape.broken.by(Flaw::ThroughEarly);
-        let after = if frame.after <= durable_lsn {
-            0
-        } else {
-            frame.after
-        };
+        let after = if frame.after <= durable_lsn { 0 } else { frame.after };
         let needs_lsn = piece.lsn.max(after);
         let tail = state.tails.entry(stream).or_default();
         // What is on its way before it must become durable without a flush as well.
@@ -238,12 +202,8 @@ impl StoreCore {
             ack == Ack::Durable && idle && (early || (needs_lsn <= durable_lsn && tail.pending.is_through()));
         let run = Run::new(piece.run.at + u64::from(tail.used), pages);
         let number = tail.next;
-        let header = FrameHeader {
-            incarnation: piece.incarnation,
-            frame: number,
-            flushed_frame: tail.durable,
-            after,
-        };
+        let header =
+            FrameHeader { incarnation: piece.incarnation, frame: number, flushed_frame: tail.durable, after };
         tail.next += 1;
         tail.used += pages;
         let mut buf = AlignedBuf::stale(pages as usize * self.shape.page_bytes);
@@ -253,13 +213,7 @@ impl StoreCore {
             let pin = state.space.pin(vec![run]);
             let ticket = state.take_frame_ticket();
             state.enter_frame(stream, FrameState::new(ticket, number, None, needs_lsn));
-            let way = Way::Through {
-                stream,
-                ticket,
-                run,
-                pin,
-                buf,
-            };
+            let way = Way::Through { stream, ticket, run, pin, buf };
             return ReservedFrame::new(self, at, way);
         }
         let completion = self.queue_frame(&mut state, frame, at, run, needs_lsn, buf);
@@ -296,13 +250,7 @@ impl StoreCore {
         state.in_flight.insert(run.at, run.pages);
         state.in_flight_bytes += bytes;
         state.unflushed_bytes += bytes;
-        let tag = Tag::Frame {
-            stream,
-            ticket,
-            epoch,
-            run,
-            bytes,
-        };
+        let tag = Tag::Frame { stream, ticket, epoch, run, bytes };
         let io = self.write_io(run.at, buf, Class::Commit);
         state.outbox.push((tag, vec![io]));
         completion
@@ -326,14 +274,11 @@ impl StoreCore {
             Ok(_) => {
                 state.frame_through(stream, ticket);
                 let early = self.shape.broken.by(Flaw::ThroughEarly);
-                let behind = state
-                    .pending_frame(stream, ticket)
-                    .filter(|_| !early)
-                    .map(|frame| {
-                        let (completer, completion) = self.promise();
-                        frame.waiter = Some((Ack::Durable, completer));
-                        completion
-                    });
+                let behind = state.pending_frame(stream, ticket).filter(|_| !early).map(|frame| {
+                    let (completer, completion) = self.promise();
+                    frame.waiter = Some((Ack::Durable, completer));
+                    completion
+                });
                 if self.shape.broken.by(Flaw::ThroughIsFlush) {
                     let open = state.epochs.open;
                     state.epochs.close();
@@ -405,9 +350,7 @@ impl StoreState {
 
     /// Everything of epochs up to `flushed` is durable.
     pub(crate) fn frames_flushed(&mut self, flushed: u64) {
-        self.tails
-            .values_mut()
-            .for_each(|tail| tail.pending.flushed(flushed));
+        self.tails.values_mut().for_each(|tail| tail.pending.flushed(flushed));
     }
 
     /// Acknowledges frames whose turn has come, in the order of each stream.

@@ -4,10 +4,7 @@ use crate::Lifetime;
 
 /// Sums of consecutive units of `bytes`.
 pub(crate) fn unit_sums(bytes: &[u8], unit_bytes: usize) -> Vec<u32> {
-    bytes
-        .chunks(unit_bytes)
-        .map(|unit| copal_codec::crc32c(0, unit))
-        .collect()
+    bytes.chunks(unit_bytes).map(|unit| copal_codec::crc32c(0, unit)).collect()
 }
 
 /// Streams have class 0.

@@ -129,13 +129,7 @@ pub(crate) fn store_pages_max(page_bytes: usize) -> u64 {
 
 impl Tables {
     pub(crate) fn new(page_bytes: usize, pages: u64) -> Tables {
-        Tables {
-            page_bytes,
-            pages,
-            entries: BTreeMap::new(),
-            shared: SharedRuns::default(),
-            entry_bytes: 0,
-        }
+        Tables { page_bytes, pages, entries: BTreeMap::new(), shared: SharedRuns::default(), entry_bytes: 0 }
     }
 
     pub(crate) fn object(&self, id: u64) -> Option<&Object> {
@@ -207,17 +201,10 @@ impl Tables {
     fn apply_op(&mut self, op: &RecordOp, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
         match op {
             RecordOp::Create { id, what } => self.create(*id, *what),
-            RecordOp::Map {
-                id, at, run, sums, ..
-            } => self.map(*id, *at, *run, sums, effect),
-            RecordOp::Publish {
-                id,
-                what,
-                len,
-                runs,
-                trailer,
-                ..
-            } => self.publish(*id, *what, *len, runs, *trailer),
+            RecordOp::Map { id, at, run, sums, .. } => self.map(*id, *at, *run, sums, effect),
+            RecordOp::Publish { id, what, len, runs, trailer, .. } => {
+                self.publish(*id, *what, *len, runs, *trailer)
+            }
             RecordOp::Unmap { id, at, pages } => self.unmap(*id, *at, *pages, effect),
             RecordOp::Resum { id, at, pages, sum } => self.resum(*id, *at, *pages, *sum),
             RecordOp::Length { id, len } => self.set_len(*id, *len),
@@ -227,18 +214,8 @@ impl Tables {
                 Ok(())
             }
             RecordOp::Delete { id } => self.delete(*id, effect),
-            RecordOp::StreamExtent {
-                id,
-                run,
-                first,
-                incarnation,
-            } => {
-                let piece = Piece {
-                    run: *run,
-                    first: *first,
-                    incarnation: *incarnation,
-                    lsn,
-                };
+            RecordOp::StreamExtent { id, run, first, incarnation } => {
+                let piece = Piece { run: *run, first: *first, incarnation: *incarnation, lsn };
                 self.stream_extent(*id, piece)
             }
             RecordOp::StreamTrim { id, upto } => self.stream_trim(*id, *upto, effect),
@@ -251,10 +228,7 @@ impl Tables {
 
     fn grow(&mut self, pages: u64) -> Result<(), Misfit> {
         if pages > store_pages_max(self.page_bytes) {
-            return Err(Misfit {
-                id: 0,
-                what: "the store would be longer than any can be",
-            });
+            return Err(Misfit { id: 0, what: "the store would be longer than any can be" });
         }
         self.pages = self.pages.max(pages);
         Ok(())
@@ -278,34 +252,18 @@ impl Tables {
     fn plain(&mut self, id: u64) -> Result<&mut Object, Misfit> {
         match self.entries.get_mut(&id) {
             Some(Entry::Object(object)) => Ok(object),
-            Some(Entry::Stream(_)) => Err(Misfit {
-                id,
-                what: "it is a stream",
-            }),
-            None => Err(Misfit {
-                id,
-                what: "it does not exist",
-            }),
+            Some(Entry::Stream(_)) => Err(Misfit { id, what: "it is a stream" }),
+            None => Err(Misfit { id, what: "it does not exist" }),
         }
     }
 
     fn vacant(&self, id: u64) -> Result<(), Misfit> {
-        if self.entries.contains_key(&id) {
-            Err(Misfit {
-                id,
-                what: "it exists",
-            })
-        } else {
-            Ok(())
-        }
+        if self.entries.contains_key(&id) { Err(Misfit { id, what: "it exists" }) } else { Ok(()) }
     }
 
     fn inside(&self, id: u64, run: Run) -> Result<(), Misfit> {
         if run.end() > self.pages {
-            Err(Misfit {
-                id,
-                what: "its pages are outside the store",
-            })
+            Err(Misfit { id, what: "its pages are outside the store" })
         } else {
             Ok(())
         }
@@ -314,12 +272,7 @@ impl Tables {
     fn create(&mut self, id: u64, what: Traits) -> Result<(), Misfit> {
         self.vacant(id)?;
         let entry = if what.kind == ObjectKind::Stream {
-            Entry::Stream(Stream {
-                what,
-                pieces: Vec::new(),
-                trimmed: 0,
-                durable: 0,
-            })
+            Entry::Stream(Stream { what, pieces: Vec::new(), trimmed: 0, durable: 0 })
         } else {
             let sealed = what.kind == ObjectKind::Sealed;
             Entry::Object(Object {
@@ -345,10 +298,7 @@ impl Tables {
             || sums.len() != run.pages.div_ceil(unit) as usize
             || object.trailer.is_some()
         {
-            return Err(Misfit {
-                id,
-                what: "its extent does not fit",
-            });
+            return Err(Misfit { id, what: "its extent does not fit" });
         }
         let removed = object.map.remove(at, end, unit);
         object.map.insert(at, run, sums, unit);
@@ -371,10 +321,7 @@ impl Tables {
         for &run in runs {
             self.inside(id, run)?;
             if at + u64::from(run.pages) > OBJECT_PAGES_MAX {
-                return Err(Misfit {
-                    id,
-                    what: "it is too long",
-                });
+                return Err(Misfit { id, what: "it is too long" });
             }
             map.insert(at, run, &[], unit);
             at += u64::from(run.pages);
@@ -382,20 +329,10 @@ impl Tables {
         let data = len.div_ceil(self.page_bytes as u64);
         let wanted = data + trailer_pages(data, unit, self.page_bytes);
         if wanted != at {
-            return Err(Misfit {
-                id,
-                what: "its extents do not fit its length",
-            });
+            return Err(Misfit { id, what: "its extents do not fit its length" });
         }
         let trailer = Some(Box::new(trailer));
-        let object = Object {
-            what,
-            sealed: true,
-            shares: false,
-            len,
-            map,
-            trailer,
-        };
+        let object = Object { what, sealed: true, shares: false, len, map, trailer };
         self.entries.insert(id, Entry::Object(object));
         Ok(())
     }
@@ -404,10 +341,7 @@ impl Tables {
         let page_bytes = self.page_bytes;
         let object = self.plain(id)?;
         if object.trailer.is_some() {
-            return Err(Misfit {
-                id,
-                what: "it is immutable",
-            });
+            return Err(Misfit { id, what: "it is immutable" });
         }
         let unit = object.unit(page_bytes);
         let removed = object.map.remove(at, at.saturating_add(pages), unit);
@@ -422,10 +356,7 @@ impl Tables {
         if object.trailer.is_none() && pages > 0 && object.map.resum(at, pages, sum, unit) {
             Ok(())
         } else {
-            Err(Misfit {
-                id,
-                what: "the sum belongs to no unit",
-            })
+            Err(Misfit { id, what: "the sum belongs to no unit" })
         }
     }
 
@@ -433,10 +364,7 @@ impl Tables {
         let bytes_max = OBJECT_PAGES_MAX * self.page_bytes as u64;
         let object = self.plain(id)?;
         if len > bytes_max || object.trailer.is_some() {
-            return Err(Misfit {
-                id,
-                what: "its length is impossible",
-            });
+            return Err(Misfit { id, what: "its length is impossible" });
         }
         object.len = len;
         Ok(())
@@ -467,10 +395,7 @@ impl Tables {
             Some(Entry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
             Some(Entry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
             None => {
-                return Err(Misfit {
-                    id,
-                    what: "it does not exist",
-                });
+                return Err(Misfit { id, what: "it does not exist" });
             }
         };
         self.shared.release(runs, &mut effect.freed);
@@ -478,20 +403,14 @@ impl Tables {
     }
 
     fn stream_of(&mut self, id: u64) -> Result<&mut Stream, Misfit> {
-        self.stream_mut(id).ok_or(Misfit {
-            id,
-            what: "it is no stream",
-        })
+        self.stream_mut(id).ok_or(Misfit { id, what: "it is no stream" })
     }
 
     fn stream_extent(&mut self, id: u64, piece: Piece) -> Result<(), Misfit> {
         self.inside(id, piece.run)?;
         let stream = self.stream_of(id)?;
         if stream.pieces.last().is_some_and(|last| last.first > piece.first) {
-            return Err(Misfit {
-                id,
-                what: "its extents are out of order",
-            });
+            return Err(Misfit { id, what: "its extents are out of order" });
         }
         stream.pieces.push(piece);
         Ok(())
@@ -501,20 +420,11 @@ impl Tables {
         let stream = self.stream_of(id)?;
         // Frames are counted on from there.
         if upto > COUNTER_MAX {
-            return Err(Misfit {
-                id,
-                what: "no stream has so many frames as are trimmed",
-            });
+            return Err(Misfit { id, what: "no stream has so many frames as are trimmed" });
         }
         stream.trimmed = stream.trimmed.max(upto);
-        let dead = stream
-            .pieces
-            .windows(2)
-            .take_while(|pair| pair[1].first <= upto)
-            .count();
-        effect
-            .freed
-            .extend(stream.pieces.drain(..dead).map(|piece| piece.run));
+        let dead = stream.pieces.windows(2).take_while(|pair| pair[1].first <= upto).count();
+        effect.freed.extend(stream.pieces.drain(..dead).map(|piece| piece.run));
         Ok(())
     }
 
@@ -537,34 +447,21 @@ impl Tables {
             return if stream.pieces.is_empty() {
                 Ok(())
             } else {
-                Err(Misfit {
-                    id,
-                    what: "it is cut outside",
-                })
+                Err(Misfit { id, what: "it is cut outside" })
             };
         };
         if cut.kept > piece.run.pages || cut.next < piece.first {
-            return Err(Misfit {
-                id,
-                what: "it is cut outside",
-            });
+            return Err(Misfit { id, what: "it is cut outside" });
         }
         let kept = cut.kept;
         let rest = Run::new(piece.run.at + u64::from(kept), piece.run.pages - kept);
         piece.run.pages = kept;
-        effect
-            .freed
-            .extend(stream.pieces.drain(index + 1..).map(|piece| piece.run));
+        effect.freed.extend(stream.pieces.drain(index + 1..).map(|piece| piece.run));
         if kept == 0 {
             stream.pieces.pop();
         }
         if rest.pages > 0 {
-            stream.pieces.push(Piece {
-                run: rest,
-                first: cut.next,
-                incarnation: cut.incarnation,
-                lsn,
-            });
+            stream.pieces.push(Piece { run: rest, first: cut.next, incarnation: cut.incarnation, lsn });
         }
         Ok(())
     }
@@ -592,28 +489,15 @@ mod tests {
     #[test]
     fn a_stream_goes_on_behind_the_piece_it_is_cut_in() {
         let mut tables = Tables::new(4096, 1 << 20);
-        let what = Traits::of(&crate::CreateOptions {
-            kind: ObjectKind::Stream,
-            ..crate::CreateOptions::default()
-        });
+        let what =
+            Traits::of(&crate::CreateOptions { kind: ObjectKind::Stream, ..crate::CreateOptions::default() });
         let mut effect = Effect::default();
         tables.create(3, what).unwrap();
         for (at, first) in [(4096, 0), (4352, 20)] {
-            let piece = Piece {
-                run: Run::new(at, 256),
-                first,
-                incarnation: 9,
-                lsn: 1,
-            };
+            let piece = Piece { run: Run::new(at, 256), first, incarnation: 9, lsn: 1 };
             tables.stream_extent(3, piece).unwrap();
         }
-        let cut = |next| Cut {
-            id: 3,
-            piece: 1,
-            kept: 2,
-            next,
-            incarnation: 10,
-        };
+        let cut = |next| Cut { id: 3, piece: 1, kept: 2, next, incarnation: 10 };
         assert!(tables.cut_stream(&cut(19), 2, &mut effect).is_err());
         tables.cut_stream(&cut(20), 2, &mut effect).unwrap();
     }
@@ -621,10 +505,8 @@ mod tests {
     #[test]
     fn a_table_of_32_mib_takes_one_extent_and_no_sums() {
         let mut tables = Tables::new(4096, 1 << 20);
-        let what = Traits::of(&crate::CreateOptions {
-            check: Check::Caller,
-            ..crate::CreateOptions::default()
-        });
+        let what =
+            Traits::of(&crate::CreateOptions { check: Check::Caller, ..crate::CreateOptions::default() });
         let runs = vec![Run::new(5000, 8193)];
         tables.publish(7, what, 32 << 20, &runs, 1).unwrap();
         assert_eq!(tables.object(7).unwrap().map.extents(), 1);

@@ -82,11 +82,7 @@ impl StoreCore {
         join_appends(&mut txn.ops);
         let mut old = OldBytes::of(self);
         let mut state = self.state.lock();
-        let Granted {
-            needs,
-            runs,
-            admitted,
-        } = self.grant(&mut state, &txn, &mut old)?;
+        let Granted { needs, runs, admitted } = self.grant(&mut state, &txn, &mut old)?;
         let bytes = self.apply(&mut state, txn, &needs, runs, &old.fetched, admitted);
         let lsn = state.groups.last_lsn;
         old.pins.release(&mut state);
@@ -112,11 +108,8 @@ impl StoreCore {
                 continue;
             }
             self.look_at_host(state);
-            let available = if needs.releases {
-                state.space.releasable_pages()
-            } else {
-                state.space.available_pages()
-            };
+            let available =
+                if needs.releases { state.space.releasable_pages() } else { state.space.available_pages() };
             if needs.pages > available {
                 old.forget(state);
                 self.make_available(state, needs.pages, needs.pages)?;
@@ -142,11 +135,7 @@ impl StoreCore {
             }
             match self.admit(state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
                 Ok(Some(admitted)) => {
-                    return Ok(Granted {
-                        needs,
-                        runs,
-                        admitted,
-                    });
+                    return Ok(Granted { needs, runs, admitted });
                 }
                 Ok(None) => give_back(state, runs),
                 Err(error) => {
@@ -204,10 +193,7 @@ impl StoreCore {
         if copal_codec::crc32c(0, &bytes) != unit.sum {
             let from = self.shape.byte(unit.at);
             let range = from..from + bytes.len() as u64;
-            return Err(StoreError::Corrupt {
-                id: ObjectId(unit.id),
-                range,
-            });
+            return Err(StoreError::Corrupt { id: ObjectId(unit.id), range });
         }
         old.fetched.put(unit.run, Bytes::from(bytes), page_bytes);
         Ok(())
@@ -229,13 +215,7 @@ struct OldBytes<'a> {
 
 impl OldBytes<'_> {
     fn of(inner: &Arc<StoreCore>) -> OldBytes<'_> {
-        OldBytes {
-            fetched: Fetched::default(),
-            pins: Pins {
-                inner,
-                tickets: Vec::new(),
-            },
-        }
+        OldBytes { fetched: Fetched::default(), pins: Pins { inner, tickets: Vec::new() } }
     }
 
     /// They are read again: what a transaction has pinned itself must not keep room from it.
@@ -306,11 +286,7 @@ fn join_appends(ops: &mut Vec<Op>) {
     };
     for op in ops.drain(..) {
         if let Op::Append { id, at, data } = &op
-            && let Some(Op::Append {
-                id: before,
-                at: start,
-                ..
-            }) = joined.last()
+            && let Some(Op::Append { id: before, at: start, .. }) = joined.last()
             && before == id
             && start.checked_add(parts.iter().map(|part| part.len() as u64).sum()) == Some(*at)
         {

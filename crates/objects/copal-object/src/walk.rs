@@ -44,13 +44,7 @@ struct Window<'a> {
 
 impl<'a> Window<'a> {
     fn new(read: ReadPages<'a>, piece: Run, page_bytes: usize) -> Window<'a> {
-        Window {
-            read,
-            piece,
-            page_bytes,
-            at: 0,
-            bytes: Vec::new(),
-        }
+        Window { read, piece, page_bytes, at: 0, bytes: Vec::new() }
     }
 
     /// Pages `at..at+pages` of the piece; `None` beyond its end.
@@ -95,11 +89,9 @@ fn frame_at<'w>(
         return Ok(None);
     };
     match frame::decode(bytes) {
-        Ok((header, payload)) => Ok(Some((
-            header,
-            pages,
-            &bytes[frame::HEADER_LEN..frame::HEADER_LEN + payload],
-        ))),
+        Ok((header, payload)) => {
+            Ok(Some((header, pages, &bytes[frame::HEADER_LEN..frame::HEADER_LEN + payload])))
+        }
         Err(_) => Ok(None),
     }
 }
@@ -156,16 +148,9 @@ fn frames_that_count(
 ) -> Result<(End, bool), DeviceError> {
     let wanted = if salvage { u64::MAX } else { trimmed };
     // Pieces before the one of the first wanted frame hold nothing that is wanted.
-    let first = pieces
-        .iter()
-        .rposition(|piece| piece.first <= trimmed)
-        .unwrap_or(0);
-    let mut end = End {
-        next: pieces.get(first).map_or(0, |piece| piece.first),
-        piece: first,
-        used: 0,
-        damaged: false,
-    };
+    let first = pieces.iter().rposition(|piece| piece.first <= trimmed).unwrap_or(0);
+    let mut end =
+        End { next: pieces.get(first).map_or(0, |piece| piece.first), piece: first, used: 0, damaged: false };
     for (index, piece) in pieces.iter().enumerate().skip(first) {
         if piece.first != end.next {
             break;
@@ -221,10 +206,7 @@ fn was_durable(
     // The frame behind starts within the pages of the longest frames there may be before it.
     let reach = u64::from(frame_pages).saturating_mul(unread.saturating_add(1));
     let reach = u32::try_from(reach).unwrap_or(u32::MAX);
-    let last = piece
-        .run
-        .pages
-        .min(end.used.saturating_add(reach).saturating_add(1));
+    let last = piece.run.pages.min(end.used.saturating_add(reach).saturating_add(1));
     let mut at = end.used;
     let mut found = None;
     while at < last {
@@ -293,19 +275,10 @@ impl ReadAhead {
         read: ReadPages<'_>,
     ) -> Result<Option<(FrameHeader, u32, Vec<u8>)>, DeviceError> {
         if self.piece != Some(piece.run) {
-            *self = ReadAhead {
-                piece: Some(piece.run),
-                ..ReadAhead::default()
-            };
+            *self = ReadAhead { piece: Some(piece.run), ..ReadAhead::default() };
         }
         let bytes = std::mem::take(&mut self.bytes);
-        let mut window = Window {
-            read,
-            piece: piece.run,
-            page_bytes,
-            at: self.at,
-            bytes,
-        };
+        let mut window = Window { read, piece: piece.run, page_bytes, at: self.at, bytes };
         let mut found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
         if found.is_none() {
             window.bytes.clear();

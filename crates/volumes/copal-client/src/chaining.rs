@@ -88,11 +88,8 @@ impl Cluster {
         let Some((_, behind)) = order.split_first() else {
             return;
         };
-        let head = PutChain {
-            len: body.len() as u64,
-            hops: behind.iter().map(|disk| disk.0).collect(),
-            ..head
-        };
+        let head =
+            PutChain { len: body.len() as u64, hops: behind.iter().map(|disk| disk.0).collect(), ..head };
         if let Ok(streamed) = self.send_chain(&order, &head, &body, handed, end).await {
             hear(streamed, &mut tell).await;
         }
@@ -116,11 +113,7 @@ impl Cluster {
             return Err(CallError::Deadline);
         }
         let request = Encoded { message, permit };
-        let commit = ChainCommit {
-            len: body.len() as u64,
-            crc32c: crc32c(0, body),
-            drop: false,
-        };
+        let commit = ChainCommit { len: body.len() as u64, crc32c: crc32c(0, body), drop: false };
         let farewell = ChainCommit { drop: true, ..commit };
         let farewell = (Method::ChainCommit, farewell.encode_to_vec().into());
         let left = end.saturating_duration_since(crate::machine::now());
@@ -148,11 +141,8 @@ impl Cluster {
         end: Instant,
     ) -> Result<i32, CallError> {
         let view = self.map().view(group);
-        let others: Vec<DiskId> = view
-            .iter()
-            .flat_map(|view| view.up())
-            .filter(|other| *other != disk)
-            .collect();
+        let others: Vec<DiskId> =
+            view.iter().flat_map(|view| view.up()).filter(|other| *other != disk).collect();
         let nobody = || CallError::Unreachable {
             address: format!("disk {disk}"),
             reason: "no other member reaches it".to_owned(),
@@ -180,11 +170,7 @@ async fn hear(mut streamed: Streamed, tell: &mut Tell) {
                 // Of the chain as a whole, before anybody did anything: what it says of the view is so for all.
                 let failure = match failure.view.is_some() {
                     true => *failure,
-                    false => Failure {
-                        code: Code::Busy.into(),
-                        text: failure.text,
-                        ..Failure::default()
-                    },
+                    false => Failure { code: Code::Busy.into(), text: failure.text, ..Failure::default() },
                 };
                 for (_, told) in std::mem::take(tell) {
                     // Whoever waited may have given up.

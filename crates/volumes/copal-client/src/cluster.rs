@@ -107,10 +107,8 @@ impl Cluster {
         let map = Arc::new(MapCache::default());
         let first = messages::WatchMap { since: 0, wait_ms: 0 };
         let asked = machine::now();
-        let first: messages::Map = masters
-            .call(Method::WatchMap, &first, deadline)
-            .await
-            .map_err(ConnectError::Masters)?;
+        let first: messages::Map =
+            masters.call(Method::WatchMap, &first, deadline).await.map_err(ConnectError::Masters)?;
         map.apply_answer(&first, asked);
         clock.go_by(Arc::clone(&map) as _);
         masters.learn(&first.masters);
@@ -133,9 +131,7 @@ impl Cluster {
             is_unsettled: AtomicBool::new(false),
             follows,
         };
-        Ok(Cluster {
-            inner: Arc::new(inner),
-        })
+        Ok(Cluster { inner: Arc::new(inner) })
     }
 
     /// Addresses of all masters that are known.
@@ -152,9 +148,7 @@ impl Cluster {
     /// # Errors
     /// As the master says.
     pub async fn renew(&self, signing_request: &str, deadline: Duration) -> Result<String, CallError> {
-        let request = messages::Renew {
-            signing_request: signing_request.to_owned(),
-        };
+        let request = messages::Renew { signing_request: signing_request.to_owned() };
         let masters = &self.inner.masters;
         let renewed: messages::Renewed = masters.call(Method::Renew, &request, deadline).await?;
         Ok(renewed.certificate)
@@ -175,10 +169,7 @@ impl Cluster {
     /// # Errors
     /// As the master says.
     pub async fn ask(&self, what: &str, argument: &str, deadline: Duration) -> Result<String, CallError> {
-        let request = messages::Ask {
-            what: what.to_owned(),
-            argument: argument.to_owned(),
-        };
+        let request = messages::Ask { what: what.to_owned(), argument: argument.to_owned() };
         let told: messages::Told = self.inner.masters.call(Method::Ask, &request, deadline).await?;
         Ok(told.json)
     }
@@ -195,8 +186,7 @@ impl Cluster {
     ) -> Result<T, CallError> {
         let message = Bytes::from(request.encode_to_vec());
         let permit = self.permit(&message, end).await?;
-        self.call_permitted(disk, method, Encoded { message, permit }, end)
-            .await
+        self.call_permitted(disk, method, Encoded { message, permit }, end).await
     }
 
     /// As [`Cluster::call`], with a permit that the caller has.
@@ -223,9 +213,7 @@ impl Cluster {
         let connection = self.reach(disk, method, &message, end).await?;
         let permit = self.permit(&message, end).await?;
         let left = end.saturating_duration_since(machine::now());
-        connection
-            .call_once(method, Encoded { message, permit }, left)
-            .await
+        connection.call_once(method, Encoded { message, permit }, left).await
     }
 
     /// The connection to the server of a disk for such a call.
@@ -363,14 +351,10 @@ impl Cluster {
         }
         let masters = self.inner.masters.clone();
         machine::spawn(async move {
-            let request = messages::Suspect {
-                disk: disk.0,
-                evidence: "a call was not answered".to_owned(),
-            };
+            let request = messages::Suspect { disk: disk.0, evidence: "a call was not answered".to_owned() };
             // A hint: the master finds out by itself, later.
-            let _: Result<messages::Done, _> = masters
-                .call(Method::Suspect, &request, Duration::from_secs(2))
-                .await;
+            let _: Result<messages::Done, _> =
+                masters.call(Method::Suspect, &request, Duration::from_secs(2)).await;
         });
     }
 }
@@ -378,15 +362,9 @@ impl Cluster {
 /// Follows the map for as long as the client is there.
 async fn follow(masters: Masters, map: Arc<MapCache>) {
     loop {
-        let request = messages::WatchMap {
-            since: map.version(),
-            wait_ms: WATCH.as_millis() as u32,
-        };
+        let request = messages::WatchMap { since: map.version(), wait_ms: WATCH.as_millis() as u32 };
         let asked = machine::now();
-        match masters
-            .call_waiting::<messages::Map>(Method::WatchMap, &request, WATCH, WATCH * 2)
-            .await
-        {
+        match masters.call_waiting::<messages::Map>(Method::WatchMap, &request, WATCH, WATCH * 2).await {
             Ok(changed) => {
                 masters.learn(&changed.masters);
                 map.apply_answer(&changed, asked);

@@ -106,10 +106,7 @@ pub struct Encoded {
 
 impl From<Bytes> for Encoded {
     fn from(message: Bytes) -> Encoded {
-        Encoded {
-            message,
-            permit: Bytes::new(),
-        }
+        Encoded { message, permit: Bytes::new() }
     }
 }
 
@@ -124,18 +121,13 @@ pub struct Connection {
 
 /// The codec of the wire: a length of four bytes, then a frame.
 pub fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder()
-        .length_field_length(4)
-        .max_frame_length(MAX_FRAME_BYTES)
-        .new_codec()
+    LengthDelimitedCodec::builder().length_field_length(4).max_frame_length(MAX_FRAME_BYTES).new_codec()
 }
 
 /// Why a connection did not come about, with the certificate or clock whose fault it is.
 fn handshake_fault(error: &std::io::Error, name: &ServerName<'_>) -> String {
     let name = name.to_str();
-    let tls = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let fault = match tls {
         Some(rustls::Error::InvalidCertificate(certificate)) => match certificate {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
@@ -184,10 +176,7 @@ impl Connection {
         tls: Arc<ClientConfig>,
         link: Link,
     ) -> Result<Connection, CallError> {
-        let unreachable = |reason: String| CallError::Unreachable {
-            address: address.to_owned(),
-            reason,
-        };
+        let unreachable = |reason: String| CallError::Unreachable { address: address.to_owned(), reason };
         let stream = match timeout(CONNECT, machine::connect(address, name.clone(), tls)).await {
             Ok(Ok((stream, took))) => {
                 link.note_round_trip(took);
@@ -285,12 +274,7 @@ impl Connection {
         request: &impl Message,
         deadline: Duration,
     ) -> Result<T, CallError> {
-        self.call_encoded(
-            method,
-            Encoded::from(Bytes::from(request.encode_to_vec())),
-            deadline,
-        )
-        .await
+        self.call_encoded(method, Encoded::from(Bytes::from(request.encode_to_vec())), deadline).await
     }
 
     /// As [`Connection::call`], of a message that is encoded.
@@ -335,9 +319,7 @@ impl Connection {
         }
         let (tell, told) = oneshot::channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let broken = || CallError::Broken {
-            address: self.address.to_string(),
-        };
+        let broken = || CallError::Broken { address: self.address.to_string() };
         match self.waiting.lock().as_mut() {
             Some(waiting) => drop(waiting.insert(id, Waiter::One(tell))),
             None => return Err(broken()),
@@ -348,9 +330,7 @@ impl Connection {
             self.out.send(frame).await.map_err(|_| broken())?;
             told.await.map_err(|_| broken())?
         };
-        let answer = timeout(deadline, called)
-            .await
-            .map_err(|_| CallError::Deadline)??;
+        let answer = timeout(deadline, called).await.map_err(|_| CallError::Deadline)??;
         T::decode(answer).map_err(|error| CallError::Malformed(error.to_string()))
     }
 }
@@ -414,21 +394,14 @@ impl Connection {
             Some(waiting) => drop(waiting.insert(id, Waiter::Many(tell))),
             None => return Err(self.broken()),
         }
-        let streamed = Streamed {
-            connection: self.clone(),
-            id,
-            answers,
-            farewell: Some(farewell),
-        };
+        let streamed = Streamed { connection: self.clone(), id, answers, farewell: Some(farewell) };
         let frame = frame_of(id, method, Some(deadline), request);
         streamed.put(frame, deadline).await?;
         Ok(streamed)
     }
 
     fn broken(&self) -> CallError {
-        CallError::Broken {
-            address: self.address.to_string(),
-        }
+        CallError::Broken { address: self.address.to_string() }
     }
 }
 
@@ -445,8 +418,7 @@ impl Streamed {
     /// # Errors
     /// `Broken`, `Deadline`.
     pub async fn send(&self, method: Method, message: Bytes, wait: Duration) -> Result<(), CallError> {
-        self.put(frame_of(self.id, method, None, message.into()), wait)
-            .await
+        self.put(frame_of(self.id, method, None, message.into()), wait).await
     }
 
     /// Sends the last frame.
@@ -481,10 +453,7 @@ impl Drop for Streamed {
         }
         if let Some((method, message)) = self.farewell.take() {
             // Without room for it the other side gives up by itself.
-            let _ = self
-                .connection
-                .out
-                .try_send(frame_of(self.id, method, None, message.into()));
+            let _ = self.connection.out.try_send(frame_of(self.id, method, None, message.into()));
         }
     }
 }

@@ -34,11 +34,7 @@ pub struct Connections {
 impl Connections {
     /// None yet.
     pub fn new(tls: Arc<ClientConfig>) -> Connections {
-        Connections {
-            tls,
-            link: Link::default(),
-            slots: Arc::default(),
-        }
+        Connections { tls, link: Link::default(), slots: Arc::default() }
     }
 
     /// What is measured of what goes over all of them.
@@ -57,9 +53,7 @@ impl Connections {
     ) -> Result<Connection, CallError> {
         let slot = {
             let mut slots = self.slots.lock();
-            let slot = slots
-                .entry((address.to_owned(), name.clone(), class))
-                .or_default();
+            let slot = slots.entry((address.to_owned(), name.clone(), class)).or_default();
             Arc::clone(slot)
         };
         let mut kept = slot.lock().await;
@@ -68,18 +62,11 @@ impl Connections {
             (Some(then), Some(now)) => Arc::ptr_eq(then, now),
             (then, now) => then.is_none() && now.is_none(),
         };
-        if let Some(kept) = kept
-            .as_ref()
-            .filter(|kept| kept.connection.is_open())
-            .filter(is_same)
-        {
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.connection.is_open()).filter(is_same) {
             return Ok(kept.connection.clone());
         }
         let connection = Connection::open_on(address, name, Arc::clone(&self.tls), self.link.clone()).await?;
-        *kept = Some(Kept {
-            connection: connection.clone(),
-            shown,
-        });
+        *kept = Some(Kept { connection: connection.clone(), shown });
         Ok(connection)
     }
 

@@ -83,8 +83,7 @@ impl Cluster {
                 _ => Ok(info),
             };
         }
-        self.stat_of_one(vid, &name, options.if_file, Counts::All, end)
-            .await
+        self.stat_of_one(vid, &name, options.if_file, Counts::All, end).await
     }
 
     /// The head of a file, as one member has it.
@@ -209,18 +208,10 @@ impl Cluster {
     /// # Errors
     /// As [`VolumeStore::volume_stats`](copal_volume::VolumeStore::volume_stats).
     pub async fn totals(&self, vid: VolumeId, end: Instant) -> Result<VolumeStats, VolumeError> {
-        let request = |view: &View| messages::VolumeTotals {
-            group: view.group.0,
-            epoch: view.epoch.0,
-            volume: vid.0,
-        };
-        let totals: messages::Totals = self
-            .read(vid, Method::Totals, Counts::Whole, end, request)
-            .await?;
-        Ok(VolumeStats {
-            files: totals.files,
-            bytes: totals.bytes,
-        })
+        let request =
+            |view: &View| messages::VolumeTotals { group: view.group.0, epoch: view.epoch.0, volume: vid.0 };
+        let totals: messages::Totals = self.read(vid, Method::Totals, Counts::Whole, end, request).await?;
+        Ok(VolumeStats { files: totals.files, bytes: totals.bytes })
     }
 
     /// Deletes a file if the name still means it, or meant it until a delete that was cut short; may be repeated.
@@ -315,11 +306,7 @@ impl Writer {
     async fn try_append(&mut self, mut data: Bytes, end: Instant) -> Result<(), VolumeError> {
         let size = self.size + data.len() as u64;
         if size > MAX_FILE_BYTES {
-            return Err(VolumeError::TooLarge {
-                what: "the file",
-                bytes: size,
-                limit: MAX_FILE_BYTES,
-            });
+            return Err(VolumeError::TooLarge { what: "the file", bytes: size, limit: MAX_FILE_BYTES });
         }
         self.crc32c = crc32c(self.crc32c, &data);
         self.size = size;

@@ -25,10 +25,7 @@ pub fn fingerprint(certificate: &[u8]) -> [u8; 32] {
 /// Never: the provider knows TLS 1.3.
 pub fn joining_tls(fingerprint: [u8; 32]) -> Arc<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = OfFingerprint {
-        fingerprint,
-        provider: Arc::clone(&provider),
-    };
+    let verifier = OfFingerprint { fingerprint, provider: Arc::clone(&provider) };
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .expect("the provider knows TLS 1.3")
@@ -61,13 +58,9 @@ impl ServerCertVerifier for OfFingerprint {
         roots.add(authority.clone().into_owned())?;
         let verifier =
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider));
-        let verifier = verifier
-            .build()
-            .map_err(|error| Error::General(error.to_string()))?;
+        let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
         // A machine whose clock is wrong is to join all the same, and is told then.
-        at_any_time(now, |at| {
-            verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, at)
-        })
+        at_any_time(now, |at| verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, at))
     }
 
     signatures_by_provider!();

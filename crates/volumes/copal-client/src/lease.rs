@@ -99,10 +99,7 @@ impl Cluster {
     /// the same, by the moment at which it ended.
     async fn tell_lease(&self, permit: Bytes) {
         let end = machine::now() + TO_TELL;
-        let request = Encoded {
-            permit,
-            ..Encoded::default()
-        };
+        let request = Encoded { permit, ..Encoded::default() };
         let tell = |disk| {
             let request = request.clone();
             async move {
@@ -183,10 +180,7 @@ async fn renew(cluster: Cluster, path: String, holder: String, number: u64, rene
                 }
             }
             Ok(_) => {
-                tracing::error!(
-                    path,
-                    "the right to write has ended: somebody else may write there"
-                );
+                tracing::error!(path, "the right to write has ended: somebody else may write there");
                 return;
             }
             Err(error) => tracing::warn!(%error, "the right to write was not renewed yet"),

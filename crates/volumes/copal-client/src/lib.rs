@@ -9,10 +9,7 @@
 //!
 //! Not here: the rules of an operation (`copal_volume::group`), servers (`copal-server`).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod chaining;
 mod cluster;

@@ -78,10 +78,7 @@ impl Default for MapCache {
             clock: None,
             fallback: (machine::wall_ms(), machine::now()),
         };
-        MapCache {
-            known: RwLock::new(known),
-            changed: watch::Sender::new(0),
-        }
+        MapCache { known: RwLock::new(known), changed: watch::Sender::new(0) }
     }
 }
 
@@ -153,11 +150,7 @@ impl MapCache {
 
     /// The view of a group.
     pub fn view(&self, group: GroupId) -> Option<View> {
-        self.known
-            .read()
-            .views
-            .get(&group)
-            .map(|cached| cached.view.clone())
+        self.known.read().views.get(&group).map(|cached| cached.view.clone())
     }
 
     /// The view of a group, with what its members missed.
@@ -221,18 +214,10 @@ impl Known {
         if present.is_some_and(|present| present.view.epoch >= view.epoch) {
             return None;
         }
-        let missed = message
-            .members
-            .iter()
-            .map(|member| Epoch(member.missed))
-            .collect();
+        let missed = message.members.iter().map(|member| Epoch(member.missed)).collect();
         let source = |member: &messages::Member| (member.source > 0).then_some(DiskId(member.source));
         let sources = message.members.iter().map(source).collect();
-        let cached = CachedView {
-            view,
-            missed,
-            sources,
-        };
+        let cached = CachedView { view, missed, sources };
         self.views.insert(cached.view.group, cached.clone());
         Some(cached)
     }
@@ -261,10 +246,7 @@ mod tests {
     fn an_answer_that_was_long_on_its_way_does_not_set_the_clock_back_and_a_prompt_one_does() {
         let cache = MapCache::default();
         assert_eq!(cache.reference_ms(), None, "nobody has told it");
-        let told = |now_ms| messages::Map {
-            now_ms,
-            ..messages::Map::default()
-        };
+        let told = |now_ms| messages::Map { now_ms, ..messages::Map::default() };
         let long_ago = machine::now().checked_sub(Duration::from_secs(60)).unwrap();
         cache.apply(&told(1_000_000));
         cache.apply_answer(&told(950_000), long_ago);
@@ -272,10 +254,7 @@ mod tests {
         cache.apply_answer(&told(1_050_000), long_ago);
         assert!(cache.now_ms() >= 1_050_000, "it is that late at least");
         cache.apply_answer(&told(500_000), long_ago);
-        assert!(
-            (500_000..560_000).contains(&cache.now_ms()),
-            "the cluster's clock was set back"
-        );
+        assert!((500_000..560_000).contains(&cache.now_ms()), "the cluster's clock was set back");
     }
 
     /// Symptom: a client that runs for years remembered each volume that was ever removed. Fix: so many, and no more: the members
@@ -300,16 +279,10 @@ mod tests {
         let cache = MapCache::default();
         assert!(cache.learn(&view(5)));
         assert!(!cache.learn(&view(4)));
-        let map = |version, epoch| messages::Map {
-            version,
-            views: vec![view(epoch)],
-            ..messages::Map::default()
-        };
+        let map =
+            |version, epoch| messages::Map { version, views: vec![view(epoch)], ..messages::Map::default() };
         assert_eq!(cache.apply(&map(9, 9)).len(), 1);
         assert!(cache.apply(&map(7, 7)).is_empty());
-        assert_eq!(
-            (cache.version(), cache.view(GroupId(3)).unwrap().epoch),
-            (9, Epoch(9))
-        );
+        assert_eq!((cache.version(), cache.view(GroupId(3)).unwrap().epoch), (9, Epoch(9)));
     }
 }

@@ -43,14 +43,8 @@ pub struct Masters {
 impl Masters {
     /// Masters at these addresses.
     pub fn new(addresses: &[String], connections: Connections) -> Masters {
-        let known = Known {
-            addresses: addresses.to_vec(),
-            leader: None,
-        };
-        Masters {
-            known: Arc::new(RwLock::new(known)),
-            connections,
-        }
+        let known = Known { addresses: addresses.to_vec(), leader: None };
+        Masters { known: Arc::new(RwLock::new(known)), connections }
     }
 
     /// All addresses that are known.
@@ -151,9 +145,7 @@ impl Masters {
         let left = end.saturating_duration_since(machine::now()).min(TO_SAY);
         let asks = addresses.iter().map(|address| async move {
             let request = messages::Leading {};
-            let answer = self
-                .call_one::<messages::Leading>(address, Method::Leading, &request, left)
-                .await;
+            let answer = self.call_one::<messages::Leading>(address, Method::Leading, &request, left).await;
             (address, answer)
         });
         let mut asks: FuturesUnordered<_> = asks.collect();
@@ -186,10 +178,7 @@ impl Masters {
 
 /// Whether a call may be sent twice.
 fn is_harmless(method: Method) -> bool {
-    !matches!(
-        method,
-        Method::Mkdir | Method::Rename | Method::Rmdir | Method::Join | Method::JoinMaster
-    )
+    !matches!(method, Method::Mkdir | Method::Rename | Method::Rmdir | Method::Join | Method::JoinMaster)
 }
 
 fn is_silent(error: &CallError) -> bool {
@@ -199,10 +188,9 @@ fn is_silent(error: &CallError) -> bool {
 fn may_go_on(method: Method, error: &CallError) -> bool {
     match error {
         CallError::Unreachable { .. } => true,
-        CallError::Broken { .. } => !matches!(
-            method,
-            Method::Mkdir | Method::Rename | Method::Join | Method::JoinMaster
-        ),
+        CallError::Broken { .. } => {
+            !matches!(method, Method::Mkdir | Method::Rename | Method::Join | Method::JoinMaster)
+        }
         CallError::Failed(failure) => failure.code == i32::from(Code::NotLeader),
         CallError::Deadline | CallError::Malformed(_) => false,
     }

@@ -195,11 +195,7 @@ impl Cluster {
             return None;
         };
         let creates = actions.iter().filter_map(|action| match action {
-            Action::Send {
-                disk,
-                epoch,
-                call: Call::Create,
-            } => Some((*disk, *epoch)),
+            Action::Send { disk, epoch, call: Call::Create } => Some((*disk, *epoch)),
             _ => None,
         });
         let creates: Vec<(DiskId, Epoch)> = creates.collect();
@@ -261,8 +257,7 @@ impl Cluster {
             Call::Bury => &HandedOver::default(),
             _ => &wanted.handed,
         };
-        self.ask_through(wanted.vid.birth_group(), disk, head, body, handed, end)
-            .await
+        self.ask_through(wanted.vid.birth_group(), disk, head, body, handed, end).await
     }
 
     pub(crate) async fn ask_member(
@@ -287,17 +282,12 @@ impl Cluster {
             return self.hand_over(&wanted.handed, disk, Method::Put, &put, end).await;
         }
         if let Some(confirm) = head.confirm {
-            return self
-                .hand_over(&wanted.handed, disk, Method::Confirm, &confirm, end)
-                .await;
+            return self.hand_over(&wanted.handed, disk, Method::Confirm, &confirm, end).await;
         }
         let delete = head.delete.unwrap_or_default();
         match call {
             Call::Bury => self.call(disk, Method::Delete, &delete, end).await,
-            _ => {
-                self.hand_over(&wanted.handed, disk, Method::Delete, &delete, end)
-                    .await
-            }
+            _ => self.hand_over(&wanted.handed, disk, Method::Delete, &delete, end).await,
         }
     }
 
@@ -317,9 +307,7 @@ impl Cluster {
             return Err(CallError::Deadline);
         }
         let left = end.saturating_duration_since(machine::now());
-        connection
-            .call_encoded(method, Encoded { message, permit }, left)
-            .await
+        connection.call_encoded(method, Encoded { message, permit }, left).await
     }
 
     fn events_of(
@@ -330,12 +318,7 @@ impl Cluster {
         call: Call,
         answer: Result<messages::Held, CallError>,
     ) -> Answered {
-        let answered = |answer: Answer| Event::Answered {
-            disk,
-            epoch,
-            call,
-            answer,
-        };
+        let answered = |answer: Answer| Event::Answered { disk, epoch, call, answer };
         let refusal = match &answer {
             Err(CallError::Failed(failure)) if failure.code() == Code::Denied => {
                 Some((disk, failure.text.clone()))
@@ -390,15 +373,7 @@ impl Refusals {
         refusal: Option<(DiskId, String)>,
         view: Option<&View>,
     ) -> Option<String> {
-        let is_ok = |event: &Event| {
-            matches!(
-                event,
-                Event::Answered {
-                    answer: Answer::Ok { .. },
-                    ..
-                }
-            )
-        };
+        let is_ok = |event: &Event| matches!(event, Event::Answered { answer: Answer::Ok { .. }, .. });
         self.is_held |= events.iter().any(is_ok);
         let (disk, reason) = refusal?;
         self.by.insert(disk);
@@ -426,20 +401,10 @@ fn chain_head(wanted: &Wanted, epoch: Epoch, call: Call) -> messages::PutChain {
             });
         }
         (Call::Confirm, _) => {
-            what.confirm = Some(messages::Confirm {
-                group,
-                epoch,
-                volume,
-                name,
-                head,
-            });
+            what.confirm = Some(messages::Confirm { group, epoch, volume, name, head });
         }
         (Call::Bury | Call::Delete | Call::Create, _) => {
-            let op = if call == Call::Bury {
-                wanted.burial
-            } else {
-                wanted.op
-            };
+            let op = if call == Call::Bury { wanted.burial } else { wanted.op };
             what.delete = Some(messages::Delete {
                 group,
                 epoch,
@@ -454,9 +419,7 @@ fn chain_head(wanted: &Wanted, epoch: Epoch, call: Call) -> messages::PutChain {
 }
 
 fn ended(wanted: &Wanted, outcome: Outcome) -> Result<(), VolumeError> {
-    let unavailable = |reason: &str| VolumeError::Unavailable {
-        reason: reason.to_owned(),
-    };
+    let unavailable = |reason: &str| VolumeError::Unavailable { reason: reason.to_owned() };
     let refusal = match outcome {
         Outcome::Held => return Ok(()),
         Outcome::Unknown => return Err(VolumeError::Unknown { fid: wanted.fid }),

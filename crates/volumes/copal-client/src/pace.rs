@@ -93,19 +93,11 @@ impl Pace {
 
     /// Begins to measure what a member takes; `measure`: it is the first that a read of this class has asked.
     pub(crate) fn time(&self, disk: DiskId, measure: Option<Class>) -> Timed<'_> {
-        Timed {
-            pace: self,
-            disk,
-            measure,
-            began: machine::now(),
-            has_failed: false,
-        }
+        Timed { pace: self, disk, measure, began: machine::now(), has_failed: false }
     }
 
     fn note(&self, disk: DiskId, took: Duration) {
-        self.0
-            .lock()
-            .note_member(disk, took.as_secs_f64(), machine::now());
+        self.0.lock().note_member(disk, took.as_secs_f64(), machine::now());
     }
 
     fn note_first(&self, class: Class, took: Duration) {
@@ -132,8 +124,7 @@ impl Timed<'_> {
 impl Drop for Timed<'_> {
     fn drop(&mut self) {
         let took = machine::since(self.began);
-        self.pace
-            .note(self.disk, if self.has_failed { took.max(MOST) } else { took });
+        self.pace.note(self.disk, if self.has_failed { took.max(MOST) } else { took });
         if let Some(class) = self.measure {
             self.pace.note_first(class, took);
         }
@@ -215,9 +206,6 @@ mod tests {
         pace.order(&mut alone);
         let state = pace.0.lock();
         let later = machine::now() + FORGET_HALF * 20;
-        assert!(
-            state.expected(slow, later) < 1e-5,
-            "half of it is forgotten every ten seconds"
-        );
+        assert!(state.expected(slow, later) < 1e-5, "half of it is forgotten every ten seconds");
     }
 }

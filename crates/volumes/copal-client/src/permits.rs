@@ -50,11 +50,7 @@ struct Kept {
 
 impl Permits {
     pub(crate) fn new(client: Option<String>) -> Permits {
-        Permits {
-            client,
-            incarnation: AtomicU64::new(0),
-            held: Mutex::default(),
-        }
+        Permits { client, incarnation: AtomicU64::new(0), held: Mutex::default() }
     }
 
     /// The incarnation with which ids are drawn from here on, made of a random number. What a named client buries is what clients
@@ -82,26 +78,19 @@ impl Permits {
     /// The right to write that is held: number and path.
     pub(crate) fn lease(&self) -> Option<(u64, String)> {
         let held = self.held.lock();
-        held.lease
-            .as_ref()
-            .map(|lease| (lease.number, lease.path.clone()))
+        held.lease.as_ref().map(|lease| (lease.number, lease.path.clone()))
     }
 
     /// What tells the right to write that is held; empty: none is.
     pub(crate) fn of_lease(&self) -> Bytes {
         let held = self.held.lock();
-        held.lease
-            .as_ref()
-            .map_or_else(Bytes::new, |lease| lease.permit.clone())
+        held.lease.as_ref().map_or_else(Bytes::new, |lease| lease.permit.clone())
     }
 
     /// The permit for a volume, if there is one that is good for a while.
     pub(crate) fn of_volume(&self, volume: u64) -> Option<Bytes> {
         let held = self.held.lock();
-        let kept = held
-            .of_volumes
-            .get(&volume)
-            .filter(|kept| machine::now() < kept.until);
+        let kept = held.of_volumes.get(&volume).filter(|kept| machine::now() < kept.until);
         kept.map(|kept| kept.permit.clone())
     }
 
@@ -114,10 +103,7 @@ impl Permits {
         if held.of_volumes.len() >= MOST {
             held.of_volumes.clear();
         }
-        let kept = Kept {
-            permit: permit.clone(),
-            until: machine::now() + life / 2,
-        };
+        let kept = Kept { permit: permit.clone(), until: machine::now() + life / 2 };
         held.of_volumes.insert(volume, kept);
     }
 
@@ -127,11 +113,7 @@ impl Permits {
         if held.lease.as_ref().is_none_or(|lease| lease.number != number) {
             held.of_volumes.clear();
         }
-        held.lease = Some(Lease {
-            number,
-            path: path.to_owned(),
-            permit: permit.clone(),
-        });
+        held.lease = Some(Lease { number, path: path.to_owned(), permit: permit.clone() });
     }
 
     /// How a permit is asked for.

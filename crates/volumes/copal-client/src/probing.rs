@@ -30,27 +30,19 @@ pub fn probe(
     name: ServerName<'static>,
     is_master: bool,
 ) -> Result<Probed, CallError> {
-    let unreachable = |reason: String| CallError::Unreachable {
-        address: address.to_owned(),
-        reason,
-    };
+    let unreachable = |reason: String| CallError::Unreachable { address: address.to_owned(), reason };
     let tls = client_tls(identity).map_err(|error| unreachable(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| unreachable(error.to_string()))?;
     runtime.block_on(async {
         let began = Instant::now();
         let connection = Connection::open(address, name, tls).await?;
-        let messages::Ping {} = connection
-            .call(Method::Ping, &messages::Ping {}, TO_ANSWER)
-            .await?;
+        let messages::Ping {} = connection.call(Method::Ping, &messages::Ping {}, TO_ANSWER).await?;
         let took = began.elapsed();
         if !is_master {
             return Ok(Probed { took, ahead_ms: None });
         }
-        let watch = messages::WatchMap {
-            since: u64::MAX,
-            wait_ms: 0,
-        };
+        let watch = messages::WatchMap { since: u64::MAX, wait_ms: 0 };
         let asked = now_ms();
         let told: Result<messages::Map, _> = connection.call(Method::WatchMap, &watch, TO_ANSWER).await;
         let answered = now_ms();

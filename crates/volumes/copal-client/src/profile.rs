@@ -67,14 +67,8 @@ impl Profile {
     /// # Errors
     /// `Read`, `Malformed`.
     pub fn read(path: &Path) -> Result<Profile, ProfileError> {
-        let read = |source| ProfileError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let malformed = |reason: String| ProfileError::Malformed {
-            path: path.to_owned(),
-            reason,
-        };
+        let read = |source| ProfileError::Read { path: path.to_owned(), source };
+        let malformed = |reason: String| ProfileError::Malformed { path: path.to_owned(), reason };
         let length = path.metadata().map_err(read)?.len();
         if length > MOST_BYTES {
             return Err(malformed(format!("it has {length} bytes")));
@@ -82,10 +76,7 @@ impl Profile {
         let text = std::fs::read_to_string(path).map_err(read)?;
         let profile: Profile = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
         if profile.v != VERSION {
-            return Err(malformed(format!(
-                "it has version {}, this release knows {VERSION}",
-                profile.v
-            )));
+            return Err(malformed(format!("it has version {}, this release knows {VERSION}", profile.v)));
         }
         if profile.masters.is_empty() {
             return Err(malformed("it names no master".to_owned()));
@@ -116,10 +107,7 @@ impl Profile {
     /// # Errors
     /// `Write`.
     pub fn write(&self, path: &Path) -> Result<(), ProfileError> {
-        let failed = |source| ProfileError::Write {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| ProfileError::Write { path: path.to_owned(), source };
         let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
         write_private(path, &text).map_err(failed)
     }

@@ -38,9 +38,7 @@ impl Cluster {
         };
         match self.ask_member(wanted, disk, view.epoch, Call::Create, end).await {
             Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Exists) => {
-                Err(VolumeError::Exists {
-                    fid: FileId(id(failure.fid)),
-                })
+                Err(VolumeError::Exists { fid: FileId(id(failure.fid)) })
             }
             // Whatever else became of it, the operation finds out.
             _ => Ok(()),
@@ -65,9 +63,8 @@ impl Cluster {
                 name: name.clone(),
                 if_file: None,
             };
-            let calls = view
-                .up()
-                .map(|disk| self.call::<messages::StatReply>(disk, Method::Stat, &request, end));
+            let calls =
+                view.up().map(|disk| self.call::<messages::StatReply>(disk, Method::Stat, &request, end));
             let (mut owners, mut may_read) = (BTreeSet::new(), true);
             for answer in join_all(calls).await {
                 match answer {

@@ -66,9 +66,7 @@ impl Cluster {
                 return answer;
             }
             if machine::now() + SOON >= end {
-                return Err(VolumeError::Incomplete {
-                    what: format!("group {}", view.group),
-                });
+                return Err(VolumeError::Incomplete { what: format!("group {}", view.group) });
             }
             // Who has no room is asked again, and not by all at once.
             tokio::time::sleep(SOON / 2 + self.jitter(SOON)).await;
@@ -160,12 +158,7 @@ struct Told<R> {
 
 impl<R> Default for Told<R> {
     fn default() -> Told<R> {
-        Told {
-            misses: 0,
-            maybe: None,
-            corrupt: None,
-            is_busy: false,
-        }
+        Told { misses: 0, maybe: None, corrupt: None, is_busy: false }
     }
 }
 

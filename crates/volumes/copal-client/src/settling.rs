@@ -193,10 +193,7 @@ impl Cluster {
         head: &messages::FileHead,
         end: Instant,
     ) -> Result<Body, VolumeError> {
-        let options = ReadOptions {
-            if_file: Some(FileId(id(head.fid))),
-            ..ReadOptions::default()
-        };
+        let options = ReadOptions { if_file: Some(FileId(id(head.fid))), ..ReadOptions::default() };
         let info = info(Some(head.clone()))?;
         if info.size <= PIECE_BYTES as u64 {
             let (bytes, _) = self.get(vid, name, 0..info.size, &options, end).await?;
@@ -255,9 +252,7 @@ impl FoundEverywhere {
     pub(crate) fn check(&self) -> Result<(), VolumeError> {
         match &self.refusal {
             _ if self.is_gone => Err(VolumeError::VolumeGone),
-            Some(reason) if self.told == 0 => Err(VolumeError::Denied {
-                reason: reason.clone(),
-            }),
+            Some(reason) if self.told == 0 => Err(VolumeError::Denied { reason: reason.clone() }),
             _ => Ok(()),
         }
     }

@@ -47,10 +47,8 @@ impl ClusterStore {
     pub fn connect(profile: &Profile, deadline: Duration) -> Result<ClusterStore, ConnectError> {
         const WORKERS: usize = 2;
         crate::probe_threads(WORKERS)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(WORKERS)
-            .enable_all()
-            .build()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
         let cluster = runtime.block_on(Cluster::connect(profile, deadline))?;
         Ok(ClusterStore {
             runtime: Arc::new(runtime),
@@ -72,10 +70,7 @@ impl ClusterStore {
     /// `InvalidName`.
     pub fn rooted(&self, path: &str) -> Result<ClusterStore, VolumeError> {
         split_path(path)?;
-        Ok(ClusterStore {
-            root: self.below_root(path),
-            ..self.clone()
-        })
+        Ok(ClusterStore { root: self.below_root(path), ..self.clone() })
     }
 
     /// Makes the volume that this store is rooted at, with all above it, where they are not there.
@@ -85,10 +80,7 @@ impl ClusterStore {
         let mut parent = String::new();
         for name in split_path(&self.root)? {
             let made =
-                self.wait(
-                    self.cluster
-                        .create_volume(&parent, name, &VolumeOptions::default(), self.end()),
-                );
+                self.wait(self.cluster.create_volume(&parent, name, &VolumeOptions::default(), self.end()));
             match made {
                 Ok(_) | Err(VolumeError::VolumeExists { .. }) => {}
                 Err(error) => return Err(error),
@@ -239,10 +231,7 @@ impl VolumeStore for ClusterStore {
             Err(VolumeError::NotFound) => {}
             Err(error) => return Err(error),
         }
-        Ok(Box::new(BlockingWriter {
-            store: self.clone(),
-            writer,
-        }))
+        Ok(Box::new(BlockingWriter { store: self.clone(), writer }))
     }
 
     fn get(
@@ -287,10 +276,8 @@ impl VolumeStore for ClusterStore {
         vid: VolumeId,
         files: Vec<(Bytes, Bytes, PutOptions)>,
     ) -> Result<Vec<Result<FileInfo, VolumeError>>, VolumeError> {
-        let bytes = files
-            .iter()
-            .map(|(name, body, options)| name.len() + body.len() + options.metadata.len())
-            .sum();
+        let bytes =
+            files.iter().map(|(name, body, options)| name.len() + body.len() + options.metadata.len()).sum();
         check_batch(bytes)?;
         self.writable()?;
         self.wait(async {
@@ -301,11 +288,7 @@ impl VolumeStore for ClusterStore {
                 let first = *taken.entry(name.clone()).or_insert(at);
                 async move {
                     match first == at {
-                        true => {
-                            self.cluster
-                                .put(vid, name, body.clone(), options, self.end())
-                                .await
-                        }
+                        true => self.cluster.put(vid, name, body.clone(), options, self.end()).await,
                         false => Err(VolumeError::NotFound),
                     }
                 }
@@ -347,11 +330,7 @@ impl VolumeStore for ClusterStore {
             Ok(bytes)
         });
         let answers: Vec<_> = answers.collect();
-        match answers
-            .iter()
-            .all(|answer| *answer == Err(VolumeError::VolumeGone))
-            && !names.is_empty()
-        {
+        match answers.iter().all(|answer| *answer == Err(VolumeError::VolumeGone)) && !names.is_empty() {
             true => Err(VolumeError::VolumeGone),
             false => Ok(answers),
         }
@@ -366,14 +345,8 @@ impl VolumeStore for ClusterStore {
         self.writable()?;
         self.wait(async {
             self.cluster.view(vid, self.end()).await?;
-            let deletes = files
-                .iter()
-                .map(|(name, fid)| self.cluster.delete(vid, name, *fid, self.end()));
-            Ok(join_all(deletes)
-                .await
-                .into_iter()
-                .map(or_nothing_to_delete)
-                .collect())
+            let deletes = files.iter().map(|(name, fid)| self.cluster.delete(vid, name, *fid, self.end()));
+            Ok(join_all(deletes).await.into_iter().map(or_nothing_to_delete).collect())
         })
     }
 

@@ -154,9 +154,7 @@ impl Cluster {
         if is_decided(head, self.map().now_ms()) {
             return Ok(false);
         }
-        let found = self
-            .find_everywhere(view, vid, FileId(id(head.fid)), false, end)
-            .await;
+        let found = self.find_everywhere(view, vid, FileId(id(head.fid)), false, end).await;
         found.check()?;
         Ok(!found.is_with_all_that_are_up())
     }
@@ -289,10 +287,7 @@ mod tests {
     use copal_proto::of_id;
 
     fn head(fid: u128) -> Option<messages::FileHead> {
-        Some(messages::FileHead {
-            fid: Some(of_id(fid)),
-            ..messages::FileHead::default()
-        })
+        Some(messages::FileHead { fid: Some(of_id(fid)), ..messages::FileHead::default() })
     }
 
     /// Symptom: strict reads of a client whose own clock was ahead showed files that were refused later. Cause: the age of a create
@@ -305,18 +300,9 @@ mod tests {
         };
         // This machine's own clock shows a time long after; the cluster's shows that one.
         let map = crate::map_cache::MapCache::default();
-        map.apply(&messages::Map {
-            now_ms: 1_000_000,
-            ..messages::Map::default()
-        });
-        assert!(
-            !is_decided(&fresh, map.now_ms()),
-            "a create that has just begun may be refused yet"
-        );
-        map.apply(&messages::Map {
-            now_ms: 1_000_000 + DECIDED_MS + 1,
-            ..messages::Map::default()
-        });
+        map.apply(&messages::Map { now_ms: 1_000_000, ..messages::Map::default() });
+        assert!(!is_decided(&fresh, map.now_ms()), "a create that has just begun may be refused yet");
+        map.apply(&messages::Map { now_ms: 1_000_000 + DECIDED_MS + 1, ..messages::Map::default() });
         assert!(is_decided(&fresh, map.now_ms()));
     }
 

@@ -101,10 +101,7 @@ impl Credentials {
     fn shown(identity: &Identity, with_authority: bool) -> Result<Credentials, TlsError> {
         Ok(Credentials {
             authority: identity.authority.clone(),
-            shown: Arc::new(Shown {
-                with_authority,
-                key: RwLock::new(certified(identity, with_authority)?),
-            }),
+            shown: Arc::new(Shown { with_authority, key: RwLock::new(certified(identity, with_authority)?) }),
         })
     }
 
@@ -136,12 +133,8 @@ impl Credentials {
         let verifier =
             WebPkiServerVerifier::builder_with_provider(roots(&self.authority)?, Arc::clone(&provider));
         let verifier = verifier.build().map_err(unusable)?;
-        let verifier = ServerAtAnyTime {
-            verifier,
-            provider: Arc::clone(&provider),
-            clock,
-            renewer: name_of_master(),
-        };
+        let verifier =
+            ServerAtAnyTime { verifier, provider: Arc::clone(&provider), clock, renewer: name_of_master() };
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
@@ -175,10 +168,8 @@ impl Credentials {
             true => verifier.allow_unauthenticated().build(),
             false => verifier.build(),
         };
-        let verifier = ClientAtAnyTime {
-            verifier: verifier.map_err(unusable)?,
-            provider: Arc::clone(&provider),
-        };
+        let verifier =
+            ClientAtAnyTime { verifier: verifier.map_err(unusable)?, provider: Arc::clone(&provider) };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?

@@ -110,9 +110,7 @@ macro_rules! signatures_by_provider {
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            self.provider
-                .signature_verification_algorithms
-                .supported_schemes()
+            self.provider.signature_verification_algorithms.supported_schemes()
         }
     };
 }
@@ -137,10 +135,8 @@ impl ServerCertVerifier for ServerAtAnyTime {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verify = |at| {
-            self.verifier
-                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, at)
-        };
+        let verify =
+            |at| self.verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, at);
         let verified = at_any_time(now, verify)?;
         let ended = self.clock.now().map(verify);
         let Some(Err(Error::InvalidCertificate(CertificateError::ExpiredContext { time, not_after }))) =
@@ -189,9 +185,7 @@ impl ClientCertVerifier for ClientAtAnyTime {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        at_any_time(now, |at| {
-            self.verifier.verify_client_cert(end_entity, intermediates, at)
-        })
+        at_any_time(now, |at| self.verifier.verify_client_cert(end_entity, intermediates, at))
     }
 
     signatures_by_provider!();

@@ -55,12 +55,7 @@ fn again_later(error: &CallError) -> CallError {
 
 impl Upload {
     pub(crate) fn new(vid: VolumeId, fid: FileId) -> Upload {
-        Upload {
-            vid,
-            fid,
-            held: Mutex::default(),
-            pieces: Mutex::new(0),
-        }
+        Upload { vid, fid, held: Mutex::default(), pieces: Mutex::new(0) }
     }
 
     /// Brings the next piece to all members that are up; as many as an operation needs must have it.
@@ -99,12 +94,7 @@ impl Upload {
             if let Some(error) = refused {
                 return Err(error);
             }
-            let have = self
-                .held
-                .lock()
-                .values()
-                .filter(|held| held.contains(&index))
-                .count();
+            let have = self.held.lock().values().filter(|held| held.contains(&index)).count();
             let need = view.needed();
             if have >= need {
                 *self.pieces.lock() = index + 1;
@@ -150,14 +140,8 @@ impl Upload {
     }
 
     fn piece_head(&self, cluster: &Cluster, index: u32, bytes: &Bytes) -> messages::PutChain {
-        let piece = messages::PutPiece {
-            bytes: Bytes::new(),
-            ..self.piece(cluster, index, bytes)
-        };
-        messages::PutChain {
-            piece: Some(piece),
-            ..messages::PutChain::default()
-        }
+        let piece = messages::PutPiece { bytes: Bytes::new(), ..self.piece(cluster, index, bytes) };
+        messages::PutChain { piece: Some(piece), ..messages::PutChain::default() }
     }
 
     fn piece(&self, cluster: &Cluster, index: u32, bytes: &Bytes) -> messages::PutPiece {
@@ -174,10 +158,7 @@ impl Upload {
     }
 
     fn has(&self, disk: DiskId, index: u32) -> bool {
-        self.held
-            .lock()
-            .get(&disk)
-            .is_some_and(|held| held.contains(&index))
+        self.held.lock().get(&disk).is_some_and(|held| held.contains(&index))
     }
 
     fn note(&self, disk: DiskId, index: u32) {
@@ -218,25 +199,15 @@ impl Upload {
     ) -> Result<Bytes, CallError> {
         let holders: Vec<DiskId> = {
             let held = self.held.lock();
-            let has = held
-                .iter()
-                .filter(|(disk, held)| **disk != but && held.contains(&index));
+            let has = held.iter().filter(|(disk, held)| **disk != but && held.contains(&index));
             has.map(|(disk, _)| *disk).collect()
         };
         let mut last = CallError::Deadline;
         for disk in holders {
             let (group, epoch) = cluster.place_of(self.vid);
-            let request = messages::GetPiece {
-                group,
-                epoch,
-                volume: self.vid.0,
-                fid: Some(of_id(self.fid.0)),
-                index,
-            };
-            match cluster
-                .call::<messages::Piece>(disk, Method::GetPiece, &request, end)
-                .await
-            {
+            let request =
+                messages::GetPiece { group, epoch, volume: self.vid.0, fid: Some(of_id(self.fid.0)), index };
+            match cluster.call::<messages::Piece>(disk, Method::GetPiece, &request, end).await {
                 Ok(piece) => return Ok(piece.bytes),
                 Err(error) => last = error,
             }

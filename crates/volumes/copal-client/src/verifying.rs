@@ -82,10 +82,8 @@ impl Cluster {
                 let view = self.map().view(group).ok_or(VolumeError::NotFound)?;
                 let span = self.compare(&view, after.clone(), deep, end).await?;
                 tries += 1;
-                let differs = span
-                    .differences
-                    .iter()
-                    .any(|found| !matches!(found, Difference::Damaged { .. }));
+                let differs =
+                    span.differences.iter().any(|found| !matches!(found, Difference::Damaged { .. }));
                 if !differs || tries == TRIES {
                     break span;
                 }
@@ -173,18 +171,15 @@ impl Cluster {
                 }
             }
         }
-        let (_, first) = first.ok_or_else(|| VolumeError::Incomplete {
-            what: format!("group {}", view.group),
-        })?;
+        let (_, first) =
+            first.ok_or_else(|| VolumeError::Incomplete { what: format!("group {}", view.group) })?;
         (span.files, span.bytes) = (first.files, first.bytes);
         span.last = first.more.then_some(first.last);
         Ok(span)
     }
 
     fn name_of(&self, disk: DiskId) -> String {
-        self.map()
-            .place(disk)
-            .map_or_else(|| format!("disk {disk}"), |place| place.server)
+        self.map().place(disk).map_or_else(|| format!("disk {disk}"), |place| place.server)
     }
 }
 

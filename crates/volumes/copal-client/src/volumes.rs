@@ -50,9 +50,7 @@ impl Cluster {
     /// `NotFound`.
     pub async fn open_volume(&self, path: &str, end: Instant) -> Result<VolumeId, VolumeError> {
         split_path(path)?;
-        let request = messages::Resolve {
-            path: path.to_owned(),
-        };
+        let request = messages::Resolve { path: path.to_owned() };
         let found: messages::Resolved = self.ask_master(Method::Resolve, &request, end).await?;
         let vid = VolumeId(found.volume);
         self.remember(vid, path.to_owned());
@@ -63,10 +61,7 @@ impl Cluster {
     /// # Errors
     /// As [`VolumeStore::rename_volume`](copal_volume::VolumeStore::rename_volume).
     pub async fn rename_volume(&self, from: &str, to: &str, end: Instant) -> Result<(), VolumeError> {
-        let request = messages::Rename {
-            from: from.to_owned(),
-            to: to.to_owned(),
-        };
+        let request = messages::Rename { from: from.to_owned(), to: to.to_owned() };
         let messages::Done {} = self.ask_master(Method::Rename, &request, end).await?;
         Ok(())
     }
@@ -111,16 +106,10 @@ impl Cluster {
     /// # Errors
     /// As [`VolumeStore::remove_volume`](copal_volume::VolumeStore::remove_volume).
     pub async fn remove_volume(&self, vid: VolumeId, how: Remove, end: Instant) -> Result<(), VolumeError> {
-        let request = messages::Rmdir {
-            volume: vid.0,
-            with_files: how == Remove::WithFiles,
-            path: self.path_of(vid),
-        };
+        let request =
+            messages::Rmdir { volume: vid.0, with_files: how == Remove::WithFiles, path: self.path_of(vid) };
         let messages::Done {} = self.ask_master(Method::Rmdir, &request, end).await?;
-        let gone = messages::Map {
-            gone_volumes: vec![vid.0],
-            ..messages::Map::default()
-        };
+        let gone = messages::Map { gone_volumes: vec![vid.0], ..messages::Map::default() };
         self.map().apply(&gone);
         Ok(())
     }
@@ -131,9 +120,7 @@ impl Cluster {
         request: &impl prost::Message,
         end: Instant,
     ) -> Result<T, VolumeError> {
-        let left = end
-            .saturating_duration_since(machine::now())
-            .max(Duration::from_millis(1));
+        let left = end.saturating_duration_since(machine::now()).max(Duration::from_millis(1));
         let answer = self.inner.masters.call(method, request, left).await;
         answer.map_err(volume_error)
     }

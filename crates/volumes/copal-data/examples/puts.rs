@@ -19,18 +19,12 @@ use std::time::{Duration, Instant};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments
-        .next()
-        .map_or_else(|| PathBuf::from("puts.copal"), PathBuf::from);
+    let path = arguments.next().map_or_else(|| PathBuf::from("puts.copal"), PathBuf::from);
     let seconds = match arguments.next() {
         Some(seconds) => seconds.parse().context("SECONDS is a number")?,
         None => 3,
     };
-    let options = FileOptions {
-        create_size: Some(2 << 30),
-        allow_cow: true,
-        ..FileOptions::default()
-    };
+    let options = FileOptions { create_size: Some(2 << 30), allow_cow: true, ..FileOptions::default() };
     let device = open_file(&path, &options)?;
     let run = run(&device, Duration::from_secs(seconds));
     drop(device);
@@ -43,14 +37,7 @@ fn run(device: &Arc<dyn Device>, time: Duration) -> Result<()> {
     let options = copal_object::OpenOptions::default();
     let (objects, _) = copal_object::Store::open(Arc::clone(device), &options)?;
     let store = LocalStore::open(copal_kv::Store::open(objects, copal_kv::Options::default())?)?;
-    for (threads, size) in [
-        (1_u64, 4096),
-        (4, 4096),
-        (16, 4096),
-        (1, 65_536),
-        (16, 65_536),
-        (1, 16 << 20),
-    ] {
+    for (threads, size) in [(1_u64, 4096), (4, 4096), (16, 4096), (1, 65_536), (16, 65_536), (1, 16 << 20)] {
         let name = format!("{threads}-{size}");
         let vid = store.create_volume("", &name, &VolumeOptions::default())?;
         let before = device.counters();
@@ -72,9 +59,7 @@ fn run(device: &Arc<dyn Device>, time: Duration) -> Result<()> {
                 }
             };
             let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(work(thread))).collect();
-            workers
-                .into_iter()
-                .try_for_each(|worker| worker.join().expect("a worker does not panic"))
+            workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
         })?;
         let seconds = began.elapsed().as_secs_f64();
         let after = device.counters();

@@ -17,20 +17,14 @@ use std::time::Instant;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments
-        .next()
-        .map_or_else(|| PathBuf::from("scale.copal"), PathBuf::from);
+    let path = arguments.next().map_or_else(|| PathBuf::from("scale.copal"), PathBuf::from);
     let number = |argument: Option<String>, default: u64| match argument {
         Some(text) => text.parse().context("a number"),
         None => Ok(default),
     };
     let files = number(arguments.next(), 1_000_000)?;
     let stream_mib = number(arguments.next(), 1024)?;
-    let options = FileOptions {
-        create_size: Some(1 << 30),
-        allow_cow: true,
-        ..FileOptions::default()
-    };
+    let options = FileOptions { create_size: Some(1 << 30), allow_cow: true, ..FileOptions::default() };
     let device = open_file(&path, &options)?;
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())?;
     let done = small_files(&device, files).and_then(|()| stream(&device, stream_mib));
@@ -51,9 +45,7 @@ fn report(what: &str, began: Instant) -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| {
         let line = status.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
-            .unwrap_or(0)
-            / 1024
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) / 1024
     };
     println!(
         "{what:<40} {:>8.2} s, {:>4} MiB resident, {:>4} MiB at most",
@@ -73,11 +65,7 @@ fn small_files(device: &Arc<dyn Device>, files: u64) -> Result<()> {
         let batch = (first..files.min(first + BATCH)).map(|n| {
             // Names in random order, as hashes are.
             let name = copal_testkit::scattered(n).to_be_bytes();
-            (
-                Bytes::copy_from_slice(&name),
-                Bytes::from(vec![n as u8; 200]),
-                PutOptions::default(),
-            )
+            (Bytes::copy_from_slice(&name), Bytes::from(vec![n as u8; 200]), PutOptions::default())
         });
         for answer in store.put_batch(vid, batch.collect())? {
             answer?;
@@ -100,13 +88,7 @@ fn small_files(device: &Arc<dyn Device>, files: u64) -> Result<()> {
     }
     report(&format!("list of {listed} in pages of 1000"), began)?;
     let began = Instant::now();
-    let checked = store.check(
-        &CheckOptions {
-            read_data: true,
-            engine: true,
-        },
-        &mut |_| {},
-    )?;
+    let checked = store.check(&CheckOptions { read_data: true, engine: true }, &mut |_| {})?;
     report(&format!("check, {} findings", checked.damage.len()), began)?;
     store.close()?;
     Ok(())

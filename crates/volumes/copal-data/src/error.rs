@@ -8,25 +8,19 @@ pub(crate) fn of_engine(error: &copal_kv::Error) -> VolumeError {
         return VolumeError::NoSpace;
     }
     if error.is_corruption() {
-        return VolumeError::Corrupt {
-            what: error.to_string(),
-        };
+        return VolumeError::Corrupt { what: error.to_string() };
     }
     match error {
         copal_kv::Error::ReadOnly | copal_kv::Error::Object(copal_object::StoreError::ReadOnly) => {
             read_only()
         }
-        other => VolumeError::Failed {
-            reason: other.to_string(),
-        },
+        other => VolumeError::Failed { reason: other.to_string() },
     }
 }
 
 /// A write to a store that is open for reading only.
 pub(crate) fn read_only() -> VolumeError {
-    VolumeError::Denied {
-        reason: "the store is open read-only".to_owned(),
-    }
+    VolumeError::Denied { reason: "the store is open read-only".to_owned() }
 }
 
 /// Why a store takes no more writes until it is opened again.
@@ -39,10 +33,7 @@ pub(crate) struct Stop {
 
 impl Stop {
     pub(crate) fn by(error: &copal_kv::Error) -> Stop {
-        Stop {
-            reason: error.to_string(),
-            is_host_full: error.is_host_full(),
-        }
+        Stop { reason: error.to_string(), is_host_full: error.is_host_full() }
     }
 
     /// The answer to a write that comes later: nothing of it is written.
@@ -50,18 +41,13 @@ impl Stop {
         if self.is_host_full {
             return VolumeError::NoSpace;
         }
-        VolumeError::Failed {
-            reason: self.reason.clone(),
-        }
+        VolumeError::Failed { reason: self.reason.clone() }
     }
 }
 
 /// The engine refused the batch before writing any of it.
 pub(crate) fn refused_cleanly(error: &copal_kv::Error) -> bool {
-    let no_room = matches!(
-        error,
-        copal_kv::Error::OverBudget { .. } | copal_kv::Error::BatchTooLarge { .. }
-    );
+    let no_room = matches!(error, copal_kv::Error::OverBudget { .. } | copal_kv::Error::BatchTooLarge { .. });
     no_room || error.is_no_space() || matches!(of_engine(error), VolumeError::Denied { .. })
 }
 

@@ -45,10 +45,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("upload", |bytes| {
         let _ = format::upload_started_ms(KEY, bytes);
         let row = Bytes::copy_from_slice(bytes);
-        let _ = (
-            format::UploadRow::parse(KEY, &row),
-            format::StagedPieceRow::parse(KEY, bytes),
-        );
+        let _ = (format::UploadRow::parse(KEY, &row), format::StagedPieceRow::parse(KEY, bytes));
     }),
     ("sums", |bytes| {
         let _ = format::parse_sums(KEY, bytes, PIECE_LEN);
@@ -102,11 +99,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         if let Some((_, rest)) = keys::split(bytes) {
             let _ = (keys::split_piece(rest), keys::split_upload(rest));
         }
-        let _ = (
-            keys::split_piece(bytes),
-            keys::split_upload(bytes),
-            keys::above(bytes),
-        );
+        let _ = (keys::split_piece(bytes), keys::split_upload(bytes), keys::above(bytes));
     }),
 ];
 
@@ -124,15 +117,7 @@ mod tests {
         let row = format::crafted(b'X', 0, KEY, &9u64.to_le_bytes());
         assert_eq!(format::parse_number_row(KEY, &row), Ok(9));
         let mark = super::MARK_KEY;
-        assert_eq!(
-            format::parse_mark(mark, &format::crafted(b'T', 0, mark, &[])),
-            Ok(1)
-        );
-        assert_eq!(
-            format::parse_identity(&format::crafted_identity(&[5; 24]))
-                .unwrap()
-                .uuid,
-            [5; 16]
-        );
+        assert_eq!(format::parse_mark(mark, &format::crafted(b'T', 0, mark, &[])), Ok(1));
+        assert_eq!(format::parse_identity(&format::crafted_identity(&[5; 24])).unwrap().uuid, [5; 16]);
     }
 }

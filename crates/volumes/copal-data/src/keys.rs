@@ -153,10 +153,7 @@ pub(crate) fn range(prefix: &[u8], after: Option<&[u8]>) -> KeyRange {
 
 /// The same range, borrowed.
 pub(crate) fn borrowed(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    (
-        range.0.as_ref().map(Vec::as_slice),
-        range.1.as_ref().map(Vec::as_slice),
-    )
+    (range.0.as_ref().map(Vec::as_slice), range.1.as_ref().map(Vec::as_slice))
 }
 
 #[cfg(test)]

@@ -19,10 +19,7 @@
 //! Not here: the rules of replication (`copal-volume`), servers; ids, names and the promises
 //! of a volume store (`copal-volume`).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod check;
 mod error;

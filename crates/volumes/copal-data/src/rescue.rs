@@ -73,18 +73,13 @@ pub fn rescue(from: &Store, to: &Store, go_on: &mut dyn FnMut(u64) -> bool) -> R
     };
     rescue.spares(&target)?;
     for space in target.all() {
-        let source = from
-            .open_keyspace(space.name())
-            .map_err(|error| of_engine(&error))?;
+        let source = from.open_keyspace(space.name()).map_err(|error| of_engine(&error))?;
         if let Some(source) = source {
             rescue.space(&source, space)?;
         }
     }
     for vid in std::mem::take(&mut rescue.lost_volumes) {
-        rescue
-            .done
-            .lost
-            .push(format!("volume {}, and all its files", vid.0));
+        rescue.done.lost.push(format!("volume {}, and all its files", vid.0));
     }
     rescue.commit()?;
     describe(to, &target)?;
@@ -121,8 +116,7 @@ fn describe(to: &Store, target: &Spaces) -> Result<(), VolumeError> {
         }
         if batch.memory_bytes() > to.batch_bytes() / 2 {
             let part = std::mem::replace(&mut batch, to.batch());
-            part.commit(Durability::Deferred)
-                .map_err(|error| of_engine(&error))?;
+            part.commit(Durability::Deferred).map_err(|error| of_engine(&error))?;
         }
     }
     let known = target.node.get(NEXT_VID_KEY).map_err(|error| of_engine(&error))?;
@@ -130,17 +124,10 @@ fn describe(to: &Store, target: &Spaces) -> Result<(), VolumeError> {
     let number = number_row(NEXT_VID_KEY, next.max(known.unwrap_or(1)));
     batch.put(&target.node, NEXT_VID_KEY, number);
     let group_key: [u8; GROUP_KEY_LEN] = GROUP.to_be_bytes();
-    if target
-        .groups
-        .get(&group_key)
-        .map_err(|error| of_engine(&error))?
-        .is_none()
-    {
+    if target.groups.get(&group_key).map_err(|error| of_engine(&error))?.is_none() {
         batch.put(&target.groups, &group_key, group_row(&group_key, EPOCH));
     }
-    batch
-        .commit(Durability::Deferred)
-        .map_err(|error| of_engine(&error))
+    batch.commit(Durability::Deferred).map_err(|error| of_engine(&error))
 }
 
 impl Rescue<'_> {
@@ -170,10 +157,7 @@ impl Rescue<'_> {
         let mut next: Vec<u8> = Vec::new();
         loop {
             let mut damage = None;
-            for key in source
-                .iter((Bound::Included(&next[..]), Bound::Unbounded))
-                .keys_only()
-            {
+            for key in source.iter((Bound::Included(&next[..]), Bound::Unbounded)).keys_only() {
                 match key {
                     Ok((key, _)) => {
                         self.row(source, target, &key)?;
@@ -188,12 +172,8 @@ impl Rescue<'_> {
             }
             let Some(error) = damage else { return Ok(()) };
             let end = self.end_of_damage(source.name(), &next);
-            self.done
-                .lost
-                .push(format!("rows of `{}`: {error}", source.name()));
-            let bound = end
-                .as_ref()
-                .map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
+            self.done.lost.push(format!("rows of `{}`: {error}", source.name()));
+            let bound = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
             let back = source.iter((Bound::Included(&next[..]), bound)).keys_only();
             for key in back.rev().map_while(Result::ok) {
                 self.row(source, target, &key.0)?;
@@ -266,16 +246,12 @@ impl Rescue<'_> {
         let batch = std::mem::replace(&mut self.batch, self.to.batch());
         self.batch_bytes = 0;
         if !batch.is_empty() {
-            batch
-                .commit(Durability::Deferred)
-                .map_err(|error| of_engine(&error))?;
+            batch.commit(Durability::Deferred).map_err(|error| of_engine(&error))?;
         }
         if (self.go_on)(self.done.bytes) {
             Ok(())
         } else {
-            Err(VolumeError::Failed {
-                reason: "the copy was ended".to_owned(),
-            })
+            Err(VolumeError::Failed { reason: "the copy was ended".to_owned() })
         }
     }
 }

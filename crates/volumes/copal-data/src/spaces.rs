@@ -70,10 +70,7 @@ impl Spaces {
                 Err(error) => Err(of_engine(&error)),
             }
         };
-        let bodies = KeyspaceOptions {
-            group_prefix_len: prefix_len as u8,
-            ..KeyspaceOptions::default()
-        };
+        let bodies = KeyspaceOptions { group_prefix_len: prefix_len as u8, ..KeyspaceOptions::default() };
         Ok(Spaces {
             files: space("files", rows())?,
             extents: space("extents", bodies)?,

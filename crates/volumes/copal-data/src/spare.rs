@@ -74,9 +74,7 @@ pub(crate) fn delete(spaces: &Spaces, batch: &mut Batch, of: Of, key: &[u8]) {
 /// `Failed`.
 pub(crate) fn delete_files(spaces: &Spaces, prefix: &[u8]) -> Result<(), VolumeError> {
     let Some(spare) = &spaces.spare else { return Ok(()) };
-    spare
-        .purge_prefix(&Of::Files.key(prefix), Durability::Deferred)
-        .map_err(|e| of_engine(&e))
+    spare.purge_prefix(&Of::Files.key(prefix), Durability::Deferred).map_err(|e| of_engine(&e))
 }
 
 /// The rows of which `spare` holds second copies of that kind, and those copies. Blocks.
@@ -84,9 +82,7 @@ pub(crate) fn copies(
     spare: &Keyspace,
     of: Of,
 ) -> impl Iterator<Item = Result<(Bytes, Bytes), copal_kv::Error>> {
-    spare
-        .prefix(&[of as u8])
-        .map(|row| row.map(|(key, row)| (key.slice(1..), row)))
+    spare.prefix(&[of as u8]).map(|row| row.map(|(key, row)| (key.slice(1..), row)))
 }
 
 /// Makes all second copies in a store that never had any. What is damaged has none. Blocks.
@@ -97,17 +93,9 @@ pub(crate) fn fill(kv: &Store, spaces: &Spaces) -> Result<(), VolumeError> {
     if spare.contains(SEPARATOR_KEY).map_err(|e| of_engine(&e))? {
         return Ok(());
     }
-    let mut fill = Fill {
-        kv,
-        batch: kv.batch(),
-        bytes: 0,
-    };
+    let mut fill = Fill { kv, batch: kv.batch(), bytes: 0 };
     let group_key: [u8; GROUP_KEY_LEN] = GROUP.to_be_bytes();
-    for (of, key) in [
-        (Of::Groups, &group_key[..]),
-        (Of::Node, IDENTITY_KEY),
-        (Of::Node, NEXT_VID_KEY),
-    ] {
+    for (of, key) in [(Of::Groups, &group_key[..]), (Of::Node, IDENTITY_KEY), (Of::Node, NEXT_VID_KEY)] {
         if let Ok(Some(row)) = of.space(spaces).get(key) {
             fill.row(spaces, of, key, row)?;
         }

@@ -78,11 +78,7 @@ impl Times {
         let mut state = self.state.lock();
         let op = state.ids.draw_op(now_ms);
         if op.ms() <= state.durable_ms {
-            return Stamp {
-                op,
-                mark_ms: None,
-                stale: Vec::new(),
-            };
+            return Stamp { op, mark_ms: None, stale: Vec::new() };
         }
         if op.ms() > state.drawn_ms {
             state.drawn_ms = op.ms().saturating_add(AHEAD_MS);
@@ -92,11 +88,7 @@ impl Times {
         let durable_ms = state.durable_ms;
         let stale = state.marks.extract_if(.., |mark| *mark < durable_ms);
         let stale = stale.collect();
-        Stamp {
-            op,
-            mark_ms: Some(state.drawn_ms),
-            stale,
-        }
+        Stamp { op, mark_ms: Some(state.drawn_ms), stale }
     }
 
     /// The batch with this stamp is durable.

@@ -73,9 +73,7 @@ impl Reign {
     fn remaining(&self, group: GroupId, name: &str) -> Mastered<Remaining> {
         let row = self.map.groups.get(&group).ok_or(VolumeError::NotFound)?;
         let Some(server) = self.map.server_named(name).cloned() else {
-            return Err(denied(format!(
-                "there is no server {name}; `copal node ls` lists them"
-            )));
+            return Err(denied(format!("there is no server {name}; `copal node ls` lists them")));
         };
         let view = self.map.view(row);
         match view.role(DiskId(server.disk)) {
@@ -91,11 +89,7 @@ impl Reign {
         let away = view.members.iter().filter(|(_, role)| !role.is_up());
         let away = away.filter_map(|(disk, _)| self.map.servers.get(&disk.0));
         let told = |server: &ServerRow| json!({ "name": server.name, "since_ms": server.failed_since_ms });
-        Ok(Remaining {
-            epoch: view.epoch,
-            away: away.map(told).collect(),
-            server,
-        })
+        Ok(Remaining { epoch: view.epoch, away: away.map(told).collect(), server })
     }
 
     /// Nobody is to be asked for what another has.

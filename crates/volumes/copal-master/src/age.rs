@@ -35,9 +35,7 @@ impl Master {
     pub fn check_age(&self, seen: &[SeenBy]) -> Mastered<()> {
         let mut reign = self.reign.lock();
         let version = reign.map.version;
-        let newer = seen
-            .iter()
-            .find(|seen| seen.term > self.term || seen.version > version);
+        let newer = seen.iter().find(|seen| seen.term > self.term || seen.version > version);
         match newer {
             Some(seen) => Err(self.note_age(&mut reign, (seen.disk, seen.term, seen.version))),
             None => Ok(()),

@@ -26,11 +26,7 @@ impl Master {
     pub fn add_client(&self, client: &ClientRow) -> Mastered<bool> {
         let mut reign = self.reign.lock();
         let name = &client.name;
-        if reign
-            .meta
-            .settings()?
-            .contains_key(&setting::removed_client(name))
-        {
+        if reign.meta.settings()?.contains_key(&setting::removed_client(name)) {
             let reason = format!(
                 "a client {name} was taken away, and its key would be good again: choose another name"
             );
@@ -47,14 +43,8 @@ impl Master {
     /// Those that were taken away so lately that a permit of theirs may not have ended yet.
     pub fn removed_clients(&self, now_ms: u64) -> Vec<String> {
         let mut reign = self.reign.lock();
-        reign
-            .removed_clients
-            .retain(|(_, at_ms)| at_ms.abs_diff(now_ms) < REVOKED_FOR_MS);
-        reign
-            .removed_clients
-            .iter()
-            .map(|(name, _)| name.clone())
-            .collect()
+        reign.removed_clients.retain(|(_, at_ms)| at_ms.abs_diff(now_ms) < REVOKED_FOR_MS);
+        reign.removed_clients.iter().map(|(name, _)| name.clone()).collect()
     }
 
     /// Takes one away, and its name for good; false: there is none of that name. What it was permitted ends within ten minutes.
@@ -65,9 +55,7 @@ impl Master {
         let mut known = reign.meta.clients()?.into_iter();
         if known.any(|client| client.name == name) {
             // First: a name that is free again before this is written would be given to somebody else.
-            reign
-                .meta
-                .set(&setting::removed_client(name), Some(&now_ms.to_string()))?;
+            reign.meta.set(&setting::removed_client(name), Some(&now_ms.to_string()))?;
             reign.removed_clients.push((name.to_owned(), now_ms));
         }
         let is_removed = reign.meta.remove_client(name)?;

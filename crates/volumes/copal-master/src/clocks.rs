@@ -131,8 +131,7 @@ impl Master {
             self.changed.notify_all();
         }
         // Behind the reference that follows from it.
-        self.has_heard_clock
-            .store(reign.clocks.has_heard, Ordering::Release);
+        self.has_heard_clock.store(reign.clocks.has_heard, Ordering::Release);
         let now_ms = now_ms.saturating_add_signed(if is_moved { step_ms } else { 0 });
         reign.tell_wrong_clocks(now_ms)?;
         Ok(is_moved)
@@ -141,9 +140,7 @@ impl Master {
 
 impl Reign {
     fn clock_off_ms(&self, watch: &Watch) -> Option<i64> {
-        watch
-            .clock
-            .map(|(ahead_ms, _)| ahead_ms - self.clocks.reference_ms)
+        watch.clock.map(|(ahead_ms, _)| ahead_ms - self.clocks.reference_ms)
     }
 
     /// How far the leader's own clock is from the reference, ms, and whether that is too far.
@@ -281,10 +278,7 @@ impl Reign {
                 false => "it goes by the cluster's, since too few others are left",
             };
             let name = &server.name;
-            sentences.push(format!(
-                "the clock of {name} is {} from the cluster's: {then}",
-                seconds(off_ms)
-            ));
+            sentences.push(format!("the clock of {name} is {} from the cluster's: {then}", seconds(off_ms)));
         }
         sentences
     }

@@ -53,9 +53,7 @@ impl Reign {
         for row in self.map.groups.values() {
             for &(disk, kind) in &row.members {
                 if kind == MemberKind::Joining {
-                    let left = self
-                        .group_bytes(row.group)
-                        .saturating_sub(self.bytes_on(row.group, disk));
+                    let left = self.group_bytes(row.group).saturating_sub(self.bytes_on(row.group, disk));
                     *arriving.entry(disk).or_default() += left;
                 }
             }
@@ -82,17 +80,12 @@ impl Reign {
     pub(crate) fn group_bytes(&self, group: GroupId) -> u64 {
         let members = self.map.groups.get(&group).map(|row| row.members.as_slice());
         let members = members.unwrap_or_default().iter();
-        members
-            .map(|(disk, _)| self.bytes_on(group, *disk))
-            .max()
-            .unwrap_or_default()
+        members.map(|(disk, _)| self.bytes_on(group, *disk)).max().unwrap_or_default()
     }
 
     pub(crate) fn bytes_on(&self, group: GroupId, disk: u32) -> u64 {
         let watch = self.watches.get(&disk);
-        watch
-            .and_then(|watch| watch.sizes.get(&group).copied())
-            .unwrap_or_default()
+        watch.and_then(|watch| watch.sizes.get(&group).copied()).unwrap_or_default()
     }
 
     /// Members that are whole, by their own word or, until they say one, by the state of their server.

@@ -16,9 +16,8 @@ impl Master {
     pub fn disks(&self) -> Value {
         let reign = self.reign.lock();
         let facts = reign.disk_facts();
-        let told = facts
-            .iter()
-            .filter_map(|facts| Some(reign.disk(reign.map.servers.get(&facts.disk.0)?, facts)));
+        let told =
+            facts.iter().filter_map(|facts| Some(reign.disk(reign.map.servers.get(&facts.disk.0)?, facts)));
         json!({ "disks": told.collect::<Vec<_>>() })
     }
 }
@@ -67,27 +66,14 @@ mod tests {
     #[test]
     fn a_disk_shows_where_it_stands_and_what_it_still_takes() {
         let mut meta = SqliteStore::in_memory().unwrap();
-        let pool = Pool {
-            replicas: 1,
-            min_ack: 1,
-            groups: 4,
-        };
+        let pool = Pool { replicas: 1, min_ack: 1, groups: 4 };
         Master::found(&mut meta, [7; 16], pool).unwrap();
         let master = Master::open(Box::new(meta), MasterOptions::default()).unwrap();
         let (zone, rack) = ("north".to_owned(), "r7".to_owned());
-        let joins = Joiner {
-            zone: zone.clone(),
-            rack: rack.clone(),
-            capacity_bytes: 1000,
-            ..joiner(1)
-        };
+        let joins = Joiner { zone: zone.clone(), rack: rack.clone(), capacity_bytes: 1000, ..joiner(1) };
         master.join(&joins, 1000).unwrap();
         let told = master.disks();
-        assert_eq!(
-            told["disks"][0]["medium"],
-            Value::Null,
-            "nothing was heard of it yet"
-        );
+        assert_eq!(told["disks"][0]["medium"], Value::Null, "nothing was heard of it yet");
         let beats = Beat {
             zone,
             rack,
@@ -111,11 +97,7 @@ mod tests {
     #[test]
     fn a_disk_that_takes_no_files_is_said_to_be_full() {
         let mut meta = SqliteStore::in_memory().unwrap();
-        let pool = Pool {
-            replicas: 1,
-            min_ack: 1,
-            groups: 4,
-        };
+        let pool = Pool { replicas: 1, min_ack: 1, groups: 4 };
         Master::found(&mut meta, [7; 16], pool).unwrap();
         let master = Master::open(Box::new(meta), MasterOptions::default()).unwrap();
         master.join(&joiner(1), 1000).unwrap();
@@ -141,10 +123,7 @@ mod tests {
         tell(true, 3000);
         tell(true, 4000);
         let disk = &master.disks()["disks"][0];
-        assert_eq!(
-            (&disk["full"], &disk["files_take_bytes"]),
-            (&json!(true), &json!(0))
-        );
+        assert_eq!((&disk["full"], &disk["files_take_bytes"]), (&json!(true), &json!(0)));
         let sentence = "data1 is full (87 %) and takes no new files; delete some, add a server, or give its store more \
                         space";
         assert_eq!(events(), [sentence]);

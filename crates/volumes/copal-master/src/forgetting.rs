@@ -24,10 +24,7 @@ impl Reign {
             return Ok(());
         }
         self.forgot_ms = now_ms;
-        let told = self
-            .gone
-            .iter()
-            .filter(|(vid, version)| self.is_told(*vid, *version));
+        let told = self.gone.iter().filter(|(vid, version)| self.is_told(*vid, *version));
         let told: Vec<VolumeId> = told.map(|(vid, _)| *vid).take(MOST).collect();
         for vid in told {
             self.meta.forget_gone(vid)?;

@@ -108,10 +108,7 @@ pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
         let found = check(&half)?;
         match found.is_empty() {
             true => kept(&half),
-            false => Err(KeepError::Damaged {
-                path: database.to_owned(),
-                found,
-            }),
+            false => Err(KeepError::Damaged { path: database.to_owned(), found }),
         }
     });
     match copied.and_then(|kept| placed(&half, to, kept)) {
@@ -149,10 +146,7 @@ fn put_back_by(
 ) -> Result<Kept, KeepError> {
     let found = check(from)?;
     if !found.is_empty() {
-        return Err(KeepError::Damaged {
-            path: from.to_owned(),
-            found,
-        });
+        return Err(KeepError::Damaged { path: from.to_owned(), found });
     }
     let half = beside(to, ".part");
     begin(&half)?;
@@ -164,23 +158,14 @@ fn put_back_by(
             "UPDATE cluster SET map_version = map_version + ?1, term = term + ?1",
             [RAISED_VERSIONS as i64],
         )?;
-        all.execute(
-            "UPDATE vgroup SET next_volume = next_volume + ?1",
-            [RAISED_VOLUMES as i64],
-        )?;
-        all.execute(
-            "UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'server'",
-            [DISKS],
-        )?;
+        all.execute("UPDATE vgroup SET next_volume = next_volume + ?1", [RAISED_VOLUMES as i64])?;
+        all.execute("UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'server'", [DISKS])?;
         let reason = "they are a copy that was put back, and what was changed after it was made is in none";
         all.execute(
             "CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
             [],
         )?;
-        all.execute(
-            "INSERT OR REPLACE INTO setting VALUES (?1, ?2)",
-            params![setting::OLDER, reason],
-        )?;
+        all.execute("INSERT OR REPLACE INTO setting VALUES (?1, ?2)", params![setting::OLDER, reason])?;
         // Secrets of then are good no more.
         all.execute("DELETE FROM token", [])?;
         for name in away {
@@ -200,16 +185,10 @@ fn put_back_by(
         }
         all.commit()
     });
-    raised.map_err(|source| KeepError::Database {
-        path: half.clone(),
-        source,
-    })?;
+    raised.map_err(|source| KeepError::Database { path: half.clone(), source })?;
     if let Some(name) = unknown {
         remove(&half)?;
-        return Err(KeepError::NoServer {
-            path: from.to_owned(),
-            name,
-        });
+        return Err(KeepError::NoServer { path: from.to_owned(), name });
     }
     let kept = kept(&half)?;
     placement::exchange(&half, to, files)?;
@@ -221,16 +200,11 @@ fn put_back_by(
 /// `Database`, `Other`.
 pub fn check(database: &Path) -> Result<Vec<String>, KeepError> {
     let tables = open(database)?;
-    let failed = |source| KeepError::Database {
-        path: database.to_owned(),
-        source,
-    };
+    let failed = |source| KeepError::Database { path: database.to_owned(), source };
     let mut found = Vec::new();
     for (query, sentence) in RULES {
         let mut rows = tables.prepare(query).map_err(failed)?;
-        let words = rows
-            .query_map([], |row| row.get::<_, String>(0))
-            .map_err(failed)?;
+        let words = rows.query_map([], |row| row.get::<_, String>(0)).map_err(failed)?;
         for word in words.take(MOST) {
             found.push(sentence.replace("{}", &word.map_err(failed)?));
         }
@@ -276,10 +250,7 @@ const RULES: [(&str, &str); 14] = [
             WHERE version > (SELECT map_version FROM cluster)",
         "{} is newer than the map",
     ),
-    (
-        "SELECT CAST(vid AS TEXT) FROM dir GROUP BY vid HAVING count(*) > 1",
-        "volume {} has several names",
-    ),
+    ("SELECT CAST(vid AS TEXT) FROM dir GROUP BY vid HAVING count(*) > 1", "volume {} has several names"),
     (
         "SELECT CAST(dir.vid AS TEXT) FROM dir LEFT JOIN vgroup ON vgroup.gid = ((dir.vid >> 44) & 1048575)
             WHERE vgroup.gid IS NULL",
@@ -313,14 +284,9 @@ const RULES: [(&str, &str); 14] = [
 ];
 
 fn open(database: &Path) -> Result<Connection, KeepError> {
-    let failed = |source| KeepError::Database {
-        path: database.to_owned(),
-        source,
-    };
+    let failed = |source| KeepError::Database { path: database.to_owned(), source };
     let tables = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
-    let version: u32 = tables
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .map_err(failed)?;
+    let version: u32 = tables.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
     match version == SCHEMA_VERSION {
         true => Ok(tables),
         false => Err(KeepError::Other {
@@ -336,18 +302,12 @@ fn copy(database: &Path, to: &Path) -> Result<(), KeepError> {
     // A path need not be UTF-8; SQLite takes the bytes as they are.
     let name = to.as_os_str().as_bytes();
     let copied = tables.execute("VACUUM INTO CAST(?1 AS TEXT)", params![name]);
-    copied.map_err(|source| KeepError::Database {
-        path: database.to_owned(),
-        source,
-    })?;
+    copied.map_err(|source| KeepError::Database { path: database.to_owned(), source })?;
     Ok(())
 }
 
 fn kept(database: &Path) -> Result<Kept, KeepError> {
-    let failed = |source| KeepError::Database {
-        path: database.to_owned(),
-        source,
-    };
+    let failed = |source| KeepError::Database { path: database.to_owned(), source };
     let tables = open(database)?;
     let number = |query: &str| {
         let number = tables.query_row(query, [], |row| row.get::<_, i64>(0));

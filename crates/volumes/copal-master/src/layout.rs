@@ -15,10 +15,7 @@ pub(crate) fn initial(pool: Pool, disks: &[DiskFacts]) -> Option<Vec<(GroupId, M
     }
     let groups = (1..=pool.groups).map(|group| {
         let chosen = placement::first_members(GroupId(group), copies, disks);
-        let mut members: Members = chosen
-            .into_iter()
-            .map(|disk| (disk.0, MemberKind::Full))
-            .collect();
+        let mut members: Members = chosen.into_iter().map(|disk| (disk.0, MemberKind::Full)).collect();
         members.sort_unstable_by_key(|(disk, _)| *disk);
         (GroupId(group), members)
     });
@@ -53,10 +50,7 @@ pub(crate) mod tests {
         let disk = |number: u8| DiskFacts {
             disk: DiskId(number.into()),
             identity: [number; 16],
-            site: Site {
-                rack: number.into(),
-                zone: number.into(),
-            },
+            site: Site { rack: number.into(), zone: number.into() },
             capacity_bytes: 1 << 40,
             used_bytes: 0,
             is_up: true,
@@ -65,11 +59,7 @@ pub(crate) mod tests {
         (1..=count).map(disk).collect()
     }
 
-    const POOL: Pool = Pool {
-        replicas: 3,
-        min_ack: 2,
-        groups: 1024,
-    };
+    const POOL: Pool = Pool { replicas: 3, min_ack: 2, groups: 1024 };
 
     #[test]
     fn groups_lie_on_different_servers_about_evenly() {
@@ -81,18 +71,12 @@ pub(crate) mod tests {
             assert!(members.windows(2).all(|pair| pair[0].0 < pair[1].0));
             members.iter().for_each(|(disk, _)| held[*disk as usize] += 1);
         }
-        assert!(
-            held[1..].iter().all(|&held| (300..=470).contains(&held)),
-            "{held:?}"
-        );
+        assert!(held[1..].iter().all(|&held| (300..=470).contains(&held)), "{held:?}");
     }
 
     #[test]
     fn a_new_server_takes_its_share_and_moves_nothing_else() {
-        let (before, after) = (
-            initial(POOL, &disks(8)).unwrap(),
-            initial(POOL, &disks(9)).unwrap(),
-        );
+        let (before, after) = (initial(POOL, &disks(8)).unwrap(), initial(POOL, &disks(9)).unwrap());
         for ((_, old), (_, new)) in before.iter().zip(&after) {
             let lost = old.iter().filter(|member| !new.contains(member)).count();
             let is_new = new.iter().any(|(disk, _)| *disk == 9);

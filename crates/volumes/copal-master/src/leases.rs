@@ -98,10 +98,7 @@ impl Leases {
         if !goes_on {
             return Err(NoLease::Ended);
         }
-        let renewed = Lease {
-            ends_ms: now_ms + WRITER_LEASE_MS,
-            ..lease.clone()
-        };
+        let renewed = Lease { ends_ms: now_ms + WRITER_LEASE_MS, ..lease.clone() };
         self.held.insert(path.to_owned(), renewed.clone());
         Ok(renewed)
     }

@@ -12,10 +12,7 @@
 //!
 //! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
 
-#![cfg_attr(
-    test,
-    allow(clippy::disallowed_methods, reason = "a test without threads fails")
-)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod accepting;
 mod age;

@@ -98,9 +98,7 @@ impl ClusterMap {
         for group in groups {
             let view = self.view(group);
             // Somebody of those that are up has everything: who missed something says so before it is whole again.
-            let may_hold = view
-                .up()
-                .any(|disk| !self.missed.contains_key(&(group.group, disk.0)));
+            let may_hold = view.up().any(|disk| !self.missed.contains_key(&(group.group, disk.0)));
             if view.up().count() < view.needed() || !may_hold {
                 continue;
             }

@@ -162,11 +162,7 @@ impl Master {
             )
         };
         meta.cluster()?.ok_or_else(none)?;
-        if let Some(reason) = meta
-            .settings()?
-            .remove(setting::OLDER)
-            .filter(|_| !options.after_restore)
-        {
+        if let Some(reason) = meta.settings()?.remove(setting::OLDER).filter(|_| !options.after_restore) {
             return Err(MasterError::Older(reason));
         }
         let term = match meta.lead(holder)? {
@@ -185,9 +181,7 @@ impl Master {
         }
         // As it is now that nobody else changes it.
         let cluster = meta.cluster()?.ok_or_else(none)?;
-        Ok(Opened::Leads(Box::new(Master::load(
-            meta, cluster, term, options,
-        )?)))
+        Ok(Opened::Leads(Box::new(Master::load(meta, cluster, term, options)?)))
     }
 
     /// Reads what the tables have, for a reign that has begun.
@@ -205,15 +199,8 @@ impl Master {
         let (servers, groups, missed) = (meta.servers()?, meta.groups()?, meta.missed()?);
         let map = ClusterMap::new(cluster.pool, cluster.map_version, servers, groups, missed);
         let (gone, quotas) = (meta.gone(0)?, meta.quotas(0)?);
-        let volumes_by_group = meta
-            .volumes_by_group()?
-            .into_iter()
-            .map(|(_, count)| count)
-            .collect();
-        let mut recovery = Recovery {
-            copies_at_once: options.copies_at_once,
-            ..Recovery::default()
-        };
+        let volumes_by_group = meta.volumes_by_group()?.into_iter().map(|(_, count)| count).collect();
+        let mut recovery = Recovery { copies_at_once: options.copies_at_once, ..Recovery::default() };
         recovery.take_up(&mut *meta)?;
         let reign = Reign {
             meta,
@@ -328,8 +315,7 @@ impl Master {
     pub fn map_since(&self, since: u64, wait: Duration, now_ms: u64) -> copal_proto::messages::Map {
         let mut reign = self.reign.lock();
         if reign.map.version <= since && !wait.is_zero() {
-            self.changed
-                .wait_while_for(&mut reign, |reign| reign.map.version <= since, wait);
+            self.changed.wait_while_for(&mut reign, |reign| reign.map.version <= since, wait);
         }
         reign.delta(since, self.term, now_ms)
     }
@@ -358,11 +344,7 @@ impl Reign {
         };
         let view = |view: copal_volume::group::View| {
             let mut message = copal_proto::of_view(&view);
-            let copy = self
-                .recovery
-                .queue
-                .running()
-                .find(|start| start.group == view.group);
+            let copy = self.recovery.queue.running().find(|start| start.group == view.group);
             for member in &mut message.members {
                 let source = copy.filter(|start| start.target.0 == member.disk);
                 member.source = source.map_or(0, |start| start.source.0);

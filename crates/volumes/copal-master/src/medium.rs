@@ -20,8 +20,6 @@ impl Medium {
 
     /// What a word means; `None`: not told, or none that this release knows.
     pub fn of_word(word: &str) -> Option<Medium> {
-        [Medium::Hdd, Medium::Ssd]
-            .into_iter()
-            .find(|medium| medium.word() == word)
+        [Medium::Hdd, Medium::Ssd].into_iter().find(|medium| medium.word() == word)
     }
 }

@@ -215,11 +215,7 @@ impl TaskRow {
         let group = GroupId(group);
         match word {
             "boost" => Some(TaskRow::Boost { group, by: first }),
-            "move" => Some(TaskRow::Move {
-                group,
-                from: first,
-                to: second,
-            }),
+            "move" => Some(TaskRow::Move { group, from: first, to: second }),
             _ => None,
         }
     }

@@ -72,9 +72,8 @@ impl Master {
         if leaving.is_none() && !is_wanted {
             return Ok(json!({ "group": group.0, "moves": false, "dry_run": dry_run }));
         }
-        let drains = leaving
-            .and_then(|disk| reign.map.servers.get(&disk))
-            .filter(|server| server.is_draining);
+        let drains =
+            leaving.and_then(|disk| reign.map.servers.get(&disk)).filter(|server| server.is_draining);
         if let Some(server) = drains {
             let name = &server.name;
             let reason = format!(
@@ -87,11 +86,7 @@ impl Master {
             if let Some(disk) = leaving {
                 reign.stay(disk, Some(group))?;
             }
-            reign.note(
-                now_ms,
-                "move",
-                &format!("group {group} stays where it is after all"),
-            )?;
+            reign.note(now_ms, "move", &format!("group {group} stays where it is after all"))?;
             reign.replace(self.options.permanent_after_ms, now_ms)?;
             self.changed.notify_all();
         }
@@ -123,11 +118,7 @@ impl Master {
             }
             if let [only] = wanted {
                 let (group, from, to) = (only.group, &only.from, &only.to);
-                reign.note(
-                    now_ms,
-                    "move",
-                    &format!("group {group} moves from {from} to {to}"),
-                )?;
+                reign.note(now_ms, "move", &format!("group {group} moves from {from} to {to}"))?;
             } else {
                 reign.note(now_ms, "rebalance", &format!("{groups} groups move by a plan"))?;
             }
@@ -155,11 +146,8 @@ impl Master {
             for group in &waiting {
                 reign.recovery.moves.remove(group);
             }
-            let text = format!(
-                "no more moves begin: {} are left out, {} go on",
-                waiting.len(),
-                running.len()
-            );
+            let text =
+                format!("no more moves begin: {} are left out, {} go on", waiting.len(), running.len());
             reign.note(now_ms, "rebalance", &text)?;
             reign.replace(self.options.permanent_after_ms, now_ms)?;
             self.changed.notify_all();
@@ -224,9 +212,7 @@ impl Reign {
     /// Why disks stay too full, a sentence each.
     fn refusals(&self, plan: &Plan) -> Vec<String> {
         let refused = plan.refused.iter();
-        refused
-            .map(|refusal| format!("{} {refusal}", self.name_of(refusal.disk())))
-            .collect()
+        refused.map(|refusal| format!("{} {refusal}", self.name_of(refusal.disk()))).collect()
     }
 
     /// The moves of a plan that are still to make, how many are made, and their bytes; or what is wrong with one of them.
@@ -235,9 +221,7 @@ impl Reign {
         let (mut moves, mut done, mut bytes) = (Vec::new(), 0, 0_u64);
         for WantedMove { group, from, to } in wanted {
             let refused = |why: String| {
-                Err(format!(
-                    "group {group} cannot move from {from} to {to}: {why}; nothing was begun"
-                ))
+                Err(format!("group {group} cannot move from {from} to {to}: {why}; nothing was begun"))
             };
             let Some(row) = self.map.groups.get(group) else {
                 return refused("there is no such group".to_owned());
@@ -249,12 +233,8 @@ impl Reign {
                     return refused(format!("there is no server {name}; `copal node ls` lists them"));
                 }
             };
-            let kind_of = |disk: u32| {
-                row.members
-                    .iter()
-                    .find(|(member, _)| *member == disk)
-                    .map(|(_, kind)| *kind)
-            };
+            let kind_of =
+                |disk: u32| row.members.iter().find(|(member, _)| *member == disk).map(|(_, kind)| *kind);
             match (kind_of(source), kind_of(target)) {
                 (None, Some(_)) => {
                     done += 1;
@@ -286,11 +266,7 @@ impl Reign {
                 disk.used_bytes = disk.used_bytes.saturating_add(size);
             }
             bytes = bytes.saturating_add(size);
-            let made = Move {
-                from: source,
-                to: target,
-                is_ordered: true,
-            };
+            let made = Move { from: source, to: target, is_ordered: true };
             moves.push((*group, made));
         }
         Ok(Checked { moves, done, bytes })
@@ -317,20 +293,12 @@ impl Reign {
         self.recovery.relieved_ms = now_ms;
         let plan = rebalance::plan(&facts, &self.group_facts(), Goal::Watermarks);
         for next in &plan.moves {
-            let wanted = Move {
-                from: next.source.0,
-                to: next.target.0,
-                is_ordered: false,
-            };
+            let wanted = Move { from: next.source.0, to: next.target.0, is_ordered: false };
             self.recovery.moves.insert(next.group, wanted);
         }
         if !plan.moves.is_empty() {
             let groups = plan.moves.len();
-            self.note(
-                now_ms,
-                "rebalance",
-                &format!("{groups} groups leave disks that are too full"),
-            )?;
+            self.note(now_ms, "rebalance", &format!("{groups} groups leave disks that are too full"))?;
         }
         self.recovery.stay_full = self.refusals(&plan);
         Ok(())
@@ -340,24 +308,17 @@ impl Reign {
     pub(crate) fn drop_moves_without_place(&mut self, now_ms: u64) -> Mastered<()> {
         let recovery = &self.recovery;
         let blocked =
-            recovery
-                .without_place
-                .iter()
-                .filter_map(|(group, reason)| match recovery.needs.get(group) {
-                    Some(Need::Move(_)) => Some((*group, reason.to_string())),
-                    _ => None,
-                });
+            recovery.without_place.iter().filter_map(|(group, reason)| match recovery.needs.get(group) {
+                Some(Need::Move(_)) => Some((*group, reason.to_string())),
+                _ => None,
+            });
         let blocked: Vec<(GroupId, String)> = blocked.collect();
         for (group, reason) in blocked {
             self.recovery.moves.remove(&group);
             self.recovery.without_place.remove(&group);
             self.recovery.needs.remove(&group);
             self.recovery.queue.withdraw(group);
-            self.note(
-                now_ms,
-                "move",
-                &format!("group {group} stays where it is: {reason}"),
-            )?;
+            self.note(now_ms, "move", &format!("group {group} stays where it is: {reason}"))?;
         }
         Ok(())
     }
@@ -417,9 +378,7 @@ pub(crate) fn place_at(
     source: u32,
     target: u32,
 ) -> Result<DiskId, NoPlace> {
-    let concerned = facts
-        .iter()
-        .filter(|facts| facts.disk.0 == target || members.contains(&facts.disk));
+    let concerned = facts.iter().filter(|facts| facts.disk.0 == target || members.contains(&facts.disk));
     let concerned: Vec<DiskFacts> = concerned.cloned().collect();
     placement::choose_for_move(group, members, DiskId(source), bytes, &concerned)
 }

@@ -57,10 +57,7 @@ impl Master {
     pub fn knows(&self, vid: VolumeId) -> bool {
         let group = vid.birth_group();
         let reign = self.reign.lock();
-        let made = group
-            .0
-            .checked_sub(1)
-            .and_then(|at| reign.volumes_by_group.get(at as usize));
+        let made = group.0.checked_sub(1).and_then(|at| reign.volumes_by_group.get(at as usize));
         let sequence = VolumeId::sequence(vid);
         made.is_some_and(|made| (1..=*made).contains(&sequence))
     }
@@ -83,11 +80,7 @@ impl Master {
             return Err(VolumeError::InvalidName { reason }.into());
         }
         let parent = found.last().map_or(VolumeId::ROOT, |row| row.vid);
-        let from = Place {
-            parent: above,
-            name: old_name,
-            vid,
-        };
+        let from = Place { parent: above, name: old_name, vid };
         Ok(reign.meta.rename(from, parent, name)??)
     }
 
@@ -134,11 +127,7 @@ pub struct Removing {
 
 impl Removing {
     fn place(&self) -> Place<'_> {
-        Place {
-            parent: self.parent,
-            name: &self.name,
-            vid: self.vid,
-        }
+        Place { parent: self.parent, name: &self.name, vid: self.vid }
     }
 }
 
@@ -182,12 +171,7 @@ impl Reign {
     /// The group with the fewest volumes among those that have members; the lowest of equals.
     fn group_for_volume(&self) -> Mastered<GroupId> {
         let count = |group: GroupId| self.volumes_by_group[group.0 as usize - 1];
-        let fewest = self
-            .map
-            .groups
-            .keys()
-            .copied()
-            .min_by_key(|group| (count(*group), *group));
+        let fewest = self.map.groups.keys().copied().min_by_key(|group| (count(*group), *group));
         fewest.ok_or_else(|| {
             let (joined, need) = (self.map.servers.len(), self.map.pool.replicas);
             let reason = format!("{joined} of {need} data servers have joined; start the others");

@@ -36,19 +36,10 @@ impl Master {
             *boost = boost.saturating_add(1);
             *boost
         };
-        reign.note(
-            now_ms,
-            "boost",
-            &format!("group {group} goes before others of its age"),
-        )?;
+        reign.note(now_ms, "boost", &format!("group {group} goes before others of its age"))?;
         reign.replace(self.options.permanent_after_ms, now_ms)?;
         self.changed.notify_all();
-        let ahead = reign
-            .recovery
-            .queue
-            .waiting()
-            .take_while(|job| job.group != group)
-            .count();
+        let ahead = reign.recovery.queue.waiting().take_while(|job| job.group != group).count();
         let is_waiting = reign.recovery.queue.waiting().any(|job| job.group == group);
         Ok(json!({ "group": group.0, "lacks": true, "boost": boost, "ahead": is_waiting.then_some(ahead) }))
     }
@@ -190,10 +181,7 @@ impl Reign {
         }
         let mut blocked: Vec<String> = Vec::new();
         if let Some(first) = without.first() {
-            let fit = facts
-                .iter()
-                .filter(|facts| facts.is_up && !facts.is_draining)
-                .count();
+            let fit = facts.iter().filter(|facts| facts.is_up && !facts.is_draining).count();
             blocked.push(self.why_without_place(without.len(), fit, first));
         }
         (groups, all_bytes, blocked)
@@ -230,9 +218,7 @@ impl Reign {
             |server: &&ServerRow| server.is_draining && self.map.groups_of(server.disk).next().is_none();
         let empty = self.map.servers.values().filter(is_empty);
         let empty: Vec<(u32, String)> = empty.map(|server| (server.disk, server.name.clone())).collect();
-        self.recovery
-            .empty
-            .retain(|disk| empty.iter().any(|(other, _)| other == disk));
+        self.recovery.empty.retain(|disk| empty.iter().any(|(other, _)| other == disk));
         for (disk, name) in empty {
             if self.recovery.empty.insert(disk) {
                 self.note(now_ms, "drain", &format!("{name} is empty"))?;

@@ -40,18 +40,11 @@ impl Progress {
             self.samples.clear();
             return;
         }
-        let is_due = self
-            .samples
-            .back()
-            .is_none_or(|(at_ms, ..)| now_ms >= at_ms + STEP_MS);
+        let is_due = self.samples.back().is_none_or(|(at_ms, ..)| now_ms >= at_ms + STEP_MS);
         if is_due {
             self.samples.push_back((now_ms, self.copied_bytes, self.groups));
         }
-        while self
-            .samples
-            .front()
-            .is_some_and(|(at_ms, ..)| at_ms + WINDOW_MS < now_ms)
-        {
+        while self.samples.front().is_some_and(|(at_ms, ..)| at_ms + WINDOW_MS < now_ms) {
             self.samples.pop_front();
         }
     }
@@ -91,10 +84,7 @@ mod tests {
     #[test]
     fn the_end_is_told_by_what_was_done_in_the_last_half_minute() {
         let mut progress = Progress::default();
-        assert_eq!(
-            (progress.seconds_for(1, 1), progress.seconds_for(0, 0)),
-            (None, Some(0))
-        );
+        assert_eq!((progress.seconds_for(1, 1), progress.seconds_for(0, 0)), (None, Some(0)));
         for second in 0..100 {
             progress.tick(second * 1000, true);
             // Slow at first, then 10 MB/s.

@@ -49,11 +49,7 @@ impl Master {
         }
         server.state = ServerState::Lost;
         reign.change(server)?;
-        reign.note(
-            now_ms,
-            "lost",
-            &format!("{name} is given up: its groups are copied from others"),
-        )?;
+        reign.note(now_ms, "lost", &format!("{name} is given up: its groups are copied from others"))?;
         reign.replace(self.options.permanent_after_ms, now_ms)?;
         self.changed.notify_all();
         Ok(())
@@ -152,12 +148,8 @@ impl Reign {
             }
         }
         let full = |&&(_, kind): &&(u32, MemberKind)| kind == MemberKind::Full;
-        let mut whole: Vec<u32> = members
-            .iter()
-            .filter(full)
-            .map(|(disk, _)| *disk)
-            .filter(|disk| is_whole(*disk))
-            .collect();
+        let mut whole: Vec<u32> =
+            members.iter().filter(full).map(|(disk, _)| *disk).filter(|disk| is_whole(*disk)).collect();
         if whole.len() >= replicas {
             members.retain(|(disk, kind)| match kind {
                 MemberKind::Joining | MemberKind::Leaving => false,
@@ -176,12 +168,7 @@ impl Reign {
         // With them it has its full number: who leaves waits only for their word.
         let is_to_go = |disk: u32| is_draining(disk) || wanted.is_some_and(|wanted| wanted.from == disk);
         if !is_joining
-            && members
-                .iter()
-                .filter(stays)
-                .filter(|(disk, _)| !is_to_go(*disk))
-                .count()
-                >= replicas
+            && members.iter().filter(stays).filter(|(disk, _)| !is_to_go(*disk)).count() >= replicas
         {
             return (members, None);
         }
@@ -243,10 +230,7 @@ impl Reign {
         let draining = candidates.find(|server| server.is_draining);
         let members: Vec<DiskId> = whole.iter().copied().map(DiskId).collect();
         let last = || placement::least_wanted(group, &members, &self.disk_facts()).map(|disk| disk.0);
-        draining
-            .map(|server| server.disk)
-            .or_else(last)
-            .unwrap_or_default()
+        draining.map(|server| server.disk).or_else(last).unwrap_or_default()
     }
 
     /// Makes the queue what the groups need: jobs come, change and go with the rows.
@@ -291,12 +275,8 @@ impl Reign {
                 }
             };
             let is_given_up = || {
-                let lost = |disk: &u32| {
-                    self.map
-                        .servers
-                        .get(disk)
-                        .is_some_and(|s| s.state == ServerState::Lost)
-                };
+                let lost =
+                    |disk: &u32| self.map.servers.get(disk).is_some_and(|s| s.state == ServerState::Lost);
                 row.members.iter().any(|(disk, _)| lost(disk))
             };
             let is_ordered = match need {
@@ -352,11 +332,7 @@ impl Reign {
         let source = job.sources.iter().find(is_free).or(job.sources.first());
         match (joining, source.copied()) {
             (Some(target), Some(source)) => {
-                let start = Start {
-                    group,
-                    source,
-                    target,
-                };
+                let start = Start { group, source, target };
                 if !queue.resume(job.clone(), start) {
                     queue.put(job);
                 }
@@ -368,19 +344,10 @@ impl Reign {
     /// Copies that have not got on for long: what is half copied makes room, and the job rests.
     fn give_up_stalled(&mut self, changes: &mut BTreeMap<GroupId, Members>, now_ms: u64) -> Mastered<()> {
         let running: Vec<Start> = self.recovery.queue.running().collect();
-        self.recovery
-            .got_on
-            .retain(|group, _| running.iter().any(|start| start.group == *group));
+        self.recovery.got_on.retain(|group, _| running.iter().any(|start| start.group == *group));
         for start in running {
-            let copied = self
-                .watches
-                .get(&start.target.0)
-                .map_or(0, |watch| watch.copied_bytes);
-            let got_on = self
-                .recovery
-                .got_on
-                .entry(start.group)
-                .or_insert((copied, now_ms));
+            let copied = self.watches.get(&start.target.0).map_or(0, |watch| watch.copied_bytes);
+            let got_on = self.recovery.got_on.entry(start.group).or_insert((copied, now_ms));
             if got_on.0 != copied {
                 *got_on = (copied, now_ms);
             }
@@ -434,11 +401,7 @@ impl Reign {
             self.meta.remove_server(disk)?;
             self.map.servers.remove(&disk);
             self.watches.remove(&disk);
-            self.note(
-                now_ms,
-                "replaced",
-                &format!("{name} is gone: all its groups lie on others"),
-            )?;
+            self.note(now_ms, "replaced", &format!("{name} is gone: all its groups lie on others"))?;
         }
         Ok(())
     }

@@ -115,11 +115,7 @@ impl Master {
     /// `Denied`: a server of that name is there.
     pub fn join(&self, joiner: &Joiner, now_ms: u64) -> Mastered<u32> {
         let mut reign = self.reign.lock();
-        let known = reign
-            .map
-            .servers
-            .values()
-            .find(|server| server.name == joiner.name);
+        let known = reign.map.servers.values().find(|server| server.name == joiner.name);
         let known = known.map(|server| (server.disk, server.server_uuid, server.disk_uuid));
         if let Some((disk, server_uuid, disk_uuid)) = known {
             // It has not heard the answer to its first try.
@@ -152,11 +148,7 @@ impl Master {
         reign.map.version = version;
         let watch = reign.watches.entry(disk).or_default();
         watch.heard_ms = now_ms;
-        reign.note(
-            now_ms,
-            "joined",
-            &format!("{} joined at {}", joiner.name, joiner.address),
-        )?;
+        reign.note(now_ms, "joined", &format!("{} joined at {}", joiner.name, joiner.address))?;
         reign.lay_out(now_ms)?;
         self.changed.notify_all();
         Ok(disk)
@@ -168,13 +160,9 @@ impl Master {
     pub fn beat(&self, beat: Beat, now_ms: u64) -> Mastered<u32> {
         let mut reign = self.reign.lock();
         let mut servers = reign.map.servers.values();
-        let known = servers
-            .find(|server| server.server_uuid == beat.server_uuid)
-            .cloned();
+        let known = servers.find(|server| server.server_uuid == beat.server_uuid).cloned();
         let Some(before) = known else {
-            return Err(MasterError::Denied(
-                "this server never joined the cluster".to_owned(),
-            ));
+            return Err(MasterError::Denied("this server never joined the cluster".to_owned()));
         };
         if before.state == ServerState::Lost {
             let name = &before.name;
@@ -250,10 +238,7 @@ impl Master {
                 ServerState::Normal => format!("{} is whole again", server.name),
                 ServerState::Recovering => format!("{} is back and catches up", server.name),
                 ServerState::Failed if is_left_out => {
-                    format!(
-                        "the host of {} has no space left: its groups go on without it",
-                        server.name
-                    )
+                    format!("the host of {} has no space left: its groups go on without it", server.name)
                 }
                 ServerState::Failed if is_shut_out => {
                     let off = seconds(reign.server_clock(disk).unwrap_or_default());
@@ -323,9 +308,7 @@ impl Master {
         };
         let (taken, refused): (Vec<_>, Vec<_>) = groups.iter().copied().partition(is_present);
         let missed = taken.into_iter().map(|(group, _)| group);
-        let missed: Vec<GroupId> = missed
-            .filter(|group| map.missed.contains_key(&(*group, disk)))
-            .collect();
+        let missed: Vec<GroupId> = missed.filter(|group| map.missed.contains_key(&(*group, disk))).collect();
         if !missed.is_empty() {
             reign.meta.forget_missed(disk, &missed)?;
             for group in missed {
@@ -340,13 +323,8 @@ impl Master {
     /// `Meta`.
     pub fn tick(&self, now_ms: u64) -> Mastered<()> {
         let mut reign = self.reign.lock();
-        let silent: Vec<u32> = reign
-            .map
-            .servers
-            .values()
-            .filter(|server| !server.is_away())
-            .map(|server| server.disk)
-            .collect();
+        let silent: Vec<u32> =
+            reign.map.servers.values().filter(|server| !server.is_away()).map(|server| server.disk).collect();
         for disk in silent {
             // A new reign gives everybody the whole time again.
             let watch = reign.watches.entry(disk).or_default();
@@ -374,12 +352,7 @@ impl Master {
     /// `Meta`.
     pub fn fail(&self, disk: u32, why: &str, now_ms: u64) -> Mastered<()> {
         let mut reign = self.reign.lock();
-        if reign
-            .map
-            .servers
-            .get(&disk)
-            .is_some_and(|server| !server.is_away())
-        {
+        if reign.map.servers.get(&disk).is_some_and(|server| !server.is_away()) {
             reign.fail(disk, why, now_ms)?;
             self.changed.notify_all();
         }
@@ -489,10 +462,8 @@ impl Reign {
             let before = self.map.groups.get(&row.group);
             let was_member =
                 |disk| before.is_some_and(|before| before.members.iter().any(|(old, _)| *old == disk));
-            let new = row
-                .members
-                .iter()
-                .filter(|(disk, kind)| *kind == MemberKind::Joining && !was_member(*disk));
+            let new =
+                row.members.iter().filter(|(disk, kind)| *kind == MemberKind::Joining && !was_member(*disk));
             missed.extend(new.map(|(disk, _)| (row.group, *disk)));
         }
         let version = self.meta.change_groups(&groups, &missed)?;
@@ -501,9 +472,7 @@ impl Reign {
             row.version = version;
             let group = row.group;
             let members: Vec<u32> = row.members.iter().map(|(disk, _)| *disk).collect();
-            self.map
-                .missed
-                .retain(|(of, disk), _| *of != group || members.contains(disk));
+            self.map.missed.retain(|(of, disk), _| *of != group || members.contains(disk));
             self.map.groups.insert(group, row);
         }
         self.map.note_missed(missed, version);

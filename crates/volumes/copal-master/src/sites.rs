@@ -35,11 +35,7 @@ mod tests {
     use crate::{layout::tests::server, meta::ServerRow};
 
     fn at(number: u8, zone: &str, rack: &str) -> ServerRow {
-        ServerRow {
-            zone: zone.to_owned(),
-            rack: rack.to_owned(),
-            ..server(number)
-        }
+        ServerRow { zone: zone.to_owned(), rack: rack.to_owned(), ..server(number) }
     }
 
     #[test]
@@ -56,9 +52,6 @@ mod tests {
         ];
         let sites = sites(servers.iter());
         let numbers: Vec<(u32, u32)> = sites.values().map(|site| (site.rack, site.zone)).collect();
-        assert_eq!(
-            numbers,
-            [(1, 1), (2, 2), (3, 3), (3, 3), (5, 5), (6, 5), (7, 7), (7, 8)]
-        );
+        assert_eq!(numbers, [(1, 1), (2, 2), (3, 3), (3, 3), (5, 5), (6, 5), (7, 7), (7, 8)]);
     }
 }

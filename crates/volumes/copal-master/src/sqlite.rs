@@ -118,11 +118,7 @@ impl SqliteStore {
             }
         }
         connection.execute_batch(ADDED)?;
-        Ok(SqliteStore {
-            connection,
-            reign: None,
-            _lock: lock,
-        })
+        Ok(SqliteStore { connection, reign: None, _lock: lock })
     }
 
     fn in_transaction<T>(
@@ -173,8 +169,7 @@ fn keep_missed(transaction: &Transaction<'_>, missed: &[Missed], version: u64) -
 
 fn bytes<const N: usize>(row: &Row<'_>, at: usize) -> rusqlite::Result<[u8; N]> {
     let blob: Vec<u8> = row.get(at)?;
-    blob.try_into()
-        .map_err(|_| rusqlite::Error::IntegralValueOutOfRange(at, N as i64))
+    blob.try_into().map_err(|_| rusqlite::Error::IntegralValueOutOfRange(at, N as i64))
 }
 
 fn word<T>(row: &Row<'_>, at: usize, of: impl Fn(&str) -> Option<T>) -> rusqlite::Result<T> {
@@ -280,11 +275,7 @@ impl MetaStore for SqliteStore {
                     uuid: bytes(row, 0)?,
                     map_version: number(row, 1)?,
                     term: number(row, 2)?,
-                    pool: Pool {
-                        replicas: row.get(3)?,
-                        min_ack: row.get(4)?,
-                        groups: row.get(5)?,
-                    },
+                    pool: Pool { replicas: row.get(3)?, min_ack: row.get(4)?, groups: row.get(5)? },
                 })
             },
         );
@@ -329,10 +320,8 @@ impl MetaStore for SqliteStore {
                 "UPDATE cluster SET map_version = max(map_version, ?1) + ?3, term = max(term, ?2) + ?3",
                 params![version as i64, term as i64, RAISED_VERSIONS as i64],
             )?;
-            transaction.execute(
-                "UPDATE vgroup SET next_volume = next_volume + ?1",
-                [RAISED_VOLUMES as i64],
-            )?;
+            transaction
+                .execute("UPDATE vgroup SET next_volume = next_volume + ?1", [RAISED_VOLUMES as i64])?;
             transaction.execute("DELETE FROM token", [])?;
             transaction.execute("DELETE FROM setting WHERE name = ?1", [setting::OLDER])?;
             Ok(transaction.query_row("SELECT term FROM cluster", [], |row| number(row, 0))?)
@@ -387,9 +376,7 @@ impl MetaStore for SqliteStore {
     }
 
     fn masters(&mut self) -> Result<Vec<String>, MetaError> {
-        let mut select = self
-            .connection
-            .prepare("SELECT address FROM master ORDER BY number")?;
+        let mut select = self.connection.prepare("SELECT address FROM master ORDER BY number")?;
         let rows = select.query_map([], |row| row.get(0))?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
@@ -480,11 +467,7 @@ impl MetaStore for SqliteStore {
             let member = (row.get(2)?, word(row, 3, MemberKind::of_word)?);
             match groups.last_mut().filter(|last| last.group == group) {
                 Some(last) => last.members.push(member),
-                None => groups.push(GroupRow {
-                    group,
-                    version,
-                    members: vec![member],
-                }),
+                None => groups.push(GroupRow { group, version, members: vec![member] }),
             }
         }
         Ok(groups)
@@ -526,9 +509,7 @@ impl MetaStore for SqliteStore {
 
     fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError> {
         let mut select = self.connection.prepare("SELECT gid, disk, version FROM missed")?;
-        let rows = select.query_map([], |row| {
-            Ok(((GroupId(row.get(0)?), row.get(1)?), number(row, 2)?))
-        })?;
+        let rows = select.query_map([], |row| Ok(((GroupId(row.get(0)?), row.get(1)?), number(row, 2)?)))?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
@@ -586,11 +567,7 @@ impl MetaStore for SqliteStore {
             .connection
             .prepare_cached("SELECT vid, bytes, version FROM quota WHERE version > ?1 ORDER BY version")?;
         let rows = select.query_map([since as i64], |row| {
-            Ok(QuotaRow {
-                vid: VolumeId(number(row, 0)?),
-                bytes: number(row, 1)?,
-                version: number(row, 2)?,
-            })
+            Ok(QuotaRow { vid: VolumeId(number(row, 0)?), bytes: number(row, 1)?, version: number(row, 2)? })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
@@ -632,12 +609,7 @@ impl MetaStore for SqliteStore {
             }
             let changed = transaction.execute(
                 "UPDATE dir SET removing = ?4 WHERE parent = ?1 AND name = ?2 AND vid = ?3",
-                params![
-                    at.parent.0 as i64,
-                    at.name.as_bytes(),
-                    at.vid.0 as i64,
-                    is_removing
-                ],
+                params![at.parent.0 as i64, at.name.as_bytes(), at.vid.0 as i64, is_removing],
             )?;
             let mark = match is_removing {
                 true => "INSERT OR IGNORE INTO removing VALUES (?1, ?2)",
@@ -677,10 +649,8 @@ impl MetaStore for SqliteStore {
                 params![at.parent.0 as i64, at.name.as_bytes()],
             )?;
             transaction.execute("DELETE FROM quota WHERE vid = ?1", [at.vid.0 as i64])?;
-            transaction.execute(
-                "INSERT INTO gone_vol VALUES (?1, ?2)",
-                params![at.vid.0 as i64, version as i64],
-            )?;
+            transaction
+                .execute("INSERT INTO gone_vol VALUES (?1, ?2)", params![at.vid.0 as i64, version as i64])?;
             Ok(Ok(version))
         })
     }
@@ -689,9 +659,8 @@ impl MetaStore for SqliteStore {
         let mut select = self
             .connection
             .prepare_cached("SELECT vid, version FROM gone_vol WHERE version > ?1 ORDER BY version")?;
-        let rows = select.query_map([since as i64], |row| {
-            Ok((VolumeId(number(row, 0)?), number(row, 1)?))
-        })?;
+        let rows =
+            select.query_map([since as i64], |row| Ok((VolumeId(number(row, 0)?), number(row, 1)?)))?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
@@ -724,21 +693,15 @@ impl MetaStore for SqliteStore {
             }
             transaction.execute(
                 "UPDATE dir SET parent = ?3, name = ?4 WHERE parent = ?1 AND name = ?2",
-                params![
-                    from.parent.0 as i64,
-                    from.name.as_bytes(),
-                    parent.0 as i64,
-                    name.as_bytes()
-                ],
+                params![from.parent.0 as i64, from.name.as_bytes(), parent.0 as i64, name.as_bytes()],
             )?;
             Ok(Ok(()))
         })
     }
 
     fn volumes_by_group(&mut self) -> Result<Vec<(GroupId, u64)>, MetaError> {
-        let mut select = self
-            .connection
-            .prepare_cached("SELECT gid, next_volume - 1 FROM vgroup ORDER BY gid")?;
+        let mut select =
+            self.connection.prepare_cached("SELECT gid, next_volume - 1 FROM vgroup ORDER BY gid")?;
         let rows = select.query_map([], |row| Ok((GroupId(row.get(0)?), number(row, 1)?)))?;
         Ok(rows.collect::<Result<_, _>>()?)
     }

@@ -30,12 +30,8 @@ impl Master {
             sentence.push_str(&format!("; {clock}"));
         }
         sentence.push_str(&reign.outlook());
-        let servers: Vec<Value> = reign
-            .map
-            .servers
-            .values()
-            .map(|server| reign.server(server, now_ms))
-            .collect();
+        let servers: Vec<Value> =
+            reign.map.servers.values().map(|server| reign.server(server, now_ms)).collect();
         json!({
             "health": health,
             "sentence": sentence,
@@ -108,9 +104,8 @@ impl Reign {
         for row in self.map.groups.values() {
             let view = self.map.view(row);
             let members = view.members.iter();
-            let whole = members
-                .filter(|&&(disk, role)| self.role(&view, disk.0, role) == Role::Normal)
-                .count();
+            let whole =
+                members.filter(|&&(disk, role)| self.role(&view, disk.0, role) == Role::Normal).count();
             copies.total += 1;
             match whole {
                 0 => copies.incomplete += 1,
@@ -126,17 +121,12 @@ impl Reign {
         let pool = self.map.pool;
         if copies.total == 0 {
             let joined = self.map.servers.len();
-            let sentence = format!(
-                "incomplete: {joined} of {} data servers have joined",
-                self.first_servers
-            );
+            let sentence = format!("incomplete: {joined} of {} data servers have joined", self.first_servers);
             return ("incomplete", sentence);
         }
         if copies.incomplete > 0 {
-            let sentence = format!(
-                "incomplete: {} groups have no whole copy that is there",
-                copies.incomplete
-            );
+            let sentence =
+                format!("incomplete: {} groups have no whole copy that is there", copies.incomplete);
             return ("incomplete", sentence);
         }
         let lacking = copies.total - copies.whole;
@@ -148,10 +138,9 @@ impl Reign {
             let left_min = (announced_ms + permanent_after_ms.saturating_sub(down_ms)).div_ceil(60_000);
             let short = match (copies.one, copies.two) {
                 (0, _) => format!("{lacking} groups have 2 of {} copies", pool.replicas),
-                (one, _) => format!(
-                    "{lacking} groups have fewer than {} copies, {one} of them 1",
-                    pool.replicas
-                ),
+                (one, _) => {
+                    format!("{lacking} groups have fewer than {} copies, {one} of them 1", pool.replicas)
+                }
             };
             let then = match left_min {
                 0 => "copied from others now".to_owned(),
@@ -171,24 +160,16 @@ impl Reign {
         }
         if let Some(server) = self.in_state(ServerState::Lost).next() {
             let left = self.map.groups_of(server.disk).count();
-            let sentence = format!(
-                "recovering: {left} groups of {} are copied from others",
-                server.name
-            );
+            let sentence = format!("recovering: {left} groups of {} are copied from others", server.name);
             return ("recovering", sentence);
         }
         if let Some(server) = self.in_state(ServerState::Recovering).next() {
-            let sentence = format!(
-                "recovering: {} catches up, {lacking} groups are not whole yet",
-                server.name
-            );
+            let sentence =
+                format!("recovering: {} catches up, {lacking} groups are not whole yet", server.name);
             return ("recovering", sentence);
         }
         if lacking > 0 {
-            return (
-                "recovering",
-                format!("recovering: {lacking} groups are not whole yet"),
-            );
+            return ("recovering", format!("recovering: {lacking} groups are not whole yet"));
         }
         // One that has joined and does not listen yet, or that this master was not told of since it began to rule.
         let is_silent =
@@ -197,13 +178,7 @@ impl Reign {
             let sentence = format!("recovering: {} has not been heard of yet", server.name);
             return ("recovering", sentence);
         }
-        (
-            "healthy",
-            format!(
-                "healthy: {} groups, {} copies of each",
-                copies.total, pool.replicas
-            ),
-        )
+        ("healthy", format!("healthy: {} groups, {} copies of each", copies.total, pool.replicas))
     }
 
     /// When what is copied is done, or what keeps it from that: the end of the sentence.
@@ -219,10 +194,7 @@ impl Reign {
     }
 
     fn in_state(&self, state: ServerState) -> impl Iterator<Item = &ServerRow> {
-        self.map
-            .servers
-            .values()
-            .filter(move |server| server.state == state)
+        self.map.servers.values().filter(move |server| server.state == state)
     }
 
     fn server(&self, server: &ServerRow, now_ms: u64) -> Value {

@@ -59,13 +59,7 @@ impl Reign {
             let all = self.group_bytes(start.group).max(1);
             let here = self.bytes_on(start.group, start.target.0).min(all);
             let done = (here as f64 / all as f64 * 100.0).round() / 100.0;
-            task(
-                start.group,
-                Some(start.source.0),
-                Some(start.target.0),
-                "running",
-                done,
-            )
+            task(start.group, Some(start.source.0), Some(start.target.0), "running", done)
         });
         let waiting = recovery.queue.waiting().map(|job| {
             let state = match (job.target, job.sources.is_empty()) {

@@ -21,11 +21,7 @@ impl Recovery {
                     self.boosts.insert(group, by);
                 }
                 TaskRow::Move { group, from, to } => {
-                    let wanted = Move {
-                        from,
-                        to,
-                        is_ordered: true,
-                    };
+                    let wanted = Move { from, to, is_ordered: true };
                     self.moves.insert(group, wanted);
                 }
             }
@@ -36,20 +32,10 @@ impl Recovery {
 
     /// What is to be in the database now.
     fn wanted_tasks(&self) -> BTreeMap<(TaskKind, GroupId), TaskRow> {
-        let boosts = self
-            .boosts
-            .iter()
-            .map(|(&group, &by)| TaskRow::Boost { group, by });
+        let boosts = self.boosts.iter().map(|(&group, &by)| TaskRow::Boost { group, by });
         let moves = self.moves.iter().filter(|(_, wanted)| wanted.is_ordered);
-        let moves = moves.map(|(&group, wanted)| TaskRow::Move {
-            group,
-            from: wanted.from,
-            to: wanted.to,
-        });
-        boosts
-            .chain(moves)
-            .map(|task| ((task.kind(), task.group()), task))
-            .collect()
+        let moves = moves.map(|(&group, wanted)| TaskRow::Move { group, from: wanted.from, to: wanted.to });
+        boosts.chain(moves).map(|task| ((task.kind(), task.group()), task)).collect()
     }
 }
 
@@ -73,8 +59,7 @@ impl Reign {
     /// No moves begin, or they do again.
     pub(crate) fn pause_moves(&mut self, is_paused: bool) -> Mastered<()> {
         if self.recovery.is_paused != is_paused {
-            self.meta
-                .set(setting::REBALANCE_PAUSED, is_paused.then_some("1"))?;
+            self.meta.set(setting::REBALANCE_PAUSED, is_paused.then_some("1"))?;
             self.recovery.is_paused = is_paused;
         }
         Ok(())

@@ -11,11 +11,7 @@ use std::time::Duration;
 
 pub(crate) fn master() -> Master {
     let mut meta = SqliteStore::in_memory().unwrap();
-    let pool = Pool {
-        replicas: 3,
-        min_ack: 2,
-        groups: 16,
-    };
+    let pool = Pool { replicas: 3, min_ack: 2, groups: 16 };
     Master::found(&mut meta, [7; 16], pool).unwrap();
     Master::open(Box::new(meta), MasterOptions::default()).unwrap()
 }
@@ -79,19 +75,10 @@ fn state(master: &Master, number: u32) -> ServerState {
 fn volumes_wait_for_servers_and_spread_over_groups() {
     let master = master();
     let none = master.mkdir("", "mail", None);
-    assert!(
-        matches!(none, Err(MasterError::Volume(VolumeError::Unavailable { .. }))),
-        "{none:?}"
-    );
+    assert!(matches!(none, Err(MasterError::Volume(VolumeError::Unavailable { .. }))), "{none:?}");
     let master = three();
     let mut groups: Vec<u32> = (0..16)
-        .map(|number| {
-            master
-                .mkdir("", &format!("v{number}"), None)
-                .unwrap()
-                .birth_group()
-                .0
-        })
+        .map(|number| master.mkdir("", &format!("v{number}"), None).unwrap().birth_group().0)
         .collect();
     groups.sort_unstable();
     groups.dedup();
@@ -102,16 +89,9 @@ fn volumes_wait_for_servers_and_spread_over_groups() {
 #[test]
 fn a_new_cluster_waits_for_the_servers_it_was_told_of() {
     let mut meta = SqliteStore::in_memory().unwrap();
-    let pool = Pool {
-        replicas: 3,
-        min_ack: 2,
-        groups: 64,
-    };
+    let pool = Pool { replicas: 3, min_ack: 2, groups: 64 };
     Master::found(&mut meta, [7; 16], pool).unwrap();
-    let options = MasterOptions {
-        first_servers: Some(4),
-        ..MasterOptions::default()
-    };
+    let options = MasterOptions { first_servers: Some(4), ..MasterOptions::default() };
     let master = Master::open(Box::new(meta), options).unwrap();
     for number in 1..=3 {
         master.join(&joiner(number), 1000).unwrap();
@@ -132,27 +112,14 @@ fn the_tree_of_volumes_keeps_its_rules() {
     assert_eq!(master.resolve("a/b").unwrap(), b);
     let taken = master.mkdir("", "a", None);
     assert!(matches!(taken, Err(MasterError::Volume(VolumeError::VolumeExists { vid })) if vid == a));
-    assert!(matches!(
-        master.begin_rmdir("a", a),
-        Err(MasterError::Volume(VolumeError::NotEmpty))
-    ));
-    assert!(matches!(
-        master.rename("a", "a/b/c"),
-        Err(MasterError::Volume(VolumeError::InvalidName { .. }))
-    ));
+    assert!(matches!(master.begin_rmdir("a", a), Err(MasterError::Volume(VolumeError::NotEmpty))));
+    assert!(matches!(master.rename("a", "a/b/c"), Err(MasterError::Volume(VolumeError::InvalidName { .. }))));
     master.rename("a/b", "c").unwrap();
     assert_eq!(master.resolve("c").unwrap(), b);
     let removing = master.begin_rmdir("", a).unwrap();
     master.rmdir(&removing).unwrap();
-    assert!(matches!(
-        master.resolve("a"),
-        Err(MasterError::Volume(VolumeError::NotFound))
-    ));
-    assert_ne!(
-        master.mkdir("", "a", None).unwrap(),
-        a,
-        "an id is never used twice"
-    );
+    assert!(matches!(master.resolve("a"), Err(MasterError::Volume(VolumeError::NotFound))));
+    assert_ne!(master.mkdir("", "a", None).unwrap(), a, "an id is never used twice");
     assert_eq!(master.map_since(0, Duration::ZERO, 0).gone_volumes, [a.0]);
 }
 
@@ -169,13 +136,7 @@ fn a_silent_server_is_one_row_and_a_new_epoch_for_all_its_groups() {
     for (group, row) in &map.groups {
         let (old, new) = (before.view(&before.groups[group]), map.view(row));
         assert!(new.epoch > old.epoch);
-        assert_eq!(
-            new.members
-                .iter()
-                .filter(|(_, role)| *role == Role::Failed)
-                .count(),
-            1
-        );
+        assert_eq!(new.members.iter().filter(|(_, role)| *role == Role::Failed).count(), 1);
     }
     assert!(
         master.status(12_000)["sentence"]
@@ -189,10 +150,7 @@ fn a_silent_server_is_one_row_and_a_new_epoch_for_all_its_groups() {
 fn who_comes_back_catches_up_before_it_is_whole() {
     let master = three();
     master.fail(2, "refused a connection", 2000).unwrap();
-    let is_whole = Beat {
-        is_whole: false,
-        ..beat(2, 2)
-    };
+    let is_whole = Beat { is_whole: false, ..beat(2, 2) };
     master.beat(is_whole, 3000).unwrap();
     assert_eq!(state(&master, 2), ServerState::Recovering);
     master.beat(beat(2, 2), 4000).unwrap();
@@ -206,15 +164,9 @@ fn who_comes_back_catches_up_before_it_is_whole() {
 fn an_emptied_or_older_directory_is_not_let_back_in() {
     let master = three();
     master.beat(beat(2, 5), 2000).unwrap();
-    let emptied = Beat {
-        disk_uuid: [9; 16],
-        ..beat(2, 6)
-    };
+    let emptied = Beat { disk_uuid: [9; 16], ..beat(2, 6) };
     assert!(matches!(master.beat(emptied, 3000), Err(MasterError::Denied(_))));
-    assert!(matches!(
-        master.beat(beat(2, 4), 3000),
-        Err(MasterError::Denied(_))
-    ));
+    assert!(matches!(master.beat(beat(2, 4), 3000), Err(MasterError::Denied(_))));
     let events = master.events(0, 100).unwrap();
     assert_eq!(events.iter().filter(|event| event.kind == "refused").count(), 2);
 }
@@ -234,11 +186,7 @@ fn a_new_reign_goes_on_with_the_same_map() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("master.db");
     let mut meta = SqliteStore::open(&path).unwrap();
-    let pool = Pool {
-        replicas: 1,
-        min_ack: 1,
-        groups: 4,
-    };
+    let pool = Pool { replicas: 1, min_ack: 1, groups: 4 };
     Master::found(&mut meta, [7; 16], pool).unwrap();
     assert!(Master::found(&mut meta, [8; 16], pool).is_err(), "there is one");
     let first = Master::open(Box::new(meta), MasterOptions::default()).unwrap();
@@ -246,21 +194,11 @@ fn a_new_reign_goes_on_with_the_same_map() {
     let vid = first.mkdir("", "a", None).unwrap();
     let map = first.map_since(0, Duration::ZERO, 5);
     drop(first);
-    let second = Master::open(
-        Box::new(SqliteStore::open(&path).unwrap()),
-        MasterOptions::default(),
-    )
-    .unwrap();
+    let second = Master::open(Box::new(SqliteStore::open(&path).unwrap()), MasterOptions::default()).unwrap();
     assert!(second.term() > map.term);
     assert_eq!(second.resolve("a").unwrap(), vid);
     assert_eq!(second.map_since(0, Duration::ZERO, 5).views, map.views);
-    assert!(
-        second.group(GroupId(1)).unwrap()["members"]
-            .as_array()
-            .unwrap()
-            .len()
-            == 1
-    );
+    assert!(second.group(GroupId(1)).unwrap()["members"].as_array().unwrap().len() == 1);
 }
 
 /// Symptom: a server that was cut off from the master alone was whole again by its second heartbeat, without what it had
@@ -271,18 +209,12 @@ fn who_does_not_know_yet_that_it_was_away_is_not_whole() {
     let master = three();
     master.fail(2, "was silent too long", 2000).unwrap();
     let before = master.map().version;
-    let unaware = Beat {
-        map_version: before - 1,
-        ..beat(2, 1)
-    };
+    let unaware = Beat { map_version: before - 1, ..beat(2, 1) };
     for _ in 0..3 {
         master.beat(unaware.clone(), 3000).unwrap();
         assert_eq!(state(&master, 2), ServerState::Recovering);
     }
-    let aware = Beat {
-        map_version: master.map().version,
-        ..beat(2, 1)
-    };
+    let aware = Beat { map_version: master.map().version, ..beat(2, 1) };
     master.beat(aware, 4000).unwrap();
     assert_eq!(state(&master, 2), ServerState::Normal);
 }
@@ -297,11 +229,7 @@ fn the_last_whole_member_is_awaited_and_not_passed_over() {
     let missed = |disk: u32| {
         let map = master.map_since(0, Duration::ZERO, 0);
         let view = map.views.into_iter().find(|view| view.group == 1).unwrap();
-        view.members
-            .into_iter()
-            .find(|member| member.disk == disk)
-            .unwrap()
-            .missed
+        view.members.into_iter().find(|member| member.disk == disk).unwrap().missed
     };
     let epoch = || {
         let map = master.map();
@@ -324,12 +252,7 @@ fn the_last_whole_member_is_awaited_and_not_passed_over() {
     let refused = master.become_whole(1, &[(group, old), (none, epoch())]).unwrap();
     assert_eq!(refused, [group, none], "an old view, and no group");
     assert!(missed(1) > 0);
-    assert_eq!(
-        master
-            .become_whole(1, &[(none, epoch()), (group, epoch())])
-            .unwrap(),
-        [none]
-    );
+    assert_eq!(master.become_whole(1, &[(none, epoch()), (group, epoch())]).unwrap(), [none]);
     assert_eq!(missed(1), 0);
     master.fail(3, "is away", 7000).unwrap();
     assert!(missed(3) > 0, "the first has everything by now");
@@ -339,11 +262,7 @@ fn the_last_whole_member_is_awaited_and_not_passed_over() {
 fn beat_with_full_hosts(master: &Master, present: &[u8], full_hosts: &[u8], now_ms: u64) {
     for &number in present {
         let is_host_full = full_hosts.contains(&number);
-        let told = Beat {
-            is_full: is_host_full,
-            is_host_full,
-            ..beat(number, 1)
-        };
+        let told = Beat { is_full: is_host_full, is_host_full, ..beat(number, 1) };
         master.beat(told, now_ms).unwrap();
     }
     master.tick(now_ms).unwrap();
@@ -404,9 +323,6 @@ fn a_server_that_its_groups_need_stays_though_its_host_is_full() {
     let blocked = &status["recovery"]["blocked"];
     for (at, name) in ["data1", "data2", "data3"].into_iter().enumerate() {
         let sentence = blocked[at].as_str().unwrap();
-        assert!(
-            sentence.starts_with(&format!("{name} takes no operations")),
-            "{blocked}"
-        );
+        assert!(sentence.starts_with(&format!("{name} takes no operations")), "{blocked}");
     }
 }

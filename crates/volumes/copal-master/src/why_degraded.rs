@@ -62,12 +62,7 @@ impl Story<'_> {
         let group = self.row.group;
         let replicas = usize::from(self.view.replicas);
         let whole = self.reign.whole_members(self.view).len();
-        let members: Vec<Value> = self
-            .row
-            .members
-            .iter()
-            .filter_map(|member| self.member(*member))
-            .collect();
+        let members: Vec<Value> = self.row.members.iter().filter_map(|member| self.member(*member)).collect();
         if whole >= replicas {
             return json!({
                 "group": group.0, "whole": true, "sentence": format!("group {group} is whole"), "replicas": replicas,
@@ -77,10 +72,7 @@ impl Story<'_> {
         let blocked = self.blocked();
         let next = match blocked.first() {
             // What would come next does not before that is gone.
-            Some(_) => Next {
-                text: "nothing, before what blocks it is gone".to_owned(),
-                ends_in_s: None,
-            },
+            Some(_) => Next { text: "nothing, before what blocks it is gone".to_owned(), ends_in_s: None },
             None => self.next(),
         };
         let end = match next.ends_in_s {
@@ -100,8 +92,7 @@ impl Story<'_> {
     }
 
     fn name(&self, disk: u32) -> String {
-        self.server(disk)
-            .map_or_else(|| format!("disk {disk}"), |server| server.name.clone())
+        self.server(disk).map_or_else(|| format!("disk {disk}"), |server| server.name.clone())
     }
 
     fn role(&self, disk: u32) -> Option<Role> {
@@ -148,10 +139,7 @@ impl Story<'_> {
             }
             ServerState::Normal | ServerState::Recovering if kind == MemberKind::Joining => {
                 let since_ms = self.reign.recovery.since.get(&self.row.group).copied();
-                (
-                    since_ms,
-                    format!("{name} is new in the group, and copies what is there"),
-                )
+                (since_ms, format!("{name} is new in the group, and copies what is there"))
             }
             ServerState::Recovering => {
                 let text = format!("{name} is back, and takes over what it missed meanwhile");
@@ -165,10 +153,7 @@ impl Story<'_> {
                     .rfind(|event| event.kind == "repair" && mentions(&event.text, &[name, "group", &group]));
                 match damage {
                     Some(event) if role == Role::Recovering => (Some(event.at_ms), event.text.clone()),
-                    _ => (
-                        None,
-                        format!("{name} has not said yet that it is whole in this view"),
-                    ),
+                    _ => (None, format!("{name} has not said yet that it is whole in this view")),
                 }
             }
         }
@@ -196,10 +181,7 @@ impl Story<'_> {
         if let Some(ahead) = queue.waiting().position(|job| job.group == group) {
             let target = queue.job(group).and_then(|job| job.target);
             let to = target.map_or_else(String::new, |disk| format!(" to {}", self.name(disk.0)));
-            let before = queue
-                .waiting()
-                .take(ahead + 1)
-                .map(|job| reign.group_bytes(job.group));
+            let before = queue.waiting().take(ahead + 1).map(|job| reign.group_bytes(job.group));
             return Next {
                 text: format!(
                     "a copy{to} waits for its turn, {ahead} others go before it; `copal group boost {group}`"
@@ -209,10 +191,7 @@ impl Story<'_> {
         }
         let failed = self.members_in(ServerState::Failed);
         // The first that is given up ends the waiting.
-        let given_up_ms = failed
-            .iter()
-            .map(|server| server.failed_since_ms + self.permanent_after_ms)
-            .min();
+        let given_up_ms = failed.iter().map(|server| server.failed_since_ms + self.permanent_after_ms).min();
         match (failed.first(), given_up_ms) {
             (Some(server), Some(at_ms)) => {
                 let left_s = at_ms.saturating_sub(self.now_ms).div_ceil(1000);
@@ -246,10 +225,8 @@ impl Story<'_> {
             // Who has missed nothing is whole as soon as it is back.
             let missed = |disk: u32| reign.map.missed.contains_key(&(group, disk));
             let away = self.members_in(ServerState::Failed).into_iter();
-            let have: Vec<String> = away
-                .filter(|server| !missed(server.disk))
-                .map(|server| server.name.clone())
-                .collect();
+            let have: Vec<String> =
+                away.filter(|server| !missed(server.disk)).map(|server| server.name.clone()).collect();
             blocked.push(match have.is_empty() {
                 true => {
                     "no whole copy is there, and none that is away is known to have missed nothing".to_owned()

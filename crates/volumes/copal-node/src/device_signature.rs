@@ -75,38 +75,17 @@ const SIGNATURES: [Signature; 31] = [
     signature(
         "a member of an md RAID",
         b"\xfc\x4e\x2b\xa9",
-        &[
-            At::Start(0),
-            At::Start(4 * KIB),
-            At::Aligned(4 * KIB, 8 * KIB),
-            At::Aligned(64 * KIB, 64 * KIB),
-        ],
+        &[At::Start(0), At::Start(4 * KIB), At::Aligned(4 * KIB, 8 * KIB), At::Aligned(64 * KIB, 64 * KIB)],
     ),
-    signature(
-        "a member of an md RAID",
-        b"\xa9\x2b\x4e\xfc",
-        &[At::Aligned(64 * KIB, 64 * KIB)],
-    ),
-    signature(
-        "a member of a RAID (DDF)",
-        b"\xde\x11\xde\x11",
-        &[At::End(512), At::End(4 * KIB)],
-    ),
-    signature(
-        "a member of a RAID (Intel)",
-        b"Intel Raid ISM Cfg Sig.",
-        &[At::End(1024), At::End(8 * KIB)],
-    ),
+    signature("a member of an md RAID", b"\xa9\x2b\x4e\xfc", &[At::Aligned(64 * KIB, 64 * KIB)]),
+    signature("a member of a RAID (DDF)", b"\xde\x11\xde\x11", &[At::End(512), At::End(4 * KIB)]),
+    signature("a member of a RAID (Intel)", b"Intel Raid ISM Cfg Sig.", &[At::End(1024), At::End(8 * KIB)]),
     signature("ext2, ext3 or ext4", b"\x53\xef", &[At::Start(1080)]),
     signature("XFS", b"XFSB", &[At::Start(0)]),
     signature(
         "btrfs",
         b"_BHRfS_M",
-        &[
-            At::Start(64 * KIB + 64),
-            At::Start(64 * MIB + 64),
-            At::Start((256 << 30) + 64),
-        ],
+        &[At::Start(64 * KIB + 64), At::Start(64 * MIB + 64), At::Start((256 << 30) + 64)],
     ),
     signature("F2FS", b"\x10\x20\xf5\xf2", &[At::Start(KIB)]),
     signature("NTFS", b"NTFS    ", &[At::Start(3)]),
@@ -118,16 +97,8 @@ const SIGNATURES: [Signature; 31] = [
     signature("HFS+", b"H+\x00\x04", &[At::Start(KIB), At::End(KIB)]),
     signature("ISO 9660", b"CD001", &[At::Start(32 * KIB + 1)]),
     signature("SquashFS", b"hsqs", &[At::Start(0)]),
-    signature(
-        "swap space",
-        b"SWAPSPACE2",
-        &[At::Start(4086), At::Start(16374), At::Start(65526)],
-    ),
-    signature(
-        "a suspended system in swap space",
-        b"S1SUSPEND",
-        &[At::Start(4086)],
-    ),
+    signature("swap space", b"SWAPSPACE2", &[At::Start(4086), At::Start(16374), At::Start(65526)]),
+    signature("a suspended system in swap space", b"S1SUSPEND", &[At::Start(4086)]),
     signature(
         "bcache",
         b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
@@ -135,22 +106,10 @@ const SIGNATURES: [Signature; 31] = [
     ),
     signature("Ceph BlueStore", b"bluestore block device", &[At::Start(0)]),
     signature("VDO", b"dmvdo001", &[At::Start(0)]),
-    signature(
-        "Stratis",
-        b"!Stra0tis\x86\xff\x02^\x41rh",
-        &[At::Start(516), At::Start(9 * 512 + 4)],
-    ),
+    signature("Stratis", b"!Stra0tis\x86\xff\x02^\x41rh", &[At::Start(516), At::Start(9 * 512 + 4)]),
     signature("VMFS", b"\x0d\xd0\x01\xc0", &[At::Start(MIB)]),
-    signature(
-        "a partition table (GPT)",
-        b"EFI PART",
-        &[At::Start(512), At::Start(4 * KIB)],
-    ),
-    signature(
-        "the backup of a partition table (GPT)",
-        b"EFI PART",
-        &[At::End(512), At::End(4 * KIB)],
-    ),
+    signature("a partition table (GPT)", b"EFI PART", &[At::Start(512), At::Start(4 * KIB)]),
+    signature("the backup of a partition table (GPT)", b"EFI PART", &[At::End(512), At::End(4 * KIB)]),
     signature("a qcow2 image", b"QFI\xfb", &[At::Start(0)]),
     signature("a partition table (MBR)", b"\x55\xaa", &[At::Start(510)]),
 ];
@@ -194,12 +153,7 @@ fn is_zfs(file: &mut File, size: u64) -> io::Result<bool> {
     const LABEL: u64 = 256 * KIB;
     const NUMBER: u64 = 0x00ba_b10c;
     let end = size - size % LABEL;
-    let labels = [
-        Some(0),
-        Some(LABEL),
-        end.checked_sub(2 * LABEL),
-        end.checked_sub(LABEL),
-    ];
+    let labels = [Some(0), Some(LABEL), end.checked_sub(2 * LABEL), end.checked_sub(LABEL)];
     let mut half = vec![0; (LABEL / 2) as usize];
     for label in labels.into_iter().flatten() {
         if label + LABEL > size {

@@ -77,9 +77,7 @@ fn close_to_others(lock: &File) -> std::io::Result<()> {
 
 /// Whether a process that has the lock can be seen to live: of one that has ended the words are gone.
 fn has_living_holder(path: &Path) -> bool {
-    crate::holders(path)
-        .iter()
-        .any(|holder| !holder.command.is_empty())
+    crate::holders(path).iter().any(|holder| !holder.command.is_empty())
 }
 
 #[cfg(test)]
@@ -95,16 +93,9 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
         let lock = DirectoryLock::take(&directory).unwrap();
-        assert!(matches!(
-            DirectoryLock::take(&directory),
-            Err(NodeError::InUse { .. })
-        ));
+        assert!(matches!(DirectoryLock::take(&directory), Err(NodeError::InUse { .. })));
         assert_eq!(crate::holders(lock.path())[0].pid, std::process::id());
-        assert_eq!(
-            path.metadata().unwrap().mode() & 0o777,
-            0o600,
-            "others could take it"
-        );
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600, "others could take it");
         drop(lock);
         DirectoryLock::take(&directory).unwrap();
         // One that is made is its owner's alone under any umask.

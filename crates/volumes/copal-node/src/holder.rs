@@ -72,12 +72,7 @@ impl Lock {
         let pid = words.next()?.parse().ok()?;
         let mut place = words.next()?.split(':');
         let mut hex = || u32::from_str_radix(place.next()?, 16).ok();
-        Some(Lock {
-            pid,
-            major: hex()?,
-            minor: hex()?,
-            inode: place.next()?.parse().ok()?,
-        })
+        Some(Lock { pid, major: hex()?, minor: hex()?, inode: place.next()?.parse().ok()? })
     }
 
     fn is_on(&self, name: &Path, meta: &Metadata) -> bool {
@@ -89,24 +84,16 @@ impl Lock {
     fn has_open(&self, name: &Path, meta: &Metadata) -> bool {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let same = |file: PathBuf| {
-            file.metadata()
-                .is_ok_and(|open| (open.dev(), open.ino()) == (meta.dev(), meta.ino()))
+            file.metadata().is_ok_and(|open| (open.dev(), open.ino()) == (meta.dev(), meta.ino()))
                 || std::fs::read_link(&file).is_ok_and(|link| link == name)
         };
-        files
-            .into_iter()
-            .flatten()
-            .any(|file| file.is_ok_and(|file| same(file.path())))
+        files.into_iter().flatten().any(|file| file.is_ok_and(|file| same(file.path())))
     }
 }
 
 fn look_at(pid: u32) -> Holder {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    Holder {
-        pid,
-        command: command(&words),
-        age_seconds: age_seconds(pid),
-    }
+    Holder { pid, command: command(&words), age_seconds: age_seconds(pid) }
 }
 
 /// The words of a process in one line, the program without its directory.
@@ -126,13 +113,7 @@ fn age_seconds(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
     // The name of the program stands in brackets and may hold anything; behind it the start is field 20, in ticks.
-    let began: u64 = stat
-        .rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()?;
+    let began: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let now: f64 = uptime.split_whitespace().next()?.parse().ok()?;
     let ticks = rustix::param::clock_ticks_per_second().max(1);
     Some((now as u64).saturating_sub(began / ticks))
@@ -145,12 +126,7 @@ mod tests {
     #[test]
     fn a_line_of_the_kernel_is_a_lock_that_is_held() {
         let lock = Lock::parse("1: FLOCK  ADVISORY  WRITE 3997 fe:0a:5391347 0 EOF");
-        let want = Lock {
-            pid: 3997,
-            major: 0xfe,
-            minor: 10,
-            inode: 5_391_347,
-        };
+        let want = Lock { pid: 3997, major: 0xfe, minor: 10, inode: 5_391_347 };
         assert_eq!(lock, Some(want));
         for line in [
             "",
@@ -165,10 +141,7 @@ mod tests {
 
     #[test]
     fn a_command_is_one_line_without_the_directory_of_its_program() {
-        assert_eq!(
-            command(b"/usr/bin/copal\0prune\0--repo\0/a b\0"),
-            "copal prune --repo /a b"
-        );
+        assert_eq!(command(b"/usr/bin/copal\0prune\0--repo\0/a b\0"), "copal prune --repo /a b");
         assert_eq!(command(b""), "");
         let long = command("ä".repeat(1000).as_bytes());
         assert_eq!(long.chars().count(), COMMAND_CHARS + 3);

@@ -38,13 +38,8 @@ impl IdleMarker {
                 before = store.activity();
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("idle-marker".into())
-            .spawn(watch);
-        IdleMarker {
-            alive: Some(alive),
-            thread: thread.ok(),
-        }
+        let thread = std::thread::Builder::new().name("idle-marker".into()).spawn(watch);
+        IdleMarker { alive: Some(alive), thread: thread.ok() }
     }
 }
 
@@ -71,14 +66,8 @@ mod tests {
         Store::mkfs(&device, &MkfsOptions::default()).unwrap();
         let (store, _) = Store::open(device, &OpenOptions::default()).unwrap();
         let marker = IdleMarker::start(store.clone());
-        let ops = vec![Op::Create {
-            id: ObjectId(1),
-            opts: CreateOptions::default(),
-        }];
-        let txn = Txn {
-            ops,
-            after: Vec::new(),
-        };
+        let ops = vec![Op::Create { id: ObjectId(1), opts: CreateOptions::default() }];
+        let txn = Txn { ops, after: Vec::new() };
         store.commit(txn, Ack::Durable).wait().unwrap();
         let before = store.activity();
         // The mark is a commit of its own.

@@ -86,8 +86,7 @@ pub enum StoreLocation {
 pub type Opened = (Store, RecoveryReport);
 
 pub(crate) fn is_block_device(path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|meta| meta.file_type().is_block_device())
+    path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
 /// Refuses a directory that holds a store: one is enough. What is on a block device is looked at when a store is made of
@@ -97,9 +96,7 @@ pub(crate) fn is_block_device(path: &Path) -> bool {
 pub fn refuse_taken(directory: &Path) -> Result<(), NodeError> {
     let mut names = [STORE_FILE, STORE_FILES].iter();
     if names.any(|name| directory.join(name).symlink_metadata().is_ok()) {
-        return Err(NodeError::Taken {
-            directory: directory.to_owned(),
-        });
+        return Err(NodeError::Taken { directory: directory.to_owned() });
     }
     Ok(())
 }
@@ -137,9 +134,7 @@ impl StoreLocation {
             return false;
         };
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let path = path
-            .canonicalize()
-            .or_else(|_| directory.unwrap_or(Path::new(".")).canonicalize());
+        let path = path.canonicalize().or_else(|_| directory.unwrap_or(Path::new(".")).canonicalize());
         match (files.canonicalize(), path) {
             (Ok(files), Ok(path)) => path.starts_with(files),
             _ => false,
@@ -174,10 +169,7 @@ impl StoreLocation {
     /// # Errors
     /// `Objects`.
     pub fn open_to_save(&self, options: &StoreOptions, patience: &Patience) -> Result<Opened, NodeError> {
-        let of_objects = OpenOptions {
-            salvage: true,
-            ..options.of_objects(Access::Read)
-        };
+        let of_objects = OpenOptions { salvage: true, ..options.of_objects(Access::Read) };
         self.open_as(Access::Read, options, &of_objects, patience)
     }
 
@@ -185,9 +177,7 @@ impl StoreLocation {
     fn refuse_read_only(&self) -> Result<(), NodeError> {
         let path = self.path();
         if path.metadata().is_ok_and(|meta| meta.permissions().readonly()) {
-            return Err(NodeError::ReadOnly {
-                path: path.to_owned(),
-            });
+            return Err(NodeError::ReadOnly { path: path.to_owned() });
         }
         Ok(())
     }
@@ -203,19 +193,12 @@ impl StoreLocation {
         let opened = match self {
             StoreLocation::Files(dir) => patience.open(path, || Store::open_dir(dir, of_objects)),
             StoreLocation::File(path) | StoreLocation::Device(path) => {
-                let file = FileOptions {
-                    read_only: access == Access::Read,
-                    ..options.of_file()
-                };
-                patience.open(path, || {
-                    Store::open(copal_device::open_file(path, &file)?, of_objects)
-                })
+                let file = FileOptions { read_only: access == Access::Read, ..options.of_file() };
+                patience.open(path, || Store::open(copal_device::open_file(path, &file)?, of_objects))
             }
         };
-        let (store, recovery) = opened.map_err(|source| NodeError::Objects {
-            path: path.to_owned(),
-            source,
-        })?;
+        let (store, recovery) =
+            opened.map_err(|source| NodeError::Objects { path: path.to_owned(), source })?;
         if let Some(reason) = &recovery.tail_dropped {
             tracing::info!(reason, "unacknowledged records of an earlier run were dropped");
         }
@@ -264,31 +247,18 @@ fn is_directory(path: &Path) -> Result<bool, NodeError> {
     match path.metadata() {
         Ok(meta) => Ok(meta.is_dir()),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
-        Err(source) => Err(NodeError::System {
-            path: path.to_owned(),
-            action: "look at",
-            source,
-        }),
+        Err(source) => Err(NodeError::System { path: path.to_owned(), action: "look at", source }),
     }
 }
 
 fn refuse_missing(directory: &Path, path: &Path) -> Result<(), NodeError> {
-    let none = |found| {
-        Err(NodeError::NotFound {
-            directory: directory.to_owned(),
-            found,
-        })
-    };
+    let none = |found| Err(NodeError::NotFound { directory: directory.to_owned(), found });
     match path.metadata() {
         Ok(meta) if meta.is_dir() => none(Missing::Directory),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => none(Missing::Nothing),
         Err(error) if error.kind() == ErrorKind::NotADirectory => none(Missing::NotADirectory),
-        Err(source) => Err(NodeError::System {
-            path: directory.to_owned(),
-            action: "look at",
-            source,
-        }),
+        Err(source) => Err(NodeError::System { path: directory.to_owned(), action: "look at", source }),
     }
 }
 

@@ -18,21 +18,11 @@ impl MemberStack {
     /// # Errors
     /// `Engine`, `Volumes`.
     pub fn open(path: &Path, (objects, _): Opened, engine_bytes: u64) -> Result<MemberStack, NodeError> {
-        let options = copal_kv::Options {
-            memory_bytes: engine_bytes,
-            ..copal_kv::Options::default()
-        };
+        let options = copal_kv::Options { memory_bytes: engine_bytes, ..copal_kv::Options::default() };
         let kv = copal_kv::Store::open(objects.clone(), options);
-        let kv = kv.map_err(|source| NodeError::Engine {
-            path: path.to_owned(),
-            source,
-        })?;
+        let kv = kv.map_err(|source| NodeError::Engine { path: path.to_owned(), source })?;
         let members = MemberStore::open(kv, Arc::new(SystemClock))?;
-        Ok(MemberStack {
-            idle_marker: Some(IdleMarker::start(objects.clone())),
-            objects,
-            members,
-        })
+        Ok(MemberStack { idle_marker: Some(IdleMarker::start(objects.clone())), objects, members })
     }
 
     /// The groups.

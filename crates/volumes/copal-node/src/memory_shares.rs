@@ -22,17 +22,11 @@ impl MemoryShares {
     /// `TooLittleMemory`.
     pub fn of(total: u64) -> Result<MemoryShares, NodeError> {
         if total < MemoryShares::LEAST {
-            return Err(NodeError::TooLittleMemory {
-                bytes: total,
-                least: MemoryShares::LEAST,
-            });
+            return Err(NodeError::TooLittleMemory { bytes: total, least: MemoryShares::LEAST });
         }
         let rest = total - MemoryShares::REST;
         let engine = (rest / 3).min(1 << 30);
-        Ok(MemoryShares {
-            engine,
-            work: rest - engine,
-        })
+        Ok(MemoryShares { engine, work: rest - engine })
     }
 }
 

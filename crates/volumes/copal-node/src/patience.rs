@@ -36,11 +36,7 @@ impl Patience {
         is_cancelled: impl Fn() -> bool + Send + Sync + 'static,
         tell: impl Fn(&Path, &[Holder]) + Send + Sync + 'static,
     ) -> Patience {
-        Patience {
-            limit,
-            is_cancelled: Arc::new(is_cancelled),
-            tell: Arc::new(tell),
-        }
+        Patience { limit, is_cancelled: Arc::new(is_cancelled), tell: Arc::new(tell) }
     }
 
     /// No longer than the lock of a process that has just ended may stay: two seconds.
@@ -104,8 +100,6 @@ impl Patience {
 
 impl std::fmt::Debug for Patience {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Patience")
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
+        f.debug_struct("Patience").field("limit", &self.limit).finish_non_exhaustive()
     }
 }

@@ -35,21 +35,10 @@ impl Stack {
             ..copal_kv::Options::default()
         };
         let kv = copal_kv::Store::open(objects.clone(), options);
-        let kv = kv.map_err(|source| NodeError::Engine {
-            path: path.to_owned(),
-            source,
-        })?;
+        let kv = kv.map_err(|source| NodeError::Engine { path: path.to_owned(), source })?;
         let volumes = Arc::new(LocalStore::open(kv.clone())?);
         let idle_marker = (access == Access::Write).then(|| IdleMarker::start(objects.clone()));
-        Ok(Stack {
-            objects,
-            recovery,
-            kv,
-            volumes,
-            access,
-            was_shrunk,
-            idle_marker,
-        })
+        Ok(Stack { objects, recovery, kv, volumes, access, was_shrunk, idle_marker })
     }
 
     /// The objects.

@@ -76,10 +76,7 @@ impl UnfinishedStore {
             return start_on_device(named, options, new);
         }
         if new.backend == Backend::File && new.size_bytes < LEAST_BYTES {
-            return Err(NodeError::TooSmall {
-                bytes: new.size_bytes,
-                least: LEAST_BYTES,
-            });
+            return Err(NodeError::TooSmall { bytes: new.size_bytes, least: LEAST_BYTES });
         }
         let directory = Directory::take(named)?;
         // Whoever had the directory before may have made a store since this process looked.
@@ -109,12 +106,10 @@ impl UnfinishedStore {
                     create_size: Some(new.size_bytes.next_multiple_of(1 << 20)),
                     ..options.of_file()
                 };
-                copal_device::open_file(path, &file)
-                    .map_err(OpenError::from)
-                    .and_then(|device| {
-                        let device = making.device.insert(device);
-                        Store::mkfs(device, &MkfsOptions::default())
-                    })
+                copal_device::open_file(path, &file).map_err(OpenError::from).and_then(|device| {
+                    let device = making.device.insert(device);
+                    Store::mkfs(device, &MkfsOptions::default())
+                })
             }
         };
         made.map_err(cannot_open(making.path()))?;
@@ -187,20 +182,13 @@ impl Directory {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    return Err(NodeError::InTheMaking {
-                        directory: path.to_owned(),
-                    });
+                    return Err(NodeError::InTheMaking { directory: path.to_owned() });
                 }
                 Err(TryLockError::Error(error)) => return Err(cannot_create(&lock)(error)),
             }
             // Whoever had it before removed it: a lock on a file without a name excludes nobody.
             if is_same(&file, &lock).map_err(cannot_create(&lock))? {
-                return Ok(Directory {
-                    path: path.to_owned(),
-                    is_new,
-                    lock,
-                    _locked: file,
-                });
+                return Ok(Directory { path: path.to_owned(), is_new, lock, _locked: file });
             }
         }
     }
@@ -227,9 +215,7 @@ impl Drop for Directory {
 
 /// Gives a finished store its name, durably; a store that appeared there meanwhile is left alone.
 fn rename_new(from: &Path, to: &Path) -> Result<(), NodeError> {
-    let exists = || NodeError::Taken {
-        directory: to.parent().unwrap_or(to).to_owned(),
-    };
+    let exists = || NodeError::Taken { directory: to.parent().unwrap_or(to).to_owned() };
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Err(exists()),
@@ -243,9 +229,7 @@ fn rename_new(from: &Path, to: &Path) -> Result<(), NodeError> {
         Err(error) => return Err(cannot_create(to)(error.into())),
     }
     let dir = to.parent().unwrap_or(Path::new("."));
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(cannot_create(to))
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(cannot_create(to))
 }
 
 fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> NodeError {
@@ -253,18 +237,11 @@ fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> NodeError {
 }
 
 fn cannot(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> NodeError {
-    move |source| NodeError::System {
-        path: path.to_owned(),
-        action,
-        source,
-    }
+    move |source| NodeError::System { path: path.to_owned(), action, source }
 }
 
 fn cannot_open(path: &Path) -> impl Fn(OpenError) -> NodeError {
-    move |source| NodeError::Objects {
-        path: path.to_owned(),
-        source,
-    }
+    move |source| NodeError::Objects { path: path.to_owned(), source }
 }
 
 fn start_on_device(
@@ -273,19 +250,14 @@ fn start_on_device(
     new: &NewStore,
 ) -> Result<UnfinishedStore, NodeError> {
     if new.backend == Backend::Files {
-        return Err(NodeError::BlockDevice {
-            path: path.to_owned(),
-        });
+        return Err(NodeError::BlockDevice { path: path.to_owned() });
     }
     let device = copal_device::open_file(path, &options.of_file());
     let device = device.map_err(OpenError::from).map_err(cannot_open(path))?;
     if !new.overwrite
         && let Some(found) = device_signature::find(path).map_err(cannot("read", path))?
     {
-        return Err(NodeError::NotEmpty {
-            path: path.to_owned(),
-            found,
-        });
+        return Err(NodeError::NotEmpty { path: path.to_owned(), found });
     }
     Store::mkfs(&device, &MkfsOptions::default()).map_err(cannot_open(path))?;
     Ok(UnfinishedStore {
@@ -321,11 +293,7 @@ mod tests {
             allow_volatile: true,
             ..StoreOptions::default()
         };
-        let new = NewStore {
-            backend: Backend::File,
-            size_bytes: LEAST_BYTES,
-            overwrite: true,
-        };
+        let new = NewStore { backend: Backend::File, size_bytes: LEAST_BYTES, overwrite: true };
         let first = UnfinishedStore::start(named, &options, &new).unwrap();
         let second = UnfinishedStore::start(named, &options, &new);
         let second = second.err().expect("one at a time");
@@ -358,10 +326,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("disk");
         File::create(&file).unwrap().set_len(LEAST_BYTES).unwrap();
-        let made = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(&file)
-            .output();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&file).output();
         let Ok(made) = made.map(|made| String::from_utf8(made.stdout).unwrap()) else {
             eprintln!("skipped: no losetup here");
             return;

@@ -46,15 +46,9 @@ impl PutChain {
     pub fn brings(&self) -> Vec<(Method, Bytes)> {
         let calls = [
             self.put.as_ref().map(|put| (Method::Put, put.encode_to_vec())),
-            self.piece
-                .as_ref()
-                .map(|piece| (Method::PutPiece, piece.encode_to_vec())),
-            self.confirm
-                .as_ref()
-                .map(|confirm| (Method::Confirm, confirm.encode_to_vec())),
-            self.delete
-                .as_ref()
-                .map(|delete| (Method::Delete, delete.encode_to_vec())),
+            self.piece.as_ref().map(|piece| (Method::PutPiece, piece.encode_to_vec())),
+            self.confirm.as_ref().map(|confirm| (Method::Confirm, confirm.encode_to_vec())),
+            self.delete.as_ref().map(|delete| (Method::Delete, delete.encode_to_vec())),
         ];
         let calls = calls.into_iter().flatten();
         calls.map(|(method, bytes)| (method, bytes.into())).collect()
@@ -130,11 +124,7 @@ impl ChainBody {
         let starts = (0..bytes.len()).step_by(CHAIN_PART_BYTES);
         starts.zip(0..).map(|(start, seq)| {
             let part = bytes.slice(start..bytes.len().min(start + CHAIN_PART_BYTES));
-            ChainData {
-                seq,
-                crc32c: crc32c(0, &part),
-                bytes: part,
-            }
+            ChainData { seq, crc32c: crc32c(0, &part), bytes: part }
         })
     }
 }
@@ -166,11 +156,7 @@ mod tests {
     }
 
     fn commit(bytes: &Bytes) -> ChainCommit {
-        ChainCommit {
-            len: bytes.len() as u64,
-            crc32c: crc32c(0, bytes),
-            drop: false,
-        }
+        ChainCommit { len: bytes.len() as u64, crc32c: crc32c(0, bytes), drop: false }
     }
 
     #[test]
@@ -197,17 +183,9 @@ mod tests {
         let mut turned = parts[0].clone();
         turned.crc32c ^= 1;
         assert_eq!(start().add(&turned), Err(ChainError::Checksum));
-        for (len, error) in [
-            (0, ChainError::Short),
-            (1, ChainError::Short),
-            (200_001, ChainError::TooLong),
-        ] {
+        for (len, error) in [(0, ChainError::Short), (1, ChainError::Short), (200_001, ChainError::TooLong)] {
             let bytes = body(len);
-            let part = ChainData {
-                seq: 0,
-                crc32c: crc32c(0, &bytes),
-                bytes,
-            };
+            let part = ChainData { seq: 0, crc32c: crc32c(0, &bytes), bytes };
             assert_eq!(start().add(&part), Err(error), "{len}");
         }
         assert_eq!(twice.whole(&commit(&bytes)), Err(ChainError::Short));
@@ -224,10 +202,7 @@ mod tests {
     fn hops_are_other_members_each_once_and_few() {
         let members: Vec<DiskId> = (1..=20).map(DiskId).collect();
         let own = DiskId(1);
-        assert_eq!(
-            checked_hops(&[3, 2], own, &members),
-            Ok(vec![DiskId(3), DiskId(2)])
-        );
+        assert_eq!(checked_hops(&[3, 2], own, &members), Ok(vec![DiskId(3), DiskId(2)]));
         let many: Vec<u32> = (2..=18).collect();
         let thousand = vec![2; 1000];
         for hops in [&[1][..], &[2, 2], &[21], &[0], &many, &thousand] {

@@ -83,11 +83,7 @@ impl Cost {
     /// Of a call of which no more is known than its length.
     pub fn of_length(method: Option<Method>, bytes: usize) -> Cost {
         let class = method.map_or(Class::Bulk, |method| Cost::of(method, &Bytes::new()).class);
-        let class = if class == Class::Small {
-            of_client(bytes)
-        } else {
-            class
-        };
+        let class = if class == Class::Small { of_client(bytes) } else { class };
         Cost { class, bytes }
     }
 }
@@ -101,9 +97,8 @@ fn of_client(bytes: usize) -> Class {
 
 fn answer_bytes(method: Method, message: &Bytes) -> usize {
     match method {
-        Method::Get => messages::Get::decode(message.clone()).map_or(0, |get| {
-            get.end.saturating_sub(get.start).min(PIECE_BYTES) as usize
-        }),
+        Method::Get => messages::Get::decode(message.clone())
+            .map_or(0, |get| get.end.saturating_sub(get.start).min(PIECE_BYTES) as usize),
         Method::PutChain => {
             let chain = messages::PutChain::decode(message.clone());
             // Once whole, and once in the parts that go on.
@@ -122,13 +117,7 @@ mod tests {
     #[test]
     fn bodies_are_bulk_and_what_is_asked_about_them_is_not() {
         let of = |method, message: &[u8]| Cost::of(method, &Bytes::copy_from_slice(message));
-        let get = |end| {
-            messages::Get {
-                end,
-                ..messages::Get::default()
-            }
-            .encode_to_vec()
-        };
+        let get = |end| messages::Get { end, ..messages::Get::default() }.encode_to_vec();
         assert_eq!(of(Method::Get, &get(100)).class, Class::Small);
         assert_eq!(of(Method::Get, &get(u64::MAX)).class, Class::Bulk);
         assert!(of(Method::Get, &get(u64::MAX)).bytes < (4 << 20) + 100);

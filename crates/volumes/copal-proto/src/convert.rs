@@ -10,10 +10,7 @@ use copal_volume::{
 
 /// An id as a message.
 pub fn of_id(id: u128) -> messages::Id {
-    messages::Id {
-        high: (id >> 64) as u64,
-        low: id as u64,
-    }
+    messages::Id { high: (id >> 64) as u64, low: id as u64 }
 }
 
 /// The id in a message; 0 where there is none.
@@ -83,25 +80,18 @@ pub fn view_of(message: &messages::View) -> Option<View> {
 
 /// A member's refusal as a message; an Ok has a message of its own.
 pub fn failure_of(answer: &Answer) -> Failure {
-    let plain = |code: Code| Failure {
-        code: code.into(),
-        ..Failure::default()
-    };
+    let plain = |code: Code| Failure { code: code.into(), ..Failure::default() };
     match answer {
         Answer::Ok { .. } => plain(Code::Internal),
-        Answer::Exists { fid } => Failure {
-            fid: Some(of_id(fid.0)),
-            ..plain(Code::Exists)
-        },
+        Answer::Exists { fid } => Failure { fid: Some(of_id(fid.0)), ..plain(Code::Exists) },
         Answer::Buried => plain(Code::Buried),
         Answer::TooOld => plain(Code::TooOld),
         Answer::ClockSkew => plain(Code::ClockSkew),
         Answer::VolumeGone => plain(Code::VolumeGone),
         Answer::NoSpace => plain(Code::NoSpace),
-        Answer::QuotaExceeded { quota, used, wanted } => Failure {
-            numbers: vec![*quota, *used, *wanted],
-            ..plain(Code::Quota)
-        },
+        Answer::QuotaExceeded { quota, used, wanted } => {
+            Failure { numbers: vec![*quota, *used, *wanted], ..plain(Code::Quota) }
+        }
         Answer::Missing => plain(Code::Missing),
         Answer::OtherFile => Failure {
             text: "the file's id belongs to another name or volume; draw a new one".to_owned(),
@@ -115,19 +105,13 @@ pub fn failure_of(answer: &Answer) -> Failure {
 pub fn answer_of(failure: &Failure) -> Option<Answer> {
     let number = |at: usize| failure.numbers.get(at).copied().unwrap_or(0);
     Some(match Code::try_from(failure.code).ok()? {
-        Code::Exists => Answer::Exists {
-            fid: FileId(id(failure.fid)),
-        },
+        Code::Exists => Answer::Exists { fid: FileId(id(failure.fid)) },
         Code::Buried => Answer::Buried,
         Code::TooOld => Answer::TooOld,
         Code::ClockSkew => Answer::ClockSkew,
         Code::VolumeGone => Answer::VolumeGone,
         Code::NoSpace => Answer::NoSpace,
-        Code::Quota => Answer::QuotaExceeded {
-            quota: number(0),
-            used: number(1),
-            wanted: number(2),
-        },
+        Code::Quota => Answer::QuotaExceeded { quota: number(0), used: number(1), wanted: number(2) },
         Code::Missing => Answer::Missing,
         // Of an operation: reads have answers of their own.
         Code::NotFound => Answer::OtherFile,
@@ -143,11 +127,7 @@ mod tests {
     #[test]
     fn answers_come_back() {
         let fid = FileId::new(1, 2, 3);
-        let quota = Answer::QuotaExceeded {
-            quota: 1,
-            used: 2,
-            wanted: 3,
-        };
+        let quota = Answer::QuotaExceeded { quota: 1, used: 2, wanted: 3 };
         for answer in [
             Answer::Exists { fid },
             Answer::Buried,

@@ -192,37 +192,21 @@ mod tests {
     }
 
     fn traced() -> Frame {
-        Frame {
-            trace: 0x0102_0304_0506_0708,
-            is_reply: false,
-            ..frame()
-        }
+        Frame { trace: 0x0102_0304_0506_0708, is_reply: false, ..frame() }
     }
 
     fn timed() -> Frame {
-        Frame {
-            left_ms: Some(30_000),
-            ..traced()
-        }
+        Frame { left_ms: Some(30_000), ..traced() }
     }
 
     fn permitted() -> Frame {
-        Frame {
-            permit: Bytes::from_static(b"may"),
-            ..traced()
-        }
+        Frame { permit: Bytes::from_static(b"may"), ..traced() }
     }
 
     #[test]
     fn a_frame_comes_back_as_it_was_sent() {
         let is_more = true;
-        for frame in [
-            frame(),
-            traced(),
-            timed(),
-            permitted(),
-            Frame { is_more, ..frame() },
-        ] {
+        for frame in [frame(), traced(), timed(), permitted(), Frame { is_more, ..frame() }] {
             assert_eq!(Frame::decode(frame.encode()), Ok(frame));
         }
     }
@@ -235,14 +219,8 @@ mod tests {
             bytes.iter().map(|byte| format!("{byte:02x}")).collect()
         };
         assert_eq!(hex(frame()), "0000000000000007001100010f85edee6d657373616765");
-        assert_eq!(
-            hex(traced()),
-            "000000000000000700110004d1275eb001020304050607086d657373616765"
-        );
-        assert_eq!(
-            hex(timed()),
-            "00000000000000070011000c881d94b90102030405060708000075306d657373616765"
-        );
+        assert_eq!(hex(traced()), "000000000000000700110004d1275eb001020304050607086d657373616765");
+        assert_eq!(hex(timed()), "00000000000000070011000c881d94b90102030405060708000075306d657373616765");
         assert_eq!(
             hex(permitted()),
             "000000000000000700110024c5b7ee78010203040506070800036d61796d657373616765"
@@ -251,10 +229,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_is_noticed() {
-        let sent = Frame {
-            left_ms: Some(30_000),
-            ..permitted()
-        };
+        let sent = Frame { left_ms: Some(30_000), ..permitted() };
         let sent = sent.encode();
         for bit in 0..sent.len() * 8 {
             let mut bytes = sent.to_vec();
@@ -269,21 +244,13 @@ mod tests {
     #[test]
     fn a_permit_longer_than_its_frame_or_than_any_is_refused() {
         for length in [4_u16, 2049, u16::MAX] {
-            let mut bytes = Frame {
-                trace: 0,
-                ..permitted()
-            }
-            .encode()
-            .to_vec();
+            let mut bytes = Frame { trace: 0, ..permitted() }.encode().to_vec();
             bytes.truncate(FRAME_HEADER_LEN + 2 + 3);
             bytes[FRAME_HEADER_LEN..FRAME_HEADER_LEN + 2].copy_from_slice(&length.to_be_bytes());
             let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
             bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
             let read = Frame::decode(bytes.into());
-            assert!(
-                matches!(read, Err(FrameError::Short(_) | FrameError::Long(_))),
-                "{length}: {read:?}"
-            );
+            assert!(matches!(read, Err(FrameError::Short(_) | FrameError::Long(_))), "{length}: {read:?}");
         }
     }
 

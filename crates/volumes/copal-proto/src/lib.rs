@@ -20,13 +20,7 @@ pub mod fuzz;
 mod method;
 mod permit;
 
-#[allow(
-    missing_docs,
-    clippy::all,
-    unreachable_pub,
-    unused_qualifications,
-    reason = "generated"
-)]
+#[allow(missing_docs, clippy::all, unreachable_pub, unused_qualifications, reason = "generated")]
 pub mod messages;
 
 pub use chain::{CHAIN_BYTES, CHAIN_PART_BYTES, ChainBody, ChainError, checked_hops};

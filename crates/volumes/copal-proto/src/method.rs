@@ -127,12 +127,7 @@ mod tests {
     #[test]
     fn numbers_lead_back_to_their_call() {
         for &method in Method::ALL {
-            assert_eq!(
-                Method::of_number(method as u16),
-                Some(method),
-                "{}",
-                method.name()
-            );
+            assert_eq!(Method::of_number(method as u16), Some(method), "{}", method.name());
         }
         assert_eq!(Method::of_number(0), None);
     }

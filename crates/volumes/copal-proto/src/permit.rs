@@ -39,16 +39,9 @@ impl Rights {
 
 impl std::fmt::Display for Rights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let named = [
-            (Rights::READ, "read"),
-            (Rights::CREATE, "create"),
-            (Rights::DELETE, "delete"),
-        ];
-        let words: Vec<&str> = named
-            .iter()
-            .filter(|(right, _)| self.have(*right))
-            .map(|(_, word)| *word)
-            .collect();
+        let named = [(Rights::READ, "read"), (Rights::CREATE, "create"), (Rights::DELETE, "delete")];
+        let words: Vec<&str> =
+            named.iter().filter(|(right, _)| self.have(*right)).map(|(_, word)| *word).collect();
         f.write_str(&words.join(","))
     }
 }
@@ -62,9 +55,9 @@ pub fn signed_part(permit: &[u8]) -> Vec<u8> {
 /// has made.
 pub fn incarnation_prefix(client: &str) -> u32 {
     // FNV-1a: names of one cluster are few, and whoever is named chose none of them.
-    let hash = client.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    let hash = client
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     (hash >> 32) as u32 ^ hash as u32
 }
 
@@ -100,11 +93,7 @@ mod tests {
             })*};
         }
         tells!(PutPiece, Put, Confirm, Delete, Get, Stat, List, Find, GetPiece);
-        let body = messages::Put {
-            volume,
-            body: Bytes::from(vec![7; 100]),
-            ..messages::Put::default()
-        };
+        let body = messages::Put { volume, body: Bytes::from(vec![7; 100]), ..messages::Put::default() };
         assert_eq!(volume_of(&body.encode_to_vec()), Some(volume));
         assert_eq!(volume_of(b"\xff\xff"), None);
     }

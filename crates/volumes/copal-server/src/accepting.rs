@@ -90,12 +90,8 @@ impl DataServer {
         for name in disputed {
             for loser in name.claims.iter().skip(1) {
                 let op = self.ids.lock().draw_op_above(self.map.now_ms(), loser.op);
-                let bury = Operation::TakeOverDelete {
-                    vid: name.vid,
-                    name: name.name.clone(),
-                    fid: loser.fid,
-                    op,
-                };
+                let bury =
+                    Operation::TakeOverDelete { vid: name.vid, name: name.name.clone(), fid: loser.fid, op };
                 tracing::warn!(%group, loser = %loser.fid, "of two files of a name one goes, by order");
                 self.take(group, name.vid, bury).await.map_err(of_not_yet)?;
             }

@@ -155,9 +155,7 @@ impl AccessControl {
             method == Method::Delete && has.have(Rights::CREATE) && is_own(&permit, request, now_ms);
         match has.have(wanted) || is_own_burial {
             true => Ok(()),
-            false => Err(denied(format!(
-                "{client} was granted {has}, and this takes {wanted}"
-            ))),
+            false => Err(denied(format!("{client} was granted {has}, and this takes {wanted}"))),
         }
     }
 
@@ -190,9 +188,7 @@ impl AccessControl {
             return Ok(());
         }
         let mut rights = self.rights.lock();
-        let newer = rights
-            .iter()
-            .any(|(path, &number)| number > permit.lease && overlap(path, &permit.path));
+        let newer = rights.iter().any(|(path, &number)| number > permit.lease && overlap(path, &permit.path));
         if newer {
             return Err(denied(format!(
                 "somebody else has the right to write below /{} by now",

@@ -39,12 +39,7 @@ pub struct Budgets {
 
 impl Default for Budgets {
     fn default() -> Budgets {
-        Budgets {
-            control: 8 << 20,
-            small: 16 << 20,
-            bulk: 64 << 20,
-            recovery: 64 << 20,
-        }
+        Budgets { control: 8 << 20, small: 16 << 20, bulk: 64 << 20, recovery: 64 << 20 }
     }
 }
 
@@ -110,15 +105,9 @@ impl Admission {
     pub(crate) fn new(budgets: &Budgets) -> Admission {
         let share = |class| {
             let limit = budgets.of(class);
-            Share {
-                room: Arc::new(Semaphore::new(limit)),
-                counts: Arc::default(),
-                limit,
-            }
+            Share { room: Arc::new(Semaphore::new(limit)), counts: Arc::default(), limit }
         };
-        Admission {
-            shares: Class::ALL.map(share),
-        }
+        Admission { shares: Class::ALL.map(share) }
     }
 
     /// Takes room for a call; waits for it a moment.
@@ -135,11 +124,7 @@ impl Admission {
         let bytes = bytes as u64;
         let held = share.counts.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
         share.counts.peak.fetch_max(held, Ordering::SeqCst);
-        Ok(Held {
-            bytes,
-            counts: Arc::clone(&share.counts),
-            _room: room,
-        })
+        Ok(Held { bytes, counts: Arc::clone(&share.counts), _room: room })
     }
 
     pub(crate) fn counted(&self, class: Class) -> Admitted {

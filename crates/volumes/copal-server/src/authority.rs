@@ -45,14 +45,9 @@ impl Authority {
         live(&mut params, wall_ms(), AUTHORITY_LIFE);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params
-            .distinguished_name
-            .push(DnType::CommonName, format!("Copal cluster {cluster}"));
+        params.distinguished_name.push(DnType::CommonName, format!("Copal cluster {cluster}"));
         let key = KeyPair::generate()?;
-        Ok(Authority {
-            certificate: params.self_signed(&key)?.pem(),
-            key: key.serialize_pem(),
-        })
+        Ok(Authority { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
     }
 
     /// The authority whose certificate and key these are.
@@ -143,9 +138,7 @@ fn leaf(mut params: CertificateParams, name: &str, now_ms: u64) -> CertificatePa
     live(&mut params, now_ms, LEAF_LIFE);
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![
-        ExtendedKeyUsagePurpose::ServerAuth,
-        ExtendedKeyUsagePurpose::ClientAuth,
-    ];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params
 }

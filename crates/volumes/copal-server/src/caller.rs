@@ -59,17 +59,12 @@ impl Caller {
         };
         match self.named().is_none_or(is_drawn) {
             true => Ok(()),
-            false => Err(refused(
-                Code::Denied,
-                "a client uploads files under ids that it has drawn itself",
-            )),
+            false => Err(refused(Code::Denied, "a client uploads files under ids that it has drawn itself")),
         }
     }
 }
 
 /// A refusal of `access` as one of the place where an operation is applied.
 pub(crate) fn not_held(refusal: &Refused) -> NotHeld {
-    NotHeld::Denied {
-        reason: refusal.text.clone(),
-    }
+    NotHeld::Denied { reason: refusal.text.clone() }
 }

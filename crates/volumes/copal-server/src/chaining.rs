@@ -92,10 +92,7 @@ impl DataServer {
                 return None;
             }
             let disk = this.disk().0;
-            let mut answer = HopAnswer {
-                disk,
-                ..HopAnswer::default()
-            };
+            let mut answer = HopAnswer { disk, ..HopAnswer::default() };
             match Arc::clone(&this).take_own(&caller, head, commit).await {
                 Ok(role) => answer.role = role,
                 Err(refusal) => answer.failure = Some(*refusal),
@@ -117,31 +114,21 @@ impl DataServer {
     /// Does what the chain brought, as if it had been asked for alone; the role, 0 for a piece.
     async fn take_own(self: Arc<Self>, caller: &Caller, head: PutChain, body: Bytes) -> Result<i32, Refused> {
         let held = match head {
-            PutChain {
-                piece: Some(mut piece),
-                ..
-            } => {
+            PutChain { piece: Some(mut piece), .. } => {
                 piece.bytes = body;
                 self.stage(caller, piece).await?;
                 return Ok(0);
             }
-            PutChain {
-                put: Some(mut put), ..
-            } => {
+            PutChain { put: Some(mut put), .. } => {
                 put.body = body;
                 let (group, epoch) = (put.group, put.epoch);
                 self.operate(caller, group, epoch, create(caller, put)).await?
             }
-            PutChain {
-                confirm: Some(confirm),
-                ..
-            } => {
+            PutChain { confirm: Some(confirm), .. } => {
                 let (group, epoch) = (confirm.group, confirm.epoch);
                 self.operate(caller, group, epoch, confirm_of(confirm)).await?
             }
-            PutChain {
-                delete: Some(delete), ..
-            } => {
+            PutChain { delete: Some(delete), .. } => {
                 let (group, epoch) = (delete.group, delete.epoch);
                 self.operate(caller, group, epoch, delete_of(delete)).await?
             }
@@ -162,15 +149,9 @@ impl DataServer {
         for (at, disk) in hops.iter().enumerate() {
             let waiting = hops[at..].to_vec();
             let behind = &waiting[1..];
-            let next = PutChain {
-                hops: behind.iter().map(|disk| disk.0).collect(),
-                pass: false,
-                ..head.clone()
-            };
-            let next = Encoded {
-                message: encoded(&next),
-                permit: permit.clone(),
-            };
+            let next =
+                PutChain { hops: behind.iter().map(|disk| disk.0).collect(), pass: false, ..head.clone() };
+            let next = Encoded { message: encoded(&next), permit: permit.clone() };
             let begun = tokio::time::timeout(SILENCE, self.begin_at(*disk, next)).await;
             match begun {
                 Ok(Ok(streamed)) => return Some(Onward { streamed, waiting }),
@@ -187,10 +168,7 @@ impl DataServer {
         })?;
         let name = name_of_server(&place.server_uuid);
         let connection = self.connections.to(&place.address, name, Class::Bulk).await?;
-        let farewell = ChainCommit {
-            drop: true,
-            ..ChainCommit::default()
-        };
+        let farewell = ChainCommit { drop: true, ..ChainCommit::default() };
         let farewell = (Method::ChainCommit, encoded(&farewell));
         connection.begin(Method::PutChain, head, farewell, LONGEST).await
     }
@@ -205,8 +183,7 @@ impl Onward {
                 Some(Ok(ack)) => {
                     let known = |hop: &HopAnswer| self.waiting.contains(&DiskId(hop.disk));
                     let hops: Vec<HopAnswer> = ack.hops.into_iter().filter(known).collect();
-                    self.waiting
-                        .retain(|disk| hops.iter().all(|hop| hop.disk != disk.0));
+                    self.waiting.retain(|disk| hops.iter().all(|hop| hop.disk != disk.0));
                     // Also that nothing is new, but that it goes on.
                     signs += 1;
                     if !hops.is_empty() || signs < MOST_SIGNS {
@@ -216,11 +193,7 @@ impl Onward {
                 Some(Err(CallError::Failed(failure))) => {
                     // The next hop refused the chain as a whole: it answers for itself only.
                     let next = self.waiting.remove(0);
-                    let answer = HopAnswer {
-                        disk: next.0,
-                        failure: Some(*failure),
-                        ..HopAnswer::default()
-                    };
+                    let answer = HopAnswer { disk: next.0, failure: Some(*failure), ..HopAnswer::default() };
                     acks.tell(encoded(&ChainAck { hops: vec![answer] })).await;
                     break;
                 }
@@ -254,14 +227,8 @@ async fn send(
 }
 
 fn unreached(disks: Vec<DiskId>) -> ChainAck {
-    let hop = |disk: DiskId| HopAnswer {
-        disk: disk.0,
-        unreached: true,
-        ..HopAnswer::default()
-    };
-    ChainAck {
-        hops: disks.into_iter().map(hop).collect(),
-    }
+    let hop = |disk: DiskId| HopAnswer { disk: disk.0, unreached: true, ..HopAnswer::default() };
+    ChainAck { hops: disks.into_iter().map(hop).collect() }
 }
 
 /// The group and epoch that a chain means.
@@ -269,9 +236,7 @@ fn place_of(head: &PutChain) -> Result<(GroupId, Epoch), Refused> {
     let places = [
         head.put.as_ref().map(|put| (put.group, put.epoch)),
         head.piece.as_ref().map(|piece| (piece.group, piece.epoch)),
-        head.confirm
-            .as_ref()
-            .map(|confirm| (confirm.group, confirm.epoch)),
+        head.confirm.as_ref().map(|confirm| (confirm.group, confirm.epoch)),
         head.delete.as_ref().map(|delete| (delete.group, delete.epoch)),
     ];
     let mut places = places.into_iter().flatten();

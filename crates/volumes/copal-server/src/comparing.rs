@@ -59,9 +59,7 @@ impl DataServer {
             };
             due.retain(|group, _| memberships.iter().any(|own| own.group == *group));
             for own in memberships {
-                let at = *due
-                    .entry(own.group)
-                    .or_insert_with(|| machine::now() + somewhen());
+                let at = *due.entry(own.group).or_insert_with(|| machine::now() + somewhen());
                 if machine::now() < at {
                     continue;
                 }
@@ -88,12 +86,7 @@ impl DataServer {
             return Ok(());
         }
         let lacking = self.lacks_of(own, &other).await?;
-        if self
-            .store
-            .membership(own.group)
-            .ok()
-            .flatten()
-            .map(|now| (now.epoch, now.role))
+        if self.store.membership(own.group).ok().flatten().map(|now| (now.epoch, now.role))
             != Some((own.epoch, Role::Normal))
         {
             return Ok(());
@@ -119,9 +112,7 @@ impl DataServer {
         let me = self.disk();
         let view = self.map.view(own.group).filter(|view| view.epoch == own.epoch);
         let members = view.map(|view| view.members).unwrap_or_default();
-        let whole = members
-            .into_iter()
-            .filter(|(disk, role)| *disk != me && *role == Role::Normal);
+        let whole = members.into_iter().filter(|(disk, role)| *disk != me && *role == Role::Normal);
         let whole: Vec<DiskId> = whole.map(|(disk, _)| disk).collect();
         let Some(&disk) = whole.get(turn % whole.len().max(1)) else {
             return Ok(None);
@@ -131,10 +122,7 @@ impl DataServer {
         };
         let name = name_of_server(&place.server_uuid);
         let connection = self.connections.to(&place.address, name, Class::Recovery).await?;
-        Ok(Some(Other {
-            server: place.server,
-            connection,
-        }))
+        Ok(Some(Other { server: place.server, connection }))
     }
 
     /// Whether both have the same files, or what differs is on its way.
@@ -165,11 +153,8 @@ impl DataServer {
     async fn files_here(&self, group: GroupId, after: Bytes) -> Result<Verified, Refused> {
         let store = self.store.clone();
         blocking(move || {
-            let span = Span {
-                after: Some(&*after).filter(|after| !after.is_empty()),
-                until: None,
-                limit: FILES,
-            };
+            let span =
+                Span { after: Some(&*after).filter(|after| !after.is_empty()), until: None, limit: FILES };
             let found = store.verify(group, span, false);
             found.map_err(|error| of_volume_error(&error))
         })
@@ -178,15 +163,9 @@ impl DataServer {
 
     /// Files of the other member that are lacking here and should be on all members.
     async fn lacks_of(&self, own: Membership, other: &Other) -> Result<usize, NotYet> {
-        let open = messages::SyncOpen {
-            group: own.group.0,
-            epoch: own.epoch.0,
-            disk: self.disk().0,
-        };
+        let open = messages::SyncOpen { group: own.group.0, epoch: own.epoch.0, disk: self.disk().0 };
         let opened: messages::SyncOpened = other.connection.call(Method::SyncOpen, &open, ANSWER).await?;
-        let counted = self
-            .count_lacking(opened.sync, own.horizon.min(Bucket(opened.horizon)), other)
-            .await;
+        let counted = self.count_lacking(opened.sync, own.horizon.min(Bucket(opened.horizon)), other).await;
         let close = messages::SyncClose { sync: opened.sync };
         // A snapshot that is not closed goes by itself.
         let _: Result<messages::Done, CallError> =
@@ -197,11 +176,7 @@ impl DataServer {
     async fn count_lacking(&self, sync: u64, horizon: Bucket, other: &Other) -> Result<usize, NotYet> {
         let (mut lacking, mut after) = (0, Bytes::new());
         loop {
-            let next = messages::SyncNext {
-                sync,
-                after: after.clone(),
-                limit: ENTRIES,
-            };
+            let next = messages::SyncNext { sync, after: after.clone(), limit: ENTRIES };
             let page: messages::SyncEntries = other.connection.call(Method::SyncNext, &next, ANSWER).await?;
             let Some(last) = page.entries.last() else {
                 return Ok(lacking);
@@ -227,11 +202,7 @@ async fn files_there(
         group: own.group.0,
         epoch: own.epoch.0,
         after: after.clone(),
-        until: if here.more {
-            here.last.clone()
-        } else {
-            Bytes::new()
-        },
+        until: if here.more { here.last.clone() } else { Bytes::new() },
         limit: 10 * FILES as u32,
         deep: false,
     };

@@ -91,10 +91,8 @@ impl Copying {
             return Vec::new();
         }
         sizes.looked = Some(machine::now());
-        let mut present: BTreeMap<GroupId, u64> = groups
-            .iter()
-            .map(|membership| (membership.group, store.group_bytes(membership.group)))
-            .collect();
+        let mut present: BTreeMap<GroupId, u64> =
+            groups.iter().map(|membership| (membership.group, store.group_bytes(membership.group))).collect();
         sizes.all_bytes = present.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
         if sizes.all_bytes > used_bytes {
             // Groups that share a part of a table count it each: together they have no more than the disk.
@@ -109,10 +107,7 @@ impl Copying {
         let news: Vec<messages::GroupSize> = present
             .iter()
             .filter(is_news)
-            .map(|(group, bytes)| messages::GroupSize {
-                group: group.0,
-                bytes: *bytes,
-            })
+            .map(|(group, bytes)| messages::GroupSize { group: group.0, bytes: *bytes })
             .collect();
         sizes.told.retain(|group, _| present.contains_key(group));
         for size in &news {
@@ -125,9 +120,7 @@ impl Copying {
     /// written: what is moved off a full disk is chosen by sizes.
     pub(crate) fn wants_flush(&self, used_bytes: u64) -> bool {
         let mut sizes = self.sizes.lock();
-        let is_due = sizes
-            .flushed
-            .is_none_or(|flushed| machine::since(flushed) > FLUSH_PAUSE);
+        let is_due = sizes.flushed.is_none_or(|flushed| machine::since(flushed) > FLUSH_PAUSE);
         let wants = is_due && used_bytes.saturating_sub(sizes.all_bytes) > UNKNOWN_BYTES;
         if wants {
             sizes.flushed = Some(machine::now());

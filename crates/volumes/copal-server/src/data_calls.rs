@@ -28,8 +28,7 @@ impl Handler for DataServer {
             Method::Put => {
                 let request: messages::Put = read(message)?;
                 let (group, epoch) = (request.group, request.epoch);
-                self.operate(&caller, group, epoch, create(&caller, request))
-                    .await
+                self.operate(&caller, group, epoch, create(&caller, request)).await
             }
             Method::Confirm => {
                 let request: messages::Confirm = read(message)?;

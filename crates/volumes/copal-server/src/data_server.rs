@@ -174,16 +174,10 @@ impl DataServer {
         if self.entered.load(Ordering::Acquire) == 0 {
             // In the view of an earlier boot it would take a second file of a name that it knows is taken; if all members
             // did, nobody would be left who is whole.
-            return Err(refused(
-                Code::Busy,
-                "this server has heard of no view since it was started",
-            ));
+            return Err(refused(Code::Busy, "this server has heard of no view since it was started"));
         }
         for is_last in [false, true] {
-            let membership = self
-                .store
-                .membership(group)
-                .map_err(|error| of_volume_error(&error))?;
+            let membership = self.store.membership(group).map_err(|error| of_volume_error(&error))?;
             let own = membership.map_or(Epoch(0), |membership| membership.epoch);
             match (match_epoch(own, epoch), membership) {
                 (Matching::Run, Some(membership)) => return Ok(membership),
@@ -225,9 +219,7 @@ impl DataServer {
         self.must_be_made(vid_of(&operation)).await?;
         let may_run = self.may_run(caller.clone());
         match self.apply_if(group, epoch, operation, may_run).await? {
-            Ok(role) => Ok(encoded(&messages::Held {
-                role: role_of(role).into(),
-            })),
+            Ok(role) => Ok(encoded(&messages::Held { role: role_of(role).into() })),
             Err(refusal) => Err(self.refusal_of(group, refusal)),
         }
     }
@@ -237,9 +229,7 @@ impl DataServer {
         let this = Arc::clone(self);
         move || {
             let now_ms = this.map.now_ms();
-            this.access
-                .check_again(&caller, now_ms)
-                .map_err(|refusal| not_held(&refusal))
+            this.access.check_again(&caller, now_ms).map_err(|refusal| not_held(&refusal))
         }
     }
 
@@ -274,10 +264,8 @@ impl DataServer {
         if listed.await?.is_empty() {
             let left = current_end().map_or(TO_ASK, |end| end.saturating_duration_since(machine::now()));
             let request = messages::Known { volume: vid.0 };
-            let asked = self
-                .masters
-                .call::<messages::KnownReply>(Method::Known, &request, left.min(TO_ASK))
-                .await;
+            let asked =
+                self.masters.call::<messages::KnownReply>(Method::Known, &request, left.min(TO_ASK)).await;
             match asked {
                 Ok(reply) if reply.known => {}
                 Ok(_) => return Err(refused(Code::VolumeGone, "no such volume was ever made")),
@@ -317,17 +305,14 @@ impl DataServer {
             true => may_run(),
             false => Err(NotHeld::Unwanted),
         };
-        let submitted = self
-            .store
-            .submit_if(group, epoch, operation, may_run, move |reply| {
-                // Whoever asked may have given up.
-                let _ = tell.send(reply);
-            });
+        let submitted = self.store.submit_if(group, epoch, operation, may_run, move |reply| {
+            // Whoever asked may have given up.
+            let _ = tell.send(reply);
+        });
         if let Some(work) = submitted.map_err(|error| of_volume_error(&error))? {
             machine::hand_to_a_thread(move || work.run());
         }
-        told.await
-            .map_err(|_| refused(Code::Internal, "the operation was dropped; try again"))
+        told.await.map_err(|_| refused(Code::Internal, "the operation was dropped; try again"))
     }
 
     /// Runs a read in its epoch; a member that is not whole says so.
@@ -345,10 +330,9 @@ impl DataServer {
         let role = membership.role;
         blocking(move || match read(&this.store) {
             Ok(value) => Ok((value, role)),
-            Err(VolumeError::NotFound) if role != Role::Normal => Err(refused(
-                Code::NotAuthoritative,
-                "this member is not whole: it may lack what others have",
-            )),
+            Err(VolumeError::NotFound) if role != Role::Normal => {
+                Err(refused(Code::NotAuthoritative, "this member is not whole: it may lack what others have"))
+            }
             Err(error) => {
                 this.note_if_damaged(vid.birth_group(), &error);
                 Err(of_volume_error(&error))
@@ -375,11 +359,7 @@ impl DataServer {
                 let if_file = request.if_file.map(|fid| FileId(id(Some(fid))));
                 let get = move |store: &MemberStore| store.get(vid, &name, request.start..end, if_file);
                 let ((bytes, info), role) = self.reading(at, vid, get).await?;
-                Ok(encoded(&messages::Got {
-                    bytes,
-                    head: Some(head_of(&info)),
-                    role: role_of(role).into(),
-                }))
+                Ok(encoded(&messages::Got { bytes, head: Some(head_of(&info)), role: role_of(role).into() }))
             }
             Method::Stat => {
                 let request: messages::Stat = read(message)?;
@@ -388,10 +368,7 @@ impl DataServer {
                 let if_file = request.if_file.map(|fid| FileId(id(Some(fid))));
                 let stat = move |store: &MemberStore| store.stat(vid, &name, if_file);
                 let (info, role) = self.reading(at, vid, stat).await?;
-                Ok(encoded(&messages::StatReply {
-                    head: Some(head_of(&info)),
-                    role: role_of(role).into(),
-                }))
+                Ok(encoded(&messages::StatReply { head: Some(head_of(&info)), role: role_of(role).into() }))
             }
             Method::List => {
                 let request: messages::List = read(message)?;
@@ -404,10 +381,8 @@ impl DataServer {
                 let (files, role) = self.reading(at, vid, list).await?;
                 whole(role)?;
                 let more = files.len() == limit;
-                let listed = |(name, info): (Bytes, FileInfo)| messages::Listed {
-                    name,
-                    head: Some(head_of(&info)),
-                };
+                let listed =
+                    |(name, info): (Bytes, FileInfo)| messages::Listed { name, head: Some(head_of(&info)) };
                 Ok(encoded(&messages::ListReply {
                     files: files.into_iter().map(listed).collect(),
                     more,
@@ -424,17 +399,11 @@ impl DataServer {
                     false => store.find(vid, fid),
                 };
                 let (known, role) = self.reading(at, vid, find).await?;
-                let mut found = messages::Found {
-                    role: role_of(role).into(),
-                    ..messages::Found::default()
-                };
+                let mut found = messages::Found { role: role_of(role).into(), ..messages::Found::default() };
                 match known {
                     Known::Live { name, info, op } => {
                         // Whoever brings it to others brings it as it was created.
-                        let head = messages::FileHead {
-                            op: Some(of_id(op.0)),
-                            ..head_of(&info)
-                        };
+                        let head = messages::FileHead { op: Some(of_id(op.0)), ..head_of(&info) };
                         (found.live, found.name, found.head) = (true, name, Some(head));
                     }
                     Known::Buried => found.buried = true,
@@ -520,10 +489,7 @@ impl DataServer {
         let this = Arc::clone(&self);
         blocking(move || {
             if crc32c(0, &piece.bytes) != request.crc32c {
-                return Err(refused(
-                    Code::Corrupt,
-                    "a piece is not the one whose checksum came with it",
-                ));
+                return Err(refused(Code::Corrupt, "a piece is not the one whose checksum came with it"));
             }
             let staged = this.store.stage_while(piece, may_run);
             staged.map_err(|refusal| this.refusal_of(vid.birth_group(), refusal))
@@ -548,9 +514,9 @@ impl DataServer {
     ) -> Result<Bytes, Refused> {
         let this = Arc::clone(&self);
         let told = match messages::volume_state::State::try_from(request.state) {
-            Ok(messages::volume_state::State::Live) => Told::Live {
-                quota_bytes: request.has_quota.then_some(request.quota_bytes),
-            },
+            Ok(messages::volume_state::State::Live) => {
+                Told::Live { quota_bytes: request.has_quota.then_some(request.quota_bytes) }
+            }
             Ok(messages::volume_state::State::Removing) => Told::Removing,
             Ok(messages::volume_state::State::Gone) => Told::Gone,
             Err(_) => return Err(refused(Code::Invalid, "no state of a volume")),
@@ -560,9 +526,7 @@ impl DataServer {
             let told = this.store.tell_volume(VolumeId(request.volume), told);
             told.map_err(|error| of_volume_error(&error))
         });
-        Ok(encoded(&messages::VolumeStateReply {
-            has_files: has_files.await?,
-        }))
+        Ok(encoded(&messages::VolumeStateReply { has_files: has_files.await? }))
     }
 
     /// Whether an order is of the newest master that was heard of. Blocks.
@@ -597,20 +561,12 @@ pub(crate) fn create(caller: &Caller, request: messages::Put) -> Result<Operatio
                 return Err(refused(Code::Invalid, "a body is not as long as its head says"));
             }
             if crc32c(0, &body) != head.crc32c {
-                return Err(refused(
-                    Code::Corrupt,
-                    "a body is not the one whose checksum came with it",
-                ));
+                return Err(refused(Code::Corrupt, "a body is not the one whose checksum came with it"));
             }
             Body::Here(body)
         }
     };
-    Ok(Operation::Create {
-        vid: VolumeId(request.volume),
-        name,
-        head,
-        body,
-    })
+    Ok(Operation::Create { vid: VolumeId(request.volume), name, head, body })
 }
 
 /// A head as a client or another member sends it.
@@ -637,10 +593,7 @@ pub(crate) fn checked(name: Bytes) -> Result<Bytes, Refused> {
 fn whole(role: Role) -> Result<(), Refused> {
     match role {
         Role::Normal => Ok(()),
-        _ => Err(refused(
-            Code::NotAuthoritative,
-            "this member is not whole: it may lack what others have",
-        )),
+        _ => Err(refused(Code::NotAuthoritative, "this member is not whole: it may lack what others have")),
     }
 }
 

@@ -63,9 +63,7 @@ impl DataServer {
                 start,
             };
             let connection = &source.connection;
-            let fetched = connection
-                .call::<messages::SyncFetched>(Method::SyncFetch, &fetch, ANSWER)
-                .await;
+            let fetched = connection.call::<messages::SyncFetched>(Method::SyncFetch, &fetch, ANSWER).await;
             let fetched = match fetched {
                 Ok(fetched) => fetched,
                 Err(CallError::Failed(failure)) if failure.code == i32::from(Code::NotFound) => {

@@ -80,10 +80,7 @@ impl DataServer {
             return Err(refused(Code::Denied, "this server is of another cluster"));
         }
         blocking(move || {
-            let memberships = self
-                .store
-                .memberships()
-                .map_err(|error| of_volume_error(&error))?;
+            let memberships = self.store.memberships().map_err(|error| of_volume_error(&error))?;
             let (term, version) = self.seen(&memberships);
             let state = |membership: &Membership| messages::GroupState {
                 group: membership.group.0,
@@ -197,10 +194,7 @@ impl DataServer {
 
     /// Asks the master for what is newer than the views that are known.
     pub(crate) async fn refresh(&self) {
-        let request = messages::WatchMap {
-            since: self.entered.load(Ordering::Acquire),
-            wait_ms: 0,
-        };
+        let request = messages::WatchMap { since: self.entered.load(Ordering::Acquire), wait_ms: 0 };
         let asked_at = machine::now();
         let asked: Result<messages::Map, _> = self.masters.call(Method::WatchMap, &request, ANSWER).await;
         if let Ok(map) = asked
@@ -226,18 +220,11 @@ impl DataServer {
         self.map.apply_answer(&map, asked);
         let store = self.store.clone();
         // All views that are known: of one that was learned early nothing has been entered yet.
-        let known = self
-            .map
-            .groups()
-            .into_iter()
-            .filter_map(|group| self.map.cached(group));
+        let known = self.map.groups().into_iter().filter_map(|group| self.map.cached(group));
         let known: Vec<CachedView> = known.collect();
         let (term, version) = (Term(map.term), map.version);
         let gone: Vec<VolumeId> = map.gone_volumes.iter().map(|vid| VolumeId(*vid)).collect();
-        let limits = map
-            .limits
-            .iter()
-            .map(|limit| (VolumeId(limit.volume), limit.quota_bytes));
+        let limits = map.limits.iter().map(|limit| (VolumeId(limit.volume), limit.quota_bytes));
         let limits: Vec<(VolumeId, u64)> = limits.collect();
         let entered = blocking(move || {
             let failed = |error| of_volume_error(&error);
@@ -261,9 +248,7 @@ impl DataServer {
             for (vid, quota_bytes) in limits {
                 if store.membership(vid.birth_group()).map_err(failed)?.is_some() {
                     let quota_bytes = Some(quota_bytes);
-                    store
-                        .tell_volume(vid, Told::Live { quota_bytes })
-                        .map_err(failed)?;
+                    store.tell_volume(vid, Told::Live { quota_bytes }).map_err(failed)?;
                 }
             }
             for vid in gone {

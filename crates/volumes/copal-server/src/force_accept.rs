@@ -75,9 +75,7 @@ impl MasterServer {
             told["whole"] = (role(became.role) == Some(Role::Normal)).into();
             told["epoch"] = became.epoch.into();
         }
-        Ok(encoded(&messages::Told {
-            json: told.to_string(),
-        }))
+        Ok(encoded(&messages::Told { json: told.to_string() }))
     }
 
     async fn look(self: &Arc<Self>, group: GroupId, from: &str) -> Result<Remaining, Refused> {
@@ -97,12 +95,8 @@ impl MasterServer {
         dry_run: bool,
     ) -> Result<messages::AcceptAllReply, Refused> {
         let server = &remaining.server;
-        let request = messages::AcceptAll {
-            group: group.0,
-            epoch: epoch.0,
-            term: self.master.term(),
-            dry_run,
-        };
+        let request =
+            messages::AcceptAll { group: group.0, epoch: epoch.0, term: self.master.term(), dry_run };
         let told = async {
             let name = name_of_server(&server.server_uuid);
             let connection = self.connections.to(&server.address, name, Class::Control).await?;
@@ -110,10 +104,7 @@ impl MasterServer {
         };
         told.await.map_err(|error| {
             let name = &server.name;
-            refused(
-                Code::Unavailable,
-                format!("{name} has not done it: {error}; give the order again"),
-            )
+            refused(Code::Unavailable, format!("{name} has not done it: {error}; give the order again"))
         })
     }
 }

@@ -50,10 +50,7 @@ fn stable(view: &View, own: (DiskId, &OwnTold), heard: &BTreeMap<DiskId, OwnTold
     let Some(all) = covered.collect::<Option<Vec<&OwnTold>>>() else {
         return from;
     };
-    let all = all.into_iter().map(|told| Told {
-        closing: told.closing,
-        digests: told.digests.clone(),
-    });
+    let all = all.into_iter().map(|told| Told { closing: told.closing, digests: told.digests.clone() });
     horizon(from, &all.collect::<Vec<Told>>())
 }
 
@@ -83,10 +80,7 @@ impl DataServer {
             let Some(view) = self.map.view(group) else {
                 continue;
             };
-            let others = view
-                .members
-                .iter()
-                .filter(|(disk, role)| *disk != self.disk() && role.is_up());
+            let others = view.members.iter().filter(|(disk, role)| *disk != self.disk() && role.is_up());
             for (disk, _) in others {
                 by_disk.entry(*disk).or_default().push(group);
             }
@@ -115,10 +109,7 @@ impl DataServer {
         };
         let name = name_of_server(&place.server_uuid);
         let connection = self.connections.to(&place.address, name, Class::Control).await?;
-        let gossip = messages::Gossip {
-            disk: self.disk().0,
-            groups: own,
-        };
+        let gossip = messages::Gossip { disk: self.disk().0, groups: own };
         let answer: messages::Gossip = connection.call(Method::Gossip, &gossip, ANSWER).await?;
         if DiskId(answer.disk) == disk {
             self.hear(disk, answer.groups);
@@ -166,10 +157,7 @@ impl DataServer {
             return Err(refused(Code::TooLarge, "one message tells of 200 groups at most"));
         }
         self.hear(from, request.groups);
-        Ok(encoded(&messages::Gossip {
-            disk: self.disk().0,
-            groups: self.tell_of(groups).await?,
-        }))
+        Ok(encoded(&messages::Gossip { disk: self.disk().0, groups: self.tell_of(groups).await? }))
     }
 
     /// Cuts what is stable in a group, and takes over what is not.
@@ -233,18 +221,13 @@ fn of_told(group: GroupId, told: &OwnTold) -> messages::GroupTold {
 fn told_of(message: messages::GroupTold) -> Option<OwnTold> {
     let role = role(message.role).filter(|role| *role != Role::Failed)?;
     let digest = |digest: messages::BucketDigest| {
-        let value = Digest {
-            count: digest.count,
-            sum: id(digest.sum),
-        };
+        let value = Digest { count: digest.count, sum: id(digest.sum) };
         (Bucket(digest.bucket), value)
     };
     Some(OwnTold {
         epoch: Epoch(message.epoch),
         role,
-        closing: Closing {
-            below: Bucket(message.closed_below),
-        },
+        closing: Closing { below: Bucket(message.closed_below) },
         horizon: Bucket(message.horizon),
         is_covered: message.covered,
         digests: message.digests.into_iter().map(digest).collect(),
@@ -275,15 +258,7 @@ mod tests {
     }
 
     fn told(below: u64, horizon: u64, buckets: &[(u64, u64)]) -> OwnTold {
-        let digest = |&(bucket, count): &(u64, u64)| {
-            (
-                Bucket(bucket),
-                Digest {
-                    count,
-                    sum: count.into(),
-                },
-            )
-        };
+        let digest = |&(bucket, count): &(u64, u64)| (Bucket(bucket), Digest { count, sum: count.into() });
         OwnTold {
             epoch: Epoch(7),
             role: Role::Normal,
@@ -296,9 +271,7 @@ mod tests {
 
     fn heard(others: &[OwnTold]) -> BTreeMap<DiskId, OwnTold> {
         let others = others.iter().enumerate();
-        others
-            .map(|(at, told)| (DiskId(at as u32 + 2), told.clone()))
-            .collect()
+        others.map(|(at, told)| (DiskId(at as u32 + 2), told.clone())).collect()
     }
 
     #[test]
@@ -311,11 +284,7 @@ mod tests {
         let mut new = own.clone();
         new.is_covered = false;
         assert_eq!(of(&[own.clone(), new]), Bucket(2));
-        assert_eq!(
-            of(&[own.clone(), told(9, 2, &[(4, 2)])]),
-            Bucket(4),
-            "they differ"
-        );
+        assert_eq!(of(&[own.clone(), told(9, 2, &[(4, 2)])]), Bucket(4), "they differ");
     }
 
     #[test]
@@ -338,11 +307,7 @@ mod tests {
         let none = closings(&BTreeMap::new());
         assert_eq!(none, [Closing { below: Bucket(9) }, Closing::default()]);
         let two = closings(&heard(&[told(8, 0, &[])]));
-        assert_eq!(
-            two[1],
-            Closing { below: Bucket(8) },
-            "and who is away does not take part"
-        );
+        assert_eq!(two[1], Closing { below: Bucket(8) }, "and who is away does not take part");
     }
 
     #[test]
@@ -361,10 +326,7 @@ mod tests {
         let script = |_, _| Err(refused(Code::Denied, "nothing is asked"));
         let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
         let heard = |from, below_ms: u64| {
-            let told = OwnTold {
-                epoch: EPOCH,
-                ..told(below_ms / BUCKET_MS, 0, &[])
-            };
+            let told = OwnTold { epoch: EPOCH, ..told(below_ms / BUCKET_MS, 0, &[]) };
             scene.data.hear(from, vec![of_told(GROUP, &told)]);
             let heard = scene.data.heard.of(GROUP, EPOCH);
             heard.get(&from).map(|told| told.closing.below)
@@ -373,10 +335,6 @@ mod tests {
         assert_eq!(heard(OTHER, NOW + 3_600_000), None);
         let below = Bucket((NOW - 60_000) / BUCKET_MS);
         assert_eq!(heard(OTHER, NOW - 60_000), Some(below));
-        assert_eq!(
-            heard(OTHER, NOW + 3_600_000),
-            Some(below),
-            "what it told before stays"
-        );
+        assert_eq!(heard(OTHER, NOW + 3_600_000), Some(below), "what it told before stays");
     }
 }

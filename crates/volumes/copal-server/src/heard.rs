@@ -54,10 +54,7 @@ impl Heard {
             let closings = known.members.values().map(|told| told.closing);
             closings.fold(Closing::default(), Closing::joined)
         };
-        groups
-            .iter()
-            .map(|(group, known)| (*group, most(known)))
-            .collect()
+        groups.iter().map(|(group, known)| (*group, most(known))).collect()
     }
 }
 

@@ -124,16 +124,11 @@ impl ServerHome {
     pub fn read(directory: &Path) -> Result<ServerHome, HomeError> {
         let path = directory.join(SERVER_FILE);
         let home: ServerHome = read(&path)?;
-        let is_whole = home.v == VERSION
-            && [&home.server, &home.disk]
-                .iter()
-                .all(|id| unhex::<16>(id).is_some());
+        let is_whole =
+            home.v == VERSION && [&home.server, &home.disk].iter().all(|id| unhex::<16>(id).is_some());
         match is_whole {
             true => Ok(home),
-            false => Err(malformed(
-                &path,
-                "its version or its ids are none of this release",
-            )),
+            false => Err(malformed(&path, "its version or its ids are none of this release")),
         }
     }
 
@@ -264,23 +259,15 @@ impl MasterHome {
 }
 
 fn malformed(path: &Path, reason: &str) -> HomeError {
-    HomeError::Malformed {
-        path: path.to_owned(),
-        reason: reason.to_owned(),
-    }
+    HomeError::Malformed { path: path.to_owned(), reason: reason.to_owned() }
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T, HomeError> {
-    let system = |source| HomeError::System {
-        path: path.to_owned(),
-        source,
-    };
+    let system = |source| HomeError::System { path: path.to_owned(), source };
     let length = match path.metadata() {
         Ok(meta) => meta.len(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(HomeError::Missing {
-                path: path.to_owned(),
-            });
+            return Err(HomeError::Missing { path: path.to_owned() });
         }
         Err(error) => return Err(system(error)),
     };
@@ -294,10 +281,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T, HomeError> {
 }
 
 fn write(path: &Path, value: &impl Serialize) -> Result<(), HomeError> {
-    let system = |source| HomeError::System {
-        path: path.to_owned(),
-        source,
-    };
+    let system = |source| HomeError::System { path: path.to_owned(), source };
     let text = serde_json::to_string_pretty(value).map_err(|error| system(error.into()))?;
     write_private(path, &text).map_err(system)
 }

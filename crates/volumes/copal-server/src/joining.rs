@@ -83,16 +83,8 @@ pub async fn join(
         rack: joining.place.1.clone(),
     };
     let joined: messages::Joined = ask_any(token, Method::Join, &request, deadline).await?;
-    let cluster = joined
-        .cluster
-        .as_ref()
-        .try_into()
-        .map_err(|_| JoinError::Malformed)?;
-    let identity = Identity {
-        authority: joined.authority,
-        certificate: joined.certificate,
-        key: drawn.key,
-    };
+    let cluster = joined.cluster.as_ref().try_into().map_err(|_| JoinError::Malformed)?;
+    let identity = Identity { authority: joined.authority, certificate: joined.certificate, key: drawn.key };
     Ok((cluster, identity))
 }
 
@@ -114,10 +106,7 @@ pub async fn join_as_master(
     address: &str,
     deadline: Duration,
 ) -> Result<JoinedMaster, JoinError> {
-    let request = messages::JoinMaster {
-        secret: token.secret(),
-        address: address.to_owned(),
-    };
+    let request = messages::JoinMaster { secret: token.secret(), address: address.to_owned() };
     let joined: messages::JoinedMaster = ask_any(token, Method::JoinMaster, &request, deadline).await?;
     let cluster = joined.cluster.as_ref().try_into();
     Ok(JoinedMaster {

@@ -66,10 +66,7 @@ struct HeldLease {
 
 impl HeldLease {
     fn of(asked: Instant) -> HeldLease {
-        HeldLease {
-            asked,
-            until: asked + Duration::from_millis(LEASE_MS) - EARLY,
-        }
+        HeldLease { asked, until: asked + Duration::from_millis(LEASE_MS) - EARLY }
     }
 }
 
@@ -124,10 +121,7 @@ impl Candidate {
         // Before it is asked for: it may end before the answer is here.
         let asked = machine::now();
         let after_restore = self.is_after_restore.load(Ordering::Acquire);
-        let options = MasterOptions {
-            after_restore,
-            ..self.options
-        };
+        let options = MasterOptions { after_restore, ..self.options };
         let this = Arc::clone(self);
         let opened = on_a_thread(move || Master::open_as((this.open)()?, this.holder, options)).await?;
         let master = match opened {
@@ -158,10 +152,7 @@ impl Candidate {
         let has_lease = server.master.has_lease();
         self.has_reached_database.store(true, Ordering::Release);
         tracing::info!(term = server.master.term(), "this master leads");
-        *self.reigning.write() = Some(Reigning {
-            server,
-            lease: has_lease.then(|| HeldLease::of(asked)),
-        });
+        *self.reigning.write() = Some(Reigning { server, lease: has_lease.then(|| HeldLease::of(asked)) });
         Ok(true)
     }
 
@@ -180,12 +171,7 @@ impl Candidate {
     }
 
     fn serving(&self, master: Master) -> Arc<MasterServer> {
-        MasterServer::new(
-            master,
-            self.authority.clone(),
-            self.address.clone(),
-            self.connections.clone(),
-        )
+        MasterServer::new(master, self.authority.clone(), self.address.clone(), self.connections.clone())
     }
 
     /// Leads whenever it can, until the task is dropped.
@@ -215,12 +201,7 @@ impl Candidate {
 
     /// Lets time pass for the cluster, and renews the lease until it is lost.
     async fn reign(self: Arc<Self>) {
-        let Some(server) = self
-            .reigning
-            .read()
-            .as_ref()
-            .map(|reigning| Arc::clone(&reigning.server))
-        else {
+        let Some(server) = self.reigning.read().as_ref().map(|reigning| Arc::clone(&reigning.server)) else {
             return;
         };
         let time = machine::spawn(Arc::clone(&server).watch_time());

@@ -84,9 +84,7 @@ impl Peer {
             let parsed = EndEntityCert::try_from(&certificate).ok()?;
             parsed.valid_dns_names().next().map(Arc::from)
         });
-        let validity = certificate
-            .as_ref()
-            .and_then(|certificate| Validity::of_der(certificate));
+        let validity = certificate.as_ref().and_then(|certificate| Validity::of_der(certificate));
         Peer {
             address,
             validity,
@@ -253,10 +251,7 @@ impl Listener {
     }
 
     fn at(door: Door) -> Listener {
-        Listener {
-            door,
-            traffic: Arc::default(),
-        }
+        Listener { door, traffic: Arc::default() }
     }
 
     /// The same with other budgets for calls.
@@ -318,12 +313,7 @@ async fn attend<H: Handler>(
     traffic: &Arc<Traffic>,
 ) -> Result<(), (TurnedAway, String)> {
     let address = came.address();
-    let crowded = || {
-        (
-            TurnedAway::Crowded,
-            "too many peers have not shown who they are".to_owned(),
-        )
-    };
+    let crowded = || (TurnedAway::Crowded, "too many peers have not shown who they are".to_owned());
     let greeting = greet(came, Arc::clone(&place.has_spoken));
     let greeted = tokio::select! {
         biased;
@@ -383,11 +373,7 @@ async fn greet(came: Came, has_spoken: Arc<AtomicBool>) -> std::io::Result<(Stre
     socket.readable().await?;
     has_spoken.store(true, Ordering::Relaxed);
     let stream = tls.accept(socket).await?;
-    let shown = stream
-        .get_ref()
-        .1
-        .peer_certificates()
-        .and_then(|chain| chain.first());
+    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = shown.map(|certificate| Arc::from(certificate.as_ref()));
     Ok((Box::new(stream), certificate))
 }
@@ -409,10 +395,7 @@ async fn hear_stranger<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) 
             let called = handler.call(peer, method, frame.message.clone());
             with_end(end_of(&frame), called).await
         }
-        _ => Err(refused(
-            Code::Denied,
-            "this takes a certificate of the cluster's authority",
-        )),
+        _ => Err(refused(Code::Denied, "this takes a certificate of the cluster's authority")),
     };
     let is_refused = answer.is_err();
     let sent = framed.send(reply(&frame, answer).encode()).await;
@@ -449,11 +432,9 @@ async fn answered<H: Handler>(
         let answer = called.await;
         match &answer {
             Ok(_) => tracing::debug!("answered"),
-            Err(failure) => tracing::debug!(
-                code = failure.code().as_str_name(),
-                text = failure.text,
-                "refused"
-            ),
+            Err(failure) => {
+                tracing::debug!(code = failure.code().as_str_name(), text = failure.text, "refused")
+            }
         }
         answer
     };
@@ -481,9 +462,7 @@ fn reply(to: &Frame, answer: Result<Bytes, Refused>) -> Frame {
 
 /// When the caller of a request gives up, as far as it says so.
 fn end_of(frame: &Frame) -> Instant {
-    let left = frame
-        .left_ms
-        .map_or(LONGEST, |left| Duration::from_millis(left.into()));
+    let left = frame.left_ms.map_or(LONGEST, |left| Duration::from_millis(left.into()));
     machine::now() + left.min(LONGEST)
 }
 
@@ -551,12 +530,7 @@ async fn answer_one<H: Handler>(
     traffic: &Traffic,
     out: &mpsc::Sender<Outgoing>,
 ) {
-    let Call {
-        frame,
-        room,
-        end,
-        chain,
-    } = call;
+    let Call { frame, room, end, chain } = call;
     // Fails when the connection is gone by now.
     let send = async |answer, room| {
         let frame = reply(&frame, answer);
@@ -676,16 +650,8 @@ async fn converse<H: Handler>(
             break Ok(());
         };
         let end = end_of(&frame);
-        let peer = Peer {
-            permit: frame.permit.clone(),
-            ..peer.clone()
-        };
-        let call = Call {
-            frame,
-            room,
-            end,
-            chain,
-        };
+        let peer = Peer { permit: frame.permit.clone(), ..peer.clone() };
+        let call = Call { frame, room, end, chain };
         let (out, handler) = (out.clone(), Arc::clone(&handler));
         let traffic = Arc::clone(traffic);
         machine::spawn(async move {

@@ -142,8 +142,7 @@ impl MasterServer {
 
     /// The clock of the cluster: the ruler, moved to the median of all clocks.
     pub(crate) fn now_ms(&self) -> u64 {
-        self.ruler_ms()
-            .saturating_add_signed(self.master.reference_ahead_ms())
+        self.ruler_ms().saturating_add_signed(self.master.reference_ahead_ms())
     }
 
     /// How far this machine's clock is ahead of the ruler.
@@ -154,8 +153,7 @@ impl MasterServer {
     /// Goes by the clocks that data servers have told before anybody is answered.
     pub(crate) fn go_by_clocks(&self, seen: &[SeenClock]) -> Result<(), MasterError> {
         let clocks: Vec<(u32, i64)> = seen.iter().map(|seen| (seen.disk, seen.ahead_ms)).collect();
-        self.master
-            .note_clocks(&clocks, self.own_ahead_ms(), self.now_ms())?;
+        self.master.note_clocks(&clocks, self.own_ahead_ms(), self.now_ms())?;
         Ok(())
     }
 
@@ -169,9 +167,7 @@ impl MasterServer {
             let mut changed = std::pin::pin!(changed);
             // From here on no change is missed.
             changed.as_mut().enable();
-            let map = self
-                .master
-                .map_since(request.since, Duration::ZERO, self.now_ms());
+            let map = self.master.map_since(request.since, Duration::ZERO, self.now_ms());
             // Who waits for the map goes by the clock that it tells.
             let is_moved = self.master.reference_ahead_ms() != reference;
             if map.version > request.since || is_moved || timeout_at(end, changed).await.is_err() {
@@ -182,10 +178,7 @@ impl MasterServer {
 
     fn beat(&self, request: messages::Heartbeat, peer: &Peer) -> Result<Bytes, Refused> {
         let server_uuid = uuid(&request.server_uuid)?;
-        require(
-            peer.is(&name_of_server(&server_uuid)),
-            "a heartbeat comes from who it is about",
-        )?;
+        require(peer.is(&name_of_server(&server_uuid)), "a heartbeat comes from who it is about")?;
         let groups = request.groups.iter().filter_map(|state| {
             let role = role(state.role)?;
             Some((GroupId(state.group), Epoch(state.epoch), role))
@@ -223,10 +216,7 @@ impl MasterServer {
             ),
             has_future_seals: request.future_seals,
         };
-        let disk = self
-            .master
-            .beat(beat, self.now_ms())
-            .map_err(|error| of_master(&error))?;
+        let disk = self.master.beat(beat, self.now_ms()).map_err(|error| of_master(&error))?;
         let map = self.master.map_since(since, Duration::ZERO, self.now_ms());
         let verdict = self.master.clock_verdict(disk);
         Ok(encoded(&messages::HeartbeatReply {
@@ -250,14 +240,11 @@ impl MasterServer {
             return Err(refused(Code::Invalid, reason));
         }
         let groups = request.groups.iter();
-        let groups: Vec<(GroupId, Epoch)> = groups
-            .map(|told| (GroupId(told.group), Epoch(told.epoch)))
-            .collect();
+        let groups: Vec<(GroupId, Epoch)> =
+            groups.map(|told| (GroupId(told.group), Epoch(told.epoch))).collect();
         let refused = self.master.become_whole(request.disk, &groups);
         let refused = refused.map_err(|error| of_master(&error))?;
-        Ok(encoded(&messages::BecameWhole {
-            refused: refused.into_iter().map(|group| group.0).collect(),
-        }))
+        Ok(encoded(&messages::BecameWhole { refused: refused.into_iter().map(|group| group.0).collect() }))
     }
 
     fn join(&self, request: messages::Join) -> Result<Bytes, Refused> {
@@ -280,10 +267,7 @@ impl MasterServer {
             zone: place(&request.zone)?,
             rack: place(&request.rack)?,
         };
-        let disk = self
-            .master
-            .join(&joiner, now_ms)
-            .map_err(|error| of_master(&error))?;
+        let disk = self.master.join(&joiner, now_ms).map_err(|error| of_master(&error))?;
         Ok(encoded(&messages::Joined {
             cluster: Bytes::copy_from_slice(&self.master.uuid()),
             certificate,
@@ -305,9 +289,7 @@ impl MasterServer {
             peer.is_client() || is_server(),
             "a certificate is given to clients and data servers of the cluster",
         )?;
-        let signed = self
-            .authority
-            .sign(&request.signing_request, &peer.name, self.now_ms());
+        let signed = self.authority.sign(&request.signing_request, &peer.name, self.now_ms());
         let certificate = signed.map_err(|error| refused(Code::Invalid, error.to_string()))?;
         Ok(encoded(&messages::Renewed { certificate }))
     }
@@ -379,12 +361,7 @@ impl MasterServer {
         }
         let told = json!({ "lost": name }).to_string();
         let this = Arc::clone(&self);
-        blocking(move || {
-            this.master
-                .lose(&name, this.now_ms())
-                .map_err(|error| of_master(&error))
-        })
-        .await?;
+        blocking(move || this.master.lose(&name, this.now_ms()).map_err(|error| of_master(&error))).await?;
         Ok(encoded(&messages::Told { json: told }))
     }
 
@@ -395,13 +372,7 @@ impl MasterServer {
         of_all: bool,
         patience: Duration,
     ) -> (Vec<SeenBy>, Vec<SeenClock>) {
-        let asked = self
-            .master
-            .map()
-            .servers()
-            .cloned()
-            .collect::<Vec<_>>()
-            .into_iter();
+        let asked = self.master.map().servers().cloned().collect::<Vec<_>>().into_iter();
         let asked = asked.filter(|server| match of_all {
             true => server.state != ServerState::Lost,
             false => !server.is_away(),
@@ -419,26 +390,19 @@ impl MasterServer {
                 let asked_ms = ruler.0 + (asked_at - ruler.1).as_millis() as u64;
                 let asked = async {
                     let connection = connections.to(&server.address, name, Class::Control).await?;
-                    connection
-                        .call::<messages::Seen>(Method::WhatSeen, &request, patience)
-                        .await
+                    connection.call::<messages::Seen>(Method::WhatSeen, &request, patience).await
                 };
                 if let Ok(Ok(seen)) = tokio::time::timeout(patience, asked).await {
                     let groups = seen.groups.iter();
                     let mut answers = answers.lock();
                     let took = machine::since(asked_at);
                     let ahead_ms = server_clocks::of_answer(seen.clock_ms, asked_ms, took);
-                    answers.1.extend(ahead_ms.map(|ahead_ms| SeenClock {
-                        disk: server.disk,
-                        ahead_ms,
-                    }));
+                    answers.1.extend(ahead_ms.map(|ahead_ms| SeenClock { disk: server.disk, ahead_ms }));
                     answers.0.push(SeenBy {
                         disk: server.disk,
                         term: seen.term,
                         version: seen.version,
-                        groups: groups
-                            .map(|state| (GroupId(state.group), Epoch(state.epoch)))
-                            .collect(),
+                        groups: groups.map(|state| (GroupId(state.group), Epoch(state.epoch))).collect(),
                     });
                 }
             })
@@ -466,9 +430,7 @@ impl MasterServer {
             let reason = "this cluster chooses neither replicas nor disks for a single volume; make it without that wish";
             return Err(refused(Code::Denied, reason));
         }
-        let quota = options
-            .filter(|options| options.has_quota)
-            .map(|options| options.quota_bytes);
+        let quota = options.filter(|options| options.has_quota).map(|options| options.quota_bytes);
         let (parent, name) = (request.parent, request.name);
         let vid = blocking(move || {
             let made = this.master.mkdir(&parent, &name, quota);
@@ -479,10 +441,7 @@ impl MasterServer {
             // Whoever does not hear it now learns it from the map.
             let _ = self.tell_members(vid, messages::volume_state::State::Live).await;
         }
-        Ok(encoded(&messages::Resolved {
-            volume: vid.0,
-            options: request.options,
-        }))
+        Ok(encoded(&messages::Resolved { volume: vid.0, options: request.options }))
     }
 
     /// Removes a volume: its members take no more creates, then it is looked at, then its name and its files go.
@@ -495,9 +454,7 @@ impl MasterServer {
         });
         let removing = begun.await?;
         let began = machine::now();
-        let told = self
-            .tell_members(vid, messages::volume_state::State::Removing)
-            .await;
+        let told = self.tell_members(vid, messages::volume_state::State::Removing).await;
         let is_late = is_over();
         let is_kept = match &told {
             // What members were told is forgotten after a minute.
@@ -518,10 +475,7 @@ impl MasterServer {
                 .await?;
                 told?;
                 if machine::since(began) > TO_DECIDE || is_late {
-                    return Err(refused(
-                        Code::Unavailable,
-                        "the members took too long to answer; try again",
-                    ));
+                    return Err(refused(Code::Unavailable, "the members took too long to answer; try again"));
                 }
                 return Err(of_volume_error(&VolumeError::NotEmpty));
             }
@@ -559,9 +513,7 @@ impl MasterServer {
             let told = async {
                 let name = name_of_server(&server.server_uuid);
                 let connection = self.connections.to(&server.address, name, Class::Control).await?;
-                connection
-                    .call::<messages::VolumeStateReply>(Method::VolumeState, &request, TO_TELL)
-                    .await
+                connection.call::<messages::VolumeStateReply>(Method::VolumeState, &request, TO_TELL).await
             };
             let reply = told.await.map_err(|error| {
                 let name = &server.name;
@@ -597,10 +549,7 @@ impl MasterServer {
             }
             "events" => {
                 let after = if argument.is_empty() { 0 } else { number()? };
-                let events = self
-                    .master
-                    .events(after, EVENTS)
-                    .map_err(|error| of_master(&error))?;
+                let events = self.master.events(after, EVENTS).map_err(|error| of_master(&error))?;
                 let event = |event: &copal_master::EventRow| {
                     json!({
                         "number": event.number, "at_ms": event.at_ms, "kind": event.kind, "text": event.text,
@@ -613,18 +562,13 @@ impl MasterServer {
                     "master" => Joins::Master,
                     _ => Joins::DataServer,
                 };
-                let token = self
-                    .draw_token(joiner)
-                    .map_err(|error| refused(Code::Internal, error))?;
+                let token = self.draw_token(joiner).map_err(|error| refused(Code::Internal, error))?;
                 Ok(json!({ "token": token.to_string(), "minutes": 10 }))
             }
             "lease" => self.lease(argument, now_ms),
             "client" => self.clients(argument, now_ms),
             other => self.order(other, argument)?.ok_or_else(|| {
-                refused(
-                    Code::Invalid,
-                    format!("this release of the master does not know \"{other}\""),
-                )
+                refused(Code::Invalid, format!("this release of the master does not know \"{other}\""))
             }),
         }
     }
@@ -641,11 +585,7 @@ impl MasterServer {
         }
         let wanted: Wanted = serde_json::from_str(argument)
             .map_err(|error| refused(Code::Invalid, format!("a lease that cannot be read: {error}")))?;
-        let lease = Lease {
-            number: wanted.number,
-            holder: wanted.holder.clone(),
-            ends_ms: 0,
-        };
+        let lease = Lease { number: wanted.number, holder: wanted.holder.clone(), ends_ms: 0 };
         let given = match wanted.verb.as_str() {
             "take" => self.master.take_lease(&wanted.path, &wanted.holder, now_ms),
             "renew" => self.master.renew_lease(&wanted.path, &lease, now_ms),
@@ -667,10 +607,7 @@ impl MasterServer {
             Method::Resolve => {
                 let request: messages::Resolve = read(message)?;
                 let vid = self.master.resolve(&request.path).map_err(failed)?;
-                Ok(encoded(&messages::Resolved {
-                    volume: vid.0,
-                    options: None,
-                }))
+                Ok(encoded(&messages::Resolved { volume: vid.0, options: None }))
             }
             Method::Known => {
                 let request: messages::Known = read(message)?;
@@ -689,9 +626,7 @@ impl MasterServer {
                 let limit = request.limit.min(MOST) as usize;
                 let found = self.master.list(&request.parent, after, limit).map_err(failed)?;
                 let entry = |(name, vid): (String, VolumeId)| messages::DirEntry { name, volume: vid.0 };
-                Ok(encoded(&messages::DirList {
-                    entries: found.into_iter().map(entry).collect(),
-                }))
+                Ok(encoded(&messages::DirList { entries: found.into_iter().map(entry).collect() }))
             }
             _ => Err(refused(Code::Invalid, "a master does not answer that")),
         }
@@ -759,9 +694,7 @@ impl Handler for MasterServer {
                     return self.force_accept(&request.argument).await;
                 }
                 let told = blocking(move || self.ask(&request)).await?;
-                Ok(encoded(&messages::Told {
-                    json: told.to_string(),
-                }))
+                Ok(encoded(&messages::Told { json: told.to_string() }))
             }
             Method::Mkdir => {
                 require_any_client(&peer)?;
@@ -807,17 +740,14 @@ fn place(name: &str) -> Result<String, Refused> {
     let is_good = name.is_empty() || copal_volume::check_volume_name(name).is_ok();
     match is_good && name.len() <= SITE_NAME_BYTES {
         true => Ok(name.to_owned()),
-        false => Err(refused(
-            Code::Invalid,
-            "a zone or rack has a name of 100 bytes at most, without slashes",
-        )),
+        false => {
+            Err(refused(Code::Invalid, "a zone or rack has a name of 100 bytes at most, without slashes"))
+        }
     }
 }
 
 fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
-    bytes
-        .try_into()
-        .map_err(|_| refused(Code::Invalid, "an id has sixteen bytes"))
+    bytes.try_into().map_err(|_| refused(Code::Invalid, "an id has sixteen bytes"))
 }
 
 pub(crate) fn of_master(error: &MasterError) -> Refused {

@@ -72,10 +72,7 @@ impl MemberScene {
         script: impl Fn(Method, Bytes) -> Result<Bytes, Refused> + Send + Sync + 'static,
     ) -> MemberScene {
         let authority = Authority::new("test").unwrap();
-        let peer = Arc::new(Scripted {
-            script: Box::new(script),
-            asked: Mutex::default(),
-        });
+        let peer = Arc::new(Scripted { script: Box::new(script), asked: Mutex::default() });
         let mut addresses = Vec::new();
         let other_name = name_of_server(&OTHER_SERVER).to_str().into_owned();
         for name in [other_name.as_str(), "master.copal"] {
@@ -107,11 +104,7 @@ impl MemberScene {
         let masters = Masters::new(&addresses[1..], connections.clone());
         let data = DataServer::new(store, identity, options, Box::new(Empty), masters, connections).unwrap();
         data.disk.store(OWN.0.into(), Ordering::Relaxed);
-        let scene = MemberScene {
-            data,
-            peer,
-            address: addresses.remove(0),
-        };
+        let scene = MemberScene { data, peer, address: addresses.remove(0) };
         scene.learn(EPOCH, (own, other), Epoch(0));
         scene.data.store.enter_view(GROUP, EPOCH, own).unwrap();
         scene.data.entered.store(1, Ordering::Release);
@@ -125,13 +118,8 @@ impl MemberScene {
 
     /// The map of a master in which there is such a view.
     pub(crate) fn map(&self, epoch: Epoch, (own, other): (Role, Role), missed: Epoch) -> messages::Map {
-        let view = View {
-            group: GROUP,
-            epoch,
-            members: vec![(OWN, own), (OTHER, other)],
-            replicas: 2,
-            min_ack: 1,
-        };
+        let view =
+            View { group: GROUP, epoch, members: vec![(OWN, own), (OTHER, other)], replicas: 2, min_ack: 1 };
         let mut view = of_view(&view);
         view.members[0].missed = missed.0;
         let other = messages::Disk {
@@ -160,10 +148,7 @@ impl MemberScene {
     pub(crate) async fn source(&self) -> Source {
         let name = name_of_server(&OTHER_SERVER);
         let connection = self.data.connections.to(&self.address, name, Class::Recovery);
-        Source {
-            connection: connection.await.unwrap(),
-            snapshot: 1,
-        }
+        Source { connection: connection.await.unwrap(), snapshot: 1 }
     }
 
     /// A file that is here, with its create in the journal.
@@ -196,10 +181,7 @@ pub(crate) fn store() -> MemberStore {
     let device: Arc<dyn Device> = MemoryDevice::new(128 << 20);
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
-    let options = copal_kv::Options {
-        memory_bytes: 16 << 20,
-        ..copal_kv::Options::default()
-    };
+    let options = copal_kv::Options { memory_bytes: 16 << 20, ..copal_kv::Options::default() };
     let kv = copal_kv::Store::open(objects, options).unwrap();
     MemberStore::open(kv, Arc::new(ManualClock::new(NOW))).unwrap()
 }

@@ -71,11 +71,7 @@ struct Pause {
 
 impl Move {
     fn wanted(self) -> WantedMove {
-        WantedMove {
-            group: GroupId(self.group),
-            from: self.from,
-            to: self.to,
-        }
+        WantedMove { group: GroupId(self.group), from: self.from, to: self.to }
     }
 }
 
@@ -104,8 +100,7 @@ impl MasterServer {
             }
             "maintenance" => {
                 let order: Maintenance = wanted(argument)?;
-                self.master
-                    .announce(&order.name, order.for_ms, order.dry_run, now_ms)
+                self.master.announce(&order.name, order.for_ms, order.dry_run, now_ms)
             }
             "move" => {
                 let order: Move = wanted(argument)?;
@@ -114,8 +109,7 @@ impl MasterServer {
             }
             "cancel_move" => {
                 let order: CancelMove = wanted(argument)?;
-                self.master
-                    .cancel_move(GroupId(order.group), order.dry_run, now_ms)
+                self.master.cancel_move(GroupId(order.group), order.dry_run, now_ms)
             }
             "rebalance_plan" => Ok(self.master.rebalance_plan()),
             "rebalance_apply" => {

@@ -36,10 +36,7 @@ pub(crate) struct SentAt {
 
 impl SentAt {
     pub(crate) fn now(own_ms: u64) -> SentAt {
-        SentAt {
-            own_ms,
-            at: machine::now(),
-        }
+        SentAt { own_ms, at: machine::now() }
     }
 
     pub(crate) fn moment(&self) -> Instant {
@@ -86,11 +83,7 @@ mod tests {
     use super::*;
 
     fn reply(clock_ms: u64, term: u64) -> messages::HeartbeatReply {
-        messages::HeartbeatReply {
-            clock_ms,
-            term,
-            ..messages::HeartbeatReply::default()
-        }
+        messages::HeartbeatReply { clock_ms, term, ..messages::HeartbeatReply::default() }
     }
 
     #[test]
@@ -98,15 +91,10 @@ mod tests {
         let mut clock = OwnClock::default();
         clock.hear(&reply(1_000_000, 3), &SentAt::now(1_090_000), 1_090_002);
         assert_eq!((clock.term, clock.ahead_ms), (3, 90_001));
-        let late = SentAt {
-            own_ms: 1_090_000,
-            at: machine::now().checked_sub(Duration::from_secs(20)).unwrap(),
-        };
+        let late =
+            SentAt { own_ms: 1_090_000, at: machine::now().checked_sub(Duration::from_secs(20)).unwrap() };
         clock.hear(&reply(1_000_000, 3), &late, 1_110_000);
-        assert_eq!(
-            clock.ahead_ms, 90_001,
-            "it may have been read at any time of these"
-        );
+        assert_eq!(clock.ahead_ms, 90_001, "it may have been read at any time of these");
         // The clock is set while the answer is on its way.
         clock.hear(&reply(1_001_000, 3), &SentAt::now(1_091_000), 1_001_000);
         assert_eq!(clock.ahead_ms, 90_001);

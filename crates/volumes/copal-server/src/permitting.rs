@@ -60,10 +60,7 @@ impl MasterServer {
                 // It tells a right to write, and allows nothing.
                 permit.rights = 0;
             } else {
-                let found = self
-                    .master
-                    .resolve(&request.path)
-                    .map_err(|error| of_master(&error))?;
+                let found = self.master.resolve(&request.path).map_err(|error| of_master(&error))?;
                 if found.0 != request.volume {
                     return Err(refused(Code::VolumeGone, "another volume is at that path"));
                 }
@@ -94,9 +91,7 @@ impl MasterServer {
         let may = |rights: Rights, paths: &[&str]| {
             let has = Rights(granted.rights);
             if !has.have(rights) {
-                return Err(denied(format!(
-                    "{client} was granted {has}, and this takes {rights}"
-                )));
+                return Err(denied(format!("{client} was granted {has}, and this takes {rights}")));
             }
             match paths.iter().all(|path| is_within(path, &granted.path)) {
                 true => Ok(()),
@@ -138,10 +133,7 @@ impl MasterServer {
                 let request: messages::Rmdir = read(message)?;
                 may(Rights::DELETE, &[&request.path])?;
                 // The number is what is removed: it has to be the one at that path.
-                let found = self
-                    .master
-                    .resolve(&request.path)
-                    .map_err(|error| of_master(&error))?;
+                let found = self.master.resolve(&request.path).map_err(|error| of_master(&error))?;
                 match found.0 == request.volume && found != VolumeId::ROOT {
                     true => Ok(()),
                     false => Err(refused(Code::VolumeGone, "another volume is at that path")),
@@ -153,14 +145,11 @@ impl MasterServer {
                     path: String,
                 }
                 let request: messages::Ask = read(message)?;
-                match (
-                    request.what.as_str(),
-                    serde_json::from_str::<Lease>(&request.argument),
-                ) {
+                match (request.what.as_str(), serde_json::from_str::<Lease>(&request.argument)) {
                     ("lease", Ok(lease)) => may(Rights::CREATE, &[&lease.path]),
-                    _ => Err(denied(format!(
-                        "{client} may not ask that: it takes the profile of the cluster"
-                    ))),
+                    _ => {
+                        Err(denied(format!("{client} may not ask that: it takes the profile of the cluster")))
+                    }
                 }
             }
             _ => Err(denied(format!("{client} may not do that"))),
@@ -173,19 +162,9 @@ impl MasterServer {
         #[serde(deny_unknown_fields, tag = "verb", rename_all = "lowercase")]
         enum Wanted {
             Ls,
-            Rm {
-                name: String,
-            },
-            Renew {
-                name: String,
-                signing_request: String,
-            },
-            Add {
-                name: String,
-                path: String,
-                rights: String,
-                signing_request: String,
-            },
+            Rm { name: String },
+            Renew { name: String, signing_request: String },
+            Add { name: String, path: String, rights: String, signing_request: String },
         }
         let invalid = |text: String| refused(Code::Invalid, text);
         let wanted = serde_json::from_str(argument);
@@ -207,10 +186,7 @@ impl MasterServer {
                     false => Err(refused(Code::NotFound, format!("there is no client {name}"))),
                 }
             }
-            Wanted::Renew {
-                name,
-                signing_request,
-            } => {
+            Wanted::Renew { name, signing_request } => {
                 self.grant(&name)
                     .map_err(|_| refused(Code::NotFound, format!("there is no client {name}")))?;
                 let name_in_it = format!("{name}.{CLIENT_NAME}");
@@ -218,12 +194,7 @@ impl MasterServer {
                 let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
                 Ok(json!({ "name": name, "certificate": certificate }))
             }
-            Wanted::Add {
-                name,
-                path,
-                rights,
-                signing_request,
-            } => {
+            Wanted::Add { name, path, rights, signing_request } => {
                 let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
                 if name.is_empty()
                     || name.len() > MOST_NAME
@@ -238,15 +209,9 @@ impl MasterServer {
                 let rights = Rights::parse(&rights)
                     .ok_or_else(|| invalid("rights are read, create and delete, with commas".to_owned()))?;
                 let certificate =
-                    self.authority
-                        .sign(&signing_request, &format!("{name}.{CLIENT_NAME}"), now_ms);
+                    self.authority.sign(&signing_request, &format!("{name}.{CLIENT_NAME}"), now_ms);
                 let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
-                let row = ClientRow {
-                    name: name.clone(),
-                    path,
-                    rights: rights.0,
-                    made_ms: now_ms,
-                };
+                let row = ClientRow { name: name.clone(), path, rights: rights.0, made_ms: now_ms };
                 match self.master.add_client(&row).map_err(|error| of_master(&error))? {
                     true => Ok(json!({ "name": name, "certificate": certificate })),
                     false => Err(refused(Code::Exists, format!("there is a client {name} already"))),

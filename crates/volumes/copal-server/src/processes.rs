@@ -78,10 +78,7 @@ pub enum StartError {
 fn runtime() -> Result<Runtime, StartError> {
     const WORKERS: usize = 2;
     copal_client::probe_threads(WORKERS)?;
-    Ok(Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build()?)
+    Ok(Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?)
 }
 
 fn identity_error(error: impl std::fmt::Display) -> StartError {
@@ -91,10 +88,7 @@ fn identity_error(error: impl std::fmt::Display) -> StartError {
 async fn bind(address: &str, tls: Arc<tokio_rustls::rustls::ServerConfig>) -> Result<Listener, StartError> {
     Listener::bind(address, tls)
         .await
-        .map_err(|source| StartError::Listen {
-            address: address.to_owned(),
-            source,
-        })
+        .map_err(|source| StartError::Listen { address: address.to_owned(), source })
 }
 
 /// Answers a monitor; `None`: nobody asked for it, and the port is another's.
@@ -157,23 +151,14 @@ impl MasterProcess {
         runtime.spawn(Arc::clone(&candidate).run());
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&candidate)));
-        Ok(MasterProcess {
-            runtime,
-            address,
-            candidate,
-            traffic,
-            waits,
-        })
+        Ok(MasterProcess { runtime, address, candidate, traffic, waits })
     }
 
     /// Answers a monitor; returns where.
     /// # Errors
     /// The address that was given is taken, or none of this machine.
     pub fn answer_monitor(&self, at: &HttpAt) -> Result<Option<String>, StartError> {
-        let pages = OfMaster {
-            candidate: Arc::clone(&self.candidate),
-            traffic: Arc::clone(&self.traffic),
-        };
+        let pages = OfMaster { candidate: Arc::clone(&self.candidate), traffic: Arc::clone(&self.traffic) };
         answer_monitor(&self.runtime, at, &self.address, pages)
     }
 
@@ -275,23 +260,14 @@ impl DataProcess {
                 let _ = tell.send(refused);
             }
         });
-        Ok(DataProcess {
-            runtime,
-            ended,
-            address,
-            server,
-            traffic,
-        })
+        Ok(DataProcess { runtime, ended, address, server, traffic })
     }
 
     /// Answers a monitor; returns where.
     /// # Errors
     /// The address that was given is taken, or none of this machine.
     pub fn answer_monitor(&self, at: &HttpAt) -> Result<Option<String>, StartError> {
-        let pages = OfData {
-            server: Arc::clone(&self.server),
-            traffic: Arc::clone(&self.traffic),
-        };
+        let pages = OfData { server: Arc::clone(&self.server), traffic: Arc::clone(&self.traffic) };
         answer_monitor(&self.runtime, at, &self.address, pages)
     }
 
@@ -370,24 +346,16 @@ impl HomeKeeping {
             return Ok(());
         }
         let drawn = SigningRequest::draw().map_err(|error| error.to_string())?;
-        let request = messages::Renew {
-            signing_request: drawn.request,
-        };
+        let request = messages::Renew { signing_request: drawn.request };
         let masters = &self.server.masters;
         let renewed: Result<messages::Renewed, _> = masters.call(Method::Renew, &request, TO_RENEW).await;
         let renewed = renewed.map_err(|error| error.to_string())?;
-        let identity = Identity {
-            certificate: renewed.certificate,
-            key: drawn.key,
-            ..own
-        };
+        let identity = Identity { certificate: renewed.certificate, key: drawn.key, ..own };
         let shown = Credentials::new(&identity).map_err(|error| error.to_string())?;
         drop(shown);
         self.home.renewed(&identity);
         if self.write().await {
-            self.credentials
-                .replace(&identity)
-                .map_err(|error| error.to_string())?;
+            self.credentials.replace(&identity).map_err(|error| error.to_string())?;
             tracing::info!("the certificate of this server was renewed");
             self.server.beat_now.notify_one();
         }
@@ -407,9 +375,7 @@ impl DailyWarning {
 
     /// Whether it is to be said at this moment; then it was.
     fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = self
-            .last
-            .is_none_or(|last| now.duration_since(last) >= DailyWarning::DAY);
+        let is_due = self.last.is_none_or(|last| now.duration_since(last) >= DailyWarning::DAY);
         if is_due {
             self.last = Some(now);
         }
@@ -428,9 +394,7 @@ async fn renew_own(authority: Authority, credentials: Credentials, mut certifica
         }
         let renewed = authority.identity(MASTER_NAME).map_err(|error| error.to_string());
         let shown = renewed.and_then(|identity| {
-            credentials
-                .replace(&identity)
-                .map_err(|error| error.to_string())?;
+            credentials.replace(&identity).map_err(|error| error.to_string())?;
             Ok(identity.certificate)
         });
         match shown {

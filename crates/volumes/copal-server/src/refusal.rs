@@ -7,11 +7,7 @@ pub type Refused = Box<Failure>;
 
 /// A refusal with a word and a sentence.
 pub fn refused(code: Code, text: impl Into<String>) -> Refused {
-    Box::new(Failure {
-        code: code.into(),
-        text: text.into(),
-        ..Failure::default()
-    })
+    Box::new(Failure { code: code.into(), text: text.into(), ..Failure::default() })
 }
 
 /// The caller has given up.

@@ -58,9 +58,7 @@ pub(crate) struct Requests<R> {
 
 impl<R: AsyncRead + Unpin> Requests<R> {
     pub(crate) fn new(from: R) -> Requests<R> {
-        Requests {
-            from: BufReader::with_capacity(SMALL_BYTES, from),
-        }
+        Requests { from: BufReader::with_capacity(SMALL_BYTES, from) }
     }
 
     /// The next request; `None`: no more come.
@@ -97,10 +95,7 @@ impl<R: AsyncRead + Unpin> Requests<R> {
         // Nothing of these is believed before the checksum, but the room that it asks for.
         let peeked = Frame::peek(header);
         let method = Method::of_number(peeked.method);
-        if matches!(
-            method,
-            Some(Method::PutChain | Method::ChainData | Method::ChainCommit)
-        ) {
+        if matches!(method, Some(Method::PutChain | Method::ChainData | Method::ChainCommit)) {
             let reason = format!("a frame of a chain of {length} bytes");
             return Err(Unreadable::Garbage(reason));
         }
@@ -170,18 +165,13 @@ mod tests {
 
     /// What comes of a connection over which `bytes` come and then nothing, and how long that took by a clock that does not wait.
     fn read(bytes: &'static [u8]) -> (Unreadable, Duration) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async move {
             let (mut to, from) = tokio::io::duplex(1 << 20);
             to.write_all(bytes).await.unwrap();
             let began = tokio::time::Instant::now();
-            let read = Requests::new(from)
-                .next(&Admission::new(&Budgets::default()))
-                .await;
+            let read = Requests::new(from).next(&Admission::new(&Budgets::default())).await;
             (read.err().unwrap(), began.elapsed())
         })
     }
@@ -196,12 +186,7 @@ mod tests {
             begun
         };
         for bytes in [&LONG[..2], &LONG[..4], &LONG[..10], &LONG[..]] {
-            assert_eq!(
-                read(bytes),
-                (Unreadable::Late, TO_ARRIVE),
-                "{} bytes",
-                bytes.len()
-            );
+            assert_eq!(read(bytes), (Unreadable::Late, TO_ARRIVE), "{} bytes", bytes.len());
         }
     }
 }

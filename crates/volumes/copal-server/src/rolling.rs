@@ -64,11 +64,8 @@ impl DataServer {
                 continue;
             }
             let from = own.horizon.max(theirs.horizon);
-            let buckets: BTreeSet<Bucket> = theirs
-                .digests
-                .range(from..closed.max(from))
-                .map(|(at, _)| *at)
-                .collect();
+            let buckets: BTreeSet<Bucket> =
+                theirs.digests.range(from..closed.max(from)).map(|(at, _)| *at).collect();
             let unequal = |bucket: &Bucket| theirs.digests.get(bucket) != own.digests.get(bucket);
             let unequal: Vec<Bucket> = buckets.into_iter().filter(unequal).collect();
             let Some(place) = self.map.place(disk).filter(|_| !unequal.is_empty()) else {
@@ -83,10 +80,7 @@ impl DataServer {
                 epoch: own.epoch,
                 roles: (own.role, theirs.role),
                 closings: &closings,
-                source: Source {
-                    connection,
-                    snapshot: 0,
-                },
+                source: Source { connection, snapshot: 0 },
             };
             // Deletes of all buckets first: what is deleted is not copied.
             for creates in [false, true] {
@@ -132,14 +126,9 @@ impl DataServer {
             return Err(refused(Code::Invalid, "a member shows another group"));
         }
         if !entry.is_create {
-            return self
-                .roll_one(rolling, taken_delete(&entry, entry.fid, entry.op))
-                .await;
+            return self.roll_one(rolling, taken_delete(&entry, entry.fid, entry.op)).await;
         }
-        let theirs = Claim {
-            fid: entry.fid,
-            op: entry.op,
-        };
+        let theirs = Claim { fid: entry.fid, op: entry.op };
         let store = self.store.clone();
         let (vid, name, fid) = (entry.vid, entry.name.clone(), entry.fid);
         let known = blocking(move || {
@@ -259,22 +248,12 @@ impl DataServer {
 
 /// A delete that another member has, or that ends a name with two files.
 pub(crate) fn taken_delete(entry: &JournalEntry, fid: FileId, op: OpId) -> Operation {
-    Operation::TakeOverDelete {
-        vid: entry.vid,
-        name: entry.name.clone(),
-        fid,
-        op,
-    }
+    Operation::TakeOverDelete { vid: entry.vid, name: entry.name.clone(), fid, op }
 }
 
 /// A create whose file is deleted.
 pub(crate) fn record(entry: &JournalEntry) -> Operation {
-    Operation::Record {
-        vid: entry.vid,
-        name: entry.name.clone(),
-        fid: entry.fid,
-        op: entry.op,
-    }
+    Operation::Record { vid: entry.vid, name: entry.name.clone(), fid: entry.fid, op: entry.op }
 }
 
 pub(crate) fn of_entries(entries: Vec<JournalEntry>, limit: usize) -> messages::JournalRecords {
@@ -287,10 +266,7 @@ pub(crate) fn of_entries(entries: Vec<JournalEntry>, limit: usize) -> messages::
         name: entry.name,
         fid: Some(of_id(entry.fid.0)),
     };
-    messages::JournalRecords {
-        records: entries.into_iter().map(record).collect(),
-        more,
-    }
+    messages::JournalRecords { records: entries.into_iter().map(record).collect(), more }
 }
 
 pub(crate) fn entry_of(record: messages::JournalRecord) -> JournalEntry {

@@ -52,12 +52,7 @@ mod tests {
 
     fn beat(clock_ms: u64, measured: Option<(u64, i64)>) -> messages::Heartbeat {
         let (clock_term, clock_ahead_ms) = measured.unwrap_or_default();
-        messages::Heartbeat {
-            clock_ms,
-            clock_term,
-            clock_ahead_ms,
-            ..messages::Heartbeat::default()
-        }
+        messages::Heartbeat { clock_ms, clock_term, clock_ahead_ms, ..messages::Heartbeat::default() }
     }
 
     /// Symptom: when another master began to lead, or one that was frozen went on, the cluster's clock went back by seconds, and

@@ -40,11 +40,7 @@ impl DataServer {
             let failed = |error| of_volume_error(&error);
             // What is cut while the snapshot is taken is on every member.
             let snapshot = this.store.snapshot(group).map_err(failed)?;
-            let now = this
-                .store
-                .membership(group)
-                .map_err(failed)?
-                .unwrap_or(membership);
+            let now = this.store.membership(group).map_err(failed)?.unwrap_or(membership);
             let gone = this.store.gone_volumes(group).map_err(failed)?;
             Ok(encoded(&messages::SyncOpened {
                 sync: this.snapshots.add(snapshot)?,
@@ -78,10 +74,7 @@ impl DataServer {
             });
             let digest = digest.await?;
             if digest.count == compared.count && digest.sum == id(compared.sum) {
-                equal.push(messages::EqualGroup {
-                    group: group.0,
-                    closed_below: membership.closing.below.0,
-                });
+                equal.push(messages::EqualGroup { group: group.0, closed_below: membership.closing.below.0 });
             }
         }
         Ok(encoded(&messages::CompareReply { equal }))
@@ -112,9 +105,7 @@ impl DataServer {
         blocking(move || {
             let fid = snapshot.named(VolumeId(request.volume), &request.name);
             let fid = fid.map_err(|error| of_volume_error(&error))?;
-            Ok(encoded(&messages::SyncNamed {
-                fid: fid.map(|fid| of_id(fid.0)),
-            }))
+            Ok(encoded(&messages::SyncNamed { fid: fid.map(|fid| of_id(fid.0)) }))
         })
         .await
     }
@@ -181,8 +172,5 @@ fn next_entries(snapshot: &GroupSnapshot, request: &messages::SyncNext) -> Resul
         fid: Some(of_id(entry.fid.0)),
         op: Some(of_id(entry.op.0)),
     };
-    Ok(encoded(&messages::SyncEntries {
-        entries: entries.into_iter().map(entry).collect(),
-        more,
-    }))
+    Ok(encoded(&messages::SyncEntries { entries: entries.into_iter().map(entry).collect(), more }))
 }

@@ -36,10 +36,7 @@ impl Snapshots {
         }
         open.0 += 1;
         let number = open.0;
-        let shown = Shown {
-            snapshot: Arc::new(snapshot),
-            used: machine::now(),
-        };
+        let shown = Shown { snapshot: Arc::new(snapshot), used: machine::now() };
         open.1.insert(number, shown);
         Ok(number)
     }

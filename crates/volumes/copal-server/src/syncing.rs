@@ -171,9 +171,7 @@ impl DataServer {
         let connection = self.connection_to(donor).await.ok_or(NotYet::NoDonor)?;
         let (store, seed) = (self.store.clone(), self.digest_seed());
         let asked = memberships.to_vec();
-        let generations = memberships
-            .iter()
-            .map(|membership| self.repairs.generation(membership.group));
+        let generations = memberships.iter().map(|membership| self.repairs.generation(membership.group));
         let generations: Vec<u64> = generations.collect();
         let groups = blocking(move || {
             let mut groups = Vec::new();
@@ -196,10 +194,7 @@ impl DataServer {
             }
             Ok(groups)
         });
-        let compare = messages::Compare {
-            disk: self.disk().0,
-            groups: groups.await?,
-        };
+        let compare = messages::Compare { disk: self.disk().0, groups: groups.await? };
         let reply: messages::CompareReply = connection.call(Method::Compare, &compare, ANSWER).await?;
         let mut ready = Vec::new();
         for equal in reply.equal {
@@ -209,18 +204,11 @@ impl DataServer {
             else {
                 continue;
             };
-            let closing = Closing {
-                below: Bucket(equal.closed_below),
-            };
+            let closing = Closing { below: Bucket(equal.closed_below) };
             if self.store.is_seal_in_future(closing) {
                 continue;
             }
-            ready.push(Ready {
-                group,
-                generation: *generation,
-                asked_in: membership.epoch,
-                closing,
-            });
+            ready.push(Ready { group, generation: *generation, asked_in: membership.epoch, closing });
         }
         self.be_whole(&ready).await
     }
@@ -228,10 +216,7 @@ impl DataServer {
     async fn connection_to(&self, disk: DiskId) -> Option<Connection> {
         let place = self.map.place(disk)?;
         let name = name_of_server(&place.server_uuid);
-        self.connections
-            .to(&place.address, name, Class::Recovery)
-            .await
-            .ok()
+        self.connections.to(&place.address, name, Class::Recovery).await.ok()
     }
 
     /// Takes over what a donor has and this member lacks; how many operations that were.
@@ -261,11 +246,7 @@ impl DataServer {
             let Some(connection) = self.connection_to(donor).await else {
                 continue;
             };
-            let open = messages::SyncOpen {
-                group: group.0,
-                epoch: membership.epoch.0,
-                disk: me.0,
-            };
+            let open = messages::SyncOpen { group: group.0, epoch: membership.epoch.0, disk: me.0 };
             let opened: Result<messages::SyncOpened, _> =
                 connection.call(Method::SyncOpen, &open, ANSWER).await;
             let opened = match opened {
@@ -278,9 +259,7 @@ impl DataServer {
             };
             let gone = opened.gone_volumes.iter().map(|vid| VolumeId(*vid));
             self.learn_gone(group, gone.collect()).await?;
-            let closing = Closing {
-                below: Bucket(opened.closed_below),
-            };
+            let closing = Closing { below: Bucket(opened.closed_below) };
             if self.store.is_seal_in_future(closing) {
                 // Closed here as well it would outlive the clock that was wrong.
                 tracing::warn!(%group, %donor, "a donor has closed what lies in the future; it is not copied from");
@@ -289,10 +268,7 @@ impl DataServer {
             }
             let donor = Donor {
                 group,
-                source: Source {
-                    connection,
-                    snapshot: opened.sync,
-                },
+                source: Source { connection, snapshot: opened.sync },
                 closing,
                 asked_in: membership.epoch,
                 closed_before,
@@ -300,12 +276,7 @@ impl DataServer {
             let taken = self.take_all(&donor, Bucket(opened.horizon)).await;
             self.close_snapshot(&donor.source.connection, opened.sync).await;
             let taken = taken?;
-            let ready = Ready {
-                group,
-                generation,
-                asked_in: membership.epoch,
-                closing: donor.closing,
-            };
+            let ready = Ready { group, generation, asked_in: membership.epoch, closing: donor.closing };
             return match self.be_whole(&[ready]).await?.is_empty() {
                 false => Ok(taken),
                 true => Err(NotYet::Changed),
@@ -339,10 +310,7 @@ impl DataServer {
         let is_covered = blocking(move || {
             let failed = |error| of_volume_error(&error);
             store.begin_taking(group, horizon, closed).map_err(failed)?;
-            Ok(store
-                .membership(group)
-                .map_err(failed)?
-                .is_some_and(|own| own.is_covered))
+            Ok(store.membership(group).map_err(failed)?.is_some_and(|own| own.is_covered))
         });
         let is_covered = is_covered.await?;
         // What was deleted first: files that are gone are not copied.
@@ -361,11 +329,8 @@ impl DataServer {
     async fn take_journal(&self, donor: &Donor, creates: bool) -> Result<u64, NotYet> {
         let (mut taken, mut after) = (0, Bytes::new());
         loop {
-            let next = messages::SyncJournal {
-                sync: donor.source.snapshot,
-                after: after.clone(),
-                limit: ENTRIES,
-            };
+            let next =
+                messages::SyncJournal { sync: donor.source.snapshot, after: after.clone(), limit: ENTRIES };
             let connection = &donor.source.connection;
             let page: messages::JournalRecords = connection.call(Method::SyncJournal, &next, ANSWER).await?;
             let Some(last) = page.records.last() else { break };
@@ -395,8 +360,7 @@ impl DataServer {
                 match fetched.await? {
                     Some(operation) => operation,
                     None => {
-                        self.wait_for_burial(entry.vid, entry.name.clone(), entry.fid)
-                            .await?;
+                        self.wait_for_burial(entry.vid, entry.name.clone(), entry.fid).await?;
                         record(&entry)
                     }
                 }
@@ -409,11 +373,8 @@ impl DataServer {
     async fn take_files(&self, donor: &Donor) -> Result<u64, NotYet> {
         let (mut taken, mut after) = (0, Bytes::new());
         loop {
-            let next = messages::SyncNext {
-                sync: donor.source.snapshot,
-                after: after.clone(),
-                limit: ENTRIES,
-            };
+            let next =
+                messages::SyncNext { sync: donor.source.snapshot, after: after.clone(), limit: ENTRIES };
             let connection = &donor.source.connection;
             let page: messages::SyncEntries = connection.call(Method::SyncNext, &next, ANSWER).await?;
             let Some(last) = page.entries.last() else { break };
@@ -534,10 +495,7 @@ impl DataServer {
         operation: Operation,
     ) -> Result<(), NotYet> {
         if vid.birth_group() != group {
-            return Err(NotYet::Here(refused(
-                Code::Invalid,
-                "a donor shows another group",
-            )));
+            return Err(NotYet::Here(refused(Code::Invalid, "a donor shows another group")));
         }
         loop {
             let epoch = self.own_epoch(group)?;
@@ -557,13 +515,8 @@ impl DataServer {
     }
 
     fn own_epoch(&self, group: GroupId) -> Result<Epoch, NotYet> {
-        let membership = self
-            .store
-            .membership(group)
-            .map_err(|error| of_volume_error(&error))?;
-        membership
-            .map(|membership| membership.epoch)
-            .ok_or(NotYet::Changed)
+        let membership = self.store.membership(group).map_err(|error| of_volume_error(&error))?;
+        membership.map(|membership| membership.epoch).ok_or(NotYet::Changed)
     }
 
     /// Becomes whole in the present epochs, in those groups in which no operation could hold without this member since before
@@ -585,27 +538,17 @@ impl DataServer {
         });
         let begun: BTreeSet<GroupId> = begun.await?.into_iter().collect();
         let mut whole_now = Vec::new();
-        let mut told: Vec<(GroupId, Epoch)> = taken
-            .into_iter()
-            .map(|taken| (taken.group, taken.epoch))
-            .collect();
+        let mut told: Vec<(GroupId, Epoch)> =
+            taken.into_iter().map(|taken| (taken.group, taken.epoch)).collect();
         told.retain(|(group, _)| begun.contains(group));
         for part in told.chunks(MOST_WHOLE) {
-            let groups = part.iter().map(|(group, epoch)| messages::GroupIn {
-                group: group.0,
-                epoch: epoch.0,
-            });
-            let whole = messages::BecomeWhole {
-                disk: self.disk().0,
-                groups: groups.collect(),
-            };
+            let groups =
+                part.iter().map(|(group, epoch)| messages::GroupIn { group: group.0, epoch: epoch.0 });
+            let whole = messages::BecomeWhole { disk: self.disk().0, groups: groups.collect() };
             let became: messages::BecameWhole =
                 self.masters.call(Method::BecomeWhole, &whole, ANSWER).await?;
-            let part: Vec<(GroupId, Epoch)> = part
-                .iter()
-                .copied()
-                .filter(|(group, _)| !became.refused.contains(&group.0))
-                .collect();
+            let part: Vec<(GroupId, Epoch)> =
+                part.iter().copied().filter(|(group, _)| !became.refused.contains(&group.0)).collect();
             let store = self.store.clone();
             let ended = blocking(move || {
                 let ended = store.end_whole(&part);
@@ -633,14 +576,8 @@ impl DataServer {
         };
         let members = cached.view.members.iter().zip(&cached.missed);
         let mut own = members.filter(|((disk, _), _)| *disk == self.disk());
-        let may_be = own
-            .next()
-            .is_some_and(|((_, role), missed)| *missed < ready.asked_in && role.is_up());
-        Ok(may_be.then_some(Taken {
-            group,
-            epoch,
-            closing: ready.closing,
-        }))
+        let may_be = own.next().is_some_and(|((_, role), missed)| *missed < ready.asked_in && role.is_up());
+        Ok(may_be.then_some(Taken { group, epoch, closing: ready.closing }))
     }
 }
 

@@ -29,11 +29,7 @@ impl JoinToken {
         getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
         let certificate = CertificateDer::from_pem_slice(authority.as_bytes());
         let certificate = certificate.map_err(|error| error.to_string())?;
-        Ok(JoinToken {
-            masters: masters.to_vec(),
-            fingerprint: fingerprint(&certificate),
-            secret,
-        })
+        Ok(JoinToken { masters: masters.to_vec(), fingerprint: fingerprint(&certificate), secret })
     }
 
     /// What the master keeps of the secret.
@@ -92,9 +88,7 @@ impl fmt::Display for JoinToken {
 impl fmt::Debug for JoinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Never the secret.
-        f.debug_struct("JoinToken")
-            .field("masters", &self.masters)
-            .finish_non_exhaustive()
+        f.debug_struct("JoinToken").field("masters", &self.masters).finish_non_exhaustive()
     }
 }
 
@@ -108,11 +102,7 @@ impl FromStr for JoinToken {
         let fingerprint = unhex(next()?).ok_or(NoToken)?;
         let secret = unhex(next()?).ok_or(NoToken)?;
         match parts.next() {
-            None => Ok(JoinToken {
-                masters,
-                fingerprint,
-                secret,
-            }),
+            None => Ok(JoinToken { masters, fingerprint, secret }),
             Some(_) => Err(NoToken),
         }
     }

@@ -13,9 +13,8 @@ use std::{
 };
 
 /// Upper ends of the latency histogram's buckets, in microseconds; what took longer is in the last, which has no end.
-pub(crate) const LATENCY_ENDS_US: [u64; 12] = [
-    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 250_000, 1_000_000, 5_000_000, 30_000_000,
-];
+pub(crate) const LATENCY_ENDS_US: [u64; 12] =
+    [250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 250_000, 1_000_000, 5_000_000, 30_000_000];
 /// Codes of refusals that are counted apart; those of a newer release share the last.
 const CODES: usize = 64;
 
@@ -84,13 +83,12 @@ impl OfMethod {
     /// Refusals by their code, those that there were.
     pub(crate) fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counts = self.refusals.iter().enumerate();
-        counts
-            .map(|(code, count)| (code, count.load(Ordering::Relaxed)))
-            .filter(|(_, count)| *count > 0)
-            .map(|(code, count)| {
+        counts.map(|(code, count)| (code, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0).map(
+            |(code, count)| {
                 let known = Code::try_from(code as i32);
                 (known.map_or("OTHER", |code| code.as_str_name()), count)
-            })
+            },
+        )
     }
 }
 
@@ -174,10 +172,7 @@ impl Traffic {
 
     /// Connections that were accepted, and those of them that are there.
     pub(crate) fn connections(&self) -> (u64, u64) {
-        (
-            self.accepted.load(Ordering::Relaxed),
-            self.open.load(Ordering::Relaxed),
-        )
+        (self.accepted.load(Ordering::Relaxed), self.open.load(Ordering::Relaxed))
     }
 
     /// Methods that were called, each with its counts.
@@ -194,12 +189,8 @@ impl Traffic {
         let micros = called.took.as_micros() as u64;
         let bucket = LATENCY_ENDS_US.partition_point(|end| *end < micros);
         counts.calls.fetch_add(1, Ordering::Relaxed);
-        counts
-            .bytes_in
-            .fetch_add(called.bytes_in as u64, Ordering::Relaxed);
-        counts
-            .bytes_out
-            .fetch_add(called.bytes_out as u64, Ordering::Relaxed);
+        counts.bytes_in.fetch_add(called.bytes_in as u64, Ordering::Relaxed);
+        counts.bytes_out.fetch_add(called.bytes_out as u64, Ordering::Relaxed);
         counts.micros.fetch_add(micros, Ordering::Relaxed);
         counts.latencies[bucket].fetch_add(1, Ordering::Relaxed);
         if let Some(code) = called.refusal {

@@ -65,11 +65,7 @@ impl Unauthenticated {
     }
 
     pub(crate) fn with(most: usize, most_of_one: usize) -> Arc<Unauthenticated> {
-        Arc::new(Unauthenticated {
-            most,
-            most_of_one,
-            peers: Mutex::default(),
-        })
+        Arc::new(Unauthenticated { most, most_of_one, peers: Mutex::default() })
     }
 
     /// Takes a connection in; another may have to go for it.
@@ -86,18 +82,9 @@ impl Unauthenticated {
         peers.next += 1;
         let (keep, stays) = oneshot::channel();
         let has_spoken = Arc::new(AtomicBool::new(false));
-        let peer = Peer {
-            address,
-            has_spoken: Arc::clone(&has_spoken),
-            _stays: keep,
-        };
+        let peer = Peer { address, has_spoken: Arc::clone(&has_spoken), _stays: keep };
         peers.all.insert(number, peer);
-        Place {
-            of: Arc::clone(self),
-            number,
-            has_spoken,
-            stays,
-        }
+        Place { of: Arc::clone(self), number, has_spoken, stays }
     }
 
     /// No descriptors are left: the oldest connection gives its own back.
@@ -115,9 +102,7 @@ impl Peers {
     /// Drops the oldest of some, one that has sent nothing if there is one.
     fn drop_oldest(&mut self, is_meant: impl Fn(&Peer) -> bool) {
         let mut meant = self.all.iter().filter(|(_, peer)| is_meant(peer));
-        let silent = meant
-            .clone()
-            .find(|(_, peer)| !peer.has_spoken.load(Ordering::Relaxed));
+        let silent = meant.clone().find(|(_, peer)| !peer.has_spoken.load(Ordering::Relaxed));
         let oldest = silent.or_else(|| meant.next()).map(|(number, _)| *number);
         if let Some(number) = oldest {
             self.all.remove(&number);
@@ -189,9 +174,7 @@ mod tests {
         drop(places);
         let all = Unauthenticated::with(4, 4);
         let mut places: Vec<Place> = (0..4).map(|_| all.enter(host(1))).collect();
-        places
-            .iter()
-            .for_each(|place| place.has_spoken.store(true, Ordering::Relaxed));
+        places.iter().for_each(|place| place.has_spoken.store(true, Ordering::Relaxed));
         all.make_room();
         assert!(is_lost(&mut places[0]) && !is_lost(&mut places[1]));
     }

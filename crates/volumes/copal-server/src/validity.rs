@@ -58,10 +58,7 @@ impl Validity {
 fn of_parsed(certificate: &x509_parser::certificate::X509Certificate<'_>) -> Validity {
     let validity = certificate.validity();
     let at = |seconds: i64| UNIX_EPOCH + Duration::from_secs(seconds.max(0) as u64);
-    Validity {
-        from: at(validity.not_before.timestamp()),
-        until: at(validity.not_after.timestamp()),
-    }
+    Validity { from: at(validity.not_before.timestamp()), until: at(validity.not_after.timestamp()) }
 }
 
 /// A day since 1970 as year, month and day: the calendar in periods of 400 years.
@@ -72,11 +69,7 @@ fn day(days: u64) -> String {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     format!("{year}-{month:02}-{day:02}")
 }

@@ -21,9 +21,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now_ms(&self) -> u64 {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_millis() as u64)
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
     }
 }
 
@@ -36,9 +34,7 @@ pub struct ManualClock {
 impl ManualClock {
     /// A clock that shows `now_ms`.
     pub fn new(now_ms: u64) -> ManualClock {
-        ManualClock {
-            now_ms: AtomicU64::new(now_ms),
-        }
+        ManualClock { now_ms: AtomicU64::new(now_ms) }
     }
     /// Sets the time; backwards is allowed, as on a real machine.
     pub fn set(&self, now_ms: u64) {

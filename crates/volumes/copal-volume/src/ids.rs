@@ -101,11 +101,7 @@ impl FileIds {
     /// A generator that starts no earlier than `floor_ms`: pass a time above every id that an
     /// earlier incarnation of the same store may have drawn, or 0.
     pub fn new(incarnation: u64, floor_ms: u64) -> FileIds {
-        FileIds {
-            incarnation,
-            ms: floor_ms.min(LAST_ID_MS),
-            drawn: 0,
-        }
+        FileIds { incarnation, ms: floor_ms.min(LAST_ID_MS), drawn: 0 }
     }
 
     /// Draws the next file id at `now_ms`. Strictly above all earlier draws of this generator.
@@ -218,10 +214,7 @@ mod tests {
         let mut before = FileIds::new(1, 0);
         let last = before.draw_op(9_000);
         let mut after = FileIds::new(2, before.high_ms() + 1);
-        assert!(
-            after.draw_op(100) > last,
-            "the wall clock went back over the restart"
-        );
+        assert!(after.draw_op(100) > last, "the wall clock went back over the restart");
     }
 
     #[test]
@@ -231,10 +224,7 @@ mod tests {
         let mut slow = FileIds::new(1, 0);
         let delete = slow.draw_op_above(4_000, create);
         assert!(delete > create);
-        assert!(
-            slow.draw_op(4_000) > delete,
-            "the generator stays above what it drew"
-        );
+        assert!(slow.draw_op(4_000) > delete, "the generator stays above what it drew");
         let mut ahead = FileIds::new(1, 0);
         assert_eq!(ahead.draw_op_above(20_000, create).ms(), 20_000);
     }

@@ -54,20 +54,10 @@ mod tests {
     /// Symptom: a volume that was asked for with three replicas was made, and had one. Fix: what is not obeyed is refused.
     #[test]
     fn options_that_no_store_obeys_are_refused() {
-        let obeyed = VolumeOptions {
-            quota_bytes: Some(5),
-            spare_copies: true,
-            ..VolumeOptions::default()
-        };
+        let obeyed = VolumeOptions { quota_bytes: Some(5), spare_copies: true, ..VolumeOptions::default() };
         assert_eq!(check_volume_options(&obeyed), Ok(()));
-        let replicas = VolumeOptions {
-            replicas: Some(3),
-            ..obeyed.clone()
-        };
-        let class = VolumeOptions {
-            class: Some(String::new()),
-            ..obeyed
-        };
+        let replicas = VolumeOptions { replicas: Some(3), ..obeyed.clone() };
+        let class = VolumeOptions { class: Some(String::new()), ..obeyed };
         for refused in [replicas, class] {
             let answer = check_volume_options(&refused);
             assert!(matches!(answer, Err(VolumeError::Denied { .. })), "{refused:?}");

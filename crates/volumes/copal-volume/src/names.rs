@@ -12,9 +12,7 @@ use crate::limits::{MAX_FILE_NAME_BYTES, MAX_VOLUME_DEPTH, MAX_VOLUME_NAME_BYTES
 pub const UNKNOWN_FILE_NAME: &[u8] = b"?";
 
 fn invalid(reason: impl Into<String>) -> VolumeError {
-    VolumeError::InvalidName {
-        reason: reason.into(),
-    }
+    VolumeError::InvalidName { reason: reason.into() }
 }
 
 /// Refuses a file name that is empty or longer than [`MAX_FILE_NAME_BYTES`].
@@ -50,9 +48,7 @@ pub fn check_volume_name(name: &str) -> Result<(), VolumeError> {
         return Err(invalid(format!("a volume cannot be called {name:?}")));
     }
     if name.contains('/') || name.chars().any(char::is_control) {
-        return Err(invalid(format!(
-            "the volume name {name:?} contains '/' or a control character"
-        )));
+        return Err(invalid(format!("the volume name {name:?} contains '/' or a control character")));
     }
     Ok(())
 }

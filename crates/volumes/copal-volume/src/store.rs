@@ -53,10 +53,7 @@ pub struct ReadOptions {
 
 impl ReadOptions {
     /// Sees every create and delete acknowledged before; of whichever file the name means.
-    pub const STRICT: ReadOptions = ReadOptions {
-        consistency: Consistency::Strict,
-        if_file: None,
-    };
+    pub const STRICT: ReadOptions = ReadOptions { consistency: Consistency::Strict, if_file: None };
 }
 
 /// Which kind of storage a volume wants.

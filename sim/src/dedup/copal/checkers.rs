@@ -30,18 +30,10 @@ mod tests {
         for pack in 0..50 {
             let others = || names.iter().enumerate().filter(|(host, _)| *host != 3);
             let mut by_rank: Vec<(u32, usize)> = others()
-                .map(|(host, name)| {
-                    (
-                        rank(others().map(|(_, name)| name.as_str()), name, pack as u64),
-                        host,
-                    )
-                })
+                .map(|(host, name)| (rank(others().map(|(_, name)| name.as_str()), name, pack as u64), host))
                 .collect();
             by_rank.sort_unstable();
-            assert_eq!(
-                first_two(&names, 3, pack),
-                [Some(by_rank[0].1), Some(by_rank[1].1)]
-            );
+            assert_eq!(first_two(&names, 3, pack), [Some(by_rank[0].1), Some(by_rank[1].1)]);
         }
         assert_eq!(first_two(&names[..1], 0, 7), [None, None]);
     }

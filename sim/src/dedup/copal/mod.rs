@@ -260,9 +260,7 @@ impl Job<'_> {
         let state = &mut self.state[host];
         state.round_began = now;
         (state.reads_left, state.parts_left) = (parts.len(), parts.len());
-        parts
-            .into_iter()
-            .for_each(|part| self.enter_turn(Turn::Read(part)));
+        parts.into_iter().for_each(|part| self.enter_turn(Turn::Read(part)));
     }
 
     fn enter_turn(&mut self, turn: Turn) {
@@ -430,8 +428,7 @@ impl Job<'_> {
         self.bytes.local_io += bytes;
         self.replies.insert(owner, replies);
         let own_bytes = bytes / self.domain.owners.hosts_per_partition();
-        self.engine
-            .send(self.state[owner].disk, own_bytes, Tag::Compared(owner));
+        self.engine.send(self.state[owner].disk, own_bytes, Tag::Compared(owner));
         Ok(())
     }
 
@@ -453,10 +450,7 @@ impl Job<'_> {
                     part.carried.insert(*id);
                 }
                 hit => {
-                    ensure!(
-                        self.domain.log.has_at(hit, id),
-                        "an answer leads to another chunk's frame"
-                    );
+                    ensure!(self.domain.log.has_at(hit, id), "an answer leads to another chunk's frame");
                     self.chunks.hits += 1;
                 }
             }
@@ -464,9 +458,7 @@ impl Job<'_> {
         part.open -= reply.answers.len() as u64;
         let state = &mut self.state[part.host];
         if let Some(marked) = state.marked.get(state.round) {
-            state
-                .times
-                .enter(Duration::from_nanos(self.engine.now() - marked));
+            state.times.enter(Duration::from_nanos(self.engine.now() - marked));
         }
         if part.open == 0 {
             self.enter_turn(Turn::StorePopular(number));

@@ -67,30 +67,17 @@ impl Owners {
         let owner: Option<Vec<usize>> = owner.collect();
         let owner = owner.context("a fleet has a host")?;
         let scratch = tempfile::tempdir_in(scratch).context("making a scratch directory")?;
-        let limits = Limits {
-            memory_bytes: MEMORY_BYTES,
-            ..Limits::default()
-        };
+        let limits = Limits { memory_bytes: MEMORY_BYTES, ..Limits::default() };
         let popular_millionths = (super::super::inputs::chunks::POPULAR * 1e6) as u32;
         let owning: BTreeSet<usize> = owner.iter().copied().collect();
         let mut hosts: Vec<Owner> = names.iter().map(|_| Owner::default()).collect();
         for host in owning {
             let directory = scratch.path().join(&names[host]);
             let bits = partitions.bits();
-            hosts[host].detector = Some(Detector::open_limited(
-                &directory,
-                bits,
-                popular_millionths,
-                limits,
-            )?);
+            hosts[host].detector =
+                Some(Detector::open_limited(&directory, bits, popular_millionths, limits)?);
         }
-        Ok(Owners {
-            partitions,
-            owner,
-            hosts,
-            began: Instant::now(),
-            _scratch: scratch,
-        })
+        Ok(Owners { partitions, owner, hosts, began: Instant::now(), _scratch: scratch })
     }
 
     /// Cuts sorted ids into batches: each of one partition, and where it begins.
@@ -113,10 +100,7 @@ impl Owners {
         };
         let partition = self.partitions.of(first);
         let owner = &mut self.hosts[self.owner[partition as usize]];
-        let detector = owner
-            .detector
-            .as_ref()
-            .context("who owns a partition has a detector")?;
+        let detector = owner.detector.as_ref().context("who owns a partition has a detector")?;
         let mut host = [0; 16];
         host[..8].copy_from_slice(&(batch.host as u64).to_le_bytes());
         let header = BatchHeader {
@@ -158,10 +142,7 @@ impl Owners {
         owner.is_comparing = true;
         let mut replies = Vec::new();
         let mut reply = |header: &BatchHeader, answers: &[Answer]| {
-            replies.push(Reply {
-                batch: header.batch,
-                answers: answers.to_vec(),
-            });
+            replies.push(Reply { batch: header.batch, answers: answers.to_vec() });
         };
         let compared = detector.compare(partition, self.began + now, log, &mut reply)?;
         Ok(Some((compared, replies)))

@@ -85,8 +85,5 @@ fn changes(hosts: &Hosts<'_>, vm: usize) -> VmChanges {
     let pages = (vm.bytes / PAGE_BYTES as f64).ceil().max(1.0) as u64;
     let dirty = vm.dirty_bytes as u64;
     let upto = |page: u64| (u128::from(dirty) * u128::from(page) / u128::from(pages)) as u64;
-    VmChanges {
-        pages: (0..pages).map(|page| upto(page + 1) - upto(page)).collect(),
-        missed_windows: 0,
-    }
+    VmChanges { pages: (0..pages).map(|page| upto(page + 1) - upto(page)).collect(), missed_windows: 0 }
 }

@@ -90,14 +90,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Plays all methods.
 pub(crate) fn simulate(arguments: &Arguments) -> Result<(Vec<Cost>, Freed)> {
-    ensure!(
-        (1..=65_535).contains(&arguments.hosts),
-        "--hosts is to be from 1 to 65535"
-    );
-    ensure!(
-        arguments.skew >= 1.0 && arguments.scale >= 1,
-        "--skew and --scale are to be at least 1"
-    );
+    ensure!((1..=65_535).contains(&arguments.hosts), "--hosts is to be from 1 to 65535");
+    ensure!(arguments.skew >= 1.0 && arguments.scale >= 1, "--skew and --scale are to be at least 1");
     let size = (arguments.hosts, arguments.hosts * VMS_OF_A_HOST);
     let draw = |placement| Fleet::draw(size, Sizes::Lognormal, arguments.skew, placement, arguments.seed);
     let (balanced, random) = (draw(Placement::Balanced), draw(Placement::Random));
@@ -123,9 +117,7 @@ pub(crate) fn simulate(arguments: &Arguments) -> Result<(Vec<Cost>, Freed)> {
 fn time(fleet: &Fleet, method: Method) -> f64 {
     let mut engine = Engine::new();
     let hosts = fleet.hosts.len();
-    let links: Vec<_> = (0..hosts)
-        .map(|_| engine.link(back_end_read_bytes_per_s(hosts)))
-        .collect();
+    let links: Vec<_> = (0..hosts).map(|_| engine.link(back_end_read_bytes_per_s(hosts))).collect();
     for _ in 0..method.phases(hosts) {
         let mut left: Vec<_> = fleet.hosts.iter().map(|vms| vms.iter()).collect();
         for (host, &link) in links.iter().enumerate() {
@@ -149,9 +141,7 @@ fn memory(balanced: &Fleet, random: &Fleet, method: Method) -> Cost {
     };
     let each: Vec<f64> = match method.phases(2) {
         1 => balanced.vms.iter().map(|vm| method.memory_bytes(&[vm])).collect(),
-        _ => (0..random.hosts.len())
-            .map(|host| of_host(random, host))
-            .collect(),
+        _ => (0..random.hosts.len()).map(|host| of_host(random, host)).collect(),
     };
     Cost {
         method,

@@ -88,12 +88,7 @@ fn gets_of_a_running_store_are_recorded_and_play() {
     };
     let drawn = play(tree);
     // The same with filters that are built of the keys that were found, and of others, and asked.
-    let real = Tree::real(
-        &runs("flushed:1002").scaled(partitions),
-        Kind::Ribbon,
-        &recorded.found,
-    )
-    .unwrap();
+    let real = Tree::real(&runs("flushed:1002").scaled(partitions), Kind::Ribbon, &recorded.found).unwrap();
     let mut filters = Filters::new(&real, 1);
     for partition in 0..real.shapes.len() as u32 {
         filters.set(&real, partition, 15).unwrap();
@@ -105,10 +100,7 @@ fn gets_of_a_running_store_are_recorded_and_play() {
     let asked_for_real = play(real);
     assert_eq!(asked_for_real.hits, drawn.hits);
     let (real, drawn) = (asked_for_real.false_per_get(), drawn.false_per_get());
-    assert!(
-        (real / drawn - 1.0).abs() < 0.25,
-        "{real} where {drawn} were drawn"
-    );
+    assert!((real / drawn - 1.0).abs() < 0.25, "{real} where {drawn} were drawn");
 }
 
 #[test]
@@ -124,10 +116,7 @@ struct Narrow(usize);
 
 impl Write for Narrow {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 = self
-            .0
-            .checked_sub(bytes.len())
-            .ok_or(io::ErrorKind::StorageFull)?;
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
         Ok(bytes.len())
     }
 

@@ -149,15 +149,7 @@ impl Db {
         } else {
             ptr::null_mut()
         };
-        let mut handle = Db {
-            db: ptr::null_mut(),
-            options,
-            policy,
-            cache,
-            read,
-            write,
-            write_synced,
-        };
+        let mut handle = Db { db: ptr::null_mut(), options, policy, cache, read, write, write_synced };
         // SAFETY: all pointers were made above; policy and cache live as long as the handle.
         unsafe {
             leveldb_options_set_create_if_missing(options, 1);
@@ -242,14 +234,7 @@ impl Db {
         let (mut len, mut error) = (0, ptr::null_mut());
         // SAFETY: the handle is open, the key valid for its length, `len` and `error` are places of ours.
         let value = unsafe {
-            leveldb_get(
-                self.db,
-                self.read,
-                key.as_ptr().cast(),
-                key.len(),
-                &raw mut len,
-                &raw mut error,
-            )
+            leveldb_get(self.db, self.read, key.as_ptr().cast(), key.len(), &raw mut len, &raw mut error)
         };
         check(error, "reading")?;
         if value.is_null() {

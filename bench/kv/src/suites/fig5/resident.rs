@@ -24,10 +24,7 @@ const CRITERION: f64 = 5.0;
 pub(super) fn resident(runner: &mut SuiteRunner<'_>) -> Result<()> {
     let mut entrants = Vec::new();
     for name in runner.chosen(&NAMES)? {
-        let loading = Role {
-            cache_blocks: true,
-            ..runner.loading_role(BITS)
-        };
+        let loading = Role { cache_blocks: true, ..runner.loading_role(BITS) };
         let role = Role {
             memory_bytes: MEMORY,
             cap_bytes: None,

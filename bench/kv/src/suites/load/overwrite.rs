@@ -56,9 +56,8 @@ pub(super) fn overwrite(runner: &SuiteRunner<'_>, options: &Options, spec: &Spec
     })?;
     // What the overwriting left to merge is its own; what is written beside the look-ups is not.
     let merged = peer.ask(&Request::AwaitMerges)?;
-    let mixed_seconds = options
-        .minutes
-        .map_or(runner.scale.slice_seconds().max(3.0), |minutes| minutes * 60.0);
+    let mixed_seconds =
+        options.minutes.map_or(runner.scale.slice_seconds().max(3.0), |minutes| minutes * 60.0);
     let busy = peer.ask(&Request::ReadsBesideWrites {
         keys: runner.scale.keys(),
         value_bytes: runner.scale.value,
@@ -146,26 +145,11 @@ pub(super) fn tell(report: &mut Report, name: &str, rounds: &[Overwritten]) {
     }
     let extra = of(Overwritten::extra_reads);
     for (what, value, unit, most) in [
-        (
-            "criterion: extra reads per Get beside overwriting",
-            extra,
-            "",
-            0.10,
-        ),
+        ("criterion: extra reads per Get beside overwriting", extra, "", 0.10),
         ("T9 copal: longest put beside Gets", longest_beside, "ms", 100.0),
-        (
-            "T8 copal: write amplification of the overwrite",
-            amplification,
-            "x",
-            15.0,
-        ),
+        ("T8 copal: write amplification of the overwrite", amplification, "x", 15.0),
         ("T9 copal: longest put of the overwrite", longest_put, "ms", 100.0),
-        (
-            "T9 copal: p99 of a Get beside overwriting / idle",
-            beside / idle,
-            "x",
-            2.0,
-        ),
+        ("T9 copal: p99 of a Get beside overwriting / idle", beside / idle, "x", 2.0),
         ("T12 copal: open again", open_seconds, "s", 2.0),
     ] {
         report.at_most(what, value, unit, most);
@@ -179,14 +163,8 @@ pub(super) fn judge(report: &mut Report, all: &HashMap<&str, Vec<Overwritten>>) 
         let Some(theirs) = all.get(peer) else { continue };
         let ratio = |figure: fn(&Overwritten) -> f64| median_of(ours, figure) / median_of(theirs, figure);
         for (what, better) in [
-            (
-                format!("overwrite: copal / {peer}"),
-                ratio(Overwritten::megabytes_per_second),
-            ),
-            (
-                format!("Gets/s beside overwriting: copal / {peer}"),
-                ratio(|one| one.busy.answer.per_second()),
-            ),
+            (format!("overwrite: copal / {peer}"), ratio(Overwritten::megabytes_per_second)),
+            (format!("Gets/s beside overwriting: copal / {peer}"), ratio(|one| one.busy.answer.per_second())),
             (
                 format!("p99 of a Get beside overwriting: {peer} / copal"),
                 1.0 / ratio(|one| one.busy.answer.latency.p99),

@@ -41,10 +41,7 @@ fn of_table(len: u64, read: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<u64>
     let mut rest = handles;
     let (meta_offset, meta_bytes) = handle(&mut rest)?;
     let (_, index_bytes) = handle(&mut rest)?;
-    ensure!(
-        meta_offset.checked_add(meta_bytes).is_some_and(|end| end <= len),
-        "a block beyond the end"
-    );
+    ensure!(meta_offset.checked_add(meta_bytes).is_some_and(|end| end <= len), "a block beyond the end");
     let meta = read(meta_offset, meta_bytes)?;
     Ok(index_bytes + filter_bytes(&meta)?)
 }

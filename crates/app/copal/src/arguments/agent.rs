@@ -189,7 +189,5 @@ pub(crate) struct PdsCleanup {
 
 fn parse_rounds(typed: &str) -> Result<String, String> {
     let parsed = typed.parse::<RoundCount>();
-    parsed
-        .map(|_| typed.to_owned())
-        .map_err(|error| error.to_string())
+    parsed.map(|_| typed.to_owned()).map_err(|error| error.to_string())
 }

@@ -548,12 +548,7 @@ pub(crate) enum Group {
         #[arg(value_name = "GROUP")]
         group: u32,
         /// Server that it leaves
-        #[arg(
-            long,
-            value_name = "NAME",
-            required_unless_present = "cancel",
-            requires = "to"
-        )]
+        #[arg(long, value_name = "NAME", required_unless_present = "cancel", requires = "to")]
         from: Option<String>,
         /// Server that it goes to
         #[arg(long, value_name = "NAME", requires = "from")]
@@ -662,8 +657,7 @@ fn lose_since(text: &str) -> Result<u64, String> {
     if text == "everything" {
         return Ok(0);
     }
-    let time: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| "give a time such as 2026-11-25T08:30:00Z, or `everything`".to_owned())?;
+    let time: jiff::Timestamp =
+        text.parse().map_err(|_| "give a time such as 2026-11-25T08:30:00Z, or `everything`".to_owned())?;
     u64::try_from(time.as_millisecond()).map_err(|_| "give a time after 1970".to_owned())
 }

@@ -24,12 +24,7 @@ pub(crate) struct Nbd {
     #[command(flatten)]
     pub(crate) which: Which,
     /// Listen at this unix socket, which is made and removed again
-    #[arg(
-        long,
-        value_name = "FILE",
-        required_unless_present = "listen",
-        conflicts_with = "listen"
-    )]
+    #[arg(long, value_name = "FILE", required_unless_present = "listen", conflicts_with = "listen")]
     pub(crate) socket: Option<PathBuf>,
     /// Listen at this address, host:port (port 0: any that is free)
     #[arg(long, value_name = "ADDR")]

@@ -302,10 +302,7 @@ mod tests {
             let lines: Vec<&str> = help.lines().collect();
             for pair in lines.windows(2) {
                 let is_paragraph = |line: &str| !line.is_empty() && !line.starts_with(' ');
-                assert!(
-                    !is_paragraph(pair[0]) || !is_paragraph(pair[1]),
-                    "{path}: {pair:?}"
-                );
+                assert!(!is_paragraph(pair[0]) || !is_paragraph(pair[1]), "{path}: {pair:?}");
             }
             let has_more = command.has_subcommands();
             if !has_more && command.get_name() != "version" {

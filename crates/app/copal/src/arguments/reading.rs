@@ -116,9 +116,7 @@ pub(crate) struct Check {
 
 /// `3/7`.
 fn parse_slice(text: &str) -> Result<(u32, u32), String> {
-    let parsed = text
-        .split_once('/')
-        .and_then(|(n, t)| Some((n.parse().ok()?, t.parse().ok()?)));
+    let parsed = text.split_once('/').and_then(|(n, t)| Some((n.parse().ok()?, t.parse().ok()?)));
     match parsed {
         Some((n, t)) if (1..=t).contains(&n) => Ok((n, t)),
         _ => Err(format!("{text:?} is not a slice like 3/7")),

@@ -52,19 +52,15 @@ impl Init {
     /// # Errors
     /// A share of popular chunks for the layout that has none.
     pub(crate) fn layout(&self, is_in_cluster: bool) -> Outcome<Layout> {
-        let usual = if is_in_cluster {
-            LayoutWord::Fleet
-        } else {
-            LayoutWord::Solo
-        };
+        let usual = if is_in_cluster { LayoutWord::Fleet } else { LayoutWord::Solo };
         match (self.layout.unwrap_or(usual), self.pds_fraction) {
             (LayoutWord::Solo, None) => Ok(Layout::Solo),
             (LayoutWord::Solo, Some(_)) => Err(Failure::usage(
                 "--pds-fraction is for --layout fleet: in the layout solo all chunks are shared",
             )),
-            (LayoutWord::Fleet, share) => Ok(Layout::Fleet {
-                popular_millionths: share.unwrap_or(Layout::DEFAULT_POPULAR_MILLIONTHS),
-            }),
+            (LayoutWord::Fleet, share) => {
+                Ok(Layout::Fleet { popular_millionths: share.unwrap_or(Layout::DEFAULT_POPULAR_MILLIONTHS) })
+            }
         }
     }
 

@@ -33,11 +33,7 @@ pub(super) fn run(context: &Context<'_>, accept: &Accept) -> Outcome<()> {
         for snapshot in &accepted {
             for doubt in &snapshot.doubts {
                 let doubt = doubt.to_string();
-                text.push_str(&format!(
-                    "  {}: {}\n",
-                    snapshot.id.short(),
-                    human::visible(&doubt)
-                ));
+                text.push_str(&format!("  {}: {}\n", snapshot.id.short(), human::visible(&doubt)));
             }
         }
         text

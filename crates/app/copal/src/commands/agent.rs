@@ -31,9 +31,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     let Some(state) = &words.state else {
-        return Err(Failure::usage(
-            "where does the agent keep its files? give --state DIR",
-        ));
+        return Err(Failure::usage("where does the agent keep its files? give --state DIR"));
     };
     cluster::check_advertised(words.advertise.as_deref().unwrap_or(&words.listen))?;
     context.memory()?;
@@ -54,9 +52,9 @@ pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
         for agent in &agents {
             let (name, address) = (agent.name(), agent.address());
             match context.output.is_json() {
-                true => context
-                    .output
-                    .message("ready", json!({ "name": name, "address": address.to_string() })),
+                true => {
+                    context.output.message("ready", json!({ "name": name, "address": address.to_string() }))
+                }
                 false => write_out(&format!("ready {name} {address}\n")),
             }
         }
@@ -111,24 +109,14 @@ fn repair_leaks(context: &Context<'_>, words: &Words, repository: &Repository) -
     if in_cluster || Pins::look(&place).refusal_to_free(repository)?.is_some() {
         return Ok(());
     }
-    let plans = words
-        .plan
-        .iter()
-        .filter_map(|file| copal_agent::plan_file::Plan::read(file).ok());
+    let plans = words.plan.iter().filter_map(|file| copal_agent::plan_file::Plan::read(file).ok());
     let vms: Vec<String> = plans.flat_map(|plan| plan.vms).map(|vm| vm.vm).collect();
     let limits = (VmStats::LEAK_SHARE_PERCENT, context.memory()?.work);
     let names = vms.iter().map(String::as_str);
     for repair in agent::repair_leaks(repository, names, limits, &context.cancel) {
         let said = match &repair.freed_bytes {
-            Ok(bytes) => format!(
-                "the leak of {} was repaired: {} freed",
-                repair.vm,
-                human::bytes(*bytes)
-            ),
-            Err(reason) => format!(
-                "the leak of {} is repaired behind the next job: {reason}",
-                repair.vm
-            ),
+            Ok(bytes) => format!("the leak of {} was repaired: {} freed", repair.vm, human::bytes(*bytes)),
+            Err(reason) => format!("the leak of {} is repaired behind the next job: {reason}", repair.vm),
         };
         context.output.notice(&said);
     }
@@ -141,18 +129,14 @@ fn check_names(context: &Context<'_>, words: &Words) -> Outcome<bool> {
     for name in &words.name {
         if name.is_empty()
             || name.len() > 64
-            || !name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         {
             return Err(Failure::usage(format!(
                 "--name {name:?} cannot be the name of an agent: 1 to 64 letters, digits, dots, hyphens and underscores"
             )));
         }
         if !seen.insert(name) {
-            return Err(Failure::usage(format!(
-                "two agents are named {name}; give each its own name"
-            )));
+            return Err(Failure::usage(format!("two agents are named {name}; give each its own name")));
         }
     }
     if words.plan.len() != words.name.len() {
@@ -203,11 +187,7 @@ fn start_all(
     for (name, plan) in words.name.iter().zip(&words.plan) {
         let options = AgentOptions {
             name: name.clone(),
-            state: if several {
-                state.join(name)
-            } else {
-                state.to_owned()
-            },
+            state: if several { state.join(name) } else { state.to_owned() },
             listen: words.listen.clone(),
             advertise: words.advertise.clone(),
             plan: Some(plan.clone()),
@@ -248,29 +228,21 @@ pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
         _ => {
             let opened = context.open(Access::Read)?;
             let repository = opened.repository();
-            let found = repository
-                .holders()
-                .and_then(|holders| Ok((holders, repository.listed_agents()?)));
+            let found = repository.holders().and_then(|holders| Ok((holders, repository.listed_agents()?)));
             let (mut holders, listed) = close(opened, found.map_err(Failure::from))?;
             // Whoever has no address is a backup of its own, which `sessions ls` shows.
             holders.retain(|holder| !holder.address.is_empty());
-            let told = holders
-                .into_iter()
-                .map(|holder| (holder.name, holder.address, holder.beat_age_ms));
+            let told = holders.into_iter().map(|holder| (holder.name, holder.address, holder.beat_age_ms));
             (told.collect(), listed)
         }
     };
     heard.sort_by(|a, b| (&a.0, a.2).cmp(&(&b.0, b.2)));
-    let silent = listed
-        .into_iter()
-        .filter(|agent| heard.iter().all(|(name, ..)| *name != agent.name));
+    let silent = listed.into_iter().filter(|agent| heard.iter().all(|(name, ..)| *name != agent.name));
     let silent: Vec<_> = silent.collect();
     let told = heard.iter().map(|(name, address, age_ms)| {
         json!({ "name": name, "address": address, "beat_age_seconds": *age_ms as f64 / 1e3 })
     });
-    let told_silent = silent
-        .iter()
-        .map(|agent| json!({ "name": agent.name, "vms": agent.vms }));
+    let told_silent = silent.iter().map(|agent| json!({ "name": agent.name, "vms": agent.vms }));
     let fields = json!({
         "command": "agent ls",
         "agents": told.collect::<Vec<_>>(),
@@ -281,13 +253,11 @@ pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
             .iter()
             .map(|(name, address, age_ms)| vec![name.clone(), address.clone(), human::age(age_ms / 1000)])
             .collect();
-        rows.extend(silent.iter().map(|agent| {
-            vec![
-                agent.name.clone(),
-                "-".to_owned(),
-                "not since it ended".to_owned(),
-            ]
-        }));
+        rows.extend(
+            silent
+                .iter()
+                .map(|agent| vec![agent.name.clone(), "-".to_owned(), "not since it ended".to_owned()]),
+        );
         match rows.is_empty() {
             true => "no agent was heard of\n".to_owned(),
             false => human::table(&["Agent", "Address", "Heard of"], &rows),

@@ -87,9 +87,7 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     let is_frozen = point.as_ref().map(PointInTime::is_frozen);
     let outcome = match point {
         Some(point) => live::end(point, outcome),
-        None => outcome
-            .map(|summary| (summary, Vec::new()))
-            .map_err(Failure::from),
+        None => outcome.map(|summary| (summary, Vec::new())).map_err(Failure::from),
     };
     let (mut summary, told) = close(opened, outcome)?;
     summary.warnings.extend(told);
@@ -214,12 +212,7 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
         });
     }
     if let Some(image) = &backup.image {
-        disks.push(Typed {
-            name: "sda".into(),
-            image: image.clone(),
-            changed_extents: None,
-            serial: None,
-        });
+        disks.push(Typed { name: "sda".into(), image: image.clone(), changed_extents: None, serial: None });
     }
     let images = backup.disks.iter();
     let images = images.map(|disk| (disk.as_os_str(), "--disk", "NAME=IMAGE"));
@@ -230,16 +223,9 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
             .filter(|(name, image)| !name.is_empty() && !image.is_empty())
             .ok_or_else(|| Failure::usage(format!("{option} {disk:?} is not of the form {form}")))?;
         if disks.iter().any(|other| other.name == name) {
-            return Err(Failure::usage(format!(
-                "there are two disks called {name}; give each its own name"
-            )));
+            return Err(Failure::usage(format!("there are two disks called {name}; give each its own name")));
         }
-        disks.push(Typed {
-            name: name.into(),
-            image: image.into(),
-            changed_extents: None,
-            serial: None,
-        });
+        disks.push(Typed { name: name.into(), image: image.into(), changed_extents: None, serial: None });
     }
     let is_live = backup.live.qmp.is_some();
     if !is_live && disks.iter().filter(|disk| disk.image == "-").count() > 1 {
@@ -253,10 +239,7 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
         })?;
         let (at, file) = (at, file.to_owned());
         if disks[at].changed_extents.replace(file).is_some() {
-            return Err(Failure::usage(format!(
-                "two lists of changed extents for disk {}",
-                disks[at].name
-            )));
+            return Err(Failure::usage(format!("two lists of changed extents for disk {}", disks[at].name)));
         }
     }
     for typed in &backup.serial {
@@ -314,18 +297,10 @@ fn report(context: &Context<'_>, summary: &BackupSummary, is_frozen: Option<bool
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
     context.output.summary(fields, || {
-        let mut text = format!(
-            "snapshot {} of {}\n",
-            summary.snapshot.short(),
-            human::visible(&summary.vm.name)
-        );
+        let mut text =
+            format!("snapshot {} of {}\n", summary.snapshot.short(), human::visible(&summary.vm.name));
         for disk in &summary.disks {
-            text.push_str(&format!(
-                "  {}: {}, {}",
-                disk.name,
-                human::bytes(disk.size_bytes),
-                disk.mode
-            ));
+            text.push_str(&format!("  {}: {}, {}", disk.name, human::bytes(disk.size_bytes), disk.mode));
             if !disk.reason.is_empty() {
                 text.push_str(&format!(" ({})", disk.reason));
             }
@@ -372,18 +347,11 @@ mod tests {
     use clap::Parser;
 
     fn typed(line: &str) -> Result<Vec<(String, OsString, Option<OsString>)>, String> {
-        let words = ["copal", "backup", "--vm", "v"]
-            .into_iter()
-            .chain(line.split(' '));
+        let words = ["copal", "backup", "--vm", "v"].into_iter().chain(line.split(' '));
         let arguments = Arguments::try_parse_from(words).unwrap();
-        let Command::Backup(backup) = arguments.command else {
-            panic!("not a backup")
-        };
+        let Command::Backup(backup) = arguments.command else { panic!("not a backup") };
         let disks = typed_disks(&backup).map_err(|failure| failure.sentence)?;
-        Ok(disks
-            .into_iter()
-            .map(|disk| (disk.name, disk.image, disk.changed_extents))
-            .collect())
+        Ok(disks.into_iter().map(|disk| (disk.name, disk.image, disk.changed_extents)).collect())
     }
 
     #[test]
@@ -393,18 +361,9 @@ mod tests {
         };
         for (line, want) in [
             ("a.raw", vec![disk("sda", "a.raw", None)]),
-            (
-                "a.raw --changed-extents c.json",
-                vec![disk("sda", "a.raw", Some("c.json"))],
-            ),
-            (
-                "a.raw --changed-extents day=1.json",
-                vec![disk("sda", "a.raw", Some("day=1.json"))],
-            ),
-            (
-                "a.raw --changed-extents sda=1.json",
-                vec![disk("sda", "a.raw", Some("1.json"))],
-            ),
+            ("a.raw --changed-extents c.json", vec![disk("sda", "a.raw", Some("c.json"))]),
+            ("a.raw --changed-extents day=1.json", vec![disk("sda", "a.raw", Some("day=1.json"))]),
+            ("a.raw --changed-extents sda=1.json", vec![disk("sda", "a.raw", Some("1.json"))]),
             (
                 "--disk x=nbd://h/e?a=b --disk y=- --changed-extents y=l",
                 vec![disk("x", "nbd://h/e?a=b", None), disk("y", "-", Some("l"))],
@@ -440,10 +399,7 @@ mod tests {
         assert_eq!(base(None, "abcd", "abcd12").unwrap().as_deref(), Some("abcd12"));
         assert_eq!(base(None, "latest", "abcd12").unwrap(), None);
         for typed in ["latest", "abcd12"] {
-            assert_eq!(
-                base(Some("ABCD"), typed, "abcd12").unwrap().as_deref(),
-                Some("ABCD")
-            );
+            assert_eq!(base(Some("ABCD"), typed, "abcd12").unwrap().as_deref(), Some("ABCD"));
             assert!(base(Some("cd12"), typed, "abcd12").is_err());
         }
     }

@@ -72,11 +72,7 @@ fn state(found: &NodeBitmap) -> String {
         (false, true) => "recording",
         (false, false) => "disabled",
     };
-    let kept = if bitmap.is_persistent {
-        "kept in the image"
-    } else {
-        "in memory"
-    };
+    let kept = if bitmap.is_persistent { "kept in the image" } else { "in memory" };
     format!("{state}, {kept}")
 }
 
@@ -85,12 +81,8 @@ fn snapshots_by_bitmap(context: &Context<'_>) -> Outcome<HashMap<String, String>
     let opened = context.open(Access::Read)?;
     let listed = opened.repository().list(None).map_err(Failure::from);
     let snapshots = close(opened, listed)?.snapshots;
-    let disks = snapshots
-        .iter()
-        .flat_map(|snapshot| snapshot.disks.iter().map(move |disk| (snapshot, disk)));
-    Ok(disks
-        .filter_map(|(snapshot, disk)| Some((disk.bitmap.clone()?, snapshot.id.to_string())))
-        .collect())
+    let disks = snapshots.iter().flat_map(|snapshot| snapshot.disks.iter().map(move |disk| (snapshot, disk)));
+    Ok(disks.filter_map(|(snapshot, disk)| Some((disk.bitmap.clone()?, snapshot.id.to_string()))).collect())
 }
 
 fn remove(context: &Context<'_>, words: &BitmapRm) -> Outcome<()> {
@@ -109,10 +101,7 @@ fn remove(context: &Context<'_>, words: &BitmapRm) -> Outcome<()> {
     let fields = json!({ "command": "bitmap rm", "node": words.node, "removed": gone });
     context.output.summary(fields, || match gone.len() {
         0 => "there was none\n".to_owned(),
-        count => format!(
-            "{count} removed; the next backup of {} reads the whole disk\n",
-            words.node
-        ),
+        count => format!("{count} removed; the next backup of {} reads the whole disk\n", words.node),
     });
     Ok(())
 }

@@ -28,10 +28,7 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
     };
     let common = &context.arguments.common;
     if check.coverage
-        && matches!(
-            Place::find(common)?,
-            Place::Store(StoreLocation::Files(_)) | Place::Cluster(_)
-        )
+        && matches!(Place::find(common)?, Place::Store(StoreLocation::Files(_)) | Place::Cluster(_))
     {
         return Err(Failure::usage(
             "--coverage lists the bytes of a store file; this repository has none, leave it out",
@@ -39,14 +36,9 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
     }
     let opened = context.open(Access::Read)?;
     let meter = context.meter();
-    let used = opened
-        .store()
-        .map_or(0, |store| store.objects().space().live_bytes);
+    let used = opened.store().map_or(0, |store| store.objects().space().live_bytes);
     let walk = Walk::new(&meter, check.read_data, used);
-    let report = opened
-        .repository()
-        .check(read_data, &walk, &context.cancel)
-        .map_err(Failure::from);
+    let report = opened.repository().check(read_data, &walk, &context.cancel).map_err(Failure::from);
     let mut coverage = check.coverage.then(Coverage::default);
     let device_bytes = opened.store().map_or(0, |store| store.objects().device_bytes());
     let report = report.and_then(|mut report| {
@@ -95,16 +87,10 @@ fn check_store(
     report: &mut CheckReport,
 ) -> Outcome<Leftovers> {
     for stream in &store.recovery().damaged_streams {
-        report.add(
-            "the store",
-            format!("acknowledged frames of stream {} are damaged", stream.0),
-        );
+        report.add("the store", format!("acknowledged frames of stream {} are damaged", stream.0));
     }
     walk.below(Below::Volumes);
-    let options = CheckOptions {
-        read_data,
-        engine: true,
-    };
+    let options = CheckOptions { read_data, engine: true };
     let mut is_engine = false;
     let below = store.volumes().check(&options, &mut |so_far| {
         if so_far.engine_bytes == 0 {
@@ -120,10 +106,7 @@ fn check_store(
         report.add("the store", damage.to_string());
     }
     report.more_damages += below.more_damage;
-    Ok(Leftovers {
-        objects: below.leftovers,
-        bytes: below.leftover_bytes,
-    })
+    Ok(Leftovers { objects: below.leftovers, bytes: below.leftover_bytes })
 }
 
 /// The layer below all: every byte that stands under a checksum, whoever wrote it.
@@ -135,10 +118,7 @@ fn check_objects(
     coverage: &mut Option<Coverage>,
     report: &mut CheckReport,
 ) -> Outcome<()> {
-    let options = copal_object::CheckOptions {
-        data: read_data,
-        repair: false,
-    };
+    let options = copal_object::CheckOptions { data: read_data, repair: false };
     let objects = store.objects();
     walk.below(Below::Objects);
     let mut summed = 0;
@@ -165,10 +145,7 @@ fn check_objects(
         && found.is_clean()
     {
         for gap in coverage.gaps(objects.device_bytes()) {
-            let detail = format!(
-                "bytes {} to {} are neither under a checksum nor free",
-                gap.start, gap.end
-            );
+            let detail = format!("bytes {} to {} are neither under a checksum nor free", gap.start, gap.end);
             report.add("the store", detail);
         }
     }
@@ -180,13 +157,8 @@ fn whole_ranges(damages: &[copal_object::Damage]) -> Vec<copal_object::Damage> {
     use copal_object::Damage;
     let mut whole: Vec<Damage> = Vec::new();
     for damage in damages {
-        if let (
-            Some(Damage::Object { id, range }),
-            Damage::Object {
-                id: next_id,
-                range: next,
-            },
-        ) = (whole.last_mut(), damage)
+        if let (Some(Damage::Object { id, range }), Damage::Object { id: next_id, range: next }) =
+            (whole.last_mut(), damage)
             && id == next_id
             && range.end == next.start
         {
@@ -212,11 +184,7 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
     if report.is_clean() && !snapshot.is_verified {
         note_verified(context, &snapshot);
     }
-    let subject = format!(
-        "snapshot {} of {}",
-        snapshot.id.short(),
-        human::visible(&snapshot.vm.name)
-    );
+    let subject = format!("snapshot {} of {}", snapshot.id.short(), human::visible(&snapshot.vm.name));
     let more = json!({ "snapshot": as_json::snapshot(&snapshot) });
     conclude(context, "verify", &subject, &report, more)
 }
@@ -225,16 +193,11 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
 /// worth as much.
 fn note_verified(context: &Context<'_>, snapshot: &Snapshot) {
     let noted = context.open_again(Access::Write).and_then(|opened| {
-        let noted = opened
-            .repository()
-            .note_verified(snapshot.id)
-            .map_err(Failure::from);
+        let noted = opened.repository().note_verified(snapshot.id).map_err(Failure::from);
         close(opened, noted)
     });
     if let Err(failure) = noted {
-        context
-            .output
-            .notice(&format!("the store does not remember it: {}", failure.sentence));
+        context.output.notice(&format!("the store does not remember it: {}", failure.sentence));
     }
 }
 
@@ -247,10 +210,7 @@ mod tests {
     /// Cause: every damaged unit is found by itself. Fix: those that touch are one.
     #[test]
     fn damaged_units_side_by_side_are_one_place() {
-        let object = |id, range| Damage::Object {
-            id: ObjectId(id),
-            range,
-        };
+        let object = |id, range| Damage::Object { id: ObjectId(id), range };
         let found = [
             object(1, 0..10),
             object(1, 10..20),

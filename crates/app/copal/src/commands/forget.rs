@@ -60,18 +60,12 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
     let policy = policy(&forget.keep);
     match (policy.is_empty(), forget.snapshots.is_empty()) {
         (true, true) => {
-            return Err(Failure::usage(
-                "forget which? name snapshots, or say what to keep (--keep-last 3)",
-            ));
+            return Err(Failure::usage("forget which? name snapshots, or say what to keep (--keep-last 3)"));
         }
         (false, false) => return Err(Failure::usage("name snapshots or say what to keep, not both")),
         _ => {}
     }
-    let access = if forget.dry_run {
-        Access::Read
-    } else {
-        Access::Write
-    };
+    let access = if forget.dry_run { Access::Read } else { Access::Write };
     let judge = |opened: &Opened, pins: &Pins| judge(opened, forget, &policy, pins);
     let pins = pins_out_of_the_way(context, forget.dry_run, forget.force, judge)?;
     let opened = context.open_behind(access, &pins)?;
@@ -168,18 +162,9 @@ pub(super) fn refuse_to_free(context: &Context<'_>, opened: &Opened) -> Outcome<
 
 fn judge(opened: &Opened, forget: &Forget, policy: &Policy, pins: &Pins) -> Outcome<Judgement> {
     if policy.is_empty() {
-        return by_name(
-            opened,
-            &forget.snapshots,
-            forget.vm.as_deref(),
-            forget.accept_clock,
-            pins,
-        );
+        return by_name(opened, &forget.snapshots, forget.vm.as_deref(), forget.accept_clock, pins);
     }
-    let guards = Guards {
-        force: forget.force,
-        accept_clock: forget.accept_clock,
-    };
+    let guards = Guards { force: forget.force, accept_clock: forget.accept_clock };
     by_policy(opened, forget.vm.as_deref(), policy, guards, pins)
 }
 
@@ -210,11 +195,7 @@ pub(super) fn by_name(
     let refusals = named.iter().filter_map(refusal).collect();
     let judged = named
         .into_iter()
-        .map(|snapshot| Judged {
-            snapshot,
-            keep: false,
-            reason: "named on the command line".to_owned(),
-        })
+        .map(|snapshot| Judged { snapshot, keep: false, reason: "named on the command line".to_owned() })
         .collect();
     Ok(Judgement { judged, refusals })
 }
@@ -237,14 +218,10 @@ pub(super) fn by_policy(
     let mut judged = Vec::with_capacity(snapshots.len());
     let mut refusals = Vec::new();
     // A damaged snapshot stands for no day or week, and what its tags were is not known: it goes by its id only.
-    let (damaged, snapshots): (Vec<Snapshot>, Vec<Snapshot>) = snapshots
-        .into_iter()
-        .partition(|snapshot| snapshot.damage.is_some());
+    let (damaged, snapshots): (Vec<Snapshot>, Vec<Snapshot>) =
+        snapshots.into_iter().partition(|snapshot| snapshot.damage.is_some());
     judged.extend(damaged.into_iter().map(|snapshot| Judged {
-        reason: format!(
-            "damaged; no policy judges it, `copal forget {}` does",
-            snapshot.id.short()
-        ),
+        reason: format!("damaged; no policy judges it, `copal forget {}` does", snapshot.id.short()),
         snapshot,
         keep: true,
     }));
@@ -334,10 +311,7 @@ pub(super) fn judged_json(judged: &[Judged]) -> serde_json::Value {
 
 /// What stands in the way, a line each, below a dry run.
 pub(super) fn refusals_text(refusals: &[String]) -> String {
-    refusals
-        .iter()
-        .map(|refusal| format!("would be refused: {}\n", human::visible(refusal)))
-        .collect()
+    refusals.iter().map(|refusal| format!("would be refused: {}\n", human::visible(refusal))).collect()
 }
 
 /// The judged snapshots as a table.

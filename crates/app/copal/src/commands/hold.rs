@@ -37,8 +37,6 @@ pub(super) fn run(context: &Context<'_>, hold: &Hold) -> Outcome<()> {
         "until": (until_ms > 0 && until_ms < u64::MAX).then(|| human::utc_time(until_ms)),
         "released": hold.release,
     });
-    context.output.summary(fields, || {
-        format!("{} {until}\n", human::count(held.len() as u64, "snapshot"))
-    });
+    context.output.summary(fields, || format!("{} {until}\n", human::count(held.len() as u64, "snapshot")));
     Ok(())
 }

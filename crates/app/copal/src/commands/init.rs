@@ -18,13 +18,8 @@ pub(super) fn run(context: &Context<'_>, init: &Init) -> Outcome<()> {
     let opened = repository::init(&context.arguments.common, init, profile, &context.patience())?;
     let info = opened.repository().info();
     close(opened, Ok(()))?;
-    let dir = context
-        .arguments
-        .common
-        .repo
-        .as_deref()
-        .map(|dir| dir.display().to_string())
-        .unwrap_or_default();
+    let dir =
+        context.arguments.common.repo.as_deref().map(|dir| dir.display().to_string()).unwrap_or_default();
     let (layout, popular) = match info.layout {
         Layout::Solo => ("solo", None),
         Layout::Fleet { popular_millionths } => ("fleet", Some(popular_millionths)),

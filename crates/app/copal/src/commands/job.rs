@@ -78,10 +78,7 @@ fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -
         [] => Ok(None),
         missing => Err(Failure::plain(
             "job",
-            format!(
-                "the job goes on without all its agents; missing: {}",
-                missing_in_short(missing)
-            ),
+            format!("the job goes on without all its agents; missing: {}", missing_in_short(missing)),
         )),
     }
 }
@@ -195,9 +192,7 @@ fn settle(
         memory_bytes: context.memory()?.work,
     };
     let mut tell = |vm: &str, number: usize, all: usize| {
-        context.output.notice(&format!(
-            "asking again about the chunks of {vm}, {number} of {all} VMs"
-        ));
+        context.output.notice(&format!("asking again about the chunks of {vm}, {number} of {all} VMs"));
     };
     settling::settle(repository, report, &options, &context.cancel, &mut tell);
     Ok(())
@@ -221,10 +216,7 @@ fn settlement_text(settlement: &Settlement) -> String {
         ));
     }
     if !settlement.unsettled.is_empty() {
-        let reason = settlement
-            .reason
-            .as_ref()
-            .map_or_else(String::new, |reason| format!(" ({reason})"));
+        let reason = settlement.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         text.push_str(&format!(
             "  chunks may be stored twice of {}{reason}: `copal pds cleanup`, with a key that may delete, stores each once\n",
             in_short(&settlement.unsettled, ", "),
@@ -244,11 +236,7 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
     let mut vms: Vec<Value> = report.agents.iter().flat_map(of_agent).collect();
     vms.extend(report.missing.iter().flat_map(of_missing));
     let done = vms.iter().filter(|vm| vm["state"] == "done").count();
-    let sum = |name: &str| {
-        vms.iter()
-            .filter_map(|vm| vm["bytes"][name].as_u64())
-            .sum::<u64>()
-    };
+    let sum = |name: &str| vms.iter().filter_map(|vm| vm["bytes"][name].as_u64()).sum::<u64>();
     let is_doubtful = |vm: &&Value| vm["doubts"].as_array().is_some_and(|doubts| !doubts.is_empty());
     let doubtful = vms.iter().filter(is_doubtful).count();
     let unresolved: u64 = vms.iter().filter_map(|vm| vm["unresolved"].as_u64()).sum();
@@ -342,10 +330,7 @@ fn verdict(report: &JobReport, vms: &[Value]) -> Outcome<()> {
         sentence.push_str(&format!(": {}", in_short(&named, "; ")));
     }
     if !lost.is_empty() {
-        sentence.push_str(&format!(
-            "; agents that do not answer any more: {}",
-            in_short(&lost, ", ")
-        ));
+        sentence.push_str(&format!("; agents that do not answer any more: {}", in_short(&lost, ", ")));
     }
     if !report.missing.is_empty() {
         sentence.push_str(&format!("; missing: {}", missing_in_short(&report.missing)));
@@ -412,8 +397,7 @@ fn of_missing_agents(missing: &[MissingAgent]) -> Vec<Value> {
 /// The VMs of an agent that took no part.
 fn of_missing(missing: &MissingAgent) -> Vec<Value> {
     let vms = missing.vms.iter();
-    vms.map(|vm| json!({ "vm": vm, "agent": missing.name, "state": "missing" }))
-        .collect()
+    vms.map(|vm| json!({ "vm": vm, "agent": missing.name, "state": "missing" })).collect()
 }
 
 /// Its VMs, each with its agent.
@@ -431,14 +415,8 @@ fn of_agent(agent: &AgentReport) -> Vec<Value> {
 
 fn progress(report: &JobReport) -> String {
     let vms = || report.agents.iter().flat_map(AgentReport::vms);
-    let ended = vms()
-        .filter(|vm| vm["state"] == "done" || vm["state"] == "failed")
-        .count();
-    let round = report
-        .agents
-        .iter()
-        .filter_map(|agent| agent.status["round"].as_u64())
-        .min();
+    let ended = vms().filter(|vm| vm["state"] == "done" || vm["state"] == "failed").count();
+    let round = report.agents.iter().filter_map(|agent| agent.status["round"].as_u64()).min();
     format!(
         "round {} of {}: {ended} of {} VMs have ended",
         (round.unwrap_or(0) + 1).min(u64::from(report.rounds)),
@@ -488,20 +466,12 @@ mod tests {
 
     #[test]
     fn a_job_ends_with_the_code_of_the_worst_that_happened() {
-        let spoiler = || {
-            vec![SpoilingHost {
-                agent: Some("h2".into()),
-                key: Some("5c1d5f2b".into()),
-                packs: 3,
-            }]
-        };
+        let spoiler =
+            || vec![SpoilingHost { agent: Some("h2".into()), key: Some("5c1d5f2b".into()), packs: 3 }];
         assert_eq!(verdict_of(&report(None, Vec::new())), Ok(()));
         let (code, sentence) = verdict_of(&report(Some("it is gone"), Vec::new())).unwrap_err();
         assert_eq!(code, 1);
-        assert!(
-            sentence.contains("vm of h2") && sentence.contains("h2"),
-            "{sentence}"
-        );
+        assert!(sentence.contains("vm of h2") && sentence.contains("h2"), "{sentence}");
         for lost in [None, Some("it is gone")] {
             let (code, sentence) = verdict_of(&report(lost, spoiler())).unwrap_err();
             assert_eq!(code, 20);

@@ -72,10 +72,9 @@ fn not_written(out: &Path, error: &io::Error) -> Failure {
             let sentence = format!("{out} exists; name a new file for the key, nothing was changed");
             Failure::new(exit::DENIED, "denied", sentence)
         }
-        _ => Failure::plain(
-            "key",
-            format!("the key cannot be written into {out}: {error}; no key was added"),
-        ),
+        _ => {
+            Failure::plain("key", format!("the key cannot be written into {out}: {error}; no key was added"))
+        }
     }
 }
 
@@ -135,8 +134,6 @@ fn remove(context: &Context<'_>, words: &KeyRm) -> Outcome<()> {
     let removed = opened.repository().remove_key(&words.id).map_err(Failure::from);
     let key = close(opened, removed)?;
     let fields = json!({ "command": "key rm", "id": key.id, "role": role(&key) });
-    context.output.summary(fields, || {
-        format!("key {} opens the repository no more\n", key.id)
-    });
+    context.output.summary(fields, || format!("key {} opens the repository no more\n", key.id));
     Ok(())
 }

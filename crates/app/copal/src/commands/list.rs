@@ -12,14 +12,8 @@ use serde_json::json;
 
 pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
-    let found = opened
-        .repository()
-        .list(snapshots.vm.as_deref())
-        .map_err(Failure::from);
-    let Listing {
-        snapshots: mut found,
-        damaged,
-    } = close(opened, found)?;
+    let found = opened.repository().list(snapshots.vm.as_deref()).map_err(Failure::from);
+    let Listing { snapshots: mut found, damaged } = close(opened, found)?;
     found.retain(|snapshot| is_wanted(snapshots, snapshot));
     for (vm, detail) in &damaged {
         let sentence = format!("the snapshots of {} cannot be listed: {detail}", vm.name);
@@ -63,14 +57,7 @@ fn marks(snapshot: &Snapshot) -> String {
         marks.push(misdated.to_string());
     }
     if !snapshot.doubts.is_empty() {
-        marks.push(
-            if snapshot.is_accepted {
-                "accepted"
-            } else {
-                "doubtful"
-            }
-            .to_owned(),
-        );
+        marks.push(if snapshot.is_accepted { "accepted" } else { "doubtful" }.to_owned());
     }
     if snapshot.is_verified {
         marks.push("verified".to_owned());
@@ -93,29 +80,11 @@ fn as_table(found: &[Snapshot]) -> String {
     // Most repositories have none, and a column less to read.
     let is_described = found.iter().any(|snapshot| !snapshot.description.is_empty());
     let description = if is_described { "Description" } else { "" };
-    human::table(
-        &[
-            "ID",
-            "Time",
-            "VM",
-            "Disks",
-            "Size",
-            "New",
-            "Stored",
-            "Tags",
-            "",
-            description,
-        ],
-        &rows,
-    )
+    human::table(&["ID", "Time", "VM", "Disks", "Size", "New", "Stored", "Tags", "", description], &rows)
 }
 
 fn row(snapshot: &Snapshot) -> Vec<String> {
-    let names = snapshot
-        .disks
-        .iter()
-        .map(|disk| disk.name.as_str())
-        .collect::<Vec<_>>();
+    let names = snapshot.disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>();
     // What a damaged manifest said is not known, and no zero.
     let bytes = |count| match snapshot.damage {
         None => human::bytes(count),
@@ -183,27 +152,18 @@ pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {
             human::visible(&snapshot.vm.name),
             human::local_time(snapshot.created_ms)
         );
-        for (name, words) in [
-            ("tags", snapshot.tags.join(" ")),
-            ("description", snapshot.description.clone()),
-        ] {
+        for (name, words) in
+            [("tags", snapshot.tags.join(" ")), ("description", snapshot.description.clone())]
+        {
             if !words.is_empty() {
                 title.push_str(&format!("{name}: {}\n", human::visible(&words)));
             }
         }
         for doubt in &snapshot.doubts {
-            let word = if snapshot.is_accepted {
-                "accepted"
-            } else {
-                "doubtful"
-            };
+            let word = if snapshot.is_accepted { "accepted" } else { "doubtful" };
             title.push_str(&format!("{word}: {}\n", human::visible(&doubt.to_string())));
         }
-        title
-            + &human::table(
-                &["Disk", "Size", "Data", "Holes", "Chunks", "Mode", "Reason"],
-                &rows,
-            )
+        title + &human::table(&["Disk", "Size", "Data", "Holes", "Chunks", "Mode", "Reason"], &rows)
     });
     Ok(())
 }

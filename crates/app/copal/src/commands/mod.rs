@@ -79,12 +79,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Status(_) => Duration::ZERO,
         _ => arguments.common.wait_for_store()?,
     };
-    let context = Context {
-        arguments,
-        output,
-        cancel: signals::catch()?,
-        wait,
-    };
+    let context = Context { arguments, output, cancel: signals::catch()?, wait };
     let result = match &arguments.command {
         Command::Init(init) => init::run(&context, init),
         Command::Backup(backup) => backup::run(&context, backup),
@@ -167,10 +162,7 @@ impl Context<'_> {
 
     /// Opens the repository once more, for what a command does behind its own work: that is not recorded.
     fn open_again(&self, access: Access) -> Outcome<Opened> {
-        let common = Common {
-            record_gets: None,
-            ..self.arguments.common.clone()
-        };
+        let common = Common { record_gets: None, ..self.arguments.common.clone() };
         repository::open(&common, access, &self.patience())
     }
 
@@ -271,9 +263,7 @@ fn close<T>(opened: Opened, outcome: Outcome<T>) -> Outcome<T> {
 /// Several snapshots to be taken away, as [`resolve_each`].
 fn resolve_all(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
     if names.iter().any(|name| name == "latest") {
-        return Err(Failure::usage(
-            "give ids here: `latest` is another snapshot as soon as one is gone",
-        ));
+        return Err(Failure::usage("give ids here: `latest` is another snapshot as soon as one is gone"));
     }
     resolve_each(opened, names, vm)
 }
@@ -292,7 +282,5 @@ fn resolve_each(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<
 
 fn version(output: &Output) {
     let version = env!("CARGO_PKG_VERSION");
-    output.answer(json!({ "command": "version", "version": version }), || {
-        format!("copal {version}\n")
-    });
+    output.answer(json!({ "command": "version", "version": version }), || format!("copal {version}\n"));
 }

@@ -19,15 +19,7 @@ use serde_json::json;
 pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
     let status = match local::ask(context, &Question::Popular)? {
         Some(Answer::Popular(
-            [
-                fraction,
-                packs,
-                unchecked_packs,
-                condemned_packs,
-                spoiled_packs,
-                frames,
-                bytes,
-            ],
+            [fraction, packs, unchecked_packs, condemned_packs, spoiled_packs, frames, bytes],
         )) => PopularStatus {
             fraction_millionths: fraction as u32,
             packs,
@@ -64,9 +56,7 @@ pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
             ("Bytes", human::bytes(status.bytes)),
             ("At most", format!("{} % of all chunks", fraction * 100.0)),
         ];
-        rows.iter()
-            .map(|(name, value)| format!("{name:<20} {value}\n"))
-            .collect()
+        rows.iter().map(|(name, value)| format!("{name:<20} {value}\n")).collect()
     });
     Ok(())
 }

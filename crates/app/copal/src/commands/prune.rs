@@ -176,10 +176,7 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
         ));
     }
     let memory_bytes = context.memory()?.work;
-    let guards = forget::Guards {
-        force: prune.force,
-        accept_clock: prune.accept_clock,
-    };
+    let guards = forget::Guards { force: prune.force, accept_clock: prune.accept_clock };
     let judge = |opened: &Opened, pins: &Pins| match policy.is_empty() {
         true => forget::by_name(opened, &[], None, false, pins),
         false => forget::by_policy(opened, prune.vm.as_deref(), &policy, guards, pins),
@@ -288,9 +285,9 @@ fn text(dry_run: bool, summary: &PruneSummary, freed: &Freed) -> String {
     let taken = freed.allocated_bytes.map_or_else(String::new, |bytes| {
         format!(", which takes {} on its file system", human::bytes(bytes))
     });
-    let in_store = freed.store_bytes.map_or_else(String::new, |bytes| {
-        format!(", {} in the store{taken}", human::bytes(bytes))
-    });
+    let in_store = freed
+        .store_bytes
+        .map_or_else(String::new, |bytes| format!(", {} in the store{taken}", human::bytes(bytes)));
     let busy = match summary.busy_vms {
         0 => String::new(),
         vms => format!("{vms} VMs were left alone, since they are being backed up\n"),

@@ -50,12 +50,7 @@ pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
     let from = engine(place.path(), objects, common.memory_bytes(), Access::Read)?;
     let unfinished = UnfinishedStore::start(&words.to, &options, &as_new(&place))?;
     let (objects, _) = unfinished.open(&options, &patience)?;
-    let to = engine(
-        unfinished.path(),
-        objects.clone(),
-        common.memory_bytes(),
-        Access::Write,
-    )?;
+    let to = engine(unfinished.path(), objects.clone(), common.memory_bytes(), Access::Write)?;
 
     let rescued = copy(context, &from, &to, used);
     let lost_of_logs = from.lost_of_logs().to_vec();
@@ -68,9 +63,7 @@ pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
     drop(volumes);
     let judged = judged?;
     to.close().map_err(of_engine(unfinished.path()))?;
-    objects
-        .close()
-        .map_err(|error| Failure::plain("close", format!("closing the new store: {error}")))?;
+    objects.close().map_err(|error| Failure::plain("close", format!("closing the new store: {error}")))?;
     unfinished.finish()?;
     conclude(context, &words.to, &judged, &rescued, &recovery, &lost_of_logs)
 }
@@ -91,10 +84,7 @@ fn engine(
 }
 
 fn of_engine(path: &Path) -> impl FnOnce(copal_kv::Error) -> NodeError {
-    move |source| NodeError::Engine {
-        path: path.to_owned(),
-        source,
-    }
+    move |source| NodeError::Engine { path: path.to_owned(), source }
 }
 
 /// The new store lies in what the old one lies in; how disks are cut is among what is copied.
@@ -142,11 +132,8 @@ fn judge(context: &Context<'_>, volumes: &Arc<dyn VolumeStore>, kv: &copal_kv::S
         .into_iter()
         .partition(|snapshot| snapshot.damage.is_some() || hurt.contains(&snapshot.id.0));
     let ids: Vec<SnapshotId> = lost.iter().map(|snapshot| snapshot.id).collect();
-    let held: Vec<SnapshotId> = lost
-        .iter()
-        .filter(|snapshot| snapshot.held_until_ms > 0)
-        .map(|snapshot| snapshot.id)
-        .collect();
+    let held: Vec<SnapshotId> =
+        lost.iter().filter(|snapshot| snapshot.held_until_ms > 0).map(|snapshot| snapshot.id).collect();
     if !held.is_empty() {
         repository.hold(&held, 0)?;
     }

@@ -31,9 +31,7 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
         ));
     }
     if to_stdout && std::io::stdout().is_terminal() {
-        return Err(Failure::usage(
-            "standard output is a terminal; send it into a pipe or a file",
-        ));
+        return Err(Failure::usage("standard output is a terminal; send it into a pipe or a file"));
     }
     let opened = context.open(Access::Read)?;
     let outcome = copy(context, restore, &opened, memory.work);
@@ -122,11 +120,7 @@ fn refuse_unknown_disk(snapshot: &Snapshot, disk: Option<&str>) -> Outcome<()> {
     match disk {
         Some(name) if !names.contains(&name) => Err(Failure::plain(
             "not_found",
-            format!(
-                "snapshot {} has no disk {name}; it has {}",
-                snapshot.id.short(),
-                names.join(", ")
-            ),
+            format!("snapshot {} has no disk {name}; it has {}", snapshot.id.short(), names.join(", ")),
         )),
         None if names.len() != 1 => Err(Failure::usage(format!(
             "snapshot {} has {} disks; choose one with --disk: {}",

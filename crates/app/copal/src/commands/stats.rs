@@ -13,10 +13,7 @@ use serde_json::{Value, json};
 
 pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
-    let (info, space) = (
-        opened.repository().info(),
-        opened.store().map(|store| store.objects().space()),
-    );
+    let (info, space) = (opened.repository().info(), opened.store().map(|store| store.objects().space()));
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;
     let place = Place::find(&context.arguments.common)?;
@@ -48,9 +45,7 @@ impl Found {
     }
 
     fn as_json(&self) -> Value {
-        let Found {
-            info, stats, space, ..
-        } = self;
+        let Found { info, stats, space, .. } = self;
         json!({
             "command": "stats",
             "domain": info.domain.to_string(),
@@ -82,9 +77,7 @@ impl Found {
     }
 
     fn as_text(&self) -> String {
-        let Found {
-            info, stats, space, ..
-        } = self;
+        let Found { info, stats, space, .. } = self;
         let packs = stats.chunk_pack_bytes + stats.recipe_pack_bytes;
         let snapshots = match stats.damaged_snapshots {
             0 => stats.snapshots.to_string(),
@@ -119,9 +112,7 @@ impl Found {
             ("Encrypted", if info.encrypted { "yes" } else { "no" }.to_owned()),
             ("Made", human::local_time(info.created_ms)),
         ]);
-        rows.iter()
-            .map(|(name, value)| format!("{name:<20} {value}\n"))
-            .collect()
+        rows.iter().map(|(name, value)| format!("{name:<20} {value}\n")).collect()
     }
 }
 
@@ -145,10 +136,7 @@ pub(super) fn repair_index(context: &Context<'_>) -> Outcome<()> {
     )?;
     let opened = context.open(Access::Write)?;
     let meter = context.meter();
-    let summary = opened
-        .repository()
-        .repair_index(&meter, &context.cancel)
-        .map_err(Failure::from);
+    let summary = opened.repository().repair_index(&meter, &context.cancel).map_err(Failure::from);
     drop(meter);
     let summary = close(opened, summary)?;
     let fields = json!({

@@ -22,14 +22,9 @@ pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
     };
     let newest = |name: &str| {
         let mut snapshots = listing.snapshots.iter();
-        snapshots
-            .rfind(|snapshot| snapshot.vm.name == name)
-            .map(|snapshot| snapshot.created_ms)
+        snapshots.rfind(|snapshot| snapshot.vm.name == name).map(|snapshot| snapshot.created_ms)
     };
-    let rows: Vec<_> = vms
-        .iter()
-        .map(|vm| (vm, count(&vm.name), newest(&vm.name)))
-        .collect();
+    let rows: Vec<_> = vms.iter().map(|vm| (vm, count(&vm.name), newest(&vm.name))).collect();
     let told = rows.iter().map(|(vm, snapshots, newest_ms)| {
         json!({ "name": vm.name, "uuid": vm.uuid.to_string(), "snapshots": snapshots, "newest_ms": newest_ms })
     });
@@ -39,12 +34,7 @@ pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
             .iter()
             .map(|(vm, snapshots, newest_ms)| {
                 let newest = newest_ms.map_or_else(|| "-".to_owned(), human::local_time);
-                vec![
-                    vm.name.clone(),
-                    snapshots.to_string(),
-                    newest,
-                    vm.uuid.to_string(),
-                ]
+                vec![vm.name.clone(), snapshots.to_string(), newest, vm.uuid.to_string()]
             })
             .collect();
         human::table(&["VM", "Snapshots", "Newest", "UUID"], &rows)
@@ -56,10 +46,8 @@ pub(super) fn sessions(context: &Context<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let sessions = opened.repository().sessions().map_err(Failure::from);
     let sessions = close(opened, sessions)?;
-    let open: Vec<_> = sessions
-        .iter()
-        .flat_map(|(vm, open)| open.iter().map(move |open| (vm, open)))
-        .collect();
+    let open: Vec<_> =
+        sessions.iter().flat_map(|(vm, open)| open.iter().map(move |open| (vm, open))).collect();
     let told = open.iter().map(|(vm, open)| {
         let holder = open.info.as_ref().map(|info| {
             json!({
@@ -77,10 +65,9 @@ pub(super) fn sessions(context: &Context<'_>) -> Outcome<()> {
         false => {
             let row = |(vm, open): &(&Vm, &OpenSession)| {
                 let (holder, heard) = match &open.info {
-                    Some(info) => (
-                        human::visible(&info.name).into_owned(),
-                        human::age(info.beat_age_ms / 1000),
-                    ),
+                    Some(info) => {
+                        (human::visible(&info.name).into_owned(), human::age(info.beat_age_ms / 1000))
+                    }
                     None => ("-".to_owned(), "-".to_owned()),
                 };
                 vec![vm.name.clone(), open.session.to_string(), holder, heard]
@@ -94,10 +81,7 @@ pub(super) fn sessions(context: &Context<'_>) -> Outcome<()> {
 
 pub(super) fn fence(context: &Context<'_>, words: &SessionsFence) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
-    let fenced = opened
-        .repository()
-        .fence_sessions(&words.vm)
-        .map_err(Failure::from);
+    let fenced = opened.repository().fence_sessions(&words.vm).map_err(Failure::from);
     let fenced = close(opened, fenced)?;
     let fields = json!({ "command": "sessions fence", "vm": words.vm, "fenced": fenced });
     context.output.summary(fields, || match fenced {
@@ -141,10 +125,7 @@ fn text(stats: &VmStats) -> String {
         damaged => format!("{}, {damaged} of them damaged", stats.snapshots),
     };
     let rows = [
-        (
-            "VM",
-            stats.vm.as_ref().map(|vm| vm.name.clone()).unwrap_or_default(),
-        ),
+        ("VM", stats.vm.as_ref().map(|vm| vm.name.clone()).unwrap_or_default()),
         ("Snapshots", snapshots),
         ("  forgotten", stats.forgotten.to_string()),
         ("Disks as they were", human::bytes(stats.logical_bytes)),
@@ -155,9 +136,7 @@ fn text(stats: &VmStats) -> String {
         ("Leaked, by estimate", leaked(stats)),
         ("Unfinished backups", stats.unfinished_sessions.to_string()),
     ];
-    rows.iter()
-        .map(|(name, value)| format!("{name:<20} {value}\n"))
-        .collect()
+    rows.iter().map(|(name, value)| format!("{name:<20} {value}\n")).collect()
 }
 
 fn leaked(stats: &VmStats) -> String {
@@ -216,9 +195,7 @@ pub(super) fn remove(context: &Context<'_>, words: &VmRm) -> Outcome<()> {
     });
     let vm = close(opened, removed)?;
     let fields = json!({ "command": "vm rm", "vm": vm.name, "uuid": vm.uuid.to_string() });
-    context.output.summary(fields, || {
-        format!("removed VM {} with all that it had\n", vm.name)
-    });
+    context.output.summary(fields, || format!("removed VM {} with all that it had\n", vm.name));
     Ok(())
 }
 

@@ -18,9 +18,7 @@ fn own_form(size: u64, base: Option<&str>, changes: &[Change]) -> Value {
 fn map_form(size: u64, changes: &[Change]) -> Value {
     const GRAIN: u64 = 64 << 10;
     let dirty = |grain: u64| {
-        changes
-            .iter()
-            .any(|c| c.offset < (grain + 1) * GRAIN && c.offset + c.length > grain * GRAIN)
+        changes.iter().any(|c| c.offset < (grain + 1) * GRAIN && c.offset + c.length > grain * GRAIN)
     };
     let mut entries: Vec<Value> = Vec::new();
     for grain in 0..size.div_ceil(GRAIN) {
@@ -56,23 +54,13 @@ fn an_incremental_backup_reads_what_changed() {
         std::fs::write(house.path("list.json"), list.to_string()).unwrap();
         let list = house.word("list.json");
         let image = house.word("disk.raw");
-        let mut words = vec![
-            "backup",
-            "--vm",
-            "web",
-            "--strict-incremental",
-            "--changed-extents",
-            &list,
-            &image,
-        ];
+        let mut words =
+            vec!["backup", "--vm", "web", "--strict-incremental", "--changed-extents", &list, &image];
         words.extend(named.into_iter().flat_map(|base| ["--base", base]));
         let summary = house.summary(words);
         assert_eq!(summary["disks"][0]["mode"], "incremental", "{summary}");
         let (read, dirty) = (count(&summary, "read_bytes"), count(&summary, "dirty_bytes"));
-        assert!(
-            read < 12 * MIB && read <= dirty * 2 + 4 * MIB,
-            "read {read} for {dirty} dirty bytes"
-        );
+        assert!(read < 12 * MIB && read <= dirty * 2 + 4 * MIB, "read {read} for {dirty} dirty bytes");
         // A read of everything finds nothing that the list left out.
         let rescan = house.backup("web", &house.path("disk.raw"));
         assert_eq!(count(&rescan, "new_bytes"), 0, "day {day}: {rescan}");
@@ -87,24 +75,15 @@ fn zeroed_extents_become_holes_unread() {
     let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 11);
     disk.write(0, 8 * MIB);
     let base = id(&house.backup("web", &house.path("disk.raw")));
-    let file = std::fs::File::options()
-        .write(true)
-        .open(house.path("disk.raw"))
-        .unwrap();
+    let file = std::fs::File::options().write(true).open(house.path("disk.raw")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; 3 << 20], MIB).unwrap();
     disk.bytes[1 << 20..4 << 20].fill(0);
     let extents = json!([{ "offset": MIB, "length": 3 * MIB, "type": "zero" }]);
     let list = json!({ "v": 1, "size": 8 * MIB, "base": base, "extents": extents });
     std::fs::write(house.path("list.json"), list.to_string()).unwrap();
     let list = house.word("list.json");
-    let summary = house.summary([
-        "backup",
-        "--vm",
-        "web",
-        "--changed-extents",
-        &list,
-        &house.word("disk.raw"),
-    ]);
+    let summary =
+        house.summary(["backup", "--vm", "web", "--changed-extents", &list, &house.word("disk.raw")]);
     assert_eq!(summary["disks"][0]["mode"], "incremental", "{summary}");
     assert!(count(&summary, "read_bytes") <= MIB, "{summary}");
     assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
@@ -138,14 +117,7 @@ fn a_list_that_does_not_fit_is_refused_or_read_in_full() {
     for (text, code) in [("{\"v\":2}", 3), ("[{}]", 3), ("not JSON", 3)] {
         std::fs::write(house.path("list.json"), text).unwrap();
         let list = house.word("list.json");
-        let run = house.run([
-            "backup",
-            "--vm",
-            "web",
-            "--changed-extents",
-            &list,
-            &house.word("disk.raw"),
-        ]);
+        let run = house.run(["backup", "--vm", "web", "--changed-extents", &list, &house.word("disk.raw")]);
         assert_eq!(run.code, Some(code), "{run:?}");
         assert!(run.sentence().contains("changed extents"), "{run:?}");
     }
@@ -155,13 +127,7 @@ fn a_list_that_does_not_fit_is_refused_or_read_in_full() {
     assert_eq!(run.code, Some(0), "{run:?}");
     let summary = run.summary();
     assert_eq!(summary["disks"][0]["mode"], "rescan");
-    assert!(
-        summary["disks"][0]["reason"]
-            .as_str()
-            .unwrap()
-            .contains("newest snapshot"),
-        "{summary}"
-    );
+    assert!(summary["disks"][0]["reason"].as_str().unwrap().contains("newest snapshot"), "{summary}");
     assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
 }
 
@@ -177,16 +143,7 @@ fn the_base_of_a_list_is_looked_up() {
     let image = house.word("disk.raw");
     let list = house.word("list.json");
     let words = |base: &str| {
-        let words = [
-            "backup",
-            "--vm",
-            "web",
-            &image,
-            "--changed-extents",
-            &list,
-            "--base",
-            base,
-        ];
+        let words = ["backup", "--vm", "web", &image, "--changed-extents", &list, "--base", base];
         words.map(str::to_owned)
     };
     // A VM without a snapshot has no base; that is said and no failure.
@@ -209,10 +166,7 @@ fn the_base_of_a_list_is_looked_up() {
             _ => ("incremental", ""),
         };
         assert_eq!(summary["disks"][0]["mode"], mode, "{form}: {summary}");
-        assert!(
-            summary["disks"][0]["reason"].as_str().unwrap().contains(reason),
-            "{summary}"
-        );
+        assert!(summary["disks"][0]["reason"].as_str().unwrap().contains(reason), "{summary}");
         assert_restored(&house.restore(&id(&summary), &format!("{form}.out")), &disk.bytes);
     }
     let newest = house.snapshots().pop().unwrap();
@@ -256,20 +210,11 @@ fn a_list_that_leaves_out_a_change_is_found_out() {
     disk.write(5 * MIB, 1);
     for share in ["1", "101%", "-1%", "x%"] {
         let share = format!("--spot-check={share}");
-        assert_eq!(
-            house.run([&words[..], &[&share]].concat()).code,
-            Some(2),
-            "{share}"
-        );
+        assert_eq!(house.run([&words[..], &[&share]].concat()).code, Some(2), "{share}");
     }
     let summary = house.summary(words);
     assert_eq!(summary["disks"][0]["mode"], "rescan", "{summary}");
     assert!(count(&summary, "spot_check_bytes") > 0, "{summary}");
-    assert!(
-        summary["warnings"]
-            .to_string()
-            .contains("differ from the last snapshot"),
-        "{summary}"
-    );
+    assert!(summary["warnings"].to_string().contains("differ from the last snapshot"), "{summary}");
     assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
 }

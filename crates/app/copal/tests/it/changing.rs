@@ -47,11 +47,7 @@ fn an_image_that_is_cut_grown_or_replaced_while_it_is_read_makes_no_snapshot() {
             _ => std::fs::remove_file(&image).unwrap(),
         });
         assert_eq!(run.code, Some(3), "{how}: {run:?}");
-        assert!(
-            run.sentence()
-                .contains("while it was read, so no snapshot was made"),
-            "{run:?}"
-        );
+        assert!(run.sentence().contains("while it was read, so no snapshot was made"), "{run:?}");
         assert!(house.snapshots().is_empty(), "{how}");
     }
     let _file = make();
@@ -70,34 +66,14 @@ fn no_file_of_a_qcow2_chain_may_be_cut_grown_or_replaced_while_it_is_read() {
         return;
     }
     let house = House::plain();
-    let (base, mid, top) = (
-        house.path("base.raw"),
-        house.path("mid.qcow2"),
-        house.path("top.qcow2"),
-    );
+    let (base, mid, top) = (house.path("base.raw"), house.path("mid.qcow2"), house.path("top.qcow2"));
     let name = |path: &Path| path.to_str().unwrap().to_owned();
     let make = || {
         Disk::create(&base, 8 * MIB, 131);
         let behind = |format: &str, from: &Path, to: &Path| {
             let _ = std::fs::remove_file(to);
-            tool(
-                "qemu-img",
-                &[
-                    "create",
-                    "-q",
-                    "-f",
-                    "qcow2",
-                    "-F",
-                    format,
-                    "-b",
-                    &name(from),
-                    &name(to),
-                ],
-            );
-            tool(
-                "qemu-io",
-                &["-f", "qcow2", "-c", "write -q -P 3 1M 2M", &name(to)],
-            );
+            tool("qemu-img", &["create", "-q", "-f", "qcow2", "-F", format, "-b", &name(from), &name(to)]);
+            tool("qemu-io", &["-f", "qcow2", "-c", "write -q -P 3 1M 2M", &name(to)]);
         };
         behind("raw", &base, &mid);
         behind("qcow2", &mid, &top);
@@ -112,14 +88,7 @@ fn no_file_of_a_qcow2_chain_may_be_cut_grown_or_replaced_while_it_is_read() {
         (&top, "cut"),
     ] {
         make();
-        let resize = |bytes: u64| {
-            File::options()
-                .write(true)
-                .open(file)
-                .unwrap()
-                .set_len(bytes)
-                .unwrap()
-        };
+        let resize = |bytes: u64| File::options().write(true).open(file).unwrap().set_len(bytes).unwrap();
         let run = backup_while(&house, &top, || match how {
             "cut" => resize(MIB),
             "grown" => resize(9 * MIB),
@@ -144,10 +113,7 @@ fn no_file_of_a_qcow2_chain_may_be_cut_grown_or_replaced_while_it_is_read() {
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     });
     let warnings = run.summary()["warnings"].to_string();
-    assert!(
-        warnings.contains("base.raw was written while it was read"),
-        "{warnings}"
-    );
+    assert!(warnings.contains("base.raw was written while it was read"), "{warnings}");
     let run = backup_while(&house, &top, || ());
     assert_eq!(run.summary()["warnings"], serde_json::json!([]), "{run:?}");
     house.check();
@@ -168,10 +134,7 @@ fn an_image_that_is_written_while_it_is_read_is_said() {
     assert_eq!(run.code, Some(0), "{run:?}");
     let warnings = run.summary()["warnings"].to_string();
     assert!(warnings.contains("was written while it was read"), "{warnings}");
-    let errors = run
-        .lines()
-        .into_iter()
-        .filter(|line| line["message_type"] == "error");
+    let errors = run.lines().into_iter().filter(|line| line["message_type"] == "error");
     assert_eq!(errors.count(), 1, "{run:?}");
 }
 
@@ -196,9 +159,6 @@ fn a_device_that_is_mounted_is_said() {
     run("mount", &[Path::new("-oremount,ro"), &point]);
     let silent = warnings();
     run("umount", &[&point]);
-    assert!(
-        said.contains("is mounted on") && said.contains("mounted here"),
-        "{said}"
-    );
+    assert!(said.contains("is mounted on") && said.contains("mounted here"), "{said}");
     assert_eq!(silent, "[]");
 }

@@ -25,11 +25,8 @@ pub(crate) fn free_ports(count: u16) -> u16 {
         // Twelve clusters below a hundred, their monitors in the next hundred but one.
         let place = ((std::process::id() % 360) as u16 + turn) % 360;
         let first = 20_000 + place / 12 * 400 + place % 12 * EACH;
-        let is_free = |at| {
-            [0, 200]
-                .iter()
-                .all(|behind| TcpListener::bind(("127.0.0.1", first + at + behind)).is_ok())
-        };
+        let is_free =
+            |at| [0, 200].iter().all(|behind| TcpListener::bind(("127.0.0.1", first + at + behind)).is_ok());
         if (0..count).all(is_free) {
             return first;
         }
@@ -96,10 +93,7 @@ fn the_cluster_of_the_readme_works_with_three_masters() {
 /// The block of the README has restored what it backed up.
 fn assert_is_restored(scratch: &Path, run: &Output) {
     let (here, stderr) = (scratch.join("here"), String::from_utf8_lossy(&run.stderr));
-    assert_eq!(
-        std::fs::read(here.join("disk.raw")).unwrap(),
-        std::fs::read(here.join("out.raw")).unwrap()
-    );
+    assert_eq!(std::fs::read(here.join("disk.raw")).unwrap(), std::fs::read(here.join("out.raw")).unwrap());
     assert!(!stderr.contains("ERROR"), "{stderr}");
 }
 
@@ -175,12 +169,7 @@ impl Served {
             }
         };
         std::thread::spawn(move || lines.count());
-        let served = Served {
-            scratch,
-            serve,
-            ready,
-            port,
-        };
+        let served = Served { scratch, serve, ready, port };
         served.good(&["status", "--wait", "healthy"]);
         served
     }
@@ -225,13 +214,7 @@ impl Served {
 
     pub(crate) fn signal(&self, name: &str, signal: &str) {
         let pid = self.pid_of(name).to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
     /// What a command answers, as JSON.
@@ -270,54 +253,27 @@ fn what_goes_wrong_gets_its_code_and_says_what_to_do() {
     cluster.good(&["fs", "put", "mail", "m1", &one]);
     let taken = cluster.bad(41, &["--json", "fs", "put", "mail", "m1", &one]);
     assert!(taken.contains("taken by file"), "{taken}");
-    assert!(
-        cluster
-            .bad(41, &["fs", "mkdir", "mail"])
-            .contains("choose another name")
-    );
-    assert!(
-        cluster
-            .bad(40, &["fs", "get", "mail", "none", "-"])
-            .contains("copal fs ls")
-    );
-    assert!(
-        cluster
-            .bad(40, &["fs", "ls", "none"])
-            .contains("copal fs mkdir none")
-    );
+    assert!(cluster.bad(41, &["fs", "mkdir", "mail"]).contains("choose another name"));
+    assert!(cluster.bad(40, &["fs", "get", "mail", "none", "-"]).contains("copal fs ls"));
+    assert!(cluster.bad(40, &["fs", "ls", "none"]).contains("copal fs mkdir none"));
     assert!(cluster.bad(41, &["fs", "rmdir", "mail"]).contains("not empty"));
     // Quota: refused, and deletes go on.
     cluster.good(&["fs", "mkdir", "small", "--quota", "1K"]);
     let large = cluster.file("large", &[7; 900]);
     cluster.good(&["fs", "put", "small", "a", &large]);
-    assert!(
-        cluster
-            .bad(44, &["fs", "put", "small", "b", &large])
-            .contains("quota")
-    );
+    assert!(cluster.bad(44, &["fs", "put", "small", "b", &large]).contains("quota"));
     cluster.good(&["fs", "rm", "small", "a"]);
     cluster.good(&["fs", "put", "small", "b", &large]);
     // Profiles.
-    let no_profile = cluster
-        .command(&["fs", "ls"])
-        .env_remove("COPAL_CLUSTER")
-        .output()
-        .unwrap();
+    let no_profile = cluster.command(&["fs", "ls"]).env_remove("COPAL_CLUSTER").output().unwrap();
     assert_eq!(no_profile.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&no_profile.stderr).contains("--cluster FILE"));
     let broken = cluster.file("broken.json", b"{");
-    assert!(
-        cluster
-            .bad(2, &["--cluster", &broken, "fs", "ls"])
-            .contains("no profile")
-    );
+    assert!(cluster.bad(2, &["--cluster", &broken, "fs", "ls"]).contains("no profile"));
     // A second process on a directory.
     let dir = cluster.scratch.path().join("c/data1");
     let second = cluster.bad(11, &["data", "--dir", dir.to_str().unwrap()]);
-    assert!(
-        second.contains("data --dir") && second.contains("process"),
-        "{second}"
-    );
+    assert!(second.contains("data --dir") && second.contains("process"), "{second}");
     let master = cluster.scratch.path().join("c/master");
     cluster.bad(11, &["master", "--dir", master.to_str().unwrap()]);
     // What only a store of this machine has.
@@ -325,10 +281,7 @@ fn what_goes_wrong_gets_its_code_and_says_what_to_do() {
     let repo = format!("copal://127.0.0.1:{}/vms", cluster.port);
     let on_repo = |more: &[&str]| {
         let common = ["--repo", &repo, "--password-file", &pw].map(str::to_owned);
-        common
-            .into_iter()
-            .chain(more.iter().map(|word| (*word).to_owned()))
-            .collect::<Vec<String>>()
+        common.into_iter().chain(more.iter().map(|word| (*word).to_owned())).collect::<Vec<String>>()
     };
     let call = |code: i32, more: &[&str]| {
         let words = on_repo(more);
@@ -384,10 +337,7 @@ fn with_too_few_members_nothing_appears_and_a_frozen_member_is_worked_around() {
     Command::new("kill").arg(&pid).status().unwrap();
     let begun = Instant::now();
     assert!(back.wait().unwrap().success());
-    assert!(
-        begun.elapsed() < Duration::from_secs(60),
-        "it ends when it is told to"
-    );
+    assert!(begun.elapsed() < Duration::from_secs(60), "it ends when it is told to");
 }
 
 /// Symptom: after a start with --dir alone a master gave servers up after 30 minutes and a data server took 96 MB, whatever they had been
@@ -414,10 +364,7 @@ fn a_start_goes_by_what_the_last_one_was_told() {
     cluster.signal("data2", "-KILL");
     let mut master = again(&["master"], "master");
     let status = cluster.good(&["status", "--wait", "degraded"]);
-    assert!(
-        status.contains("in 180 min") || status.contains("in 179 min"),
-        "{status}"
-    );
+    assert!(status.contains("in 180 min") || status.contains("in 179 min"), "{status}");
     // It goes by what its directory says: that is too little for any process.
     let home = dir("data2").join("server.json");
     let said = std::fs::read_to_string(&home).unwrap();
@@ -431,10 +378,7 @@ fn a_start_goes_by_what_the_last_one_was_told() {
     assert!(std::fs::read_to_string(&home).unwrap().contains("110000000"));
     cluster.good(&["status", "--wait", "healthy"]);
     for process in [&mut data2, &mut master] {
-        Command::new("kill")
-            .arg(process.id().to_string())
-            .status()
-            .unwrap();
+        Command::new("kill").arg(process.id().to_string()).status().unwrap();
         process.wait().unwrap();
     }
 }
@@ -449,9 +393,7 @@ fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     let dir = cluster.scratch.path().join("late");
     let start = |limit, listen: &str| {
         let mut command = cluster.command(&["data", "--name", "late", "--listen", listen]);
-        command
-            .args(["--limit", limit, "--join", token.trim(), "--dir"])
-            .arg(&dir);
+        command.args(["--limit", limit, "--join", token.trim(), "--dir"]).arg(&dir);
         command
     };
     // Nor does one whose address is taken, or none.
@@ -460,27 +402,17 @@ fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     for (limit, listen) in [("1MiB", "127.0.0.1:0"), ("128MiB", &taken), ("128MiB", "*:28101")] {
         let refused = start(limit, listen).output().unwrap();
         assert!(!refused.status.success(), "{listen}: {refused:?}");
-        assert!(
-            !cluster.good(&["node", "ls"]).contains("late"),
-            "{listen}: {refused:?}"
-        );
+        assert!(!cluster.good(&["node", "ls"]).contains("late"), "{listen}: {refused:?}");
     }
     drop(held);
     for advertise in ["127.0.0.1:0", "224.0.0.1:7500", "0.0.0.0:7500"] {
-        let refused = start("128MiB", "127.0.0.1:0")
-            .args(["--advertise", advertise])
-            .output();
+        let refused = start("128MiB", "127.0.0.1:0").args(["--advertise", advertise]).output();
         assert_eq!(refused.unwrap().status.code(), Some(2), "{advertise}");
     }
     // Its token is still good.
-    let mut process = start("128MiB", "127.0.0.1:0")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut process = start("128MiB", "127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(process.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("ready: late"), "{line}");
     assert!(cluster.good(&["node", "ls"]).contains("late"));
     let _ = process.kill();
@@ -494,14 +426,7 @@ fn a_cluster_whose_database_is_away_is_not_made_and_says_what_to_do() {
     let start = |listen: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
         command
-            .args([
-                "--allow-cow",
-                "--allow-volatile",
-                "master",
-                "--new",
-                "--listen",
-                listen,
-            ])
+            .args(["--allow-cow", "--allow-volatile", "master", "--new", "--listen", listen])
             .args(["--meta", "mysql://copal@127.0.0.1:1/copal", "--dir"])
             .arg(scratch.path().join("master"));
         let run = command.stdin(Stdio::null()).output().unwrap();
@@ -525,16 +450,7 @@ fn directories_of_a_cluster_need_not_be_utf8() {
     let directory = scratch.path().join(OsStr::from_bytes(b"x\xff\xfey"));
     let port = free_ports(2).to_string();
     let mut served = Command::new(env!("CARGO_BIN_EXE_copal"))
-        .args([
-            "--allow-cow",
-            "--allow-volatile",
-            "serve",
-            "--dev",
-            "--servers",
-            "1",
-            "--port",
-            &port,
-        ])
+        .args(["--allow-cow", "--allow-volatile", "serve", "--dev", "--servers", "1", "--port", &port])
         .arg("--dir")
         .arg(&directory)
         .stdin(Stdio::null())
@@ -543,9 +459,7 @@ fn directories_of_a_cluster_need_not_be_utf8() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(served.stdout.take().unwrap()).lines();
-    let ready = lines
-        .map_while(Result::ok)
-        .find(|line| line.starts_with("ready: "));
+    let ready = lines.map_while(Result::ok).find(|line| line.starts_with("ready: "));
     let _ = served.kill();
     let said = served.wait_with_output().unwrap();
     assert!(ready.is_some(), "{}", String::from_utf8_lossy(&said.stderr));
@@ -571,18 +485,10 @@ fn operations_as_lines_of_json_are_answered_as_they_end() {
     };
     assert_eq!(answer(r#"{"id":1,"op":"mkdir","volume":"mail"}"#)["ok"], true);
     let put = answer(r#"{"id":2,"op":"put","volume":"mail","name":"m","body_b64":"aGVsbG8="}"#);
-    assert_eq!(
-        (&put["ok"], &put["size"], &put["id"]),
-        (&true.into(), &5.into(), &2.into()),
-        "{put}"
-    );
+    assert_eq!((&put["ok"], &put["size"], &put["id"]), (&true.into(), &5.into(), &2.into()), "{put}");
     assert!(put["end_ns"].as_u64() > put["start_ns"].as_u64());
     let got = answer(r#"{"id":3,"op":"get","volume":"mail","name":"m","body":true,"consistency":"strict"}"#);
-    assert_eq!(
-        (&got["body_b64"], &got["fid"]),
-        (&"aGVsbG8=".into(), &put["fid"]),
-        "{got}"
-    );
+    assert_eq!((&got["body_b64"], &got["fid"]), (&"aGVsbG8=".into(), &put["fid"]), "{got}");
     let again = answer(r#"{"id":4,"op":"put","volume":"mail","name":"m","body_b64":""}"#);
     assert_eq!(
         (&again["ok"], &again["error"], &again["fid"]),
@@ -590,19 +496,10 @@ fn operations_as_lines_of_json_are_answered_as_they_end() {
     );
     let list = answer(r#"{"id":5,"op":"list","volume":"mail"}"#);
     assert_eq!(list["files"][0]["name"], "m");
-    let settled = answer(&format!(
-        r#"{{"id":6,"op":"settle","volume":"mail","fid":{}}}"#,
-        put["fid"]
-    ));
+    let settled = answer(&format!(r#"{{"id":6,"op":"settle","volume":"mail","fid":{}}}"#, put["fid"]));
     assert_eq!(settled["outcome"], "committed", "{settled}");
-    assert_eq!(
-        answer(r#"{"id":7,"op":"delete","volume":"mail","name":"m"}"#)["ok"],
-        true
-    );
-    assert_eq!(
-        answer(r#"{"id":8,"op":"stat","volume":"mail","name":"m"}"#)["error"],
-        "not_found"
-    );
+    assert_eq!(answer(r#"{"id":7,"op":"delete","volume":"mail","name":"m"}"#)["ok"], true);
+    assert_eq!(answer(r#"{"id":8,"op":"stat","volume":"mail","name":"m"}"#)["error"], "not_found");
     assert_eq!(answer(r#"{"id":9,"op":"nonsense"}"#)["error"], "invalid");
     assert_eq!(answer("no json")["error"], "invalid");
     assert_eq!(answer(r#"{"id":10,"op":"rmdir","volume":"mail"}"#)["ok"], true);
@@ -632,12 +529,7 @@ fn an_emptied_directory_is_no_server_and_an_older_copy_is_not_let_in() {
     let cluster = Served::start(&[]);
     let dir = cluster.scratch.path().join("c/data2");
     let copy = cluster.scratch.path().join("copy");
-    let copied = Command::new("cp")
-        .arg("-a")
-        .arg(&dir)
-        .arg(&copy)
-        .status()
-        .unwrap();
+    let copied = Command::new("cp").arg("-a").arg(&dir).arg(&copy).status().unwrap();
     assert!(copied.success());
     let again = |dir: &Path| {
         let mut process = cluster
@@ -647,9 +539,7 @@ fn an_emptied_directory_is_no_server_and_an_older_copy_is_not_let_in() {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         process
     };
     cluster.signal("data2", "-KILL");
@@ -657,10 +547,7 @@ fn an_emptied_directory_is_no_server_and_an_older_copy_is_not_let_in() {
     for _ in 0..2 {
         let process = again(&dir);
         cluster.good(&["status", "--wait", "healthy"]);
-        Command::new("kill")
-            .arg(process.id().to_string())
-            .status()
-            .unwrap();
+        Command::new("kill").arg(process.id().to_string()).status().unwrap();
         let ended = process.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{}: {stderr}", ended.status);
@@ -685,24 +572,13 @@ fn a_get_that_fails_half_way_leaves_no_part() {
     cluster.good(&["fs", "put", "mail", "large", &large]);
     let target = cluster.scratch.path().join("target");
     let mut get = cluster
-        .command(&[
-            "fs",
-            "get",
-            "mail",
-            "large",
-            target.to_str().unwrap(),
-            "--deadline",
-            "2s",
-        ])
+        .command(&["fs", "get", "mail", "large", target.to_str().unwrap(), "--deadline", "2s"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let end = Instant::now() + Duration::from_secs(30);
     while std::fs::metadata(&target).map_or(0, |target| target.len()) == 0 {
-        assert!(
-            Instant::now() < end && get.try_wait().unwrap().is_none(),
-            "it ended too soon"
-        );
+        assert!(Instant::now() < end && get.try_wait().unwrap().is_none(), "it ended too soon");
         std::thread::park_timeout(Duration::from_millis(1));
     }
     for name in ["data1", "data2", "data3"] {

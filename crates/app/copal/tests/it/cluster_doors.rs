@@ -50,11 +50,7 @@ fn doors_are_read_to_the_end_while_a_server_is_killed() {
     let at = |name: &str| cluster.scratch.path().join(name).to_str().unwrap().to_owned();
     let (socket, copy, directory) = (at("s.sock"), at("copy.raw"), at("m"));
     std::fs::create_dir(&directory).unwrap();
-    let served = door(
-        &cluster,
-        &common,
-        &["nbd", "latest", "--vm", "web", "--socket", &socket],
-    );
+    let served = door(&cluster, &common, &["nbd", "latest", "--vm", "web", "--socket", &socket]);
     let mounted = door(&cluster, &common, &["mount", &directory]);
     let of_web = only_entry(&Path::new(&directory).join("web"));
     let file = File::open(of_web.join("sda.raw")).unwrap();
@@ -68,10 +64,7 @@ fn doors_are_read_to_the_end_while_a_server_is_killed() {
     assert!(all == bytes, "the mount shows something else");
     drop(file);
     tool("nbdcopy", &[&format!("nbd+unix:///?socket={socket}"), &copy]);
-    assert!(
-        std::fs::read(&copy).unwrap() == bytes,
-        "the door serves something else"
-    );
+    assert!(std::fs::read(&copy).unwrap() == bytes, "the door serves something else");
 
     for door in [served, mounted] {
         door.signal(Signal::TERM);

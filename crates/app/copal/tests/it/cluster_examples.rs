@@ -36,11 +36,7 @@ impl Scene {
         std::fs::create_dir(&here).unwrap();
         let root = cluster.scratch.path().to_str().unwrap().to_owned();
         let password = House::empty();
-        Scene {
-            cluster,
-            root,
-            password,
-        }
+        Scene { cluster, root, password }
     }
 
     /// The volume `mail` with the file `m1`, as the examples take them for granted, and nothing else of their names.
@@ -107,10 +103,7 @@ impl Scene {
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let is_ready = lines.any(|said| said.is_ok_and(|said| said.contains("ready")));
         let group = format!("-{}", process.id());
-        Command::new("kill")
-            .args(["-TERM", "--", &group])
-            .status()
-            .unwrap();
+        Command::new("kill").args(["-TERM", "--", &group]).status().unwrap();
         let rest = lines.count();
         process.wait().unwrap();
         assert!(is_ready, "{line}: not ready, {rest} lines more");

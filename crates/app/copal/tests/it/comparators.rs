@@ -16,15 +16,7 @@ const SEGMENT: u64 = 2 * MIB;
 
 fn fleet() -> House {
     let house = House::empty();
-    let init = [
-        "init",
-        "--size",
-        "128MiB",
-        "--layout",
-        "fleet",
-        "--pds-fraction",
-        "60%",
-    ];
+    let init = ["init", "--size", "128MiB", "--layout", "fleet", "--pds-fraction", "60%"];
     house.good(init);
     house
 }
@@ -39,15 +31,9 @@ fn job(house: &House, day: u64, scheme: &str) -> Value {
 fn run(house: &House, scheme: &str) -> Value {
     let plans = HOSTS.map(|host| house.word(&format!("{host}.json"))).join(",");
     let state = house.word("state");
-    let words = [
-        "agent", "--name", "h1,h2,h3", "--plan", &plans, "--state", &state, "--once",
-    ];
+    let words = ["agent", "--name", "h1,h2,h3", "--plan", &plans, "--state", &state, "--once"];
     let job = house.summary(words.iter().chain(&["--scheme", scheme]).copied());
-    assert_eq!(
-        (vms(&job).len() as u64, &job["complete"]),
-        (VMS, &true.into()),
-        "{job}"
-    );
+    assert_eq!((vms(&job).len() as u64, &job["complete"]), (VMS, &true.into()), "{job}");
     job
 }
 
@@ -87,14 +73,8 @@ fn each_scheme_of_backup_keeps_the_same_and_the_product_stores_least() {
         panic!("{both_days:?}");
     };
     // Each VM has 4 MiB, of which others have three; on the second day 60 kB of each have changed.
-    assert!(
-        dirty.0 > VMS * 4 * MIB && dirty.1 > VMS * SEGMENT,
-        "{both_days:?}"
-    );
-    assert!(
-        synchronous.0 < 12 * MIB && collaborative.0 < 12 * MIB,
-        "{both_days:?}"
-    );
+    assert!(dirty.0 > VMS * 4 * MIB && dirty.1 > VMS * SEGMENT, "{both_days:?}");
+    assert!(synchronous.0 < 12 * MIB && collaborative.0 < 12 * MIB, "{both_days:?}");
     assert!(collaborative.1 < VMS * SEGMENT / 4, "{both_days:?}");
 }
 
@@ -106,10 +86,7 @@ fn a_disk_in_parts_waits_for_no_part_of_its_own() {
     let house = fleet();
     for scheme in ["collaborative", "synchronous"] {
         write_set(&house.path(""), 0);
-        let disk = std::fs::File::options()
-            .write(true)
-            .open(house.path("vm1.raw"))
-            .unwrap();
+        let disk = std::fs::File::options().write(true).open(house.path("vm1.raw")).unwrap();
         disk.set_len(3 << 30).unwrap();
         let mut far = vec![0; MIB as usize];
         Random::new(50 + scheme.len() as u64).fill(&mut far);
@@ -157,26 +134,15 @@ fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
         assert_eq!(told["method"], method, "{told}");
         // Symptom: by a walk the counts were 0. Cause: only vectors counted. Fix: each method says what it judged.
         assert!(count(&told, "dead") > 0, "{told}");
-        assert_eq!(
-            count(&told, "candidates"),
-            count(&told, "dead") + count(&told, "kept"),
-            "{told}"
-        );
+        assert_eq!(count(&told, "candidates"), count(&told, "dead") + count(&told, "kept"), "{told}");
         assert!(
             count(&told, "peak_bytes") > 0 && count(&told, "peak_bytes") <= count(&told, "peak_memory_bytes"),
             "{told}"
         );
         let mut left = Vec::new();
         for vm in 1..=VMS {
-            for (number, day) in if vm <= VMS / 2 {
-                &[(0, 0), (1, 2)][..]
-            } else {
-                &[(1, 1)]
-            } {
-                assert!(
-                    restored(&house, vm, *number) == image(vm, *day),
-                    "{method}: vm{vm} of day {day}"
-                );
+            for (number, day) in if vm <= VMS / 2 { &[(0, 0), (1, 2)][..] } else { &[(1, 1)] } {
+                assert!(restored(&house, vm, *number) == image(vm, *day), "{method}: vm{vm} of day {day}");
             }
             let stats = house.summary(["stats", "--vm", &format!("vm{vm}")]);
             left.push((count(&stats, "chunk_pack_bytes"), count(&stats, "dead_bytes")));
@@ -197,11 +163,7 @@ fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
-    let copied = Command::new("cp")
-        .args(["-r", "--sparse=always"])
-        .arg(from)
-        .arg(to)
-        .status();
+    let copied = Command::new("cp").args(["-r", "--sparse=always"]).arg(from).arg(to).status();
     assert!(copied.unwrap().success());
 }
 
@@ -215,32 +177,20 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.sentence().contains("always exact"), "{refused:?}");
     }
-    assert_eq!(
-        house.snapshots(),
-        [snapshot],
-        "refused, it is not forgotten either"
-    );
+    assert_eq!(house.snapshots(), [snapshot], "refused, it is not forgotten either");
     let fleet = fleet();
     write_set(&fleet.path(""), 0);
     // Symptom: `job run --wait` on a directory waited for ever. Cause: it waited for the store, which its agents have open.
     // Fix: the agents of a directory run its jobs; the command says how.
-    for words in [
-        &["job", "run"][..],
-        &["job", "run", "--wait"],
-        &["job", "run", "--all", "--wait"],
-    ] {
+    for words in [&["job", "run"][..], &["job", "run", "--wait"], &["job", "run", "--all", "--wait"]] {
         let refused = fleet.run(words);
         assert_eq!(refused.code, Some(2), "{refused:?}");
         let sentence = refused.sentence();
-        assert!(
-            sentence.contains("--once") && sentence.contains("--every"),
-            "{sentence}"
-        );
+        assert!(sentence.contains("--once") && sentence.contains("--every"), "{sentence}");
     }
-    for words in [
-        ["job", "run", "--all", "--scheme", "none"],
-        ["delete", "--exact", "--method", "local", "--dry-run"],
-    ] {
+    for words in
+        [["job", "run", "--all", "--scheme", "none"], ["delete", "--exact", "--method", "local", "--dry-run"]]
+    {
         assert_eq!(fleet.run(words).code, Some(2), "{words:?}");
     }
     assert_eq!(fleet.summary(["snapshots"])["snapshots"], json!([]));
@@ -256,9 +206,7 @@ fn agents_of_a_directory_answer_while_they_have_it_open() {
     assert_eq!(house.summary(["agent", "ls"])["agents"], json!([]));
     let plans = HOSTS.map(|host| house.word(&format!("{host}.json"))).join(",");
     let state = house.word("state");
-    let words = [
-        "agent", "--name", "h1,h2,h3", "--plan", &plans, "--state", &state, "--every", "24h",
-    ];
+    let words = ["agent", "--name", "h1,h2,h3", "--plan", &plans, "--state", &state, "--every", "24h"];
     let mut agents = Running::start(&house, words);
     agents.wait_for("summary");
     let listed = house.summary(["agent", "ls"]);
@@ -266,11 +214,7 @@ fn agents_of_a_directory_answer_while_they_have_it_open() {
     assert_eq!(names.map(|one| &one["name"]).collect::<Vec<_>>(), HOSTS);
     for words in [&["job", "status"][..], &["job", "status", "--wait"]] {
         let told = house.summary(words);
-        assert_eq!(
-            (vms(&told).len() as u64, &told["complete"]),
-            (VMS, &true.into()),
-            "{told}"
-        );
+        assert_eq!((vms(&told).len() as u64, &told["complete"]), (VMS, &true.into()), "{told}");
     }
     assert!(count(&house.summary(["pds", "status"]), "chunks") > 0);
     let unknown = house.run(["job", "status", "00000000000000000000000000000000"]);
@@ -280,27 +224,15 @@ fn agents_of_a_directory_answer_while_they_have_it_open() {
 
     // The agents that are not there are named, and that ends when one is retired.
     let plan = house.word("h1.json");
-    let once = [
-        "agent", "--name", "h1", "--plan", &plan, "--state", &state, "--once",
-    ];
+    let once = ["agent", "--name", "h1", "--plan", &plan, "--state", &state, "--once"];
     let alone = house.run(["--json"].iter().chain(&once));
     assert_eq!(alone.code, Some(1), "{alone:?}");
-    let told = alone
-        .lines()
-        .into_iter()
-        .find(|line| line["message_type"] == "summary")
-        .unwrap();
+    let told = alone.lines().into_iter().find(|line| line["message_type"] == "summary").unwrap();
     let missing = told["missing_agents"].as_array().unwrap();
-    let named: Vec<_> = missing
-        .iter()
-        .map(|agent| (&agent["name"], &agent["vms"]))
-        .collect();
+    let named: Vec<_> = missing.iter().map(|agent| (&agent["name"], &agent["vms"])).collect();
     assert_eq!(
         named,
-        [
-            (&json!("h2"), &json!(["vm3", "vm4"])),
-            (&json!("h3"), &json!(["vm5", "vm6"]))
-        ],
+        [(&json!("h2"), &json!(["vm3", "vm4"])), (&json!("h3"), &json!(["vm5", "vm6"]))],
         "{told}"
     );
     assert_eq!(told["complete"], false);

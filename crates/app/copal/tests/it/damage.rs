@@ -51,19 +51,9 @@ enum Fate {
 
 impl Subject {
     fn new(house: House, truth: Vec<(String, Vec<u8>)>, seed: u64) -> Subject {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(house.store())
-            .unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(house.store()).unwrap();
         let pristine = std::fs::read(house.store()).unwrap();
-        Subject {
-            house,
-            file,
-            pristine,
-            truth,
-            random: Random::new(seed),
-        }
+        Subject { house, file, pristine, truth, random: Random::new(seed) }
     }
 
     fn check(&self, more: &[&str]) -> Run {
@@ -113,11 +103,9 @@ impl Subject {
         let check = self.check(&[]);
         match check.code {
             Some(0) => {}
-            Some(_) => assert_eq!(
-                check.lines().pop().unwrap()["message_type"],
-                "exit_error",
-                "byte {at}: {check:?}"
-            ),
+            Some(_) => {
+                assert_eq!(check.lines().pop().unwrap()["message_type"], "exit_error", "byte {at}: {check:?}")
+            }
             None => panic!("byte {at}: killed: {check:?}"),
         }
         let target: PathBuf = self.house.path("out");
@@ -127,15 +115,8 @@ impl Subject {
             match restore.code {
                 Some(0) => assert_restored(&target, bytes),
                 Some(code) => {
-                    assert_ne!(
-                        check.code,
-                        Some(0),
-                        "byte {at}: check is clean, restore fails: {restore:?}"
-                    );
-                    assert!(
-                        restore.sentence().len() > 10 && code != 101,
-                        "byte {at}: {restore:?}"
-                    );
+                    assert_ne!(check.code, Some(0), "byte {at}: check is clean, restore fails: {restore:?}");
+                    assert!(restore.sentence().len() > 10 && code != 101, "byte {at}: {restore:?}");
                     assert!(!target.exists(), "byte {at}: a failed restore left a file");
                 }
                 None => panic!("byte {at}: killed: {restore:?}"),
@@ -143,11 +124,7 @@ impl Subject {
             let _ = std::fs::remove_file(&target);
         }
         self.file.write_all_at(&[original], at).unwrap();
-        if check.code == Some(0) {
-            Fate::Unnoticed
-        } else {
-            Fate::Reported
-        }
+        if check.code == Some(0) { Fate::Unnoticed } else { Fate::Reported }
     }
 
     /// Where to flip in a range under a sum: one byte, or every n-th.
@@ -161,10 +138,7 @@ impl Subject {
 
     /// Nothing but the flips themselves changed the file.
     fn end(self) {
-        assert!(
-            std::fs::read(self.house.store()).unwrap() == self.pristine,
-            "a reader changed the store"
-        );
+        assert!(std::fs::read(self.house.store()).unwrap() == self.pristine, "a reader changed the store");
     }
 }
 
@@ -203,14 +177,7 @@ fn each_sum_of_a_repository_reports_a_flipped_bit_and_free_space_ignores_it() {
             }
         }
     }
-    for what in [
-        "superblock",
-        "checkpoint",
-        "object",
-        "sums of an object",
-        "frame of a stream",
-        "free",
-    ] {
+    for what in ["superblock", "checkpoint", "object", "sums of an object", "frame of a stream", "free"] {
         assert!(kinds.contains_key(what), "nothing of the kind {what}: {kinds:?}");
     }
     subject.house.check();
@@ -288,21 +255,13 @@ fn a_damaged_manifest_or_log_is_named_with_what_to_do_and_nothing_is_lost() {
             let run = Run::of(subject.quiet(words).output().unwrap());
             let sentence = run.sentence();
             assert_eq!(run.code, Some(20), "{words:?}: {run:?}");
-            for part in [
-                name,
-                "no data was changed",
-                "put back a good copy",
-                "`copal kv dump`",
-            ] {
+            for part in [name, "no data was changed", "put back a good copy", "`copal kv dump`"] {
                 assert!(sentence.contains(part), "{words:?}: no {part:?} in {sentence}");
             }
         }
         for at in &pages {
             let at = at + 60;
-            subject
-                .file
-                .write_all_at(&[subject.pristine[at as usize]], at)
-                .unwrap();
+            subject.file.write_all_at(&[subject.pristine[at as usize]], at).unwrap();
         }
     }
     // Opening for writing leaves a note of it in the journal; all else is as it was.

@@ -39,11 +39,7 @@ impl Disk {
     pub(crate) fn create(path: &Path, size: u64, seed: u64) -> Disk {
         let file = File::create(path).unwrap();
         file.set_len(size).unwrap();
-        let mut disk = Disk {
-            file,
-            bytes: vec![0; size as usize],
-            random: Random::new(seed),
-        };
+        let mut disk = Disk { file, bytes: vec![0; size as usize], random: Random::new(seed) };
         let mut at = 0;
         while at < size {
             let length = 4096 * (1 + disk.random.below(128));
@@ -91,13 +87,6 @@ pub(crate) fn assert_restored(path: &Path, bytes: &[u8]) {
         assert!(part == piece, "the restored disk differs");
     }
     let allocated = file.metadata().unwrap().blocks() * 512;
-    let data: u64 = bytes
-        .chunks(4096)
-        .filter(|block| block.iter().any(|b| *b != 0))
-        .count() as u64
-        * 4096;
-    assert!(
-        allocated <= data + data / 4 + MIB,
-        "{allocated} bytes allocated for {data} bytes of data"
-    );
+    let data: u64 = bytes.chunks(4096).filter(|block| block.iter().any(|b| *b != 0)).count() as u64 * 4096;
+    assert!(allocated <= data + data / 4 + MIB, "{allocated} bytes allocated for {data} bytes of data");
 }

@@ -6,12 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 
 /// The checks of one name.
 fn found(said: &str, name: &str, state: &str) -> usize {
-    let lines = said
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines
-        .filter(|line| line["check"] == name && line["state"] == state)
-        .count()
+    let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["check"] == name && line["state"] == state).count()
 }
 
 #[test]
@@ -43,16 +39,10 @@ fn a_healthy_cluster_has_nothing_bad_and_what_is_wrong_is_named() {
     cluster.signal("data3", "-KILL");
     cluster.good(&["status", "--wait", "degraded"]);
     let sentence = cluster.bad(20, &["doctor"]);
-    assert!(
-        sentence.contains("2 of ") && sentence.contains(" are bad"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("2 of ") && sentence.contains(" are bad"), "{sentence}");
     let run = cluster.run(&["--json", "doctor"]);
     let said = String::from_utf8(run.stdout).unwrap();
-    assert!(
-        said.contains("chmod 600") && said.contains("data3 (127.0.0.1:"),
-        "{said}"
-    );
+    assert!(said.contains("chmod 600") && said.contains("data3 (127.0.0.1:"), "{said}");
     assert_eq!(found(&said, "server", "bad"), 1, "{said}");
     assert_eq!(found(&said, "profile", "bad"), 1, "{said}");
 
@@ -83,28 +73,16 @@ fn an_operation_has_one_number_in_the_logs_of_client_and_servers() {
     let cluster = Served::with_log("copal_server=debug,warn");
     cluster.good(&["fs", "mkdir", "mail"]);
     let mut put = cluster.command(&["fs", "put", "mail", "m1", "/etc/hostname"]);
-    let run = put
-        .env("COPAL_LOG", "copal_client::trace=debug")
-        .output()
-        .unwrap();
+    let run = put.env("COPAL_LOG", "copal_client::trace=debug").output().unwrap();
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    let traces: Vec<&str> = said
-        .lines()
-        .filter_map(|line| line.split("trace=").nth(1)?.get(..16))
-        .collect();
+    let traces: Vec<&str> = said.lines().filter_map(|line| line.split("trace=").nth(1)?.get(..16)).collect();
     let log = cluster.log();
     let calls = |trace: &str, method: &str| {
-        let of = log
-            .lines()
-            .filter(|line| line.contains(&format!("trace={trace}")));
-        of.filter(|line| line.contains(&format!("method=\"{method}\"")))
-            .count()
+        let of = log.lines().filter(|line| line.contains(&format!("trace={trace}")));
+        of.filter(|line| line.contains(&format!("method=\"{method}\""))).count()
     };
     // All three members were sent the file as part of one operation.
-    assert!(
-        traces.iter().any(|trace| calls(trace, "Put") == 3),
-        "{said}\n{log}"
-    );
+    assert!(traces.iter().any(|trace| calls(trace, "Put") == 3), "{said}\n{log}");
     // The name is taken: the members' refusals are logged, too, and the client says where to look.
     let mut gone = cluster.command(&["--json", "fs", "put", "mail", "m1", "/etc/hostname"]);
     let run = gone.output().unwrap();
@@ -112,11 +90,7 @@ fn an_operation_has_one_number_in_the_logs_of_client_and_servers() {
     let failure: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     let trace = failure["trace"].as_str().unwrap();
     let log = cluster.log();
-    assert!(
-        log.lines()
-            .any(|line| line.contains(trace) && line.contains("EXISTS")),
-        "{said}\n{log}"
-    );
+    assert!(log.lines().any(|line| line.contains(trace) && line.contains("EXISTS")), "{said}\n{log}");
     assert!(!log.contains("PRIVATE KEY"), "a key in the log");
 }
 
@@ -136,19 +110,13 @@ fn who_was_away_when_a_master_was_lost_takes_over_what_it_missed() {
     for end in ["-wal", "-shm"] {
         let _ = std::fs::remove_file(cluster.scratch.path().join(format!("c/master/master.db{end}")));
     }
-    std::fs::copy(
-        cluster.scratch.path().join("kept"),
-        cluster.scratch.path().join("c/master/master.db"),
-    )
-    .unwrap();
+    std::fs::copy(cluster.scratch.path().join("kept"), cluster.scratch.path().join("c/master/master.db"))
+        .unwrap();
     for _ in 0..2 {
         let refused = cluster.run(&["master", "--dir", "c/master"]);
         assert_eq!(refused.status.code(), Some(21), "{refused:?}");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(
-            said.contains("has heard of") && said.contains("--after-restore"),
-            "{said}"
-        );
+        assert!(said.contains("has heard of") && said.contains("--after-restore"), "{said}");
     }
     cluster.good(&["meta", "restore", "--dir", "c/master", "kept"]);
     let refused = cluster.run(&["master", "--dir", "c/master"]);

@@ -28,10 +28,7 @@ pub(crate) fn have_fuse() -> bool {
     let have = File::options().read(true).write(true).open("/dev/fuse").is_ok() && helped;
     if !have {
         let required = std::env::var_os("COPAL_TEST_REQUIRE_FUSE").is_some();
-        assert!(
-            !required,
-            "/dev/fuse or fusermount3 is missing: apt install fuse3"
-        );
+        assert!(!required, "/dev/fuse or fusermount3 is missing: apt install fuse3");
         eprintln!("SKIPPED: /dev/fuse cannot be opened, or fusermount3 is missing; apt install fuse3");
     }
     have
@@ -83,11 +80,7 @@ fn the_tools_of_nbd_read_a_served_snapshot() {
     }
     let house = House::plain();
     let (disk, before, first, second) = two_snapshots(&house, 300);
-    let (socket, image, out) = (
-        house.word("s.sock"),
-        house.word("disk.raw"),
-        house.word("out.raw"),
-    );
+    let (socket, image, out) = (house.word("s.sock"), house.word("disk.raw"), house.word("out.raw"));
     let (served, uri) = door(&house, &["nbd", &second, "--socket", &socket]);
     assert_eq!(house.path("s.sock").metadata().unwrap().mode() & 0o777, 0o600);
 
@@ -109,16 +102,10 @@ fn the_tools_of_nbd_read_a_served_snapshot() {
     let qcow2 = house.word("full.qcow2");
     tool("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &uri, &qcow2]);
     tool("qemu-img", &["check", &qcow2]);
-    tool(
-        "qemu-img",
-        &["compare", "-f", "qcow2", "-F", "raw", &qcow2, &image],
-    );
+    tool("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", &qcow2, &image]);
     tool("qemu-io", &["-r", "-f", "raw", "-c", "read 1000 70000", &uri]);
 
-    let zeroes = disk
-        .bytes
-        .chunks(4096)
-        .filter(|block| block.iter().all(|b| *b == 0));
+    let zeroes = disk.bytes.chunks(4096).filter(|block| block.iter().all(|b| *b == 0));
     let zeroes = zeroes.count() as u64 * 4096;
     assert_eq!(bytes_of_map(&uri, "base:allocation", 3), zeroes);
     // What differs is told, and the rest is equal.
@@ -130,10 +117,7 @@ fn the_tools_of_nbd_read_a_served_snapshot() {
         let at = extent["offset"].as_u64().unwrap() as usize;
         let range = at..at + extent["length"].as_u64().unwrap() as usize;
         match extent["type"].as_u64().unwrap() {
-            0 => assert!(
-                before[range.clone()] == disk.bytes[range],
-                "an unnoticed difference"
-            ),
+            0 => assert!(before[range.clone()] == disk.bytes[range], "an unnoticed difference"),
             _ => told += range.len(),
         }
     }
@@ -168,22 +152,14 @@ fn an_overlay_takes_writes_and_has_them_next_time() {
     let (socket, overlay) = (house.word("s.sock"), house.word("o"));
     let words = ["nbd", "latest", "--socket", &socket, "--cow", &overlay];
     let (served, uri) = door(&house, &words);
-    for command in [
-        "write -P 0xaa 1M 130k",
-        "write -z 4M 1M",
-        "write -P 0xbb 100 5000",
-        "flush",
-    ] {
+    for command in ["write -P 0xaa 1M 130k", "write -z 4M 1M", "write -P 0xbb 100 5000", "flush"] {
         tool("qemu-io", &["-f", "raw", "-c", command, &uri]);
     }
     // One at a time.
     let other = house.word("t.sock");
     let refused = house.run(["nbd", "latest", "--socket", &other, "--cow", &overlay]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(
-        refused.sentence().contains("in use by another door"),
-        "{refused:?}"
-    );
+    assert!(refused.sentence().contains("in use by another door"), "{refused:?}");
     end(served);
     let (served, uri) = door(&house, &words);
     let mut written = disk.bytes.clone();
@@ -208,10 +184,7 @@ fn damaged() -> (House, Disk) {
     house.backup("web", &house.path("disk.raw"));
     let mut files = Vec::new();
     files_below(&house.repository().join("store.files/objects"), &mut files);
-    let largest = files
-        .into_iter()
-        .max_by_key(|file| file.metadata().unwrap().len())
-        .unwrap();
+    let largest = files.into_iter().max_by_key(|file| file.metadata().unwrap().len()).unwrap();
     let file = File::options().read(true).write(true).open(&largest).unwrap();
     let middle = file.metadata().unwrap().len() / 2;
     let mut byte = [0];
@@ -247,18 +220,9 @@ fn a_damaged_chunk_is_an_error_of_its_range_and_told_once() {
         let said = read();
         let said =
             String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
-        let failed = said
-            .lines()
-            .filter(|line| line.contains("Input/output error"))
-            .count();
-        let good = said
-            .lines()
-            .filter(|line| line.starts_with("read 65536/65536"))
-            .count();
-        assert!(
-            (1..=34).contains(&failed) && good + failed == 128,
-            "{good} good, {failed} failed"
-        );
+        let failed = said.lines().filter(|line| line.contains("Input/output error")).count();
+        let good = said.lines().filter(|line| line.starts_with("read 65536/65536")).count();
+        assert!((1..=34).contains(&failed) && good + failed == 128, "{good} good, {failed} failed");
     }
     let run = end(served);
     let told = run.stderr.matches("cannot be read").count();
@@ -276,10 +240,7 @@ fn a_served_snapshot_is_kept_until_force_closes_its_door() {
         let run = house.run(words);
         assert_eq!(run.code, Some(21), "{run:?}");
         let sentence = run.sentence();
-        assert!(
-            sentence.contains("copal nbd") && sentence.contains("--force"),
-            "{sentence}"
-        );
+        assert!(sentence.contains("copal nbd") && sentence.contains("--force"), "{sentence}");
     }
     // Others go, and retention passes it over.
     house.good(["delete", &second]);
@@ -288,10 +249,7 @@ fn a_served_snapshot_is_kept_until_force_closes_its_door() {
     assert_eq!(house.snapshots(), [first.clone(), third.clone()]);
     house.good(["delete", &first, "--force"]);
     let ended = served.wait_for("exit_error");
-    assert!(
-        ended["message"].as_str().unwrap().contains("was deleted"),
-        "{ended}"
-    );
+    assert!(ended["message"].as_str().unwrap().contains("was deleted"), "{ended}");
     assert_eq!(served.end().code, Some(1));
     assert_eq!(house.snapshots(), std::slice::from_ref(&third));
     assert!(!Path::new(&socket).exists());
@@ -374,19 +332,13 @@ fn nothing_is_freed_while_a_door_shows_what_is_forgotten() {
     let doors = house.repository().join("doors");
     std::fs::create_dir_all(&doors).unwrap();
     let pin = File::create(doors.join("0123.pin")).unwrap();
-    let text = format!(
-        "copal door 1\ncopal nbd (process 1 on x)\nsnapshot {}\n",
-        snapshots[0]
-    );
+    let text = format!("copal door 1\ncopal nbd (process 1 on x)\nsnapshot {}\n", snapshots[0]);
     (&pin).write_all(text.as_bytes()).unwrap();
     pin.try_lock().unwrap();
     for words in [&["prune"][..], &["delete", &snapshots[1]]] {
         let run = house.run(words);
         assert_eq!(run.code, Some(21), "{words:?}: {run:?}");
-        assert!(
-            format!("{run:?}").contains("nothing was freed"),
-            "{words:?}: {run:?}"
-        );
+        assert!(format!("{run:?}").contains("nothing was freed"), "{words:?}: {run:?}");
     }
     drop(pin);
     for words in [&["prune"][..], &["check"]] {
@@ -448,19 +400,13 @@ impl Server {
         let socket = house.path("kit.sock");
         let _ = std::fs::remove_file(&socket);
         let mut command = Command::new("nbdkit");
-        command
-            .args(["--foreground", "--exit-with-parent", "--unix"])
-            .arg(&socket)
-            .args(words);
+        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket).args(words);
         let mut child = command.stderr(Stdio::null()).spawn().unwrap();
         while UnixStream::connect(&socket).is_err() {
             assert!(child.try_wait().unwrap().is_none(), "nbdkit {words:?} ended");
             std::thread::yield_now();
         }
-        Server {
-            child,
-            uri: format!("nbd+unix:///?socket={}", socket.display()),
-        }
+        Server { child, uri: format!("nbd+unix:///?socket={}", socket.display()) }
     }
 }
 
@@ -524,13 +470,7 @@ fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
         (&["-r", "memory", "12M"][..], 1, "read-only"),
         (&["memory", "11M"], 1, "use a larger export"),
         (
-            &[
-                "--filter=error",
-                "memory",
-                "12M",
-                "error-pwrite=EIO",
-                "error-pwrite-rate=100%",
-            ],
+            &["--filter=error", "memory", "12M", "error-pwrite=EIO", "error-pwrite-rate=100%"],
             1,
             "failed write",
         ),
@@ -551,13 +491,7 @@ fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
         "pwrite=cat > /dev/null; [ $4 -lt 4194304 ] || {{ touch '{0}'; while [ -e '{0}' ]; do sleep .1; done; }}",
         asked.display()
     );
-    let words = [
-        "eval",
-        "get_size=echo 12M",
-        "pread=head --bytes=$3 /dev/zero",
-        "flush=exit 0",
-        &pwrite,
-    ];
+    let words = ["eval", "get_size=echo 12M", "pread=head --bytes=$3 /dev/zero", "flush=exit 0", &pwrite];
     let mut server = Server::start(&house, &words);
     // The server does not report that it holds zeros, so it has to be overwritten.
     let restore = Running::start(&house, ["restore", "latest", "--force", "--target", &server.uri]);
@@ -570,10 +504,7 @@ fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
     let run = restore.end();
     std::fs::remove_file(asked).unwrap();
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert!(
-        run.stderr.contains("a part of the disk is written there"),
-        "{run:?}"
-    );
+    assert!(run.stderr.contains("a part of the disk is written there"), "{run:?}");
 }
 
 #[test]
@@ -671,11 +602,7 @@ fn a_damaged_range_of_a_mounted_file_leaves_the_rest() {
     let (house, disk) = damaged();
     std::fs::create_dir(house.path("m")).unwrap();
     let (mounted, _) = door(&house, &["mount", &house.word("m")]);
-    let snapshot = std::fs::read_dir(house.path("m/web"))
-        .unwrap()
-        .flatten()
-        .next()
-        .unwrap();
+    let snapshot = std::fs::read_dir(house.path("m/web")).unwrap().flatten().next().unwrap();
     let file = File::open(snapshot.path().join("sda.raw")).unwrap();
     let (mut lost, mut page) = (0, vec![0; 4096]);
     for at in (0..disk.bytes.len()).step_by(4096) {
@@ -703,12 +630,7 @@ fn nbdfuse_shows_what_nbd_serves() {
     let (served, uri) = door(&house, &["nbd", "latest", "--socket", &house.word("s.sock")]);
     let file = house.path("shown");
     File::create(&file).unwrap();
-    let mut nbdfuse = Command::new("nbdfuse")
-        .arg("-r")
-        .arg(&file)
-        .arg(&uri)
-        .spawn()
-        .unwrap();
+    let mut nbdfuse = Command::new("nbdfuse").arg("-r").arg(&file).arg(&uri).spawn().unwrap();
     while file.metadata().unwrap().len() == 0 {
         assert!(nbdfuse.try_wait().unwrap().is_none(), "nbdfuse ended");
         std::thread::yield_now();

@@ -40,9 +40,7 @@ fn bare_store(path: &Path) {
     let space = store.keyspace("index", KeyspaceOptions::default()).unwrap();
     for i in 0..KEYS {
         let (key, value) = (key(i), value(i));
-        space
-            .put(key.as_bytes(), value.as_bytes(), Durability::Deferred)
-            .unwrap();
+        space.put(key.as_bytes(), value.as_bytes(), Durability::Deferred).unwrap();
     }
     space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
     drop(space);
@@ -92,11 +90,7 @@ impl Scene {
         let lines = run.lines();
         assert!(lines.iter().all(|line| line["v"] == 1), "{run:?}");
         let summary = lines.iter().find(|line| line["message_type"] == "summary");
-        (
-            run.code,
-            summary.unwrap_or_else(|| panic!("{run:?}")).clone(),
-            lines,
-        )
+        (run.code, summary.unwrap_or_else(|| panic!("{run:?}")).clone(), lines)
     }
 }
 
@@ -119,35 +113,19 @@ fn the_engine_below_a_repository_is_seen_without_its_password() {
         run
     };
     let stats = run(&["stats"]).summary();
-    for field in [
-        "levels",
-        "value_bytes",
-        "reads_per_get",
-        "write_amplification",
-        "memory",
-        "filters",
-    ] {
+    for field in ["levels", "value_bytes", "reads_per_get", "write_amplification", "memory", "filters"] {
         assert!(!stats[field].is_null(), "{field} in {stats}");
     }
     assert!(stats["memory_bytes"].as_u64().unwrap() > 0);
     let outline = run(&["dump"]).lines();
-    let objects: Vec<u64> = outline
-        .iter()
-        .filter_map(|line| line["object"].as_u64())
-        .collect();
+    let objects: Vec<u64> = outline.iter().filter_map(|line| line["object"].as_u64()).collect();
     assert!(objects.contains(&1) && objects.len() >= 2, "{outline:?}");
     for object in objects {
         let dumped = run(&["dump", &object.to_string(), "--entries"]).lines();
-        assert!(
-            dumped.iter().all(|line| line["kind"] != "damage"),
-            "{object}: {dumped:?}"
-        );
+        assert!(dumped.iter().all(|line| line["kind"] != "damage"), "{object}: {dumped:?}");
     }
     let verified = run(&["verify", "--deep"]).summary();
-    assert_eq!(
-        (&verified["clean"], &verified["damages"]),
-        (&Value::Bool(true), &Value::from(0))
-    );
+    assert_eq!((&verified["clean"], &verified["damages"]), (&Value::Bool(true), &Value::from(0)));
 }
 
 #[test]
@@ -157,10 +135,7 @@ fn a_dump_shows_tables_and_entries_by_name() {
     assert_eq!(outline.code, Some(0));
     let outline = text(&outline);
     assert!(outline.contains("keyspace  id 1  name index"), "{outline}");
-    let table = outline
-        .lines()
-        .find(|line| line.trim_start().starts_with("table "))
-        .unwrap();
+    let table = outline.lines().find(|line| line.trim_start().starts_with("table ")).unwrap();
     assert!(table.contains("start 1/key 000000"), "{table}");
     let object = table.split_whitespace().nth(2).unwrap();
     let dumped = text(&scene.run(&["dump", object]));
@@ -169,10 +144,7 @@ fn a_dump_shows_tables_and_entries_by_name() {
     assert!(!dumped.contains("put  key"), "entries are asked for");
     let entries = text(&scene.run(&["dump", object, "--entries"]));
     assert!(entries.contains("put  key 1/key 000007  sequence "), "{entries}");
-    let puts = entries
-        .lines()
-        .filter(|line| line.trim_start().starts_with("put "))
-        .count();
+    let puts = entries.lines().filter(|line| line.trim_start().starts_with("put ")).count();
     let (_, summary, lines) = scene.summary(&["dump", object, "--partition", "1", "--hex", "--limit", "50"]);
     assert_eq!(summary["lines"], 50);
     assert!(
@@ -183,10 +155,7 @@ fn a_dump_shows_tables_and_entries_by_name() {
     assert!(puts > 2000, "{puts} entries of the first table");
     let gone = scene.run(&["dump", "77777"]);
     assert_eq!(gone.code, Some(1));
-    assert!(
-        gone.sentence().contains("object 77777 does not exist"),
-        "{gone:?}"
-    );
+    assert!(gone.sentence().contains("object 77777 does not exist"), "{gone:?}");
 }
 
 #[test]
@@ -225,22 +194,12 @@ fn damage_is_found_named_and_refilled_from_a_copy() {
 
 /// Which keys a store holds, each with its value.
 fn entries(path: &Path) -> Vec<u64> {
-    let options = FileOptions {
-        read_only: true,
-        allow_cow: true,
-        unsafe_volatile: true,
-        ..FileOptions::default()
-    };
+    let options =
+        FileOptions { read_only: true, allow_cow: true, unsafe_volatile: true, ..FileOptions::default() };
     let device = copal_device::open_file(path, &options).unwrap();
-    let options = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let (objects, _) = Objects::open(device, &options).unwrap();
-    let options = Options {
-        read_only: true,
-        ..Options::default()
-    };
+    let options = Options { read_only: true, ..Options::default() };
     let store = Store::open(objects, options).unwrap();
     let space = store.open_keyspace("index").unwrap().unwrap();
     let mut found = Vec::new();
@@ -274,14 +233,7 @@ fn look_ups_of_a_backup_are_recorded_into_a_new_file() {
     Disk::create(&image, 4 * MIB, 7);
     house.backup("web", &image);
     let trace = house.word("gets.txt");
-    let words = [
-        "backup",
-        "--vm",
-        "mail",
-        image.to_str().unwrap(),
-        "--record-gets",
-        &trace,
-    ];
+    let words = ["backup", "--vm", "mail", image.to_str().unwrap(), "--record-gets", &trace];
     house.good(words);
     let text = std::fs::read_to_string(&trace).unwrap();
     let mut lines = text.lines();
@@ -300,11 +252,7 @@ fn look_ups_of_a_backup_are_recorded_into_a_new_file() {
     let again = house.word("verify.txt");
     let verified = house.good(["verify", "latest", "--vm", "mail", "--record-gets", &again]);
     assert!(!verified.stderr.contains("remember"), "{verified:?}");
-    assert!(
-        std::fs::read_to_string(&again)
-            .unwrap()
-            .starts_with("copal gets 1")
-    );
+    assert!(std::fs::read_to_string(&again).unwrap().starts_with("copal gets 1"));
     // Nothing is left of a command that did not come that far.
     let late = house.word("late.txt");
     let words = ["snapshots", "--repo", "/nowhere/at/all", "--record-gets", &late];
@@ -317,20 +265,11 @@ fn filters_are_drawn_for_the_keys_that_were_asked() {
     let scene = Scene::new();
     let keys = scene.house.path("keys.txt");
     // Absent keys, most of them at one end of the key space.
-    let asked: String = (0..6000)
-        .map(|i| format!("key {:06}?\n", if i % 10 == 0 { i } else { i % 500 }))
-        .collect();
+    let asked: String =
+        (0..6000).map(|i| format!("key {:06}?\n", if i % 10 == 0 { i } else { i % 500 })).collect();
     std::fs::write(&keys, asked).unwrap();
     let svg = scene.house.path("heat.svg");
-    let words = [
-        "filters",
-        "--keys",
-        keys.to_str().unwrap(),
-        "--keyspace",
-        "index",
-        "--width",
-        "60",
-    ];
+    let words = ["filters", "--keys", keys.to_str().unwrap(), "--keyspace", "index", "--width", "60"];
     let drawn = scene.run(&words);
     assert_eq!(drawn.code, Some(0), "{drawn:?}");
     let drawn = text(&drawn);
@@ -342,10 +281,7 @@ fn filters_are_drawn_for_the_keys_that_were_asked() {
     let (code, summary, _) = scene.summary(&words);
     assert_eq!((code, &summary["looked_up"]), (Some(0), &Value::from(6000)));
     let run = &summary["runs"][0];
-    assert!(
-        run["negatives"].as_u64().unwrap() > 0 && run["bytes"].as_u64().unwrap() > 0,
-        "{run}"
-    );
+    assert!(run["negatives"].as_u64().unwrap() > 0 && run["bytes"].as_u64().unwrap() > 0, "{run}");
     let (file, link) = (svg.clone(), scene.house.path("link.svg"));
     let svg = std::fs::read_to_string(&file).unwrap();
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
@@ -364,10 +300,7 @@ fn filters_are_drawn_for_the_keys_that_were_asked() {
     let (_, classes) = classes.unwrap().split_once(' ').unwrap();
     assert!(classes.contains(" x "), "{classes}");
     let cold = text(&scene.run(&["filters"]));
-    assert!(
-        !cold.contains('█'),
-        "a store that was just opened knows no heat: {cold}"
-    );
+    assert!(!cold.contains('█'), "a store that was just opened knows no heat: {cold}");
 }
 
 #[test]

@@ -34,10 +34,7 @@ fn expect(house: &House, words: &[&str], code: i32, said: &[&str]) {
     assert!(run.stdout.is_empty(), "{run:?}");
     let sentence = run.sentence();
     for part in said {
-        assert!(
-            sentence.contains(part),
-            "{words:?}: {part:?} is not in {sentence:?}"
-        );
+        assert!(sentence.contains(part), "{words:?}: {part:?} is not in {sentence:?}");
     }
     let error = exit_error(house, words);
     assert_eq!(ageless(error["message"].as_str().unwrap()), ageless(sentence));
@@ -55,24 +52,14 @@ fn ageless(sentence: &str) -> String {
 #[test]
 fn no_repository() {
     let house = House::empty();
-    for words in [
-        &["snapshots"][..],
-        &["check"],
-        &["stats"],
-        &["prune"],
-        &["restore", "latest", "--target", "x"],
-    ] {
+    for words in
+        [&["snapshots"][..], &["check"], &["stats"], &["prune"], &["restore", "latest", "--target", "x"]]
+    {
         expect(&house, words, 10, &["no repository at", "copal init"]);
     }
     std::fs::write(house.repository(), "a file").unwrap();
     expect(&house, &["snapshots"], 10, &["not a repository"]);
-    let run = Run::of(
-        house
-            .command(["stats"])
-            .env_remove("COPAL_REPOSITORY")
-            .output()
-            .unwrap(),
-    );
+    let run = Run::of(house.command(["stats"]).env_remove("COPAL_REPOSITORY").output().unwrap());
     assert_eq!(run.code, Some(2));
     assert!(run.sentence().contains("--repo"), "{run:?}");
 }
@@ -82,19 +69,11 @@ fn a_foreign_file_is_not_a_store() {
     let house = House::empty();
     std::fs::create_dir(house.repository()).unwrap();
     let mut random = Random::new(1);
-    for bytes in [
-        Vec::new(),
-        vec![0; 1 << 20],
-        random.bytes(1 << 20),
-        log_lines(&mut random, 16 << 20),
-    ] {
+    for bytes in [Vec::new(), vec![0; 1 << 20], random.bytes(1 << 20), log_lines(&mut random, 16 << 20)] {
         std::fs::write(house.store(), &bytes).unwrap();
         expect(&house, &["snapshots"], 10, &["not a Copal store"]);
         expect(&house, &["prune"], 10, &["not a Copal store"]);
-        assert!(
-            std::fs::read(house.store()).unwrap() == bytes,
-            "the file was changed"
-        );
+        assert!(std::fs::read(house.store()).unwrap() == bytes, "the file was changed");
         expect(&house, &["init"], 1, &["exists"]);
     }
 }
@@ -120,32 +99,14 @@ fn wrong_and_missing_passwords() {
         let words = [&["--password-file", &wrong], words].concat();
         expect(&house, &words, 12, &["password", "check"]);
     }
-    expect(
-        &house,
-        &["--password-file", &house.word("blank"), "stats"],
-        12,
-        &["empty"],
-    );
-    expect(
-        &house,
-        &["--password-file", &house.word("none"), "stats"],
-        12,
-        &["cannot read the password"],
-    );
+    expect(&house, &["--password-file", &house.word("blank"), "stats"], 12, &["empty"]);
+    expect(&house, &["--password-file", &house.word("none"), "stats"], 12, &["cannot read the password"]);
     expect(&house, &["--insecure-no-password", "stats"], 12, &["encrypted"]);
-    let run = Run::of(
-        house
-            .command(["stats"])
-            .env_remove("COPAL_PASSWORD_FILE")
-            .output()
-            .unwrap(),
-    );
+    let run = Run::of(house.command(["stats"]).env_remove("COPAL_PASSWORD_FILE").output().unwrap());
     assert_eq!(run.code, Some(12));
     assert!(run.sentence().contains("COPAL_PASSWORD_FILE"), "{run:?}");
     let mut given = house.command(["stats"]);
-    given
-        .env_remove("COPAL_PASSWORD_FILE")
-        .env("COPAL_PASSWORD", crate::harness::PASSWORD);
+    given.env_remove("COPAL_PASSWORD_FILE").env("COPAL_PASSWORD", crate::harness::PASSWORD);
     assert_eq!(Run::of(given.output().unwrap()).code, Some(0));
     assert_eq!(house.snapshots(), [snapshot]);
 
@@ -153,11 +114,7 @@ fn wrong_and_missing_passwords() {
     let open = House::plain();
     let words = ["--password-file", &wrong, "stats"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
-    command
-        .args(words)
-        .arg("--repo")
-        .arg(open.repository())
-        .args(["--allow-cow", "--allow-volatile"]);
+    command.args(words).arg("--repo").arg(open.repository()).args(["--allow-cow", "--allow-volatile"]);
     let run = Run::of(command.env_remove("COPAL_PASSWORD_FILE").output().unwrap());
     assert_eq!(run.code, Some(12), "{run:?}");
     assert!(run.sentence().contains("not encrypted"), "{run:?}");
@@ -166,13 +123,7 @@ fn wrong_and_missing_passwords() {
 #[test]
 fn init_wants_a_password_or_a_clear_no() {
     let house = House::empty();
-    let run = Run::of(
-        house
-            .command(["init"])
-            .env_remove("COPAL_PASSWORD_FILE")
-            .output()
-            .unwrap(),
-    );
+    let run = Run::of(house.command(["init"]).env_remove("COPAL_PASSWORD_FILE").output().unwrap());
     assert_eq!(run.code, Some(12), "{run:?}");
     assert!(run.sentence().contains("--insecure-no-password"), "{run:?}");
     assert!(!house.repository().exists());
@@ -205,34 +156,20 @@ fn names_that_are_too_long_and_directories_that_are_no_store() {
         &["restore", &snapshot, "--target", &long],
         &["restore", &snapshot, "--target", &long[..long.len() - 3]],
     ] {
-        expect(
-            &house,
-            words,
-            1,
-            &["longer than its file system takes", "shorter"],
-        );
+        expect(&house, words, 1, &["longer than its file system takes", "shorter"]);
     }
     let empty = house.path("empty");
     std::fs::create_dir_all(empty.join("store.files")).unwrap();
     let empty = empty.to_str().unwrap();
     expect(&house, &["--repo", empty, "stats"], 10, &["not a Copal store"]);
-    expect(
-        &house,
-        &["kv", "stats", "--store", empty],
-        10,
-        &["not a Copal store"],
-    );
+    expect(&house, &["kv", "stats", "--store", empty], 10, &["not a Copal store"]);
 }
 
 #[test]
 fn an_init_that_was_killed_leaves_room_for_the_next() {
     let house = House::empty();
     std::fs::create_dir(house.repository()).unwrap();
-    std::fs::write(
-        house.repository().join("store.copal.unfinished"),
-        vec![1; 1 << 20],
-    )
-    .unwrap();
+    std::fs::write(house.repository().join("store.copal.unfinished"), vec![1; 1 << 20]).unwrap();
     expect(&house, &["stats"], 10, &["no repository"]);
     house.good(["init", "--size", "64MiB"]);
     house.check();
@@ -243,43 +180,16 @@ fn an_init_that_was_killed_leaves_room_for_the_next() {
 fn missing_and_unreadable_sources() {
     let house = House::plain();
     let image = house.word("none.raw");
-    expect(
-        &house,
-        &["backup", "--vm", "web", &image],
-        3,
-        &["cannot open", "none.raw", "check the path"],
-    );
+    expect(&house, &["backup", "--vm", "web", &image], 3, &["cannot open", "none.raw", "check the path"]);
     let dir = house.word(".");
     expect(&house, &["backup", "--vm", "web", &dir], 3, &["directory"]);
-    expect(
-        &house,
-        &["backup", "--vm", "web", "nbd+unix:///x?socket=/nowhere"],
-        3,
-        &["no NBD server"],
-    );
-    expect(
-        &house,
-        &["backup", "--vm", "web", "nbd+unix:///x"],
-        3,
-        &["NBD address"],
-    );
+    expect(&house, &["backup", "--vm", "web", "nbd+unix:///x?socket=/nowhere"], 3, &["no NBD server"]);
+    expect(&house, &["backup", "--vm", "web", "nbd+unix:///x"], 3, &["NBD address"]);
     std::fs::write(house.path("guest.raw"), b"QFI\xfb").unwrap();
-    expect(
-        &house,
-        &["backup", "--vm", "web", &house.word("guest.raw")],
-        3,
-        &["--format raw"],
-    );
+    expect(&house, &["backup", "--vm", "web", &house.word("guest.raw")], 3, &["--format raw"]);
     std::fs::write(house.path("x.raw"), b"x").unwrap();
     let list = house.word("none.json");
-    let words = [
-        "backup",
-        "--vm",
-        "web",
-        "--changed-extents",
-        &list,
-        &house.word("x.raw"),
-    ];
+    let words = ["backup", "--vm", "web", "--changed-extents", &list, &house.word("x.raw")];
     // Symptom: a list that is not there was to be looked for on the disk below. Cause: the sentence for images was used.
     // Fix: one of its own, which says how to make the list and how to do without.
     let advice = ["none.json", "nbdinfo --json", "leave --changed-extents out"];
@@ -304,18 +214,8 @@ fn names_that_mean_nothing() {
         1,
         &["no snapshot", "ffffffff", "copal snapshots"],
     );
-    expect(
-        &house,
-        &["restore", "latest", "--vm", "db", "--target", &target],
-        1,
-        &["db"],
-    );
-    expect(
-        &house,
-        &["restore", &snapshot, "--disk", "sdz", "--target", &target],
-        1,
-        &["sdz", "sda"],
-    );
+    expect(&house, &["restore", "latest", "--vm", "db", "--target", &target], 1, &["db"]);
+    expect(&house, &["restore", &snapshot, "--disk", "sdz", "--target", &target], 1, &["sdz", "sda"]);
     expect(&house, &["forget", "ffffffff"], 1, &["ffffffff"]);
     expect(&house, &["forget", "latest"], 2, &["ids"]);
     expect(&house, &["forget"], 2, &["--keep-last"]);
@@ -326,12 +226,7 @@ fn names_that_mean_nothing() {
         &["cannot create", "check the path"],
     );
     expect(&house, &["restore", "zz", "--target", &target], 1, &["4 digits"]);
-    expect(
-        &house,
-        &["--memory", "10M", "restore", &snapshot, "--target", &target],
-        2,
-        &["too little"],
-    );
+    expect(&house, &["--memory", "10M", "restore", &snapshot, "--target", &target], 2, &["too little"]);
     assert!(!house.path("out").exists());
 }
 
@@ -346,11 +241,7 @@ fn latest_needs_a_vm_once_there_are_several() {
     assert_restored(&house.restore("latest", "only"), &disk.bytes);
     let other = id(&house.backup("db", &house.path("disk.raw")));
     let out = house.word("out");
-    for words in [
-        &["restore", "latest", "--target", &out][..],
-        &["ls", "latest"],
-        &["verify", "latest"],
-    ] {
+    for words in [&["restore", "latest", "--target", &out][..], &["ls", "latest"], &["verify", "latest"]] {
         expect(&house, words, 2, &["--vm", "db, web"]);
     }
     assert!(!house.path("out").exists());
@@ -378,14 +269,7 @@ fn a_second_process_is_told_to_wait() {
     assert_eq!(house.snapshots().len(), 2);
     house.check();
     let latest = house.path("out");
-    house.good([
-        "restore",
-        "latest",
-        "--vm",
-        "web",
-        "--target",
-        latest.to_str().unwrap(),
-    ]);
+    house.good(["restore", "latest", "--vm", "web", "--target", latest.to_str().unwrap()]);
     assert_restored(&latest, &disk.bytes);
 }
 
@@ -404,14 +288,8 @@ fn a_full_store_keeps_what_it_has() {
     house.check();
     // Room again: pruned of what the failed backups stored, the store takes new ones.
     house.good(["--store-limit", "96MiB", "prune"]);
-    let again = house.summary([
-        "--store-limit",
-        "96MiB",
-        "backup",
-        "--vm",
-        "small",
-        &house.word("small.raw"),
-    ]);
+    let again =
+        house.summary(["--store-limit", "96MiB", "backup", "--vm", "small", &house.word("small.raw")]);
     assert_eq!(again["counts"]["new_bytes"], 0);
     // And given room, the big one fits.
     house.backup("big", &house.path("big.raw"));
@@ -442,10 +320,7 @@ fn a_read_only_store_serves_and_does_not_take() {
     house.good(["stats"]);
     house.good(["verify", &snapshot]);
     house.check();
-    assert!(
-        std::fs::read(house.store()).unwrap() == before,
-        "a reader changed the store"
-    );
+    assert!(std::fs::read(house.store()).unwrap() == before, "a reader changed the store");
     std::fs::set_permissions(house.repository(), PermissionsExt::from_mode(0o755)).unwrap();
 }
 
@@ -458,12 +333,7 @@ fn a_store_that_lost_a_byte_of_free_space_opens_with_a_warning() {
     house.backup("web", &house.path("disk.raw"));
     let len = || std::fs::metadata(house.store()).unwrap().len();
     let whole = len();
-    OpenOptions::new()
-        .write(true)
-        .open(house.store())
-        .unwrap()
-        .set_len(whole - 1)
-        .unwrap();
+    OpenOptions::new().write(true).open(house.store()).unwrap().set_len(whole - 1).unwrap();
     let listed = house.good(["snapshots"]);
     assert!(listed.stderr.contains("has lost its last"), "{listed:?}");
     assert_eq!(len(), whole - 1, "a reader changes nothing");
@@ -482,12 +352,7 @@ fn a_truncated_store_is_refused_and_left_alone() {
     let image = house.word("disk.raw");
     let target = house.word("out");
     for part in [whole.len() / 4 - 4096, 1 << 20, 8192, 4096] {
-        OpenOptions::new()
-            .write(true)
-            .open(house.store())
-            .unwrap()
-            .set_len(part as u64)
-            .unwrap();
+        OpenOptions::new().write(true).open(house.store()).unwrap().set_len(part as u64).unwrap();
         for words in [
             &["snapshots"][..],
             &["restore", &snapshot, "--target", &target],
@@ -496,10 +361,7 @@ fn a_truncated_store_is_refused_and_left_alone() {
             expect(&house, words, 20, &["cut off"]);
         }
         assert!(!house.path("out").exists());
-        assert!(
-            std::fs::read(house.store()).unwrap() == whole[..part],
-            "the file was changed"
-        );
+        assert!(std::fs::read(house.store()).unwrap() == whole[..part], "the file was changed");
         std::fs::write(house.store(), &whole).unwrap();
     }
     house.check();
@@ -509,10 +371,7 @@ fn a_truncated_store_is_refused_and_left_alone() {
 fn limited(house: &House, limit: &str, words: &[&str]) -> Run {
     let run = house.command(words);
     let mut shell = Command::new("sh");
-    shell
-        .arg("-c")
-        .arg(format!("ulimit {limit}; exec \"$@\""))
-        .arg("sh");
+    shell.arg("-c").arg(format!("ulimit {limit}; exec \"$@\"")).arg("sh");
     shell.arg(run.get_program()).args(run.get_args());
     for (name, value) in run.get_envs() {
         match value {
@@ -542,10 +401,7 @@ fn a_system_without_descriptors_is_no_damage() {
             ] {
                 let run = limited(&house, &format!("-n {descriptors}"), words);
                 let code = run.code.unwrap_or(-1);
-                assert!(
-                    ![10, 20, 101, -1].contains(&code),
-                    "{descriptors} {words:?}: {run:?}"
-                );
+                assert!(![10, 20, 101, -1].contains(&code), "{descriptors} {words:?}: {run:?}");
                 refused += u32::from(code == 1);
             }
         }
@@ -582,12 +438,7 @@ fn paths_need_not_be_utf_8() {
     let run = |words: &[&str], last: &OsStr| {
         let mut command = house.command(words);
         command.env_remove("COPAL_PASSWORD_FILE");
-        command
-            .arg("--password-file")
-            .arg(&password)
-            .arg("--repo")
-            .arg(&repository)
-            .arg(last);
+        command.arg("--password-file").arg(&password).arg("--repo").arg(&repository).arg(last);
         Run::of(command.output().unwrap())
     };
     let good = |words: &[&str], last: &OsStr| {
@@ -598,20 +449,12 @@ fn paths_need_not_be_utf_8() {
     good(&["backup", "--vm", "web", &image], OsStr::new("--json"));
     good(&["snapshots"], OsStr::new("--json"));
     for (force, json) in [(None, None), (Some("--force"), Some("--json"))] {
-        let words = ["restore", "latest", "--vm", "web"]
-            .into_iter()
-            .chain(force)
-            .chain(json);
+        let words = ["restore", "latest", "--vm", "web"].into_iter().chain(force).chain(json);
         let words: Vec<&str> = words.chain(["--target"]).collect();
         // The word behind --target comes last.
         let mut command = house.command(["--password-file"]);
         command.env_remove("COPAL_PASSWORD_FILE");
-        command
-            .arg(&password)
-            .arg("--repo")
-            .arg(&repository)
-            .args(&words)
-            .arg(&out);
+        command.arg(&password).arg("--repo").arg(&repository).args(&words).arg(&out);
         let run = Run::of(command.output().unwrap());
         assert_eq!(run.code, Some(0), "{run:?}");
         assert_restored(&out, &disk.bytes);
@@ -646,21 +489,9 @@ fn an_address_of_another_kind_is_no_path() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), MIB, 123);
     house.backup("web", &house.path("disk.raw"));
-    for address in [
-        "s3://b/x",
-        "sftp://h/x",
-        "copal:/x",
-        "copal:x",
-        "nbd:unix:/x",
-        "COPAL://h:7400/v",
-    ] {
+    for address in ["s3://b/x", "sftp://h/x", "copal:/x", "copal:x", "nbd:unix:/x", "COPAL://h:7400/v"] {
         expect(&house, &["init", "--repo", address], 2, &["copal://", address]);
-        expect(
-            &house,
-            &["kv", "stats", "--repo", address],
-            2,
-            &["copal://", address],
-        );
+        expect(&house, &["kv", "stats", "--repo", address], 2, &["copal://", address]);
         let words = ["restore", "latest", "--vm", "web", "--target", address];
         expect(&house, &words, 2, &["nbd://", address]);
     }

@@ -27,11 +27,8 @@ const PLACES: [&str; 8] = [
     "/etc/bash_completion.d/",
 ];
 /// What cannot work here, and how it ends: there is no VM, and a storage daemon has no guest.
-const FAILING: [(&str, i32); 3] = [
-    ("disk sda='nbd+unix:", 3),
-    ("target 'nbd+unix:", 1),
-    ("--freeze agent", 3),
-];
+const FAILING: [(&str, i32); 3] =
+    [("disk sda='nbd+unix:", 3), ("target 'nbd+unix:", 1), ("--freeze agent", 3)];
 /// The bitmap that an example removes.
 const BITMAP: &str = "copal-5f3a9c01-81b2c4d6-0e9f7a35";
 /// Commands of a cluster: their examples are run against one in `cluster_examples`.
@@ -129,25 +126,15 @@ impl Scene {
             std::fs::create_dir_all(root.join(&place[1..])).unwrap();
         }
         std::fs::create_dir_all(root.join("mnt/replica")).unwrap();
-        for (name, seed) in [
-            ("var/lib/images/web.raw", 200),
-            ("dev/vg/db-root", 201),
-            ("dev/vg/db-data", 202),
-        ] {
+        for (name, seed) in
+            [("var/lib/images/web.raw", 200), ("dev/vg/db-root", 201), ("dev/vg/db-data", 202)]
+        {
             Disk::create(&root.join(name), MIB, seed);
         }
         std::fs::copy(house.path("password"), root.join("root/copal.password")).unwrap();
         house.backup("web", &root.join("var/lib/images/web.raw"));
         let disk = |name: &str| format!("{name}={}/dev/vg/db-data", root.display());
-        let made = house.summary([
-            "backup",
-            "--vm",
-            "db",
-            "--disk",
-            &disk("sda"),
-            "--disk",
-            &disk("sdb"),
-        ]);
+        let made = house.summary(["backup", "--vm", "db", "--disk", &disk("sda"), "--disk", &disk("sdb")]);
         for copy in ["mnt/replica/store.copal", "cache.kv"] {
             std::fs::copy(house.store(), root.join(copy)).unwrap();
         }
@@ -159,11 +146,7 @@ impl Scene {
             std::os::unix::fs::symlink(daemon.path("qmp.sock"), root.join("run/db1.qmp")).unwrap();
             daemon.execute("block-dirty-bitmap-add", json!({ "node": "vm0", "name": BITMAP }));
         }
-        let scene = Scene {
-            snapshot: id(&made),
-            _daemon: daemon,
-            house,
-        };
+        let scene = Scene { snapshot: id(&made), _daemon: daemon, house };
         // Where a program is missing, the example that needs the file is left out, too.
         scene.bash("qemu-img create -q -f qcow2 web.qcow2 1M; zstd -q var/lib/images/web.raw -o old.raw.zst");
         scene
@@ -178,17 +161,12 @@ impl Scene {
         }
         if line.contains("key rm 5c1d5f2b") {
             let spare = self.house.word("spare.key");
-            let made = self
-                .house
-                .summary(["key", "add", "--role", "backup", "--out", &spare]);
+            let made = self.house.summary(["key", "add", "--role", "backup", "--out", &spare]);
             line = line.replace("5c1d5f2b", made["id"].as_str().unwrap());
         }
         for place in PLACES {
             for before in [" ", "="] {
-                line = line.replace(
-                    &format!("{before}{place}"),
-                    &format!("{before}{root}{}", &place[1..]),
-                );
+                line = line.replace(&format!("{before}{place}"), &format!("{before}{root}{}", &place[1..]));
             }
         }
         line
@@ -198,9 +176,7 @@ impl Scene {
     fn log_object(&self) -> String {
         let outline = String::from_utf8(self.house.good(["kv", "dump"]).stdout).unwrap();
         let log = outline.lines().find(|line| line.starts_with("log  object "));
-        log.and_then(|line| line.split_whitespace().nth(2))
-            .unwrap()
-            .to_owned()
+        log.and_then(|line| line.split_whitespace().nth(2)).unwrap().to_owned()
     }
 
     fn bash(&self, script: &str) -> std::process::Output {
@@ -220,9 +196,7 @@ impl Scene {
     fn missing(&self, line: &str) -> Option<String> {
         // What stands in quotes names no program.
         let bare: String = line.split('\'').step_by(2).collect();
-        let programs = bare
-            .split(['|', '&', ';'])
-            .filter_map(|part| part.split_whitespace().next());
+        let programs = bare.split(['|', '&', ';']).filter_map(|part| part.split_whitespace().next());
         let mut needed: Vec<&str> = programs.collect();
         if line.contains(".qcow2") {
             needed.extend(["qemu-img", "qemu-nbd"]);
@@ -240,9 +214,9 @@ impl Scene {
 
 /// A line whose command ends after some seconds, if it would not by itself.
 fn within_seconds(line: &str) -> String {
-    RUNNING.iter().fold(line.to_owned(), |line, command| {
-        line.replace(command, &format!("timeout 4 {command}"))
-    })
+    RUNNING
+        .iter()
+        .fold(line.to_owned(), |line, command| line.replace(command, &format!("timeout 4 {command}")))
 }
 
 /// Symptom: `copal restore --target - | qemu-img convert ... /dev/stdin`, as `--help` taught it, failed: that program wants
@@ -259,10 +233,7 @@ fn every_example_of_every_help_works_as_printed() {
             if is_of_cluster(&path, &line) || is_of_agents(&path) {
                 continue;
             }
-            assert!(
-                line.contains("copal "),
-                "{path:?}: an example is broken by its width: {line}"
-            );
+            assert!(line.contains("copal "), "{path:?}: an example is broken by its width: {line}");
             if let Some(program) = scene.missing(&line) {
                 eprintln!("left out, without {program}: {line}");
                 continue;

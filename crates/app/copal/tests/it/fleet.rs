@@ -15,19 +15,8 @@ fn count(summary: &Value, name: &str) -> u64 {
 #[test]
 fn vms_of_a_fleet_are_apart_and_deleted_by_vectors() {
     let house = House::empty();
-    let made = house.summary([
-        "init",
-        "--size",
-        "64MiB",
-        "--layout",
-        "fleet",
-        "--pds-fraction",
-        "30%",
-    ]);
-    assert_eq!(
-        (&made["layout"], &made["pds_fraction"]),
-        (&"fleet".into(), &0.3.into())
-    );
+    let made = house.summary(["init", "--size", "64MiB", "--layout", "fleet", "--pds-fraction", "30%"]);
+    assert_eq!((&made["layout"], &made["pds_fraction"]), (&"fleet".into(), &0.3.into()));
     let mut disk = Disk::create(&house.path("disk.raw"), 16 * MIB, 80);
     let db = house.backup("db", &house.path("disk.raw"));
     let db_bytes = disk.bytes.clone();
@@ -49,25 +38,12 @@ fn vms_of_a_fleet_are_apart_and_deleted_by_vectors() {
     let dry = house.summary(["delete", &gone, "--dry-run"]);
     let freed = house.summary(["delete", &gone]);
     assert_eq!(freed["mode"], "summary", "{freed}");
-    for name in [
-        "candidates",
-        "dead",
-        "kept",
-        "freed_bytes",
-        "read_bytes",
-        "peak_bytes",
-    ] {
+    for name in ["candidates", "dead", "kept", "freed_bytes", "read_bytes", "peak_bytes"] {
         assert!(count(&freed, name) > 0, "{name}: {freed}");
     }
-    assert_eq!(
-        count(&freed, "candidates"),
-        count(&freed, "dead") + count(&freed, "kept")
-    );
+    assert_eq!(count(&freed, "candidates"), count(&freed, "dead") + count(&freed, "kept"));
     assert_eq!(count(&dry, "dead"), count(&freed, "dead"), "{dry}");
-    assert!(
-        freed["seconds"].is_number() && freed["leak_estimate_bytes"].is_number(),
-        "{freed}"
-    );
+    assert!(freed["seconds"].is_number() && freed["leak_estimate_bytes"].is_number(), "{freed}");
     let (gone, _) = days.remove(1);
     let exact = house.summary(["delete", &gone, "--exact"]);
     assert_eq!(exact["mode"], "exact", "{exact}");
@@ -98,11 +74,9 @@ fn what_only_a_fleet_has_is_refused_elsewhere_in_a_sentence() {
     let disk = house.path("disk.raw");
     Disk::create(&disk, MIB, 81);
     house.backup("web", &disk);
-    for words in [
-        &["stats", "--vm", "web"][..],
-        &["vm", "rm", "web", "--force"],
-        &["repair", "leak", "--vm", "web"],
-    ] {
+    for words in
+        [&["stats", "--vm", "web"][..], &["vm", "rm", "web", "--force"], &["repair", "leak", "--vm", "web"]]
+    {
         let refused = house.run(words);
         assert_eq!(refused.code, Some(21), "{words:?}");
         assert!(refused.sentence().contains("solo"), "{}", refused.sentence());

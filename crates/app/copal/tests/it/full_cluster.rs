@@ -33,12 +33,10 @@ fn run(cluster: &Served, operations: Vec<Value>) -> BTreeMap<usize, Value> {
             writeln!(stdin, "{operation}").unwrap();
         }
     });
-    let answers = BufReader::new(process.stdout.take().unwrap())
-        .lines()
-        .map(|line| {
-            let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            (answer["id"].as_u64().unwrap() as usize, answer)
-        });
+    let answers = BufReader::new(process.stdout.take().unwrap()).lines().map(|line| {
+        let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        (answer["id"].as_u64().unwrap() as usize, answer)
+    });
     let answers = answers.collect();
     writer.join().unwrap();
     process.wait().unwrap();
@@ -86,11 +84,7 @@ impl Filling<'_> {
         while files.len() < count {
             self.fill(files);
             let disks = self.cluster.told(&["disk", "ls"]);
-            assert!(
-                Instant::now() < until,
-                "{} files of {count}: {disks}",
-                files.len()
-            );
+            assert!(Instant::now() < until, "{} files of {count}: {disks}", files.len());
         }
     }
 }
@@ -133,35 +127,21 @@ fn a_full_cluster_comes_back() {
     let first = files.len();
     assert!(first > 20, "only {first} files fit");
     let status = cluster.told(&["status", "--wait", "healthy", "--timeout", "60s"]);
-    assert_eq!(
-        status["health"], "healthy",
-        "a full disk is not a failed one: {status}"
-    );
+    assert_eq!(status["health"], "healthy", "a full disk is not a failed one: {status}");
     // The next heartbeats tell.
     let until = Instant::now() + Duration::from_secs(30);
     let disks = loop {
         let disks = cluster.told(&["disk", "ls"]);
-        if disks["disks"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|disk| disk["full"] == true)
-        {
+        if disks["disks"].as_array().unwrap().iter().any(|disk| disk["full"] == true) {
             break disks;
         }
         assert!(Instant::now() < until, "{disks}");
     };
     assert!(!disks.to_string().contains("down"), "{disks}");
     let status = cluster.good(&["status"]);
-    assert!(
-        status.contains("is full") && status.contains("delete some"),
-        "{status}"
-    );
+    assert!(status.contains("is full") && status.contains("delete some"), "{status}");
     let listed = cluster.good(&["disk", "ls"]);
-    assert!(
-        listed.contains("up, full") && listed.contains("larger --limit"),
-        "{listed}"
-    );
+    assert!(listed.contains("up, full") && listed.contains("larger --limit"), "{listed}");
     let events = cluster.good(&["events"]);
     assert!(events.contains("is full"), "{events}");
     delete_half(&cluster, &mut files);
@@ -169,10 +149,7 @@ fn a_full_cluster_comes_back() {
     // Full again. Each server is started twice: after a kill, and after an end of its own.
     SERVERS.iter().for_each(|name| cluster.signal(name, "-KILL"));
     let start_all = |more: &[&str]| -> Vec<Again> {
-        let again = SERVERS
-            .iter()
-            .map(|name| Again::start(&cluster, name, more))
-            .collect();
+        let again = SERVERS.iter().map(|name| Again::start(&cluster, name, more)).collect();
         cluster.good(&["status", "--wait", "healthy", "--timeout", "120s"]);
         again
     };
@@ -183,12 +160,8 @@ fn a_full_cluster_comes_back() {
     let (name, _) = &files[files.len() / 2];
     let read = cluster.run(&["fs", "get", "v", name, "-"]);
     assert_eq!(read.stdout.len(), file_bytes / 3 * 3);
-    let larger = format!(
-        "{}",
-        2 * cluster.told(&["disk", "ls"])["disks"][0]["capacity_bytes"]
-            .as_u64()
-            .unwrap()
-    );
+    let larger =
+        format!("{}", 2 * cluster.told(&["disk", "ls"])["disks"][0]["capacity_bytes"].as_u64().unwrap());
     drop(again);
     let _again = start_all(&["--limit", &larger]);
     filling.fill_up_to(&mut files, first * 3 / 2);

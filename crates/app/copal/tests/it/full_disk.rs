@@ -17,10 +17,7 @@ impl SmallDisk {
     fn mount(path: PathBuf, mebibytes: u64) -> Option<SmallDisk> {
         std::fs::create_dir(&path).unwrap();
         let size = format!("size={mebibytes}m");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
-            .arg(&path)
-            .output();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path).output();
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
             return Some(SmallDisk { path });
         }
@@ -71,10 +68,7 @@ fn a_full_file_system_ends_a_backup_cleanly_and_a_prune_makes_room() {
         let run = house.run(words);
         assert_eq!(run.code, Some(28), "{backend}: {run:?}");
         let sentence = run.sentence();
-        assert!(
-            sentence.contains("full") && sentence.contains("copal prune"),
-            "{backend}: {sentence}"
-        );
+        assert!(sentence.contains("full") && sentence.contains("copal prune"), "{backend}: {sentence}");
         assert_eq!(house.snapshots(), std::slice::from_ref(&kept), "{backend}");
         assert_restored(&house.restore(&kept, "kept.out"), &disk.bytes);
         house.check();

@@ -10,15 +10,8 @@ const DAYS: [&str; 2] = [
 ];
 
 fn unpack(archive: &str, house: &House) {
-    let archive = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(archive);
-    let status = Command::new("tar")
-        .arg("-xzf")
-        .arg(archive)
-        .arg("-C")
-        .arg(house.path(""))
-        .status();
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(archive);
+    let status = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(house.path("")).status();
     assert!(status.unwrap().success());
 }
 

@@ -47,12 +47,7 @@ impl House {
     pub(crate) fn empty() -> House {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::write(dir.path().join("password"), format!("{PASSWORD}\n")).unwrap();
-        House {
-            dir,
-            encrypted: true,
-            elsewhere: None,
-            has_ring: true,
-        }
+        House { dir, encrypted: true, elsewhere: None, has_ring: true }
     }
 
     /// An encrypted repository.
@@ -64,10 +59,7 @@ impl House {
 
     /// A repository without a password: opens faster, which loops need.
     pub(crate) fn plain() -> House {
-        let house = House {
-            encrypted: false,
-            ..House::empty()
-        };
+        let house = House { encrypted: false, ..House::empty() };
         house.good(["init", "--size", "64MiB"]);
         house
     }
@@ -81,29 +73,19 @@ impl House {
 
     /// A repository of files, one per object.
     pub(crate) fn of_files() -> House {
-        let house = House {
-            encrypted: false,
-            ..House::empty()
-        };
+        let house = House { encrypted: false, ..House::empty() };
         house.good(["init", "--backend", "hostfs"]);
         house
     }
 
     /// A repository that lies somewhere else, to be made.
     pub(crate) fn elsewhere(path: &Path) -> House {
-        House {
-            encrypted: false,
-            elsewhere: Some(path.to_owned()),
-            ..House::empty()
-        }
+        House { encrypted: false, elsewhere: Some(path.to_owned()), ..House::empty() }
     }
 
     /// For tests whose next command would meet the last one's ring.
     pub(crate) fn without_ring(self) -> House {
-        House {
-            has_ring: false,
-            ..self
-        }
+        House { has_ring: false, ..self }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -130,9 +112,7 @@ impl House {
         for name in ["COPAL_PASSWORD", "COPAL_PASSWORD_FILE", "COPAL_LOG"] {
             command.env_remove(name);
         }
-        command
-            .env("COPAL_REPOSITORY", self.repository())
-            .stdin(Stdio::null());
+        command.env("COPAL_REPOSITORY", self.repository()).stdin(Stdio::null());
         // Wherever the tests run, be it a container's overlay or a RAM disk.
         command.args(["--allow-cow", "--allow-volatile"]);
         if !self.has_ring {
@@ -184,9 +164,7 @@ impl House {
     pub(crate) fn snapshots(&self) -> Vec<String> {
         let summary = self.summary(["snapshots"]);
         let snapshots = summary["snapshots"].as_array().unwrap().iter();
-        snapshots
-            .map(|snapshot| snapshot["id"].as_str().unwrap().to_owned())
-            .collect()
+        snapshots.map(|snapshot| snapshot["id"].as_str().unwrap().to_owned()).collect()
     }
 
     /// Structure and data are as they were written.
@@ -198,34 +176,22 @@ impl House {
 
 /// The id of the snapshot that a backup made.
 pub(crate) fn id(summary: &Value) -> String {
-    summary["snapshot"]
-        .as_str()
-        .unwrap_or_else(|| panic!("no snapshot in {summary}"))
-        .to_owned()
+    summary["snapshot"].as_str().unwrap_or_else(|| panic!("no snapshot in {summary}")).to_owned()
 }
 
 /// A number of the summary's counts.
 pub(crate) fn count(summary: &Value, name: &str) -> u64 {
-    summary["counts"][name]
-        .as_u64()
-        .unwrap_or_else(|| panic!("no {name} in {summary}"))
+    summary["counts"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {summary}"))
 }
 
 /// Sentences of the libraries that belong to the faults some tests make.
-const EXPECTED: [&str; 3] = [
-    "where nothing lay",
-    "the last acknowledged writes of",
-    "a range that is served cannot be read",
-];
+const EXPECTED: [&str; 3] =
+    ["where nothing lay", "the last acknowledged writes of", "a range that is served cannot be read"];
 
 impl Run {
     pub(crate) fn of(output: Output) -> Run {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        let run = Run {
-            code: output.status.code(),
-            stdout: output.stdout,
-            stderr,
-        };
+        let run = Run { code: output.status.code(), stdout: output.stdout, stderr };
         run.scan();
         run
     }
@@ -235,10 +201,7 @@ impl Run {
         for line in self.stderr.lines() {
             let is_log = line.contains(" WARN ") || line.contains(" ERROR ");
             let is_expected = EXPECTED.iter().any(|words| line.contains(words));
-            assert!(
-                !line.contains("panicked at") && (!is_log || is_expected),
-                "{self:?}"
-            );
+            assert!(!line.contains("panicked at") && (!is_log || is_expected), "{self:?}");
         }
         assert_ne!(self.code, Some(101), "{self:?}");
     }
@@ -261,8 +224,7 @@ impl Run {
     pub(crate) fn sentence(&self) -> &str {
         let line = self.stderr.trim_end();
         assert!(!line.contains('\n'), "more than a sentence: {line}");
-        line.strip_prefix("copal: ")
-            .unwrap_or_else(|| panic!("no sentence: {self:?}"))
+        line.strip_prefix("copal: ").unwrap_or_else(|| panic!("no sentence: {self:?}"))
     }
 }
 
@@ -282,10 +244,7 @@ impl Running {
 
     /// Starts a command that prints JSON lines.
     pub(crate) fn of(mut command: Command) -> Running {
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Running { child, lines }
@@ -297,12 +256,7 @@ impl Running {
             let mut line = String::new();
             if self.lines.read_line(&mut line).unwrap() == 0 {
                 let mut stderr = String::new();
-                self.child
-                    .stderr
-                    .take()
-                    .unwrap()
-                    .read_to_string(&mut stderr)
-                    .unwrap();
+                self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
                 panic!("ended before {message_type}: {stderr}");
             }
             let value: Value = serde_json::from_str(&line).unwrap();
@@ -323,17 +277,8 @@ impl Running {
         let mut stdout = Vec::new();
         self.lines.read_to_end(&mut stdout).unwrap();
         let mut stderr = Vec::new();
-        self.child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_end(&mut stderr)
-            .unwrap();
+        self.child.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
         let status = self.child.wait().unwrap();
-        Run::of(Output {
-            status,
-            stdout,
-            stderr,
-        })
+        Run::of(Output { status, stdout, stderr })
     }
 }

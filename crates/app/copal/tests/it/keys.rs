@@ -12,10 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 /// Runs with a key in the place of the password.
 fn with_key(house: &House, key: &str, words: &[&str]) -> Run {
     let mut command = house.command(["--json"]);
-    command
-        .env_remove("COPAL_PASSWORD_FILE")
-        .env("COPAL_KEY_FILE", house.path(key))
-        .args(words);
+    command.env_remove("COPAL_PASSWORD_FILE").env("COPAL_KEY_FILE", house.path(key)).args(words);
     Run::of(command.output().unwrap())
 }
 
@@ -30,10 +27,7 @@ fn bad(house: &House, key: &str, code: i32, words: &[&str]) -> String {
     let run = with_key(house, key, words);
     assert_eq!(run.code, Some(code), "{words:?}: {run:?}");
     let told = run.lines().pop().unwrap();
-    assert_eq!(
-        (&told["message_type"], &told["exit_code"]),
-        (&"exit_error".into(), &code.into())
-    );
+    assert_eq!((&told["message_type"], &told["exit_code"]), (&"exit_error".into(), &code.into()));
     assert_eq!(told["message"], run.sentence());
     run.sentence().to_owned()
 }
@@ -50,17 +44,11 @@ fn a_backup_key_backs_up_and_a_delete_key_takes_away() {
         let before = house.backup("web", &house.path("disk.raw"));
         let before_bytes = disk.bytes.clone();
         let made = add(&house, "backup", "backup.key");
-        assert_eq!(
-            (&made["role"], &made["command"]),
-            (&"backup".into(), &"key add".into())
-        );
+        assert_eq!((&made["role"], &made["command"]), (&"backup".into(), &"key add".into()));
         add(&house, "delete", "delete.key");
         add(&house, "admin", "admin.key");
         // The file is its owner's alone, and what it holds is said nowhere.
-        let mode = std::fs::metadata(house.path("backup.key"))
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = std::fs::metadata(house.path("backup.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let text = std::fs::read_to_string(house.path("backup.key")).unwrap();
         let secret = text.split_whitespace().nth(4).unwrap();
@@ -137,10 +125,7 @@ fn keys_are_listed_and_removed_but_for_the_last_that_opens_everything() {
     let last = listed["keys"][0]["id"].as_str().unwrap();
     let sentence = bad(&house, "admin.key", 21, &["key", "rm", last]);
     assert!(sentence.contains("copal key add --role admin"), "{sentence}");
-    assert_eq!(
-        with_key(&house, "admin.key", &["key", "rm", "ffff"]).code,
-        Some(1)
-    );
+    assert_eq!(with_key(&house, "admin.key", &["key", "rm", "ffff"]).code, Some(1));
 }
 
 #[test]
@@ -155,11 +140,7 @@ fn what_is_no_key_or_goes_with_none_is_told_in_a_sentence() {
     for (words, code, part) in [
         (&["key", "add", "--role", "king", "--out", "x"][..], 2, "king"),
         (&["key", "add", "--role", "backup"], 2, "--out"),
-        (
-            &["key", "add", "--role", "backup", "--out", "/no/such/dir/key"],
-            1,
-            "no key was added",
-        ),
+        (&["key", "add", "--role", "backup", "--out", "/no/such/dir/key"], 1, "no key was added"),
         (&["key", "rm", "77"], 1, "no key named 77"),
         (&["--key", "/no/such/key", "snapshots"], 12, "--key"),
     ] {
@@ -204,17 +185,7 @@ fn a_host_in_a_cluster_with_a_backup_key_and_no_right_to_delete_takes_nothing_aw
     admin(&["backup", "--vm", "web", &disk]);
     admin(&["key", "add", "--role", "backup", "--out", &key]);
     admin(&["key", "add", "--role", "delete", "--out", &pruner]);
-    cluster.good(&[
-        "client",
-        "add",
-        "host",
-        "--path",
-        "vms",
-        "--rights",
-        "read,create",
-        "--out",
-        &host,
-    ]);
+    cluster.good(&["client", "add", "host", "--path", "vms", "--rights", "read,create", "--out", &host]);
     let common = ["--repo", &repo, "--cluster", &host, "--key", &key];
     let good = |words: &[&str]| cluster.good(&[&common, words].concat());
     let denied = |words: &[&str]| cluster.bad(21, &[&common, words].concat());

@@ -16,10 +16,7 @@ use std::{
 };
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// Lets a command run for a while, then kills it; true when it had ended by itself.
@@ -51,11 +48,7 @@ impl Loop {
         let whole = self.durations[kind].as_micros() as u64;
         let wait = Duration::from_micros(self.random.below(whole * 5 / 4));
         let mut command = self.house.command(words);
-        let child = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         self.completed += u64::from(kill_after(child, wait));
     }
 
@@ -126,22 +119,11 @@ impl Loop {
 fn killed_at_random_moments_nothing_published_is_lost() {
     let (rounds, seed) = (setting("COPAL_KILL_ROUNDS", 10), setting("COPAL_KILL_SEED", 1));
     let of_files = std::env::var("COPAL_KILL_BACKEND").is_ok_and(|backend| backend == "hostfs");
-    let house = if of_files {
-        House::of_files()
-    } else {
-        House::plain()
-    };
+    let house = if of_files { House::of_files() } else { House::plain() };
     let empty_bytes = house.summary(["stats"])["store"]["live_bytes"].as_u64().unwrap();
     let disk = Disk::create(&house.path("disk.raw"), 12 * MIB, seed);
     let (random, truth) = (Random::new(seed), BTreeMap::new());
-    let mut run = Loop {
-        house,
-        disk,
-        random,
-        truth,
-        durations: BTreeMap::new(),
-        completed: 0,
-    };
+    let mut run = Loop { house, disk, random, truth, durations: BTreeMap::new(), completed: 0 };
 
     let image = run.house.word("disk.raw");
     run.measure("backup", &["backup", "--vm", "web", &image]);
@@ -162,10 +144,7 @@ fn killed_at_random_moments_nothing_published_is_lost() {
         }
         run.inspect(round);
     }
-    assert!(
-        run.completed < rounds,
-        "every command ended before it was killed: the test tests nothing"
-    );
+    assert!(run.completed < rounds, "every command ended before it was killed: the test tests nothing");
 
     run.house.good(["prune"]);
     run.house.check();
@@ -179,16 +158,8 @@ fn killed_at_random_moments_nothing_published_is_lost() {
     let everything: Vec<String> = [vec!["forget".to_owned()], run.house.snapshots()].concat();
     run.house.good(everything);
     let pruned = run.house.summary(["prune"]);
-    assert_eq!(
-        pruned["after_bytes"], 0,
-        "packs that nothing names were left: {pruned}"
-    );
-    let left = run.house.summary(["stats"])["store"]["live_bytes"]
-        .as_u64()
-        .unwrap();
+    assert_eq!(pruned["after_bytes"], 0, "packs that nothing names were left: {pruned}");
+    let left = run.house.summary(["stats"])["store"]["live_bytes"].as_u64().unwrap();
     // The catalog remembers what was; the engine's log and tables have their own size.
-    assert!(
-        left < empty_bytes + 8 * MIB,
-        "{left} bytes left in use, {empty_bytes} in a new store"
-    );
+    assert!(left < empty_bytes + 8 * MIB, "{left} bytes left in use, {empty_bytes} in a new store");
 }

@@ -13,10 +13,7 @@ fn promised(house: &House, words: &[&str], fields: &[&str]) -> Value {
     for line in run.lines() {
         assert_eq!(line["v"], 1, "{line}");
         let kind = line["message_type"].as_str().unwrap();
-        assert!(
-            ["status", "verbose", "summary", "error"].contains(&kind),
-            "{line}"
-        );
+        assert!(["status", "verbose", "summary", "error"].contains(&kind), "{line}");
     }
     let summary = run.summary();
     assert_eq!(summary["command"], words[0]);
@@ -33,11 +30,7 @@ fn promised(house: &House, words: &[&str], fields: &[&str]) -> Value {
 #[test]
 fn each_command_speaks_json() {
     let house = House::empty();
-    promised(
-        &house,
-        &["init", "--size", "64MiB"],
-        &["repository", "domain", "encrypted", "created_ms"],
-    );
+    promised(&house, &["init", "--size", "64MiB"], &["repository", "domain", "encrypted", "created_ms"]);
     let snapshot = a_backup_speaks_json(&house);
     questions_speak_json(&house, &snapshot);
     changes_speak_json(&house, &snapshot);
@@ -50,16 +43,7 @@ fn a_backup_speaks_json(house: &House) -> String {
     let image = house.word("disk.raw");
     let backup = promised(
         house,
-        &[
-            "backup",
-            "--vm",
-            "web",
-            "--tag",
-            "nightly",
-            "--description",
-            "by hand",
-            &image,
-        ],
+        &["backup", "--vm", "web", "--tag", "nightly", "--description", "by hand", &image],
         &[
             "snapshot",
             "short_id",
@@ -91,53 +75,24 @@ fn questions_speak_json(house: &House, snapshot: &str) {
     let listed = promised(
         house,
         &["snapshots"],
-        &[
-            "snapshots.0.id",
-            "snapshots.0.vm.name",
-            "snapshots.0.time",
-            "snapshots.0.disks.0.size_bytes",
-        ],
+        &["snapshots.0.id", "snapshots.0.vm.name", "snapshots.0.time", "snapshots.0.disks.0.size_bytes"],
     );
     assert_eq!(listed["snapshots"][0]["tags"][0], "nightly");
     assert_eq!(listed["snapshots"][0]["description"], "by hand");
     promised(
         house,
         &["ls", snapshot],
-        &[
-            "snapshot.id",
-            "disks.0.data_bytes",
-            "disks.0.hole_bytes",
-            "disks.0.mode",
-        ],
+        &["snapshot.id", "disks.0.data_bytes", "disks.0.hole_bytes", "disks.0.mode"],
     );
     let target = house.word("out");
-    let restored = [
-        "snapshot",
-        "disk",
-        "size_bytes",
-        "written_bytes",
-        "hole_bytes",
-        "fetched_bytes",
-        "seconds",
-    ];
+    let restored =
+        ["snapshot", "disk", "size_bytes", "written_bytes", "hole_bytes", "fetched_bytes", "seconds"];
     promised(house, &["restore", snapshot, "--target", &target], &restored);
-    promised(
-        house,
-        &["verify", snapshot],
-        &["clean", "damages", "decoded_bytes", "snapshot.id"],
-    );
+    promised(house, &["verify", snapshot], &["clean", "damages", "decoded_bytes", "snapshot.id"]);
     promised(
         house,
         &["check", "--read-data"],
-        &[
-            "clean",
-            "damages",
-            "packs",
-            "references",
-            "decoded_bytes",
-            "leftovers",
-            "leftover_bytes",
-        ],
+        &["clean", "damages", "packs", "references", "decoded_bytes", "leftovers", "leftover_bytes"],
     );
     promised(house, &["check", "--read-data-subset", "1/2"], &["clean"]);
     promised(
@@ -156,23 +111,9 @@ fn questions_speak_json(house: &House, snapshot: &str) {
 
 fn changes_speak_json(house: &House, snapshot: &str) {
     let dry = ["forget", "--keep-last", "1", "--dry-run"];
-    promised(
-        house,
-        &dry,
-        &[
-            "dry_run",
-            "forgotten",
-            "kept",
-            "snapshots.0.reason",
-            "snapshots.0.action",
-        ],
-    );
+    promised(house, &dry, &["dry_run", "forgotten", "kept", "snapshots.0.reason", "snapshots.0.action"]);
     promised(house, &["forget", snapshot], &["forgotten", "snapshots.0.id"]);
-    promised(
-        house,
-        &["delete"],
-        &["removed_packs", "freed_bytes", "after_bytes"],
-    );
+    promised(house, &["delete"], &["removed_packs", "freed_bytes", "after_bytes"]);
     promised(
         house,
         &["prune"],
@@ -233,10 +174,7 @@ fn quiet_success_prints_nothing() {
         &["kv", "verify"],
     ] {
         let run = house.good([&["--quiet"], words].concat());
-        assert!(
-            run.stdout.is_empty() && run.stderr.is_empty(),
-            "{words:?}: {run:?}"
-        );
+        assert!(run.stdout.is_empty() && run.stderr.is_empty(), "{words:?}: {run:?}");
     }
     for words in [
         &["snapshots"][..],
@@ -247,10 +185,7 @@ fn quiet_success_prints_nothing() {
         &["version"],
     ] {
         let run = house.good([&["--quiet"], words].concat());
-        assert!(
-            !run.stdout.is_empty() && run.stderr.is_empty(),
-            "{words:?}: {run:?}"
-        );
+        assert!(!run.stdout.is_empty() && run.stderr.is_empty(), "{words:?}: {run:?}");
     }
     let failed = house.run(["--quiet", "verify", "latest", "--vm", "none"]);
     assert!(failed.sentence().contains("none"), "{failed:?}");
@@ -261,10 +196,7 @@ fn with_stdout(house: &House, words: &[&str], stdout: &str) -> Run {
     let copal = house.command(words);
     let mut command = std::process::Command::new("bash");
     let script = format!("set -o pipefail; \"$@\" {stdout}");
-    command
-        .args(["-c", &script, "bash"])
-        .arg(copal.get_program())
-        .args(copal.get_args());
+    command.args(["-c", &script, "bash"]).arg(copal.get_program()).args(copal.get_args());
     for (name, value) in copal.get_envs() {
         match value {
             Some(value) => command.env(name, value),
@@ -296,17 +228,11 @@ fn a_result_that_nobody_gets_is_no_success() {
             // A short answer may fit into the pipe before its reader goes.
             if stdout != "| true" || words[0] == "restore" {
                 assert_eq!(run.code, Some(1), "{words:?} {stdout}: {run:?}");
-                assert!(
-                    run.sentence().contains("standard output"),
-                    "{words:?} {stdout}: {run:?}"
-                );
+                assert!(run.sentence().contains("standard output"), "{words:?} {stdout}: {run:?}");
             }
         }
         // What has nothing to say does its work.
-        assert_eq!(
-            with_stdout(&house, &["--quiet", "verify", "latest"], stdout).code,
-            Some(0)
-        );
+        assert_eq!(with_stdout(&house, &["--quiet", "verify", "latest"], stdout).code, Some(0));
     }
 }
 
@@ -364,10 +290,7 @@ fn what_was_told_at_a_backup_is_shown_and_asked_for() {
     assert_eq!(listed["snapshots"][1]["counts"], made["counts"], "{listed}");
     for words in [&["snapshots"][..], &["ls", "latest"]] {
         let text = said(words);
-        assert!(
-            text.contains("before the upgrade") && text.contains("nightly kernel"),
-            "{text}"
-        );
+        assert!(text.contains("before the upgrade") && text.contains("nightly kernel"), "{text}");
     }
     let count = |words: &[&str]| {
         let found = house.summary([&["snapshots"], words].concat());
@@ -392,12 +315,7 @@ fn what_was_told_at_a_backup_is_shown_and_asked_for() {
 fn help_teaches_and_completions_complete() {
     let house = House::empty();
     let help = String::from_utf8(house.good(["--help"]).stdout).unwrap();
-    for words in [
-        "Exit codes:",
-        "COPAL_PASSWORD_FILE",
-        "copal restore latest",
-        "130",
-    ] {
+    for words in ["Exit codes:", "COPAL_PASSWORD_FILE", "copal restore latest", "130"] {
         assert!(help.contains(words), "{words} is not in {help}");
     }
     for command in [
@@ -415,10 +333,7 @@ fn help_teaches_and_completions_complete() {
         "version",
         "completions",
     ] {
-        assert!(
-            help.contains(&format!("  {command} ")),
-            "{command} is not in {help}"
-        );
+        assert!(help.contains(&format!("  {command} ")), "{command} is not in {help}");
         let own = String::from_utf8(house.good([command, "--help"]).stdout).unwrap();
         assert!(own.contains("Usage:"), "{own}");
     }
@@ -434,11 +349,7 @@ fn words_that_make_no_sense_are_code_2_in_json_too() {
     let run = house.run(["--json", "backup"]);
     assert_eq!(run.code, Some(2));
     let line = run.lines().pop().unwrap();
-    assert_eq!(
-        (&line["message_type"], &line["exit_code"]),
-        (&"exit_error".into(), &2.into()),
-        "{line}"
-    );
+    assert_eq!((&line["message_type"], &line["exit_code"]), (&"exit_error".into(), &2.into()), "{line}");
     // Symptom: "the following required arguments were not provided:", and not a word of which.
     // Cause: only the first line of what the parser says was taken. Fix: all of it before the usage.
     let message = line["message"].as_str().unwrap();

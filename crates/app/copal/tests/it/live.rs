@@ -29,13 +29,7 @@ use writers::{GuestDisk, Writers};
 /// `copal backup` of both disks of a daemon.
 fn words(daemon: &Daemon) -> Vec<String> {
     let word = |word: &str| word.to_owned();
-    let mut words = vec![
-        word("backup"),
-        word("--vm"),
-        word("db1"),
-        word("--qmp"),
-        daemon.path("qmp.sock"),
-    ];
+    let mut words = vec![word("backup"), word("--vm"), word("db1"), word("--qmp"), daemon.path("qmp.sock")];
     words.extend(["--node", "sda=vm0", "--node", "sdb=vm1", "--nbd-socket"].map(word));
     words.extend([daemon.path("nbd.sock"), word("--fleece-dir"), daemon.path("")]);
     words
@@ -43,9 +37,7 @@ fn words(daemon: &Daemon) -> Vec<String> {
 
 fn modes(summary: &Value) -> Vec<(&str, &str)> {
     let disks = summary["disks"].as_array().unwrap().iter();
-    disks
-        .map(|disk| (disk["mode"].as_str().unwrap(), disk["reason"].as_str().unwrap()))
-        .collect()
+    disks.map(|disk| (disk["mode"].as_str().unwrap(), disk["reason"].as_str().unwrap())).collect()
 }
 
 /// Both disks of a snapshot are what they were.
@@ -63,10 +55,7 @@ fn assert_holds(house: &House, summary: &Value, disks: &[Vec<u8>; 2]) {
         ]);
         let restored = std::fs::read(&target).unwrap();
         let differs = restored.iter().zip(bytes).position(|(one, other)| one != other);
-        assert!(
-            restored.len() == bytes.len() && differs.is_none(),
-            "{name} differs at {differs:?}"
-        );
+        assert!(restored.len() == bytes.len() && differs.is_none(), "{name} differs at {differs:?}");
     }
 }
 
@@ -101,10 +90,7 @@ fn a_full_backup_and_three_incremental_ones_hold_what_the_disks_were() {
         assert_eq!(modes(&next), [("incremental", ""); 2], "{next}");
         // What was written, and what marks the bitmaps.
         let written = (256 << 10) + (64 << 10);
-        assert!(
-            (written..=written + 2 * (256 << 10)).contains(&count(&next, "dirty_bytes")),
-            "{next}"
-        );
+        assert!((written..=written + 2 * (256 << 10)).contains(&count(&next, "dirty_bytes")), "{next}");
         assert_eq!(next["warnings"], serde_json::json!([]), "{next}");
         assert_holds(&house, &next, &daemon.bytes);
         assert_nothing_left(&daemon);
@@ -116,10 +102,7 @@ fn a_full_backup_and_three_incremental_ones_hold_what_the_disks_were() {
     assert_eq!(listed.len(), 2, "{listed:?}");
     for (bitmap, (node, is_persistent)) in listed.iter().zip([("vm0", true), ("vm1", false)]) {
         assert_eq!(bitmap["node"], node);
-        assert_eq!(
-            (&bitmap["snapshot"], &bitmap["recording"]),
-            (&newest.clone().into(), &true.into())
-        );
+        assert_eq!((&bitmap["snapshot"], &bitmap["recording"]), (&newest.clone().into(), &true.into()));
         assert_eq!(bitmap["persistent"], is_persistent);
     }
     house.check();
@@ -141,15 +124,7 @@ fn what_is_written_meanwhile_is_in_the_next_snapshot_and_not_in_this_one() {
         let made = house.summary([words(&daemon), vec!["--fleece-limit".into(), "100%".into()]].concat());
         writer.stop();
         assert_eq!(modes(&made)[0], ("incremental", ""), "{made}");
-        house.good([
-            "restore",
-            &id(&made),
-            "--disk",
-            "sda",
-            "--target",
-            &house.word("out"),
-            "--overwrite",
-        ]);
+        house.good(["restore", &id(&made), "--disk", "sda", "--target", &house.word("out"), "--overwrite"]);
         let moment = daemon::moment_of(&std::fs::read(house.path("out")).unwrap());
         assert!(moment.is_some(), "the blocks are not of one moment");
         daemon.read_back();
@@ -186,15 +161,7 @@ fn guests_that_write_zero_and_trim_are_backed_up_at_moments() {
     let mut ended = writers.stop();
     for (snapshot, answered, sent) in moments {
         let restored = ["sda", "sdb"].map(|disk| {
-            house.good([
-                "restore",
-                &snapshot,
-                "--disk",
-                disk,
-                "--target",
-                &house.word("out"),
-                "--overwrite",
-            ]);
+            house.good(["restore", &snapshot, "--disk", disk, "--target", &house.word("out"), "--overwrite"]);
             std::fs::read(house.path("out")).unwrap()
         });
         ended.judge(&restored, &answered, &sent).unwrap();
@@ -260,21 +227,11 @@ fn a_trim_of_a_gigabyte_does_not_break_the_point_in_time() {
     guest.trim(0..1 << 30);
     let run = backup.end();
     assert_eq!(run.code, Some(0), "{run:?}");
-    house.good([
-        "restore",
-        &id(&run.summary()),
-        "--disk",
-        "sda",
-        "--target",
-        &house.word("out"),
-    ]);
+    house.good(["restore", &id(&run.summary()), "--disk", "sda", "--target", &house.word("out")]);
     let restored = File::open(house.path("out")).unwrap();
     let meta = restored.metadata().unwrap();
     // The rest is holes.
-    assert!(
-        meta.len() == 2 << 30 && meta.blocks() * 512 <= 17 * MIB,
-        "{meta:?}"
-    );
+    assert!(meta.len() == 2 << 30 && meta.blocks() * 512 <= 17 * MIB, "{meta:?}");
     for (pattern, place) in (1..).zip(marks) {
         let mut piece = vec![0; length as usize];
         restored.read_exact_at(&mut piece, place).unwrap();
@@ -322,10 +279,7 @@ fn a_fleecing_image_that_hangs_ends_the_backup_and_no_write_of_the_guest() {
     daemon.write(0, MIB, MIB);
     let refused = house.run(&there);
     assert_eq!(refused.code, Some(3), "{refused:?}");
-    assert!(
-        refused.sentence().contains("let that storage answer"),
-        "{refused:?}"
-    );
+    assert!(refused.sentence().contains("let that storage answer"), "{refused:?}");
     daemon.write(0, 2 * MIB, MIB);
     storage.thaw();
     daemon.limit_reads(0);
@@ -363,14 +317,7 @@ fn a_disk_that_may_run_in_a_thread_of_its_own_is_refused_and_others_are_not() {
     second.remove(lone);
     let made = house.summary(&second);
     assert!(daemon.is_alive(), "{made}");
-    house.good([
-        "restore",
-        &id(&made),
-        "--disk",
-        "sdb",
-        "--target",
-        &house.word("out"),
-    ]);
+    house.good(["restore", &id(&made), "--disk", "sdb", "--target", &house.word("out")]);
     assert!(std::fs::read(house.path("out")).unwrap() == daemon.bytes[1]);
     drop(daemon);
     let house = House::plain();
@@ -380,15 +327,7 @@ fn a_disk_that_may_run_in_a_thread_of_its_own_is_refused_and_others_are_not() {
     assert!(daemon.is_alive(), "{made}");
     assert_holds(&house, &made, &daemon.bytes);
     // An export that came later may run anywhere.
-    house.good([
-        "bitmap",
-        "rm",
-        "--qmp",
-        &daemon.path("qmp.sock"),
-        "--node",
-        "vm0",
-        "--all",
-    ]);
+    house.good(["bitmap", "rm", "--qmp", &daemon.path("qmp.sock"), "--node", "vm0", "--all"]);
     let export = serde_json::json!({ "type": "nbd", "id": "later", "node-name": "top0", "name": "later" });
     daemon.execute("block-export-add", export);
     refused(
@@ -411,9 +350,7 @@ fn the_limit_of_a_copy_follows_the_version() {
     for (major, minor, seconds) in [(7, 2, 4), (9, 0, 4), (9, 1, 45)] {
         let (socket, passed) = impostors::qemu_of(&daemon, major, minor);
         let qmp = daemon.path("qmp.sock");
-        let words = words(&daemon)
-            .into_iter()
-            .map(|word| if word == qmp { socket.clone() } else { word });
+        let words = words(&daemon).into_iter().map(|word| if word == qmp { socket.clone() } else { word });
         house.summary(words);
         let passed = passed.join().unwrap();
         let filters: Vec<&Value> = passed
@@ -423,10 +360,7 @@ fn the_limit_of_a_copy_follows_the_version() {
             .collect();
         assert_eq!(filters.len(), 2, "{passed:?}");
         for filter in filters {
-            assert_eq!(
-                (&filter["cbw-timeout"], &filter["discard"]),
-                (&seconds.into(), &"ignore".into())
-            );
+            assert_eq!((&filter["cbw-timeout"], &filter["discard"]), (&seconds.into(), &"ignore".into()));
             assert_eq!(filter["on-cbw-error"], "break-snapshot");
         }
         std::fs::remove_file(&socket).unwrap();
@@ -491,11 +425,7 @@ fn a_guest_is_thawed_when_its_backup_is_killed() {
     backup.signal(Signal::KILL);
     backup.end();
     let heard = agent.join().unwrap();
-    assert_eq!(
-        heard.last().map(String::as_str),
-        Some("guest-fsfreeze-thaw"),
-        "{heard:?}"
-    );
+    assert_eq!(heard.last().map(String::as_str), Some("guest-fsfreeze-thaw"), "{heard:?}");
 }
 
 /// Symptom: a running VM over a base image that had lost its end, or whose format only QEMU reads, made a good snapshot: QEMU reads
@@ -510,18 +440,12 @@ fn a_short_or_foreign_file_behind_a_running_disk_makes_a_doubtful_snapshot() {
     let mut daemon = Daemon::idle(&house);
     let (image, base) = (daemon.path("vm0.qcow2"), daemon.path("base"));
     for (format, size, said) in [
-        (
-            "raw",
-            "4M",
-            "has a disk of 4194304 bytes where the image has one of 16777216",
-        ),
+        ("raw", "4M", "has a disk of 4194304 bytes where the image has one of 16777216"),
         ("vmdk", "16M", "an image of the format vmdk"),
     ] {
         daemon.kill();
         tool("qemu-img", &["create", "-q", "-f", format, &base, size]);
-        let over = [
-            "create", "-q", "-f", "qcow2", "-F", format, "-b", &base, &image, "16M",
-        ];
+        let over = ["create", "-q", "-f", "qcow2", "-F", format, "-b", &base, &image, "16M"];
         tool("qemu-img", &over);
         daemon.start_again();
         let made = house.summary(words(&daemon));
@@ -559,9 +483,7 @@ fn a_bitmap_that_does_not_count_costs_its_disk_alone() {
         let strict = house.run([&words[..], &["--strict-incremental".into()]].concat());
         assert_eq!(strict.code, Some(22), "{strict:?}");
         let made = house.summary(&words);
-        let [(first, why), second] = &modes(&made)[..] else {
-            panic!()
-        };
+        let [(first, why), second] = &modes(&made)[..] else { panic!() };
         assert!(*first == "rescan" && why.contains(reason), "{made}");
         assert_eq!(*second, ("incremental", ""));
         assert_holds(&house, &made, &daemon.bytes);
@@ -573,17 +495,11 @@ fn a_bitmap_that_does_not_count_costs_its_disk_alone() {
     assert_eq!(gone["removed"].as_array().unwrap().len(), 1);
     expect(&mut daemon, &[], "has no dirty bitmap copal-");
     let name = daemon.bitmaps("vm0").pop().unwrap();
-    daemon.execute(
-        "block-dirty-bitmap-remove",
-        serde_json::json!({ "node": "vm0", "name": name }),
-    );
+    daemon.execute("block-dirty-bitmap-remove", serde_json::json!({ "node": "vm0", "name": name }));
     expect(&mut daemon, &[], "has no dirty bitmap copal-");
     // Disabled, cleared.
     let name = daemon.bitmaps("vm0").pop().unwrap();
-    daemon.execute(
-        "block-dirty-bitmap-disable",
-        serde_json::json!({ "node": "vm0", "name": name }),
-    );
+    daemon.execute("block-dirty-bitmap-disable", serde_json::json!({ "node": "vm0", "name": name }));
     expect(&mut daemon, &[], "is disabled");
     // Another disk by the same name.
     expect(&mut daemon, &["--serial", "sda=other"], "the serial");
@@ -640,11 +556,7 @@ fn a_full_fleecing_image_ends_the_backup_and_no_write_of_the_guest() {
     daemon.write(1, 0, 4 * MIB);
     house.summary(words(&daemon));
     daemon.limit_reads(MIB);
-    let small = [
-        words(&daemon),
-        vec!["--fleece-limit".into(), "1%".into(), "--full".into()],
-    ]
-    .concat();
+    let small = [words(&daemon), vec!["--fleece-limit".into(), "1%".into(), "--full".into()]].concat();
     let backup = Running::start(&house, small);
     daemon.wait_for_moment();
     daemon.write(1, 0, 4 * MIB);
@@ -694,14 +606,8 @@ fn a_daemon_that_is_killed_meanwhile_costs_a_rescan() {
     daemon.write(0, 2 * MIB, 4096);
     let next = house.summary(words(&daemon));
     let reasons = modes(&next);
-    assert!(
-        reasons[0].0 == "rescan" && reasons[0].1.contains("inconsistent"),
-        "{next}"
-    );
-    assert!(
-        reasons[1].0 == "rescan" && reasons[1].1.contains("has no dirty bitmap"),
-        "{next}"
-    );
+    assert!(reasons[0].0 == "rescan" && reasons[0].1.contains("inconsistent"), "{next}");
+    assert!(reasons[1].0 == "rescan" && reasons[1].1.contains("has no dirty bitmap"), "{next}");
     assert_holds(&house, &next, &daemon.bytes);
     let again = house.summary([words(&daemon), vec!["--strict-incremental".into()]].concat());
     assert_holds(&house, &again, &daemon.bytes);
@@ -721,19 +627,11 @@ fn a_qemu_without_a_limit_of_time_for_copies_is_read_as_a_whole() {
     let old = impostors::older_qemu(&daemon);
     let words: Vec<String> = words(&daemon)
         .into_iter()
-        .map(|word| {
-            if word.ends_with("qmp.sock") {
-                old.clone()
-            } else {
-                word
-            }
-        })
+        .map(|word| if word.ends_with("qmp.sock") { old.clone() } else { word })
         .collect();
     let made = house.summary(&words);
     assert!(
-        modes(&made)
-            .iter()
-            .all(|(mode, why)| *mode == "rescan" && why.contains("cbw-timeout")),
+        modes(&made).iter().all(|(mode, why)| *mode == "rescan" && why.contains("cbw-timeout")),
         "{made}"
     );
     assert_holds(&house, &made, &daemon.bytes);
@@ -759,10 +657,7 @@ fn a_guest_is_frozen_for_the_moment_alone() {
     assert_eq!(made["consistency"], "file system", "{made}");
     assert_holds(&house, &made, &daemon.bytes);
     let heard = agent.join().unwrap();
-    assert_eq!(
-        heard[heard.len() - 2..],
-        ["guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]
-    );
+    assert_eq!(heard[heard.len() - 2..], ["guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]);
     // Nobody is there any more: no backup, and nothing left.
     let run = house.run([words(&daemon), freeze.to_vec()].concat());
     assert_eq!(run.code, Some(3), "{run:?}");
@@ -786,17 +681,11 @@ fn an_agent_backs_up_what_runs() {
     let (state, plan) = (house.word("agents"), house.word("plan.json"));
     for mode in ["full", "incremental"] {
         daemon.write(1, MIB, MIB);
-        house.good([
-            "agent", "--name", "h1", "--state", &state, "--plan", &plan, "--once",
-        ]);
+        house.good(["agent", "--name", "h1", "--state", &state, "--plan", &plan, "--once"]);
         let listed = house.summary(["snapshots"]);
         let newest = listed["snapshots"].as_array().unwrap().last().unwrap().clone();
         assert_eq!(newest["disks"][0]["mode"], mode, "{newest}");
-        assert_holds(
-            &house,
-            &serde_json::json!({ "snapshot": newest["id"] }),
-            &daemon.bytes,
-        );
+        assert_holds(&house, &serde_json::json!({ "snapshot": newest["id"] }), &daemon.bytes);
         assert_nothing_left(&daemon);
     }
 }
@@ -816,23 +705,14 @@ fn an_agent_freezes_a_guest_as_its_plan_says() {
     }]});
     std::fs::write(house.path("plan.json"), plan.to_string()).unwrap();
     let (state, plan) = (house.word("agents"), house.word("plan.json"));
-    let words = [
-        "agent", "--name", "h1", "--state", &state, "--plan", &plan, "--once",
-    ];
+    let words = ["agent", "--name", "h1", "--state", &state, "--plan", &plan, "--once"];
     let agent = impostors::guest_agent(&socket, "");
     house.good(words);
     let heard = agent.join().unwrap();
-    assert_eq!(
-        heard[heard.len() - 2..],
-        ["guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]
-    );
+    assert_eq!(heard[heard.len() - 2..], ["guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]);
     let taken = house.snapshots();
     assert_eq!(taken.len(), 1);
-    assert_holds(
-        &house,
-        &serde_json::json!({ "snapshot": taken[0] }),
-        &daemon.bytes,
-    );
+    assert_holds(&house, &serde_json::json!({ "snapshot": taken[0] }), &daemon.bytes);
     // Nobody is there any more: that VM has no snapshot, and nothing is left.
     let run = house.run(words);
     assert_ne!(run.code, Some(0), "{run:?}");
@@ -860,38 +740,14 @@ fn what_cannot_be_done_is_said_in_a_sentence() {
         assert!(run.sentence().contains(words), "{run:?}");
         assert_nothing_left(&daemon);
     };
-    refused(
-        &["--qmp", "/none", "--node", "sda=vm0"],
-        3,
-        "check that QEMU runs",
-    );
-    refused(
-        &["--qmp", &daemon.path("nbd.sock"), "--node", "sda=vm0"],
-        11,
-        "or it is no QMP socket",
-    );
-    refused(
-        &["--qmp", &qmp, "--node", "sda=vm7"],
-        3,
-        "it has top0, top1, vm0, vm1",
-    );
+    refused(&["--qmp", "/none", "--node", "sda=vm0"], 3, "check that QEMU runs");
+    refused(&["--qmp", &daemon.path("nbd.sock"), "--node", "sda=vm0"], 11, "or it is no QMP socket");
+    refused(&["--qmp", &qmp, "--node", "sda=vm7"], 3, "it has top0, top1, vm0, vm1");
     refused(&["--qmp", &qmp, "--node", "sda=vm0"], 3, "--nbd-socket");
-    refused(
-        &["--qmp", &qmp, "--node", "sda=top0"],
-        3,
-        "put a raw node above it",
-    );
-    refused(
-        &["--qmp", &qmp, "--node", "sda=vm0", "--node", "sdb=vm0"],
-        3,
-        "name each node once",
-    );
+    refused(&["--qmp", &qmp, "--node", "sda=top0"], 3, "put a raw node above it");
+    refused(&["--qmp", &qmp, "--node", "sda=vm0", "--node", "sdb=vm0"], 3, "name each node once");
     refused(&["--qmp", &qmp, "--node", "sda"], 2, "NAME=NODE");
-    refused(
-        &["--qmp", &qmp, "--node", "sda=vm0", "--freeze", "agent"],
-        3,
-        "a storage daemon has no guest",
-    );
+    refused(&["--qmp", &qmp, "--node", "sda=vm0", "--freeze", "agent"], 3, "a storage daemon has no guest");
     let held = std::os::unix::net::UnixStream::connect(&qmp).unwrap();
     refused_while_held(&house, &qmp);
     drop(held);

@@ -16,12 +16,7 @@ impl LoopDevice {
     /// A device over `file`, which is made `size` bytes long. `None`, and a line that says so, where there are none;
     /// `COPAL_TEST_REQUIRE_LOOP` makes that a failure.
     pub(crate) fn attach(file: &Path, size: u64) -> Option<LoopDevice> {
-        let image = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(file)
-            .unwrap();
+        let image = File::options().create(true).truncate(false).write(true).open(file).unwrap();
         image.set_len(size).unwrap();
         LoopDevice::over(&["--find", "--show"], file)
     }
@@ -45,32 +40,20 @@ impl LoopDevice {
                 return None;
             }
         };
-        Some(LoopDevice {
-            path: PathBuf::from(path.trim()),
-            is_divided: false,
-        })
+        Some(LoopDevice { path: PathBuf::from(path.trim()), is_divided: false })
     }
 
     /// A device over another one.
     pub(crate) fn attach_over(device: &Path) -> LoopDevice {
-        let made = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(device)
-            .output()
-            .unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(device).output().unwrap();
         assert!(made.status.success(), "{made:?}");
-        LoopDevice {
-            path: PathBuf::from(String::from_utf8(made.stdout).unwrap().trim()),
-            is_divided: false,
-        }
+        LoopDevice { path: PathBuf::from(String::from_utf8(made.stdout).unwrap().trim()), is_divided: false }
     }
 
     /// A partition that begins at the first MiB, made known to the kernel alone: there is no table on the device.
     pub(crate) fn divide(&mut self, size: u64) -> PathBuf {
-        let made = Command::new("addpart")
-            .arg(&self.path)
-            .args(["1", "2048", &(size / 512).to_string()])
-            .status();
+        let made =
+            Command::new("addpart").arg(&self.path).args(["1", "2048", &(size / 512).to_string()]).status();
         assert!(made.unwrap().success());
         self.is_divided = true;
         PathBuf::from(format!("{}p1", self.word()))

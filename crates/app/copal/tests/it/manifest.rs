@@ -9,11 +9,7 @@ use copal_volume::{ReadOptions, VolumeStore};
 
 /// Flips a bit of a file of the volumes, in a way that the layers below do not notice: of the last whose name `is_meant`.
 fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
-    let file = copal_device::FileOptions {
-        allow_cow: true,
-        unsafe_volatile: true,
-        ..Default::default()
-    };
+    let file = copal_device::FileOptions { allow_cow: true, unsafe_volatile: true, ..Default::default() };
     // The kernel drops the descriptors of a ring, and with them the lock, a little after the process has ended.
     let device = loop {
         match copal_device::open_file(&house.store(), &file) {
@@ -26,12 +22,8 @@ fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
     let volumes = LocalStore::open(kv).unwrap();
     let mut meant = Vec::new();
     for (_, vid) in volumes.list_volumes("", None, 1000).unwrap() {
-        let files = volumes
-            .list(vid, b"", None, 1000, &ReadOptions::default())
-            .unwrap();
-        let files = files
-            .into_iter()
-            .filter(|(name, _)| is_meant(&String::from_utf8_lossy(name)));
+        let files = volumes.list(vid, b"", None, 1000, &ReadOptions::default()).unwrap();
+        let files = files.into_iter().filter(|(name, _)| is_meant(&String::from_utf8_lossy(name)));
         meant.extend(files.map(|(name, info)| (vid, name, info)));
     }
     let (vid, name, info) = meant.pop().unwrap();
@@ -70,11 +62,7 @@ fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
     assert_restored(&house.restore(&other[..8], "out"), &disk.bytes);
     assert_eq!(house.summary(["stats"])["damaged_snapshots"], 1);
     let target = house.word("hurt");
-    for words in [
-        &["restore", &hurt, "--target", &target][..],
-        &["verify", &hurt],
-        &["prune"],
-    ] {
+    for words in [&["restore", &hurt, "--target", &target][..], &["verify", &hurt], &["prune"]] {
         let run = Run::of(house.command(words).output().unwrap());
         assert_eq!(run.code, Some(20), "{words:?}: {run:?}");
     }
@@ -104,23 +92,13 @@ fn a_dry_run_beside_a_damaged_snapshot_tells_what_is_in_the_way() {
     Disk::create(&house.path("other.raw"), MIB, 122);
     let other = id(&house.backup("db", &house.path("other.raw")));
     damage(&house, |name| name == format!("m.{hurt}"));
-    for words in [
-        &["prune", "--dry-run"][..],
-        &["delete", "--dry-run"],
-        &["delete", &other, "--dry-run"],
-    ] {
+    for words in [&["prune", "--dry-run"][..], &["delete", "--dry-run"], &["delete", &other, "--dry-run"]] {
         let dry = house.summary(words);
         let refused = dry["refused"].to_string();
-        assert!(
-            refused.contains(&format!("copal forget {}", &hurt[..8])),
-            "{words:?}: {dry}"
-        );
+        assert!(refused.contains(&format!("copal forget {}", &hurt[..8])), "{words:?}: {dry}");
     }
     let text = String::from_utf8(house.good(["prune", "--dry-run"]).stdout).unwrap();
-    assert!(
-        text.contains("would be refused: ") && !text.contains("freed"),
-        "{text}"
-    );
+    assert!(text.contains("would be refused: ") && !text.contains("freed"), "{text}");
     let dry = house.summary(["delete", &hurt, "--dry-run"]);
     assert_eq!(dry["refused"], serde_json::json!([]), "{dry}");
     let real = house.summary(["delete", &hurt]);
@@ -151,14 +129,8 @@ fn a_damaged_log_of_one_vm_is_named_and_the_others_are_listed_and_restored() {
     let listed = summary["snapshots"].as_array().unwrap();
     assert_eq!(listed.len(), 1, "{summary}");
     let text = house.run(["snapshots"]);
-    assert!(
-        text.stderr.contains("the snapshots of db cannot be listed"),
-        "{text:?}"
-    );
-    for words in [
-        &["restore", &other[..8]][..],
-        &["restore", "latest", "--vm", "web"],
-    ] {
+    assert!(text.stderr.contains("the snapshots of db cannot be listed"), "{text:?}");
+    for words in [&["restore", &other[..8]][..], &["restore", "latest", "--vm", "web"]] {
         let target = house.word("out");
         house.good(words.iter().chain(&["--target", &target]));
         assert_restored(&house.path("out"), &disk.bytes);

@@ -71,18 +71,8 @@ impl House {
 
     /// Starts a process and waits until it is ready; what it said then.
     fn start(&mut self, name: &str, words: &[&str]) -> Value {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.dir("log"))
-            .unwrap();
-        let mut child = self
-            .copal(words)
-            .arg("--json")
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let log = std::fs::File::options().create(true).append(true).open(self.dir("log")).unwrap();
+        let mut child = self.copal(words).arg("--json").stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.next();
         let Some(Ok(line)) = ready else {
@@ -93,23 +83,13 @@ impl House {
     }
 
     fn start_master(&mut self, number: u16) -> Value {
-        let (name, listen) = (
-            format!("master{number}"),
-            format!("127.0.0.1:{}", self.port + number),
-        );
+        let (name, listen) = (format!("master{number}"), format!("127.0.0.1:{}", self.port + number));
         let (dir, database) = (self.dir(&name), self.database.clone());
         let dir = dir.to_str().unwrap();
         let mut words = vec!["master", "--dir", dir];
         let token;
         if !self.dir(&name).exists() {
-            words.extend([
-                "--listen",
-                &listen,
-                "--meta",
-                &database,
-                "--meta-password-file",
-                "pw",
-            ]);
+            words.extend(["--listen", &listen, "--meta", &database, "--meta-password-file", "pw"]);
             if number == 1 {
                 words.extend(["--new", "--groups", "8"]);
             } else {
@@ -152,18 +132,10 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
     }
     for number in 1..=3 {
         let token = house.good(&["node", "token"]).trim().to_owned();
-        let (name, listen) = (
-            format!("data{number}"),
-            format!("127.0.0.1:{}", house.port + 3 + number),
-        );
+        let (name, listen) = (format!("data{number}"), format!("127.0.0.1:{}", house.port + 3 + number));
         let dir = house.dir(&name);
         let dir = dir.to_str().unwrap().to_owned();
-        house.start(
-            &name,
-            &[
-                "data", "--dir", &dir, "--name", &name, "--listen", &listen, "--join", &token,
-            ],
-        );
+        house.start(&name, &["data", "--dir", &dir, "--name", &name, "--listen", &listen, "--join", &token]);
     }
     house.good(&["status", "--wait", "healthy"]);
     house.good(&["fs", "mkdir", "mail"]);
@@ -234,16 +206,8 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
         &token,
     ]);
     assert_eq!(refused.status.code(), Some(21), "{refused:?}");
-    let shown = house.run(&[
-        "master",
-        "--dir",
-        "m5",
-        "--new",
-        "--listen",
-        &listen,
-        "--meta",
-        "mysql://u:pw@h/db",
-    ]);
+    let shown =
+        house.run(&["master", "--dir", "m5", "--new", "--listen", &listen, "--meta", "mysql://u:pw@h/db"]);
     assert_eq!(shown.status.code(), Some(2), "{shown:?}");
     assert!(!String::from_utf8_lossy(&shown.stderr).contains("pw@"));
     let logs = std::fs::read_to_string(house.dir("log")).unwrap();
@@ -257,10 +221,7 @@ fn forward(at: u16, to: u16) {
         for came in listener.incoming() {
             let Ok(came) = came else { return };
             let gone = std::net::TcpStream::connect(("127.0.0.1", to)).unwrap();
-            let ways = [
-                (came.try_clone().unwrap(), gone.try_clone().unwrap()),
-                (gone, came),
-            ];
+            let ways = [(came.try_clone().unwrap(), gone.try_clone().unwrap()), (gone, came)];
             for (mut from, mut into) in ways {
                 std::thread::spawn(move || {
                     // Ends when either side does.
@@ -284,35 +245,17 @@ fn a_master_waits_for_its_database_and_says_so() {
     let real = house.database.clone();
     let home = house.dir("master1/master.json");
     let written = std::fs::read_to_string(&home).unwrap();
-    let port = real
-        .rsplit_once(':')
-        .unwrap()
-        .1
-        .split_once('/')
-        .unwrap()
-        .0
-        .to_owned();
-    std::fs::write(
-        &home,
-        written.replace(&format!(":{port}/"), &format!(":{elsewhere}/")),
-    )
-    .unwrap();
+    let port = real.rsplit_once(':').unwrap().1.split_once('/').unwrap().0.to_owned();
+    std::fs::write(&home, written.replace(&format!(":{port}/"), &format!(":{elsewhere}/"))).unwrap();
     let dir = house.dir("master1");
     let mut child = house.copal(&["master", "--dir", dir.to_str().unwrap(), "--json"]);
-    let mut child = child
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     house.processes.push(("master1".to_owned(), child));
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     let waiting = next();
     assert_eq!(waiting["message_type"], "waiting", "{waiting}");
-    assert!(
-        waiting["reason"].as_str().unwrap().contains("database"),
-        "{waiting}"
-    );
+    assert!(waiting["reason"].as_str().unwrap().contains("database"), "{waiting}");
     // Symptom: a monitor was told meanwhile that another master led, and that all was well.
     let http = waiting["http"].as_str().unwrap();
     for path in ["/health", "/ready"] {

@@ -21,17 +21,10 @@ fn peak(summary: &serde_json::Value) -> u64 {
 fn a_disk_of_100_gb_takes_less_than_100_mb_of_memory() {
     let house = House::encrypted();
     let image = house.path("disk.raw");
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&image)
-        .unwrap();
+    let file = File::options().read(true).write(true).create_new(true).open(&image).unwrap();
     file.set_len(100_000_000_000).unwrap();
     let mut random = Random::new(70);
-    let places: Vec<u64> = (0..160)
-        .map(|_| random.below(99_000_000_000) / 4096 * 4096)
-        .collect();
+    let places: Vec<u64> = (0..160).map(|_| random.below(99_000_000_000) / 4096 * 4096).collect();
     for at in &places {
         file.write_all_at(&random.bytes(1 << 20), *at).unwrap();
     }
@@ -53,8 +46,5 @@ fn a_disk_of_100_gb_takes_less_than_100_mb_of_memory() {
     let prune = house.summary(["prune"]);
     let check = house.summary(["check", "--read-data"]);
     let all = [&backup, &again, &restore, &forget, &prune, &check].map(peak);
-    assert!(
-        all.iter().all(|peak| *peak <= CEILING),
-        "backup, again, restore, forget, prune, check: {all:?}"
-    );
+    assert!(all.iter().all(|peak| *peak <= CEILING), "backup, again, restore, forget, prune, check: {all:?}");
 }

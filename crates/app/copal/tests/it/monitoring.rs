@@ -33,13 +33,7 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
     assert_eq!(http("data2"), format!("127.0.0.1:{}", cluster.port + 202));
     cluster.good(&["fs", "mkdir", "mail"]);
     cluster.good(&["fs", "put", "mail", "m1", "/etc/hostname"]);
-    assert_ne!(
-        cluster
-            .run(&["fs", "put", "mail", "m1", "/etc/hostname"])
-            .status
-            .code(),
-        Some(0)
-    );
+    assert_ne!(cluster.run(&["fs", "put", "mail", "m1", "/etc/hostname"]).status.code(), Some(0));
 
     // Who refuses first is waited for, others may not have been asked.
     let refusals = ["data1", "data2", "data3"].map(|name| {
@@ -58,22 +52,12 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
         "copal_device_flushes_total",
         "copal_memory_bytes",
     ] {
-        assert!(
-            value(&told, sample).is_some_and(|value| value > 0.0),
-            "{sample}\n{told}"
-        );
+        assert!(value(&told, sample).is_some_and(|value| value > 0.0), "{sample}\n{told}");
     }
     assert_eq!(value(&told, "copal_groups{role=\"R\"}"), Some(0.0), "{told}");
     assert_eq!(value(&told, "copal_epoch_lag_versions"), Some(0.0), "{told}");
-    assert_eq!(
-        value(&told, "copal_map_heard_version"),
-        value(&told, "copal_map_version"),
-        "{told}"
-    );
-    assert!(
-        value(&told, "copal_heartbeat_age_seconds").is_some_and(|age| age < 10.0),
-        "{told}"
-    );
+    assert_eq!(value(&told, "copal_map_heard_version"), value(&told, "copal_map_version"), "{told}");
+    assert!(value(&told, "copal_heartbeat_age_seconds").is_some_and(|age| age < 10.0), "{told}");
 
     let told = page(&http("master"), "/metrics");
     for (sample, expected) in [
@@ -99,10 +83,8 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
 #[test]
 fn a_connection_that_is_closed_for_what_it_sent_is_counted() {
     let cluster = Served::start(&[]);
-    let (calls, http) = (
-        format!("127.0.0.1:{}", cluster.port + 1),
-        format!("127.0.0.1:{}", cluster.port + 201),
-    );
+    let (calls, http) =
+        (format!("127.0.0.1:{}", cluster.port + 1), format!("127.0.0.1:{}", cluster.port + 201));
     let refused = "copal_connections_refused_total{why=\"handshake\"}";
     let before = value(&page(&http, "/metrics"), refused).unwrap();
     let mut garbage = TcpStream::connect(&calls).unwrap();

@@ -30,23 +30,13 @@ pub(crate) fn commands(page: &str, kinds: &[&str]) -> String {
 pub(crate) fn commands_of(page: &str, kinds: &[&str]) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(page);
     let script = commands(&std::fs::read_to_string(path).unwrap(), kinds);
-    assert!(
-        script.lines().count() > 15,
-        "{page} has lost its commands: {script}"
-    );
+    assert!(script.lines().count() > 15, "{page} has lost its commands: {script}");
     script
 }
 
 /// The program and its words that give a shell a network and processes of its own.
-const OWN_NETWORK: [&str; 7] = [
-    "unshare",
-    "--net",
-    "--mount",
-    "--pid",
-    "--mount-proc",
-    "--fork",
-    "--kill-child",
-];
+const OWN_NETWORK: [&str; 7] =
+    ["unshare", "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"];
 
 fn have_own_network() -> bool {
     static IS_THERE: OnceLock<bool> = OnceLock::new();
@@ -88,20 +78,11 @@ fn run(mut command: Command, script: &str, scratch: &Path, path: &str) -> Output
     let here = scratch.join("here");
     std::fs::create_dir(&here).unwrap();
     std::fs::write(scratch.join("page.sh"), script).unwrap();
-    let output = command
-        .current_dir(&here)
-        .env_clear()
-        .env("PATH", path)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let output =
+        command.current_dir(&here).env_clear().env("PATH", path).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{}\n{stdout}\n{stderr}\n{script}",
-        output.status
-    );
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}\n{script}", output.status);
     assert!(!stderr.contains("panicked"), "{stderr}");
     output
 }

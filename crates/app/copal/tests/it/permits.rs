@@ -28,14 +28,12 @@ impl Scene {
 
     fn good(&self, more: &[&str]) -> String {
         let words = self.words(more);
-        self.cluster
-            .good(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        self.cluster.good(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     fn bad(&self, code: i32, more: &[&str]) -> String {
         let words = self.words(more);
-        self.cluster
-            .bad(code, &words.iter().map(String::as_str).collect::<Vec<_>>())
+        self.cluster.bad(code, &words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     fn disk(&self, name: &str, seed: u64, size: usize) -> String {
@@ -53,14 +51,7 @@ impl Scene {
     fn restores(&self, disk: &str) {
         let target = self.cluster.scratch.path().join("restored");
         let _ = std::fs::remove_file(&target);
-        self.good(&[
-            "restore",
-            "latest",
-            "--vm",
-            "web",
-            "--target",
-            target.to_str().unwrap(),
-        ]);
+        self.good(&["restore", "latest", "--vm", "web", "--target", target.to_str().unwrap()]);
         assert!(std::fs::read(&target).unwrap() == std::fs::read(disk).unwrap());
     }
 }
@@ -76,10 +67,7 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
         serde_json::from_str(&scene.good(&["prune", "--keep-last", "1", "--dry-run", "--json"])).unwrap();
     assert_eq!(planned["forgotten"], 1);
     let pruned = scene.good(&["prune", "--keep-last", "1"]);
-    assert!(
-        pruned.contains("removed") && !pruned.contains("in the store"),
-        "{pruned}"
-    );
+    assert!(pruned.contains("removed") && !pruned.contains("in the store"), "{pruned}");
     scene.restores(&second);
     scene.good(&["check", "--read-data"]);
     // What went is stored anew, and goes again by itself.
@@ -116,18 +104,12 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
             break;
         }
         signal("-CONT");
-        assert!(
-            dying.try_wait().unwrap().is_none(),
-            "the backup was never seen to write"
-        );
+        assert!(dying.try_wait().unwrap().is_none(), "the backup was never seen to write");
     }
     dying.kill().unwrap();
     dying.wait().unwrap();
     let busy = scene.bad(11, &["prune"]);
-    assert!(
-        busy.contains("process") && busy.contains(" s if it has died"),
-        "{busy}"
-    );
+    assert!(busy.contains("process") && busy.contains(" s if it has died"), "{busy}");
     // Reading goes on.
     scene.restores(&second);
 }
@@ -149,31 +131,18 @@ fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
         .spawn()
         .unwrap();
     let id = writing.id().to_string();
-    let signal = |signal: &str| {
-        assert!(
-            Command::new("kill")
-                .args([signal, &id])
-                .status()
-                .unwrap()
-                .success()
-        )
-    };
+    let signal = |signal: &str| assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     // It stands still while others ask, so that it cannot end before they have been answered.
     let refused = loop {
         std::thread::park_timeout(Duration::from_millis(50));
         signal("-STOP");
         let words = scene.words(&["backup", "--vm", "db", &small]);
-        let tried = scene
-            .cluster
-            .run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        let tried = scene.cluster.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
         if tried.status.code() == Some(11) {
             break String::from_utf8(tried.stderr).unwrap();
         }
         signal("-CONT");
-        assert!(
-            writing.try_wait().unwrap().is_none(),
-            "the backup was never seen to write"
-        );
+        assert!(writing.try_wait().unwrap().is_none(), "the backup was never seen to write");
     };
     assert!(refused.contains("VM db"), "{refused}");
     // Another VM is backed up, freed and restored meanwhile; of the one that is written nothing is touched.
@@ -182,11 +151,7 @@ fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
     scene.good(&["backup", "--vm", "web", &small]);
     let pruned = scene.good(&["prune", "--vm", "web", "--keep-last", "1", "--force", "--json"]);
     let pruned: serde_json::Value = serde_json::from_str(pruned.lines().last().unwrap()).unwrap();
-    assert_eq!(
-        (&pruned["forgotten"], &pruned["busy_vms"]),
-        (&2.into(), &1.into()),
-        "{pruned}"
-    );
+    assert_eq!((&pruned["forgotten"], &pruned["busy_vms"]), (&2.into(), &1.into()), "{pruned}");
     scene.restores(&small);
     signal("-CONT");
     assert!(writing.wait().unwrap().success(), "it goes on where it stood");
@@ -234,74 +199,26 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
         "--out",
         &nightly,
     ]);
-    cluster.good(&[
-        "client", "add", "reader", "--path", "mail", "--rights", "read", "--out", &reader,
-    ]);
-    cluster.bad(
-        41,
-        &[
-            "client",
-            "add",
-            "nightly",
-            "--path",
-            "",
-            "--rights",
-            "read",
-            "--out",
-            &profile("other"),
-        ],
-    );
-    cluster.bad(
-        21,
-        &[
-            "client", "add", "other", "--path", "", "--rights", "read", "--out", &nightly,
-        ],
-    );
-    cluster.bad(
-        2,
-        &[
-            "client",
-            "add",
-            "other",
-            "--path",
-            "",
-            "--rights",
-            "admin",
-            "--out",
-            &profile("other"),
-        ],
-    );
-    cluster.bad(
-        2,
-        &[
-            "client",
-            "add",
-            "O/ther",
-            "--path",
-            "",
-            "--rights",
-            "read",
-            "--out",
-            &profile("other"),
-        ],
-    );
+    cluster.good(&["client", "add", "reader", "--path", "mail", "--rights", "read", "--out", &reader]);
+    cluster
+        .bad(41, &["client", "add", "nightly", "--path", "", "--rights", "read", "--out", &profile("other")]);
+    cluster.bad(21, &["client", "add", "other", "--path", "", "--rights", "read", "--out", &nightly]);
+    cluster
+        .bad(2, &["client", "add", "other", "--path", "", "--rights", "admin", "--out", &profile("other")]);
+    cluster
+        .bad(2, &["client", "add", "O/ther", "--path", "", "--rights", "read", "--out", &profile("other")]);
     let listed = cluster.good(&["client", "ls"]);
     assert!(
         listed.contains("nightly") && listed.contains("read,create") && listed.contains("/mail"),
         "{listed}"
     );
     let mode = std::fs::metadata(&nightly).unwrap();
-    assert_eq!(
-        std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777,
-        0o600
-    );
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);
 
     // The one for backups backs up and restores, and takes nothing away.
     let by_nightly = |words: &[&str]| {
         let words = scene.words(words);
-        let words = ["--cluster", &nightly]
-            .into_iter()
-            .chain(words.iter().map(String::as_str));
+        let words = ["--cluster", &nightly].into_iter().chain(words.iter().map(String::as_str));
         words.map(str::to_owned).collect::<Vec<String>>()
     };
     let refs = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<&str>>().join("\0");
@@ -326,48 +243,21 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
         cluster.bad(code, &words)
     };
     cluster.good(&["fs", "mkdir", "vms/notes"]);
-    cluster.good(&[
-        "--cluster",
-        &nightly,
-        "fs",
-        "put",
-        "--transfer",
-        "chain",
-        "vms/notes",
-        "n1",
-        &small,
-    ]);
+    cluster.good(&["--cluster", &nightly, "fs", "put", "--transfer", "chain", "vms/notes", "n1", &small]);
     let outside = as_nightly(21, &["fs", "get", "mail", "m1", "-"]);
     assert!(outside.contains("below /vms only"), "{outside}");
     as_nightly(21, &["fs", "ls", "mail"]);
     as_nightly(21, &["fs", "mkdir", "letters"]);
     as_nightly(21, &["node", "token"]);
     as_nightly(21, &["node", "lost", "data1"]);
-    as_nightly(
-        21,
-        &[
-            "client",
-            "add",
-            "x",
-            "--path",
-            "",
-            "--rights",
-            "read",
-            "--out",
-            &profile("x"),
-        ],
-    );
+    as_nightly(21, &["client", "add", "x", "--path", "", "--rights", "read", "--out", &profile("x")]);
     let volumes: serde_json::Value =
         serde_json::from_str(&cluster.good(&["fs", "ls", "vms", "--json"])).unwrap();
     assert!(volumes.to_string().contains("cat-"), "{volumes}");
 
     // Who may only read.
     let as_reader = |words: &[&str]| {
-        ["--cluster", &reader]
-            .iter()
-            .chain(words)
-            .map(|word| (*word).to_owned())
-            .collect::<Vec<_>>()
+        ["--cluster", &reader].iter().chain(words).map(|word| (*word).to_owned()).collect::<Vec<_>>()
     };
     let call = |code: Option<i32>, words: &[&str]| {
         let words = as_reader(words);
@@ -380,10 +270,7 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
     assert_eq!(call(None, &["fs", "get", "mail", "m1", "-"]), "small");
     assert!(call(None, &["fs", "ls", "mail"]).contains("m1"));
     call(Some(21), &["fs", "put", "mail", "m2", &small]);
-    call(
-        Some(21),
-        &["fs", "put", "--transfer", "chain", "mail", "m2", &small],
-    );
+    call(Some(21), &["fs", "put", "--transfer", "chain", "mail", "m2", &small]);
     call(Some(21), &["fs", "rm", "mail", "m1"]);
     call(Some(21), &["fs", "rmdir", "mail", "--with-files"]);
     cluster.bad(40, &["fs", "stat", "mail", "m2"]);
@@ -429,9 +316,7 @@ fn rewrite_certificate(cluster: &Served, (name, path): (&str, &str), ago_ms: u64
     let text = |field: &str| home[field].as_str().unwrap().to_owned();
     let authority = copal_server::Authority::of_pem(text("authority"), text("key"));
     let now_ms = copal_volume::Clock::now_ms(&copal_volume::SystemClock);
-    let old = authority
-        .identity_at(&format!("{name}.client.copal"), now_ms - ago_ms)
-        .unwrap();
+    let old = authority.identity_at(&format!("{name}.client.copal"), now_ms - ago_ms).unwrap();
     let path = std::path::Path::new(path);
     let mut profile = copal_client::Profile::read(path).unwrap();
     (profile.certificate, profile.key) = (old.certificate, old.key);
@@ -458,9 +343,7 @@ fn what_is_not_there_and_what_is_not_allowed_are_said_at_once() {
     let profile = |name: &str, rights: &str| {
         let path = cluster.scratch.path().join(format!("{name}.json"));
         let path = path.to_str().unwrap().to_owned();
-        let add = [
-            "client", "add", name, "--path", "mail", "--rights", rights, "--out", &path,
-        ];
+        let add = ["client", "add", name, "--path", "mail", "--rights", rights, "--out", &path];
         cluster.good(&add);
         path
     };

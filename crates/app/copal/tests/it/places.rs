@@ -74,9 +74,7 @@ fn a_bit_flipped_in_a_repository_of_files_is_reported() {
             continue;
         }
         // Pages that hold something: behind a stream's last frame a file holds nothing.
-        let used = pristine
-            .chunks(4096)
-            .position(|page| page.iter().any(|&byte| byte != 0));
+        let used = pristine.chunks(4096).position(|page| page.iter().any(|&byte| byte != 0));
         let Some(used) = used else { continue };
         let mut flipped = pristine.clone();
         let at = (used * 4096 + random.below(64) as usize).min(pristine.len() - 1);
@@ -104,12 +102,7 @@ fn a_block_device_is_source_store_and_target() {
     let (Some(source), Some(target)) = (attach("source.raw", 8 * MIB), attach("target.raw", 8 * MIB)) else {
         panic!("there was one loop device and there are no more");
     };
-    File::options()
-        .write(true)
-        .open(&store.path)
-        .unwrap()
-        .write_all_at(b"somebody's data", 5000)
-        .unwrap();
+    File::options().write(true).open(&store.path).unwrap().write_all_at(b"somebody's data", 5000).unwrap();
     let house = House::elsewhere(&store.path);
     let refused = house.run(["init"]);
     assert_eq!(refused.code, Some(21), "{refused:?}");
@@ -119,10 +112,7 @@ fn a_block_device_is_source_store_and_target() {
     let before = disk.bytes.clone();
     disk.mutate(20);
     // The device caches what its file held.
-    let dropped = std::process::Command::new("blockdev")
-        .arg("--flushbufs")
-        .arg(&source.path)
-        .status();
+    let dropped = std::process::Command::new("blockdev").arg("--flushbufs").arg(&source.path).status();
     assert!(dropped.unwrap().success());
     let second = id(&house.backup("web", &source.path));
     let is_there = |bytes: &[u8]| {
@@ -131,10 +121,7 @@ fn a_block_device_is_source_store_and_target() {
     };
     let onto = ["--target", target.word()];
     let refused = house.run([&["restore", first.as_str()][..], &onto].concat());
-    assert!(
-        refused.code != Some(0) && refused.sentence().contains("--force"),
-        "{refused:?}"
-    );
+    assert!(refused.code != Some(0) && refused.sentence().contains("--force"), "{refused:?}");
     // What a device held before has to go where the disk has holes.
     std::fs::write(scratch.path("target.raw"), vec![0xaa; 8 * MIB as usize]).unwrap();
     for (snapshot, bytes) in [(&first, &before), (&second, &disk.bytes)] {
@@ -149,10 +136,7 @@ fn a_block_device_is_source_store_and_target() {
     assert_restored(&house.restore(&second, "out"), &disk.bytes);
     let small = attach("small.raw", 4 * MIB).unwrap();
     let refused = house.run(["restore", &second, "--force", "--target", small.word()]);
-    assert!(
-        refused.code != Some(0),
-        "a disk of 8 MiB does not fit: {refused:?}"
-    );
+    assert!(refused.code != Some(0), "a disk of 8 MiB does not fit: {refused:?}");
 }
 
 /// Symptom: a restore with --force onto the store of the repository destroyed the repository.
@@ -170,13 +154,7 @@ fn a_restore_onto_its_own_repository_is_refused() {
         }
         for target in targets {
             let before = std::fs::read(&target).unwrap();
-            let words = [
-                "restore",
-                &snapshot,
-                "--force",
-                "--target",
-                target.to_str().unwrap(),
-            ];
+            let words = ["restore", &snapshot, "--force", "--target", target.to_str().unwrap()];
             let refused = house.run(words);
             assert_eq!(refused.code, Some(1), "{refused:?}");
             assert!(refused.sentence().contains("another file"), "{refused:?}");
@@ -266,10 +244,7 @@ fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
         let target = target.to_str().unwrap();
         let refused = house.run(["restore", &snapshot, "--force", "--target", target]);
         assert_eq!(refused.code, Some(1), "{target}: {refused:?}");
-        assert!(
-            refused.sentence().contains("the repository itself"),
-            "{refused:?}"
-        );
+        assert!(refused.sentence().contains("the repository itself"), "{refused:?}");
         assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
         house.check();
     };
@@ -320,12 +295,7 @@ fn a_store_is_not_made_on_what_shares_bytes_with_one_in_use() {
 
 /// Records of the journal, as places in the store file, oldest first.
 fn records(house: &House) -> Vec<u64> {
-    let run = Run::of(
-        house
-            .command(["--json", "check", "--read-data", "--coverage"])
-            .output()
-            .unwrap(),
-    );
+    let run = Run::of(house.command(["--json", "check", "--read-data", "--coverage"]).output().unwrap());
     let mut records: Vec<u64> = run
         .lines()
         .iter()
@@ -344,20 +314,14 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     // A backup that is killed behind its first packs: their records have no checkpoint behind them.
     let mut running = Running::start(&house, ["backup", "--vm", "late", "-"]);
     let mut stdin = running.child.stdin.take().unwrap();
-    stdin
-        .write_all(&Random::new(95).bytes(40 * MIB as usize))
-        .unwrap();
+    stdin.write_all(&Random::new(95).bytes(40 * MIB as usize)).unwrap();
     running.wait_for("status");
     running.child.kill().unwrap();
     running.child.wait().unwrap();
     drop(stdin);
     let records = records(&house);
     assert!(records.len() >= 3, "{records:?}");
-    let store = File::options()
-        .read(true)
-        .write(true)
-        .open(house.store())
-        .unwrap();
+    let store = File::options().read(true).write(true).open(house.store()).unwrap();
     // The first of them: later ones say that it was durable.
     let mut byte = [0];
     store.read_exact_at(&mut byte, records[0] + 33).unwrap();
@@ -370,10 +334,7 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     // Looking at it without the lost writes changes nothing; a command that writes gives them up for good.
     let out = house.word("out");
     let restored = house.good(["restore", &snapshot, "--target", &out, "--accept-tail-loss"]);
-    assert!(
-        restored.stderr.contains("are lost: journal record"),
-        "{restored:?}"
-    );
+    assert!(restored.stderr.contains("are lost: journal record"), "{restored:?}");
     assert_restored(&house.path("out"), &disk.bytes);
     assert_eq!(house.run(["snapshots"]).code, Some(20));
     house.good(["prune", "--accept-tail-loss"]);
@@ -387,19 +348,9 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
 #[test]
 fn the_repository_itself_is_no_source() {
     let refused = |house: &House, image: &Path| {
-        let run = house.run([
-            "backup",
-            "--vm",
-            "web",
-            "--format",
-            "raw",
-            image.to_str().unwrap(),
-        ]);
+        let run = house.run(["backup", "--vm", "web", "--format", "raw", image.to_str().unwrap()]);
         assert_eq!(run.code, Some(3), "{run:?}");
-        assert!(
-            run.sentence().contains("belongs to the repository itself"),
-            "{run:?}"
-        );
+        assert!(run.sentence().contains("belongs to the repository itself"), "{run:?}");
         assert!(house.snapshots().is_empty());
     };
     let house = House::plain();
@@ -415,9 +366,6 @@ fn the_repository_itself_is_no_source() {
     }
     let house = House::of_files();
     let files = house.repository().join("store.files");
-    let file = std::fs::read_dir(&files)
-        .unwrap()
-        .flatten()
-        .find(|entry| entry.metadata().unwrap().is_file());
+    let file = std::fs::read_dir(&files).unwrap().flatten().find(|entry| entry.metadata().unwrap().is_file());
     refused(&house, &file.unwrap().path());
 }

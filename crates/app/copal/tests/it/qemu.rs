@@ -16,10 +16,7 @@ pub(crate) fn have_qemu() -> bool {
     let have = there("qemu-nbd") && there("qemu-img") && there("qemu-io") && there("nbdinfo");
     if !have {
         let required = std::env::var_os("COPAL_TEST_REQUIRE_QEMU").is_some();
-        assert!(
-            !required,
-            "qemu-nbd or nbdinfo is missing: apt install qemu-utils libnbd-bin"
-        );
+        assert!(!required, "qemu-nbd or nbdinfo is missing: apt install qemu-utils libnbd-bin");
         eprintln!("SKIPPED: qemu-nbd or nbdinfo is missing; apt install qemu-utils libnbd-bin");
     }
     have
@@ -27,11 +24,7 @@ pub(crate) fn have_qemu() -> bool {
 
 pub(crate) fn tool(program: &str, args: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(args).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{program} {args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
@@ -47,18 +40,7 @@ fn servers_of(image: &str) -> usize {
 
 fn qcow2_of(house: &House, raw: &Path) -> String {
     let qcow2 = house.word("disk.qcow2");
-    tool(
-        "qemu-img",
-        &[
-            "convert",
-            "-f",
-            "raw",
-            "-O",
-            "qcow2",
-            raw.to_str().unwrap(),
-            &qcow2,
-        ],
-    );
+    tool("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", raw.to_str().unwrap(), &qcow2]);
     qcow2
 }
 
@@ -72,16 +54,7 @@ fn write(image: &str, disk: &mut Disk, byte: u8, range: std::ops::Range<u64>) {
 
 /// Backs up by one bitmap while another one begins.
 fn by_bitmap(house: &House, image: &str, bitmap: &str, starts: &str) -> Value {
-    house.summary([
-        "backup",
-        "--vm",
-        "web",
-        "--bitmap",
-        bitmap,
-        "--starts-bitmap",
-        starts,
-        image,
-    ])
+    house.summary(["backup", "--vm", "web", "--bitmap", bitmap, "--starts-bitmap", starts, image])
 }
 
 /// A server of an image, which ends when this is dropped.
@@ -104,24 +77,11 @@ impl Drop for Server {
 /// Exports an image, with more options; returns its URI.
 fn serve(house: &House, image: &str, more: &[&str]) -> (String, Server) {
     let (socket, pid_file) = (house.word("s"), house.word("pid"));
-    let export = [
-        "--persistent",
-        "--read-only",
-        "-f",
-        "qcow2",
-        "-k",
-        &socket,
-        "-x",
-        "vm",
-        "--fork",
-    ];
+    let export = ["--persistent", "--read-only", "-f", "qcow2", "-k", &socket, "-x", "vm", "--fork"];
     let end = ["--pid-file", &pid_file, image];
     tool("qemu-nbd", &[&export[..], more, &end].concat());
     let image = image.to_owned();
-    (
-        format!("nbd+unix:///vm?socket={socket}"),
-        Server { image, pid_file },
-    )
+    (format!("nbd+unix:///vm?socket={socket}"), Server { image, pid_file })
 }
 
 fn mode_and_reason(summary: &Value) -> (&str, &str) {
@@ -140,10 +100,7 @@ fn a_qcow2_image_and_its_dirty_bitmap() {
     tool("qemu-img", &["bitmap", "--add", "-g", "64K", &qcow2, "copal-0"]);
     let first = house.summary(["backup", "--vm", "web", "--starts-bitmap", "copal-0", &qcow2]);
     assert_eq!(count(&first, "logical_bytes"), 32 * MIB);
-    assert_eq!(
-        (&first["disks"][0]["bitmap"], &first["warnings"]),
-        (&"copal-0".into(), &json!([]))
-    );
+    assert_eq!((&first["disks"][0]["bitmap"], &first["warnings"]), (&"copal-0".into(), &json!([])));
     assert_eq!(servers_of(&qcow2), 0);
     assert_restored(&house.restore(&id(&first), "first.out"), &disk.bytes);
 
@@ -178,10 +135,7 @@ fn a_qcow2_image_and_its_dirty_bitmap() {
     assert_eq!(mode_and_reason(&exported), ("incremental", ""));
     let missing = by_bitmap(&house, &uri, "copal-9", "copal-0");
     assert_eq!(mode_and_reason(&missing).0, "rescan");
-    assert!(
-        mode_and_reason(&missing).1.contains("exports no dirty bitmap"),
-        "{missing}"
-    );
+    assert!(mode_and_reason(&missing).1.contains("exports no dirty bitmap"), "{missing}");
     drop(server);
 
     let by_bitmap = by_bitmap(&house, &qcow2, "copal-0", "copal-0");
@@ -212,20 +166,14 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     add("day-1");
     let late = by_bitmap(&house, &qcow2, "late", "day-1");
     assert_eq!(mode_and_reason(&late).0, "rescan");
-    assert!(
-        mode_and_reason(&late).1.contains("names no dirty bitmap"),
-        "{late}"
-    );
+    assert!(mode_and_reason(&late).1.contains("names no dirty bitmap"), "{late}");
     assert_restored(&house.restore(&id(&late), "late.out"), &disk.bytes);
 
     // Day by day, as the manual has it; with one that fails in between.
     write(&qcow2, &mut disk, 4, MIB..2 * MIB);
     add("day-2");
     let day = by_bitmap(&house, &qcow2, "day-1", "day-2");
-    assert_eq!(
-        (mode_and_reason(&day), count(&day, "dirty_bytes")),
-        (("incremental", ""), MIB)
-    );
+    assert_eq!((mode_and_reason(&day), count(&day, "dirty_bytes")), (("incremental", ""), MIB));
     tool("qemu-img", &["bitmap", "--remove", &qcow2, "day-1"]);
     write(&qcow2, &mut disk, 5, 5 * MIB..6 * MIB);
     add("day-3");
@@ -260,10 +208,7 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     assert_eq!(strict.code, Some(22), "{strict:?}");
     assert!(strict.sentence().contains("is day-2, not day-3"), "{strict:?}");
     let day = by_bitmap(&house, &qcow2, "day-2", "day-4");
-    assert_eq!(
-        (mode_and_reason(&day), count(&day, "dirty_bytes")),
-        (("incremental", ""), 2 * MIB)
-    );
+    assert_eq!((mode_and_reason(&day), count(&day, "dirty_bytes")), (("incremental", ""), 2 * MIB));
     assert_restored(&house.restore(&id(&day), "day.out"), &disk.bytes);
 
     // Disabled, and made anew under the same name: it does not record, or names less than it did.
@@ -272,20 +217,14 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     let disabled = by_bitmap(&house, &qcow2, "day-4", "day-4");
     assert!(mode_and_reason(&disabled).1.contains("is disabled"), "{disabled}");
     let warnings = disabled["warnings"].to_string();
-    assert!(
-        warnings.contains("the next backup reads the whole disk"),
-        "{warnings}"
-    );
+    assert!(warnings.contains("the next backup reads the whole disk"), "{warnings}");
     tool("qemu-img", &["bitmap", "--enable", &qcow2, "day-4"]);
     let begun = house.summary(["backup", "--vm", "web", "--starts-bitmap", "day-4", &qcow2]);
     assert_eq!(begun["disks"][0]["bitmap"], "day-4");
     write(&qcow2, &mut disk, 8, 12 * MIB..13 * MIB);
     tool("qemu-img", &["bitmap", "--clear", &qcow2, "day-4"]);
     let cleared = by_bitmap(&house, &qcow2, "day-4", "day-4");
-    assert!(
-        mode_and_reason(&cleared).1.contains("it was cleared"),
-        "{cleared}"
-    );
+    assert!(mode_and_reason(&cleared).1.contains("it was cleared"), "{cleared}");
     assert_restored(&house.restore(&id(&cleared), "cleared.out"), &disk.bytes);
 
     // Whoever wrote last did not close the image.
@@ -328,16 +267,7 @@ fn a_cleared_bitmap_behind_an_export_is_found_by_comparing_and_by_age() {
     };
     let by_export = |more: &[&str]| {
         let (uri, _server) = serve(&house, &qcow2, &["-B", "day-1"]);
-        let words = [
-            "backup",
-            "--vm",
-            "web",
-            "--bitmap",
-            "day-1",
-            "--starts-bitmap",
-            "day-1",
-            &uri,
-        ];
+        let words = ["backup", "--vm", "web", "--bitmap", "day-1", "--starts-bitmap", "day-1", &uri];
         house.summary([&words[..], more].concat())
     };
     for (more, reason) in [
@@ -364,11 +294,7 @@ fn a_cleared_bitmap_behind_an_export_is_found_by_comparing_and_by_age() {
 #[test]
 fn helpers_of_qemu_do_not_inherit_the_password() {
     let house = House::plain();
-    std::fs::write(
-        house.path("disk.qcow2"),
-        [&b"QFI\xfb and more"[..], &[0; 100]].concat(),
-    )
-    .unwrap();
+    std::fs::write(house.path("disk.qcow2"), [&b"QFI\xfb and more"[..], &[0; 100]].concat()).unwrap();
     let image = house.word("disk.qcow2");
     let programs = house.path("bin");
     std::fs::create_dir(&programs).unwrap();
@@ -381,12 +307,8 @@ fn helpers_of_qemu_do_not_inherit_the_password() {
     }
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let words = ["backup", "--vm", "web", "--bitmap", "b", &image];
-    let run = house
-        .command(words)
-        .env("PATH", path)
-        .env("COPAL_PASSWORD", "sesame")
-        .env("HOME", "/h")
-        .output();
+    let run =
+        house.command(words).env("PATH", path).env("COPAL_PASSWORD", "sesame").env("HOME", "/h").output();
     assert_eq!(Run::of(run.unwrap()).code, Some(3));
     for program in ["qemu-nbd", "qemu-img"] {
         let heard = std::fs::read_to_string(house.path(program)).unwrap();
@@ -398,19 +320,10 @@ fn helpers_of_qemu_do_not_inherit_the_password() {
 #[test]
 fn a_missing_qemu_nbd_is_named_with_its_package() {
     let house = House::plain();
-    std::fs::write(
-        house.path("disk.qcow2"),
-        [&b"QFI\xfb and more"[..], &[0; 100]].concat(),
-    )
-    .unwrap();
+    std::fs::write(house.path("disk.qcow2"), [&b"QFI\xfb and more"[..], &[0; 100]].concat()).unwrap();
     let image = house.word("disk.qcow2");
-    let run = Run::of(
-        house
-            .command(["backup", "--vm", "web", &image])
-            .env("PATH", "/none")
-            .output()
-            .unwrap(),
-    );
+    let run =
+        Run::of(house.command(["backup", "--vm", "web", &image]).env("PATH", "/none").output().unwrap());
     assert_eq!(run.code, Some(3), "{run:?}");
     assert!(run.sentence().contains("apt install qemu-utils"), "{run:?}");
 }
@@ -423,11 +336,9 @@ fn the_server_ends_with_us_however_we_end() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), 4 * MIB, 51);
     let qcow2 = qcow2_of(&house, &house.path("disk.raw"));
-    for (signals, code) in [
-        (&[Signal::INT][..], Some(130)),
-        (&[Signal::INT, Signal::INT], Some(130)),
-        (&[Signal::KILL], None),
-    ] {
+    for (signals, code) in
+        [(&[Signal::INT][..], Some(130)), (&[Signal::INT, Signal::INT], Some(130)), (&[Signal::KILL], None)]
+    {
         let (sda, sdb) = (format!("sda={qcow2}"), "sdb=-".to_owned());
         // The second disk, a pipe without an end, keeps the first one's server running.
         let mut backup = Running::start(&house, ["backup", "--vm", "web", "--disk", &sda, "--disk", &sdb]);

@@ -14,15 +14,9 @@ impl Again {
     pub(crate) fn start(cluster: &Served, name: &str, more: &[&str]) -> Again {
         let dir = cluster.scratch.path().join("c").join(name);
         let words = ["data", "--dir", dir.to_str().unwrap()];
-        let mut process = cluster
-            .command(&[&words, more].concat())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut process = cluster.command(&[&words, more].concat()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("ready"), "{line}");
         Again(process)
     }
@@ -37,21 +31,14 @@ impl Drop for Again {
 
 /// One of the things that are listed, by its name.
 fn named(told: &Value, list: &str, name: &str) -> Value {
-    let found = told[list]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["name"] == name);
+    let found = told[list].as_array().unwrap().iter().find(|one| one["name"] == name);
     found.unwrap().clone()
 }
 
 #[test]
 fn a_rack_is_kept_for_later_starts_and_shown_and_may_be_changed() {
     let cluster = Served::start(&[]);
-    assert_eq!(
-        named(&cluster.told(&["node", "ls"]), "nodes", "data2")["rack"],
-        ""
-    );
+    assert_eq!(named(&cluster.told(&["node", "ls"]), "nodes", "data2")["rack"], "");
     let at = |cluster: &Served| {
         let node = named(&cluster.told(&["node", "ls"]), "nodes", "data2");
         let text = |field: &str| node[field].as_str().unwrap().to_owned();
@@ -86,39 +73,22 @@ fn a_disk_shows_what_is_on_it_and_what_it_still_takes() {
     let told = cluster.told(&["disk", "ls"]);
     assert_eq!(told["disks"].as_array().unwrap().len(), 3);
     let disk = named(&told, "disks", "data1");
-    assert_eq!(
-        (&disk["groups"], &disk["state"]),
-        (&64.into(), &"up".into()),
-        "{disk}"
-    );
+    assert_eq!((&disk["groups"], &disk["state"]), (&64.into(), &"up".into()), "{disk}");
     let bytes = |field: &str| disk[field].as_u64().unwrap();
-    assert!(
-        bytes("used_bytes") > 0 && bytes("capacity_bytes") == 1_000_000_000,
-        "{disk}"
-    );
-    assert_eq!(
-        bytes("copies_take_bytes") + bytes("used_bytes"),
-        800_000_000,
-        "{disk}"
-    );
+    assert!(bytes("used_bytes") > 0 && bytes("capacity_bytes") == 1_000_000_000, "{disk}");
+    assert_eq!(bytes("copies_take_bytes") + bytes("used_bytes"), 800_000_000, "{disk}");
     // Up to the mark, or to what the engine keeps back of a small disk.
     let with_files = bytes("files_take_bytes") + bytes("used_bytes");
     assert!((800_000_000..=950_000_000).contains(&with_files), "{disk}");
     assert_eq!(disk["full"], false, "{disk}");
     let listed = cluster.good(&["disk", "ls"]);
-    assert!(
-        listed.lines().next().unwrap().contains("Server") && listed.contains("data3"),
-        "{listed}"
-    );
+    assert!(listed.lines().next().unwrap().contains("Server") && listed.contains("data3"), "{listed}");
 }
 
 #[test]
 fn why_a_group_lacks_a_copy_is_told() {
     let cluster = Served::start(&[]);
-    assert_eq!(
-        cluster.good(&["group", "why-degraded", "7"]),
-        "group 7 is whole\n"
-    );
+    assert_eq!(cluster.good(&["group", "why-degraded", "7"]), "group 7 is whole\n");
     let missing = cluster.bad(40, &["group", "why-degraded", "999"]);
     assert!(missing.contains("there is no group 999"), "{missing}");
     cluster.signal("data2", "-KILL");
@@ -133,9 +103,6 @@ fn why_a_group_lacks_a_copy_is_told() {
         assert!(story.contains(part), "{part}\n{story}");
     }
     let told = cluster.told(&["group", "why-degraded", "7"]);
-    assert_eq!(
-        (&told["whole"], &told["whole_copies"]),
-        (&false.into(), &2.into())
-    );
+    assert_eq!((&told["whole"], &told["whole_copies"]), (&false.into(), &2.into()));
     assert!(named(&told, "members", "data2")["since_ms"].is_u64(), "{told}");
 }

@@ -11,10 +11,7 @@ use std::process::Command;
 fn mounter() -> Option<&'static [&'static str]> {
     let ways: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
     let works = |way: &&[&str]| {
-        let tried = Command::new("unshare")
-            .args(*way)
-            .args(["mount", "--bind", "/", "/"])
-            .output();
+        let tried = Command::new("unshare").args(*way).args(["mount", "--bind", "/", "/"]).output();
         tried.is_ok_and(|tried| tried.status.success())
     };
     let way = ways.into_iter().find(works);
@@ -29,10 +26,7 @@ fn on_read_only(house: &House, mounter: &[&str], words: &[&str]) -> Run {
     let copal = house.command(words);
     let script = "mount --bind \"$0\" \"$0\" && mount -o remount,ro,bind \"$0\" && exec \"$@\"";
     let mut command = Command::new("unshare");
-    command
-        .args(mounter)
-        .args(["sh", "-c", script])
-        .arg(house.repository());
+    command.args(mounter).args(["sh", "-c", script]).arg(house.repository());
     command.arg(copal.get_program()).args(copal.get_args());
     for (name, value) in copal.get_envs() {
         match value {
@@ -54,27 +48,18 @@ fn a_read_only_file_system_serves_and_does_not_take() {
         let disk = Disk::create(&house.path("disk.raw"), 2 * MIB, 110);
         let snapshot = id(&house.backup("web", &house.path("disk.raw")));
         let image = house.word("disk.raw");
-        for words in [
-            &["backup", "--vm", "web", &image][..],
-            &["forget", &snapshot],
-            &["prune"],
-        ] {
+        for words in [&["backup", "--vm", "web", &image][..], &["forget", &snapshot], &["prune"]] {
             let run = on_read_only(&house, mounter, words);
             assert_eq!(run.code, Some(21), "{run:?}");
             let sentence = run.sentence();
             assert!(sentence.contains("read-only"), "{sentence}");
             assert!(sentence.contains("nothing was changed"), "{sentence}");
-            assert!(
-                !sentence.contains("flush") && !sentence.contains("open it"),
-                "{sentence}"
-            );
+            assert!(!sentence.contains("flush") && !sentence.contains("open it"), "{sentence}");
         }
         let out = house.word("out");
-        for words in [
-            &["snapshots"][..],
-            &["check", "--read-data"],
-            &["restore", &snapshot, "--target", &out],
-        ] {
+        for words in
+            [&["snapshots"][..], &["check", "--read-data"], &["restore", &snapshot, "--target", &out]]
+        {
             let run = on_read_only(&house, mounter, words);
             assert_eq!(run.code, Some(0), "{run:?}");
         }

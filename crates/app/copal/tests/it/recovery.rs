@@ -69,15 +69,8 @@ fn a_server_that_is_given_up_is_copied_at_the_rate_that_was_set_and_the_end_is_t
         status["recovery"]["ends_in_s"].as_u64() > Some(0)
     });
     let task = &status["tasks"][0];
-    assert_eq!(
-        (&task["kind"], &task["dst"]),
-        (&"copy".into(), &"data4".into()),
-        "{status:#}"
-    );
-    assert_eq!(
-        status["recovery"]["running"], 1,
-        "one disk takes in one group: {status:#}"
-    );
+    assert_eq!((&task["kind"], &task["dst"]), (&"copy".into(), &"data4".into()), "{status:#}");
+    assert_eq!(status["recovery"]["running"], 1, "one disk takes in one group: {status:#}");
     let last = status["tasks"].as_array().unwrap().last().unwrap()["gid"].to_string();
     let boosted = cluster.good(&["group", "boost", &last]);
     assert!(boosted.contains("is the next"), "{boosted}");
@@ -95,25 +88,15 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
     let cluster = Served::with_servers(4, &["--first-servers", "3"]);
     fill(&cluster, 16, 30_000);
     let dry = cluster.told(&["node", "drain", "data2", "--dry-run"]);
-    assert_eq!(
-        (&dry["groups"], &dry["blocked"]),
-        (&64.into(), &serde_json::json!([])),
-        "{dry}"
-    );
-    assert!(
-        cluster
-            .bad(21, &["node", "rm", "data2"])
-            .contains("copal node drain")
-    );
+    assert_eq!((&dry["groups"], &dry["blocked"]), (&64.into(), &serde_json::json!([])), "{dry}");
+    assert!(cluster.bad(21, &["node", "rm", "data2"]).contains("copal node drain"));
     cluster.bad(40, &["node", "drain", "nobody"]);
     cluster.good(&["node", "drain", "data2"]);
     let one = cluster.file("one", b"one");
     let mut written = 0;
     let emptied = |status: &Value| {
         let servers = status["servers"].as_array().unwrap();
-        servers
-            .iter()
-            .any(|server| server["name"] == "data2" && server["groups"] == 0)
+        servers.iter().any(|server| server["name"] == "data2" && server["groups"] == 0)
     };
     let end = Instant::now() + Duration::from_secs(60);
     while !emptied(&cluster.told(&["status"])) {
@@ -123,11 +106,7 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
         written += 1;
         assert!(Instant::now() < end);
     }
-    assert!(
-        cluster
-            .good(&["status"])
-            .contains("`copal node rm data2` removes it")
-    );
+    assert!(cluster.good(&["status"]).contains("`copal node rm data2` removes it"));
     cluster.good(&["node", "rm", "data2"]);
     let status = cluster.told(&["status", "--wait", "healthy"]);
     assert_eq!(status["servers"].as_array().unwrap().len(), 3);
@@ -137,33 +116,19 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
     assert_eq!(kept.len(), 8 + written, "{kept:?}");
     // A whole copy never went before the others had everything: with three servers left nothing else can be emptied.
     let blocked = cluster.good(&["node", "drain", "data1"]);
-    assert!(
-        blocked.contains("each needs 3 servers, 2 are there that stay"),
-        "{blocked}"
-    );
+    assert!(blocked.contains("each needs 3 servers, 2 are there that stay"), "{blocked}");
     assert!(cluster.good(&["status"]).contains("blocked:"));
     cluster.good(&["node", "drain", "data1", "--undo"]);
     cluster.good(&["node", "maintenance", "data1", "--for", "5m"]);
     cluster.signal("data1", "-KILL");
-    let status = wait_for(&cluster, Duration::from_secs(15), |status| {
-        status["health"] == "degraded"
-    });
-    assert!(
-        status["sentence"]
-            .as_str()
-            .unwrap()
-            .contains("away as announced for 5 min more"),
-        "{status:#}"
-    );
+    let status = wait_for(&cluster, Duration::from_secs(15), |status| status["health"] == "degraded");
+    assert!(status["sentence"].as_str().unwrap().contains("away as announced for 5 min more"), "{status:#}");
 }
 
 /// Nothing moves, and every group has three members.
 fn is_at_rest(status: &Value) -> bool {
     let servers = status["servers"].as_array().unwrap();
-    let held: u64 = servers
-        .iter()
-        .map(|server| server["groups"].as_u64().unwrap())
-        .sum();
+    let held: u64 = servers.iter().map(|server| server["groups"].as_u64().unwrap()).sum();
     status["tasks"].as_array().unwrap().is_empty() && held == 3 * 64
 }
 
@@ -174,10 +139,7 @@ fn groups_are_spread_over_a_new_server_by_a_plan_and_by_hand() {
     let plan = cluster.scratch.path().join("plan.json");
     let plan = plan.to_str().unwrap();
     let shown = cluster.good(&["rebalance", "plan", "--out", plan]);
-    assert!(
-        shown.contains("groups move") && shown.contains("data4"),
-        "{shown}"
-    );
+    assert!(shown.contains("groups move") && shown.contains("data4"), "{shown}");
     let written: Value = serde_json::from_str(&std::fs::read_to_string(plan).unwrap()).unwrap();
     let moves = written["moves"].as_array().unwrap().len();
     assert!((40..=56).contains(&moves), "{written:#}");
@@ -186,37 +148,22 @@ fn groups_are_spread_over_a_new_server_by_a_plan_and_by_hand() {
     let groups_of = |name: &str| {
         let status = cluster.told(&["status"]);
         let servers = status["servers"].as_array().unwrap();
-        servers.iter().find(|server| server["name"] == name).unwrap()["groups"]
-            .as_u64()
-            .unwrap()
+        servers.iter().find(|server| server["name"] == name).unwrap()["groups"].as_u64().unwrap()
     };
     assert_eq!(groups_of("data4"), 0);
     cluster.good(&["rebalance", "apply", plan]);
     wait_for(&cluster, Duration::from_secs(40), is_at_rest);
     assert_eq!(groups_of("data4"), moves as u64);
-    assert!(
-        cluster
-            .good(&["rebalance", "apply", plan])
-            .contains("moved before")
-    );
+    assert!(cluster.good(&["rebalance", "apply", plan]).contains("moved before"));
     // One group by hand, to a server that does not hold it, and a move that cannot be.
     let shown = cluster.told(&["group", "show", "9"]);
-    let members: Vec<&str> = shown["members"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|member| member["name"].as_str().unwrap())
-        .collect();
-    let other = ["data1", "data2", "data3", "data4"]
-        .into_iter()
-        .find(|name| !members.contains(name))
-        .unwrap();
+    let members: Vec<&str> =
+        shown["members"].as_array().unwrap().iter().map(|member| member["name"].as_str().unwrap()).collect();
+    let other =
+        ["data1", "data2", "data3", "data4"].into_iter().find(|name| !members.contains(name)).unwrap();
     let (from, to) = (members[0], other);
     let refused = cluster.bad(21, &["group", "move", "9", "--from", from, "--to", members[1]]);
-    assert!(
-        refused.contains("holds it, too") && refused.contains("nothing was begun"),
-        "{refused}"
-    );
+    assert!(refused.contains("holds it, too") && refused.contains("nothing was begun"), "{refused}");
     cluster.good(&["group", "move", "9", "--from", from, "--to", to]);
     wait_for(&cluster, Duration::from_secs(20), is_at_rest);
     let shown = cluster.good(&["group", "show", "9"]);
@@ -250,11 +197,7 @@ fn a_full_disk_takes_deletes_and_no_files() {
     assert_eq!(listed["files"], serde_json::json!([]), "{listed}");
     let one = cluster.file("one", b"one");
     let end = Instant::now() + Duration::from_secs(30);
-    while !cluster
-        .run(&["fs", "put", "mail", "small", &one])
-        .status
-        .success()
-    {
+    while !cluster.run(&["fs", "put", "mail", "small", &one]).status.success() {
         assert!(Instant::now() < end, "{:#}", cluster.told(&["status"]));
         std::thread::park_timeout(Duration::from_millis(200));
     }
@@ -288,22 +231,13 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
     cluster.good(&["fs", "put", "mail", "large", &large]);
     cluster.good(&["fs", "put", "mail", "small", &cluster.file("one", b"one")]);
     cluster.signal("data2", "-TERM");
-    wait_for(&cluster, Duration::from_secs(20), |status| {
-        status["health"] == "degraded"
-    });
+    wait_for(&cluster, Duration::from_secs(20), |status| status["health"] == "degraded");
     let store = cluster.scratch.path().join("c/data2/store.copal");
     let bytes = std::fs::read(&store).unwrap();
     let wanted = &body[5 << 20..][..64];
-    let places: Vec<usize> = bytes
-        .windows(64)
-        .enumerate()
-        .filter(|(_, at)| *at == wanted)
-        .map(|(at, _)| at)
-        .collect();
-    assert!(
-        !places.is_empty(),
-        "the bytes of the file lie on the disk as they are"
-    );
+    let places: Vec<usize> =
+        bytes.windows(64).enumerate().filter(|(_, at)| *at == wanted).map(|(at, _)| at).collect();
+    assert!(!places.is_empty(), "the bytes of the file lie on the disk as they are");
     let file = std::fs::File::options().write(true).open(&store).unwrap();
     for place in places {
         file.write_all_at(&[0xA5; 64], place as u64).unwrap();
@@ -322,16 +256,10 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
     let looked = cluster.run(&["group", "verify", "--all", "--deep"]);
     assert!(matches!(looked.status.code(), Some(0 | 20)), "{looked:?}");
     let end = Instant::now() + Duration::from_secs(30);
-    while !cluster
-        .run(&["group", "verify", "--all", "--deep"])
-        .status
-        .success()
+    while !cluster.run(&["group", "verify", "--all", "--deep"]).status.success()
         || !cluster.good(&["events"]).contains("data2 is not whole in group")
     {
-        let read = cluster
-            .command(&["fs", "get", "mail", "large", "-"])
-            .output()
-            .unwrap();
+        let read = cluster.command(&["fs", "get", "mail", "large", "-"]).output().unwrap();
         assert!(read.status.success() && read.stdout == body);
         assert!(Instant::now() < end, "{}", cluster.good(&["events"]));
         std::thread::park_timeout(Duration::from_millis(200));
@@ -341,10 +269,7 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
     for name in ["data1", "data3"] {
         cluster.signal(name, "-KILL");
     }
-    let read = cluster
-        .command(&["fs", "get", "mail", "large", "-"])
-        .output()
-        .unwrap();
+    let read = cluster.command(&["fs", "get", "mail", "large", "-"]).output().unwrap();
     assert!(read.status.success() && read.stdout == body, "{:?}", read.status);
 }
 

@@ -27,11 +27,7 @@ impl Subject {
             disks.push((id(&house.backup(vm, &path)), disk));
         }
         let pristine = std::fs::read(house.store()).unwrap();
-        Subject {
-            house,
-            disks,
-            pristine,
-        }
+        Subject { house, disks, pristine }
     }
 
     /// The repository as it was.
@@ -51,9 +47,7 @@ impl Subject {
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(!complaint.contains("panicked at"), "{complaint}");
         let text = String::from_utf8(output.stdout).unwrap();
-        let mut lines = text
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let summary = lines
             .find(|line| line["message_type"] == "summary")
             .unwrap_or_else(|| panic!("{text}{complaint}"));
@@ -65,9 +59,7 @@ impl Subject {
         let saved = ids(&summary["saved"]);
         let words = |rest: &[&str]| -> Vec<String> {
             let at = ["--repo", self.house.path(name).to_str().unwrap()].map(str::to_owned);
-            at.into_iter()
-                .chain(rest.iter().map(|&word| word.to_owned()))
-                .collect()
+            at.into_iter().chain(rest.iter().map(|&word| word.to_owned())).collect()
         };
         let listed = self.house.summary(words(&["snapshots"]));
         assert_eq!(ids(&listed["snapshots"]), saved);
@@ -81,12 +73,7 @@ impl Subject {
             }
             let target = self.house.path("restored");
             let _ = std::fs::remove_file(&target);
-            self.house.good(words(&[
-                "restore",
-                snapshot,
-                "--target",
-                target.to_str().unwrap(),
-            ]));
+            self.house.good(words(&["restore", snapshot, "--target", target.to_str().unwrap()]));
             assert_restored(&target, &disk.bytes);
         }
         self.house.good(words(&["prune"]));
@@ -96,9 +83,7 @@ impl Subject {
 
 fn ids(snapshots: &Value) -> Vec<String> {
     let snapshots = snapshots.as_array().unwrap().iter();
-    snapshots
-        .map(|snapshot| snapshot["id"].as_str().unwrap().to_owned())
-        .collect()
+    snapshots.map(|snapshot| snapshot["id"].as_str().unwrap().to_owned()).collect()
 }
 
 fn remove(path: &Path) {
@@ -156,9 +141,7 @@ fn what_is_whole_of_a_store_that_was_cut_is_saved() {
 #[test]
 fn without_its_newest_tables_a_store_gives_what_it_was_before() {
     let subject = Subject::new(House::plain());
-    let mut check = subject
-        .house
-        .command(["--json", "check", "--read-data", "--coverage"]);
+    let mut check = subject.house.command(["--json", "check", "--read-data", "--coverage"]);
     let report = Run::of(check.output().unwrap());
     let lines = report.lines();
     let chain: Vec<u64> = lines
@@ -179,11 +162,7 @@ fn without_its_newest_tables_a_store_gives_what_it_was_before() {
         let saved = subject.assert_saved("new", &summary);
         assert_eq!(saved, 2, "{summary}");
         if damaged.len() < 2 {
-            assert_eq!(
-                (code, &summary["older_state"]),
-                (Some(0), &Value::Null),
-                "{summary}"
-            );
+            assert_eq!((code, &summary["older_state"]), (Some(0), &Value::Null), "{summary}");
             continue;
         }
         assert_eq!(code, Some(20), "{summary}");
@@ -193,11 +172,7 @@ fn without_its_newest_tables_a_store_gives_what_it_was_before() {
         let new = subject.house.word("new");
         let mut command = subject.house.command(["repair", "store", "--to", &new]);
         let text = command.output().unwrap();
-        let said = format!(
-            "state {} was saved, the newest is {}",
-            generation.unwrap(),
-            newest.unwrap()
-        );
+        let said = format!("state {} was saved, the newest is {}", generation.unwrap(), newest.unwrap());
         let shown = String::from_utf8_lossy(&text.stdout);
         assert!(shown.contains(&said), "{shown}");
         assert_eq!(text.status.code(), Some(20));
@@ -211,15 +186,9 @@ fn without_its_newest_tables_a_store_gives_what_it_was_before() {
 #[test]
 fn a_log_with_a_damaged_frame_gives_all_that_other_frames_say() {
     let subject = Subject::new(House::plain());
-    let run = subject
-        .house
-        .command(["--json", "check", "--read-data", "--coverage"])
-        .output()
-        .unwrap();
+    let run = subject.house.command(["--json", "check", "--read-data", "--coverage"]).output().unwrap();
     let listed = String::from_utf8(run.stdout).unwrap();
-    let lines = listed
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let frames: Vec<u64> = lines
         .map(|line| line["coverage"].clone())
         .filter(|range| range["what"] == "frame of a stream")
@@ -236,8 +205,5 @@ fn a_log_with_a_damaged_frame_gives_all_that_other_frames_say() {
         assert_eq!(summary["lost_of_logs"].as_array().unwrap().len(), 1, "{summary}");
         saved.push(subject.assert_saved("new", &summary));
     }
-    assert!(
-        saved.iter().all(|&count| count > 0) && saved.contains(&2),
-        "{saved:?}"
-    );
+    assert!(saved.iter().all(|&count| count > 0) && saved.contains(&2), "{saved:?}");
 }

@@ -12,10 +12,7 @@ fn a_policy_keeps_what_it_names_and_space_returns() {
     let mut disk = Disk::create(&house.path("disk.raw"), 16 * MIB, 60);
     let mut days = Vec::new();
     for _ in 0..4 {
-        days.push((
-            id(&house.backup("web", &house.path("disk.raw"))),
-            disk.bytes.clone(),
-        ));
+        days.push((id(&house.backup("web", &house.path("disk.raw"))), disk.bytes.clone()));
         disk.mutate(20);
     }
     let other = id(&house.backup("db", &house.path("disk.raw")));
@@ -23,10 +20,7 @@ fn a_policy_keeps_what_it_names_and_space_returns() {
     let before = packs(&house);
 
     let dry = house.summary(["forget", "--vm", "web", "--keep-last", "2", "--dry-run"]);
-    assert_eq!(
-        (dry["forgotten"].as_u64(), dry["kept"].as_u64()),
-        (Some(2), Some(2))
-    );
+    assert_eq!((dry["forgotten"].as_u64(), dry["kept"].as_u64()), (Some(2), Some(2)));
     assert_eq!(house.snapshots().len(), 5);
 
     let pruned = house.summary(["prune", "--vm", "web", "--keep-last", "2", "--max-unused", "0"]);
@@ -80,15 +74,9 @@ fn the_file_system_has_again_what_prune_frees() {
     let stats = house.summary(["stats"]);
     let store = &stats["store"];
     assert_eq!(store["allocated_bytes"], blocks());
-    assert_eq!(
-        store["size_bytes"],
-        std::fs::metadata(house.store()).unwrap().len()
-    );
+    assert_eq!(store["size_bytes"], std::fs::metadata(house.store()).unwrap().len());
     let used = store["live_bytes"].as_u64().unwrap();
-    assert!(
-        blocks() >= used && blocks() < used + used / 5 + (16 << 20),
-        "{stats}"
-    );
+    assert!(blocks() >= used && blocks() < used + used / 5 + (16 << 20), "{stats}");
     house.check();
     assert_restored(&house.restore(&kept, "kept.out"), &disk.bytes);
     // Symptom: a command that wrote next to nothing made the file 100 MB larger. Cause: what is kept for deletes was had of
@@ -135,16 +123,12 @@ fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
     house.good(["hold", "latest", "--vm", "web"]);
     let held = ids.last().unwrap();
     let before = house.summary(["stats"]);
-    for words in [
-        &["forget", "--keep-last", "1", "--dry-run"][..],
-        &["prune", "--keep-last", "1", "--dry-run"],
-    ] {
+    for words in
+        [&["forget", "--keep-last", "1", "--dry-run"][..], &["prune", "--keep-last", "1", "--dry-run"]]
+    {
         let text = String::from_utf8(house.good(words).stdout).unwrap();
         assert_eq!(text.matches("would forget").count(), 5, "4 and a guard: {text}");
-        assert!(
-            text.contains("would be refused: this would forget 4 of the 5"),
-            "{text}"
-        );
+        assert!(text.contains("would be refused: this would forget 4 of the 5"), "{text}");
         let summary = house.summary(words);
         assert_eq!(summary["forgotten"], 4, "{summary}");
         assert_eq!(summary["refused"].as_array().unwrap().len(), 1, "{summary}");
@@ -153,17 +137,10 @@ fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
     }
     for words in [&["forget", held, "--dry-run"][..], &["delete", held, "--dry-run"]] {
         let text = String::from_utf8(house.good(words).stdout).unwrap();
-        assert!(
-            text.contains("would be refused: snapshot ") && text.contains("--release"),
-            "{text}"
-        );
+        assert!(text.contains("would be refused: snapshot ") && text.contains("--release"), "{text}");
     }
     let dry = house.summary(["delete", &ids[0], "--dry-run"]);
-    assert_eq!(
-        (&dry["forgotten"], &dry["dry_run"]),
-        (&1.into(), &true.into()),
-        "{dry}"
-    );
+    assert_eq!((&dry["forgotten"], &dry["dry_run"]), (&1.into(), &true.into()), "{dry}");
     assert_eq!(dry["refused"].as_array().unwrap().len(), 0, "{dry}");
     assert_eq!(house.snapshots(), ids);
     let after = house.summary(["stats"]);
@@ -182,10 +159,9 @@ fn a_dry_run_counts_what_the_snapshots_hold_that_would_go() {
         house.backup("web", &house.path("disk.raw"));
     }
     let ids = house.snapshots();
-    for words in [
-        &["delete", &ids[0], "--accept-clock"][..],
-        &["prune", "--keep-last", "1", "--max-unused", "0%"],
-    ] {
+    for words in
+        [&["delete", &ids[0], "--accept-clock"][..], &["prune", "--keep-last", "1", "--max-unused", "0%"]]
+    {
         let dry = house.summary([words, &["--dry-run"]].concat());
         let real = house.summary(words);
         assert!(dry["freed_bytes"].as_u64().unwrap() > 100_000, "{dry}");
@@ -229,10 +205,7 @@ fn holds_and_the_newest_verified_snapshot_survive_a_policy() {
     assert!(refused.sentence().contains("--release"), "{refused:?}");
     let pruned = house.summary(["prune", "--keep-last", "1"]);
     assert_eq!(pruned["forgotten"], 1, "{pruned}");
-    assert_eq!(
-        house.snapshots(),
-        [ids[0].clone(), ids[1].clone(), ids[3].clone()]
-    );
+    assert_eq!(house.snapshots(), [ids[0].clone(), ids[1].clone(), ids[3].clone()]);
     // A newer one that is verified takes the place; a hold that ended guards nothing.
     house.good(["verify", &ids[3]]);
     house.good(["hold", &ids[0], "--release"]);

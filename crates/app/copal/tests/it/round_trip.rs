@@ -14,19 +14,13 @@ fn a_disk_comes_back_byte_for_byte_and_sparse() {
     let first = house.backup("web", &house.path("disk.raw"));
     assert_eq!(first["disks"][0]["mode"], "full");
     assert_eq!(count(&first, "logical_bytes"), 40 * MIB);
-    assert!(
-        count(&first, "stored_bytes") < count(&first, "data_bytes"),
-        "{first}"
-    );
+    assert!(count(&first, "stored_bytes") < count(&first, "data_bytes"), "{first}");
 
     disk.mutate(12);
     let second = house.backup("web", &house.path("disk.raw"));
     assert_eq!(second["disks"][0]["mode"], "rescan");
     assert_eq!(second["base"], first["snapshot"]);
-    assert!(
-        count(&second, "new_bytes") < count(&first, "new_bytes") / 2,
-        "{second}"
-    );
+    assert!(count(&second, "new_bytes") < count(&first, "new_bytes") / 2, "{second}");
 
     let third = house.backup("web", &house.path("disk.raw"));
     assert_eq!(count(&third, "new_bytes"), 0, "{third}");
@@ -37,14 +31,7 @@ fn a_disk_comes_back_byte_for_byte_and_sparse() {
     // By a beginning of the id, and by `latest`.
     assert_restored(&house.restore(&id(&first)[..12], "again.raw"), &first_day);
     let latest = house.path("latest.raw");
-    house.good([
-        "restore",
-        "latest",
-        "--vm",
-        "web",
-        "--target",
-        latest.to_str().unwrap(),
-    ]);
+    house.good(["restore", "latest", "--vm", "web", "--target", latest.to_str().unwrap()]);
     assert_restored(&latest, &disk.bytes);
     house.check();
     house.good(["verify", "latest", "--vm", "web"]);
@@ -56,20 +43,9 @@ fn several_disks_and_vms_share_what_they_have_in_common() {
     let a = Disk::create(&house.path("a.raw"), 16 * MIB, 2);
     let b = Disk::create(&house.path("b.raw"), 8 * MIB + 512, 3);
     let words = |vm: &str| {
-        let disks = [
-            format!("sda={}", house.word("a.raw")),
-            format!("data={}", house.word("b.raw")),
-        ];
+        let disks = [format!("sda={}", house.word("a.raw")), format!("data={}", house.word("b.raw"))];
         let [sda, data] = disks;
-        [
-            "backup".into(),
-            "--vm".into(),
-            vm.to_owned(),
-            "--disk".into(),
-            sda,
-            "--disk".into(),
-            data,
-        ]
+        ["backup".into(), "--vm".into(), vm.to_owned(), "--disk".into(), sda, "--disk".into(), data]
     };
     let one = house.summary(words("one"));
     assert_eq!(one["disks"].as_array().unwrap().len(), 2);
@@ -82,28 +58,14 @@ fn several_disks_and_vms_share_what_they_have_in_common() {
     assert!(refused.sentence().contains("--disk"), "{refused:?}");
     for (name, disk) in [("sda", &a), ("data", &b)] {
         let target = house.path(name);
-        house.good([
-            "restore",
-            &id(&two),
-            "--disk",
-            name,
-            "--target",
-            target.to_str().unwrap(),
-        ]);
+        house.good(["restore", &id(&two), "--disk", name, "--target", target.to_str().unwrap()]);
         assert_restored(&target, &disk.bytes);
     }
     // One VM goes, the other stays whole.
     house.good(["delete", &id(&one)]);
     house.check();
     let target = house.path("after");
-    house.good([
-        "restore",
-        &id(&two),
-        "--disk",
-        "sda",
-        "--target",
-        target.to_str().unwrap(),
-    ]);
+    house.good(["restore", &id(&two), "--disk", "sda", "--target", target.to_str().unwrap()]);
     assert_restored(&target, &a.bytes);
 }
 
@@ -113,12 +75,8 @@ fn a_pipe_in_and_a_pipe_out() {
     let mut bytes = log_lines(&mut Random::new(4), 5_000_001);
     bytes[1_000_000..3_000_000].fill(0);
     let mut command = house.command(["--json", "backup", "--vm", "piped", "-"]);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(&bytes).unwrap();
     let run = Run::of(child.wait_with_output().unwrap());
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -141,10 +99,7 @@ fn disks_of_odd_shapes() {
         ("zeroes", vec![0; 3 << 20]),
         ("block", random.bytes(4096)),
         ("segment and a bit", log_lines(&mut random, (2 << 20) + 1)),
-        (
-            "data only at the end",
-            [vec![0; (5 << 20) - 3], vec![1; 3]].concat(),
-        ),
+        ("data only at the end", [vec![0; (5 << 20) - 3], vec![1; 3]].concat()),
     ];
     for (name, bytes) in shapes {
         let image = house.path(&format!("{name}.raw"));
@@ -166,13 +121,7 @@ fn an_existing_target_is_refused_then_overwritten() {
     assert_eq!(refused.code, Some(21));
     assert!(refused.sentence().contains("--force"), "{refused:?}");
     assert_eq!(std::fs::read(&target).unwrap(), vec![9; 7 << 20]);
-    house.good([
-        "restore",
-        &snapshot,
-        "--target",
-        target.to_str().unwrap(),
-        "--force",
-    ]);
+    house.good(["restore", &snapshot, "--target", target.to_str().unwrap(), "--force"]);
     assert_restored(&target, &disk.bytes);
 }
 
@@ -187,13 +136,7 @@ fn every_way_to_cut_disks_and_the_fallback_io() {
         disk.mutate(5);
         let second = house.backup("web", &house.path("disk.raw"));
         let target = house.path("first.out");
-        house.good([
-            "--no-io-uring",
-            "restore",
-            &id(&first),
-            "--target",
-            target.to_str().unwrap(),
-        ]);
+        house.good(["--no-io-uring", "restore", &id(&first), "--target", target.to_str().unwrap()]);
         assert_restored(&target, &first_day);
         assert_restored(&house.restore(&id(&second), "second.out"), &disk.bytes);
         house.check();
@@ -211,10 +154,7 @@ fn a_full_backup_reads_everything_and_outlives_what_was_before() {
     let image = house.word("disk.raw");
     let full = house.summary(["backup", "--vm", "web", "--full", &image]);
     assert_eq!(full["disks"][0]["mode"], "full", "{full}");
-    assert_eq!(
-        (count(&full, "read_bytes"), count(&full, "new_bytes")),
-        (8 * MIB, 0)
-    );
+    assert_eq!((count(&full, "read_bytes"), count(&full, "new_bytes")), (8 * MIB, 0));
     house.good(["forget", &id(&first)]);
     house.good(["prune"]);
     house.check();

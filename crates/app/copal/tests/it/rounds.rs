@@ -66,12 +66,8 @@ struct Agent {
 
 impl Agent {
     fn start(mut command: Command, agents: usize) -> Agent {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready: Vec<String> = lines.by_ref().take(agents).map_while(Result::ok).collect();
         if ready.len() < agents {
@@ -79,11 +75,7 @@ impl Agent {
             child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
             panic!("the agent did not start: {stderr}");
         }
-        Agent {
-            child,
-            ready,
-            _output: lines,
-        }
+        Agent { child, ready, _output: lines }
     }
 
     /// Told to end, it does, and that is no failure.
@@ -92,12 +84,7 @@ impl Agent {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         let status = self.child.wait().unwrap();
         let mut stderr = String::new();
-        self.child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut stderr)
-            .unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         assert!(status.success(), "{status}: {stderr}");
         assert!(!stderr.contains("panicked"), "{stderr}");
     }
@@ -121,9 +108,7 @@ impl Fleet {
     }
 
     fn with_fraction(fraction: &str) -> Fleet {
-        let fleet = Fleet {
-            cluster: Served::start(&[]),
-        };
+        let fleet = Fleet { cluster: Served::start(&[]) };
         fleet.cluster.file("pw", b"correct horse\n");
         fleet.good(&["init", "--layout", "fleet", "--pds-fraction", fraction]);
         for host in HOSTS {
@@ -170,9 +155,7 @@ impl Fleet {
     }
 
     fn agent_words<'w>(&self, host: &'w str, key: &'w str, state: &'w str, plan: &'w str) -> Vec<&'w str> {
-        vec![
-            "agent", "--name", host, "--key", key, "--state", state, "--plan", plan, "--memory", "96M",
-        ]
+        vec!["agent", "--name", host, "--key", key, "--state", state, "--plan", plan, "--memory", "96M"]
     }
 
     fn agent(&self, host: &str) -> Agent {
@@ -189,21 +172,11 @@ impl Fleet {
     fn snapshots(&self, vm: &str) -> Vec<String> {
         let told = self.good(&["snapshots", "--vm", vm]);
         let snapshots = told["snapshots"].as_array().unwrap().iter();
-        snapshots
-            .map(|snapshot| snapshot["id"].as_str().unwrap().to_owned())
-            .collect()
+        snapshots.map(|snapshot| snapshot["id"].as_str().unwrap().to_owned()).collect()
     }
 
     fn assert_restored(&self, snapshot: &str, vm: u64, day: u64) {
-        self.good(&[
-            "restore",
-            snapshot,
-            "--vm",
-            &format!("vm{vm}"),
-            "--target",
-            "out.raw",
-            "--overwrite",
-        ]);
+        self.good(&["restore", snapshot, "--vm", &format!("vm{vm}"), "--target", "out.raw", "--overwrite"]);
         let restored = std::fs::read(self.directory().join("out.raw")).unwrap();
         assert!(restored == image(vm, day), "vm{vm} of day {day} is another");
     }
@@ -220,11 +193,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     let agents: Vec<Agent> = HOSTS.iter().map(|host| fleet.agent(host)).collect();
     for (agent, host) in agents.iter().zip(HOSTS) {
         let words: Vec<&str> = agent.ready[0].split(' ').collect();
-        assert!(
-            words[..2] == ["ready", host] && words[2].starts_with("127.0.0.1:"),
-            "{:?}",
-            agent.ready
-        );
+        assert!(words[..2] == ["ready", host] && words[2].starts_with("127.0.0.1:"), "{:?}", agent.ready);
     }
     let listed = fleet.good(&["agent", "ls"]);
     let names = listed["agents"].as_array().unwrap().iter();
@@ -232,11 +201,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
 
     // One copy of what all have, whoever stores it; every byte is accounted for.
     let job = fleet.job();
-    assert_eq!(
-        (&job["complete"], &job["unresolved"]),
-        (&true.into(), &0.into()),
-        "{job}"
-    );
+    assert_eq!((&job["complete"], &job["unresolved"]), (&true.into(), &0.into()), "{job}");
     assert!(count(&job, "k") >= 1 && vms(&job).len() == 6, "{job}");
     let mut stored = 0;
     for vm in vms(&job) {
@@ -258,10 +223,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
         fleet.assert_restored("latest", vm, 0);
     }
     let popular = fleet.good(&["pds", "status"]);
-    assert!(
-        count(&popular, "chunks") > 0 && count(&popular, "unchecked_packs") == 0,
-        "{popular}"
-    );
+    assert!(count(&popular, "chunks") > 0 && count(&popular, "unchecked_packs") == 0, "{popular}");
     assert_eq!(fleet.good(&["sessions", "ls"])["sessions"], json!([]));
 
     // The next day, begun by one command and waited for by another.
@@ -269,11 +231,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     let begun = fleet.good(&["job", "run", "--all", "--rounds", "2"]);
     assert_eq!(begun["agents"], json!(HOSTS), "{begun}");
     let told = fleet.good(&["job", "status", "--wait"]);
-    assert_eq!(
-        (&told["job"], &told["complete"]),
-        (&begun["job"], &true.into()),
-        "{told}"
-    );
+    assert_eq!((&told["job"], &told["complete"]), (&begun["job"], &true.into()), "{told}");
     assert_eq!(told["rounds"], 2, "{told}");
     let told = fleet.good(&["job", "status", begun["job"].as_str().unwrap()]);
     assert_eq!(vms(&told).len(), 6, "{told}");
@@ -284,14 +242,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     fleet.good(&["forget", &first, "--key", "ops.key"]);
     let freed = fleet.good(&["delete", &first, "--key", "ops.key"]);
     assert_eq!(freed["mode"], "summary", "{freed}");
-    for name in [
-        "candidates",
-        "dead",
-        "kept",
-        "freed_bytes",
-        "read_bytes",
-        "peak_bytes",
-    ] {
+    for name in ["candidates", "dead", "kept", "freed_bytes", "read_bytes", "peak_bytes"] {
         assert!(freed[name].is_u64(), "{name}: {freed}");
     }
     assert!(
@@ -328,16 +279,10 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     let agents: Vec<Agent> = HOSTS.iter().map(|host| fleet.agent(host)).collect();
     fleet.bad(21, &["pds", "cleanup", "--key", "h1.key"]);
     let cleaned = fleet.good(&["pds", "cleanup", "--key", "ops.key"]);
-    assert!(
-        count(&cleaned, "moved") > 0 && count(&cleaned, "unanswered") == 0,
-        "{cleaned}"
-    );
+    assert!(count(&cleaned, "moved") > 0 && count(&cleaned, "unanswered") == 0, "{cleaned}");
     assert!(count(&cleaned, "freed_bytes") > 2 * MIB, "{cleaned}");
     let after = stored_bytes(&fleet, "vm10");
-    assert!(
-        after + 2 * MIB < before,
-        "{before} bytes before, {after} after: {cleaned}"
-    );
+    assert!(after + 2 * MIB < before, "{before} bytes before, {after} after: {cleaned}");
     agents.into_iter().for_each(Agent::end);
     for vm in 1..=6 {
         fleet.assert_restored("latest", vm, 1);
@@ -348,11 +293,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     // Popular chunks stay as long as anybody needs them.
     fleet.bad(21, &["pds", "prune", "--key", "h1.key"]);
     let pruned = fleet.good(&["pds", "prune", "--key", "ops.key"]);
-    assert_eq!(
-        (&pruned["gone_packs"], &pruned["waiting_for"]),
-        (&0.into(), &json!([])),
-        "{pruned}"
-    );
+    assert_eq!((&pruned["gone_packs"], &pruned["waiting_for"]), (&0.into(), &json!([])), "{pruned}");
     for vm in 1..=10 {
         if ![7, 8].contains(&vm) {
             fleet.good(&["vm", "rm", &format!("vm{vm}"), "--force", "--key", "ops.key"]);
@@ -363,11 +304,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     let pruned = fleet.good(&["pds", "prune", "--key", "ops.key"]);
     assert!(count(&pruned, "removed_bytes") > 2 * MIB, "{pruned}");
     let popular = fleet.good(&["pds", "status"]);
-    assert_eq!(
-        (count(&popular, "bytes"), count(&popular, "chunks")),
-        (0, 0),
-        "{popular}"
-    );
+    assert_eq!((count(&popular, "bytes"), count(&popular, "chunks")), (0, 0), "{popular}");
 }
 
 /// Images of which VMs 1 and 2, 3 and 4, 5 and 6 share a MiB that nobody else has: with two rounds, one of each pair asks in each.
@@ -390,15 +327,8 @@ fn a_job_is_settled_with_a_key_that_may_delete_and_counted_with_another() {
     let run = ["job", "run", "--all", "--rounds", "2", "--wait"];
     let with_key = |key: &'static str| [&run[..], &["--key", key]].concat();
     let told = |job: &Value| {
-        assert_eq!(
-            (&job["complete"], &job["unsettled_vms"]),
-            (&true.into(), &json!([])),
-            "{job}"
-        );
-        (
-            count(&job["settled"], "bytes"),
-            count(&job["stored_twice"], "bytes"),
-        )
+        assert_eq!((&job["complete"], &job["unsettled_vms"]), (&true.into(), &json!([])), "{job}");
+        (count(&job["settled"], "bytes"), count(&job["stored_twice"], "bytes"))
     };
     let job = fleet.good(&with_key("h1.key"));
     let (settled, twice) = told(&job);
@@ -414,17 +344,11 @@ fn a_job_is_settled_with_a_key_that_may_delete_and_counted_with_another() {
     write_pairs(fleet.directory(), 2);
     let said = fleet.command(&with_key("ops.key")).output().unwrap();
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert!(
-        said.contains("became popular during the job") && !said.contains("stored twice"),
-        "{said}"
-    );
+    assert!(said.contains("became popular during the job") && !said.contains("stored twice"), "{said}");
 
     // Symptom: a job that nobody waited for began without an agent with exit code 0.
     agents.pop().into_iter().for_each(Agent::end);
-    for words in [
-        &["job", "run", "--all", "--rounds", "2"][..],
-        &["job", "status", "--wait"],
-    ] {
+    for words in [&["job", "run", "--all", "--rounds", "2"][..], &["job", "status", "--wait"]] {
         let told = fleet.command(words).output().unwrap();
         let said = String::from_utf8_lossy(&told.stderr).into_owned();
         assert_eq!(told.status.code(), Some(1), "{said}");
@@ -453,29 +377,19 @@ fn every_example_of_agents_works_as_printed() {
     }
     assert!(examples.len() > 8, "{examples:?}");
     let words = |line: &str| -> Vec<String> {
-        assert!(
-            line.starts_with("copal "),
-            "an example is broken by its width: {line}"
-        );
-        let line = line
-            .replace("10.0.0.1:7500", "127.0.0.1:0")
-            .replace("--vm web", "--vm vm1");
+        assert!(line.starts_with("copal "), "an example is broken by its width: {line}");
+        let line = line.replace("10.0.0.1:7500", "127.0.0.1:0").replace("--vm web", "--vm vm1");
         line.split(' ').skip(1).map(str::to_owned).collect()
     };
-    let (starting, others): (Vec<String>, Vec<String>) = examples
-        .into_iter()
-        .partition(|line| line.contains("agent --name"));
+    let (starting, others): (Vec<String>, Vec<String>) =
+        examples.into_iter().partition(|line| line.contains("agent --name"));
     for line in starting {
         let words = words(&line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words.contains(&"--once") {
             // All agents in one process: of a repository in a directory.
             true => {
-                let run = house
-                    .command(&words)
-                    .current_dir(house.path(""))
-                    .output()
-                    .unwrap();
+                let run = house.command(&words).current_dir(house.path("")).output().unwrap();
                 assert!(run.status.success(), "{line}: {run:?}");
             }
             false => Agent::start(fleet.command(&words), 1).end(),
@@ -514,19 +428,13 @@ fn what_is_wrong_with_an_agent_or_a_job_is_refused_before_anything_starts() {
     refuse(2, &but("--name", "h1,h2"), "--plan");
     refuse(1, &["job", "run", "--all"], "copal agent");
     for (words, part) in [
-        (
-            &["init", "--layout", "fleet", "--pds-fraction", "101%"][..],
-            "101%",
-        ),
+        (&["init", "--layout", "fleet", "--pds-fraction", "101%"][..], "101%"),
         (&["job", "run", "--all", "--rounds", "0"], "--rounds"),
         (&["job", "run", "--all", "--rounds", "1000000"], "100000"),
     ] {
         let output = fleet.command(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
-        assert!(
-            String::from_utf8_lossy(&output.stderr).contains(part),
-            "{words:?}"
-        );
+        assert!(String::from_utf8_lossy(&output.stderr).contains(part), "{words:?}");
     }
 
     let _first = fleet.agent("h1");
@@ -540,19 +448,14 @@ fn what_is_wrong_with_an_agent_or_a_job_is_refused_before_anything_starts() {
     // One whose image is gone has no snapshot; the others have.
     write_set(fleet.directory(), 0);
     for scheme in ["synchronous", "dirty-bit"] {
-        let words = [
-            "job", "run", "--all", "--rounds", "3", "--scheme", scheme, "--wait",
-        ];
+        let words = ["job", "run", "--all", "--rounds", "3", "--scheme", scheme, "--wait"];
         refuse(2, &words, "--rounds is for the scheme collaborative");
     }
     std::fs::remove_file(fleet.directory().join("vm3.raw")).unwrap();
     let run = fleet.run(&["job", "run", "--all", "--wait"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     let lines = run.lines();
-    let job = lines
-        .iter()
-        .find(|line| line["message_type"] == "summary")
-        .unwrap();
+    let job = lines.iter().find(|line| line["message_type"] == "summary").unwrap();
     let state = |name: &str| &vms(job).iter().find(|vm| vm["vm"] == name).unwrap()["state"];
     assert_eq!(
         (state("vm3"), state("vm4"), state("vm1")),
@@ -564,15 +467,7 @@ fn what_is_wrong_with_an_agent_or_a_job_is_refused_before_anything_starts() {
 #[test]
 fn a_fleet_in_a_directory_has_all_agents_in_one_process() {
     let house = House::empty();
-    house.good([
-        "init",
-        "--size",
-        "64MiB",
-        "--layout",
-        "fleet",
-        "--pds-fraction",
-        "60%",
-    ]);
+    house.good(["init", "--size", "64MiB", "--layout", "fleet", "--pds-fraction", "60%"]);
     write_set(&house.path(""), 0);
     let plans = HOSTS.map(|host| house.word(&format!("{host}.json"))).join(",");
     let state = house.word("state");
@@ -587,10 +482,7 @@ fn a_fleet_in_a_directory_has_all_agents_in_one_process() {
 
     // Symptom: without a word of when, agents waited for ever for a job that nobody can begin.
     let idle = house.run(words);
-    assert!(
-        idle.code == Some(2) && idle.sentence().contains("--every"),
-        "{idle:?}"
-    );
+    assert!(idle.code == Some(2) && idle.sentence().contains("--every"), "{idle:?}");
     // While it runs nobody else gets in.
     let daily: Vec<&str> = words.iter().chain(&["--every", "24h"]).copied().collect();
     let agents = Agent::start(house.command(daily), 3);

@@ -15,9 +15,7 @@ fn refused(run: &Run, words: &str) {
 fn marks(house: &House) -> Vec<(bool, usize)> {
     let listed = house.summary(["snapshots"]);
     let snapshots = listed["snapshots"].as_array().unwrap().iter();
-    snapshots
-        .map(|one| (one["doubtful"] == true, one["doubts"].as_array().unwrap().len()))
-        .collect()
+    snapshots.map(|one| (one["doubtful"] == true, one["doubts"].as_array().unwrap().len())).collect()
 }
 
 /// Symptom: a disk that was suddenly empty or shorter made a snapshot with exit code 0 and no word, and `prune --keep-last 1`
@@ -126,18 +124,12 @@ fn what_is_no_disk_is_refused_by_name_from_files_pipes_and_exports() {
     }
     for (file, name) in &files {
         refused(&house.run(["backup", "--vm", "web", file]), &format!("{name} "));
-        refused(
-            &house.run(["backup", "--vm", "web", "--from-command", "cat", file]),
-            &format!("{name} "),
-        );
+        refused(&house.run(["backup", "--vm", "web", "--from-command", "cat", file]), &format!("{name} "));
     }
     // A qcow2 image whose file is exported in place of what is in it.
     let qcow2 = house.word("disk.qcow2");
     tool("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &raw, &qcow2]);
-    refused(
-        &house.run(["backup", "--vm", "web", "--from-command", "cat", &qcow2]),
-        "a qcow2 image",
-    );
+    refused(&house.run(["backup", "--vm", "web", "--from-command", "cat", &qcow2]), "a qcow2 image");
     assert!(house.snapshots().is_empty());
     let stated = house.summary(["backup", "--vm", "web", "--format", "raw", &files[0].0]);
     assert_eq!(stated["doubts"][0]["kind"], "format", "{stated}");
@@ -161,28 +153,15 @@ fn a_bitmap_of_another_image_of_the_same_name_is_not_believed() {
         tool("qemu-img", &["bitmap", "--add", image, "b1"]);
     }
     let backup = |image: &str| -> Value {
-        let words = [
-            "backup",
-            "--vm",
-            "web",
-            image,
-            "--bitmap",
-            "b1",
-            "--starts-bitmap",
-            "b1",
-            "--spot-check",
-            "0%",
-        ];
+        let words =
+            ["backup", "--vm", "web", image, "--bitmap", "b1", "--starts-bitmap", "b1", "--spot-check", "0%"];
         house.summary(words)["disks"][0].clone()
     };
     assert_eq!(backup(&images[0])["mode"], "full");
     assert_eq!(backup(&images[0])["mode"], "incremental");
     let other = backup(&images[1]);
     assert_eq!(other["mode"], "rescan");
-    assert!(
-        other["reason"].as_str().unwrap().contains("another disk"),
-        "{other}"
-    );
+    assert!(other["reason"].as_str().unwrap().contains("another disk"), "{other}");
     let newest = house.snapshots().pop().unwrap();
     let restored = house.restore(&newest, "out");
     let bytes = std::fs::read(restored).unwrap();

@@ -27,9 +27,7 @@ fn an_address_of_every_interface_is_told_to_nobody() {
     std::fs::write(scratch.path().join("plan"), "{}").unwrap();
     let data = ["data", "--dir", "d", "--name", "d", "--join", "x/y/z", "--listen"];
     let master = ["master", "--dir", "m", "--new", "--listen"];
-    let agent = [
-        "agent", "--repo", "r", "--name", "a", "--plan", "plan", "--state", "s", "--listen",
-    ];
+    let agent = ["agent", "--repo", "r", "--name", "a", "--plan", "plan", "--state", "s", "--listen"];
     for words in [&data[..], &master, &agent] {
         for address in ["0.0.0.0:7411", "[::]:7411", "0:7411", "[::ffff:0.0.0.0]:7411"] {
             let run = run(scratch.path(), &[words, &[address]].concat());
@@ -39,10 +37,7 @@ fn an_address_of_every_interface_is_told_to_nobody() {
         }
     }
     // Told where it is reached, it goes on to what it lacks.
-    let run = run(
-        scratch.path(),
-        &[&data[..], &["0.0.0.0:7411", "--advertise", "10.1.2.3:7411"]].concat(),
-    );
+    let run = run(scratch.path(), &[&data[..], &["0.0.0.0:7411", "--advertise", "10.1.2.3:7411"]].concat());
     assert!(!text(&run).contains("--advertise"), "{}", text(&run));
 }
 
@@ -55,19 +50,10 @@ fn a_child_compares_its_parent_with_the_number_that_it_was_told() {
         // Without a shell between: the parent counts.
         let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
         command.args(["data", "--dir", "d", "--end-with-parent", &parent.to_string()]);
-        text(
-            &command
-                .current_dir(scratch.path())
-                .stdin(Stdio::null())
-                .output()
-                .unwrap(),
-        )
+        text(&command.current_dir(scratch.path()).stdin(Stdio::null()).output().unwrap())
     };
     let own = child(std::process::id());
-    assert!(
-        !own.contains("has ended") && own.contains("no data server"),
-        "{own}"
-    );
+    assert!(!own.contains("has ended") && own.contains("no data server"), "{own}");
     let other = child(std::process::id() + 1);
     assert!(other.contains("has ended"), "{other}");
 }

@@ -14,10 +14,8 @@ use std::{
 fn in_terminal(house: &House, words: &[&str]) -> Option<String> {
     let copal = house.command(words);
     let quoted = |word: &OsStr| format!("'{}'", word.to_str().unwrap());
-    let line: Vec<String> = std::iter::once(copal.get_program())
-        .chain(copal.get_args())
-        .map(quoted)
-        .collect();
+    let line: Vec<String> =
+        std::iter::once(copal.get_program()).chain(copal.get_args()).map(quoted).collect();
     let mut command = Command::new("script");
     command
         .args(["--quiet", "--return", "--command", &line.join(" "), "/dev/null"])

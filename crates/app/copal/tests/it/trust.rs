@@ -11,10 +11,7 @@ use std::os::unix::fs::MetadataExt;
 fn open_handed(house: &House, words: &[&str]) -> Run {
     let copal = house.command(words);
     let mut command = std::process::Command::new("sh");
-    command
-        .args(["-c", "umask 000 && exec \"$@\"", "sh"])
-        .arg(copal.get_program())
-        .args(copal.get_args());
+    command.args(["-c", "umask 000 && exec \"$@\"", "sh"]).arg(copal.get_program()).args(copal.get_args());
     for (name, value) in copal.get_envs() {
         match value {
             Some(value) => command.env(name, value),
@@ -60,9 +57,7 @@ fn a_repository_in_clear_is_used_only_by_those_who_say_so() {
             let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
             let kept = arguments.iter().filter(|word| *word != "--insecure-no-password");
             let mut bare = std::process::Command::new(command.get_program());
-            bare.args(kept)
-                .args(words)
-                .env("COPAL_REPOSITORY", house.repository());
+            bare.args(kept).args(words).env("COPAL_REPOSITORY", house.repository());
             for name in ["COPAL_PASSWORD", "COPAL_PASSWORD_FILE"] {
                 bare.env_remove(name);
             }
@@ -102,13 +97,7 @@ fn words_that_are_not_what_they_look_like_are_refused() {
         let run = house.run([&["backup"], words].concat());
         assert_eq!(run.code, Some(1), "{run:?}");
         assert!(run.sentence().contains("control characters"), "{run:?}");
-        assert!(
-            run.stderr
-                .trim_end()
-                .chars()
-                .all(|c| !copal_backup::is_deceptive(c)),
-            "{run:?}"
-        );
+        assert!(run.stderr.trim_end().chars().all(|c| !copal_backup::is_deceptive(c)), "{run:?}");
     }
     assert!(house.snapshots().is_empty());
 }

@@ -25,11 +25,7 @@ fn release(mut owner: Running) {
 
 /// Starts a command that waits and reads what it says about it.
 fn waiting(mut command: std::process::Command) -> (Child, String) {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     stderr.read_line(&mut line).unwrap();
@@ -48,13 +44,7 @@ fn whoever_is_told_to_wait_is_told_for_whom() {
         let run = house.run(["snapshots"]);
         assert_eq!(run.code, Some(11), "{run:?}");
         let sentence = run.sentence();
-        for part in [
-            "\"copal ",
-            "backup --vm piped -\"",
-            &format!("process {pid}"),
-            " ago",
-            "--wait",
-        ] {
+        for part in ["\"copal ", "backup --vm piped -\"", &format!("process {pid}"), " ago", "--wait"] {
             assert!(sentence.contains(part), "{part:?} is not in {sentence:?}");
         }
         let run = Run::of(house.command(["--json", "snapshots"]).output().unwrap());

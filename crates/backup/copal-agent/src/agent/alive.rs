@@ -42,10 +42,7 @@ fn newest_runs(mut holders: Vec<HolderInfo>, listed: &[ListedAgent]) -> Vec<Memb
             _ => drop(newest.insert(holder.name.clone(), holder)),
         }
     }
-    let members = newest.into_values().map(|holder| Member {
-        name: holder.name,
-        address: holder.address,
-    });
+    let members = newest.into_values().map(|holder| Member { name: holder.name, address: holder.address });
     members.collect()
 }
 
@@ -66,12 +63,8 @@ mod tests {
             beat_age_ms,
             progress: 0,
         };
-        let listed = ListedAgent {
-            name: "h1".to_owned(),
-            holder: HolderId([2; 16]),
-            vms: Vec::new(),
-            more_vms: 0,
-        };
+        let listed =
+            ListedAgent { name: "h1".to_owned(), holder: HolderId([2; 16]), vms: Vec::new(), more_vms: 0 };
         let holders = vec![
             holder("h1", 1, 10),
             holder("h1", 2, 5_000),

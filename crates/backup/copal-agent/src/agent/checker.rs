@@ -82,11 +82,7 @@ struct Leases {
 
 impl Leases {
     fn new() -> Leases {
-        Leases {
-            watch: LeaseWatch::new(),
-            began: Instant::now(),
-            looked: None,
-        }
+        Leases { watch: LeaseWatch::new(), began: Instant::now(), looked: None }
     }
 
     fn look(&mut self, host: &Host) {

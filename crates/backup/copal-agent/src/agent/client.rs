@@ -62,12 +62,7 @@ impl Client {
         options.participants = 1;
         let patience = Arc::new(HostPatience::new(timeout, 1));
         let asker = Asker::new(options, Arc::new(owners), patience).map_err(failed)?;
-        Ok(Some(Client {
-            asker,
-            timeout,
-            again_since: Mutex::default(),
-            members,
-        }))
+        Ok(Some(Client { asker, timeout, again_since: Mutex::default(), members }))
     }
 
     /// Who is asked.

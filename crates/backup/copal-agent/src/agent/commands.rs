@@ -140,13 +140,7 @@ impl Jobs {
 
 impl Commands {
     pub(crate) fn new(host: Arc<Host>, plan: Option<PathBuf>, memory_bytes: u64) -> Commands {
-        Commands {
-            host,
-            plan,
-            memory_bytes,
-            jobs: Mutex::default(),
-            listed: Mutex::default(),
-        }
+        Commands { host, plan, memory_bytes, jobs: Mutex::default(), listed: Mutex::default() }
     }
 
     /// Waits for the jobs, which end when the host stops.
@@ -207,9 +201,8 @@ impl Commands {
     }
 
     fn planned(&self, rounds: &str, only: &[String]) -> Result<Planned, String> {
-        let rounds: RoundCount = rounds
-            .parse()
-            .map_err(|error: crate::rounds::NotARoundCount| error.to_string())?;
+        let rounds: RoundCount =
+            rounds.parse().map_err(|error: crate::rounds::NotARoundCount| error.to_string())?;
         let plan = self.plan.as_ref().ok_or("it has no plan, and only answers")?;
         let planned =
             Planned::read(plan, rounds, self.memory_bytes, only).map_err(|error| error.to_string())?;
@@ -228,12 +221,8 @@ impl Commands {
         let Some(holder) = self.host.holder.get() else {
             return;
         };
-        let agent = ListedAgent {
-            name: self.host.name.clone(),
-            holder: *holder,
-            vms: vms.clone(),
-            more_vms: 0,
-        };
+        let agent =
+            ListedAgent { name: self.host.name.clone(), holder: *holder, vms: vms.clone(), more_vms: 0 };
         match self.host.repository.list_agent(&agent) {
             Ok(()) => *listed = Some(vms),
             Err(error) => tracing::warn!(%error, "this agent cannot be listed with the VMs of its plan"),
@@ -251,12 +240,7 @@ impl Commands {
         self.host.members.fetch_max(run.members.len(), Ordering::AcqRel);
         let agreed = Agreed {
             id: id_of(&run.job).ok_or("the job's id is not 32 hex digits")?,
-            members: run
-                .members
-                .iter()
-                .cloned()
-                .map(|(name, address)| Member { name, address })
-                .collect(),
+            members: run.members.iter().cloned().map(|(name, address)| Member { name, address }).collect(),
             participants: run.participants.max(1),
             partition_bits: run.partition_bits,
             rounds: run.all_rounds.max(planned.rounds.len() as u32),
@@ -290,9 +274,8 @@ impl Commands {
         let job = Arc::new(job);
         let running = Arc::clone(&job);
         let thread = std::thread::Builder::new().name("agent-job".into());
-        let thread = thread
-            .spawn(move || run_to_the_end(&running, planned))
-            .map_err(|error| error.to_string())?;
+        let thread =
+            thread.spawn(move || run_to_the_end(&running, planned)).map_err(|error| error.to_string())?;
         for done in jobs.threads.extract_if(.., |thread| thread.is_finished()) {
             let _ = done.join();
         }
@@ -369,11 +352,9 @@ pub(crate) fn call(member: &Member, secret: &Secret, command: &Command) -> Resul
         .map_err(|error| format!("agent {}: {error}", member.name))?;
     match answer.get_mut("ok").map(Value::take) {
         Some(answer) => Ok(answer),
-        None => Err(format!(
-            "agent {}: {}",
-            member.name,
-            answer["error"].as_str().unwrap_or("it says nothing")
-        )),
+        None => {
+            Err(format!("agent {}: {}", member.name, answer["error"].as_str().unwrap_or("it says nothing")))
+        }
     }
 }
 
@@ -391,9 +372,7 @@ pub(crate) fn namesake(
     secret: &Secret,
     name: &str,
 ) -> copal_backup::Result<Option<String>> {
-    let mut others = alive(repository)?
-        .into_iter()
-        .filter(|member| member.name == name);
+    let mut others = alive(repository)?.into_iter().filter(|member| member.name == name);
     let other = others.find(|member| info(member, secret).is_ok_and(|info| info.name == name));
     Ok(other.map(|member| member.address))
 }

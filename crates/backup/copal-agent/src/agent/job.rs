@@ -258,13 +258,7 @@ impl Job {
         if self.ends() {
             return;
         }
-        let names: Vec<String> = self
-            .state
-            .lock()
-            .vms
-            .iter()
-            .map(|vm| vm.name().to_owned())
-            .collect();
+        let names: Vec<String> = self.state.lock().vms.iter().map(|vm| vm.name().to_owned()).collect();
         let limits = (share_percent, PIPELINE_BYTES);
         let names = names.iter().map(String::as_str);
         let repairs = repair_leaks(&self.host.repository, names, limits, &self.repairs_end);
@@ -393,8 +387,7 @@ impl Job {
     pub(super) fn to_settle(&self) -> Vec<(usize, String, SnapshotId)> {
         let state = self.state.lock();
         let vms = state.vms.iter().enumerate();
-        vms.filter_map(|(index, vm)| vm.to_settle().map(|(name, snapshot)| (index, name, snapshot)))
-            .collect()
+        vms.filter_map(|(index, vm)| vm.to_settle().map(|(name, snapshot)| (index, name, snapshot))).collect()
     }
 
     pub(super) fn note_settled(&self, vm: usize, settled: Settled) {
@@ -407,12 +400,7 @@ impl Job {
     }
 
     fn vm(&self, index: usize, backup: &PlannedBackup, part_bytes: u64, turns: &Turns) {
-        let peers = VmPeers {
-            job: self,
-            index,
-            turns,
-            again_since: Mutex::new(None),
-        };
+        let peers = VmPeers { job: self, index, turns, again_since: Mutex::new(None) };
         self.state.lock().vms[index].begin();
         let outcome = self.back_up(backup, part_bytes, &peers);
         let outcome = outcome.unwrap_or_else(|failed| failed);

@@ -42,10 +42,7 @@ pub fn repair_leaks<'a>(
                 Err(error.to_string())
             }
         };
-        repairs.push(LeakRepair {
-            vm: vm.to_owned(),
-            freed_bytes,
-        });
+        repairs.push(LeakRepair { vm: vm.to_owned(), freed_bytes });
     }
     repairs
 }
@@ -60,14 +57,8 @@ fn repair(
     if !repository.vm_stats(vm)?.leaks_more_than(share_percent) {
         return Ok(None);
     }
-    if repository
-        .pinned()?
-        .iter()
-        .any(|shown| !shown.is_there(repository))
-    {
-        return Err(Error::Busy {
-            what: "a snapshot that is forgotten and shown by a door".to_owned(),
-        });
+    if repository.pinned()?.iter().any(|shown| !shown.is_there(repository)) {
+        return Err(Error::Busy { what: "a snapshot that is forgotten and shown by a door".to_owned() });
     }
     let repaired = repository.repair_leak(vm, memory_bytes, &Silent, cancel)?;
     Ok(Some(repaired.freed_bytes))

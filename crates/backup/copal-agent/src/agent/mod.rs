@@ -144,15 +144,9 @@ impl Agent {
         make_private(&spool)?;
         let secret = Secret::new(*repository.agents_secret());
         if let Some(other) = commands::namesake(&repository, &secret, &options.name)? {
-            return Err(AgentError::NameTaken {
-                name: options.name.clone(),
-                address: other,
-            });
+            return Err(AgentError::NameTaken { name: options.name.clone(), address: other });
         }
-        let limits = (
-            Throttle::new(options.read_limit),
-            Throttle::new(options.upload_limit),
-        );
+        let limits = (Throttle::new(options.read_limit), Throttle::new(options.upload_limit));
         let mut host = Host::new(
             &options.name,
             Arc::clone(&repository),
@@ -169,21 +163,14 @@ impl Agent {
             popular_millionths,
             Arc::clone(&host.early),
         );
-        let commands = Arc::new(Commands::new(
-            Arc::clone(&host),
-            options.plan.clone(),
-            options.memory_bytes,
-        ));
+        let commands = Arc::new(Commands::new(Arc::clone(&host), options.plan.clone(), options.memory_bytes));
         let mut listening = ServerOptions::new(&options.listen, &options.name, secret);
         listening.members = Arc::clone(&host.members);
         let server = Server::start(listening, Arc::new(owner), commands.clone(), Arc::clone(&stop));
         let server = server.map_err(AgentError::Listen)?;
         let holder = Holder {
             name: options.name.clone(),
-            address: options
-                .advertise
-                .clone()
-                .unwrap_or_else(|| server.address().to_string()),
+            address: options.advertise.clone().unwrap_or_else(|| server.address().to_string()),
         };
         // From here on others find it.
         let beat = repository.beat(&holder)?;
@@ -206,17 +193,9 @@ impl Agent {
         let checker = {
             let host = Arc::clone(&host);
             let named = std::thread::Builder::new().name("agent-check".into());
-            named
-                .spawn(move || checker::run(&host))
-                .map_err(AgentError::Thread)?
+            named.spawn(move || checker::run(&host)).map_err(AgentError::Thread)?
         };
-        Ok(Agent {
-            server,
-            host,
-            commands,
-            checker,
-            _beat: beat,
-        })
+        Ok(Agent { server, host, commands, checker, _beat: beat })
     }
 
     /// Where it listens.
@@ -241,12 +220,6 @@ impl Agent {
 
 fn make_private(path: &Path) -> Result<(), AgentError> {
     use std::os::unix::fs::DirBuilderExt;
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path);
-    made.map_err(|error| AgentError::State {
-        path: path.to_owned(),
-        error,
-    })
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|error| AgentError::State { path: path.to_owned(), error })
 }

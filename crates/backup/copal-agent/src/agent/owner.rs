@@ -121,8 +121,7 @@ impl State {
                 break;
             };
             let forgotten = self.rounds.remove(&oldest);
-            self.due
-                .extend(forgotten.into_iter().flat_map(|asked| asked.places));
+            self.due.extend(forgotten.into_iter().flat_map(|asked| asked.places));
         }
         let asked = self.rounds.entry(round).or_default();
         asked.began.get_or_insert(now);
@@ -140,12 +139,8 @@ impl Detect for Owner {
             batch: ask.batch,
             partition: ask.partition,
         };
-        let detector = self
-            .detector(ask.partition_bits)
-            .map_err(|error| error.to_string())?;
-        detector
-            .take(&header, &ask.ids)
-            .map_err(|error| error.to_string())?;
+        let detector = self.detector(ask.partition_bits).map_err(|error| error.to_string())?;
+        detector.take(&header, &ask.ids).map_err(|error| error.to_string())?;
         let place = (ask.partition_bits, ask.partition);
         let mut state = self.state.lock();
         let asked = state.round((ask.job, ask.round), Instant::now());
@@ -159,10 +154,7 @@ impl Detect for Owner {
         let mut state = self.state.lock();
         let patience = Duration::from_millis(marker.patience_ms.into());
         let asked = state.round((marker.job, marker.round), now);
-        if asked
-            .markers
-            .mark(host, patience, marker.participants as usize, now)
-        {
+        if asked.markers.mark(host, patience, marker.participants as usize, now) {
             let places = std::mem::take(&mut asked.places);
             state.due.extend(places);
         }
@@ -185,10 +177,7 @@ impl Detect for Owner {
                 }
             }
         }
-        state
-            .due
-            .pop_first()
-            .map(|(bits, partition)| u32::from(bits) << 24 | partition)
+        state.due.pop_first().map(|(bits, partition)| u32::from(bits) << 24 | partition)
     }
 
     fn compare(&self, place: u32, reply: &mut dyn FnMut([u8; 16], Answers)) -> io::Result<()> {
@@ -228,12 +217,7 @@ impl<'a> Log<'a> {
     fn read(repository: &'a Repository, sessions: &'a Mutex<Sessions>) -> io::Result<Log<'a>> {
         let newest = repository.newest_popular().map_err(io::Error::other)?;
         let generation = repository.popular_generation().map_err(io::Error::other)?;
-        Ok(Log {
-            repository,
-            sessions,
-            newest,
-            generation,
-        })
+        Ok(Log { repository, sessions, newest, generation })
     }
 }
 

@@ -18,9 +18,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// A VM's number among all VMs: a part of its UUID, which is random.
 pub(crate) fn tag_of(vm: Uuid) -> u32 {
-    vm.as_bytes()
-        .first_chunk()
-        .map_or(0, |first| u32::from_be_bytes(*first))
+    vm.as_bytes().first_chunk().map_or(0, |first| u32::from_be_bytes(*first))
 }
 
 /// Asks about what was to be carried until it is found or the time is over.
@@ -136,10 +134,7 @@ pub(super) struct SettlingPeers<'a> {
 
 impl<'a> SettlingPeers<'a> {
     pub(super) fn new(job: &'a Job) -> SettlingPeers<'a> {
-        SettlingPeers {
-            job,
-            again_since: Mutex::new(None),
-        }
+        SettlingPeers { job, again_since: Mutex::new(None) }
     }
 }
 

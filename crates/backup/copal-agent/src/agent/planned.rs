@@ -92,13 +92,7 @@ impl Planned {
                 ),
                 PlannedSource::Qmp { .. } => (None, 0),
             };
-            vms.push(PlannedBackup {
-                vm: vm.vm,
-                source: vm.source,
-                options: vm.options,
-                bytes,
-                sizes,
-            });
+            vms.push(PlannedBackup { vm: vm.vm, source: vm.source, options: vm.options, bytes, sizes });
         }
         Ok(Planned::of(vms, count, memory_bytes))
     }
@@ -107,10 +101,7 @@ impl Planned {
     pub(crate) fn one_at_a_time(self) -> Planned {
         let items = self.rounds.concat();
         let of_vm = |vm: usize| items.iter().copied().filter(|(of, _)| *of == vm).collect();
-        Planned {
-            rounds: (0..self.vms.len()).map(of_vm).collect(),
-            ..self
-        }
+        Planned { rounds: (0..self.vms.len()).map(of_vm).collect(), ..self }
     }
 
     fn of(vms: Vec<PlannedBackup>, count: RoundCount, memory_bytes: u64) -> Planned {
@@ -122,10 +113,7 @@ impl Planned {
             .iter()
             .map(|vm| {
                 let parts = vm.parts(part_bytes);
-                VmChanges {
-                    pages: vec![vm.bytes / parts as u64; parts],
-                    missed_windows: 0,
-                }
+                VmChanges { pages: vec![vm.bytes / parts as u64; parts], missed_windows: 0 }
             })
             .collect();
         let for_time = total.div_ceil(LEAST_ROUND_BYTES).clamp(1, MOST_ROUNDS_FOR_TIME);
@@ -147,11 +135,7 @@ impl Planned {
                 (first..first + part.pages as u32).map(|page| (part.vm, page))
             })
         });
-        Planned {
-            rounds: items.flat_map(one_part_of_each).collect(),
-            vms,
-            part_bytes,
-        }
+        Planned { rounds: items.flat_map(one_part_of_each).collect(), vms, part_bytes }
     }
 }
 
@@ -225,12 +209,7 @@ impl PlannedBackup {
                 let opened = files.iter().map(open).collect::<Result<_, Error>>();
                 (None, opened?)
             }
-            PlannedSource::Qmp {
-                socket,
-                nodes,
-                nbd,
-                freeze,
-            } => {
+            PlannedSource::Qmp { socket, nodes, nbd, freeze } => {
                 let mut vm = self.running(socket, nodes, nbd.as_ref(), freeze.as_ref());
                 vm.look_up_bitmaps(repository)?;
                 let (point, mut disks) = PointInTime::take(&vm, repository.info().domain)?;
@@ -279,10 +258,7 @@ impl PlannedBackup {
 
 fn open_file((name, path): &(String, PathBuf), options: PlannedOptions) -> Result<DiskSource, Error> {
     let opened = open::open(path, format_of(options), Bitmaps::default());
-    let opened = opened.map_err(|error| Error::Source {
-        disk: name.clone(),
-        error,
-    })?;
+    let opened = opened.map_err(|error| Error::Source { disk: name.clone(), error })?;
     Ok(DiskSource {
         identity: opened.identity,
         content: opened.content,
@@ -379,10 +355,7 @@ mod tests {
         ] {
             for rounds in [RoundCount::Auto, RoundCount::Exactly(1)] {
                 let planned = Planned::of(vms(count), rounds, memory_bytes);
-                assert!(
-                    planned.rounds.iter().all(|round| round.len() <= most),
-                    "{planned:?}"
-                );
+                assert!(planned.rounds.iter().all(|round| round.len() <= most), "{planned:?}");
                 assert_eq!(planned.rounds.iter().map(Vec::len).sum::<usize>(), count);
                 assert_eq!(planned.rounds.len(), count.div_ceil(most));
             }

@@ -14,10 +14,7 @@ pub(crate) enum VmOutcome {
 
 impl VmOutcome {
     pub(crate) fn failed(code: &str, reason: &str) -> VmOutcome {
-        VmOutcome::Failed {
-            code: code.to_owned(),
-            reason: reason.to_owned(),
-        }
+        VmOutcome::Failed { code: code.to_owned(), reason: reason.to_owned() }
     }
 }
 

@@ -42,10 +42,7 @@ pub(super) fn run(job: &Job, ask: AskStored<'_>) -> bool {
     }
     if has_gain {
         job.to_settle().into_iter().for_each(|(index, vm, snapshot)| {
-            let options = CleanUpOptions {
-                snapshot: Some(snapshot),
-                ..CleanUpOptions::all(PIPELINE_BYTES)
-            };
+            let options = CleanUpOptions { snapshot: Some(snapshot), ..CleanUpOptions::all(PIPELINE_BYTES) };
             job.note_settled(index, settle(job, &vm, options));
         });
     }
@@ -60,9 +57,7 @@ fn settle(job: &Job, vm: &str, options: CleanUpOptions) -> Settled {
         writer: Writer::of(&host.name),
         part_bytes: u64::MAX,
     };
-    let settled = host
-        .repository
-        .clean_up_vm(vm, &others, options, &Silent, job.cancel_flag());
+    let settled = host.repository.clean_up_vm(vm, &others, options, &Silent, job.cancel_flag());
     settled.map_or_else(
         |error| {
             tracing::warn!(vm, %error, "chunks of this VM may be stored twice: the snapshot stands, `copal pds cleanup` asks again");
@@ -101,10 +96,7 @@ fn wait_for(job: &Job, (other, ask): (&Member, AskStored<'_>), patience: Instant
         pause = (pause * 2).min(PAUSES[1]);
     }
     if !job.ends() {
-        tracing::warn!(
-            agent = other.name,
-            "it stores still, and is not waited for any longer"
-        );
+        tracing::warn!(agent = other.name, "it stores still, and is not waited for any longer");
     }
     None
 }

@@ -77,10 +77,7 @@ impl Pending {
             return Err(Reason::Foreign);
         }
         if batch.done {
-            let both = batch
-                .targets
-                .iter()
-                .all(|target| matches!(target.standing, Standing::Asked(_)));
+            let both = batch.targets.iter().all(|target| matches!(target.standing, Standing::Asked(_)));
             return Err(if both { Reason::Late } else { Reason::Repeated });
         }
         if answers.codes.len() != usize::from(batch.count) {

@@ -95,10 +95,7 @@ impl BatchId {
     }
 
     pub(super) fn of_number(number: u64) -> BatchId {
-        BatchId {
-            ticket: number >> 32,
-            index: (number & 0xffff_ffff) as usize,
-        }
+        BatchId { ticket: number >> 32, index: (number & 0xffff_ffff) as usize }
     }
 }
 
@@ -175,9 +172,7 @@ impl Pending {
 
     pub(super) fn end_round(&mut self, round: u32, now: Instant) {
         let parts = self.parts.values_mut();
-        parts
-            .filter(|part| part.round == round)
-            .for_each(|part| part.since = Some(now));
+        parts.filter(|part| part.round == round).for_each(|part| part.since = Some(now));
     }
 
     /// Somebody waits for a part: if its round has not ended, its time begins now.
@@ -194,10 +189,7 @@ impl Pending {
     }
 
     pub(super) fn take(&mut self, ticket: Ticket) -> Vec<Answer> {
-        self.parts
-            .remove(&ticket)
-            .map(|part| part.answers)
-            .unwrap_or_default()
+        self.parts.remove(&ticket).map(|part| part.answers).unwrap_or_default()
     }
 
     pub(super) fn ids(&self) -> usize {

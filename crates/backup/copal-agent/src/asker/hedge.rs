@@ -22,10 +22,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     while !shared.stop.load(Ordering::Acquire) {
         let hedge_after = shared.patience.hedge_after();
         let events = std::mem::take(&mut pending.events);
-        let lost: Vec<Lost> = events
-            .into_iter()
-            .flat_map(|event| pending.lost_by(event))
-            .collect();
+        let lost: Vec<Lost> = events.into_iter().flat_map(|event| pending.lost_by(event)).collect();
         let silent = pending.silent(Instant::now(), hedge_after);
         if lost.is_empty() && silent.is_empty() {
             match pending.next_hedge(hedge_after) {
@@ -90,11 +87,7 @@ impl Pending {
                     .filter(|(_, _, target)| {
                         usize::from(target.member) == member && target.standing == standing
                     })
-                    .map(|(batch, role, _)| Lost {
-                        batch,
-                        role,
-                        standing,
-                    })
+                    .map(|(batch, role, _)| Lost { batch, role, standing })
                     .collect()
             }
         }
@@ -109,11 +102,7 @@ impl Pending {
         if asked {
             target.standing = standing;
         }
-        asked.then_some(Lost {
-            batch,
-            role,
-            standing,
-        })
+        asked.then_some(Lost { batch, role, standing })
     }
 
     fn open_batches(&self) -> impl Iterator<Item = (BatchId, [super::batch::Target; 2])> {
@@ -146,9 +135,6 @@ impl Pending {
     /// When the next part is hedged.
     fn next_hedge(&self, after: Duration) -> Option<Instant> {
         let parts = self.parts.values().filter(|part| !part.hedged && part.open > 0);
-        parts
-            .filter_map(|part| part.since)
-            .min()
-            .map(|since| since + after)
+        parts.filter_map(|part| part.since).min().map(|since| since + after)
     }
 }

@@ -153,11 +153,7 @@ impl Link {
         if let Err(source) = spawned {
             self.alive.store(NONE, Ordering::Release);
             self.close();
-            return Err(crate::channel::ChannelError::Io {
-                address: address.clone(),
-                source,
-            }
-            .into());
+            return Err(crate::channel::ChannelError::Io { address: address.clone(), source }.into());
         }
         state.connection = connection;
         state.writer = Some(channel.writer);
@@ -182,11 +178,7 @@ fn receive_all(shared: &Arc<Shared>, member: usize, connection: u8, mut reader: 
             Ok(Message::Refused(refused)) => {
                 debug!(member, reason = refused.reason, "a batch was refused");
                 let batch = BatchId::of_number(refused.batch);
-                shared
-                    .pending
-                    .lock()
-                    .events
-                    .push(Event::Refused { batch, member });
+                shared.pending.lock().events.push(Event::Refused { batch, member });
                 shared.changed.notify_all();
             }
             Ok(_) => break Some("it said what only askers say".to_owned()),
@@ -194,15 +186,10 @@ fn receive_all(shared: &Arc<Shared>, member: usize, connection: u8, mut reader: 
         }
     };
     let link = &shared.links[member];
-    let _ = link
-        .alive
-        .compare_exchange(connection, NONE, Ordering::AcqRel, Ordering::Acquire);
+    let _ = link.alive.compare_exchange(connection, NONE, Ordering::AcqRel, Ordering::Acquire);
     let mut pending = shared.pending.lock();
     if let Some(what) = violation {
-        warn!(
-            member = shared.options.members[member].name,
-            what, "ended a connection"
-        );
+        warn!(member = shared.options.members[member].name, what, "ended a connection");
         pending.dropped.violations += 1;
     }
     pending.events.push(Event::Closed { member, connection });

@@ -68,9 +68,7 @@ pub struct Asker {
 
 impl std::fmt::Debug for Asker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Asker")
-            .field("members", &self.shared.options.members)
-            .finish_non_exhaustive()
+        f.debug_struct("Asker").field("members", &self.shared.options.members).finish_non_exhaustive()
     }
 }
 
@@ -87,17 +85,11 @@ impl Asker {
         patience: Arc<dyn Patience>,
     ) -> io::Result<Asker> {
         let members = options.members.len();
-        assert!(
-            members < usize::from(u16::MAX),
-            "a batch names its owner in 16 bits"
-        );
+        assert!(members < usize::from(u16::MAX), "a batch names its owner in 16 bits");
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
-            hello: Hello {
-                name: options.name.clone(),
-                instance,
-            },
+            hello: Hello { name: options.name.clone(), instance },
             links: (0..members).map(Link::new).collect(),
             options,
             owners,
@@ -130,9 +122,7 @@ impl Asker {
         let patience = self.shared.patience.for_others();
         let waits = |link: &Link| link.take_asked() || self.shared.options.participants > 1;
         let members = (0..self.shared.links.len()).filter(|&member| waits(&self.shared.links[member]));
-        let told = members
-            .filter(|&member| self.shared.mark(member, round, patience))
-            .count();
+        let told = members.filter(|&member| self.shared.mark(member, round, patience)).count();
         self.shared.pending.lock().end_round(round, Instant::now());
         self.shared.changed.notify_all();
         told
@@ -220,9 +210,7 @@ impl Shared {
             let _ = done.join();
         }
         let shared = Arc::clone(self);
-        let builder = std::thread::Builder::new()
-            .name(name.to_owned())
-            .stack_size(STACK_BYTES);
+        let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
         threads.push(builder.spawn(move || run(&shared))?);
         Ok(())
     }

@@ -39,11 +39,7 @@ fn send_all(
     let mut count = 0u32;
     for id in ids {
         let id = id?;
-        let full = split.push(Entry {
-            partition: shared.owners.partition(&id),
-            position: count,
-            id,
-        });
+        let full = split.push(Entry { partition: shared.owners.partition(&id), position: count, id });
         let next = count.checked_add(1);
         count = next.ok_or_else(|| io::Error::other("a part has more ids than 32 bits count"))?;
         if full {
@@ -79,9 +75,7 @@ fn flush(
     writer.flush()?;
     let first = {
         let mut pending = shared.pending.lock();
-        let part = pending
-            .part(ticket)
-            .expect("a part is there until it is received");
+        let part = pending.part(ticket).expect("a part is there until it is received");
         part.answers.reserve_exact(count as usize - part.answers.len());
         part.answers.resize(count as usize, Answer::UNANSWERED);
         part.open += batches.len();
@@ -90,10 +84,7 @@ fn flush(
         first
     };
     for (index, batch) in entries.enumerate() {
-        let id = BatchId {
-            ticket,
-            index: first + index,
-        };
+        let id = BatchId { ticket, index: first + index };
         let ids = batch.iter().map(|entry| entry.id).collect();
         shared.ask(id, Role::Owner, Some(ids));
     }
@@ -122,9 +113,7 @@ impl Shared {
                 let message = Message::Ask(ask);
                 self.links[member].note_asked();
                 let sent = self.links[member].send(self, &message.encode());
-                let Message::Ask(ask) = message else {
-                    unreachable!("made above")
-                };
+                let Message::Ask(ask) = message else { unreachable!("made above") };
                 ids = Some(ask.ids);
                 if self.end_ask(id, role, member, sent) {
                     if role == Role::StandIn {
@@ -215,12 +204,9 @@ impl Shared {
     /// Gives a batch up if nobody who could answer is left.
     fn give_up(&self, id: BatchId) {
         let mut pending = self.pending.lock();
-        let failed = pending.open_batch(id).is_some_and(|batch| {
-            batch
-                .targets
-                .iter()
-                .all(|target| target.standing == Standing::Failed)
-        });
+        let failed = pending
+            .open_batch(id)
+            .is_some_and(|batch| batch.targets.iter().all(|target| target.standing == Standing::Failed));
         if failed {
             pending.finish(id);
             self.changed.notify_all();

@@ -22,10 +22,7 @@ pub(super) struct Split {
 
 impl Split {
     pub(super) fn new(bytes: usize) -> Split {
-        Split {
-            entries: Vec::new(),
-            most: (bytes / size_of::<Entry>()).max(1),
-        }
+        Split { entries: Vec::new(), most: (bytes / size_of::<Entry>()).max(1) }
     }
 
     /// Adds one; whether it is full now.
@@ -41,8 +38,7 @@ impl Split {
 
     /// What was gathered, as batches.
     pub(super) fn batches(&mut self) -> impl Iterator<Item = &[Entry]> + Clone {
-        self.entries
-            .sort_unstable_by_key(|entry| (entry.partition, entry.position));
+        self.entries.sort_unstable_by_key(|entry| (entry.partition, entry.position));
         self.entries
             .chunk_by(|a, b| a.partition == b.partition)
             .flat_map(|partition| partition.chunks(ASK_IDS))

@@ -6,11 +6,7 @@ use super::{
 fn entry(partition: u32, position: u32) -> Entry {
     let mut id = [0; 16];
     id[..4].copy_from_slice(&position.to_be_bytes());
-    Entry {
-        partition,
-        position,
-        id,
-    }
+    Entry { partition, position, id }
 }
 
 #[test]
@@ -48,13 +44,9 @@ fn batches_are_of_one_partition_in_order_and_not_too_long() {
 #[test]
 fn a_spool_gives_batches_back() {
     let (spool, mut writer) = spool::create(&std::env::temp_dir()).unwrap();
-    let batches: Vec<Vec<Entry>> = [3, 1, 4000]
-        .map(|len| (0..len).map(|position| entry(1, position * 5)).collect())
-        .into();
-    let at: Vec<u64> = batches
-        .iter()
-        .map(|batch| writer.append(batch).unwrap())
-        .collect();
+    let batches: Vec<Vec<Entry>> =
+        [3, 1, 4000].map(|len| (0..len).map(|position| entry(1, position * 5)).collect()).into();
+    let at: Vec<u64> = batches.iter().map(|batch| writer.append(batch).unwrap()).collect();
     writer.flush().unwrap();
     for (batch, at) in batches.iter().zip(at) {
         let ids: Vec<_> = batch.iter().map(|entry| entry.id).collect();

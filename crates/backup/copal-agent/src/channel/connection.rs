@@ -78,9 +78,7 @@ pub struct Channel {
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Channel")
-            .field("address", &self.reader.address)
-            .finish_non_exhaustive()
+        f.debug_struct("Channel").field("address", &self.reader.address).finish_non_exhaustive()
     }
 }
 
@@ -95,18 +93,9 @@ impl Channel {
         timeouts: &Timeouts,
         traffic: &Arc<Traffic>,
     ) -> Result<Channel, ChannelError> {
-        let stream = reach(address, timeouts.connect).map_err(|source| ChannelError::Connect {
-            address: address.to_owned(),
-            source,
-        })?;
-        Channel::begin(
-            Arc::new(stream),
-            address.to_owned(),
-            Side::Connecting,
-            secret,
-            timeouts,
-            traffic,
-        )
+        let stream = reach(address, timeouts.connect)
+            .map_err(|source| ChannelError::Connect { address: address.to_owned(), source })?;
+        Channel::begin(Arc::new(stream), address.to_owned(), Side::Connecting, secret, timeouts, traffic)
     }
 
     /// Shakes hands with a peer that has connected.
@@ -119,9 +108,8 @@ impl Channel {
         traffic: &Arc<Traffic>,
     ) -> Result<Channel, ChannelError> {
         let stream = stream.into();
-        let address = stream
-            .peer_addr()
-            .map_or_else(|_| "an unknown peer".to_owned(), |peer| peer.to_string());
+        let address =
+            stream.peer_addr().map_or_else(|_| "an unknown peer".to_owned(), |peer| peer.to_string());
         Channel::begin(stream, address, Side::Accepting, secret, timeouts, traffic)
     }
 
@@ -129,11 +117,7 @@ impl Channel {
     pub(crate) fn turn_away(stream: &TcpStream) {
         use rustix::net::{SendFlags, send};
         // The peer learns it or not; the connection ends either way.
-        let _ = send(
-            stream,
-            handshake::CROWDED,
-            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-        );
+        let _ = send(stream, handshake::CROWDED, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         let _ = stream.shutdown(Shutdown::Both);
     }
 
@@ -208,10 +192,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 fn is_end(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
-    )
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 /// The half of a connection that reads. Keeps 32 KiB and a message while one comes, and nothing while none does: most
@@ -261,10 +242,7 @@ impl ChannelReader {
         message: &mut Partial,
     ) -> Result<(), ChannelError> {
         let len = usize::from(len);
-        let broken = |what| ChannelError::Broken {
-            address: self.address.to_string(),
-            what,
-        };
+        let broken = |what| ChannelError::Broken { address: self.address.to_string(), what };
         if !(frame::TAG_BYTES..=FRAME_BYTES).contains(&len) {
             return Err(broken("length of a frame"));
         }
@@ -273,9 +251,7 @@ impl ChannelReader {
         let frame = &mut self.frame[..len];
         timed::read_exact(&self.stream, frame, end)
             .map_err(|error| ChannelError::of_io(error, &self.address, "a message", self.limit.as_secs()))?;
-        self.traffic
-            .received
-            .fetch_add((frame::LENGTH_BYTES + len) as u64, Ordering::Relaxed);
+        self.traffic.received.fetch_add((frame::LENGTH_BYTES + len) as u64, Ordering::Relaxed);
         let opened = self.opener.open(frame, &mut self.plain, message);
         opened.map_err(|refusal| match refusal {
             Refusal::Seal => broken("seal of a frame"),
@@ -370,12 +346,7 @@ impl ChannelWriter {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Pushed::Nothing),
             Err(error) => {
                 let seconds = self.limit.as_secs();
-                Err(ChannelError::of_io(
-                    error.into(),
-                    &self.address,
-                    "taking a message",
-                    seconds,
-                ))
+                Err(ChannelError::of_io(error.into(), &self.address, "taking a message", seconds))
             }
         }
     }

@@ -83,11 +83,9 @@ impl ChannelError {
     pub(super) fn of_io(source: io::Error, address: &str, what: &'static str, seconds: u64) -> ChannelError {
         let address = address.to_owned();
         match source.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => ChannelError::TimedOut {
-                address,
-                what,
-                seconds,
-            },
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                ChannelError::TimedOut { address, what, seconds }
+            }
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionAborted

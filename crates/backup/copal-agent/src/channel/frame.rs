@@ -28,11 +28,7 @@ impl Sealer {
     /// # Panics
     /// When the message is longer than [`MESSAGE_BYTES`]: our own bug.
     pub(super) fn seal(&mut self, message: &[u8], out: &mut Vec<u8>) {
-        assert!(
-            message.len() <= MESSAGE_BYTES,
-            "a message of {} bytes",
-            message.len()
-        );
+        assert!(message.len() <= MESSAGE_BYTES, "a message of {} bytes", message.len());
         let first = message.len().min(PLAIN_BYTES - MESSAGE_LENGTH_BYTES);
         let mut plain = Vec::with_capacity(MESSAGE_LENGTH_BYTES + first);
         plain.extend_from_slice(&(message.len() as u32).to_le_bytes());
@@ -107,9 +103,7 @@ impl Opener {
                 let (head, rest) = plain.split_first_chunk().ok_or(Refusal::Shape)?;
                 let announced = u32::from_le_bytes(*head);
                 plain = rest;
-                let fits = usize::try_from(announced)
-                    .ok()
-                    .filter(|&len| len <= MESSAGE_BYTES);
+                let fits = usize::try_from(announced).ok().filter(|&len| len <= MESSAGE_BYTES);
                 *message.len.insert(fits.ok_or(Refusal::TooLong(announced))?)
             }
         };

@@ -48,16 +48,11 @@ pub(super) fn run(stream: &TcpStream, side: Side, secret: &Secret, deadline: Ins
     if side == Side::Accepting {
         write(stream, &mut state, &mut message, deadline)?;
     }
-    state
-        .into_stateless_transport_mode()
-        .map(Shaken::Keys)
-        .map_err(io::Error::other)
+    state.into_stateless_transport_mode().map(Shaken::Keys).map_err(io::Error::other)
 }
 
 fn begin(side: Side, secret: &Secret) -> Result<HandshakeState, snow::Error> {
-    let builder = Builder::new(PATTERN.parse()?)
-        .psk(0, secret.bytes())?
-        .prologue(PROLOGUE)?;
+    let builder = Builder::new(PATTERN.parse()?).psk(0, secret.bytes())?.prologue(PROLOGUE)?;
     match side {
         Side::Connecting => builder.build_initiator(),
         Side::Accepting => builder.build_responder(),
@@ -71,9 +66,6 @@ fn write(
     deadline: Instant,
 ) -> io::Result<()> {
     let len = state.write_message(&[], message).map_err(io::Error::other)?;
-    assert_eq!(
-        len, HANDSHAKE_BYTES,
-        "both messages of the pattern are a key and a tag"
-    );
+    assert_eq!(len, HANDSHAKE_BYTES, "both messages of the pattern are a key and a tag");
     timed::write_all(stream, message, deadline)
 }

@@ -8,10 +8,7 @@ use std::{
 };
 
 fn quick() -> Timeouts {
-    Timeouts {
-        message: Duration::from_millis(300),
-        ..Timeouts::default()
-    }
+    Timeouts { message: Duration::from_millis(300), ..Timeouts::default() }
 }
 
 fn pair() -> (Channel, Channel) {
@@ -30,26 +27,11 @@ fn pair() -> (Channel, Channel) {
 #[test]
 fn messages_of_every_size_arrive_as_they_were_sent() {
     let (a, mut b) = pair();
-    let Channel {
-        reader: mut a_reader,
-        mut writer,
-        ..
-    } = a;
+    let Channel { reader: mut a_reader, mut writer, .. } = a;
     let edge = FRAME_BYTES - 16 - 4;
-    let sizes = [
-        0,
-        1,
-        edge - 1,
-        edge,
-        edge + 1,
-        2 * FRAME_BYTES,
-        70_000,
-        MESSAGE_BYTES,
-    ];
-    let messages: Vec<Vec<u8>> = sizes
-        .iter()
-        .map(|&len| (0..len).map(|at| (at * 7 + len) as u8).collect())
-        .collect();
+    let sizes = [0, 1, edge - 1, edge, edge + 1, 2 * FRAME_BYTES, 70_000, MESSAGE_BYTES];
+    let messages: Vec<Vec<u8>> =
+        sizes.iter().map(|&len| (0..len).map(|at| (at * 7 + len) as u8).collect()).collect();
     let sent = messages.clone();
     let sender = thread::spawn(move || {
         sent.iter().for_each(|message| writer.send(message).unwrap());
@@ -89,13 +71,7 @@ fn who_lacks_the_secret_is_told_nothing() {
     let address = listener.local_addr().unwrap().to_string();
     let accepting = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        Channel::accept(
-            stream,
-            &Secret::new([1; 32]),
-            &Timeouts::default(),
-            &Arc::default(),
-        )
-        .map(drop)
+        Channel::accept(stream, &Secret::new([1; 32]), &Timeouts::default(), &Arc::default()).map(drop)
     });
     let mut stranger = TcpStream::connect(&address).unwrap();
     stranger.write_all(&[0x55; 48]).unwrap();
@@ -112,21 +88,10 @@ fn other_secrets_do_not_connect_on_either_side() {
     let address = listener.local_addr().unwrap().to_string();
     let accepting = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        Channel::accept(
-            stream,
-            &Secret::new([1; 32]),
-            &Timeouts::default(),
-            &Arc::default(),
-        )
-        .map(drop)
+        Channel::accept(stream, &Secret::new([1; 32]), &Timeouts::default(), &Arc::default()).map(drop)
     });
-    let error = Channel::connect(
-        &address,
-        &Secret::new([2; 32]),
-        &Timeouts::default(),
-        &Arc::default(),
-    )
-    .unwrap_err();
+    let error =
+        Channel::connect(&address, &Secret::new([2; 32]), &Timeouts::default(), &Arc::default()).unwrap_err();
     assert!(matches!(error, ChannelError::Secret { .. }), "{error}");
     assert!(error.to_string().contains(&address), "{error}");
     assert!(accepting.join().unwrap().is_err());
@@ -137,10 +102,7 @@ fn a_handshake_that_trickles_is_ended() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     slow.write_all(&[1; 3]).unwrap();
-    let timeouts = Timeouts {
-        handshake: Duration::from_millis(300),
-        ..Timeouts::default()
-    };
+    let timeouts = Timeouts { handshake: Duration::from_millis(300), ..Timeouts::default() };
     let (stream, _) = listener.accept().unwrap();
     let error = Channel::accept(stream, &Secret::new([1; 32]), &timeouts, &Arc::default()).unwrap_err();
     assert!(matches!(error, ChannelError::TimedOut { .. }), "{error}");
@@ -148,11 +110,7 @@ fn a_handshake_that_trickles_is_ended() {
 
 #[test]
 fn an_address_where_nobody_is_gives_an_error_that_names_it() {
-    let unused = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let error = Channel::connect(&unused, &Secret::new([1; 32]), &quick(), &Arc::default()).unwrap_err();
     assert!(matches!(error, ChannelError::Connect { .. }));
     assert!(error.to_string().contains(&unused), "{error}");
@@ -163,10 +121,7 @@ fn a_gigabyte_is_refused_when_it_is_announced() {
     let (mut a, mut b) = pair();
     a.writer.announce(1 << 30).unwrap();
     let error = b.reader.receive(None).unwrap_err();
-    assert!(
-        matches!(error, ChannelError::TooLong { len, .. } if len == 1 << 30),
-        "{error}"
-    );
+    assert!(matches!(error, ChannelError::TooLong { len, .. } if len == 1 << 30), "{error}");
     assert!(error.is_violation());
 }
 
@@ -182,15 +137,8 @@ fn a_message_that_begins_has_to_end() {
 /// Two ends of the frames of one direction, without a network.
 fn frames(messages: &[&[u8]]) -> (frame::Opener, Vec<Vec<u8>>) {
     let pattern = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-    let builder = || {
-        snow::Builder::new(pattern.parse().unwrap())
-            .psk(0, &[3; 32])
-            .unwrap()
-    };
-    let (mut a, mut b) = (
-        builder().build_initiator().unwrap(),
-        builder().build_responder().unwrap(),
-    );
+    let builder = || snow::Builder::new(pattern.parse().unwrap()).psk(0, &[3; 32]).unwrap();
+    let (mut a, mut b) = (builder().build_initiator().unwrap(), builder().build_responder().unwrap());
     let mut wire = [0; 48];
     a.write_message(&[], &mut wire).unwrap();
     b.read_message(&wire, &mut []).unwrap();
@@ -212,9 +160,7 @@ fn frames_that_are_turned_twice_or_left_out_do_not_open() {
     let mut plain = [0; FRAME_BYTES];
     let mut open = |opener: &mut frame::Opener, frame: &[u8]| {
         let mut message = frame::Partial::default();
-        opener
-            .open(frame, &mut plain, &mut message)
-            .map(|()| message.bytes)
+        opener.open(frame, &mut plain, &mut message).map(|()| message.bytes)
     };
     let (mut opener, sealed) = frames(&[b"one", b"two", b"three"]);
     for bit in 0..sealed[0].len() * 8 {
@@ -223,16 +169,8 @@ fn frames_that_are_turned_twice_or_left_out_do_not_open() {
         assert_eq!(open(&mut opener, &turned), Err(frame::Refusal::Seal));
     }
     assert_eq!(open(&mut opener, &sealed[0]).unwrap(), b"one");
-    assert_eq!(
-        open(&mut opener, &sealed[0]),
-        Err(frame::Refusal::Seal),
-        "a second time"
-    );
-    assert_eq!(
-        open(&mut opener, &sealed[2]),
-        Err(frame::Refusal::Seal),
-        "one is missing"
-    );
+    assert_eq!(open(&mut opener, &sealed[0]), Err(frame::Refusal::Seal), "a second time");
+    assert_eq!(open(&mut opener, &sealed[2]), Err(frame::Refusal::Seal), "one is missing");
     assert_eq!(open(&mut opener, &sealed[1]).unwrap(), b"two");
 }
 

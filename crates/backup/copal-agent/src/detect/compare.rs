@@ -91,21 +91,13 @@ impl Merge {
         let mut first = 0;
         loop {
             let requested = slice.requests.get(first).map(|request| request.id);
-            let asked = self
-                .candidates
-                .as_ref()
-                .and_then(|run| run.peek())
-                .map(|row| row.id);
+            let asked = self.candidates.as_ref().and_then(|run| run.peek()).map(|row| row.id);
             let Some(id) = requested.into_iter().chain(asked).min() else {
                 break;
             };
             let stored = self.stored(&id)?;
             let before = self.asked_before(&id)?;
-            let requests = if requested == Some(id) {
-                slice.group(first).len()
-            } else {
-                0
-            };
+            let requests = if requested == Some(id) { slice.group(first).len() } else { 0 };
             let group = first..first + requests;
             match stored {
                 Some(answer) => group.for_each(|at| slice.answers[slice.requests[at].at as usize] = answer),
@@ -116,11 +108,7 @@ impl Merge {
         if let Some(index) = &mut self.index {
             index.read_to_end()?;
         }
-        Ok(Merged {
-            popular,
-            candidates: self.distinct,
-            next_candidates: self.next_candidates,
-        })
+        Ok(Merged { popular, candidates: self.distinct, next_candidates: self.next_candidates })
     }
 
     /// What the index run says of an id. Ids ascend.
@@ -175,10 +163,9 @@ impl Merge {
         self.remember(id, &mut remembered);
         match grants.holder(id) {
             Some(holder) => answer_granted(slice, group, holder),
-            None if vms > 1 && !group.is_empty() => slice.wanted.push(Wanted {
-                first: group.start as u32,
-                vms,
-            }),
+            None if vms > 1 && !group.is_empty() => {
+                slice.wanted.push(Wanted { first: group.start as u32, vms })
+            }
             None => {}
         }
     }
@@ -190,10 +177,7 @@ impl Merge {
         };
         let vms = &mut asked.vms[..asked.len];
         vms.sort_unstable();
-        if let Err(error) = vms
-            .iter()
-            .try_for_each(|&value| out.push(&Row { id: *id, value }))
-        {
+        if let Err(error) = vms.iter().try_for_each(|&value| out.push(&Row { id: *id, value })) {
             tell_unwritten(&error);
             self.next_candidates = None;
         }
@@ -239,10 +223,7 @@ impl Merged {
     ) -> Tally {
         let mut promotion = Promotion {
             popular_millionths,
-            own: Tally {
-                popular: self.popular + granted,
-                known: self.popular + self.candidates,
-            },
+            own: Tally { popular: self.popular + granted, known: self.popular + self.candidates },
             others,
         };
         let mut wanted = std::mem::take(&mut slice.wanted);
@@ -252,9 +233,7 @@ impl Merged {
         for (at, Wanted { first, vms }) in wanted.iter().enumerate() {
             if promotion.threshold().is_none_or(|threshold| *vms < threshold) {
                 // Those that follow are wanted by no more VMs.
-                wanted[at..]
-                    .iter()
-                    .for_each(|refused| answer_refused(slice, refused));
+                wanted[at..].iter().for_each(|refused| answer_refused(slice, refused));
                 break;
             }
             let first = *first as usize;

@@ -52,11 +52,7 @@ pub enum DetectError {
 
 impl DetectError {
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> DetectError {
-        DetectError::Io {
-            action,
-            path: path.to_owned(),
-            source,
-        }
+        DetectError::Io { action, path: path.to_owned(), source }
     }
 }
 

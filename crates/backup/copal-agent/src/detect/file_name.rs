@@ -39,12 +39,7 @@ pub(crate) struct FileName<'a> {
 impl FileName<'_> {
     pub(crate) fn parse(name: &str) -> Option<FileName<'_>> {
         let (prefix, rest) = name.split_once('.')?;
-        let known = [
-            RunKind::Popular.file_prefix(),
-            RunKind::Candidates.file_prefix(),
-            SPOOL,
-            COMPARED,
-        ];
+        let known = [RunKind::Popular.file_prefix(), RunKind::Candidates.file_prefix(), SPOOL, COMPARED];
         let (bits, rest) = rest.split_once('.')?;
         let (partition, is_unfinished) = match rest.split_once('.') {
             Some((partition, UNFINISHED)) => (partition, true),

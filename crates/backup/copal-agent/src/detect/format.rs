@@ -23,13 +23,7 @@ pub(crate) const BATCH_HEAD_LEN: usize = 60;
 const ID_LEN: usize = size_of::<ShortId>();
 
 const fn format(magic: [u8; 8], name: &'static str) -> Format {
-    Format {
-        magic,
-        name,
-        oldest: 1,
-        version: 1,
-        known_flags: 0,
-    }
+    Format { magic, name, oldest: 1, version: 1, known_flags: 0 }
 }
 
 /// What the rows of a run are.
@@ -158,10 +152,7 @@ impl Row {
         let (mut id, mut value) = ([0; ID_LEN], [0; 4]);
         id.copy_from_slice(&bytes[..ID_LEN]);
         value.copy_from_slice(&bytes[ID_LEN..]);
-        Row {
-            id,
-            value: u32::from_le_bytes(value),
-        }
+        Row { id, value: u32::from_le_bytes(value) }
     }
 }
 
@@ -236,10 +227,7 @@ impl BatchHead {
 mod tests {
     use super::*;
 
-    const BELONGS: Belongs = Belongs {
-        bits: 9,
-        partition: 0x102,
-    };
+    const BELONGS: Belongs = Belongs { bits: 9, partition: 0x102 };
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -248,12 +236,7 @@ mod tests {
     /// Version 1 as it was first written; a change of these is a new version.
     #[test]
     fn version_1_has_these_bytes() {
-        let head = RunHead {
-            belongs: BELONGS,
-            rows: 3,
-            complete_to: 77,
-            rows_sum: 0x0102_0304_0506_0708,
-        };
+        let head = RunHead { belongs: BELONGS, rows: 3, complete_to: 77, rows_sum: 0x0102_0304_0506_0708 };
         let popular = head.encode(RunKind::Popular);
         assert_eq!(hex(&popular), POPULAR_HEX);
         assert_eq!(RunHead::decode(RunKind::Popular, &popular).unwrap(), head);
@@ -261,24 +244,14 @@ mod tests {
         let spool = encode_spool_head(BELONGS);
         assert_eq!(hex(&spool), SPOOL_HEX);
         assert_eq!(decode_spool_head(&spool).unwrap(), BELONGS);
-        let row = Row {
-            id: [0xab; 16],
-            value: 0x0102_0304,
-        };
+        let row = Row { id: [0xab; 16], value: 0x0102_0304 };
         assert_eq!(hex(&row.encode()), format!("{}04030201", "ab".repeat(16)));
         assert_eq!(Row::decode(&row.encode()), row);
     }
 
     #[test]
     fn a_batch_has_these_bytes_and_comes_back() {
-        let header = BatchHeader {
-            job: [1; 16],
-            round: 2,
-            host: [3; 16],
-            vm: 4,
-            batch: 5,
-            partition: 0x102,
-        };
+        let header = BatchHeader { job: [1; 16], round: 2, host: [3; 16], vm: 4, batch: 5, partition: 0x102 };
         let mut bytes = Vec::new();
         put_batch(&mut bytes, &header, &[[7; 16]]);
         assert_eq!(hex(&bytes), BATCH_HEX);

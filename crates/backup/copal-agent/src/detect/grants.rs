@@ -40,11 +40,7 @@ pub(crate) fn most_grants(bytes: u64) -> usize {
 
 impl Grants {
     pub(crate) fn with_room_for(most: usize) -> Grants {
-        Grants {
-            grants: HashMap::with_capacity(most),
-            most,
-            first: None,
-        }
+        Grants { grants: HashMap::with_capacity(most), most, first: None }
     }
 
     fn seconds(&mut self, now: Instant) -> u32 {
@@ -56,8 +52,7 @@ impl Grants {
     pub(crate) fn lapse(&mut self, now: Instant) {
         let now = self.seconds(now);
         let lapses_after = GRANT_LAPSES_AFTER.as_secs() as u32;
-        self.grants
-            .retain(|_, grant| now.saturating_sub(grant.at) < lapses_after);
+        self.grants.retain(|_, grant| now.saturating_sub(grant.at) < lapses_after);
     }
 
     /// Drops what VMs of a partition were granted for an earlier question than they ask now, and have not stored: they will not.
@@ -134,15 +129,9 @@ mod tests {
         assert!(grants.grant([2; 16], (8, 0), late));
         assert!(!grants.grant([3; 16], (9, 0), late), "full");
         grants.lapse(late);
-        assert_eq!(
-            (grants.holder(&[1; 16]), grants.holder(&[2; 16])),
-            (Some(7), Some(8))
-        );
+        assert_eq!((grants.holder(&[1; 16]), grants.holder(&[2; 16])), (Some(7), Some(8)));
         grants.lapse(start + GRANT_LAPSES_AFTER);
-        assert_eq!(
-            (grants.holder(&[1; 16]), grants.holder(&[2; 16])),
-            (None, Some(8))
-        );
+        assert_eq!((grants.holder(&[1; 16]), grants.holder(&[2; 16])), (None, Some(8)));
         grants.is_stored(&[2; 16]);
         assert_eq!(grants.of_partition(Partitions::new(0).unwrap(), 0), 0);
     }

@@ -78,10 +78,7 @@ impl From<Damaged> for Stop {
 
 impl Index<'_> {
     fn belongs(&self) -> Belongs {
-        Belongs {
-            bits: self.partitions.bits(),
-            partition: self.partition,
-        }
+        Belongs { bits: self.partitions.bits(), partition: self.partition }
     }
 
     /// Opens the run; `None` where nothing is popular yet.
@@ -110,11 +107,7 @@ impl Index<'_> {
                 }
             }
         }
-        Err(DetectError::KeepsBreaking {
-            partition: self.partition,
-            tries: MOST_TRIES,
-            what: last,
-        })
+        Err(DetectError::KeepsBreaking { partition: self.partition, tries: MOST_TRIES, what: last })
     }
 
     fn try_update(&mut self, popular: &dyn PopularPacks) -> std::result::Result<usize, Stop> {
@@ -138,12 +131,8 @@ impl Index<'_> {
             }
             _ => {}
         }
-        let mut fresh = Fresh {
-            index: self,
-            rows: Vec::new(),
-            is_missing: after.is_none(),
-            last: after.unwrap_or(0),
-        };
+        let mut fresh =
+            Fresh { index: self, rows: Vec::new(), is_missing: after.is_none(), last: after.unwrap_or(0) };
         let mut stopped = None;
         let read = popular.for_each_since(after.unwrap_or(0), &mut |pack| {
             fresh.enter(&pack).map_err(|stop| {
@@ -187,9 +176,7 @@ impl Fresh<'_, '_> {
             if self.index.partitions.of(id) != self.index.partition {
                 continue;
             }
-            let ordinal = u32::try_from(slot)
-                .ok()
-                .and_then(|slot| pack.first_ordinal.checked_add(slot));
+            let ordinal = u32::try_from(slot).ok().and_then(|slot| pack.first_ordinal.checked_add(slot));
             let Some(hit) = ordinal.and_then(Answer::hit) else {
                 warn!(
                     position = pack.position,

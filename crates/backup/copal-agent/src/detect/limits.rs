@@ -16,10 +16,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            memory_bytes: 12 << 20,
-            spool_bytes: 1 << 30,
-        }
+        Limits { memory_bytes: 12 << 20, spool_bytes: 1 << 30 }
     }
 }
 

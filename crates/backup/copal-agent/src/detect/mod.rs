@@ -204,10 +204,7 @@ impl Detector {
     ) -> std::result::Result<Compared, DetectError> {
         let partitions = self.partitions.count();
         if partition >= partitions {
-            return Err(DetectError::NoSuchPartition {
-                partition,
-                partitions,
-            });
+            return Err(DetectError::NoSuchPartition { partition, partitions });
         }
         let mut comparing = self.comparing.lock();
         if generation::begin(&self.dir, popular.generation())? {
@@ -224,16 +221,10 @@ impl Detector {
             let mut index = comparing.index(self, partition);
             compared.took(index.update(popular)?);
             let place = (self.partitions, partition);
-            index
-                .grants
-                .lapse_ended(place, now, |vm| popular.is_backing_up(vm));
-            while let Some((slice, now_known)) = self.compare_slice(
-                &mut index,
-                (now, others),
-                popular,
-                &mut apart.reader,
-                &mut compared,
-            )? {
+            index.grants.lapse_ended(place, now, |vm| popular.is_backing_up(vm));
+            while let Some((slice, now_known)) =
+                self.compare_slice(&mut index, (now, others), popular, &mut apart.reader, &mut compared)?
+            {
                 tally = Some(now_known);
                 slice.reply(reply);
             }
@@ -259,10 +250,7 @@ impl Detector {
         let Some(mut slice) = Slice::read(spool, self.limits.slice_bytes() as usize) else {
             return Ok(None);
         };
-        let belongs = Belongs {
-            bits: self.partitions.bits(),
-            partition: index.partition,
-        };
+        let belongs = Belongs { bits: self.partitions.bits(), partition: index.partition };
         let place = (self.partitions, index.partition);
         slice.declined = index.grants.lapse_declined(place, &slice.questions());
         let mut last = String::new();
@@ -294,11 +282,7 @@ impl Detector {
                 }
             }
         }
-        Err(DetectError::KeepsBreaking {
-            partition: belongs.partition,
-            tries: MOST_TRIES,
-            what: last,
-        })
+        Err(DetectError::KeepsBreaking { partition: belongs.partition, tries: MOST_TRIES, what: last })
     }
 
     fn discard_candidates(&self, belongs: Belongs, what: &str) -> Result<()> {

@@ -34,18 +34,12 @@ impl Tallies {
     /// What all partitions but one have.
     pub(crate) fn others(&self, partition: u32) -> Tally {
         let own = self.of.get(&partition).copied().unwrap_or_default();
-        Tally {
-            popular: self.all.popular - own.popular,
-            known: self.all.known - own.known,
-        }
+        Tally { popular: self.all.popular - own.popular, known: self.all.known - own.known }
     }
 
     pub(crate) fn set(&mut self, partition: u32, tally: Tally) {
         let others = self.others(partition);
-        self.all = Tally {
-            popular: others.popular + tally.popular,
-            known: others.known + tally.known,
-        };
+        self.all = Tally { popular: others.popular + tally.popular, known: others.known + tally.known };
         self.of.insert(partition, tally);
     }
 }
@@ -98,11 +92,7 @@ mod tests {
 
     fn of(popular_millionths: u32, own: (u64, u64), others: (u64, u64)) -> Option<u32> {
         let tally = |(popular, known)| Tally { popular, known };
-        let promotion = Promotion {
-            popular_millionths,
-            own: tally(own),
-            others: tally(others),
-        };
+        let promotion = Promotion { popular_millionths, own: tally(own), others: tally(others) };
         promotion.threshold()
     }
 

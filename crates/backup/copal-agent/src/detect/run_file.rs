@@ -48,10 +48,7 @@ impl RunReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(None)),
             Err(source) => return Err(DetectError::io("open", &path, source)),
         };
-        let len = file
-            .metadata()
-            .map_err(|source| DetectError::io("look at", &path, source))?
-            .len();
+        let len = file.metadata().map_err(|source| DetectError::io("look at", &path, source))?.len();
         Ok(RunReader::begin(kind, belongs, file, len).map(Some))
     }
 
@@ -65,23 +62,15 @@ impl RunReader {
         let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
         let mut bytes = [0; RUN_HEAD_LEN];
         let read = file.read_exact(&mut bytes).map_err(FormatError::from);
-        let head = read
-            .and_then(|()| RunHead::decode(kind, &bytes))
-            .map_err(|error| damaged(error.to_string()))?;
+        let head =
+            read.and_then(|()| RunHead::decode(kind, &bytes)).map_err(|error| damaged(error.to_string()))?;
         if head.belongs != belongs {
             return Err(damaged(format!("it is of {:?}", head.belongs)));
         }
         if head.file_len() != Some(len) {
             return Err(damaged(format!("it has {} rows and {len} bytes", head.rows)));
         }
-        let mut reader = RunReader {
-            kind,
-            head,
-            file,
-            left: head.rows,
-            sum: Xxh3::new(),
-            next: None,
-        };
+        let mut reader = RunReader { kind, head, file, left: head.rows, sum: Xxh3::new(), next: None };
         reader.advance()?;
         Ok(reader)
     }
@@ -97,10 +86,7 @@ impl RunReader {
 
     /// Takes the next row and reads the one behind it.
     pub(crate) fn advance(&mut self) -> std::result::Result<Option<Row>, Damaged> {
-        let damaged = |what: String| Damaged {
-            kind: self.kind,
-            what,
-        };
+        let damaged = |what: String| Damaged { kind: self.kind, what };
         let taken = self.next;
         if self.left == 0 {
             self.next = None;
@@ -159,10 +145,7 @@ impl RunWriter {
             sum: Xxh3::new(),
         };
         let room = [0; RUN_HEAD_LEN];
-        writer
-            .file
-            .write_all(&room)
-            .map_err(|source| writer.failed(source))?;
+        writer.file.write_all(&room).map_err(|source| writer.failed(source))?;
         Ok(writer)
     }
 
@@ -176,14 +159,9 @@ impl RunWriter {
 
     /// Makes the run durable and puts it in its place.
     pub(crate) fn finish(mut self, complete_to: u64) -> Result<()> {
-        let head = RunHead {
-            belongs: self.belongs,
-            rows: self.rows,
-            complete_to,
-            rows_sum: self.sum.digest(),
-        };
-        self.place(&head.encode(self.kind))
-            .map_err(|source| self.failed(source))
+        let head =
+            RunHead { belongs: self.belongs, rows: self.rows, complete_to, rows_sum: self.sum.digest() };
+        self.place(&head.encode(self.kind)).map_err(|source| self.failed(source))
     }
 
     fn place(&mut self, head: &[u8]) -> io::Result<()> {

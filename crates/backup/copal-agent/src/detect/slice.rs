@@ -102,13 +102,7 @@ impl Slice {
         let answers = vec![Answer::NEW; requests.len()];
         requests.sort_unstable_by_key(|request| (request.id, request.vm, request.at));
         let wanted = Vec::with_capacity(requests.len());
-        Some(Slice {
-            batches,
-            requests,
-            answers,
-            wanted,
-            declined: HashMap::new(),
-        })
+        Some(Slice { batches, requests, answers, wanted, declined: HashMap::new() })
     }
 
     /// Begins anew, after a comparison that did not come to its end.
@@ -120,10 +114,7 @@ impl Slice {
     /// The requests of one id, from the first of them.
     pub(crate) fn group(&self, first: usize) -> &[Request] {
         let id = self.requests[first].id;
-        let len = self.requests[first..]
-            .iter()
-            .take_while(|request| request.id == id)
-            .count();
+        let len = self.requests[first..].iter().take_while(|request| request.id == id).count();
         &self.requests[first..first + len]
     }
 

@@ -49,13 +49,7 @@ impl Waiting {
 
 impl Spools {
     pub(crate) fn new(dir: &Path, bits: u8, most_bytes: u64) -> Spools {
-        Spools {
-            dir: dir.to_owned(),
-            bits,
-            most_bytes,
-            waiting: BTreeMap::new(),
-            total_bytes: 0,
-        }
+        Spools { dir: dir.to_owned(), bits, most_bytes, waiting: BTreeMap::new(), total_bytes: 0 }
     }
 
     /// Counts a spool that an earlier process left.
@@ -91,10 +85,7 @@ impl Spools {
     }
 
     fn belongs(&self, partition: u32) -> Belongs {
-        Belongs {
-            bits: self.bits,
-            partition,
-        }
+        Belongs { bits: self.bits, partition }
     }
 
     /// Appends a batch to the spool of its partition.
@@ -117,9 +108,7 @@ impl Spools {
         put_batch(&mut bytes, header, ids);
         let before = waiting.bytes;
         if self.total_bytes + bytes.len() as u64 > self.most_bytes {
-            return Err(Refusal::SpoolFull {
-                spooled_bytes: self.total_bytes,
-            });
+            return Err(Refusal::SpoolFull { spooled_bytes: self.total_bytes });
         }
         waiting.bytes += bytes.len() as u64;
         waiting.is_whole = false;
@@ -152,10 +141,7 @@ impl Spools {
             // Not there: somebody deleted it, and nobody is answered.
             _ => {}
         }
-        let apart = Waiting {
-            compared_bytes: had.bytes,
-            ..Waiting::default()
-        };
+        let apart = Waiting { compared_bytes: had.bytes, ..Waiting::default() };
         self.set(partition, apart);
         let Some(reader) = self.open(&compared, partition)? else {
             self.forget_compared(partition)?;
@@ -176,10 +162,7 @@ impl Spools {
     /// All that was set apart is answered.
     pub(crate) fn forget_compared(&mut self, partition: u32) -> Result<()> {
         remove(&self.path(COMPARED, partition))?;
-        let waiting = Waiting {
-            compared_bytes: 0,
-            ..self.of(partition)
-        };
+        let waiting = Waiting { compared_bytes: 0, ..self.of(partition) };
         self.set(partition, waiting);
         Ok(())
     }
@@ -194,11 +177,7 @@ pub(crate) struct Apart {
 
 /// Writes at the end of a file that has `len` bytes; when that fails, what was written is taken away if it can be.
 fn append_to(path: &Path, len: u64, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(path)?;
+    let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     file.write_all(bytes).inspect_err(|_| {
         let _ = file.set_len(len);
     })
@@ -219,11 +198,9 @@ fn cut_to_whole_batches(path: &Path, belongs: Belongs) -> Result<u64> {
     let len = reader.whole_bytes();
     match len {
         0 => remove(path)?,
-        len => OpenOptions::new()
-            .write(true)
-            .open(path)
-            .and_then(|file| file.set_len(len))
-            .map_err(failed)?,
+        len => {
+            OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(len)).map_err(failed)?
+        }
     }
     Ok(len)
 }

@@ -45,16 +45,10 @@ fn two_agents_answer_everything_in_the_order_of_the_ids() {
 fn three_agents_that_ask_each_other_wait_for_all_markers() {
     let twins = [(); 3].map(|()| Arc::new(Twin::default()));
     let names = ["h1", "h2", "h3"];
-    let servers: Vec<Server> = names
-        .iter()
-        .zip(&twins)
-        .map(|(name, twin)| serve(name, twin.clone()))
-        .collect();
-    let members: Vec<Member> = names
-        .iter()
-        .zip(&servers)
-        .map(|(name, server)| member(name, server))
-        .collect();
+    let servers: Vec<Server> =
+        names.iter().zip(&twins).map(|(name, twin)| serve(name, twin.clone())).collect();
+    let members: Vec<Member> =
+        names.iter().zip(&servers).map(|(name, server)| member(name, server)).collect();
     std::thread::scope(|scope| {
         for host in 0..3u32 {
             let members = &members;
@@ -82,10 +76,7 @@ fn three_agents_that_ask_each_other_wait_for_all_markers() {
 #[test]
 fn a_part_that_is_sorted_in_many_runs_is_answered_the_same() {
     let server = serve("h1", Arc::new(Twin::default()));
-    let options = AskerOptions {
-        sort_bytes: 24 * 100,
-        ..options(&[member("h1", &server)], 1)
-    };
+    let options = AskerOptions { sort_bytes: 24 * 100, ..options(&[member("h1", &server)], 1) };
     let asker = asker(options, PATIENT);
     let ticket = send(&asker, 1, 0..5_050);
     let empty = send(&asker, 2, 0..0);
@@ -118,10 +109,7 @@ fn a_dead_owner_is_stood_in_for() {
 
 #[test]
 fn a_silent_owner_is_stood_in_for_after_the_hedge_time() {
-    let silent = Twin::of(Manner {
-        silent: true,
-        ..Manner::default()
-    });
+    let silent = Twin::of(Manner { silent: true, ..Manner::default() });
     let twin = Arc::new(Twin::default());
     let servers = [serve("h1", silent.clone()), serve("h2", twin.clone())];
     let members = [member("h1", &servers[0]), member("h2", &servers[1])];
@@ -135,17 +123,11 @@ fn a_silent_owner_is_stood_in_for_after_the_hedge_time() {
 
 #[test]
 fn an_unwilling_owner_is_stood_in_for_at_once() {
-    let unwilling = Twin::of(Manner {
-        unwilling: true,
-        ..Manner::default()
-    });
+    let unwilling = Twin::of(Manner { unwilling: true, ..Manner::default() });
     let servers = [serve("h1", unwilling), serve("h2", Arc::new(Twin::default()))];
     let members = [member("h1", &servers[0]), member("h2", &servers[1])];
     // Many small batches: refusals come while others are being sent.
-    let options = AskerOptions {
-        sort_bytes: 24 * 50,
-        ..options(&members, 1)
-    };
+    let options = AskerOptions { sort_bytes: 24 * 50, ..options(&members, 1) };
     let asker = asker(options, PATIENT);
     let ticket = send(&asker, 1, 0..20_000);
     asker.end_round();
@@ -162,12 +144,7 @@ fn with_nobody_left_everything_is_unanswered_and_nothing_is_waited_for() {
 
 #[test]
 fn two_silent_members_leave_everything_unanswered_at_the_deadline() {
-    let silent = || {
-        Twin::of(Manner {
-            silent: true,
-            ..Manner::default()
-        })
-    };
+    let silent = || Twin::of(Manner { silent: true, ..Manner::default() });
     let servers = [serve("h1", silent()), serve("h2", silent())];
     let members = [member("h1", &servers[0]), member("h2", &servers[1])];
     let asker = asker(options(&members, 1), SOON);
@@ -188,15 +165,9 @@ fn an_address_with_another_agent_is_not_asked() {
 
 #[test]
 fn an_old_generation_is_not_believed() {
-    let old = Twin::of(Manner {
-        generation: 4,
-        ..Manner::default()
-    });
+    let old = Twin::of(Manner { generation: 4, ..Manner::default() });
     let server = serve("h1", old);
-    let options = AskerOptions {
-        oldest_generation: 5,
-        ..options(&[member("h1", &server)], 1)
-    };
+    let options = AskerOptions { oldest_generation: 5, ..options(&[member("h1", &server)], 1) };
     let asker = asker(options, SOON);
     let ticket = send(&asker, 1, 0..100);
     asker.end_round();
@@ -290,10 +261,7 @@ fn a_stand_in_is_told_what_is_left_of_patience() {
             true
         }),
     );
-    let silent = Twin::of(Manner {
-        silent: true,
-        ..Manner::default()
-    });
+    let silent = Twin::of(Manner { silent: true, ..Manner::default() });
     let silent = serve("h1", silent);
     let members = [member("h1", &silent), stand_in.member.clone()];
     let asker = asker(options(&members, 2), QUICK_HEDGE);
@@ -303,10 +271,7 @@ fn a_stand_in_is_told_what_is_left_of_patience() {
     let told = told.lock();
     assert_eq!(told[0], (40, 4), "four of eight partitions are its own");
     let again: Vec<_> = told[1..].iter().filter(|(_, asked)| *asked > 0).collect();
-    assert!(
-        !again.is_empty() && again.iter().all(|(left, _)| *left == 0),
-        "{told:?}"
-    );
+    assert!(!again.is_empty() && again.iter().all(|(left, _)| *left == 0), "{told:?}");
 }
 
 /// Short at first, long when it is told to be.
@@ -342,9 +307,8 @@ fn late_answers_are_dropped_and_counted() {
                 Message::Ask(ask) => kept.push(ask.clone()),
                 // Answers of a round come with the end of the next.
                 Message::Marker(marker) => {
-                    let (now, later) = kept
-                        .drain(..)
-                        .partition(|ask: &crate::wire::Ask| ask.round < marker.round);
+                    let (now, later) =
+                        kept.drain(..).partition(|ask: &crate::wire::Ask| ask.round < marker.round);
                     kept = later;
                     now.iter().for_each(|ask| say(writer, answers_to(ask)));
                     if marker.round == 1 {
@@ -413,10 +377,7 @@ fn a_peer_that_hangs_up_is_asked_once_more_and_then_stood_in_for() {
     asker.end_round();
     assert!(asker.receive(ticket) == all_known(0..3000));
     let calls = calls.load(Ordering::Relaxed);
-    assert!(
-        (1..=8).contains(&calls),
-        "four batches, twice each at most: {calls}"
-    );
+    assert!((1..=8).contains(&calls), "four batches, twice each at most: {calls}");
 }
 
 /// Symptom: on a machine with much to do one VM of a job stored a twelfth of its chunks for itself that others had as popular, and no

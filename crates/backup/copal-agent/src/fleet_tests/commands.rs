@@ -67,15 +67,8 @@ fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
     let (tell, go_on) = channel();
     let (began, has_begun) = channel();
     let stop = Arc::new(AtomicBool::new(false));
-    let slow = Slow {
-        go_on: go_on.into(),
-        stop: Arc::clone(&stop),
-        began,
-    };
-    let options = ServerOptions {
-        commands: 2,
-        ..ServerOptions::new("127.0.0.1:0", "h1", secret())
-    };
+    let slow = Slow { go_on: go_on.into(), stop: Arc::clone(&stop), began };
+    let options = ServerOptions { commands: 2, ..ServerOptions::new("127.0.0.1:0", "h1", secret()) };
     let server = Server::start(options, Arc::new(Twin::default()), Arc::new(slow), stop).unwrap();
     let address = server.address().to_string();
     let call = |what: &str| control::call(&address, &secret(), &json!(what), HANG);
@@ -91,10 +84,7 @@ fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
         let other = scope.spawn(|| call("wait"));
         has_begun.recv_timeout(HANG).unwrap();
         let refused = call("short").unwrap();
-        assert!(
-            refused["error"].as_str().unwrap().contains("under way"),
-            "{refused}"
-        );
+        assert!(refused["error"].as_str().unwrap().contains("under way"), "{refused}");
         tell.send(()).unwrap();
         tell.send(()).unwrap();
         assert_eq!(long.join().unwrap().unwrap(), json!("done"));

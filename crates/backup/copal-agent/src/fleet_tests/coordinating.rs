@@ -30,10 +30,7 @@ impl Control for Obeys {
 }
 
 fn agent(name: &str, is_willing: bool) -> (Server, Arc<Obeys>) {
-    let obeys = Arc::new(Obeys {
-        is_willing,
-        cancelled: AtomicBool::new(false),
-    });
+    let obeys = Arc::new(Obeys { is_willing, cancelled: AtomicBool::new(false) });
     let options = ServerOptions::new("127.0.0.1:0", name, secret());
     let stop = Arc::new(AtomicBool::new(false));
     let server = Server::start(options, Arc::new(Twin::default()), Arc::clone(&obeys) as _, stop).unwrap();
@@ -41,21 +38,10 @@ fn agent(name: &str, is_willing: bool) -> (Server, Arc<Obeys>) {
 }
 
 fn begin(members: Vec<Member>) -> Result<crate::coordinate::Begun, JobError> {
-    let plan = |member: &Member| PlanInfo {
-        vms: vec![format!("vm of {}", member.name)],
-        bytes: 0,
-        rounds: 1,
-    };
-    let roster = Roster {
-        plans: members.iter().map(plan).collect(),
-        members,
-        missing: Vec::new(),
-    };
-    let options = JobOptions {
-        rounds: "auto".to_owned(),
-        timeout: HANG,
-        scheme: Scheme::Collaborative,
-    };
+    let plan =
+        |member: &Member| PlanInfo { vms: vec![format!("vm of {}", member.name)], bytes: 0, rounds: 1 };
+    let roster = Roster { plans: members.iter().map(plan).collect(), members, missing: Vec::new() };
+    let options = JobOptions { rounds: "auto".to_owned(), timeout: HANG, scheme: Scheme::Collaborative };
     begin_on(&roster, &secret(), &options, (1, 0), Vec::new())
 }
 
@@ -68,10 +54,7 @@ fn a_host_that_dies_between_plan_and_run_is_lost_and_the_others_go_on() {
     let report = begun.look();
     let lost: Vec<bool> = report.agents.iter().map(|agent| agent.lost.is_some()).collect();
     assert_eq!(lost, [false, true, false], "{report:?}");
-    assert_eq!(
-        report.agents[1].vms(),
-        [json!({ "vm": "vm of h2", "state": "waiting" })]
-    );
+    assert_eq!(report.agents[1].vms(), [json!({ "vm": "vm of h2", "state": "waiting" })]);
     assert!(!report.is_complete());
     assert!(!obeys.cancelled.load(Ordering::Acquire));
 }
@@ -90,8 +73,5 @@ fn a_host_that_says_no_ends_the_job_on_those_that_have_begun() {
 #[test]
 fn a_job_of_dead_hosts_only_does_not_begin() {
     let refused = begin(vec![dead("h1"), dead("h2")]).err();
-    assert!(
-        matches!(&refused, Some(JobError::Nobody { reasons }) if reasons.contains("h2")),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Some(JobError::Nobody { reasons }) if reasons.contains("h2")), "{refused:?}");
 }

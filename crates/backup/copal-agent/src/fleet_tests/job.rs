@@ -40,24 +40,14 @@ fn start(agent: Willing) -> (Server, Arc<Willing>) {
 }
 
 fn begin(members: Vec<Member>) -> Result<Begun, JobError> {
-    let plan = |vm: &str| PlanInfo {
-        vms: vec![vm.to_owned()],
-        bytes: 0,
-        rounds: 1,
-    };
+    let plan = |vm: &str| PlanInfo { vms: vec![vm.to_owned()], bytes: 0, rounds: 1 };
     let roster = Roster {
-        plans: members
-            .iter()
-            .map(|member| plan(&format!("vm of {}", member.name)))
-            .collect(),
+        plans: members.iter().map(|member| plan(&format!("vm of {}", member.name))).collect(),
         members,
         missing: Vec::new(),
     };
-    let options = JobOptions {
-        rounds: "auto".to_owned(),
-        timeout: Duration::from_secs(1),
-        scheme: Scheme::default(),
-    };
+    let options =
+        JobOptions { rounds: "auto".to_owned(), timeout: Duration::from_secs(1), scheme: Scheme::default() };
     begin_on(&roster, &secret(), &options, (1, 0), Vec::new())
 }
 
@@ -66,10 +56,7 @@ fn begin(members: Vec<Member>) -> Result<Begun, JobError> {
 #[test]
 fn a_host_that_died_since_it_told_its_plan_is_lost_and_the_others_go_on() {
     let (server, agent) = start(Willing::default());
-    for members in [
-        vec![member("h1", &server), dead("h2")],
-        vec![dead("h2"), member("h1", &server)],
-    ] {
+    for members in [vec![member("h1", &server), dead("h2")], vec![dead("h2"), member("h1", &server)]] {
         let begun = begin(members).unwrap();
         let report = begun.wait(&CancelFlag::new(), &mut |_| {});
         assert!(report.is_over() && !report.is_complete());
@@ -80,22 +67,15 @@ fn a_host_that_died_since_it_told_its_plan_is_lost_and_the_others_go_on() {
         assert_eq!(lost.vms()[0]["vm"], "vm of h2");
     }
     assert!(!agent.heard.lock().iter().any(|command| command == "cancel"));
-    let Err(error) = begin(vec![dead("h2")]) else {
-        panic!("nobody began it")
-    };
+    let Err(error) = begin(vec![dead("h2")]) else { panic!("nobody began it") };
     assert!(matches!(error, JobError::Nobody { .. }), "{error}");
 }
 
 #[test]
 fn a_host_that_is_there_and_refuses_ends_the_job() {
     let (first, agent) = start(Willing::default());
-    let (second, _) = start(Willing {
-        refuses: Some("run"),
-        ..Willing::default()
-    });
-    let Err(error) = begin(vec![member("h1", &first), member("h2", &second)]) else {
-        panic!("it began")
-    };
+    let (second, _) = start(Willing { refuses: Some("run"), ..Willing::default() });
+    let Err(error) = begin(vec![member("h1", &first), member("h2", &second)]) else { panic!("it began") };
     assert!(error.to_string().contains("not now"), "{error}");
     assert_eq!(agent.heard.lock().last().unwrap(), "cancel");
 }

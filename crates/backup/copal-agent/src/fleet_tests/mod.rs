@@ -29,11 +29,8 @@ const JOB: [u8; 16] = *b"the job of tests";
 /// What waits for something that has to come waits so long: it only ends a test that hangs.
 const HANG: Duration = Duration::from_secs(60);
 /// Nothing is hedged and nothing missing is waited for in vain.
-const PATIENT: FixedPatience = FixedPatience {
-    for_others: Duration::ZERO,
-    hedge_after: HANG,
-    deadline: HANG,
-};
+const PATIENT: FixedPatience =
+    FixedPatience { for_others: Duration::ZERO, hedge_after: HANG, deadline: HANG };
 
 fn secret() -> Secret {
     Secret::new([42; 32])
@@ -79,29 +76,20 @@ fn serve_with(options: ServerOptions, detect: Arc<dyn Detect>) -> Server {
 }
 
 fn member(name: &str, server: &Server) -> Member {
-    Member {
-        name: name.to_owned(),
-        address: server.address().to_string(),
-    }
+    Member { name: name.to_owned(), address: server.address().to_string() }
 }
 
 /// A member whose address nobody listens at.
 fn dead(name: &str) -> Member {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    Member {
-        name: name.to_owned(),
-        address: listener.local_addr().unwrap().to_string(),
-    }
+    Member { name: name.to_owned(), address: listener.local_addr().unwrap().to_string() }
 }
 
 fn options(members: &[Member], participants: u32) -> AskerOptions {
     let folder = std::env::temp_dir();
     AskerOptions {
         participants,
-        timeouts: Timeouts {
-            handshake: Duration::from_secs(5),
-            ..Timeouts::default()
-        },
+        timeouts: Timeouts { handshake: Duration::from_secs(5), ..Timeouts::default() },
         ..AskerOptions::new(JOB, "asker", members.to_vec(), secret(), folder)
     }
 }

@@ -30,16 +30,10 @@ pub(super) struct Scripted {
 impl Scripted {
     pub(super) fn start(name: &str, mut script: Box<Script>) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let member = Member {
-            name: name.to_owned(),
-            address: listener.local_addr().unwrap().to_string(),
-        };
+        let member = Member { name: name.to_owned(), address: listener.local_addr().unwrap().to_string() };
         let stop = Arc::new(AtomicBool::new(false));
         let current: Arc<parking_lot::Mutex<Option<TcpStream>>> = Arc::default();
-        let hello = Hello {
-            name: name.to_owned(),
-            instance: [1; 16],
-        };
+        let hello = Hello { name: name.to_owned(), instance: [1; 16] };
         let (ends, held) = (Arc::clone(&stop), Arc::clone(&current));
         let thread = std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
@@ -53,12 +47,7 @@ impl Scripted {
                 }
             }
         });
-        Scripted {
-            member,
-            stop,
-            current,
-            thread: Some(thread),
-        }
+        Scripted { member, stop, current, thread: Some(thread) }
     }
 }
 

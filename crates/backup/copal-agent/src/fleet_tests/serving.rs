@@ -14,10 +14,7 @@ use std::{
 };
 
 fn connect(server: &Server, instance: u8) -> Channel {
-    let hello = Hello {
-        name: "peer".to_owned(),
-        instance: [instance; 16],
-    };
+    let hello = Hello { name: "peer".to_owned(), instance: [instance; 16] };
     let address = server.address().to_string();
     let (channel, theirs) =
         greeting::connect(&address, &secret(), &hello, &Timeouts::default(), &Arc::default()).unwrap();
@@ -38,12 +35,7 @@ fn ask(batch: u64, ids: usize) -> Message {
 }
 
 fn marker() -> Message {
-    Message::Marker(Marker {
-        job: JOB,
-        round: 0,
-        participants: 1,
-        patience_ms: 0,
-    })
+    Message::Marker(Marker { job: JOB, round: 0, participants: 1, patience_ms: 0 })
 }
 
 #[test]
@@ -51,13 +43,8 @@ fn a_stranger_is_dropped_unheard_and_members_are_served() {
     let twin = Arc::new(Twin::default());
     let server = serve("h1", twin.clone());
     let address = server.address().to_string();
-    let refused = Channel::connect(
-        &address,
-        &Secret::new([1; 32]),
-        &Timeouts::default(),
-        &Arc::default(),
-    )
-    .unwrap_err();
+    let refused =
+        Channel::connect(&address, &Secret::new([1; 32]), &Timeouts::default(), &Arc::default()).unwrap_err();
     assert!(matches!(refused, ChannelError::Secret { .. }));
     let mut scan = TcpStream::connect(&address).unwrap();
     scan.write_all(&[b'G'; 48]).unwrap();
@@ -75,19 +62,13 @@ fn a_stranger_is_dropped_unheard_and_members_are_served() {
 /// Fix: it shakes hands, and says that it has too many connections.
 #[test]
 fn one_connection_too_many_is_refused_and_told_why() {
-    let options = ServerOptions {
-        connections: Some(2),
-        ..ServerOptions::new("127.0.0.1:0", "h1", secret())
-    };
+    let options = ServerOptions { connections: Some(2), ..ServerOptions::new("127.0.0.1:0", "h1", secret()) };
     let server = serve_with(options, Arc::new(Twin::default()));
     let first = connect(&server, 1);
     let _second = connect(&server, 2);
     let address = server.address().to_string();
     let third = || {
-        let hello = Hello {
-            name: "peer".to_owned(),
-            instance: [3; 16],
-        };
+        let hello = Hello { name: "peer".to_owned(), instance: [3; 16] };
         greeting::connect(&address, &secret(), &hello, &Timeouts::default(), &Arc::default())
     };
     let refused = third().unwrap_err();
@@ -165,14 +146,9 @@ fn an_asker_that_has_ended_keeps_its_counts_and_no_connection() {
 fn who_asks_alone_connects_to_those_it_asks() {
     let twins: Vec<Arc<Twin>> = (0..8).map(|_| Arc::default()).collect();
     let named = twins.iter().enumerate();
-    let servers: Vec<Server> = named
-        .map(|(at, twin)| serve(&format!("h{at}"), twin.clone()))
-        .collect();
-    let members: Vec<Member> = servers
-        .iter()
-        .enumerate()
-        .map(|(at, server)| member(&format!("h{at}"), server))
-        .collect();
+    let servers: Vec<Server> = named.map(|(at, twin)| serve(&format!("h{at}"), twin.clone())).collect();
+    let members: Vec<Member> =
+        servers.iter().enumerate().map(|(at, server)| member(&format!("h{at}"), server)).collect();
     let asker = asker(options(&members, 1), PATIENT);
     let ticket = send(&asker, 1, 0..1);
     asker.end_round();
@@ -216,9 +192,7 @@ fn answers_go_to_the_newest_connection_of_their_host() {
     let mut old = connect(&server, 1);
     old.writer.send(&ask(5, 2).encode()).unwrap();
     // Refused or not, a control message comes back when the ask before it was taken.
-    old.writer
-        .send(&Message::Control(b"1".to_vec()).encode())
-        .unwrap();
+    old.writer.send(&Message::Control(b"1".to_vec()).encode()).unwrap();
     old.reader.receive(Some(HANG)).unwrap();
     let mut new = connect(&server, 1);
     new.writer.send(&marker().encode()).unwrap();
@@ -294,10 +268,8 @@ fn a_peer_that_takes_nothing_is_ended_and_the_other_gets_all() {
 #[test]
 fn it_stops_with_connections_open_and_answers_waiting() {
     let flood = Arc::new(Flood::default());
-    let options = ServerOptions {
-        outbox_patience: HANG,
-        ..ServerOptions::new("127.0.0.1:0", "h1", secret())
-    };
+    let options =
+        ServerOptions { outbox_patience: HANG, ..ServerOptions::new("127.0.0.1:0", "h1", secret()) };
     let stop = Arc::new(AtomicBool::new(false));
     let server = Server::start(options, flood.clone(), Arc::new(Echo), Arc::clone(&stop)).unwrap();
     let mut peers = [1, 2].map(|instance| connect(&server, instance));
@@ -317,15 +289,8 @@ fn it_stops_with_connections_open_and_answers_waiting() {
 fn an_address_that_is_taken_is_named() {
     let server = serve("h1", Arc::new(Twin::default()));
     let options = ServerOptions::new(&server.address().to_string(), "h2", secret());
-    let error = Server::start(
-        options,
-        Arc::new(Twin::default()),
-        Arc::new(Echo),
-        Arc::new(AtomicBool::new(false)),
-    )
-    .unwrap_err();
-    assert!(
-        error.to_string().contains(&server.address().to_string()),
-        "{error}"
-    );
+    let error =
+        Server::start(options, Arc::new(Twin::default()), Arc::new(Echo), Arc::new(AtomicBool::new(false)))
+            .unwrap_err();
+    assert!(error.to_string().contains(&server.address().to_string()), "{error}");
 }

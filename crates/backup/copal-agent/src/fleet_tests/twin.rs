@@ -44,10 +44,7 @@ pub(super) struct Twin {
 
 impl Twin {
     pub(super) fn of(manner: Manner) -> Arc<Twin> {
-        Arc::new(Twin {
-            manner,
-            ..Twin::default()
-        })
+        Arc::new(Twin { manner, ..Twin::default() })
     }
 
     pub(super) fn taken(&self) -> usize {
@@ -81,11 +78,7 @@ impl Detect for Twin {
         }
         let mut state = self.state.lock();
         state.taken += 1;
-        state
-            .asks
-            .entry(ask.partition)
-            .or_default()
-            .push((host, ask.clone()));
+        state.asks.entry(ask.partition).or_default().push((host, ask.clone()));
         Ok(())
     }
 
@@ -103,22 +96,14 @@ impl Detect for Twin {
         let state = self.state.lock();
         let due = |asks: &[(Host, Ask)]| asks.iter().any(|(_, ask)| state.whole.contains(&ask.round));
         let mut partitions = state.asks.iter().filter(|_| !self.manner.silent);
-        partitions
-            .find(|(_, asks)| due(asks))
-            .map(|(&partition, _)| partition)
+        partitions.find(|(_, asks)| due(asks)).map(|(&partition, _)| partition)
     }
 
     fn compare(&self, partition: u32, reply: &mut dyn FnMut(Host, Answers)) -> io::Result<()> {
         let asks = self.state.lock().asks.remove(&partition).unwrap_or_default();
         for (host, ask) in asks {
             let generation = self.manner.generation;
-            reply(
-                host,
-                Answers {
-                    generation,
-                    ..answers_to(&ask)
-                },
-            );
+            reply(host, Answers { generation, ..answers_to(&ask) });
         }
         Ok(())
     }

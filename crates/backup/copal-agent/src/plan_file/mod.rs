@@ -148,9 +148,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
                 while let Some((name, value)) = map.next_entry::<String, T>()? {
                     if !seen.insert(name.clone()) {
                         let shown: String = name.chars().take(64).collect();
-                        return Err(M::Error::custom(format_args!(
-                            "the disk {shown:?} stands there twice"
-                        )));
+                        return Err(M::Error::custom(format_args!("the disk {shown:?} stands there twice")));
                     }
                     named.push((name, value));
                 }
@@ -166,15 +164,10 @@ impl Plan {
     /// # Errors
     /// See [`PlanError`].
     pub fn read(path: &Path) -> Result<Plan, PlanError> {
-        let failed = |source| PlanError::Read {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| PlanError::Read { path: path.to_owned(), source };
         let mut bytes = Vec::new();
         let file = File::open(path).map_err(failed)?;
-        file.take(MAX_PLAN_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
+        file.take(MAX_PLAN_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
         Plan::parse(path, &bytes)
     }
 
@@ -231,12 +224,7 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
                 }
             };
             let nbd = json.nbd;
-            PlannedSource::Qmp {
-                socket,
-                nodes,
-                nbd,
-                freeze,
-            }
+            PlannedSource::Qmp { socket, nodes, nbd, freeze }
         }
         _ => {
             let path = path.to_owned();
@@ -244,16 +232,10 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
         }
     };
     let (disks, paths): (Vec<&String>, Vec<&PathBuf>) = match &source {
-        PlannedSource::Files(disks) => (
-            disks.iter().map(|(disk, _)| disk).collect(),
-            disks.iter().map(|(_, file)| file).collect(),
-        ),
-        PlannedSource::Qmp {
-            socket,
-            nodes,
-            nbd,
-            freeze,
-        } => {
+        PlannedSource::Files(disks) => {
+            (disks.iter().map(|(disk, _)| disk).collect(), disks.iter().map(|(_, file)| file).collect())
+        }
+        PlannedSource::Qmp { socket, nodes, nbd, freeze } => {
             nodes.iter().try_for_each(|(_, node)| check_name(path, node))?;
             let disks = nodes.iter().map(|(disk, _)| disk).collect();
             let agent = freeze.as_ref().and_then(|Freeze::Agent(named)| named.as_ref());
@@ -270,9 +252,7 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
         let path = path.to_owned();
         return Err(PlanError::EmptyPath { path, vm });
     }
-    let address = paths
-        .iter()
-        .find_map(|file| file.to_str().filter(|word| scheme_of(word).is_some()));
+    let address = paths.iter().find_map(|file| file.to_str().filter(|word| scheme_of(word).is_some()));
     if let Some(word) = address {
         let (path, word) = (path.to_owned(), word.to_owned());
         return Err(PlanError::Scheme { path, vm, word });
@@ -283,10 +263,7 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
 fn check_name(path: &Path, name: &str) -> Result<(), PlanError> {
     match !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control) {
         true => Ok(()),
-        false => Err(PlanError::Name {
-            path: path.to_owned(),
-            name: name.chars().take(64).collect(),
-        }),
+        false => Err(PlanError::Name { path: path.to_owned(), name: name.chars().take(64).collect() }),
     }
 }
 
@@ -296,11 +273,7 @@ pub fn vm_in_two_plans(plans: &[Plan]) -> Option<VmInTwoPlans<'_>> {
     for plan in plans {
         for vm in &plan.vms {
             if let Some(first) = seen.insert(&vm.vm, &plan.path) {
-                return Some(VmInTwoPlans {
-                    vm: &vm.vm,
-                    first,
-                    second: &plan.path,
-                });
+                return Some(VmInTwoPlans { vm: &vm.vm, first, second: &plan.path });
             }
         }
     }
@@ -328,27 +301,14 @@ mod tests {
                              {"vm":"db3","qmp":"q","nodes":{"sda":"n"},"freeze":"agent","agent_socket":"qga.sock"}]}"#,
         );
         let plan = plan.unwrap();
-        let disks = vec![
-            ("sdb".into(), "b.raw".into()),
-            ("sda".into(), "set/vm1/day0.raw".into()),
-        ];
+        let disks = vec![("sdb".into(), "b.raw".into()), ("sda".into(), "set/vm1/day0.raw".into())];
         assert_eq!(plan.vms[0].source, PlannedSource::Files(disks));
         let socket = "db1.qmp".into();
         let nodes = vec![("sda".into(), "vm0".into())];
-        assert_eq!(
-            plan.vms[1].source,
-            PlannedSource::Qmp {
-                socket,
-                nodes,
-                nbd: None,
-                freeze: None
-            }
-        );
+        assert_eq!(plan.vms[1].source, PlannedSource::Qmp { socket, nodes, nbd: None, freeze: None });
         let freezes = [(2, Some("nbd.sock"), None), (3, None, Some("qga.sock"))];
         for (at, wanted, socket) in freezes {
-            let PlannedSource::Qmp { nbd, freeze, .. } = &plan.vms[at].source else {
-                panic!("{plan:?}")
-            };
+            let PlannedSource::Qmp { nbd, freeze, .. } = &plan.vms[at].source else { panic!("{plan:?}") };
             assert_eq!(nbd, &wanted.map(PathBuf::from));
             assert_eq!(freeze, &Some(Freeze::Agent(socket.map(PathBuf::from))));
         }
@@ -368,14 +328,8 @@ mod tests {
         };
         assert_eq!(plan.vms[0].options, options);
         assert_eq!(plan.vms[1].options, PlannedOptions::default());
-        for fields in [
-            r#""format":"vmdk""#,
-            r#""full_every":"soon""#,
-            r#""allow_smaller":1"#,
-        ] {
-            refused(&format!(
-                r#"{{"v":1,"vms":[{{"vm":"a","disks":{{"sda":"f"}},{fields}}}]}}"#
-            ));
+        for fields in [r#""format":"vmdk""#, r#""full_every":"soon""#, r#""allow_smaller":1"#] {
+            refused(&format!(r#"{{"v":1,"vms":[{{"vm":"a","disks":{{"sda":"f"}},{fields}}}]}}"#));
         }
     }
 
@@ -428,17 +382,10 @@ mod tests {
         assert!(vm(r#","qmp":"q","nodes":{"sda":""}"#).contains("has the name \"\""));
         assert!(refused("{").contains("is not a plan: EOF"));
         assert!(refused(r#"{"v":2,"vms":[]}"#).contains("has version 2, and this build reads 1"));
-        assert!(
-            Plan::parse(Path::new("p"), br#"{"v":1,"vms":[]}"#)
-                .unwrap()
-                .vms
-                .is_empty()
-        );
+        assert!(Plan::parse(Path::new("p"), br#"{"v":1,"vms":[]}"#).unwrap().vms.is_empty());
         assert!(refused(r#"{"v":1,"vms":[],"more":0}"#).contains("unknown field `more`"));
         let disks = r#""disks":{"sda":"f"}"#;
-        let two = refused(&format!(
-            r#"{{"v":1,"vms":[{{"vm":"a",{disks}}},{{"vm":"a",{disks}}}]}}"#
-        ));
+        let two = refused(&format!(r#"{{"v":1,"vms":[{{"vm":"a",{disks}}},{{"vm":"a",{disks}}}]}}"#));
         assert_eq!(two, "the plan file h1.json lists the VM \"a\" twice; remove one");
     }
 
@@ -447,19 +394,11 @@ mod tests {
         let long = " ".repeat(MAX_PLAN_BYTES as usize + 1);
         assert!(matches!(parse(&long), Err(PlanError::TooLong { .. })));
         let disks: Vec<String> = (0..=MAX_DISKS).map(|disk| format!(r#""d{disk}":"f""#)).collect();
-        let many = format!(
-            r#"{{"v":1,"vms":[{{"vm":"a","disks":{{{}}}}}]}}"#,
-            disks.join(",")
-        );
+        let many = format!(r#"{{"v":1,"vms":[{{"vm":"a","disks":{{{}}}}}]}}"#, disks.join(","));
         assert!(matches!(parse(&many), Err(PlanError::Disks { found: 129, .. })));
         let vms = vec![r#"{"vm":"a"}"#; MAX_VMS + 1].join(",");
-        assert!(matches!(
-            parse(&format!(r#"{{"v":1,"vms":[{vms}]}}"#)),
-            Err(PlanError::Vms { .. })
-        ));
-        let missing = Plan::read(Path::new("/nowhere/plan.json"))
-            .unwrap_err()
-            .to_string();
+        assert!(matches!(parse(&format!(r#"{{"v":1,"vms":[{vms}]}}"#)), Err(PlanError::Vms { .. })));
+        let missing = Plan::read(Path::new("/nowhere/plan.json")).unwrap_err().to_string();
         assert!(missing.starts_with("cannot read the plan file /nowhere/plan.json: "));
     }
 

@@ -65,24 +65,18 @@ pub struct RoundLimits {
 impl RoundLimits {
     /// The memory that answers to so many changed bytes take.
     pub fn answers_for(&self, changed_bytes: u64) -> u64 {
-        changed_bytes
-            .div_ceil(self.chunk_bytes.max(1))
-            .saturating_mul(ANSWER_BYTES)
+        changed_bytes.div_ceil(self.chunk_bytes.max(1)).saturating_mul(ANSWER_BYTES)
     }
 
     /// The changed bytes whose answers fit.
     pub(super) fn most_bytes(&self) -> u64 {
-        (self.answers_bytes / ANSWER_BYTES)
-            .saturating_mul(self.chunk_bytes.max(1))
-            .max(1)
+        (self.answers_bytes / ANSWER_BYTES).saturating_mul(self.chunk_bytes.max(1)).max(1)
     }
 }
 
 /// How many rounds are aimed at for so many parts.
 pub fn round_count(changed_bytes: u64, parts: usize, limits: &RoundLimits) -> u64 {
-    let for_memory = limits
-        .answers_for(changed_bytes)
-        .div_ceil(limits.answers_bytes.max(1));
+    let for_memory = limits.answers_for(changed_bytes).div_ceil(limits.answers_bytes.max(1));
     let wanted = match limits.rounds {
         RoundCount::Auto => LEAST_ROUNDS,
         RoundCount::Exactly(rounds) => rounds.into(),

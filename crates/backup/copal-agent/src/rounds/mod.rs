@@ -38,9 +38,7 @@ pub fn plan(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
 }
 
 fn sum<'a>(parts: impl IntoIterator<Item = &'a Part>) -> u64 {
-    parts
-        .into_iter()
-        .fold(0, |sum, part| sum.saturating_add(part.changed_bytes))
+    parts.into_iter().fold(0, |sum, part| sum.saturating_add(part.changed_bytes))
 }
 
 /// The parts of each VM, the last first; VMs by changed bytes / (1 + missed windows).
@@ -62,9 +60,8 @@ fn in_order(vms: &[VmChanges], parts: Vec<Vec<Part>>) -> Vec<Vec<Part>> {
 /// until the round has its share.
 fn fill(waiting: &mut [Vec<Part>], share: u64, rounds_left: u64, most_bytes: u64) -> Vec<Part> {
     let mut round = Round::default();
-    let (urgent, others): (Vec<_>, Vec<_>) = waiting
-        .iter_mut()
-        .partition(|parts| parts.len() as u64 >= rounds_left);
+    let (urgent, others): (Vec<_>, Vec<_>) =
+        waiting.iter_mut().partition(|parts| parts.len() as u64 >= rounds_left);
     for parts in urgent {
         for _ in 0..(parts.len() as u64).div_ceil(rounds_left) {
             round.take_if_it_fits(parts, most_bytes);
@@ -105,44 +102,27 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn vm(pages: &[u64]) -> VmChanges {
-        VmChanges {
-            pages: pages.to_vec(),
-            missed_windows: 0,
-        }
+        VmChanges { pages: pages.to_vec(), missed_windows: 0 }
     }
 
     fn limits(rounds: RoundCount) -> RoundLimits {
-        RoundLimits {
-            rounds,
-            answers_bytes: 6 << 20,
-            chunk_bytes: 16 << 10,
-        }
+        RoundLimits { rounds, answers_bytes: 6 << 20, chunk_bytes: 16 << 10 }
     }
 
     /// VMs of each round.
     fn vms_of(rounds: &[Vec<Part>]) -> Vec<Vec<usize>> {
-        rounds
-            .iter()
-            .map(|round| round.iter().map(|part| part.vm).collect())
-            .collect()
+        rounds.iter().map(|round| round.iter().map(|part| part.vm).collect()).collect()
     }
 
     #[test]
     fn the_count_is_twelve_or_what_memory_demands_and_no_more_than_parts() {
         let auto = limits(RoundCount::Auto);
-        assert_eq!(
-            round_count(220_000_000_000, 1000, &auto),
-            12,
-            "the paper's load needs 11"
-        );
+        assert_eq!(round_count(220_000_000_000, 1000, &auto), 12, "the paper's load needs 11");
         assert_eq!(round_count(440_000_000_000, 1000, &auto), 22);
         assert_eq!(round_count(220_000_000_000, 5, &auto), 5);
         assert_eq!(round_count(0, 0, &auto), 1);
         assert_eq!(round_count(1, 100, &limits(RoundCount::Exactly(3))), 3);
-        assert_eq!(
-            round_count(220_000_000_000, 100, &limits(RoundCount::Exactly(3))),
-            11
-        );
+        assert_eq!(round_count(220_000_000_000, 100, &limits(RoundCount::Exactly(3))), 11);
     }
 
     #[test]
@@ -180,36 +160,24 @@ mod tests {
     fn one_round_has_everybody_and_a_large_vm_begins_early() {
         let vms: Vec<VmChanges> = (0..11).map(|_| vm(&[GIB])).chain([vm(&[GIB; 49])]).collect();
         let all = plan(&vms, &limits(RoundCount::Exactly(1)));
-        assert_eq!(
-            all.len(),
-            4,
-            "60 GiB have 19 MiB of answers: fewer rounds have no room for them"
-        );
+        assert_eq!(all.len(), 4, "60 GiB have 19 MiB of answers: fewer rounds have no room for them");
         let auto = plan(&vms, &limits(RoundCount::Auto));
-        let of_the_large: Vec<usize> = auto
-            .iter()
-            .map(|round| round.iter().filter(|part| part.vm == 11).count())
-            .collect();
+        let of_the_large: Vec<usize> =
+            auto.iter().map(|round| round.iter().filter(|part| part.vm == 11).count()).collect();
         assert!(of_the_large.iter().all(|&parts| parts <= 1), "{of_the_large:?}");
         assert!((10..=12).contains(&auto.len()), "{}", auto.len());
     }
 
     fn any_vm() -> impl Strategy<Value = VmChanges> {
         let page = prop_oneof![Just(0), 0..GIB, Just(GIB)];
-        (proptest::collection::vec(page, 0..40), 0_u32..4).prop_map(|(pages, missed_windows)| VmChanges {
-            pages,
-            missed_windows,
-        })
+        (proptest::collection::vec(page, 0..40), 0_u32..4)
+            .prop_map(|(pages, missed_windows)| VmChanges { pages, missed_windows })
     }
 
     fn any_limits() -> impl Strategy<Value = RoundLimits> {
         let rounds = prop_oneof![Just(RoundCount::Auto), (1_u32..30).prop_map(RoundCount::Exactly)];
-        (rounds, prop_oneof![Just(6_u64 << 20), 0..6_u64 << 20]).prop_map(|(rounds, answers_bytes)| {
-            RoundLimits {
-                answers_bytes,
-                ..limits(rounds)
-            }
-        })
+        (rounds, prop_oneof![Just(6_u64 << 20), 0..6_u64 << 20])
+            .prop_map(|(rounds, answers_bytes)| RoundLimits { answers_bytes, ..limits(rounds) })
     }
 
     proptest! {

@@ -30,16 +30,10 @@ pub struct Part {
 
 /// Cuts each VM into parts of about the average of all VMs, whose answers fit the memory. Each VM has at least one.
 pub fn parts(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
-    let total: u64 = vms
-        .iter()
-        .flat_map(|vm| &vm.pages)
-        .fold(0, |sum, page| sum.saturating_add(*page));
+    let total: u64 = vms.iter().flat_map(|vm| &vm.pages).fold(0, |sum, page| sum.saturating_add(*page));
     let average = total.div_ceil(vms.len().max(1) as u64);
     let most_bytes = limits.most_bytes();
-    vms.iter()
-        .enumerate()
-        .map(|(vm, changes)| cut(vm, &changes.pages, average, most_bytes))
-        .collect()
+    vms.iter().enumerate().map(|(vm, changes)| cut(vm, &changes.pages, average, most_bytes)).collect()
 }
 
 /// Equal parts, as many as the average goes into the VM; a part ends early where its answers would not fit.
@@ -47,13 +41,7 @@ fn cut(vm: usize, pages: &[u64], average: u64, most_bytes: u64) -> Vec<Part> {
     let changed = pages.iter().fold(0_u64, |sum, page| sum.saturating_add(*page));
     let equal = changed.div_ceil((changed / average.max(1)).max(1));
     let mut parts = Vec::new();
-    let mut part = Part {
-        vm,
-        part: 0,
-        first_page: 0,
-        pages: 0,
-        changed_bytes: 0,
-    };
+    let mut part = Part { vm, part: 0, first_page: 0, pages: 0, changed_bytes: 0 };
     for &page in pages {
         let longer = part.changed_bytes.saturating_add(page);
         let is_full = part.changed_bytes >= equal && page > 0;

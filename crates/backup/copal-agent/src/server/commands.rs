@@ -18,11 +18,7 @@ pub(super) struct Commands {
 
 impl Commands {
     pub(super) fn new(control: Arc<dyn Control>, most: usize) -> Commands {
-        Commands {
-            control,
-            most,
-            running: Mutex::default(),
-        }
+        Commands { control, most, running: Mutex::default() }
     }
 
     /// Begins a command; its reply goes to `peer` when it is there.
@@ -37,10 +33,7 @@ impl Commands {
             let _ = done.join();
         }
         if running.len() >= self.most {
-            return refuse(format!(
-                "{} commands are under way: try again later",
-                running.len()
-            ));
+            return refuse(format!("{} commands are under way: try again later", running.len()));
         }
         let control = Arc::clone(&self.control);
         let for_thread = Arc::clone(shared);
@@ -64,10 +57,7 @@ impl Commands {
 fn reply(shared: &Shared, peer: PeerId, value: &Value) {
     let mut json = value.to_string().into_bytes();
     if json.len() > JSON_BYTES {
-        let error = format!(
-            "the reply has {} bytes, at most {JSON_BYTES} are sent",
-            json.len()
-        );
+        let error = format!("the reply has {} bytes, at most {JSON_BYTES} are sent", json.len());
         json = json!({ "error": error }).to_string().into_bytes();
     }
     shared.outbox.put(peer, Message::ControlReply(json).encode());

@@ -19,15 +19,9 @@ use std::{
 use tracing::{debug, warn};
 
 /// How often the stop flag is looked at.
-const LOOK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How often one looks for a place that becomes free.
-const LOOK_FOR_A_PLACE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
+const LOOK_FOR_A_PLACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 /// A reader opens frames and hands messages on: nothing deep.
 const READER_STACK_BYTES: usize = 256 << 10;
 
@@ -61,9 +55,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &TcpListener) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
             Err(error) => {
                 // No file descriptors, say: that lasts.
-                shared
-                    .crowd
-                    .tell("the system gives no descriptor for one more connection", &error);
+                shared.crowd.tell("the system gives no descriptor for one more connection", &error);
                 let _ = poll(&mut [], Some(&LOOK));
                 continue;
             }
@@ -96,9 +88,7 @@ fn make_place(shared: &Shared, readers: &mut Vec<Reader>, address: IpAddr) {
     while !shared.stop.load(Ordering::Acquire) {
         reap(readers);
         // In the order in which they came.
-        let unknown: Vec<usize> = (0..readers.len())
-            .filter(|&at| readers[at].is_unknown())
-            .collect();
+        let unknown: Vec<usize> = (0..readers.len()).filter(|&at| readers[at].is_unknown()).collect();
         let addresses: Vec<IpAddr> = unknown.iter().map(|&at| readers[at].address).collect();
         let bounds = shared.places.most_unknown();
         let Some(oldest) = oldest_in_the_way(&addresses, address, bounds) else {
@@ -111,10 +101,7 @@ fn make_place(shared: &Shared, readers: &mut Vec<Reader>, address: IpAddr) {
             debug!(address = %oldest.address, "turned away: it has not said who it is");
             Channel::turn_away(&oldest.stream);
             shared.counts.crowded.fetch_add(1, Ordering::Relaxed);
-            shared.crowd.tell(
-                "too many connections whose peers do not say who they are",
-                &oldest.address,
-            );
+            shared.crowd.tell("too many connections whose peers do not say who they are", &oldest.address);
             return;
         }
     }
@@ -128,11 +115,5 @@ fn start(shared: &Arc<Shared>, stream: TcpStream, address: IpAddr) -> std::io::R
         .name("agent-receive".to_owned())
         .stack_size(READER_STACK_BYTES)
         .spawn(move || peer::run(&shared, theirs, &known))?;
-    Ok(Reader {
-        stream,
-        address,
-        since: Instant::now(),
-        standing,
-        thread,
-    })
+    Ok(Reader { stream, address, since: Instant::now(), standing, thread })
 }

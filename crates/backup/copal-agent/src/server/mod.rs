@@ -78,9 +78,7 @@ pub struct Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -113,11 +111,7 @@ impl Server {
             detect,
             stop,
         });
-        let mut server = Server {
-            shared: Arc::clone(&shared),
-            address,
-            threads: Vec::new(),
-        };
+        let mut server = Server { shared: Arc::clone(&shared), address, threads: Vec::new() };
         server.spawn("agent-accept", move |shared| listen::run(shared, &listener))?;
         server.spawn("agent-compare", compare::run)?;
         server.spawn("agent-send", |shared| shared.outbox.send_all())?;
@@ -140,11 +134,7 @@ impl Server {
     /// What it has seen.
     #[must_use]
     pub fn counts(&self) -> ServerCounts {
-        let Counts {
-            strangers,
-            crowded,
-            violations,
-        } = &self.shared.counts;
+        let Counts { strangers, crowded, violations } = &self.shared.counts;
         let (slow, undeliverable) = self.shared.outbox.losses();
         ServerCounts {
             strangers: strangers.load(Ordering::Relaxed),

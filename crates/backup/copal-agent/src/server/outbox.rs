@@ -75,12 +75,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(bounds: Bounds) -> Outbox {
-        Outbox {
-            bounds,
-            state: Mutex::default(),
-            work: Condvar::new(),
-            room: Condvar::new(),
-        }
+        Outbox { bounds, state: Mutex::default(), work: Condvar::new(), room: Condvar::new() }
     }
 
     /// Adds a connection; answers for `host` go to it from now on.
@@ -220,11 +215,7 @@ impl State {
     fn drop_slowest(&mut self, id: PeerId, len: usize, bounds: &Bounds) {
         let slowest = match self.peers.get(&id) {
             Some(peer) if !fits(peer.bytes, len, bounds.peer_bytes) => Some(id),
-            _ => self
-                .peers
-                .iter()
-                .max_by_key(|(_, peer)| peer.bytes)
-                .map(|(&id, _)| id),
+            _ => self.peers.iter().max_by_key(|(_, peer)| peer.bytes).map(|(&id, _)| id),
         };
         if let Some(id) = slowest {
             self.drop_slow(id);

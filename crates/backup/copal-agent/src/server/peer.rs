@@ -52,12 +52,7 @@ pub(super) fn run(shared: &Arc<Shared>, stream: Arc<TcpStream>, standing: &Stand
                     Err(error) => error.to_string(),
                     Ok(_) => "it is no question".to_owned(),
                 };
-                warn!(
-                    address = reader.address(),
-                    peer = hello.name,
-                    what,
-                    "ended a connection"
-                );
+                warn!(address = reader.address(), peer = hello.name, what, "ended a connection");
                 shared.counts.violations.fetch_add(1, Ordering::Relaxed);
                 break;
             }
@@ -84,20 +79,14 @@ fn greet(
     let Some(place) = shared.places.take(&*shared.detect) else {
         let most = shared.places.most();
         shared.counts.crowded.fetch_add(1, Ordering::Relaxed);
-        shared.crowd.tell(
-            "too many connections of members",
-            &format!("{}, at most {most}", hello.name),
-        );
+        shared.crowd.tell("too many connections of members", &format!("{}, at most {most}", hello.name));
         let reason = format!("too many connections: it has {most}");
         let refused = Message::Refused(Refused { batch: 0, reason });
         channel.writer.send(&refused.encode())?;
         channel.closer.close();
         return Ok(None);
     };
-    let ours = Message::Hello(Hello {
-        name: options.name.clone(),
-        instance: shared.instance,
-    });
+    let ours = Message::Hello(Hello { name: options.name.clone(), instance: shared.instance });
     let peer = shared.outbox.add(hello.instance, channel.writer, channel.closer);
     shared.outbox.put(peer, ours.encode());
     Ok(Some((channel.reader, peer, hello, place)))
@@ -108,9 +97,7 @@ fn take(shared: &Shared, ask: &Ask, host: [u8; 16], peer: PeerId) {
         Ok(()) => shared.due.wake(),
         Err(reason) => {
             let batch = ask.batch;
-            shared
-                .outbox
-                .put(peer, Message::Refused(Refused { batch, reason }).encode());
+            shared.outbox.put(peer, Message::Refused(Refused { batch, reason }).encode());
         }
     }
 }

@@ -47,12 +47,7 @@ impl Drop for Place {
 
 impl Places {
     pub(super) fn new(members: Arc<AtomicUsize>, fixed: Option<usize>) -> Places {
-        Places {
-            members,
-            fixed,
-            taken: Arc::default(),
-            asked: Mutex::default(),
-        }
+        Places { members, fixed, taken: Arc::default(), asked: Mutex::default() }
     }
 
     /// How many there are.
@@ -83,9 +78,7 @@ impl Places {
     fn try_take(&self) -> Option<Place> {
         let most = self.most();
         let one_more = |taken: usize| (taken < most).then_some(taken + 1);
-        let took = self
-            .taken
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        let took = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
         took.is_ok().then(|| Place(Arc::clone(&self.taken)))
     }
 
@@ -126,9 +119,7 @@ impl Standing {
     }
 
     fn change(&self, to: u8) -> bool {
-        let changed = self
-            .0
-            .compare_exchange(UNKNOWN, to, Ordering::AcqRel, Ordering::Acquire);
+        let changed = self.0.compare_exchange(UNKNOWN, to, Ordering::AcqRel, Ordering::Acquire);
         changed.is_ok()
     }
 }
@@ -171,17 +162,9 @@ mod tests {
         let bounds = (4, 2);
         let (a, b) = (address(1), address(2));
         assert_eq!(oldest_in_the_way(&[a], a, bounds), None);
-        assert_eq!(
-            oldest_in_the_way(&[b, a, a], a, bounds),
-            Some(1),
-            "its own oldest"
-        );
+        assert_eq!(oldest_in_the_way(&[b, a, a], a, bounds), Some(1), "its own oldest");
         assert_eq!(oldest_in_the_way(&[a, a], b, bounds), None);
         let others = [address(3), address(4), a, b];
-        assert_eq!(
-            oldest_in_the_way(&others, a, bounds),
-            Some(0),
-            "the oldest of all"
-        );
+        assert_eq!(oldest_in_the_way(&others, a, bounds), Some(0), "the oldest of all");
     }
 }

@@ -8,29 +8,14 @@ fn pair() -> (Channel, Channel) {
     let address = listener.local_addr().unwrap().to_string();
     let accepting = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        Channel::accept(
-            stream,
-            &Secret::new([1; 32]),
-            &Timeouts::default(),
-            &Arc::default(),
-        )
-        .unwrap()
+        Channel::accept(stream, &Secret::new([1; 32]), &Timeouts::default(), &Arc::default()).unwrap()
     });
-    let theirs = Channel::connect(
-        &address,
-        &Secret::new([1; 32]),
-        &Timeouts::default(),
-        &Arc::default(),
-    )
-    .unwrap();
+    let theirs =
+        Channel::connect(&address, &Secret::new([1; 32]), &Timeouts::default(), &Arc::default()).unwrap();
     (accepting.join().unwrap(), theirs)
 }
 
-const BOUNDS: Bounds = Bounds {
-    all_bytes: 300_000,
-    peer_bytes: 100_000,
-    patience: Duration::from_secs(60),
-};
+const BOUNDS: Bounds = Bounds { all_bytes: 300_000, peer_bytes: 100_000, patience: Duration::from_secs(60) };
 
 #[test]
 fn what_waits_stays_within_its_bounds_and_arrives_in_order() {
@@ -47,11 +32,7 @@ fn what_waits_stays_within_its_bounds_and_arrives_in_order() {
                 for number in 0..MESSAGES {
                     outbox.put_for([host; 16], vec![number as u8; 10_000]);
                     // Sealing adds a little to what waits.
-                    assert!(
-                        outbox.bytes() <= BOUNDS.all_bytes * 101 / 100,
-                        "{} bytes",
-                        outbox.bytes()
-                    );
+                    assert!(outbox.bytes() <= BOUNDS.all_bytes * 101 / 100, "{} bytes", outbox.bytes());
                 }
             });
             peers.push(scope.spawn(move || {
@@ -84,11 +65,7 @@ fn a_message_longer_than_a_bound_goes_alone() {
 
 #[test]
 fn whoever_holds_the_most_goes_when_there_is_no_room() {
-    let bounds = Bounds {
-        all_bytes: 200_000,
-        peer_bytes: 150_000,
-        patience: Duration::from_millis(1),
-    };
+    let bounds = Bounds { all_bytes: 200_000, peer_bytes: 150_000, patience: Duration::from_millis(1) };
     // Nobody sends: everything stays where it was put.
     let outbox = Outbox::new(bounds);
     let pairs = [pair(), pair(), pair()];
@@ -98,11 +75,7 @@ fn whoever_holds_the_most_goes_when_there_is_no_room() {
     outbox.put(c, vec![0; 50_000]);
     assert_eq!((outbox.losses(), outbox.bytes()), ((1, 0), 120_000), "a went");
     outbox.put(b, vec![0; 90_000]);
-    assert_eq!(
-        (outbox.losses(), outbox.bytes()),
-        ((2, 1), 50_000),
-        "b is itself to blame"
-    );
+    assert_eq!((outbox.losses(), outbox.bytes()), ((2, 1), 50_000), "b is itself to blame");
     outbox.put(a, vec![0; 10]);
     assert_eq!(outbox.losses(), (2, 2));
 }

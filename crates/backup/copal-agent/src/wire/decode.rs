@@ -60,10 +60,7 @@ fn hello(input: &mut Reader<'_>) -> Result<Hello, WireError> {
     if found != VERSION {
         return Err(WireError::Version { found });
     }
-    Ok(Hello {
-        instance: input.array()?,
-        name: text(input, NAME_BYTES, "name")?,
-    })
+    Ok(Hello { instance: input.array()?, name: text(input, NAME_BYTES, "name")? })
 }
 
 fn ask(input: &mut Reader<'_>) -> Result<Ask, DecodeError> {
@@ -80,15 +77,7 @@ fn ask(input: &mut Reader<'_>) -> Result<Ask, DecodeError> {
     }
     let count = input.bounded(BATCH_IDS)?;
     let (ids, _) = input.bytes(count * 16)?.as_chunks();
-    Ok(Ask {
-        job,
-        round,
-        vm,
-        batch,
-        partition_bits,
-        partition,
-        ids: ids.to_vec(),
-    })
+    Ok(Ask { job, round, vm, batch, partition_bits, partition, ids: ids.to_vec() })
 }
 
 fn answers(input: &mut Reader<'_>) -> Result<Answers, DecodeError> {

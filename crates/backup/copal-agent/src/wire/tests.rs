@@ -7,53 +7,21 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         ("[a-z0-9é-]{0,30}", any::<[u8; 16]>())
             .prop_map(|(name, instance)| Message::Hello(Hello { name, instance })),
-        (
-            job,
-            any::<u32>(),
-            any::<u32>(),
-            any::<u64>(),
-            partition,
-            vec(any::<[u8; 16]>(), 0..40)
-        )
-            .prop_map(|(job, round, vm, batch, (partition_bits, partition), ids)| {
-                Message::Ask(Ask {
-                    job,
-                    round,
-                    vm,
-                    batch,
-                    partition_bits,
-                    partition,
-                    ids,
-                })
-            }),
-        (job, any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
-            |(job, round, participants, patience_ms)| {
-                Message::Marker(Marker {
-                    job,
-                    round,
-                    participants,
-                    patience_ms,
-                })
+        (job, any::<u32>(), any::<u32>(), any::<u64>(), partition, vec(any::<[u8; 16]>(), 0..40)).prop_map(
+            |(job, round, vm, batch, (partition_bits, partition), ids)| {
+                Message::Ask(Ask { job, round, vm, batch, partition_bits, partition, ids })
             }
         ),
-        (
-            job,
-            any::<u32>(),
-            any::<u64>(),
-            any::<u32>(),
-            any::<u64>(),
-            vec(any::<u32>(), 0..40)
-        )
-            .prop_map(|(job, round, batch, partition, generation, codes)| {
-                Message::Answers(Answers {
-                    job,
-                    round,
-                    batch,
-                    partition,
-                    generation,
-                    codes,
-                })
-            }),
+        (job, any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+            |(job, round, participants, patience_ms)| {
+                Message::Marker(Marker { job, round, participants, patience_ms })
+            }
+        ),
+        (job, any::<u32>(), any::<u64>(), any::<u32>(), any::<u64>(), vec(any::<u32>(), 0..40)).prop_map(
+            |(job, round, batch, partition, generation, codes)| {
+                Message::Answers(Answers { job, round, batch, partition, generation, codes })
+            }
+        ),
         (any::<u64>(), ".{0,100}").prop_map(|(batch, reason)| Message::Refused(Refused { batch, reason })),
         vec(any::<u8>(), 0..300).prop_map(Message::Control),
         vec(any::<u8>(), 0..300).prop_map(Message::ControlReply),
@@ -125,10 +93,7 @@ fn a_count_that_is_too_large_is_refused_before_anything_is_made_of_it() {
     bytes.pop();
     copal_codec::Put::put_varint(&mut bytes, BATCH_IDS as u64 + 1);
     let error = Message::decode(&bytes).unwrap_err();
-    assert!(
-        error.to_string().contains("is 4097, at most 4096 is allowed"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("is 4097, at most 4096 is allowed"), "{error}");
 }
 
 #[test]
@@ -153,10 +118,7 @@ fn a_partition_outside_of_its_bits_is_refused() {
 
 #[test]
 fn another_version_is_named() {
-    let hello = Hello {
-        name: "h1".to_owned(),
-        instance: [0; 16],
-    };
+    let hello = Hello { name: "h1".to_owned(), instance: [0; 16] };
     let mut bytes = Message::Hello(hello).encode();
     bytes[1] = 9;
     let error = Message::decode(&bytes).unwrap_err();
@@ -166,10 +128,7 @@ fn another_version_is_named() {
 
 #[test]
 fn a_long_reason_is_cut_between_letters() {
-    let refused = Refused {
-        batch: 1,
-        reason: "é".repeat(REASON_BYTES),
-    };
+    let refused = Refused { batch: 1, reason: "é".repeat(REASON_BYTES) };
     let Ok(Message::Refused(read)) = Message::decode(&Message::Refused(refused).encode()) else {
         panic!("a refusal is read");
     };
@@ -194,10 +153,7 @@ fn the_bytes_are_those_of_the_page() {
         .collect();
     let job = *b"job number seven";
     let messages = [
-        Message::Hello(Hello {
-            name: "h1".to_owned(),
-            instance: *b"instance of h1..",
-        }),
+        Message::Hello(Hello { name: "h1".to_owned(), instance: *b"instance of h1.." }),
         Message::Ask(Ask {
             job,
             round: 2,
@@ -207,12 +163,7 @@ fn the_bytes_are_those_of_the_page() {
             partition: 11,
             ids: vec![*b"\xb0irst of the ids", *b"\xbfecond of the id"],
         }),
-        Message::Marker(Marker {
-            job,
-            round: 2,
-            participants: 100,
-            patience_ms: 90_000,
-        }),
+        Message::Marker(Marker { job, round: 2, participants: 100, patience_ms: 90_000 }),
         Message::Answers(Answers {
             job,
             round: 2,
@@ -221,10 +172,7 @@ fn the_bytes_are_those_of_the_page() {
             generation: 40,
             codes: vec![77, u32::MAX],
         }),
-        Message::Refused(Refused {
-            batch: (5 << 32) | 6,
-            reason: "no space".to_owned(),
-        }),
+        Message::Refused(Refused { batch: (5 << 32) | 6, reason: "no space".to_owned() }),
         Message::Control(b"{\"status\":{}}".to_vec()),
         Message::ControlReply(b"{\"rounds\":2}".to_vec()),
     ];

@@ -18,9 +18,8 @@ fn held() -> (usize, usize) {
 #[test]
 fn forty_jobs_in_a_row_and_then_one_of_seventy_agents() {
     let fleet = Fleet::new();
-    let mut agents: Vec<_> = ["h1", "h2", "h3"]
-        .map(|name| fleet.start(name, &[&format!("vm-{name}")]))
-        .into();
+    let mut agents: Vec<_> =
+        ["h1", "h2", "h3"].map(|name| fleet.start(name, &[&format!("vm-{name}")])).into();
     let mut before = (0, 0);
     for number in 0..40 {
         let report = fleet.job();

@@ -66,10 +66,7 @@ fn an_agent_repairs_the_leak_of_its_vm_behind_a_job_when_it_is_large_enough() {
     let _agent = start(&fleet, 0);
     let report = job(&fleet, 1);
     let repair = &report.agents[0].status["repairs"][0];
-    assert!(
-        repair["vm"] == "web" && repair["freed_bytes"].is_u64(),
-        "{repair}"
-    );
+    assert!(repair["vm"] == "web" && repair["freed_bytes"].is_u64(), "{repair}");
     assert_eq!(leaked(), 0);
     // Nothing is left to be repaired, and the next jobs are as before.
     job(&fleet, 0);

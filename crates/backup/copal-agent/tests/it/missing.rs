@@ -27,10 +27,7 @@ fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
     let [missing] = &report.missing[..] else {
         panic!("{report:?}");
     };
-    assert_eq!(
-        (&*missing.name, &missing.vms[..]),
-        ("h2", &["db".to_owned(), "mail".to_owned()][..])
-    );
+    assert_eq!((&*missing.name, &missing.vms[..]), ("h2", &["db".to_owned(), "mail".to_owned()][..]));
     assert!(missing.reason.contains("copal agent rm h2"), "{missing}");
     assert_eq!(report.agents[0].vms()[0]["state"], "done", "the others go on");
     // Whoever asks later learns the same.
@@ -56,10 +53,7 @@ fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
 fn an_agent_that_was_killed_and_retired_is_not_missed() {
     let fleet = Fleet::new();
     let _first = fleet.start("h1", &["web"]);
-    let holder = Holder {
-        name: "h2".to_owned(),
-        address: "127.0.0.1:1".to_owned(),
-    };
+    let holder = Holder { name: "h2".to_owned(), address: "127.0.0.1:1".to_owned() };
     let killed = fleet.repository.beat(&holder).unwrap();
     let listed = ListedAgent {
         name: "h2".to_owned(),
@@ -78,11 +72,7 @@ fn an_agent_that_was_killed_and_retired_is_not_missed() {
 #[test]
 fn an_agent_whose_plan_is_broken_is_missing_and_one_without_vms_is_a_member() {
     let fleet = Fleet::new();
-    let _agents = [
-        fleet.start("h1", &["web"]),
-        fleet.start("h2", &["db"]),
-        fleet.start("h3", &[]),
-    ];
+    let _agents = [fleet.start("h1", &["web"]), fleet.start("h2", &["db"]), fleet.start("h3", &[])];
     let report = fleet.job();
     assert!(report.is_complete() && report.agents.len() == 3, "{report:?}");
     fs::write(fleet.directory.path().join("h2.plan"), "{").unwrap();
@@ -137,15 +127,11 @@ fn a_host_that_dies_between_two_stages_is_lost_and_the_others_go_on() {
             drop(second.take());
         }
     };
-    let options = JobOptions {
-        scheme: Scheme::Synchronous,
-        ..fleet.options("auto")
-    };
+    let options = JobOptions { scheme: Scheme::Synchronous, ..fleet.options("auto") };
     let report = coordinate::run_in_stages(&fleet.repository, &options, &CancelFlag::new(), tell).unwrap();
     let states = |agent: usize| -> Vec<(&str, &str)> {
         let vms = report.agents[agent].vms().iter();
-        vms.map(|vm| (vm["vm"].as_str().unwrap(), vm["state"].as_str().unwrap()))
-            .collect()
+        vms.map(|vm| (vm["vm"].as_str().unwrap(), vm["state"].as_str().unwrap())).collect()
     };
     assert_eq!(states(0), [("web", "done"), ("mail", "done")], "{report:?}");
     assert_eq!(states(1), [("db", "done"), ("www", "waiting")], "{report:?}");
@@ -177,14 +163,8 @@ fn an_agent_takes_over_the_sessions_of_its_name_when_it_starts() {
     let earlier = fleet.open(&Unlock::Insecure);
     let source = FileSource::open(&fleet.disk("web")).unwrap();
     let mut request = BackupRequest::new("web", vec![DiskSource::new("sda", Box::new(source))]);
-    request.holder = Holder {
-        name: "h1".to_owned(),
-        address: "h1.example:7600".to_owned(),
-    };
-    let at = StartAt {
-        fleet: &fleet,
-        started: Mutex::default(),
-    };
+    request.holder = Holder { name: "h1".to_owned(), address: "h1.example:7600".to_owned() };
+    let at = StartAt { fleet: &fleet, started: Mutex::default() };
     let ended = earlier.backup(request, &at, &CancelFlag::new()).unwrap_err();
     assert!(at.started.lock().unwrap().is_some());
     assert_eq!(ended.exit_code(), 11, "{ended}");

@@ -42,10 +42,7 @@ fn image(number: usize) -> Vec<u8> {
 
 /// Bytes of chunks in a repository where each VM is backed up by itself.
 fn alone(fleet: &Fleet, layout: Layout) -> u64 {
-    let options = InitOptions {
-        layout,
-        ..InitOptions::new(Unlock::Insecure)
-    };
+    let options = InitOptions { layout, ..InitOptions::new(Unlock::Insecure) };
     let repository = Repository::init(Arc::new(MemoryStore::new()), IndexHome::Memory, &options).unwrap();
     for number in 0..VMS {
         let source = FileSource::open(&fleet.disk(&vm(number))).unwrap();
@@ -72,10 +69,7 @@ fn start_all_with(
         fs::write(fleet.disk(&vm(number)), image(number)).unwrap();
     }
     let start = |(host, name): (usize, &&str)| {
-        let vms: Vec<String> = (0..VMS)
-            .filter(|number| host_of(*number) == host)
-            .map(vm)
-            .collect();
+        let vms: Vec<String> = (0..VMS).filter(|number| host_of(*number) == host).map(vm).collect();
         let plan = fleet.plan_of_disks(name, &vms);
         fleet.start_as(name, plan, open(), |options| change(host, options))
     };
@@ -101,9 +95,7 @@ impl Bounds {
     /// The same for all tests, since the disks are.
     fn get(fleet: &Fleet) -> &'static Bounds {
         static BOUNDS: OnceLock<Bounds> = OnceLock::new();
-        let unshared = Layout::Fleet {
-            popular_millionths: 0,
-        };
+        let unshared = Layout::Fleet { popular_millionths: 0 };
         BOUNDS.get_or_init(|| Bounds {
             none: alone(fleet, unshared) as f64,
             exact: alone(fleet, Layout::Solo) as f64,
@@ -124,12 +116,7 @@ fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
     let by_kind: fn(usize) -> usize = |number| number % 3;
     let in_blocks: fn(usize) -> usize = |number| number / 2;
     let mostly_on_one: fn(usize) -> usize = |number| number.saturating_sub(3) / 2;
-    for (rounds, placement) in [
-        ("1", by_kind),
-        ("2", in_blocks),
-        ("6", mostly_on_one),
-        ("8", by_kind),
-    ] {
+    for (rounds, placement) in [("1", by_kind), ("2", in_blocks), ("6", mostly_on_one), ("8", by_kind)] {
         let fleet = Fleet::with_fraction(1_000_000);
         let _agents = start_all(&fleet, placement, || Arc::clone(&fleet.repository));
         let report = fleet.job_in(rounds);
@@ -139,15 +126,8 @@ fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
         let settled = Settlement::of(&report);
         // In one round only what had no room at first.
         let moves_much = settled.moved_bytes > 1_000_000;
-        assert_eq!(
-            (moves_much, settled.unsettled.len()),
-            (rounds != "1", 0),
-            "{settled:?}"
-        );
-        let checked = fleet
-            .repository
-            .check(ReadData::All, &Silent, &CancelFlag::new())
-            .unwrap();
+        assert_eq!((moves_much, settled.unsettled.len()), (rounds != "1", 0), "{settled:?}");
+        let checked = fleet.repository.check(ReadData::All, &Silent, &CancelFlag::new()).unwrap();
         assert!(checked.is_clean(), "{:?}", checked.damages);
     }
 }
@@ -185,11 +165,7 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
     let mut report = fleet.job_in("2");
     assert!(report.is_complete(), "{report:?}");
     let unsettled = Settlement::of(&report);
-    assert_eq!(
-        (unsettled.moved, unsettled.unsettled.len()),
-        (0, VMS),
-        "{unsettled:?}"
-    );
+    assert_eq!((unsettled.moved, unsettled.unsettled.len()), (0, VMS), "{unsettled:?}");
 
     let spool = tempfile::tempdir().unwrap();
     let options = SettleOptions {
@@ -201,44 +177,23 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
     let settle = |role, report: &mut JobReport| {
         let mut told = Vec::new();
         let mut tell = |vm: &str, number: usize, all: usize| told.push((vm.to_owned(), number, all));
-        settling::settle(
-            &fleet.open_as(role),
-            report,
-            &options,
-            &CancelFlag::new(),
-            &mut tell,
-        );
-        assert!(
-            told.iter()
-                .enumerate()
-                .all(|(at, one)| (one.1, one.2) == (at + 1, VMS)),
-            "{told:?}"
-        );
+        settling::settle(&fleet.open_as(role), report, &options, &CancelFlag::new(), &mut tell);
+        assert!(told.iter().enumerate().all(|(at, one)| (one.1, one.2) == (at + 1, VMS)), "{told:?}");
         assert_eq!(told.len(), VMS);
         Settlement::of(report)
     };
     let before = stored(&fleet);
     let mut counted = report.clone();
     let counted = settle(Role::Backup, &mut counted);
-    assert_eq!(
-        (counted.moved, counted.unsettled.len(), stored(&fleet)),
-        (0, 0, before),
-        "{counted:?}"
-    );
+    assert_eq!((counted.moved, counted.unsettled.len(), stored(&fleet)), (0, 0, before), "{counted:?}");
     assert!(counted.twice_bytes > 2 << 20, "{counted:?}");
     let settled = settle(Role::Delete, &mut report);
     assert_eq!((settled.twice, settled.unsettled.len()), (0, 0), "{settled:?}");
     // The VM that was to store a chunk for all, when it was counted, may be asked about it still.
-    assert!(
-        settled.moved_bytes * 100 >= counted.twice_bytes * 95,
-        "{settled:?} {counted:?}"
-    );
+    assert!(settled.moved_bytes * 100 >= counted.twice_bytes * 95, "{settled:?} {counted:?}");
     let share = Bounds::get(&fleet).share(&fleet);
     assert!(share >= 0.97, "{share:.3} {settled:?}");
-    let checked = fleet
-        .repository
-        .check(ReadData::All, &Silent, &CancelFlag::new())
-        .unwrap();
+    let checked = fleet.repository.check(ReadData::All, &Silent, &CancelFlag::new()).unwrap();
     assert!(checked.is_clean(), "{:?}", checked.damages);
 }
 

@@ -47,29 +47,16 @@ fn the_stand_in_answers_for_an_owner_that_goes_in_the_middle_of_a_job() {
     let has_asked = |agent: &AgentReport| agent.status["message_bytes"].as_u64().unwrap_or(0) > 2000;
     let asked = look_until(&begun, "questions", |agents| agents[..2].iter().all(has_asked));
     let is_waiting = |vm: &Value| vm["state"] == "running";
-    assert!(
-        asked.agents[..2]
-            .iter()
-            .all(|agent| agent.vms().iter().all(is_waiting)),
-        "{asked:?}"
-    );
+    assert!(asked.agents[..2].iter().all(|agent| agent.vms().iter().all(is_waiting)), "{asked:?}");
     drop(gone);
 
     let is_done = |agent: &AgentReport| agent.status["done"] == true;
     let report = look_until(&begun, "the end", |agents| agents[..2].iter().all(is_done));
     let vms: Vec<&Value> = report.agents[..2].iter().flat_map(AgentReport::vms).collect();
     assert_eq!(vms.len(), 4, "{report:?}");
-    let sum = |name: &str| {
-        vms.iter()
-            .filter_map(|vm| vm["bytes"][name].as_u64())
-            .sum::<u64>()
-    };
+    let sum = |name: &str| vms.iter().filter_map(|vm| vm["bytes"][name].as_u64()).sum::<u64>();
     for vm in &vms {
-        assert_eq!(
-            (&vm["state"], &vm["unresolved"]),
-            (&"done".into(), &0.into()),
-            "{vm}"
-        );
+        assert_eq!((&vm["state"], &vm["unresolved"]), (&"done".into(), &0.into()), "{vm}");
     }
     // Each of the four refers to the half that all have; it is stored once.
     assert!(sum("pds_dup") > 7 << 20 && sum("pds_new") < 3 << 20, "{report:?}");

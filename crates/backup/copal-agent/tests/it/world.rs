@@ -62,11 +62,7 @@ impl Fleet {
             ..InitOptions::new(unlock)
         };
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
-        Fleet {
-            store,
-            repository: Arc::new(repository),
-            directory: tempfile::tempdir().unwrap(),
-        }
+        Fleet { store, repository: Arc::new(repository), directory: tempfile::tempdir().unwrap() }
     }
 
     /// A handle of another process, with a new key of this role.
@@ -100,9 +96,7 @@ impl Fleet {
 
     /// Writes the plan of an agent for disks that are there.
     pub(crate) fn plan_of_disks(&self, name: &str, vms: &[String]) -> PathBuf {
-        let entries = vms
-            .iter()
-            .map(|vm| serde_json::json!({ "vm": vm, "disks": { "sda": self.disk(vm) } }));
+        let entries = vms.iter().map(|vm| serde_json::json!({ "vm": vm, "disks": { "sda": self.disk(vm) } }));
         self.write_plan(name, entries.collect())
     }
 
@@ -144,10 +138,7 @@ impl Fleet {
         change(&mut options);
         let stop = Arc::new(AtomicBool::new(false));
         let agent = Agent::start(repository, &options, Arc::clone(&stop)).unwrap();
-        Running {
-            stop,
-            agent: Some(agent),
-        }
+        Running { stop, agent: Some(agent) }
     }
 
     pub(crate) fn options(&self, rounds: &str) -> JobOptions {

@@ -37,11 +37,7 @@ impl Base {
             true => GoodSnapshot::Newest,
             false => find_good().map_or(GoodSnapshot::Missing, |good| GoodSnapshot::Older(Box::new(good))),
         };
-        Base {
-            manifest,
-            good,
-            left_out: Vec::new(),
-        }
+        Base { manifest, good, left_out: Vec::new() }
     }
 
     /// Looks in older snapshots for those of `disks` that the newest was made without: they are measured, too.
@@ -66,10 +62,7 @@ impl Base {
                 Err(error) if error.is_corruption() => continue,
                 older => older?,
             };
-            let found = older
-                .disks
-                .into_iter()
-                .filter(|disk| wanted.remove(disk.name.as_str()));
+            let found = older.disks.into_iter().filter(|disk| wanted.remove(disk.name.as_str()));
             self.left_out.extend(found.map(|disk| (older.snapshot, disk)));
         }
         Ok(())
@@ -77,11 +70,7 @@ impl Base {
 
     /// A disk as the last snapshot with it has it.
     pub(super) fn last(&self, name: &str) -> Option<(SnapshotId, &ManifestDisk)> {
-        let newest = self
-            .manifest
-            .disks
-            .iter()
-            .map(|disk| (self.manifest.snapshot, disk));
+        let newest = self.manifest.disks.iter().map(|disk| (self.manifest.snapshot, disk));
         let left_out = self.left_out.iter().map(|(snapshot, disk)| (*snapshot, disk));
         newest.chain(left_out).find(|(_, disk)| disk.name == name)
     }
@@ -90,8 +79,7 @@ impl Base {
     pub(super) fn last_good(&self, name: &str) -> Option<&ManifestDisk> {
         let mut good = self.good().disks.iter();
         let left_out = self.left_out.iter().map(|(_, disk)| disk);
-        good.find(|disk| disk.name == name)
-            .or_else(|| left_out.into_iter().find(|disk| disk.name == name))
+        good.find(|disk| disk.name == name).or_else(|| left_out.into_iter().find(|disk| disk.name == name))
     }
 
     /// The newest good snapshot; the newest of all where none is good.

@@ -20,23 +20,13 @@ impl Changes {
     /// Sorts and merges a list; ranges beyond the disk are cut off.
     pub(crate) fn new(changed: &ChangedExtents) -> Changes {
         let of = |kind: ChangeKind| {
-            let ranges = changed
-                .extents
-                .iter()
-                .filter(|extent| extent.kind == kind)
-                .map(|extent| {
-                    let end = extent
-                        .offset
-                        .saturating_add(extent.length)
-                        .min(changed.size_bytes);
-                    extent.offset.min(end)..end
-                });
+            let ranges = changed.extents.iter().filter(|extent| extent.kind == kind).map(|extent| {
+                let end = extent.offset.saturating_add(extent.length).min(changed.size_bytes);
+                extent.offset.min(end)..end
+            });
             merge(ranges.collect())
         };
-        Changes {
-            dirty: of(ChangeKind::Dirty),
-            zero: of(ChangeKind::Zero),
-        }
+        Changes { dirty: of(ChangeKind::Dirty), zero: of(ChangeKind::Zero) }
     }
 
     /// Bytes that were written.
@@ -75,13 +65,7 @@ impl Changes {
 pub(crate) fn apply_zero_extent(blocks: &mut [Dirty], segment: &Range<u64>, extent: &Extent) {
     if extent.kind == ExtentKind::Zero {
         let mut zeroed = vec![Dirty::Clean; blocks.len()];
-        mark(
-            &mut zeroed,
-            segment,
-            &(extent.offset..extent.end()),
-            Dirty::Zeroed,
-            Rounding::Inward,
-        );
+        mark(&mut zeroed, segment, &(extent.offset..extent.end()), Dirty::Zeroed, Rounding::Inward);
         for (block, zero) in blocks.iter_mut().zip(zeroed) {
             if *block == Dirty::Written && zero == Dirty::Zeroed {
                 *block = Dirty::Zeroed;
@@ -97,11 +81,7 @@ pub(crate) fn zero_bytes(extent: &Extent, rest: Range<u64>) -> u64 {
     }
     let start = extent.offset.max(rest.start).next_multiple_of(BLOCK);
     // The last block of a disk may be short.
-    let end = if extent.end() >= rest.end {
-        rest.end
-    } else {
-        extent.end() / BLOCK * BLOCK
-    };
+    let end = if extent.end() >= rest.end { rest.end } else { extent.end() / BLOCK * BLOCK };
     end.saturating_sub(start)
 }
 
@@ -158,15 +138,9 @@ mod tests {
     use crate::source::ChangedExtent;
 
     fn changes(extents: &[(u64, u64, ChangeKind)]) -> Changes {
-        let extents = extents
-            .iter()
-            .map(|&(offset, length, kind)| ChangedExtent { offset, length, kind })
-            .collect();
-        Changes::new(&ChangedExtents {
-            size_bytes: 3 * SEGMENT + 100,
-            extents,
-            ..ChangedExtents::default()
-        })
+        let extents =
+            extents.iter().map(|&(offset, length, kind)| ChangedExtent { offset, length, kind }).collect();
+        Changes::new(&ChangedExtents { size_bytes: 3 * SEGMENT + 100, extents, ..ChangedExtents::default() })
     }
 
     #[test]
@@ -180,23 +154,14 @@ mod tests {
         let blocks = changes.blocks(&(0..SEGMENT));
         assert_eq!(
             &blocks[..5],
-            [
-                Dirty::Written,
-                Dirty::Written,
-                Dirty::Written,
-                Dirty::Zeroed,
-                Dirty::Clean
-            ]
+            [Dirty::Written, Dirty::Written, Dirty::Written, Dirty::Zeroed, Dirty::Clean]
         );
     }
 
     #[test]
     fn a_block_zeroed_in_part_is_read() {
         let blocks = changes(&[(100, 8192, ChangeKind::Zero)]).blocks(&(0..SEGMENT));
-        assert_eq!(
-            &blocks[..4],
-            [Dirty::Written, Dirty::Zeroed, Dirty::Written, Dirty::Clean]
-        );
+        assert_eq!(&blocks[..4], [Dirty::Written, Dirty::Zeroed, Dirty::Written, Dirty::Clean]);
     }
 
     #[test]
@@ -210,10 +175,8 @@ mod tests {
 
     #[test]
     fn what_lies_beyond_the_disk_is_cut_off() {
-        let changes = changes(&[
-            (u64::MAX - 5, 100, ChangeKind::Dirty),
-            (3 * SEGMENT, 1 << 60, ChangeKind::Dirty),
-        ]);
+        let changes =
+            changes(&[(u64::MAX - 5, 100, ChangeKind::Dirty), (3 * SEGMENT, 1 << 60, ChangeKind::Dirty)]);
         assert_eq!(changes.dirty_bytes(), 100);
     }
 }

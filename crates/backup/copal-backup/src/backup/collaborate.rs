@@ -67,21 +67,10 @@ impl Collaboration<'_> {
             };
             let mut data = plan.plan.data_at_first();
             for pages in parts_of(size, self.part_bytes) {
-                let part = Part {
-                    number,
-                    is_first: pages.start == 0,
-                    is_last: pages.end >= pages_of(size),
-                    pages,
-                };
+                let part =
+                    Part { number, is_first: pages.start == 0, is_last: pages.end >= pages_of(size), pages };
                 number += 1;
-                match self.part(
-                    reading,
-                    (disk, plan, size),
-                    &part,
-                    &mut data,
-                    packer,
-                    &mut popular,
-                )? {
+                match self.part(reading, (disk, plan, size), &part, &mut data, packer, &mut popular)? {
                     Ok(counted) => counts.add(&counted),
                     Err(stop) => return Ok(Err(stop)),
                 }
@@ -126,10 +115,7 @@ impl Collaboration<'_> {
         let _turn = self.turn(reading.vm, storing)?;
         let state = reading.parts.catalog().popular()?;
         let rest = reading.on_line(packer, |reader| {
-            let said = Said {
-                answers: &asked.answers,
-                popular: &state,
-            };
+            let said = Said { answers: &asked.answers, popular: &state };
             reader.store_rest(disk, &asked.spool, &said, popular)
         })?;
         Ok(rest.map(|counted| {
@@ -165,19 +151,12 @@ impl Collaboration<'_> {
         let mut answers = Vec::new();
         if spool.asked > 0 {
             let mut ids = spool.ids(|_| true).map_err(|error| failed(&error))?;
-            let sent = self
-                .peers
-                .send(reading.vm, &mut ids)
-                .map_err(|error| failed(&error))?;
+            let sent = self.peers.send(reading.vm, &mut ids).map_err(|error| failed(&error))?;
             drop(turn);
             answers = self.peers.receive(sent);
         }
         answers.resize(spool.asked as usize, Answer::UNANSWERED);
-        Ok(Asked {
-            spool,
-            answers,
-            counts,
-        })
+        Ok(Asked { spool, answers, counts })
     }
 
     /// Asks again about what others were storing, until all of it is found or the time is over.
@@ -223,9 +202,7 @@ fn parts_of(size: u64, part_bytes: u64) -> Vec<Range<u64>> {
     let each = part_bytes.div_ceil(PAGE_BYTES).max(1);
     let pages = pages_of(size);
     let starts = (0..pages.max(1)).step_by(usize::try_from(each).unwrap_or(usize::MAX));
-    starts
-        .map(|start| start..start.saturating_add(each).min(pages))
-        .collect()
+    starts.map(|start| start..start.saturating_add(each).min(pages)).collect()
 }
 
 /// A part whose chunks others were asked about.
@@ -251,7 +228,5 @@ impl Drop for TurnGuard<'_> {
 
 /// A spool that cannot be read or written.
 pub(crate) fn failed(error: &std::io::Error) -> Error {
-    Error::Spool {
-        detail: error.to_string(),
-    }
+    Error::Spool { detail: error.to_string() }
 }

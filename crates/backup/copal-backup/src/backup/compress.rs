@@ -26,19 +26,14 @@ pub(crate) struct Compressor {
 
 impl Compressor {
     pub(crate) fn new() -> Result<Compressor> {
-        let failed = |error| Error::Invalid {
-            reason: format!("zstd cannot start: {error}"),
-        };
+        let failed = |error| Error::Invalid { reason: format!("zstd cannot start: {error}") };
         let mut zstd = zstd::bulk::Compressor::new(LEVEL).map_err(failed)?;
         // Seals and ids say more than zstd's own checksum would.
         zstd.include_checksum(false).map_err(failed)?;
         for parameter in SEARCH {
             zstd.set_parameter(parameter).map_err(failed)?;
         }
-        Ok(Compressor {
-            zstd,
-            out: Vec::new(),
-        })
+        Ok(Compressor { zstd, out: Vec::new() })
     }
 
     /// The compressed bytes, unless they save less than 3 %.

@@ -72,12 +72,7 @@ impl Reader<'_> {
 
     /// The recipe of a segment, its new chunks by name and in no place yet; and which of the entries those are.
     fn name_chunks(&mut self, job: &Job, layout: &[(Piece, Option<Ref>)]) -> (SegmentRecipe, Vec<bool>) {
-        let nowhere = Spot {
-            home: self.chunks,
-            volume: 0,
-            pack: PackNumber(0),
-            slot: 0,
-        };
+        let nowhere = Spot { home: self.chunks, volume: 0, pack: PackNumber(0), slot: 0 };
         let mut entries = Vec::with_capacity(layout.len());
         let mut fresh = vec![false; layout.len()];
         for (index, (piece, kept)) in layout.iter().enumerate() {
@@ -102,16 +97,10 @@ impl Reader<'_> {
             return Ok(self.state_of_new(id, piece.range()));
         }
         let bytes = u64::from(piece.length);
-        let mut old_chunks = old
-            .into_iter()
-            .flat_map(|old| &old.entries)
-            .filter_map(|entry| entry.chunk);
+        let mut old_chunks = old.into_iter().flat_map(|old| &old.entries).filter_map(|entry| entry.chunk);
         let known = old_chunks.find(|old| old.id == id);
         if let Some(known) = known
-            && !self
-                .pack_store
-                .index
-                .is_damaged(known.spot.pack, known.spot.slot)?
+            && !self.pack_store.index.is_damaged(known.spot.pack, known.spot.slot)?
         {
             self.counts.inner_dup_bytes += bytes;
             return Ok(ChunkState::Known(known));
@@ -146,11 +135,7 @@ impl Reader<'_> {
             self.counts.new_bytes += raw.len() as u64;
             self.counts.new_chunks += 1;
         }
-        ChunkState::New(NewChunk {
-            id,
-            raw,
-            packed: None,
-        })
+        ChunkState::New(NewChunk { id, raw, packed: None })
     }
 
     /// The frame that the index knows of a chunk; a full backup refers to none that does not open.

@@ -37,10 +37,7 @@ pub(super) fn before(request: &BackupRequest, disk: &DiskSource, base: Option<&B
         };
         doubts.extend(found.format(recognise(&head[..head_bytes], &tail[..tail_bytes]))?);
     }
-    let told = disk
-        .doubts
-        .iter()
-        .map(|(kind, text)| found.doubt(*kind, text.clone()));
+    let told = disk.doubts.iter().map(|(kind, text)| found.doubt(*kind, text.clone()));
     doubts.extend(told);
     doubts.retain(|doubt| !found.is_accepted(doubt));
     Ok(doubts)
@@ -88,25 +85,15 @@ struct DiskGate<'a> {
 
 impl DiskGate<'_> {
     fn refused(&self, reason: String) -> Error {
-        Error::Source {
-            disk: self.disk.name.clone(),
-            error: SourceError::Unusable { reason },
-        }
+        Error::Source { disk: self.disk.name.clone(), error: SourceError::Unusable { reason } }
     }
 
     fn read(&self, read: std::result::Result<usize, SourceError>) -> Result<usize> {
-        read.map_err(|error| Error::Source {
-            disk: self.disk.name.clone(),
-            error,
-        })
+        read.map_err(|error| Error::Source { disk: self.disk.name.clone(), error })
     }
 
     fn doubt(&self, kind: DoubtKind, text: String) -> Doubt {
-        Doubt {
-            disk: self.disk.name.clone(),
-            kind,
-            text: clip(&text, MAX_WORD_BYTES),
-        }
+        Doubt { disk: self.disk.name.clone(), kind, text: clip(&text, MAX_WORD_BYTES) }
     }
 
     /// Compares the size with what the disk had.

@@ -19,11 +19,7 @@ pub(crate) struct JobEntry {
 impl JobEntry {
     /// An entry that is as it is for good.
     pub(crate) fn new(length: u32, state: ChunkState) -> JobEntry {
-        JobEntry {
-            length,
-            state,
-            is_unresolved: false,
-        }
+        JobEntry { length, state, is_unresolved: false }
     }
 
     /// The chunk that is to be stored.

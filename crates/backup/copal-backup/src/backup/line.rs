@@ -32,17 +32,8 @@ impl Line {
         }
         let (compress_in, compress_out) = bounded(CHANNEL_STEPS);
         let (pack_in, pack_out) = bounded(CHANNEL_STEPS);
-        let channels = Channels {
-            free: free_out,
-            compress: compress_in,
-            pack: pack_in.clone(),
-        };
-        let line = Line {
-            free: free_in,
-            to_compress: compress_out,
-            compressed: pack_in,
-            to_pack: pack_out,
-        };
+        let channels = Channels { free: free_out, compress: compress_in, pack: pack_in.clone() };
+        let line = Line { free: free_in, to_compress: compress_out, compressed: pack_in, to_pack: pack_out };
         (line, channels)
     }
 
@@ -56,12 +47,7 @@ impl Line {
         packer: &mut Packer<'_>,
         read: impl FnOnce() -> Stopping<T>,
     ) -> Result<Stopping<T>> {
-        let Line {
-            free,
-            to_compress,
-            compressed,
-            to_pack,
-        } = self;
+        let Line { free, to_compress, compressed, to_pack } = self;
         let (read, compressed, packed) = std::thread::scope(|scope| {
             // First: without it nothing can go on, and then the channels close with `read`.
             let packing = std::thread::Builder::new()
@@ -104,7 +90,5 @@ fn no_thread(error: std::io::Error) -> Error {
 }
 
 fn join(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
-    thread
-        .join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -87,9 +87,7 @@ pub(crate) fn run(
     let (session, mut base) = Session::open(parts, &vm, holder)?;
     let watched = Watched { progress, cancel };
     let names = request.disks.iter().map(|disk| disk.name.as_str());
-    let looked = base
-        .iter_mut()
-        .try_for_each(|base| base.look_back(parts, vm.uuid, names.clone()));
+    let looked = base.iter_mut().try_for_each(|base| base.look_back(parts, vm.uuid, names.clone()));
     let outcome = looked.and_then(|()| produce(parts, request, &session, base.as_ref(), others, watched));
     let produced = match outcome {
         Ok(produced) => produced,
@@ -137,10 +135,7 @@ pub(crate) fn run(
         misdated: published.misdated,
         disks: produced.summaries(request),
         vm,
-        counts: BackupCounts {
-            stored_bytes: published.stored_bytes,
-            ..produced.counts
-        },
+        counts: BackupCounts { stored_bytes: published.stored_bytes, ..produced.counts },
         warnings: produced.warnings,
         doubts: produced.doubts,
         duration: started.elapsed(),
@@ -178,9 +173,7 @@ impl Produced {
     }
 
     fn summaries(&self, request: &BackupRequest) -> Vec<DiskSummary> {
-        self.of(request)
-            .map(|(built, planned, disk)| planned.summary(disk, built.size_bytes))
-            .collect()
+        self.of(request).map(|(built, planned, disk)| planned.summary(disk, built.size_bytes)).collect()
     }
 
     /// Each disk as it was stored, planned and asked for.
@@ -214,15 +207,7 @@ impl<'a> Reading<'a> {
         let Watched { progress, cancel } = self.watched;
         let pack_store = self.parts.pack_store();
         let chunker = self.parts.chunker();
-        let mut reader = Reader::new(
-            pack_store,
-            chunker,
-            self.in_flight,
-            progress,
-            cancel,
-            self.vm,
-            outlet,
-        )?;
+        let mut reader = Reader::new(pack_store, chunker, self.in_flight, progress, cancel, self.vm, outlet)?;
         if self.request.full {
             reader.believe_nothing()?;
         }
@@ -265,13 +250,7 @@ fn produce(
     let in_flight = InFlightChunks::default();
     let bases = planned.iter().map(|plan| plan.base_root.clone()).collect();
     let mut packer = Packer::new(pack_store, &in_flight, progress, session.vm, session.id, bases)?;
-    let reading = Reading {
-        parts,
-        request,
-        vm: session.vm,
-        in_flight: &in_flight,
-        watched,
-    };
+    let reading = Reading { parts, request, vm: session.vm, in_flight: &in_flight, watched };
     let read = match others {
         Some(others) => others.read(&reading, session.id, &planned, &mut packer)?,
         None => reading.on_line(&mut packer, |reader| {
@@ -287,23 +266,12 @@ fn produce(
     let disks = packer.finish()?;
     pack_store.index.sync()?;
     for (disk, built) in request.disks.iter().zip(&disks) {
-        doubts.extend(gate::after(
-            request,
-            disk,
-            base,
-            (built.size_bytes, built.data_bytes),
-        )?);
+        doubts.extend(gate::after(request, disk, base, (built.size_bytes, built.data_bytes))?);
     }
     let warnings = doubts.iter().map(Doubt::to_string).chain(warnings).collect();
     counts.stored_bytes += packer.stored_bytes();
     counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
-    Ok(Produced {
-        disks,
-        planned,
-        counts,
-        warnings,
-        doubts,
-    })
+    Ok(Produced { disks, planned, counts, warnings, doubts })
 }
 
 /// Keeps what was read well for the next try. Returns why the backup has ended.
@@ -315,9 +283,7 @@ fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Resul
             packer.abandon_recipes();
             packer.finish_chunks()?;
             pack_store.index.sync()?;
-            Ok(Error::Cancelled {
-                kept_bytes: Some(packer.stored_bytes()),
-            })
+            Ok(Error::Cancelled { kept_bytes: Some(packer.stored_bytes()) })
         }
         Stop::Failed(error) => {
             packer.abandon_recipes();
@@ -327,9 +293,7 @@ fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Resul
             }
             Ok(error)
         }
-        Stop::Disconnected => Ok(Error::Invalid {
-            reason: "a thread of the backup ended early".into(),
-        }),
+        Stop::Disconnected => Ok(Error::Invalid { reason: "a thread of the backup ended early".into() }),
     }
 }
 
@@ -346,10 +310,7 @@ fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
         warnings.extend(disk.warnings.iter().cloned());
         warnings.extend(planned.warning(disk));
         doubts.extend(planned.doubts.iter().cloned());
-        let seen = disk.source.confirm().map_err(|error| Error::Source {
-            disk: disk.name.clone(),
-            error,
-        })?;
+        let seen = disk.source.confirm().map_err(|error| Error::Source { disk: disk.name.clone(), error })?;
         doubts.extend(seen.map(|text| Doubt {
             disk: disk.name.clone(),
             kind: DoubtKind::Changed,

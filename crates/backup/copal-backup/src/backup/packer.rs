@@ -131,17 +131,11 @@ impl<'a> Packer<'a> {
     fn take(&mut self, step: Step) -> Result<Option<Box<Job>>> {
         match step {
             Step::Page(page) => {
-                assert!(
-                    self.page.segments.is_empty(),
-                    "a page is taken whole or not at all"
-                );
+                assert!(self.page.segments.is_empty(), "a page is taken whole or not at all");
                 self.pages.push(page);
             }
             Step::Segment(segment) => self.push_segment(segment)?,
-            Step::EndOfDisk {
-                size_bytes,
-                data_bytes,
-            } => self.end_disk(size_bytes, data_bytes)?,
+            Step::EndOfDisk { size_bytes, data_bytes } => self.end_disk(size_bytes, data_bytes)?,
             Step::Write(mut job) => {
                 let segment = self.write_segment(&mut job)?;
                 self.wrote_segment = true;
@@ -155,29 +149,14 @@ impl<'a> Packer<'a> {
 
     fn write_segment(&mut self, job: &mut Job) -> Result<Ref> {
         let mut entries = Vec::with_capacity(job.entries.len());
-        for JobEntry {
-            length,
-            state,
-            is_unresolved,
-        } in std::mem::take(&mut job.entries)
-        {
+        for JobEntry { length, state, is_unresolved } in std::mem::take(&mut job.entries) {
             let chunk = match state {
                 ChunkState::Hole => None,
                 ChunkState::Known(reference) => Some(reference),
-                ChunkState::InFlight(id) => Some(Ref {
-                    id,
-                    spot: self.spot_of(&id)?,
-                }),
-                ChunkState::New(chunk) => Some(Ref {
-                    id: chunk.id,
-                    spot: self.store(job, &chunk)?,
-                }),
+                ChunkState::InFlight(id) => Some(Ref { id, spot: self.spot_of(&id)? }),
+                ChunkState::New(chunk) => Some(Ref { id: chunk.id, spot: self.store(job, &chunk)? }),
             };
-            entries.push(Entry {
-                length,
-                chunk,
-                is_unresolved,
-            });
+            entries.push(Entry { length, chunk, is_unresolved });
         }
         let frame = SegmentRecipe { entries }.encode();
         self.write_recipe(job.recipe_id, &frame)
@@ -189,12 +168,8 @@ impl<'a> Packer<'a> {
             None => (0, &job.segment[chunk.raw.clone()]),
         };
         let raw_bytes = chunk.raw.len() as u32;
-        let (spot, finished) = self.chunks.append(&Frame {
-            id: chunk.id.short(),
-            raw_bytes,
-            flags,
-            payload,
-        })?;
+        let (spot, finished) =
+            self.chunks.append(&Frame { id: chunk.id.short(), raw_bytes, flags, payload })?;
         if let Some(written) = finished {
             self.in_flight.mark_indexed(&written);
         }
@@ -218,20 +193,12 @@ impl<'a> Packer<'a> {
 
     fn write_recipe(&mut self, id: ChunkId, frame: &[u8]) -> Result<Ref> {
         let limit = format::MAX_RAW_BYTES as usize;
-        assert!(
-            frame.len() <= limit,
-            "the largest root is far below {limit} bytes"
-        );
+        assert!(frame.len() <= limit, "the largest root is far below {limit} bytes");
         let (flags, payload) = match self.compressor.compress(frame) {
             Some(packed) => (FLAG_ZSTD, packed),
             None => (0, frame),
         };
-        let frame = Frame {
-            id: id.short(),
-            raw_bytes: frame.len() as u32,
-            flags,
-            payload,
-        };
+        let frame = Frame { id: id.short(), raw_bytes: frame.len() as u32, flags, payload };
         let (spot, _) = self.recipes.append(&frame)?;
         Ok(Ref { id, spot })
     }
@@ -269,10 +236,7 @@ impl<'a> Packer<'a> {
         if !self.page.segments.is_empty() {
             self.end_page()?;
         }
-        let root = Root {
-            size_bytes,
-            pages: std::mem::take(&mut self.pages),
-        };
+        let root = Root { size_bytes, pages: std::mem::take(&mut self.pages) };
         let id = self.key.id(ROOT_LEVEL, &root.logical());
         let wrote = std::mem::take(&mut self.wrote_page);
         let base = self.bases.get(self.built.len()).and_then(Option::as_ref);
@@ -280,11 +244,7 @@ impl<'a> Packer<'a> {
             Some((old, _)) if old.id == id && !wrote => *old,
             _ => self.write_recipe(id, &root.encode())?,
         };
-        self.built.push(BuiltDisk {
-            root: reference,
-            size_bytes,
-            data_bytes,
-        });
+        self.built.push(BuiltDisk { root: reference, size_bytes, data_bytes });
         Ok(())
     }
 }

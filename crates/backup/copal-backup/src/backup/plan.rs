@@ -85,10 +85,7 @@ pub(crate) fn plan(
             plan.whole_ms = now_ms;
         }
         if request.strict_incremental && plan.mode != DiskMode::Incremental {
-            return Err(Error::FellBack {
-                disk: disk.name.clone(),
-                reason: plan.reason,
-            });
+            return Err(Error::FellBack { disk: disk.name.clone(), reason: plan.reason });
         }
         planned.push(plan);
     }
@@ -104,33 +101,19 @@ fn spot_check(
     plan: &mut Planned,
     cancel: &CancelFlag,
 ) -> Result<()> {
-    let DiskPlan {
-        base: Some((base, data_bytes)),
-        changes: Some(changes),
-    } = &plan.plan
-    else {
+    let DiskPlan { base: Some((base, data_bytes)), changes: Some(changes) } = &plan.plan else {
         return Ok(());
     };
-    let is_told_by_bitmap = disk
-        .changed
-        .as_ref()
-        .is_some_and(|changed| changed.bitmap.is_some());
+    let is_told_by_bitmap = disk.changed.as_ref().is_some_and(|changed| changed.bitmap.is_some());
     let (millionths, least_bytes) = match request.spot_check_millionths {
         Some(0) => return Ok(()),
         Some(millionths) => (millionths, spot::LEAST_BYTES),
-        None if is_told_by_bitmap => (
-            BITMAP_FACTOR * BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS,
-            spot::LEAST_BYTES_OF_BITMAP,
-        ),
+        None if is_told_by_bitmap => {
+            (BITMAP_FACTOR * BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS, spot::LEAST_BYTES_OF_BITMAP)
+        }
         None => (BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS, spot::LEAST_BYTES),
     };
-    let spots = Spots {
-        disk,
-        base,
-        changes,
-        ids: &pack_store.keys.id,
-        cancel,
-    };
+    let spots = Spots { disk, base, changes, ids: &pack_store.keys.id, cancel };
     let share = u128::from(*data_bytes) * u128::from(millionths) / 1_000_000;
     let wanted = match millionths {
         // More than the base has data: what was a hole in it may have some now.
@@ -156,10 +139,7 @@ fn plan_disk(
     now_ms: u64,
 ) -> Result<Planned> {
     let full = |reason: &str| Planned {
-        plan: DiskPlan {
-            base: None,
-            changes: None,
-        },
+        plan: DiskPlan { base: None, changes: None },
         base_root: None,
         mode: DiskMode::Full,
         reason: reason.to_owned(),
@@ -193,10 +173,7 @@ fn plan_disk(
     };
     let base_root = Some((old.root, root.clone()));
     Ok(Planned {
-        plan: DiskPlan {
-            base: Some((root, old.data_bytes)),
-            changes,
-        },
+        plan: DiskPlan { base: Some((root, old.data_bytes)), changes },
         base_root,
         mode,
         reason,
@@ -234,10 +211,7 @@ fn is_same_disk(disk: &DiskSource, changed: &ChangedExtents, old: &ManifestDisk)
         ));
     }
     if old.size_bytes != size {
-        return Err(format!(
-            "the disk had {} bytes in the base snapshot, it has {size} now",
-            old.size_bytes
-        ));
+        return Err(format!("the disk had {} bytes in the base snapshot, it has {size} now", old.size_bytes));
     }
     if old.serial != disk.serial {
         return Err(format!(
@@ -271,10 +245,9 @@ fn is_recent(full_every: Option<Duration>, whole_ms: u64, now_ms: u64) -> Usable
     };
     match now_ms.checked_sub(whole_ms) {
         Some(age_ms) if whole_ms > 0 && u128::from(age_ms) < full_every.as_millis() => Ok(()),
-        Some(age_ms) if whole_ms > 0 => Err(format!(
-            "it was last read as a whole {} hours ago (--full-every)",
-            age_ms / 3_600_000
-        )),
+        Some(age_ms) if whole_ms > 0 => {
+            Err(format!("it was last read as a whole {} hours ago (--full-every)", age_ms / 3_600_000))
+        }
         _ => Err("nobody noted when it was last read as a whole (--full-every)".into()),
     }
 }

@@ -52,10 +52,7 @@ impl<'a> PopularPacker<'a> {
         for (row, entry) in pack_store.index.places(Home::Shared, id)? {
             let spot = entry.spot(row);
             // One that no log names was left by a session that died, and goes.
-            let own = OwnHost {
-                writer: self.writer,
-                key: pack_store.keys.host_key(),
-            };
+            let own = OwnHost { writer: self.writer, key: pack_store.keys.host_key() };
             let counts = || counts_for(&self.entered, row.pack, own);
             if self.in_flight.wrote(row.pack) || (counts() && pack_store.has_pack(spot)?) {
                 return Ok(Some(spot));
@@ -71,12 +68,8 @@ impl<'a> PopularPacker<'a> {
             Some(packed) => (FLAG_ZSTD, packed),
             None => (0, raw),
         };
-        let (_, finished) = self.packs.append(&Frame {
-            id: *id,
-            raw_bytes: raw.len() as u32,
-            flags,
-            payload,
-        })?;
+        let (_, finished) =
+            self.packs.append(&Frame { id: *id, raw_bytes: raw.len() as u32, flags, payload })?;
         finished.map_or(Ok(()), |written| self.enter(&written))
     }
 

@@ -8,22 +8,14 @@ use copal_chunk::Piece;
 
 /// Bytes of the entries that are no holes.
 pub(crate) fn data_of(entries: &[Entry]) -> u64 {
-    entries
-        .iter()
-        .filter(|entry| entry.chunk.is_some())
-        .map(|entry| u64::from(entry.length))
-        .sum()
+    entries.iter().filter(|entry| entry.chunk.is_some()).map(|entry| u64::from(entry.length)).sum()
 }
 
 /// The pieces a recipe stands for.
 pub(crate) fn pieces_of(entries: &[Entry]) -> Vec<Piece> {
     let mut start = 0;
     let piece = |entry: &Entry| {
-        let piece = Piece {
-            start,
-            length: entry.length,
-            hole: entry.chunk.is_none(),
-        };
+        let piece = Piece { start, length: entry.length, hole: entry.chunk.is_none() };
         start += entry.length;
         piece
     };
@@ -32,10 +24,7 @@ pub(crate) fn pieces_of(entries: &[Entry]) -> Vec<Piece> {
 
 /// Fills `buffer` or fails: a source that ends early was cut off while it was read.
 pub(crate) fn read_exactly(disk: &DiskSource, offset: u64, buffer: &mut [u8]) -> Result<()> {
-    let failed = |error| Error::Source {
-        disk: disk.name.clone(),
-        error,
-    };
+    let failed = |error| Error::Source { disk: disk.name.clone(), error };
     let read = read_fully(&*disk.source, offset, buffer).map_err(failed)?;
     if read < buffer.len() {
         let error = SourceError::Short {

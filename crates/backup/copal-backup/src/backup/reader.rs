@@ -170,10 +170,7 @@ impl<'a> Reader<'a> {
         self.counts.logical_bytes += size_bytes;
         self.counts.data_bytes += data_bytes;
         self.counts.segments += segments_of(size_bytes);
-        self.send(Step::EndOfDisk {
-            size_bytes,
-            data_bytes,
-        })
+        self.send(Step::EndOfDisk { size_bytes, data_bytes })
     }
 
     /// Reads what the changes name. Returns the bytes of the new disk that are no holes.
@@ -245,8 +242,7 @@ impl<'a> Reader<'a> {
         if !error.is_corruption() {
             return Err(error);
         }
-        self.progress
-            .notice(&format!("the base is not used here: {error}"));
+        self.progress.notice(&format!("the base is not used here: {error}"));
         Ok(())
     }
 
@@ -256,9 +252,7 @@ impl<'a> Reader<'a> {
         }
         let range = segment_range(size, number);
         let length = (range.end - range.start) as u32;
-        Ok(SegmentRecipe {
-            entries: vec![Entry::new(length, None)],
-        })
+        Ok(SegmentRecipe { entries: vec![Entry::new(length, None)] })
     }
 
     fn changed_segment(
@@ -280,24 +274,16 @@ impl<'a> Reader<'a> {
                 .for_each(|block| *block = Dirty::Written);
         }
         if written > 0 {
-            self.for_each_extent(disk, range, |extent| {
-                apply_zero_extent(&mut blocks, range, extent)
-            })?;
+            self.for_each_extent(disk, range, |extent| apply_zero_extent(&mut blocks, range, extent))?;
         }
         let mut job = self.job(range.start)?;
         let length = (range.end - range.start) as usize;
         let pieces = pieces_of(&old.entries);
         let mut read_bytes = 0;
-        let fresh = rechunk(
-            self.chunker,
-            &pieces,
-            &blocks,
-            &mut job.segment[..length],
-            |at, buffer| {
-                read_bytes += buffer.len() as u64;
-                read_exactly(disk, range.start + at as u64, buffer)
-            },
-        )?;
+        let fresh = rechunk(self.chunker, &pieces, &blocks, &mut job.segment[..length], |at, buffer| {
+            read_bytes += buffer.len() as u64;
+            read_exactly(disk, range.start + at as u64, buffer)
+        })?;
         self.counts.read_bytes += read_bytes;
         let layout: Vec<(Piece, Option<Ref>)> = fresh
             .into_iter()
@@ -355,25 +341,17 @@ impl<'a> Reader<'a> {
         let index = number / PAGE_SEGMENTS as u64;
         if cached.as_ref().is_none_or(|(held, _)| *held != index) {
             let reference = base.pages.get(index as usize)?.as_ref();
-            let page = self
-                .tree
-                .page(reference, base.size_bytes, index)
-                .unwrap_or_else(|error| {
-                    self.progress
-                        .notice(&format!("the base is not used here: {error}"));
-                    Page::default()
-                });
+            let page = self.tree.page(reference, base.size_bytes, index).unwrap_or_else(|error| {
+                self.progress.notice(&format!("the base is not used here: {error}"));
+                Page::default()
+            });
             *cached = Some((index, page));
         }
         let (_, page) = cached.as_ref()?;
         // The last segment of a base of another size has another length: compared by name it simply differs.
         let same_place = segment_range(size, number) == segment_range(base.size_bytes, number);
         let within = (number % PAGE_SEGMENTS as u64) as usize;
-        page.segments
-            .get(within)
-            .copied()
-            .flatten()
-            .filter(|_| same_place)
+        page.segments.get(within).copied().flatten().filter(|_| same_place)
     }
 
     pub(super) fn whole_segment(
@@ -384,9 +362,7 @@ impl<'a> Reader<'a> {
     ) -> Stopping<u64> {
         let length = (range.end - range.start) as usize;
         let mut blocks = vec![Dirty::Written; length.div_ceil(BLOCK_BYTES)];
-        self.for_each_extent(disk, range, |extent| {
-            apply_zero_extent(&mut blocks, range, extent)
-        })?;
+        self.for_each_extent(disk, range, |extent| apply_zero_extent(&mut blocks, range, extent))?;
         if blocks.iter().all(|&block| block == Dirty::Zeroed) {
             self.send(Step::Segment(None))?;
             return Ok(0);
@@ -416,11 +392,8 @@ impl<'a> Reader<'a> {
         for number in 0.. {
             self.check_cancel()?;
             let mut job = self.job(size)?;
-            let length =
-                read_fully(&*disk.source, size, &mut job.segment).map_err(|error| Error::Source {
-                    disk: disk.name.clone(),
-                    error,
-                })?;
+            let length = read_fully(&*disk.source, size, &mut job.segment)
+                .map_err(|error| Error::Source { disk: disk.name.clone(), error })?;
             size += length as u64;
             if size > MAX_DISK_BYTES {
                 let reason = format!("disk {} is larger than 64 TiB", disk.name);
@@ -451,28 +424,14 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn extent_at(&mut self, disk: &DiskSource, offset: u64) -> Stopping<Extent> {
-        if let Some(extent) = self
-            .extent
-            .filter(|extent| extent.offset <= offset && offset < extent.end())
-        {
+        if let Some(extent) = self.extent.filter(|extent| extent.offset <= offset && offset < extent.end()) {
             return Ok(extent);
         }
-        let failed = |error| Error::Source {
-            disk: disk.name.clone(),
-            error,
-        };
+        let failed = |error| Error::Source { disk: disk.name.clone(), error };
         let extent = disk.source.extent_at(offset).map_err(failed)?;
         let covers = extent.offset <= offset && offset < extent.end();
         // A source that answers about another place is taken to know nothing.
-        let extent = if covers {
-            extent
-        } else {
-            Extent {
-                offset,
-                length: 1 << 20,
-                kind: ExtentKind::Data,
-            }
-        };
+        let extent = if covers { extent } else { Extent { offset, length: 1 << 20, kind: ExtentKind::Data } };
         self.extent = Some(extent);
         Ok(extent)
     }
@@ -510,10 +469,6 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn check_cancel(&self) -> Stopping<()> {
-        if self.cancel.is_cancelled() {
-            Err(Stop::Cancelled)
-        } else {
-            Ok(())
-        }
+        if self.cancel.is_cancelled() { Err(Stop::Cancelled) } else { Ok(()) }
     }
 }

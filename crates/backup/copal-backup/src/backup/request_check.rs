@@ -10,10 +10,7 @@ use crate::words::is_plain;
 pub(super) fn check(request: &BackupRequest) -> Result<()> {
     let invalid = |reason: String| Err(Error::Invalid { reason });
     if request.disks.is_empty() || request.disks.len() > MAX_DISKS {
-        return invalid(format!(
-            "a backup has 1 to {MAX_DISKS} disks, not {}",
-            request.disks.len()
-        ));
+        return invalid(format!("a backup has 1 to {MAX_DISKS} disks, not {}", request.disks.len()));
     }
     for (index, disk) in request.disks.iter().enumerate() {
         if disk.name.is_empty() || disk.name.len() > 255 || !is_plain(&disk.name) {
@@ -33,11 +30,7 @@ pub(super) fn check(request: &BackupRequest) -> Result<()> {
                 disk.name
             ));
         }
-        if disk
-            .source
-            .size_bytes()
-            .is_some_and(|size| size > crate::recipe::format::MAX_DISK_BYTES)
-        {
+        if disk.source.size_bytes().is_some_and(|size| size > crate::recipe::format::MAX_DISK_BYTES) {
             return invalid(format!("disk {} is larger than 64 TiB", disk.name));
         }
     }

@@ -92,15 +92,9 @@ impl Reader<'_> {
         // What a disk that changed has more, or less, than the first pass saw.
         let (mut more, mut less) = (0, 0);
         spool.for_each(|spooled| match spooled {
-            Spooled::Step(Step::EndOfDisk {
-                size_bytes,
-                data_bytes,
-            }) => {
+            Spooled::Step(Step::EndOfDisk { size_bytes, data_bytes }) => {
                 let data_bytes = (data_bytes + more).saturating_sub(less);
-                self.send(Step::EndOfDisk {
-                    size_bytes,
-                    data_bytes,
-                })
+                self.send(Step::EndOfDisk { size_bytes, data_bytes })
             }
             Spooled::Step(step) => self.send(step),
             Spooled::Segment(segment) => {
@@ -140,19 +134,12 @@ impl Reader<'_> {
             if let ChunkState::New(chunk) = &state {
                 wanted.push(chunk.clone());
             }
-            entries.push(JobEntry {
-                length: entry.length,
-                state,
-                is_unresolved,
-            });
+            entries.push(JobEntry { length: entry.length, state, is_unresolved });
         }
         let mut job = self.job(segment.start)?;
         self.read_wanted(disk, segment.start, &wanted, &mut job.segment)?;
         let ids = &self.pack_store.keys.id;
-        if wanted
-            .iter()
-            .any(|chunk| ids.id(&job.segment[chunk.raw.clone()]) != chunk.id)
-        {
+        if wanted.iter().any(|chunk| ids.id(&job.segment[chunk.raw.clone()]) != chunk.id) {
             self.spare = Some(job);
             return Ok(false);
         }
@@ -209,12 +196,7 @@ impl Reader<'_> {
         if !counts(popular, pack.pack) {
             return Ok(None);
         }
-        let spot = Spot {
-            home: Home::Shared,
-            volume: pack.volume,
-            pack: pack.pack,
-            slot,
-        };
+        let spot = Spot { home: Home::Shared, volume: pack.volume, pack: pack.pack, slot };
         let located = match self.pack_store.at(spot, &id.short()) {
             Err(error) if error.is_corruption() => None,
             located => located?,

@@ -80,10 +80,7 @@ impl Session {
                 Opening::Held if fence_dead_here(parts, named)? > 0 => continue,
                 Opening::Held => match leases::open_sessions(parts, vm)?.into_iter().next() {
                     Some(open) => {
-                        return Err(Error::SessionOpen {
-                            vm: named.name.clone(),
-                            open: Box::new(open),
-                        });
+                        return Err(Error::SessionOpen { vm: named.name.clone(), open: Box::new(open) });
                     }
                     // It ended meanwhile.
                     None => continue,
@@ -100,27 +97,13 @@ impl Session {
             let session = id;
             let snapshot = base.as_ref().map(|base| base.manifest.snapshot);
             let record = match holder {
-                Some(holder) => Record::OpenHeld {
-                    session,
-                    base: snapshot,
-                    holder,
-                },
-                None => Record::Open {
-                    session,
-                    base: snapshot,
-                },
+                Some(holder) => Record::OpenHeld { session, base: snapshot, holder },
+                None => Record::Open { session, base: snapshot },
             };
             match parts.catalog().append(log, state.next_number, &record)? {
                 Append::Lost => lost = Some(base),
                 Append::Done => {
-                    return Ok((
-                        Session {
-                            vm,
-                            id,
-                            sequence: state.next_sequence,
-                        },
-                        base,
-                    ));
+                    return Ok((Session { vm, id, sequence: state.next_sequence }, base));
                 }
             }
         }
@@ -134,15 +117,10 @@ impl Session {
     /// Why the backup failed: a session that others have ended says that, whatever it met in consequence. What it had stored may be
     /// gone by then, which looks like damage.
     pub(crate) fn reason(&self, parts: &Parts, error: Error) -> Error {
-        if matches!(
-            error,
-            Error::Cancelled { .. } | Error::Fenced | Error::Source { .. }
-        ) {
+        if matches!(error, Error::Cancelled { .. } | Error::Fenced | Error::Source { .. }) {
             return error;
         }
-        let is_ended = parts
-            .vm_state(self.vm)
-            .is_ok_and(|state| !state.open.contains(&self.id));
+        let is_ended = parts.vm_state(self.vm).is_ok_and(|state| !state.open.contains(&self.id));
         if !is_ended {
             return error;
         }
@@ -167,9 +145,9 @@ impl Session {
     /// Writes the manifest, then makes the snapshot visible. Both count as stored, in the manifest too.
     pub(crate) fn publish(&self, parts: &Parts, mut manifest: Manifest) -> Result<PublishedAs> {
         let volumes = &parts.pack_store().volumes;
-        let vid = volumes.meta(self.vm, true)?.ok_or_else(|| Error::Invalid {
-            reason: "the volume of manifests cannot be made".into(),
-        })?;
+        let vid = volumes
+            .meta(self.vm, true)?
+            .ok_or_else(|| Error::Invalid { reason: "the volume of manifests cannot be made".into() })?;
         if parts.pack_store().layout.is_fleet() {
             let base = match manifest.base {
                 Some(base) => summaries::find(parts, self.vm, base)?,
@@ -187,10 +165,7 @@ impl Session {
         let file = manifest.encode(keys);
         let hash = manifest::hash(&file);
         let name = manifest::file_name(manifest.snapshot);
-        match volumes
-            .store
-            .put(vid, name.as_bytes(), Bytes::from(file), &PutOptions::default())
-        {
+        match volumes.store.put(vid, name.as_bytes(), Bytes::from(file), &PutOptions::default()) {
             Ok(_) => {}
             Err(VolumeError::Unknown { fid }) if settled(&*volumes.store, vid, fid)? => {}
             Err(error) => return Err(error.into()),
@@ -237,15 +212,13 @@ fn published_as(manifest: &Manifest, times: &[u64], now_ms: u64) -> PublishedAs 
 
 fn newest_readable(parts: &Parts, vm: Uuid, state: &VmState) -> Option<Base> {
     let mut newest_first = state.published.iter().rev();
-    let mut readable = newest_first
-        .by_ref()
-        .filter_map(|published| match parts.manifest(vm, published) {
-            Ok(manifest) => Some((manifest, published.is_accepted)),
-            Err(error) => {
-                tracing::warn!(snapshot = %published.snapshot, %error, "not used as a base");
-                None
-            }
-        });
+    let mut readable = newest_first.by_ref().filter_map(|published| match parts.manifest(vm, published) {
+        Ok(manifest) => Some((manifest, published.is_accepted)),
+        Err(error) => {
+            tracing::warn!(snapshot = %published.snapshot, %error, "not used as a base");
+            None
+        }
+    });
     let (manifest, is_accepted) = readable.next()?;
     let find_good = || {
         let mut good = readable.filter(|(manifest, is_accepted)| *is_accepted || manifest.doubts.is_empty());

@@ -94,10 +94,7 @@ impl SpoolWriter {
                 self.body.put_u8(2);
                 put_option(&mut self.body, segment.as_ref());
             }
-            Step::EndOfDisk {
-                size_bytes,
-                data_bytes,
-            } => {
+            Step::EndOfDisk { size_bytes, data_bytes } => {
                 self.body.put_u8(3);
                 self.body.put_u64(*size_bytes);
                 self.body.put_u64(*data_bytes);
@@ -106,10 +103,7 @@ impl SpoolWriter {
         }
         let head = head_of(&self.body);
         self.records += 1;
-        let written = self
-            .file
-            .write_all(&head)
-            .and_then(|()| self.file.write_all(&self.body));
+        let written = self.file.write_all(&head).and_then(|()| self.file.write_all(&self.body));
         written.map_err(|error| failed(&error))
     }
 
@@ -139,12 +133,7 @@ impl SpoolWriter {
     /// What was written so far, of this VM.
     pub(super) fn finish(self, vm: Uuid) -> Result<Spool> {
         let file = self.file.into_inner().map_err(|error| failed(error.error()))?;
-        Ok(Spool {
-            file,
-            vm,
-            records: self.records,
-            asked: self.asked,
-        })
+        Ok(Spool { file, vm, records: self.records, asked: self.asked })
     }
 }
 
@@ -248,12 +237,7 @@ fn head_of(body: &[u8]) -> [u8; HEAD_BYTES] {
 
 fn put_ref(body: &mut Vec<u8>, reference: &Ref) {
     body.put_bytes(&reference.id.0);
-    let Spot {
-        home,
-        volume,
-        pack,
-        slot,
-    } = reference.spot;
+    let Spot { home, volume, pack, slot } = reference.spot;
     body.put_u8(match home {
         Home::Shared => 0,
         Home::Private(_) => 1,
@@ -282,10 +266,7 @@ fn fields(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<Spooled, Decod
     Ok(match input.bounded(4)? {
         1 => Spooled::Step(Step::Page(option(input, vm)?)),
         2 => Spooled::Step(Step::Segment(option(input, vm)?)),
-        3 => Spooled::Step(Step::EndOfDisk {
-            size_bytes: input.u64()?,
-            data_bytes: input.u64()?,
-        }),
+        3 => Spooled::Step(Step::EndOfDisk { size_bytes: input.u64()?, data_bytes: input.u64()? }),
         _ => {
             let start = input.u64()?;
             let recipe_id = ChunkId(input.array()?);
@@ -298,19 +279,11 @@ fn fields(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<Spooled, Decod
                 let state = match input.bounded(2)? {
                     0 => ChunkState::Hole,
                     1 => ChunkState::Known(reference(input, vm)?),
-                    _ => ChunkState::New(NewChunk {
-                        id: ChunkId(input.array()?),
-                        raw,
-                        packed: None,
-                    }),
+                    _ => ChunkState::New(NewChunk { id: ChunkId(input.array()?), raw, packed: None }),
                 };
                 entries.push(JobEntry::new(length as u32, state));
             }
-            Spooled::Segment(SpooledSegment {
-                start,
-                recipe_id,
-                entries,
-            })
+            Spooled::Segment(SpooledSegment { start, recipe_id, entries })
         }
     })
 }
@@ -339,7 +312,5 @@ fn reference(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<Ref, Decode
 }
 
 fn failed(error: &io::Error) -> Error {
-    Error::Spool {
-        detail: error.to_string(),
-    }
+    Error::Spool { detail: error.to_string() }
 }

@@ -120,9 +120,7 @@ impl Spots<'_> {
     fn hole(&self, number: u64) -> SegmentRecipe {
         let range = segment_range(self.base.size_bytes, number);
         let length = (range.end - range.start) as u32;
-        SegmentRecipe {
-            entries: vec![Entry::new(length, None)],
-        }
+        SegmentRecipe { entries: vec![Entry::new(length, None)] }
     }
 
     /// First bytes of the pieces of a page that are worth a read.
@@ -144,10 +142,7 @@ impl Spots<'_> {
                 continue;
             }
             for extent in extents(&*self.disk.source, range) {
-                let extent = extent.map_err(|error| Error::Source {
-                    disk: self.disk.name.clone(),
-                    error,
-                })?;
+                let extent = extent.map_err(|error| Error::Source { disk: self.disk.name.clone(), error })?;
                 if extent.kind == ExtentKind::Data {
                     add(extent.offset..extent.end());
                 }

@@ -33,11 +33,7 @@ impl Peers for Eager<'_> {
     }
     fn stored(&self) {
         for pack in self.repository.unchecked_popular().unwrap() {
-            assert!(
-                self.repository
-                    .check_popular(pack.pack, &CancelFlag::new())
-                    .unwrap()
-            );
+            assert!(self.repository.check_popular(pack.pack, &CancelFlag::new()).unwrap());
         }
         if self.spoils {
             spoil_popular(self.store);
@@ -56,9 +52,7 @@ fn spoil_popular(store: &MemoryStore) {
             let frames = 100..body.len() - 20_000;
             body[frames].iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
             store.delete(vid, &file, info.fid).unwrap();
-            store
-                .put(vid, &file, body.into(), &PutOptions::default())
-                .unwrap();
+            store.put(vid, &file, body.into(), &PutOptions::default()).unwrap();
         }
     }
 }
@@ -71,11 +65,7 @@ fn survives(spoils: bool) -> bool {
     Random::new(1).fill(&mut disk.bytes);
     let web = back_up(&repository, "web", &disk, false);
     let spool = tempfile::tempdir().unwrap();
-    let peers = Eager {
-        repository: &repository,
-        store: &store,
-        spoils,
-    };
+    let peers = Eager { repository: &repository, store: &store, spoils };
     let others = Collaboration {
         peers: &peers,
         spool_directory: spool.path().to_owned(),
@@ -94,17 +84,11 @@ fn survives(spoils: bool) -> bool {
 #[test]
 fn a_frame_is_given_up_for_one_that_opens_only() {
     assert!(survives(true));
-    assert!(
-        !with(&[Flaw::MovesUnopened], || survives(true)),
-        "nothing notices"
-    );
+    assert!(!with(&[Flaw::MovesUnopened], || survives(true)), "nothing notices");
 }
 
 #[test]
 fn a_list_is_there_before_a_record_names_it() {
     assert!(survives(false));
-    assert!(
-        !with(&[Flaw::NamesUnwritten], || survives(false)),
-        "nothing notices"
-    );
+    assert!(!with(&[Flaw::NamesUnwritten], || survives(false)), "nothing notices");
 }

@@ -46,19 +46,10 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
         let (parts, vm) = (&repository.parts, web.vm.uuid);
         let state = parts.vm_state(vm).unwrap();
         let mut announced = Announced::in_log(parts, vm, state.next_number);
-        let opened = Record::Open {
-            session: [1; 16],
-            base: Some(web.snapshot),
-        };
-        let appended = parts
-            .catalog()
-            .append(LogName::Vm(vm), state.next_number, &opened);
+        let opened = Record::Open { session: [1; 16], base: Some(web.snapshot) };
+        let appended = parts.catalog().append(LogName::Vm(vm), state.next_number, &opened);
         assert!(matches!(appended, Ok(Append::Done)));
-        let pack = PackPlace {
-            home: Home::Private(vm),
-            volume: 0,
-            pack: PackNumber(1),
-        };
+        let pack = PackPlace { home: Home::Private(vm), volume: 0, pack: PackNumber(1) };
         let told = announced.add(&[pack]);
         matches!(told, Err(Error::Busy { .. })) && parts.vm_state(vm).unwrap().removing.is_empty()
     });
@@ -74,11 +65,7 @@ fn a_prune_whose_number_a_checkpoint_covers_removes_nothing() {
     for _ in 0..80 {
         parts.append(vm, &Record::Deleted { snapshots: vec![] }).unwrap();
     }
-    let pack = PackPlace {
-        home: Home::Private(vm),
-        volume: 0,
-        pack: PackNumber(1),
-    };
+    let pack = PackPlace { home: Home::Private(vm), volume: 0, pack: PackNumber(1) };
     assert!(matches!(announced.add(&[pack]), Err(Error::Busy { .. })));
     assert!(parts.vm_state(vm).unwrap().removing.is_empty());
 }
@@ -106,10 +93,7 @@ fn a_vector_that_lost_bits_frees_nothing() {
         });
         let repository = open(&bad);
         repository.forget(&[first.snapshot]).unwrap();
-        let options = PruneOptions {
-            max_unused_percent: 0,
-            ..PruneOptions::default()
-        };
+        let options = PruneOptions { max_unused_percent: 0, ..PruneOptions::default() };
         repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
         try_restore(&open(&bad), second.snapshot).is_ok_and(|bytes| bytes == disk.bytes)
     });

@@ -17,12 +17,7 @@ const SESSION: [u8; 16] = [5; 16];
 
 fn fleet() -> (Repository, Repository, Uuid) {
     let store = LateStore::new();
-    let options = InitOptions {
-        layout: Layout::Fleet {
-            popular_millionths: 0,
-        },
-        ..insecure()
-    };
+    let options = InitOptions { layout: Layout::Fleet { popular_millionths: 0 }, ..insecure() };
     let first = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
     let vm = first.parts.directory().find_or_add("web").unwrap();
     (first, store.open().behave_as_another_process(), vm.uuid)
@@ -39,29 +34,17 @@ fn holds() -> bool {
     let (first, second, vm) = fleet();
     let heart = first.parts.locks().heart();
     let every = Duration::from_micros(200);
-    let beating = heart
-        .begin_every(every, first.parts.catalog(), &Holder::default())
-        .unwrap();
+    let beating = heart.begin_every(every, first.parts.catalog(), &Holder::default()).unwrap();
     let (base, holder) = (None, beating.holder());
     let session = SESSION;
-    open_as(
-        &first,
-        vm,
-        &Record::OpenHeld {
-            session,
-            base,
-            holder,
-        },
-    );
+    open_as(&first, vm, &Record::OpenHeld { session, base, holder });
     let newest = || {
         let beats = second.parts.catalog().beats().unwrap();
         beats.iter().map(|beat| beat.number).max().unwrap_or(0)
     };
     let mut watch = LeaseWatch::new();
     let mut is_open = |now| {
-        let open = second
-            .watch_vm("web", &mut watch, Duration::from_secs(now))
-            .unwrap();
+        let open = second.watch_vm("web", &mut watch, Duration::from_secs(now)).unwrap();
         open.iter().any(|open| open.session.0 == SESSION)
     };
     let mut kept = true;
@@ -89,33 +72,17 @@ fn a_holder_that_lives_keeps_its_session_and_a_silent_one_loses_it() {
 #[test]
 fn a_session_that_names_no_holder_is_ended_by_people_only() {
     let (first, second, vm) = fleet();
-    open_as(
-        &first,
-        vm,
-        &Record::Open {
-            session: SESSION,
-            base: None,
-        },
-    );
+    open_as(&first, vm, &Record::Open { session: SESSION, base: None });
     let mut watch = LeaseWatch::new();
     for now in [0, 600, 1_000_000] {
         let now = Duration::from_secs(now);
         assert!(second.watch_leases(&mut watch, now).unwrap().is_empty());
         assert_eq!(second.watch_vm("web", &mut watch, now).unwrap().len(), 1);
     }
-    let backup = || {
-        second.backup(
-            request("web", &Disk::new(1 << 20), false),
-            &Silent,
-            &CancelFlag::new(),
-        )
-    };
+    let backup = || second.backup(request("web", &Disk::new(1 << 20), false), &Silent, &CancelFlag::new());
     let refused = backup().unwrap_err();
     assert!(matches!(refused, Error::SessionOpen { .. }));
-    assert!(
-        refused.to_string().contains("copal sessions fence web"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("copal sessions fence web"), "{refused}");
     assert_eq!(second.fence_sessions("web").unwrap(), 1);
     backup().unwrap();
 }
@@ -126,18 +93,8 @@ fn a_session_of_a_process_that_died_on_this_host_is_ended_at_the_first_look() {
     let (first, second, vm) = fleet();
     let (holder, file) = crate::lease::process::dead_holder();
     let (session, base) = (SESSION, None);
-    open_as(
-        &first,
-        vm,
-        &Record::OpenHeld {
-            session,
-            base,
-            holder,
-        },
-    );
-    let ended = second
-        .watch_leases(&mut LeaseWatch::new(), Duration::ZERO)
-        .unwrap();
+    open_as(&first, vm, &Record::OpenHeld { session, base, holder });
+    let ended = second.watch_leases(&mut LeaseWatch::new(), Duration::ZERO).unwrap();
     std::fs::remove_file(file).unwrap();
     assert_eq!(ended.len(), 1);
     assert_eq!(first.parts.vm_state(vm).unwrap().holder_of(&SESSION), None);
@@ -149,27 +106,14 @@ fn a_checkpoint_remembers_who_holds_a_session() {
     let (first, second, vm) = fleet();
     let (session, base) = (SESSION, None);
     let holder = crate::open_session::HolderId([7; 16]);
-    open_as(
-        &first,
-        vm,
-        &Record::OpenHeld {
-            session,
-            base,
-            holder,
-        },
-    );
+    open_as(&first, vm, &Record::OpenHeld { session, base, holder });
     for _ in 0..80 {
         open_as(&first, vm, &Record::Deleted { snapshots: vec![] });
     }
     let state = second.parts.vm_state(vm).unwrap();
     assert_eq!(state.holder_of(&SESSION), Some(holder));
     let mut watch = LeaseWatch::new();
-    let mut fenced = |now| {
-        second
-            .watch_leases(&mut watch, Duration::from_secs(now))
-            .unwrap()
-            .len()
-    };
+    let mut fenced = |now| second.watch_leases(&mut watch, Duration::from_secs(now)).unwrap().len();
     assert_eq!((fenced(0), fenced(600)), (0, 1));
     assert_eq!(first.parts.vm_state(vm).unwrap().holder_of(&SESSION), None);
 }

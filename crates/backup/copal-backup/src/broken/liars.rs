@@ -167,10 +167,7 @@ fn a_spoiled_pack_names_the_key_of_the_host_that_wrote_it() {
     assert!(!hosts.check(1, bad), "it does not take it for its own");
     let spoiled = honest.spoiled_popular(from).unwrap();
     assert_eq!(spoiled.len(), 1);
-    assert_eq!(
-        (spoiled[0].pack, spoiled[0].key),
-        (bad.0, Some(hosts.keys[0].id()))
-    );
+    assert_eq!((spoiled[0].pack, spoiled[0].key), (bad.0, Some(hosts.keys[0].id())));
     assert!(honest.spoiled_popular(spoiled[0].position).unwrap().is_empty());
     assert!(honest.unchecked_popular().unwrap().is_empty());
     assert_eq!(honest.popular_status().unwrap().spoiled_packs, 1);
@@ -185,10 +182,7 @@ fn a_spoiled_pack_names_the_key_of_the_host_that_wrote_it() {
     // A pack is its writer's own by the key, not by the name.
     let state = honest.parts.catalog().popular().unwrap();
     let unchecked = hosts.store(0, "h1", b"more", b"more");
-    let own = |host: usize| OwnHost {
-        writer: Writer::of("h1"),
-        key: hosts.key(host),
-    };
+    let own = |host: usize| OwnHost { writer: Writer::of("h1"), key: hosts.key(host) };
     drop(state);
     let state = honest.parts.catalog().popular().unwrap();
     assert!(counts_for(&state, unchecked, own(0)) && !counts_for(&state, unchecked, own(1)));
@@ -238,10 +232,7 @@ fn removed_key_is_believed() -> bool {
 #[test]
 fn a_host_whose_key_was_removed_vouches_for_nothing_more() {
     assert!(!removed_key_is_believed());
-    assert!(
-        with(&[Flaw::RemovedKeyCounts], removed_key_is_believed),
-        "nothing notices"
-    );
+    assert!(with(&[Flaw::RemovedKeyCounts], removed_key_is_believed), "nothing notices");
 }
 
 /// A key whose slot went before removal ended anything: the next removal of any key ends what its host may say.
@@ -253,9 +244,7 @@ fn a_host_without_a_key_is_ended_by_the_next_removal() {
     let store = &parts.pack_store().volumes.store;
     let listed = hosts.admin.list_keys().unwrap();
     let lost = listed.iter().find(|key| key.file_name() == slot).unwrap();
-    store
-        .delete(parts.catalog().vid, slot.as_bytes(), lost.fid)
-        .unwrap();
+    store.delete(parts.catalog().vid, slot.as_bytes(), lost.fid).unwrap();
     hosts.remove_key(2);
     let pack = hosts.store(1, "h2", b"a chunk", b"a chunk");
     for gone in [0, 2] {

@@ -26,10 +26,7 @@ struct Late {
 
 impl LateStore {
     pub(super) fn new() -> LateStore {
-        LateStore {
-            inner: MemoryStore::new(),
-            late: Arc::default(),
-        }
+        LateStore { inner: MemoryStore::new(), late: Arc::default() }
     }
 
     pub(super) fn die(&self) {
@@ -106,9 +103,7 @@ impl VolumeStore for LateStore {
             return self.inner.delete(vid, name, fid);
         }
         late.deletes.push((vid, name.to_vec(), fid));
-        Err(VolumeError::Unavailable {
-            reason: "the process died".to_owned(),
-        })
+        Err(VolumeError::Unavailable { reason: "the process died".to_owned() })
     }
     fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Done<Outcome> {
         self.inner.settle(vid, fid, want)
@@ -120,10 +115,7 @@ impl VolumeStore for LateStore {
         self.inner.get_batch(vid, names, options)
     }
     fn delete_batch(&self, vid: VolumeId, files: &[(Bytes, FileId)]) -> Done<Vec<Done<()>>> {
-        Ok(files
-            .iter()
-            .map(|(name, fid)| self.delete(vid, name, *fid))
-            .collect())
+        Ok(files.iter().map(|(name, fid)| self.delete(vid, name, *fid)).collect())
     }
     fn volume_stats(&self, vid: VolumeId) -> Done<VolumeStats> {
         self.inner.volume_stats(vid)
@@ -150,9 +142,7 @@ fn survives(flaw: &'static [Flaw], layout: Layout) -> bool {
         back_up(&repository, "db", &text_disk(2), false);
         repository.forget(&[gone.snapshot]).unwrap();
         store.die();
-        let pruned = with(flaw, || {
-            repository.prune(&thorough(), &crate::Silent, &crate::CancelFlag::new())
-        });
+        let pruned = with(flaw, || repository.prune(&thorough(), &crate::Silent, &crate::CancelFlag::new()));
         assert!(pruned.is_err());
         store.go_on();
     }
@@ -166,10 +156,7 @@ fn survives(flaw: &'static [Flaw], layout: Layout) -> bool {
     // The list has done its work.
     let catalog = store.inner.list_volumes("", None, 100).unwrap();
     let (_, catalog) = catalog.iter().find(|(name, _)| name.starts_with("cat-")).unwrap();
-    let lists = store
-        .inner
-        .list(*catalog, b"r.", None, 10, &ReadOptions::default())
-        .unwrap();
+    let lists = store.inner.list(*catalog, b"r.", None, 10, &ReadOptions::default()).unwrap();
     assert!(lists.is_empty(), "{lists:?}");
     is_whole
 }
@@ -178,10 +165,7 @@ fn survives(flaw: &'static [Flaw], layout: Layout) -> bool {
 fn a_delete_that_comes_about_late_takes_nothing_that_was_stored_since() {
     for layout in LAYOUTS {
         assert!(survives(&[], layout), "{layout:?}");
-        assert!(
-            !survives(&[Flaw::RemovesUnlisted], layout),
-            "{layout:?}: nothing notices"
-        );
+        assert!(!survives(&[Flaw::RemovesUnlisted], layout), "{layout:?}: nothing notices");
     }
 }
 
@@ -202,10 +186,7 @@ fn a_list_of_an_earlier_epoch_removes_nothing() {
     // The list is not there yet for the next writer.
     let volumes = store.inner.list_volumes("", None, 100).unwrap();
     let (_, catalog) = volumes.iter().find(|(name, _)| name.starts_with("cat-")).unwrap();
-    let lists = store
-        .inner
-        .list(*catalog, b"r.", None, 10, &ReadOptions::default())
-        .unwrap();
+    let lists = store.inner.list(*catalog, b"r.", None, 10, &ReadOptions::default()).unwrap();
     let [(name, info)] = &lists[..] else {
         panic!("{lists:?}");
     };
@@ -213,17 +194,8 @@ fn a_list_of_an_earlier_epoch_removes_nothing() {
     let body = store.inner.get(*catalog, name, 0..info.size, &read).unwrap();
     store.inner.delete(*catalog, name, info.fid).unwrap();
     let kept = back_up(&store.open(), "web", &disk, false);
-    store
-        .inner
-        .put(*catalog, name, body, &PutOptions::default())
-        .unwrap();
+    store.inner.put(*catalog, name, body, &PutOptions::default()).unwrap();
     back_up(&store.open(), "db", &text_disk(2), false);
     assert_eq!(restore(&store.open(), kept.snapshot), disk.bytes);
-    assert!(
-        store
-            .inner
-            .list(*catalog, b"r.", None, 10, &ReadOptions::default())
-            .unwrap()
-            .is_empty()
-    );
+    assert!(store.inner.list(*catalog, b"r.", None, 10, &ReadOptions::default()).unwrap().is_empty());
 }

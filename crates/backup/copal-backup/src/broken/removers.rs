@@ -15,10 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn fleet(store: &LateStore) -> Repository {
-    let options = InitOptions {
-        layout: FLEET,
-        ..insecure()
-    };
+    let options = InitOptions { layout: FLEET, ..insecure() };
     Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap()
 }
 
@@ -60,10 +57,8 @@ fn survives_another_prune() -> bool {
     let store = LateStore::new();
     let repository = fleet(&store);
     let kept = with_a_mixed_pack(&repository);
-    let beside = RunsBeside {
-        other: store.open().behave_as_another_process(),
-        walks: AtomicBool::new(false),
-    };
+    let beside =
+        RunsBeside { other: store.open().behave_as_another_process(), walks: AtomicBool::new(false) };
     // Where the rule is broken it meets what the other one has done.
     let _ = repository.prune(&thorough(), &beside, &CancelFlag::new());
     drop(repository);
@@ -76,10 +71,7 @@ fn survives_another_prune() -> bool {
 #[test]
 fn a_prune_removes_nothing_that_another_one_has_rewritten() {
     assert!(survives_another_prune());
-    assert!(
-        !with(&[Flaw::RemovesBesideRemovals], survives_another_prune),
-        "nothing notices"
-    );
+    assert!(!with(&[Flaw::RemovesBesideRemovals], survives_another_prune), "nothing notices");
 }
 
 fn survives_a_dead_prune() -> bool {
@@ -88,10 +80,7 @@ fn survives_a_dead_prune() -> bool {
     let kept = with_a_mixed_pack(&repository);
     let (silent, cancel) = (Silent, CancelFlag::new());
     // What is all dead goes, and nothing is rewritten: then the next prune begins with what it rewrites.
-    let whole = PruneOptions {
-        max_unused_percent: 100,
-        ..thorough()
-    };
+    let whole = PruneOptions { max_unused_percent: 100, ..thorough() };
     repository.prune(&whole, &silent, &cancel).unwrap();
     store.die();
     assert!(repository.prune(&thorough(), &silent, &cancel).is_err());
@@ -108,10 +97,7 @@ fn survives_a_dead_prune() -> bool {
 #[test]
 fn a_prune_counts_on_no_pack_that_one_before_it_was_removing() {
     assert!(survives_a_dead_prune());
-    assert!(
-        !with(&[Flaw::CountsOnGoingPacks], survives_a_dead_prune),
-        "nothing notices"
-    );
+    assert!(!with(&[Flaw::CountsOnGoingPacks], survives_a_dead_prune), "nothing notices");
 }
 
 /// Whether a pack that goes counts for nobody, whose writer enters it and that another host checks just then.
@@ -119,12 +105,8 @@ fn counts_for_nobody() -> bool {
     let store = LateStore::new();
     let repository = fleet(&store);
     let parts = &repository.parts;
-    let mut packs = PackAppender::new(
-        parts.pack_store(),
-        Home::Shared,
-        random().unwrap(),
-        Durability::Device,
-    );
+    let mut packs =
+        PackAppender::new(parts.pack_store(), Home::Shared, random().unwrap(), Durability::Device);
     let raw = b"a chunk";
     let frame = Frame {
         id: parts.pack_store().keys.id.id(raw).short(),
@@ -153,10 +135,7 @@ fn counts_for_nobody() -> bool {
 #[test]
 fn a_popular_pack_that_goes_counts_for_nobody_however_late_it_is_entered() {
     assert!(counts_for_nobody());
-    assert!(
-        !with(&[Flaw::SweepsUnmarked], counts_for_nobody),
-        "nothing notices"
-    );
+    assert!(!with(&[Flaw::SweepsUnmarked], counts_for_nobody), "nothing notices");
 }
 
 /// Symptom: a host referred to a popular frame of another one that nobody had checked. Cause: a chunk that was to be stored for all

@@ -45,11 +45,7 @@ struct Scene {
 impl Scene {
     fn new(layout: Layout) -> Scene {
         let store = MemoryStore::new();
-        let options = InitOptions {
-            layout,
-            argon2_memory_kib: 64,
-            ..InitOptions::new(password())
-        };
+        let options = InitOptions { layout, argon2_memory_kib: 64, ..InitOptions::new(password()) };
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         let disk = disk();
         // One from before there were keys, one from after.
@@ -77,9 +73,7 @@ impl Scene {
 
     fn put(&self, name: &str, body: Vec<u8>) {
         let options = PutOptions::default();
-        self.store
-            .put(self.catalog, name.as_bytes(), body.into(), &options)
-            .unwrap();
+        self.store.put(self.catalog, name.as_bytes(), body.into(), &options).unwrap();
     }
 
     fn next(&self, log: LogName) -> u64 {
@@ -154,10 +148,7 @@ fn a_record_that_takes_a_snapshot_away_needs_a_signature() {
         },
         true,
     );
-    control(
-        |scene| scene.forge(LogName::Domain, &Record::VmRemoved { vm: scene.vm }),
-        true,
-    );
+    control(|scene| scene.forge(LogName::Domain, &Record::VmRemoved { vm: scene.vm }), true);
 }
 
 #[test]
@@ -178,15 +169,8 @@ fn a_checkpoint_that_leaves_snapshots_out_needs_a_signature() {
 fn a_list_of_packs_to_be_removed_needs_a_signature() {
     let scene = Scene::new(Layout::Solo);
     let name = "r.0000000000000099.00000000";
-    let packs = vec![PackPlace {
-        home: Home::Shared,
-        volume: 0,
-        pack: PackNumber(7),
-    }];
-    scene.put(
-        name,
-        Record::Removing { packs: packs.clone() }.encode(name, &scene.keys),
-    );
+    let packs = vec![PackPlace { home: Home::Shared, volume: 0, pack: PackNumber(7) }];
+    scene.put(name, Record::Removing { packs: packs.clone() }.encode(name, &scene.keys));
     let repository = open_with(&scene.store, &password());
     let catalog = repository.parts.catalog();
     let listed = catalog.removals().unwrap();
@@ -216,13 +200,7 @@ fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
         })
         .unwrap();
         let name = summaries::file_name(third, geometry);
-        let header = Header {
-            vm: scene.vm,
-            snapshot: third,
-            geometry,
-            references: 1,
-            is_signed: false,
-        };
+        let header = Header { vm: scene.vm, snapshot: third, geometry, references: 1, is_signed: false };
         let mut file = header.encode(&name, &scene.keys);
         for number in 0..geometry.blocks() {
             let bits = Block::new(geometry).bytes();
@@ -230,17 +208,11 @@ fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
             file.extend_from_slice(&block_mac(&name, number, &bits, &scene.keys));
         }
         let options = PutOptions::default();
-        scene
-            .store
-            .put(meta, name.as_bytes(), file.into(), &options)
-            .unwrap();
+        scene.store.put(meta, name.as_bytes(), file.into(), &options).unwrap();
         let free = || {
             let deleter = open_with(&scene.store, &Unlock::Key(scene.delete.clone()));
             deleter.forget(&scene.snapshots).unwrap();
-            let options = PruneOptions {
-                max_unused_percent: 0,
-                ..PruneOptions::default()
-            };
+            let options = PruneOptions { max_unused_percent: 0, ..PruneOptions::default() };
             deleter.prune(&options, &Silent, &CancelFlag::new()).unwrap();
         };
         match is_trusted {
@@ -294,9 +266,7 @@ fn a_signature_of_somebody_else_is_none() {
         let stranger = Keys::derive(&[3; 32]);
         let log = LogName::Vm(scene.vm);
         let place = log.place(scene.next(log));
-        let forget = Record::Forget {
-            snapshots: scene.snapshots.clone(),
-        };
+        let forget = Record::Forget { snapshots: scene.snapshots.clone() };
         // The record with a signature by another key, sealed as one of this repository.
         let mut body = forget.encode(&place, &scene.keys)[copal_codec::ENVELOPE_LEN..].to_vec();
         body.truncate(body.len() - crate::keys::MAC_BYTES);
@@ -365,42 +335,24 @@ fn who_backs_up_says_neither_when_that_was_nor_takes_the_id_of_another_snapshot(
         let state = repository.parts.vm_state(scene.vm).unwrap();
         let dated = state.published.last().unwrap();
         assert_eq!(dated.snapshot, fresh);
-        assert!(
-            dated.created_ms >= now_ms,
-            "{layout:?}: {} {now_ms}",
-            dated.created_ms
-        );
+        assert!(dated.created_ms >= now_ms, "{layout:?}: {} {now_ms}", dated.created_ms);
         repository.forget(&[fresh]).unwrap();
         // A second snapshot of one id would take the first one along when it is forgotten.
         publish(scene.vm, scene.snapshots[0], 1);
         assert_eq!(scene.visible(), scene.snapshots);
         // That of another machine, too.
         let other = Uuid::from_bytes([5; 16]);
-        scene.forge(
-            LogName::Domain,
-            &Record::VmAdded {
-                vm: other,
-                name: "other".into(),
-            },
-        );
+        scene.forge(LogName::Domain, &Record::VmAdded { vm: other, name: "other".into() });
         publish(other, scene.snapshots[0], 1);
         let refused = open_with(&scene.store, &password()).forget(&scene.snapshots);
         assert!(matches!(refused, Err(Error::Ambiguous { .. })), "{refused:?}");
         // Named with its machine, the other one goes.
         let repository = open_with(&scene.store, &password());
-        let named = repository
-            .resolve_damaged(&scene.snapshots[0].to_string(), Some("other"))
-            .unwrap();
+        let named = repository.resolve_damaged(&scene.snapshots[0].to_string(), Some("other")).unwrap();
         repository.forget(&[named.id]).unwrap();
         assert_eq!(scene.visible(), scene.snapshots);
         // A machine under two names would have each snapshot twice.
-        scene.forge(
-            LogName::Domain,
-            &Record::VmAdded {
-                vm: scene.vm,
-                name: "again".into(),
-            },
-        );
+        scene.forge(LogName::Domain, &Record::VmAdded { vm: scene.vm, name: "again".into() });
         assert_eq!(scene.visible(), scene.snapshots);
     }
 }
@@ -415,11 +367,7 @@ fn a_forged_slot_is_told_and_counts_for_nothing() {
     let domain = *repository.info().domain.as_bytes();
     let slot = crate::role_key::encode(&key, domain, [0; 16], &stranger).unwrap();
     scene.put(&key.id().file_name(), slot);
-    let cost = crate::key_slot::Cost {
-        memory_kib: 64,
-        passes: 1,
-        lanes: 1,
-    };
+    let cost = crate::key_slot::Cost { memory_kib: 64, passes: 1, lanes: 1 };
     let other = Unlock::Password(Zeroizing::new("other".into()));
     let slot = crate::key_slot::encode(&other, domain, [0; 16], cost, &[3; 32]).unwrap();
     scene.put("key.9", slot);

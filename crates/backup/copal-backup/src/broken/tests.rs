@@ -41,9 +41,7 @@ fn text_disk(seed: u64, size: usize) -> Disk {
 fn manifests(repository: &Repository, summary: &BackupSummary) -> Vec<Manifest> {
     let state = repository.parts.vm_state(summary.vm.uuid).unwrap();
     let published = state.published.iter();
-    published
-        .map(|published| repository.parts.manifest(summary.vm.uuid, published).unwrap())
-        .collect()
+    published.map(|published| repository.parts.manifest(summary.vm.uuid, published).unwrap()).collect()
 }
 
 fn full(repository: &Repository, disk: &Disk) -> BackupSummary {
@@ -70,10 +68,7 @@ fn the_mark_takes_recipes_of_one_name_for_the_same_only_where_they_stand_in_one_
     let first = back_up(&repository, "web", &disk, false);
     full(&repository, &disk);
     let manifests = manifests(&repository, &first);
-    let places: Vec<_> = manifests
-        .iter()
-        .map(|manifest| first_segment(&repository, manifest))
-        .collect();
+    let places: Vec<_> = manifests.iter().map(|manifest| first_segment(&repository, manifest)).collect();
     let ((page, segment, _), (page_again, segment_again, _)) = (&places[0], &places[1]);
     assert_eq!((page.id, segment.id), (page_again.id, segment_again.id));
     assert!(page.spot != page_again.spot && segment.spot != segment_again.spot);
@@ -96,17 +91,8 @@ fn the_mark_takes_recipes_of_one_name_for_the_same_only_where_they_stand_in_one_
 
 #[test]
 fn a_slot_whose_password_hash_is_too_expensive_is_refused_unopened() {
-    let cost = |memory_kib, passes, lanes| Cost {
-        memory_kib,
-        passes,
-        lanes,
-    };
-    for expensive in [
-        cost(u32::MAX, 1, 1),
-        cost((1 << 20) + 1, 1, 1),
-        cost(64, 65, 1),
-        cost(64, 1, 17),
-    ] {
+    let cost = |memory_kib, passes, lanes| Cost { memory_kib, passes, lanes };
+    for expensive in [cost(u32::MAX, 1, 1), cost((1 << 20) + 1, 1, 1), cost(64, 65, 1), cost(64, 1, 17)] {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_u8(1);
         bytes.put_zeros(3);
@@ -136,11 +122,7 @@ fn what_a_fenced_session_publishes_is_void() {
     let entries: Vec<Entry> = records
         .into_iter()
         .zip(0..)
-        .map(|(record, number)| Entry {
-            number,
-            created_ms: number,
-            record,
-        })
+        .map(|(record, number)| Entry { number, created_ms: number, record })
         .collect();
     control(&[Flaw::FencedPublishes], || {
         let mut state = VmState::default();
@@ -154,24 +136,12 @@ fn a_frame_that_memory_changed_does_not_leave() {
     let append = || {
         let store = MemoryStore::new();
         let vid = store.create_volume("", "v", &VolumeOptions::default()).unwrap();
-        let header = Header {
-            domain: [1; 16],
-            pack_id: [2; 16],
-            session: [3; 16],
-            kind: PackKind::Shared,
-        };
+        let header = Header { domain: [1; 16], pack_id: [2; 16], session: [3; 16], kind: PackKind::Shared };
         let name = PackNumber::of(&header.pack_id).file_name();
-        let file = store
-            .writer(vid, name.as_bytes(), &PutOptions::default())
-            .unwrap();
+        let file = store.writer(vid, name.as_bytes(), &PutOptions::default()).unwrap();
         let key = Keys::derive(&[4; 32]).pack_key(&header.pack_id);
         let mut pack = PackWriter::start(file, &key, header, (Home::Shared, 0)).unwrap();
-        pack.append(&Frame {
-            id: [5; 16],
-            raw_bytes: 5,
-            flags: 0,
-            payload: b"chunk",
-        })
+        pack.append(&Frame { id: [5; 16], raw_bytes: 5, flags: 0, payload: b"chunk" })
     };
     assert!(append().is_ok());
     assert!(matches!(with(&[Flaw::BadMemory], append), Err(Error::SelfCheck)));
@@ -188,10 +158,7 @@ fn a_pack_whose_live_frames_cannot_be_copied_stays() {
         Random::new(3).text(&mut changed.bytes[..3 << 20]);
         let (first, second) = {
             let repository = init(&store);
-            (
-                back_up(&repository, "web", &disk, false),
-                back_up(&repository, "web", &changed, false),
-            )
+            (back_up(&repository, "web", &disk, false), back_up(&repository, "web", &changed, false))
         };
         // A bit in the last frame of the first pack, which both snapshots name.
         let mut packs = Vec::new();
@@ -215,9 +182,7 @@ fn a_pack_whose_live_frames_cannot_be_copied_stays() {
         repository.forget(&[first.snapshot]).unwrap();
         prune(&repository);
         // One chunk is lost, as before; its neighbours are not.
-        let report = repository
-            .verify(second.snapshot, &Silent, &CancelFlag::new())
-            .unwrap();
+        let report = repository.verify(second.snapshot, &Silent, &CancelFlag::new()).unwrap();
         assert!(!report.is_clean());
         report.damages.len() == 1 && report.more_damages == 0
     });
@@ -234,9 +199,7 @@ fn a_spot_leads_to_the_frame_of_the_id_or_to_none() {
     assert_ne!(one.spot, other.spot);
     let pack_store = repository.parts.pack_store();
     assert!(pack_store.at(one.spot, &one.id.short()).unwrap().is_some());
-    control(&[Flaw::AnyRowFits], || {
-        pack_store.at(other.spot, &one.id.short()).unwrap().is_none()
-    });
+    control(&[Flaw::AnyRowFits], || pack_store.at(other.spot, &one.id.short()).unwrap().is_none());
 }
 
 #[test]
@@ -249,9 +212,7 @@ fn a_chunk_that_does_not_fit_its_id_is_no_chunk() {
     let fetch = |recipe: &SegmentRecipe| {
         let mut segment = vec![0; 2 << 20];
         let fetched =
-            Fetcher::new(repository.parts.pack_store())
-                .unwrap()
-                .fetch(recipe, &mut segment, &mut Err);
+            Fetcher::new(repository.parts.pack_store()).unwrap().fetch(recipe, &mut segment, &mut Err);
         fetched.map(|()| segment)
     };
     assert!(fetch(&recipe).unwrap() == disk.bytes);
@@ -259,7 +220,5 @@ fn a_chunk_that_does_not_fit_its_id_is_no_chunk() {
     let mut forged = recipe.clone();
     let chunk = forged.entries[3].chunk.as_mut().unwrap();
     chunk.id.0[31] ^= 1;
-    control(&[Flaw::NoIdCheck], || {
-        fetch(&forged).is_err_and(|error| error.is_corruption())
-    });
+    control(&[Flaw::NoIdCheck], || fetch(&forged).is_err_and(|error| error.is_corruption()));
 }

@@ -72,12 +72,7 @@ impl Catalog {
     /// # Errors
     /// Those of the store.
     pub(crate) fn retire_agent(&self, name: &str) -> Result<bool> {
-        self.append_agent(
-            name,
-            &Record::AgentRetired {
-                name: name.to_owned(),
-            },
-        )
+        self.append_agent(name, &Record::AgentRetired { name: name.to_owned() })
     }
 
     /// Appends to the records of a name, unless that would change nothing; whether it did.
@@ -96,10 +91,7 @@ impl Catalog {
             }
             let place = place(name, stored.newest + 1);
             let bytes = record.encode(&place, &self.keys);
-            match self
-                .store
-                .put(self.vid, place.as_bytes(), bytes.into(), &PutOptions::default())
-            {
+            match self.store.put(self.vid, place.as_bytes(), bytes.into(), &PutOptions::default()) {
                 Ok(_) => {}
                 Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => {}
                 // Somebody else was first.
@@ -134,17 +126,9 @@ impl Catalog {
 
     fn listed_agent(&self, name: &str, number: u64) -> Result<Option<ListedAgent>> {
         Ok(match self.agent_record(name, number)? {
-            Some(Record::AgentListed {
-                name: listed,
-                holder,
-                vms,
-                more_vms,
-            }) if listed == name => Some(ListedAgent {
-                name: listed,
-                holder,
-                vms,
-                more_vms,
-            }),
+            Some(Record::AgentListed { name: listed, holder, vms, more_vms }) if listed == name => {
+                Some(ListedAgent { name: listed, holder, vms, more_vms })
+            }
             Some(Record::AgentRetired { .. }) => None,
             // Nobody forgets an agent because a record is damaged or not signed.
             _ => Some(ListedAgent {
@@ -160,10 +144,7 @@ impl Catalog {
     fn agent_record(&self, name: &str, number: u64) -> Result<Option<Record>> {
         let place = place(name, number);
         let read = ReadOptions::default();
-        let bytes = match self
-            .store
-            .get(self.vid, place.as_bytes(), 0..MAX_LISTED_BYTES, &read)
-        {
+        let bytes = match self.store.get(self.vid, place.as_bytes(), 0..MAX_LISTED_BYTES, &read) {
             Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => return Ok(None),
             read => read?,
         };
@@ -205,11 +186,7 @@ mod tests {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let catalog = repository.parts.catalog();
         assert!(catalog.agents().unwrap().is_empty());
-        for listed in [
-            agent("h.1", 1, &["web"]),
-            agent("h2", 2, &[]),
-            agent("h.1", 3, &["web", "db"]),
-        ] {
+        for listed in [agent("h.1", 1, &["web"]), agent("h2", 2, &[]), agent("h.1", 3, &["web", "db"])] {
             catalog.list_agent(&listed).unwrap();
             catalog.list_agent(&listed).unwrap();
         }
@@ -221,11 +198,7 @@ mod tests {
         assert_eq!(catalog.agents().unwrap(), now[1..]);
         catalog.list_agent(&agent("h.1", 4, &["web"])).unwrap();
         assert_eq!(catalog.agents().unwrap()[0].holder, HolderId([4; 16]));
-        assert_eq!(
-            catalog.stored_agents().unwrap()["h.1"].files.len(),
-            1,
-            "older records go"
-        );
+        assert_eq!(catalog.stored_agents().unwrap()["h.1"].files.len(), 1, "older records go");
     }
 
     #[test]
@@ -233,10 +206,7 @@ mod tests {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let catalog = repository.parts.catalog();
         let names: Vec<String> = (0..MAX_LISTED + 7).map(|vm| format!("{vm:0>250}")).collect();
-        let listed = ListedAgent {
-            vms: names.clone(),
-            ..agent("h1", 1, &[])
-        };
+        let listed = ListedAgent { vms: names.clone(), ..agent("h1", 1, &[]) };
         catalog.list_agent(&listed).unwrap();
         let found = catalog.agents().unwrap().remove(0);
         assert_eq!((&found.vms[..], found.more_vms), (&names[..MAX_LISTED], 7));

@@ -67,15 +67,7 @@ impl Catalog {
             read => read?,
         };
         match Record::decode(&bytes, &String::from_utf8_lossy(name), &self.keys) {
-            Ok(Record::Beat {
-                name,
-                address,
-                progress,
-            }) => Ok(Some(BeatWords {
-                name,
-                address,
-                progress,
-            })),
+            Ok(Record::Beat { name, address, progress }) => Ok(Some(BeatWords { name, address, progress })),
             Ok(_) => Ok(None),
             Err(detail) => {
                 tracing::warn!(beat = %String::from_utf8_lossy(&beat.file.0), detail, "a sign of life says nothing");
@@ -93,11 +85,7 @@ impl Catalog {
         let now_ms = self.store.now_ms();
         let is_old = |beat: &StoredBeat| now_ms.saturating_sub(beat.created_ms) > CLEARED_AFTER_MS;
         // A holder's stand in the order of their numbers.
-        let has_newer = |at: usize| {
-            beats
-                .get(at + 1)
-                .is_some_and(|next| next.holder == beats[at].holder)
-        };
+        let has_newer = |at: usize| beats.get(at + 1).is_some_and(|next| next.holder == beats[at].holder);
         let of_no_use = beats.iter().enumerate();
         let of_no_use = of_no_use.filter(|(at, beat)| has_newer(*at) || is_old(beat));
         self.drop_beats(of_no_use.map(|(_, beat)| beat))
@@ -148,9 +136,7 @@ impl BeatWriter {
             progress: words.progress,
         };
         let bytes = record.encode(&place, &self.keys);
-        let put = self
-            .store
-            .put(self.vid, place.as_bytes(), bytes.into(), &PutOptions::default());
+        let put = self.store.put(self.vid, place.as_bytes(), bytes.into(), &PutOptions::default());
         let fid = match put {
             Ok(info) => info.fid,
             Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => fid,

@@ -10,13 +10,8 @@ use super::record::split_signature;
 use crate::keys::{Keys, MAC_BYTES};
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALCKP",
-    name: "catalog checkpoint",
-    oldest: 1,
-    version: 3,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALCKP", name: "catalog checkpoint", oldest: 1, version: 3, known_flags: 0 };
 
 /// Checkpoints without a signature are what they were before there was one.
 const UNSIGNED: Format = Format { version: 2, ..FORMAT };
@@ -64,10 +59,7 @@ pub(crate) fn counts(bytes: &[u8], place: &str, keys: &Keys) -> bool {
 /// The version of a checkpoint that counts, and its fields.
 fn open<'a>(bytes: &'a [u8], place: &str, keys: &Keys) -> Result<(u16, &'a [u8]), String> {
     let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
-    let at = body
-        .len()
-        .checked_sub(MAC_BYTES)
-        .ok_or("it is too short for a checkpoint")?;
+    let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a checkpoint")?;
     let (content, mac) = body.split_at(at);
     if !keys.mac_fits(place, content, mac) {
         return Err("its seal does not fit: it was changed, or belongs elsewhere".into());

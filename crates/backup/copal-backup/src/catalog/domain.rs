@@ -23,9 +23,7 @@ pub(crate) struct DomainState {
 impl DomainState {
     /// Whether a machine has this UUID or this name.
     fn has(&self, vm: Uuid, name: &str) -> bool {
-        self.vms
-            .iter()
-            .any(|known| known.uuid == vm || known.name == name)
+        self.vms.iter().any(|known| known.uuid == vm || known.name == name)
     }
 }
 
@@ -44,10 +42,9 @@ impl Fold for DomainState {
         self.next_number = entry.number + 1;
         match &entry.record {
             // A machine that is listed twice would have each snapshot twice, and retention let one of the two go.
-            Record::VmAdded { vm, name } if !self.has(*vm, name) => self.vms.push(Vm {
-                uuid: *vm,
-                name: name.clone(),
-            }),
+            Record::VmAdded { vm, name } if !self.has(*vm, name) => {
+                self.vms.push(Vm { uuid: *vm, name: name.clone() })
+            }
             Record::VmRemoved { vm } => self.vms.retain(|known| known.uuid != *vm),
             _ => {}
         }
@@ -74,10 +71,7 @@ impl Fold for DomainState {
             let name = input.prefixed(MAX_NAME_BYTES).map_err(text)?;
             let name = std::str::from_utf8(name)
                 .map_err(|error| format!("the name of a VM is not text: {error}"))?;
-            vms.push(Vm {
-                uuid,
-                name: name.to_owned(),
-            });
+            vms.push(Vm { uuid, name: name.to_owned() });
         }
         Ok(DomainState { next_number, vms })
     }

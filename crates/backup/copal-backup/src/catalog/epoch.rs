@@ -32,13 +32,8 @@ impl Catalog {
         loop {
             let after = found.last().map(|(name, _): &(Bytes, FileInfo)| name.clone());
             // An index is believed to know all packs if no newer epoch is shown.
-            let page = self.store.list(
-                self.vid,
-                PREFIX.as_bytes(),
-                after.as_deref(),
-                PAGE,
-                &ReadOptions::STRICT,
-            )?;
+            let page =
+                self.store.list(self.vid, PREFIX.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             if page.is_empty() {
                 return Ok(found);
             }
@@ -52,10 +47,7 @@ impl Catalog {
     pub(crate) fn raise_epoch(&self, from: u64) -> Result<Option<u64>> {
         let raised = from.saturating_add(1);
         let name = place(raised);
-        match self
-            .store
-            .put(self.vid, name.as_bytes(), Bytes::new(), &PutOptions::default())
-        {
+        match self.store.put(self.vid, name.as_bytes(), Bytes::new(), &PutOptions::default()) {
             Ok(_) => {}
             Err(VolumeError::Exists { .. }) => return Ok(None),
             Err(VolumeError::Unknown { fid }) => {
@@ -67,16 +59,11 @@ impl Catalog {
         }
         // The number may have been free because it was cleared away.
         let listed = self.epochs()?;
-        if listed
-            .last()
-            .is_some_and(|(newest, _)| newest.as_ref() > name.as_bytes())
-        {
+        if listed.last().is_some_and(|(newest, _)| newest.as_ref() > name.as_bytes()) {
             return Ok(None);
         }
         if listed.len() as u64 >= CLEARED_AFTER {
-            let older = listed
-                .iter()
-                .filter(|(older, _)| older.as_ref() < name.as_bytes());
+            let older = listed.iter().filter(|(older, _)| older.as_ref() < name.as_bytes());
             let older: Vec<_> = older.map(|(older, info)| (older.clone(), info.fid)).collect();
             self.tidy(&older)?;
         }

@@ -30,10 +30,7 @@ pub(super) fn put_dead(bytes: &mut Vec<u8>, dead: Option<&DeadList>) {
 pub(super) fn dead(input: &mut Reader<'_>) -> Result<Option<DeadList>, DecodeError> {
     Ok(match input.bounded(1)? {
         0 => None,
-        _ => Some(DeadList {
-            number: input.u64()?.min(MAX_SEQUENCE),
-            hash: input.array()?,
-        }),
+        _ => Some(DeadList { number: input.u64()?.min(MAX_SEQUENCE), hash: input.array()? }),
     })
 }
 
@@ -63,13 +60,8 @@ pub(super) fn put_moved(bytes: &mut Vec<u8>, lists: &[MovedList]) {
 /// Reads what [`put_moved`] wrote. A number that nobody can count on from is none.
 pub(super) fn moved(input: &mut Reader<'_>) -> Result<Vec<MovedList>, DecodeError> {
     let count = input.bounded(MAX_MOVED_LISTS)?;
-    let list = |_| {
-        Ok(MovedList {
-            number: input.u64()?.min(MAX_SEQUENCE),
-            ids: input.u32()?,
-            hash: input.array()?,
-        })
-    };
+    let list =
+        |_| Ok(MovedList { number: input.u64()?.min(MAX_SEQUENCE), ids: input.u32()?, hash: input.array()? });
     (0..count).map(list).collect()
 }
 

@@ -148,9 +148,7 @@ impl Catalog {
         let place = log.place(number);
         let read = ReadOptions::default();
         let info = self.store.stat(self.vid, place.as_bytes(), &read)?;
-        let body = self
-            .store
-            .get(self.vid, place.as_bytes(), 0..MAX_RECORD_BYTES + 1, &read);
+        let body = self.store.get(self.vid, place.as_bytes(), 0..MAX_RECORD_BYTES + 1, &read);
         self.decode(&place, number, info.created_ms, body)
     }
 
@@ -190,13 +188,8 @@ impl Catalog {
         loop {
             // Where the list ends the log ends, and the next number is appended on the strength of what stood before: a Fence
             // or a Retired that was acknowledged must be shown.
-            let page = self.store.list(
-                self.vid,
-                prefix.as_bytes(),
-                after.as_deref(),
-                PAGE,
-                &ReadOptions::STRICT,
-            )?;
+            let page =
+                self.store.list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             let Some((last, _)) = page.last() else {
                 return Ok(());
             };
@@ -227,8 +220,7 @@ impl Catalog {
             // The batch was full, or says so of a record that is no record: ask for it alone.
             Err(VolumeError::TooLarge { .. }) => {
                 let range = 0..MAX_RECORD_BYTES + 1;
-                self.store
-                    .get(self.vid, place.as_bytes(), range, &ReadOptions::default())
+                self.store.get(self.vid, place.as_bytes(), range, &ReadOptions::default())
             }
             body => body,
         };
@@ -251,11 +243,7 @@ impl Catalog {
             // Who backs up does not say when that was.
             *clock_ms = Some(created_ms);
         }
-        Ok(Entry {
-            number,
-            created_ms,
-            record,
-        })
+        Ok(Entry { number, created_ms, record })
     }
 
     /// Refuses to write what would count for nothing.
@@ -290,10 +278,7 @@ impl Catalog {
         self.may_write(record.role())?;
         let place = log.place(number);
         let body = Bytes::from(record.encode(&place, &self.keys));
-        match self
-            .store
-            .put(self.vid, place.as_bytes(), body, &PutOptions::default())
-        {
+        match self.store.put(self.vid, place.as_bytes(), body, &PutOptions::default()) {
             Ok(_) => Ok(Append::Done),
             Err(VolumeError::Exists { .. }) => Ok(Append::Lost),
             Err(VolumeError::Unknown { fid }) => match settled(&*self.store, self.vid, fid)? {
@@ -315,8 +300,5 @@ pub(super) fn number_of(prefix: &str, name: &[u8]) -> Result<u64> {
 }
 
 pub(super) fn damaged_record(place: &str, detail: impl Into<String>) -> Error {
-    Error::Damaged {
-        what: format!("catalog record {place}"),
-        detail: detail.into(),
-    }
+    Error::Damaged { what: format!("catalog record {place}"), detail: detail.into() }
 }

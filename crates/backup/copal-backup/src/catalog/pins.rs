@@ -68,9 +68,7 @@ impl Catalog {
         let mut after: Option<Bytes> = None;
         loop {
             let prefix = PREFIX.as_bytes();
-            let page = self
-                .store
-                .list(self.vid, prefix, after.as_deref(), PAGE, &ReadOptions::STRICT)?;
+            let page = self.store.list(self.vid, prefix, after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             let Some((last, _)) = page.last() else {
                 return Ok(found);
             };
@@ -79,11 +77,7 @@ impl Catalog {
             found.extend(page.into_iter().filter_map(|(name, info)| {
                 let text = std::str::from_utf8(&name).ok()?;
                 let shown = Shown::parse(text.strip_prefix(PREFIX)?.split('.').next()?)?;
-                Some(StoredPin {
-                    shown,
-                    created_ms: info.created_ms,
-                    file: (name, info.fid),
-                })
+                Some(StoredPin { shown, created_ms: info.created_ms, file: (name, info.fid) })
             }));
         }
     }
@@ -93,9 +87,7 @@ impl Catalog {
     /// `Denied`: this client may not create. Those of the store.
     pub(crate) fn set_pin(&self, shown: Shown, holder: HolderId, number: u64) -> Result<(Bytes, FileId)> {
         let place = Bytes::from(format!("{PREFIX}{}.{holder}.{number:016x}", shown.name()));
-        let put = self
-            .store
-            .put(self.vid, &place, Bytes::from_static(BODY), &PutOptions::default());
+        let put = self.store.put(self.vid, &place, Bytes::from_static(BODY), &PutOptions::default());
         Ok((place, put?.fid))
     }
 

@@ -98,9 +98,7 @@ pub(crate) struct PopularState {
 impl PopularState {
     /// Whether a host is entered, and its key was not removed.
     pub(crate) fn is_entered(&self, host: &HostKey) -> bool {
-        self.hosts
-            .iter()
-            .any(|entered| entered.host == *host && entered.counts())
+        self.hosts.iter().any(|entered| entered.host == *host && entered.counts())
     }
 
     /// The host that has signed a record, if its signatures count.
@@ -191,14 +189,7 @@ impl Fold for PopularState {
     fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
         match &entry.record {
-            Record::Popular {
-                volume,
-                pack,
-                first_ordinal,
-                frames,
-                writer,
-                host,
-            } => {
+            Record::Popular { volume, pack, first_ordinal, frames, writer, host } => {
                 // A pack that was entered before keeps its ordinals.
                 if self.pack(*pack).is_some() || !self.has_room(*first_ordinal, *frames) {
                     return;
@@ -224,10 +215,7 @@ impl Fold for PopularState {
             }
             Record::Spoiled { pack, host } => {
                 let may = self.may_spoil(*host);
-                if let Some(known) = self
-                    .pack_mut(*pack)
-                    .filter(|known| may && known.spoiled_at.is_none())
-                {
+                if let Some(known) = self.pack_mut(*pack).filter(|known| may && known.spoiled_at.is_none()) {
                     known.spoiled_at = Some(entry.number);
                     // Whoever indexes packs begins anew.
                     self.generation = entry.number + 1;
@@ -305,15 +293,9 @@ impl Fold for PopularState {
 
     fn parse(next_number: u64, input: &mut Reader<'_>, _version: u16) -> Result<PopularState, String> {
         let text = |error: DecodeError| error.to_string();
-        let count = input
-            .bounded(input.remaining() / LEAST_PACK_BYTES)
-            .map_err(text)?;
-        let mut state = PopularState {
-            next_number,
-            packs: Vec::with_capacity(count),
-            generation: 0,
-            hosts: Vec::new(),
-        };
+        let count = input.bounded(input.remaining() / LEAST_PACK_BYTES).map_err(text)?;
+        let mut state =
+            PopularState { next_number, packs: Vec::with_capacity(count), generation: 0, hosts: Vec::new() };
         for _ in 0..count {
             let pack = PackNumber(input.u64().map_err(text)?);
             let volume = input.u32().map_err(text)?;
@@ -343,9 +325,7 @@ impl Fold for PopularState {
         for _ in 0..count {
             let index = input.varint().map_err(text)?;
             let fate = input.varint().map_err(text)?;
-            let pack = usize::try_from(index)
-                .ok()
-                .and_then(|index| state.packs.get_mut(index));
+            let pack = usize::try_from(index).ok().and_then(|index| state.packs.get_mut(index));
             let pack = pack.ok_or("it condemns a pack that it does not list")?;
             pack.fate = match fate.checked_sub(1) {
                 None => Fate::Gone,
@@ -388,9 +368,8 @@ impl PopularState {
             bytes.put_varint(spoiled);
         }
         let removed = (0..).zip(&self.hosts);
-        let removed: Vec<(u64, u64)> = removed
-            .filter_map(|(place, host)| Some((place, host.removed_at?)))
-            .collect();
+        let removed: Vec<(u64, u64)> =
+            removed.filter_map(|(place, host)| Some((place, host.removed_at?))).collect();
         if removed.is_empty() {
             return;
         }
@@ -403,9 +382,7 @@ impl PopularState {
 
     fn parse_hosts(&mut self, input: &mut Reader<'_>) -> Result<(), String> {
         let text = |error: DecodeError| error.to_string();
-        let count = input
-            .bounded(input.remaining() / LEAST_HOST_BYTES)
-            .map_err(text)?;
+        let count = input.bounded(input.remaining() / LEAST_HOST_BYTES).map_err(text)?;
         for _ in 0..count {
             self.hosts.push(EnteredHost {
                 host: HostKey(input.array().map_err(text)?),
@@ -426,10 +403,7 @@ impl PopularState {
                     Some(entered.ok_or("a pack is of a host that it does not list")?.host)
                 }
             };
-            let pack = self
-                .packs
-                .get_mut(index)
-                .ok_or("it names a pack that it does not list")?;
+            let pack = self.packs.get_mut(index).ok_or("it names a pack that it does not list")?;
             (pack.host, pack.spoiled_at) = (host, spoiled.checked_sub(1));
         }
         if input.remaining() == 0 {
@@ -454,11 +428,7 @@ mod tests {
     fn state_of(records: impl IntoIterator<Item = Record>) -> PopularState {
         let mut state = PopularState::default();
         for (record, number) in records.into_iter().zip(0..) {
-            state.apply(&Entry {
-                number,
-                created_ms: 0,
-                record,
-            });
+            state.apply(&Entry { number, created_ms: 0, record });
         }
         state
     }
@@ -476,27 +446,16 @@ mod tests {
 
     #[test]
     fn ordinals_ascend_and_lead_back_to_frames_even_behind_a_lost_record() {
-        let checked = Record::Checked {
-            pack: PackNumber(7),
-            host: None,
-        };
-        let state = state_of([
-            popular(9, 0, 3),
-            popular(7, 4, 2),
-            popular(9, 6, 3),
-            checked.clone(),
-            checked,
-        ]);
+        let checked = Record::Checked { pack: PackNumber(7), host: None };
+        let state =
+            state_of([popular(9, 0, 3), popular(7, 4, 2), popular(9, 6, 3), checked.clone(), checked]);
         assert_eq!(state.next_ordinal(), 6);
         let found = |ordinal| state.of_ordinal(ordinal).map(|(pack, slot)| (pack.pack.0, slot));
         assert_eq!(
             [0, 2, 3, 4, 5, 6].map(found),
             [Some((9, 0)), Some((9, 2)), None, Some((7, 0)), Some((7, 1)), None]
         );
-        assert_eq!(
-            state.pack(PackNumber(7)).and_then(|pack| pack.checked_at),
-            Some(3)
-        );
+        assert_eq!(state.pack(PackNumber(7)).and_then(|pack| pack.checked_at), Some(3));
         assert_eq!(state.pack(PackNumber(9)).and_then(|pack| pack.checked_at), None);
         let mut bytes = Vec::new();
         state.put(&mut bytes);
@@ -512,12 +471,8 @@ mod tests {
             popular(3, 6, 3),
             popular(4, 9, 3),
             Record::Spared { packs: packs(&[4]) },
-            Record::Condemned {
-                packs: packs(&[1, 2, 3, 9]),
-            },
-            Record::Spared {
-                packs: packs(&[2, 4]),
-            },
+            Record::Condemned { packs: packs(&[1, 2, 3, 9]) },
+            Record::Spared { packs: packs(&[2, 4]) },
             Record::Gone { packs: packs(&[3]) },
         ]);
         let fates: Vec<Fate> = state.packs.iter().map(|pack| pack.fate).collect();
@@ -538,46 +493,24 @@ mod tests {
     }
 
     fn entered(number: u8) -> Record {
-        Record::HostEntered {
-            host: host(number),
-            key: KeyId([number; 8]),
-        }
+        Record::HostEntered { host: host(number), key: KeyId([number; 8]) }
     }
 
     fn signed(pack: u64, first_ordinal: u32, by: u8) -> Record {
-        let Record::Popular {
-            volume,
-            pack,
-            first_ordinal,
-            frames,
-            writer,
-            ..
-        } = popular(pack, first_ordinal, 1)
+        let Record::Popular { volume, pack, first_ordinal, frames, writer, .. } =
+            popular(pack, first_ordinal, 1)
         else {
             unreachable!("it was made above")
         };
-        Record::Popular {
-            volume,
-            pack,
-            first_ordinal,
-            frames,
-            writer,
-            host: Some(host(by)),
-        }
+        Record::Popular { volume, pack, first_ordinal, frames, writer, host: Some(host(by)) }
     }
 
     fn checked(pack: u64, by: Option<u8>) -> Record {
-        Record::Checked {
-            pack: PackNumber(pack),
-            host: by.map(host),
-        }
+        Record::Checked { pack: PackNumber(pack), host: by.map(host) }
     }
 
     fn spoiled(pack: u64, by: Option<u8>) -> Record {
-        Record::Spoiled {
-            pack: PackNumber(pack),
-            host: by.map(host),
-        }
+        Record::Spoiled { pack: PackNumber(pack), host: by.map(host) }
     }
 
     /// Symptom: a host that stored other bytes under popular ids, and entered Checked itself, damaged snapshots of all others.
@@ -620,17 +553,11 @@ mod tests {
         assert_eq!(is_spoiled, [false, false, false, true, false, false, false]);
         assert_eq!(state.generation, 22, "whoever indexes packs begins anew");
         assert_eq!(state.hosts.len(), 2);
-        assert_eq!(
-            (known(3).host, known(5).host, known(6).host),
-            (Some(host(1)), None, None)
-        );
+        assert_eq!((known(3).host, known(5).host, known(6).host), (Some(host(1)), None, None));
         let mut bytes = Vec::new();
         state.put(&mut bytes);
         let number = state.next_number;
-        assert_eq!(
-            PopularState::parse(number, &mut Reader::new(&bytes), 2),
-            Ok(state)
-        );
+        assert_eq!(PopularState::parse(number, &mut Reader::new(&bytes), 2), Ok(state));
         for len in 0..bytes.len() {
             let _ = PopularState::parse(number, &mut Reader::new(&bytes[..len]), 2);
         }
@@ -657,18 +584,13 @@ mod tests {
 
     #[test]
     fn a_pack_that_is_gone_needs_no_verdict_and_a_host_without_a_key_has_written_nothing() {
-        let gone = Record::Gone {
-            packs: vec![PackNumber(1)],
-        };
+        let gone = Record::Gone { packs: vec![PackNumber(1)] };
         let state = state_of([entered(1), popular(1, 0, 1), popular(2, 1, 1), gone]);
         let needs = |pack| [needs_check, needs_verdict].map(|needs| needs(&state, PackNumber(pack)));
         assert_eq!((needs(1), needs(2)), ([false; 2], [true; 2]));
         // Of its name, and nobody has signed it.
         let known = state.pack(PackNumber(2)).unwrap();
-        let own = OwnHost {
-            writer: known.writer,
-            key: None,
-        };
+        let own = OwnHost { writer: known.writer, key: None };
         assert!(!own.has_written(&state, known));
         let unsigned = state_of([popular(2, 0, 1)]);
         assert!(own.has_written(&unsigned, unsigned.pack(PackNumber(2)).unwrap()));
@@ -687,12 +609,8 @@ mod tests {
     #[test]
     fn a_pack_beyond_the_last_ordinal_is_not_entered() {
         let last = Answer::FIRST_CODE - 1;
-        let state = state_of([
-            popular(1, 0, last),
-            popular(2, last, 2),
-            popular(4, 3, 1),
-            popular(3, last, 1),
-        ]);
+        let state =
+            state_of([popular(1, 0, last), popular(2, last, 2), popular(4, 3, 1), popular(3, last, 1)]);
         let packs: Vec<u64> = state.packs.iter().map(|pack| pack.pack.0).collect();
         assert_eq!(packs, [1, 3]);
         assert!(!state.has_room(state.next_ordinal(), 1));

@@ -19,13 +19,8 @@ use copal_chunk::Profile;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALREC",
-    name: "catalog record",
-    oldest: 1,
-    version: 4,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALREC", name: "catalog record", oldest: 1, version: 4, known_flags: 0 };
 
 /// Records that the delete role has signed.
 pub(crate) const SIGNED: Format = Format { version: 3, ..FORMAT };
@@ -47,10 +42,7 @@ pub(crate) enum Record {
     /// A VM got its name.
     VmAdded { vm: Uuid, name: String },
     /// A session began.
-    Open {
-        session: SessionId,
-        base: Option<SnapshotId>,
-    },
+    Open { session: SessionId, base: Option<SnapshotId> },
     /// A session ended with a snapshot; its manifest has this hash.
     Publish {
         session: SessionId,
@@ -69,20 +61,14 @@ pub(crate) enum Record {
     /// Every chunk of these snapshots was decoded and is what it was.
     Verified { snapshots: Vec<SnapshotId> },
     /// These snapshots may not be forgotten before this time, in ms since 1970; 0 ends their hold.
-    Hold {
-        snapshots: Vec<SnapshotId>,
-        until_ms: u64,
-    },
+    Hold { snapshots: Vec<SnapshotId>, until_ms: u64 },
     /// A prune is about to remove these packs. In the layout solo it stands in a file of its own, in a fleet in the VM's log.
     Removing { packs: Vec<PackPlace> },
     /// These packs are gone from all servers.
     Removed { packs: Vec<PackPlace> },
     /// What only these forgotten snapshots referred to stands in a list of dead frames, whose file has this hash: nobody
     /// refers to any of it from now on. `dead` `None`: nothing is dead that is still there.
-    Freed {
-        snapshots: Vec<SnapshotId>,
-        dead: Option<DeadList>,
-    },
+    Freed { snapshots: Vec<SnapshotId>, dead: Option<DeadList> },
     /// The VM goes with all that it has: nobody backs it up any more.
     Retired,
     /// Nothing of a VM is there any more.
@@ -126,17 +112,9 @@ pub(crate) enum Record {
     /// A record of this kind that should be signed and is not: it changes nothing. Never written.
     Void { code: u8 },
     /// Whoever holds sessions is alive. In a file of its own, in no log.
-    Beat {
-        name: String,
-        address: String,
-        progress: u64,
-    },
+    Beat { name: String, address: String, progress: u64 },
     /// As `Open`, of a holder that leaves signs of life.
-    OpenHeld {
-        session: SessionId,
-        base: Option<SnapshotId>,
-        holder: HolderId,
-    },
+    OpenHeld { session: SessionId, base: Option<SnapshotId>, holder: HolderId },
     /// Chunks of the VM that several VMs have are led to the popular frames that `moved` lists, all lists there are; the VM's
     /// own frames of them stand in `dead`.
     Moved {
@@ -286,31 +264,17 @@ impl Record {
                 bytes.put_bytes(session);
                 put_option(&mut bytes, *base);
             }
-            Record::OpenHeld {
-                session,
-                base,
-                holder,
-            } => {
+            Record::OpenHeld { session, base, holder } => {
                 bytes.put_bytes(session);
                 put_option(&mut bytes, *base);
                 bytes.put_bytes(&holder.0);
             }
-            Record::Beat {
-                name,
-                address,
-                progress,
-            } => {
+            Record::Beat { name, address, progress } => {
                 bytes.put_prefixed(name.as_bytes());
                 bytes.put_prefixed(address.as_bytes());
                 bytes.put_u64(*progress);
             }
-            Record::Publish {
-                session,
-                snapshot,
-                sequence,
-                manifest,
-                clock_ms,
-            } => {
+            Record::Publish { session, snapshot, sequence, manifest, clock_ms } => {
                 bytes.put_bytes(session);
                 bytes.put_bytes(&snapshot.0);
                 bytes.put_u64(*sequence);
@@ -333,12 +297,7 @@ impl Record {
             }
             Record::Counted | Record::Retired | Record::Roles | Record::Void { .. } => {}
             Record::VmRemoved { vm } => bytes.put_bytes(vm.as_bytes()),
-            Record::AgentListed {
-                name,
-                holder,
-                vms,
-                more_vms,
-            } => {
+            Record::AgentListed { name, holder, vms, more_vms } => {
                 bytes.put_prefixed(name.as_bytes());
                 bytes.put_bytes(&holder.0);
                 bytes.put_u32(*more_vms);
@@ -346,14 +305,7 @@ impl Record {
                 vms.iter().for_each(|vm| bytes.put_prefixed(vm.as_bytes()));
             }
             Record::AgentRetired { name } => bytes.put_prefixed(name.as_bytes()),
-            Record::Popular {
-                volume,
-                pack,
-                first_ordinal,
-                frames,
-                writer,
-                host: _,
-            } => {
+            Record::Popular { volume, pack, first_ordinal, frames, writer, host: _ } => {
                 bytes.put_u32(*volume);
                 bytes.put_u64(pack.0);
                 bytes.put_u32(*first_ordinal);
@@ -370,29 +322,19 @@ impl Record {
                 put_dead(&mut bytes, dead.as_ref());
                 put_listed(&mut bytes, snapshots);
             }
-            Record::Moved {
-                moved,
-                dead,
-                resolved_below,
-            } => {
+            Record::Moved { moved, dead, resolved_below } => {
                 put_dead(&mut bytes, dead.as_ref());
                 bytes.put_u64(*resolved_below);
                 put_moved(&mut bytes, moved);
             }
-            Record::InitFleet {
-                domain,
-                profile,
-                popular_millionths,
-            } => {
+            Record::InitFleet { domain, profile, popular_millionths } => {
                 bytes.put_bytes(domain.as_bytes());
                 bytes.put_u8(profile.code());
                 bytes.put_u32(*popular_millionths);
             }
         }
         let content = &bytes[ENVELOPE_LEN..];
-        let by_host = self
-            .host()
-            .and_then(|host| Some((host, keys.sign_as(host, place, content)?)));
+        let by_host = self.host().and_then(|host| Some((host, keys.sign_as(host, place, content)?)));
         let signature = match self.role() {
             Role::Backup => None,
             Role::Delete | Role::Admin => keys.sign(place, content),
@@ -418,10 +360,7 @@ impl Record {
     /// Reads the record at `place`; `Void` when it lacks a signature that it needs.
     pub(crate) fn decode(bytes: &[u8], place: &str, keys: &Keys) -> Result<Record, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
-        let at = body
-            .len()
-            .checked_sub(MAC_BYTES)
-            .ok_or("it is too short for a record")?;
+        let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a record")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(place, content, mac) {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
@@ -460,14 +399,10 @@ fn split_host<'a>(
     }
     let at = content.len().checked_sub(HOST_SEAL_BYTES);
     let (content, seal) = content.split_at(at.ok_or("it is too short for a host's signature")?);
-    let (host, signature) = seal
-        .split_first_chunk::<PUBLIC_BYTES>()
-        .ok_or("it is too short for a host's signature")?;
+    let (host, signature) =
+        seal.split_first_chunk::<PUBLIC_BYTES>().ok_or("it is too short for a host's signature")?;
     let host = HostKey(*host);
-    Ok((
-        content,
-        is_signed_by(&host, place, content, signature).then_some(host),
-    ))
+    Ok((content, is_signed_by(&host, place, content, signature).then_some(host)))
 }
 
 /// What was signed, and the signature behind it, if there is to be one.
@@ -475,10 +410,7 @@ pub(super) fn split_signature(content: &[u8], is_signed: bool) -> Result<(&[u8],
     if !is_signed {
         return Ok((content, None));
     }
-    let at = content
-        .len()
-        .checked_sub(SIGNATURE_BYTES)
-        .ok_or("it is too short for a signature")?;
+    let at = content.len().checked_sub(SIGNATURE_BYTES).ok_or("it is too short for a signature")?;
     let (content, signature) = content.split_at(at);
     Ok((content, Some(signature)))
 }
@@ -499,27 +431,19 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 };
                 match code {
                     1 => Record::Init { domain, profile },
-                    _ => Record::InitFleet {
-                        domain,
-                        profile,
-                        popular_millionths: input.u32()?.min(1_000_000),
-                    },
+                    _ => {
+                        Record::InitFleet { domain, profile, popular_millionths: input.u32()?.min(1_000_000) }
+                    }
                 }
             }
             2 => {
                 let vm = Uuid::from_bytes(input.array()?);
                 match std::str::from_utf8(input.prefixed(MAX_NAME_BYTES)?) {
-                    Ok(name) => Record::VmAdded {
-                        vm,
-                        name: name.to_owned(),
-                    },
+                    Ok(name) => Record::VmAdded { vm, name: name.to_owned() },
                     Err(error) => return Ok(Err(format!("the name of a VM is not text: {error}"))),
                 }
             }
-            3 => Record::Open {
-                session: input.array()?,
-                base: option(input)?,
-            },
+            3 => Record::Open { session: input.array()?, base: option(input)? },
             4 => Record::Publish {
                 session: input.array()?,
                 snapshot: SnapshotId(input.array()?),
@@ -533,29 +457,16 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                     _ => Some(input.u64()?),
                 },
             },
-            5 => Record::Fence {
-                session: input.array()?,
-            },
-            6 => Record::Forget {
-                snapshots: listed(input)?,
-            },
-            7 => Record::Deleted {
-                snapshots: listed(input)?,
-            },
-            8 => Record::Verified {
-                snapshots: listed(input)?,
-            },
-            9 => Record::Hold {
-                until_ms: input.u64()?,
-                snapshots: listed(input)?,
-            },
+            5 => Record::Fence { session: input.array()? },
+            6 => Record::Forget { snapshots: listed(input)? },
+            7 => Record::Deleted { snapshots: listed(input)? },
+            8 => Record::Verified { snapshots: listed(input)? },
+            9 => Record::Hold { until_ms: input.u64()?, snapshots: listed(input)? },
             10 => Record::Removing { packs: packs(input)? },
             11 => Record::Removed { packs: packs(input)? },
             14 => Record::Retired,
             19 => Record::Roles,
-            15 => Record::VmRemoved {
-                vm: Uuid::from_bytes(input.array()?),
-            },
+            15 => Record::VmRemoved { vm: Uuid::from_bytes(input.array()?) },
             16 => Record::Popular {
                 volume: input.u32()?,
                 pack: PackNumber(input.u64()?),
@@ -564,25 +475,11 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 writer: Writer(input.u64()?),
                 host: None,
             },
-            17 => Record::Checked {
-                pack: PackNumber(input.u64()?),
-                host: None,
-            },
-            28 => Record::HostEntered {
-                host: HostKey(input.array()?),
-                key: KeyId(input.array()?),
-            },
-            31 => Record::HostRemoved {
-                host: HostKey(input.array()?),
-            },
-            29 => Record::Spoiled {
-                pack: PackNumber(input.u64()?),
-                host: None,
-            },
-            13 => Record::Freed {
-                dead: dead(input)?,
-                snapshots: listed(input)?,
-            },
+            17 => Record::Checked { pack: PackNumber(input.u64()?), host: None },
+            28 => Record::HostEntered { host: HostKey(input.array()?), key: KeyId(input.array()?) },
+            31 => Record::HostRemoved { host: HostKey(input.array()?) },
+            29 => Record::Spoiled { pack: PackNumber(input.u64()?), host: None },
+            13 => Record::Freed { dead: dead(input)?, snapshots: listed(input)? },
             18 => {
                 let name = std::str::from_utf8(input.prefixed(MAX_NAME_BYTES)?);
                 let address = std::str::from_utf8(input.prefixed(MAX_NAME_BYTES)?);
@@ -593,9 +490,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                         progress: input.u64()?,
                     },
                     (Err(error), _) | (_, Err(error)) => {
-                        return Ok(Err(format!(
-                            "the name of whoever holds sessions is not text: {error}"
-                        )));
+                        return Ok(Err(format!("the name of whoever holds sessions is not text: {error}")));
                     }
                 }
             }
@@ -609,15 +504,9 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 resolved_below: input.u64()?.min(MAX_SEQUENCE),
                 moved: moved(input)?,
             },
-            22 => Record::Condemned {
-                packs: numbers(input)?,
-            },
-            23 => Record::Spared {
-                packs: numbers(input)?,
-            },
-            24 => Record::Gone {
-                packs: numbers(input)?,
-            },
+            22 => Record::Condemned { packs: numbers(input)? },
+            23 => Record::Spared { packs: numbers(input)? },
+            24 => Record::Gone { packs: numbers(input)? },
             25 => Record::Counted,
             26 => {
                 let name = text_of(input)?;
@@ -627,12 +516,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 let vms: Option<Vec<String>> =
                     (0..count).map(|_| text_of(input)).collect::<Result<_, _>>()?;
                 match (name, vms) {
-                    (Some(name), Some(vms)) => Record::AgentListed {
-                        name,
-                        holder,
-                        vms,
-                        more_vms,
-                    },
+                    (Some(name), Some(vms)) => Record::AgentListed { name, holder, vms, more_vms },
                     _ => return Ok(Err("the name of an agent or VM is not text".to_owned())),
                 }
             }
@@ -640,13 +524,9 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 Some(name) => Record::AgentRetired { name },
                 None => return Ok(Err("the name of an agent is not text".to_owned())),
             },
-            30 => Record::Accepted {
-                snapshots: listed(input)?,
-            },
+            30 => Record::Accepted { snapshots: listed(input)? },
             other => {
-                return Ok(Err(format!(
-                    "records of kind {other} are not known; use a newer copal"
-                )));
+                return Ok(Err(format!("records of kind {other} are not known; use a newer copal")));
             }
         }))
     };

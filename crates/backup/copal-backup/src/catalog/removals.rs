@@ -36,9 +36,7 @@ impl Catalog {
         self.may_write(Role::Delete)?;
         let packs = packs.to_vec();
         let bytes = Record::Removing { packs }.encode(&name, &self.keys);
-        let put = self
-            .store
-            .put(self.vid, name.as_bytes(), bytes.into(), &PutOptions::default());
+        let put = self.store.put(self.vid, name.as_bytes(), bytes.into(), &PutOptions::default());
         let fid = match put {
             Ok(info) => info.fid,
             Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => fid,
@@ -55,21 +53,15 @@ impl Catalog {
         loop {
             let after = found.last().map(|removal| removal.name.clone().into_bytes());
             // A list that is not shown is not finished, and its packs would be referred to.
-            let page = self.store.list(
-                self.vid,
-                PREFIX.as_bytes(),
-                after.as_deref(),
-                PAGE,
-                &ReadOptions::STRICT,
-            )?;
+            let page =
+                self.store.list(self.vid, PREFIX.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             if page.is_empty() {
                 return Ok(found);
             }
             for (name, info) in page {
                 let name = String::from_utf8_lossy(&name).into_owned();
-                let (epoch, _) = name
-                    .rsplit_once('.')
-                    .ok_or_else(|| damaged_record(&name, "its name has no number"))?;
+                let (epoch, _) =
+                    name.rsplit_once('.').ok_or_else(|| damaged_record(&name, "its name has no number"))?;
                 let epoch = number_of(PREFIX, epoch.as_bytes())?;
                 let fid = info.fid;
                 found.push(Removal { name, fid, epoch });
@@ -83,9 +75,7 @@ impl Catalog {
     pub(crate) fn packs_of(&self, removal: &Removal) -> Result<Vec<PackPlace>> {
         let name = &removal.name;
         let read = ReadOptions::default();
-        let bytes = self
-            .store
-            .get(self.vid, name.as_bytes(), 0..MAX_LIST_BYTES, &read)?;
+        let bytes = self.store.get(self.vid, name.as_bytes(), 0..MAX_LIST_BYTES, &read)?;
         match Record::decode(&bytes, name, &self.keys) {
             Ok(Record::Removing { packs }) => Ok(packs),
             // Whoever can write a file would remove what he likes.
@@ -105,10 +95,8 @@ impl Catalog {
     /// # Errors
     /// Those of the store.
     pub(crate) fn end_removals(&self, removals: &[Removal]) -> Result<()> {
-        let named: Vec<(Bytes, FileId)> = removals
-            .iter()
-            .map(|removal| (Bytes::from(removal.name.clone()), removal.fid))
-            .collect();
+        let named: Vec<(Bytes, FileId)> =
+            removals.iter().map(|removal| (Bytes::from(removal.name.clone()), removal.fid)).collect();
         match named.is_empty() {
             true => Ok(()),
             false => self.delete(&named),

@@ -154,13 +154,8 @@ impl Catalog {
         let mut after: Option<Bytes> = None;
         loop {
             // Behind the newest checkpoint records are asked for; before an older one they may be gone.
-            let page = self.store.list(
-                self.vid,
-                prefix.as_bytes(),
-                after.as_deref(),
-                PAGE,
-                &ReadOptions::STRICT,
-            )?;
+            let page =
+                self.store.list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             let Some((last, _)) = page.last() else {
                 return Ok(found);
             };
@@ -180,9 +175,7 @@ impl Catalog {
         }
         let read = ReadOptions::default();
         match self.store.get(self.vid, place.as_bytes(), 0..info.size, &read) {
-            Ok(bytes) => checkpoint::decode(&bytes, &place, number, &self.keys)
-                .map(Some)
-                .map_err(damaged),
+            Ok(bytes) => checkpoint::decode(&bytes, &place, number, &self.keys).map(Some).map_err(damaged),
             Err(VolumeError::NotFound) => Ok(None),
             Err(VolumeError::Corrupt { what }) => Err(damaged(what)),
             Err(error) => Err(error.into()),
@@ -196,13 +189,8 @@ impl Catalog {
         let mut after = Bytes::from(log.checkpoint_place(number));
         loop {
             // That none is shown means that the log has not been shortened behind what was read.
-            let found = self.store.list(
-                self.vid,
-                prefix.as_bytes(),
-                Some(&after),
-                PAGE,
-                &ReadOptions::STRICT,
-            )?;
+            let found =
+                self.store.list(self.vid, prefix.as_bytes(), Some(&after), PAGE, &ReadOptions::STRICT)?;
             let Some((last, _)) = found.last() else {
                 return Ok(false);
             };
@@ -272,10 +260,7 @@ impl Catalog {
             return Ok(false);
         }
         let options = PutOptions::default();
-        match self
-            .store
-            .put(self.vid, place.as_bytes(), Bytes::from(body), &options)
-        {
+        match self.store.put(self.vid, place.as_bytes(), Bytes::from(body), &options) {
             Ok(_) => {}
             // Somebody was faster, or this one is there and cannot be read: the next record brings another.
             Err(VolumeError::Exists { .. }) => return Ok(false),
@@ -286,11 +271,8 @@ impl Catalog {
             }
             Err(error) => return Err(error.into()),
         }
-        let written = Replayed {
-            state: replayed.state.clone(),
-            base: number,
-            newest: number.max(replayed.newest),
-        };
+        let written =
+            Replayed { state: replayed.state.clone(), base: number, newest: number.max(replayed.newest) };
         replays.keep(log, &Arc::new(written));
         self.drop_covered::<S>(log, number)?;
         Ok(true)
@@ -403,10 +385,7 @@ impl Catalog {
             while let Some((number, said)) = checkpoints.next_if(|(number, _)| *number <= next) {
                 if *is_whole && *state != said {
                     let place = log.checkpoint_place(number);
-                    damages.push(damaged_checkpoint(
-                        &place,
-                        "it says something else than its records",
-                    ));
+                    damages.push(damaged_checkpoint(&place, "it says something else than its records"));
                 }
                 (*state, *is_whole) = (said, true);
             }
@@ -440,10 +419,7 @@ impl Catalog {
 }
 
 fn damaged_checkpoint(place: &str, detail: impl Into<String>) -> Error {
-    Error::Damaged {
-        what: format!("catalog checkpoint {place}"),
-        detail: detail.into(),
-    }
+    Error::Damaged { what: format!("catalog checkpoint {place}"), detail: detail.into() }
 }
 
 /// The error of a record that is missing where the log goes on.

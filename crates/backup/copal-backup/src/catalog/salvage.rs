@@ -40,10 +40,7 @@ impl Catalog {
                 what: format!("the name of VM {}", vm.simple()),
                 detail: "it is missing".into(),
             });
-            domain.vms.push(Vm {
-                uuid: vm,
-                name: format!("vm-{}", vm.simple()),
-            });
+            domain.vms.push(Vm { uuid: vm, name: format!("vm-{}", vm.simple()) });
         }
         if !lost.is_empty() {
             self.begin_anew(LogName::Domain, &mut domain.clone())?;
@@ -84,24 +81,17 @@ impl Catalog {
             return Ok(());
         }
         let mut listed: Vec<(Bytes, FileInfo)> = Vec::new();
-        for_each_file(
-            &*self.store,
-            self.vid,
-            log.checkpoint_prefix().as_bytes(),
-            |name, info| {
-                listed.push((Bytes::copy_from_slice(name), info.clone()));
-                Ok(())
-            },
-        )?;
+        for_each_file(&*self.store, self.vid, log.checkpoint_prefix().as_bytes(), |name, info| {
+            listed.push((Bytes::copy_from_slice(name), info.clone()));
+            Ok(())
+        })?;
         let mut forged = Vec::new();
         for (name, info) in listed {
             if !self.is_checkpoint(&name, info.size)? {
                 forged.push((name, info.fid));
             }
         }
-        forged
-            .chunks(DELETED_AT_ONCE)
-            .try_for_each(|files| self.delete(files))
+        forged.chunks(DELETED_AT_ONCE).try_for_each(|files| self.delete(files))
     }
 
     /// `state` becomes all there is of `log`.
@@ -124,10 +114,7 @@ impl Catalog {
         state.go_on_at(next);
         let place = log.checkpoint_place(next);
         let body = Bytes::from(checkpoint::encode(state, &place, &self.keys));
-        self.store
-            .put(self.vid, place.as_bytes(), body, &PutOptions::default())?;
-        before
-            .chunks(DELETED_AT_ONCE)
-            .try_for_each(|files| self.delete(files))
+        self.store.put(self.vid, place.as_bytes(), body, &PutOptions::default())?;
+        before.chunks(DELETED_AT_ONCE).try_for_each(|files| self.delete(files))
     }
 }

@@ -77,9 +77,7 @@ impl Catalog {
         }
         self.leave_signed(self.domains(), LogName::Domain)?;
         let file = Bytes::from(Record::Roles.encode(PLACE, &self.keys));
-        let put = self
-            .store
-            .put(self.vid, PLACE.as_bytes(), file, &PutOptions::default());
+        let put = self.store.put(self.vid, PLACE.as_bytes(), file, &PutOptions::default());
         match put {
             Ok(_) | Err(VolumeError::Exists { .. }) => Ok(()),
             Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => Ok(()),
@@ -117,10 +115,7 @@ impl Catalog {
             self.append(log, number, &Record::Roles)?;
         }
         Err(Error::Invalid {
-            reason: format!(
-                "the log {} cannot be given a checkpoint; nothing was added",
-                log.prefix()
-            ),
+            reason: format!("the log {} cannot be given a checkpoint; nothing was added", log.prefix()),
         })
     }
 
@@ -136,8 +131,6 @@ impl Catalog {
                 Ok(())
             })?;
         }
-        before
-            .chunks(DELETED_AT_ONCE)
-            .try_for_each(|files| self.delete(files))
+        before.chunks(DELETED_AT_ONCE).try_for_each(|files| self.delete(files))
     }
 }

@@ -103,9 +103,7 @@ impl VmState {
     }
 
     fn named<'a>(&'a mut self, snapshots: &'a [SnapshotId]) -> impl Iterator<Item = &'a mut Published> {
-        self.published
-            .iter_mut()
-            .filter(|published| snapshots.contains(&published.snapshot))
+        self.published.iter_mut().filter(|published| snapshots.contains(&published.snapshot))
     }
 }
 
@@ -130,13 +128,7 @@ impl Fold for VmState {
                 self.fenced.push(*session);
                 self.trim_fenced();
             }
-            Record::Publish {
-                session,
-                snapshot,
-                sequence,
-                manifest,
-                clock_ms,
-            } => {
+            Record::Publish { session, snapshot, sequence, manifest, clock_ms } => {
                 // A fenced session cannot publish. Its record would never be written by this program; a
                 // record that stands behind the fence is void.
                 if !self.may_publish(session) {
@@ -177,26 +169,19 @@ impl Fold for VmState {
                 self.freed.extend(freed.map(|one| one.snapshot));
                 self.dead = *dead;
             }
-            Record::Moved {
-                moved,
-                dead,
-                resolved_below,
-            } => {
+            Record::Moved { moved, dead, resolved_below } => {
                 self.moved.clone_from(moved);
                 self.dead = *dead;
                 self.resolved_below = *resolved_below;
             }
             Record::Verified { snapshots } => {
-                self.named(snapshots)
-                    .for_each(|published| published.is_verified = true);
+                self.named(snapshots).for_each(|published| published.is_verified = true);
             }
             Record::Accepted { snapshots } => {
-                self.named(snapshots)
-                    .for_each(|published| published.is_accepted = true);
+                self.named(snapshots).for_each(|published| published.is_accepted = true);
             }
             Record::Hold { snapshots, until_ms } => {
-                self.named(snapshots)
-                    .for_each(|published| published.held_until_ms = *until_ms);
+                self.named(snapshots).for_each(|published| published.held_until_ms = *until_ms);
             }
             Record::Removing { packs } => self.removing.extend_from_slice(packs),
             Record::Removed { packs } => self.removing.retain(|going| !packs.contains(going)),
@@ -276,10 +261,7 @@ impl Fold for VmState {
         let mut state = parse(next_number, input, version).map_err(|error| error.to_string())?;
         state.trim_fenced();
         if state.next_sequence > MAX_SEQUENCE {
-            return Err(format!(
-                "the sequence {} is above any snapshot's",
-                state.next_sequence
-            ));
+            return Err(format!("the sequence {} is above any snapshot's", state.next_sequence));
         }
         Ok(state)
     }
@@ -383,16 +365,10 @@ mod tests {
     /// overflowed. Cause: the number was read as it stood. Fix: one above any snapshot's is damage.
     #[test]
     fn a_checkpoint_counts_on_from_a_sequence_that_a_snapshot_can_have() {
-        for (next_sequence, is_good) in [
-            (0, true),
-            (MAX_SEQUENCE, true),
-            (MAX_SEQUENCE + 1, false),
-            (u64::MAX, false),
-        ] {
-            let state = VmState {
-                next_sequence,
-                ..VmState::default()
-            };
+        for (next_sequence, is_good) in
+            [(0, true), (MAX_SEQUENCE, true), (MAX_SEQUENCE + 1, false), (u64::MAX, false)]
+        {
+            let state = VmState { next_sequence, ..VmState::default() };
             let mut bytes = Vec::new();
             state.put(&mut bytes);
             let read = VmState::parse(0, &mut Reader::new(&bytes), 2);
@@ -412,11 +388,7 @@ mod tests {
         let fail = |state: &mut VmState, number: u64| {
             let (session, base) = (session(number), None);
             for record in [Record::Open { session, base }, Record::Fence { session }] {
-                state.apply(&Entry {
-                    number: state.next_number,
-                    created_ms: 1,
-                    record,
-                });
+                state.apply(&Entry { number: state.next_number, created_ms: 1, record });
             }
         };
         let mut state = VmState::default();

@@ -111,10 +111,7 @@ impl Repository {
         let index = &pack_store.index;
         index.remove_pack(pack.home, pack.number, std::iter::empty())?;
         let name = pack.number.file_name();
-        pack_store
-            .volumes
-            .store
-            .delete(pack.vid, name.as_bytes(), pack.info.fid)?;
+        pack_store.volumes.store.delete(pack.vid, name.as_bytes(), pack.info.fid)?;
         Ok(())
     }
 }

@@ -71,10 +71,7 @@ impl Repository {
         };
         let outcome = cleanup.run(&vm);
         self.parts.note_change();
-        outcome.map(|()| CleanUpSummary {
-            vm: Some(vm),
-            ..cleanup.summary
-        })
+        outcome.map(|()| CleanUpSummary { vm: Some(vm), ..cleanup.summary })
     }
 }
 
@@ -93,10 +90,7 @@ impl CleanUp<'_> {
             parts.index_vm(vm.uuid)?;
         }
         let dead = dead_frames::read(pack_store, vm.uuid, state.dead.as_ref())?;
-        let of_session = self
-            .options
-            .snapshot
-            .map(|snapshot| session_of(parts, vm, &state, snapshot));
+        let of_session = self.options.snapshot.map(|snapshot| session_of(parts, vm, &state, snapshot));
         let packs = own_packs(pack_store, vm, of_session.transpose()?)?;
         self.progress.stage(Stage::Index, &vm.name, packs.len() as u64);
         let mut popular = PopularPacker::new(parts, random()?, self.others.writer)?;
@@ -140,11 +134,7 @@ impl CleanUp<'_> {
             return Ok(Some(state.next_sequence));
         };
         let mut below = None;
-        for published in state
-            .published
-            .iter()
-            .filter(|one| one.sequence >= state.resolved_below)
-        {
+        for published in state.published.iter().filter(|one| one.sequence >= state.resolved_below) {
             let is_asked = published.snapshot == snapshot;
             if is_asked {
                 below = Some(published.sequence + 1);

@@ -93,12 +93,8 @@ fn with_last(parts: &Parts, vm: &Vm, lists: &[MovedList], moved: &MovedFrames) -
 pub(super) fn must_be_idle(vm: &Vm, state: &VmState) -> Result<()> {
     match in_use(state) {
         Use::Idle => Ok(()),
-        Use::Retired => Err(Error::Denied {
-            reason: format!("VM {} is being removed", vm.name),
-        }),
-        Use::Open => Err(Error::Busy {
-            what: format!("VM {}", vm.name),
-        }),
+        Use::Retired => Err(Error::Denied { reason: format!("VM {} is being removed", vm.name) }),
+        Use::Open => Err(Error::Busy { what: format!("VM {}", vm.name) }),
     }
 }
 
@@ -130,11 +126,9 @@ pub(super) fn append_unless_changed(
 /// Whether the log has the effect of this record.
 fn stands(state: &VmState, record: &Record) -> bool {
     match record {
-        Record::Moved {
-            moved,
-            dead,
-            resolved_below,
-        } => (&state.moved, state.dead, state.resolved_below) == (moved, *dead, *resolved_below),
+        Record::Moved { moved, dead, resolved_below } => {
+            (&state.moved, state.dead, state.resolved_below) == (moved, *dead, *resolved_below)
+        }
         _ => false,
     }
 }

@@ -30,10 +30,8 @@ pub(super) struct OwnPack {
 pub(super) fn session_of(parts: &Parts, vm: &Vm, state: &VmState, snapshot: SnapshotId) -> Result<SessionId> {
     let mut published = state.published.iter();
     let published = published.find(|one| one.snapshot == snapshot);
-    let published = published.ok_or_else(|| Error::NotFound {
-        what: "snapshot",
-        name: format!("{snapshot} of VM {}", vm.name),
-    })?;
+    let published = published
+        .ok_or_else(|| Error::NotFound { what: "snapshot", name: format!("{snapshot} of VM {}", vm.name) })?;
     Ok(parts.manifest(vm.uuid, published)?.session)
 }
 
@@ -46,11 +44,7 @@ pub(super) fn own_packs(pack_store: &PackStore, vm: &Vm, session: Option<Session
             None => true,
         };
         if is_meant {
-            packs.push(OwnPack {
-                volume: pack.volume,
-                number: pack.number,
-                frames: 0,
-            });
+            packs.push(OwnPack { volume: pack.volume, number: pack.number, frames: 0 });
         }
         Ok(())
     })?;

@@ -51,13 +51,7 @@ pub(super) struct Round<'a> {
 
 impl<'a> Round<'a> {
     pub(super) fn new(parts: &'a Parts, vm: &'a Vm, number: u32) -> Round<'a> {
-        Round {
-            parts,
-            vm,
-            number,
-            packs: Vec::new(),
-            frames: Vec::new(),
-        }
+        Round { parts, vm, number, packs: Vec::new(), frames: Vec::new() }
     }
 
     /// How many frames it asks about.
@@ -124,10 +118,7 @@ impl<'a> Round<'a> {
         }
         found.retain(|found| counts(&state, found.popular.pack));
         let found = self.opened(cleanup, found)?;
-        let stays = answers
-            .iter()
-            .filter(|answer| answer.leaves_it_to_the_vm())
-            .count();
+        let stays = answers.iter().filter(|answer| answer.leaves_it_to_the_vm()).count();
         cleanup.summary.unanswered += (answers.len() - stays).saturating_sub(found.len()) as u64;
         self.count_refused(cleanup, &answers);
         Ok(found)
@@ -163,12 +154,8 @@ impl<'a> Round<'a> {
     }
 
     fn found(&self, own: usize, spot: Spot) -> Found {
-        let popular = MovedFrame {
-            id: self.frames[own].id,
-            volume: spot.volume,
-            pack: spot.pack,
-            slot: spot.slot,
-        };
+        let popular =
+            MovedFrame { id: self.frames[own].id, volume: spot.volume, pack: spot.pack, slot: spot.slot };
         Found { own, popular }
     }
 
@@ -176,10 +163,7 @@ impl<'a> Round<'a> {
         let (others, vm) = (cleanup.others, self.vm.uuid);
         let turn = others.turn(vm, Turn::Read(self.number))?;
         let mut ids = self.frames.iter().map(|frame| Ok(frame.id));
-        let sent = others
-            .peers
-            .send(vm, &mut ids)
-            .map_err(|error| spool_failed(&error))?;
+        let sent = others.peers.send(vm, &mut ids).map_err(|error| spool_failed(&error))?;
         drop(turn);
         let mut answers = others.peers.receive(sent);
         answers.resize(self.frames.len(), Answer::UNANSWERED);
@@ -303,10 +287,5 @@ impl<'a> Round<'a> {
 /// Where an answer leads.
 fn hit(state: &PopularState, answer: Answer) -> Option<Spot> {
     let (pack, slot) = state.of_ordinal(answer.ordinal()?)?;
-    Some(Spot {
-        home: Home::Shared,
-        volume: pack.volume,
-        pack: pack.pack,
-        slot,
-    })
+    Some(Spot { home: Home::Shared, volume: pack.volume, pack: pack.pack, slot })
 }

@@ -36,9 +36,7 @@ pub(super) fn for_each_candidate(
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled { kept_bytes: None });
             }
-            let beside = roots
-                .iter()
-                .filter_map(|root| Some((root, root.pages.get(index).copied()??)));
+            let beside = roots.iter().filter_map(|root| Some((root, root.pages.get(index).copied()??)));
             let beside: Vec<(&Root, Ref)> = beside.collect();
             if beside.iter().any(|(_, other)| other == reference) {
                 continue;

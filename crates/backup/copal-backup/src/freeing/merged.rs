@@ -26,17 +26,10 @@ impl<'a> Merged<'a> {
             }
         }
         let geometry = vectors.first().map(|vector: &Stored| vector.header.geometry);
-        if vectors
-            .iter()
-            .any(|vector| Some(vector.header.geometry) != geometry)
-        {
+        if vectors.iter().any(|vector| Some(vector.header.geometry) != geometry) {
             return Ok(None);
         }
-        Ok(Some(Merged {
-            parts,
-            vectors,
-            block: geometry.map(|geometry| (geometry, Block::new(geometry))),
-        }))
+        Ok(Some(Merged { parts, vectors, block: geometry.map(|geometry| (geometry, Block::new(geometry))) }))
     }
 
     pub(super) fn blocks(&self) -> u32 {
@@ -44,9 +37,7 @@ impl<'a> Merged<'a> {
     }
 
     pub(super) fn block_of(&self, id: &[u8; 16]) -> u32 {
-        self.block
-            .as_ref()
-            .map_or(0, |(geometry, _)| geometry.block_of(id))
+        self.block.as_ref().map_or(0, |(geometry, _)| geometry.block_of(id))
     }
 
     /// Merges block `number` of all. `false`: one of them cannot be read.
@@ -96,22 +87,14 @@ mod tests {
         })
         .unwrap();
         let name = store::file_name(snapshot, geometry);
-        let header = Header {
-            vm,
-            snapshot,
-            geometry,
-            references: 1,
-            is_signed: false,
-        };
+        let header = Header { vm, snapshot, geometry, references: 1, is_signed: false };
         let mut file = header.encode(&name, &pack_store.keys);
         for number in 0..geometry.blocks() {
             let bits = Block::new(geometry).bytes();
             file.extend_from_slice(&bits);
             file.extend_from_slice(&block_mac(&name, number, &bits, &pack_store.keys));
         }
-        store
-            .put(meta, name.as_bytes(), file.into(), &PutOptions::default())
-            .unwrap();
+        store.put(meta, name.as_bytes(), file.into(), &PutOptions::default()).unwrap();
     }
 
     /// Symptom: vectors of two geometries could be merged, and no test noticed: chunks that a snapshot needs would have been freed,
@@ -131,12 +114,7 @@ mod tests {
         let own = store::find_trusted(parts, vm, &published[0]).unwrap().unwrap();
         write_vector(&memory, parts, (vm, &published[1]), own.header.geometry);
         assert!(is_merged(), "of the same geometry");
-        write_vector(
-            &memory,
-            parts,
-            (vm, &published[1]),
-            Geometry::for_references(100_000),
-        );
+        write_vector(&memory, parts, (vm, &published[1]), Geometry::for_references(100_000));
         assert!(!is_merged());
     }
 }

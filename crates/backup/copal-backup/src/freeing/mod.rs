@@ -52,11 +52,7 @@ pub(crate) fn find_dead(
     let Some(mut merged) = Merged::of(parts, vm, stay)? else {
         return Ok(None);
     };
-    let mut search = Search {
-        parts,
-        dead,
-        found: Found::default(),
-    };
+    let mut search = Search { parts, dead, found: Found::default() };
     let mut manifests = Vec::new();
     for one in gone {
         let Some(manifest) = readable(parts.manifest(vm, one))? else {

@@ -38,10 +38,7 @@ impl Index {
     }
 
     pub(super) fn look_for_damaged(&self) -> Result<()> {
-        if let Backend::Kv {
-            damaged: Some(damaged),
-            ..
-        } = &self.backend
+        if let Backend::Kv { damaged: Some(damaged), .. } = &self.backend
             && let Some(first) = damaged.prefix(&[]).keys_only().next()
         {
             first?;
@@ -57,10 +54,7 @@ impl Index {
         }
         match &self.backend {
             Backend::Memory(maps) => Ok(maps.lock().damaged.contains(&(pack, slot))),
-            Backend::Kv {
-                damaged: Some(damaged),
-                ..
-            } => Ok(damaged.get(&key(pack, slot))?.is_some()),
+            Backend::Kv { damaged: Some(damaged), .. } => Ok(damaged.get(&key(pack, slot))?.is_some()),
             Backend::Kv { .. } => Ok(false),
         }
     }
@@ -76,10 +70,7 @@ impl Index {
                 let notes = maps.damaged.range((pack, 0)..=(pack, u32::MAX));
                 Ok(notes.map(|(_, slot)| *slot).collect())
             }
-            Backend::Kv {
-                damaged: Some(damaged),
-                ..
-            } => {
+            Backend::Kv { damaged: Some(damaged), .. } => {
                 let mut slots = BTreeSet::new();
                 for note in damaged.prefix(&pack.0.to_be_bytes()).keys_only() {
                     let (key, _) = note?;
@@ -108,12 +99,7 @@ impl Index {
                     false => drop(maps.chunks.insert(of_id, rows)),
                 }
             }
-            Backend::Kv {
-                store,
-                chunks,
-                damaged,
-                ..
-            } => {
+            Backend::Kv { store, chunks, damaged, .. } => {
                 let damaged = damaged.as_ref().ok_or(KvError::ReadOnly)?;
                 let mut batch = store.batch();
                 match rows.is_empty() {
@@ -138,11 +124,7 @@ impl Index {
                     maps.damaged.remove(&(pack, slot));
                 }
             }
-            Backend::Kv {
-                store,
-                damaged: Some(damaged),
-                ..
-            } if !slots.is_empty() => {
+            Backend::Kv { store, damaged: Some(damaged), .. } if !slots.is_empty() => {
                 let mut batch = store.batch();
                 for slot in slots {
                     batch.delete(damaged, &key(pack, slot));

@@ -96,20 +96,9 @@ pub(super) fn encode_pack(entry: &PackEntry) -> Bytes {
 pub(crate) fn decode_pack(value: &[u8]) -> Result<PackEntry> {
     let mut input = Reader::new(value);
     let mut parse = || -> std::result::Result<_, copal_codec::DecodeError> {
-        Ok((
-            input.u8()?,
-            input.array::<16>()?,
-            input.u32()?,
-            input.u32()?,
-            input.u64()?,
-        ))
+        Ok((input.u8()?, input.array::<16>()?, input.u32()?, input.u32()?, input.u64()?))
     };
     let (kind, vm, volume, frames, file_bytes) = parse().map_err(|_| bad("a pack row"))?;
     let kind = PackKind::from_code(kind).ok_or_else(|| bad("a pack row"))?;
-    Ok(PackEntry {
-        home: Home::of(kind, Uuid::from_bytes(vm)),
-        volume,
-        frames,
-        file_bytes,
-    })
+    Ok(PackEntry { home: Home::of(kind, Uuid::from_bytes(vm)), volume, frames, file_bytes })
 }

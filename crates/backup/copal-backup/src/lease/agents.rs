@@ -65,11 +65,7 @@ impl Repository {
                 let is_earlier_run = info.name == name && !info.address.is_empty();
                 if is_earlier_run && fence(&self.parts, vm.uuid, session)? {
                     tracing::info!(vm = vm.name, name, %holder, "ended a session that an earlier run of this agent left");
-                    ended.push(FencedSession {
-                        vm: vm.clone(),
-                        session: Session(*session),
-                        holder,
-                    });
+                    ended.push(FencedSession { vm: vm.clone(), session: Session(*session), holder });
                 }
             }
         }

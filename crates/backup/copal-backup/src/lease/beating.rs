@@ -106,11 +106,7 @@ impl Heart {
         }
         if state.thread.is_none() {
             let mut writer = catalog.beat_writer(id);
-            let words = BeatWords {
-                name: holder.name.clone(),
-                address: holder.address.clone(),
-                progress: 0,
-            };
+            let words = BeatWords { name: holder.name.clone(), address: holder.address.clone(), progress: 0 };
             self.beat(&mut writer, &words)?;
             let stop = Arc::<Stop>::default();
             let (heart, told) = (Arc::clone(self), Arc::clone(&stop));
@@ -123,10 +119,7 @@ impl Heart {
             state.told_as = Some(holder.clone());
         }
         state.users += 1;
-        Ok(Beating {
-            heart: Arc::clone(self),
-            holder: id,
-        })
+        Ok(Beating { heart: Arc::clone(self), holder: id })
     }
 
     fn beat_until(&self, stop: &Stop, every: Duration, mut writer: BeatWriter, words: &BeatWords) {
@@ -147,10 +140,7 @@ impl Heart {
     /// A number that could not be written is not used again: the file may come about late.
     fn beat(&self, writer: &mut BeatWriter, words: &BeatWords) -> Result<()> {
         let number = self.newest.fetch_add(1, Ordering::Relaxed) + 1;
-        let words = BeatWords {
-            progress: self.progress.load(Ordering::Relaxed),
-            ..words.clone()
-        };
+        let words = BeatWords { progress: self.progress.load(Ordering::Relaxed), ..words.clone() };
         writer.write(number, &words)
     }
 
@@ -226,10 +216,7 @@ mod tests {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let catalog = repository.parts.catalog();
         let heart = Arc::new(Heart::default());
-        let holder = |name: &str| Holder {
-            name: name.into(),
-            address: "10.0.0.1:7".into(),
-        };
+        let holder = |name: &str| Holder { name: name.into(), address: "10.0.0.1:7".into() };
         let every = Duration::from_micros(200);
         let first = heart.begin_every(every, catalog, &holder("first")).unwrap();
         let beats = catalog.beats().unwrap();
@@ -274,12 +261,8 @@ mod tests {
         }
         assert_eq!(catalog.beats().unwrap().len(), 8);
         catalog.clear_beats().unwrap();
-        let left: Vec<_> = catalog
-            .beats()
-            .unwrap()
-            .iter()
-            .map(|beat| (beat.holder.0[0], beat.number))
-            .collect();
+        let left: Vec<_> =
+            catalog.beats().unwrap().iter().map(|beat| (beat.holder.0[0], beat.number)).collect();
         assert_eq!(left, [(1, 3), (2, 5)]);
     }
 }

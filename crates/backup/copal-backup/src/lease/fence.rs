@@ -21,10 +21,7 @@ pub(crate) fn fence_dead_here(parts: &Parts, vm: &Vm) -> Result<usize> {
     for session in &state.open {
         let has_died = state.holder_of(session).is_some_and(process::has_died);
         if has_died && fence(parts, vm.uuid, session)? {
-            tracing::info!(
-                vm = vm.name,
-                "ended a session whose process has died on this host"
-            );
+            tracing::info!(vm = vm.name, "ended a session whose process has died on this host");
             ended += 1;
         }
     }

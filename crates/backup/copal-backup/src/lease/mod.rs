@@ -143,11 +143,7 @@ fn fence_silent(parts: &Parts, vm: &Vm, watch: &mut LeaseWatch, now: Duration) -
         let is_dead = LeaseWatch::is_silent(silence) || process::has_died(holder);
         if is_dead && fence(parts, vm.uuid, session)? {
             tracing::info!(vm = vm.name, %holder, ?silence, "ended a session whose holder is silent");
-            fenced.push(FencedSession {
-                vm: vm.clone(),
-                session: Session(*session),
-                holder,
-            });
+            fenced.push(FencedSession { vm: vm.clone(), session: Session(*session), holder });
         }
     }
     Ok(fenced)

@@ -76,21 +76,13 @@ fn clear(directory: &Path) {
 
 fn open(path: &Path, how: OFlags) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | how;
-    Ok(File::from(rustix::fs::open(
-        path,
-        flags,
-        Mode::RUSR | Mode::WUSR,
-    )?))
+    Ok(File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))
 }
 
 /// A directory that only this user can write or read; made if it is missing.
 fn directory() -> Option<PathBuf> {
     let user = rustix::process::geteuid();
-    let bases = [
-        PathBuf::from("/run/lock"),
-        PathBuf::from("/dev/shm"),
-        std::env::temp_dir(),
-    ];
+    let bases = [PathBuf::from("/run/lock"), PathBuf::from("/dev/shm"), std::env::temp_dir()];
     bases.into_iter().find_map(|base| {
         let directory = base.join(format!("copal-holders-{}", user.as_raw()));
         match DirBuilder::new().mode(0o700).create(&directory) {
@@ -107,9 +99,7 @@ fn directory() -> Option<PathBuf> {
 #[cfg(test)]
 pub(crate) fn dead_holder() -> (HolderId, PathBuf) {
     let holder = HolderId(crate::keys::random().unwrap());
-    let path = directory()
-        .expect("there is a directory")
-        .join(holder.to_string());
+    let path = directory().expect("there is a directory").join(holder.to_string());
     open(&path, OFlags::CREATE | OFlags::EXCL).unwrap();
     (holder, path)
 }

@@ -43,11 +43,7 @@ impl LeaseWatch {
     pub fn look(&mut self, now: Duration, holder: HolderId, newest: u64) -> Duration {
         let remembered = |seen: &mut Seen| now.saturating_sub(seen.looked) < LeaseWatch::REMEMBERED;
         self.seen.retain(|_, seen| remembered(seen));
-        let seen = self.seen.entry(holder).or_insert(Seen {
-            newest,
-            since: now,
-            looked: now,
-        });
+        let seen = self.seen.entry(holder).or_insert(Seen { newest, since: now, looked: now });
         // A smaller number says that beats were taken away.
         if newest > seen.newest {
             (seen.newest, seen.since) = (newest, now);
@@ -129,9 +125,6 @@ mod tests {
         for seed in 0..500 {
             assert!(!is_ever_silent(seed), "seed {seed}");
         }
-        assert!(
-            with(&[Flaw::FencesAtOnce], || is_ever_silent(0)),
-            "nothing notices"
-        );
+        assert!(with(&[Flaw::FencesAtOnce], || is_ever_silent(0)), "nothing notices");
     }
 }

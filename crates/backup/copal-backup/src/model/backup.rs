@@ -53,15 +53,7 @@ pub(super) enum Answer {
 
 impl Backup {
     pub(super) fn new(vm: usize, session: [u8; 16], disk: [Id; 2]) -> Backup {
-        Backup {
-            vm,
-            session,
-            sequence: 0,
-            disk,
-            base: Vec::new(),
-            refs: [None; 2],
-            phase: Phase::Begun,
-        }
+        Backup { vm, session, sequence: 0, disk, base: Vec::new(), refs: [None; 2], phase: Phase::Begun }
     }
 
     fn snapshot(&self) -> SnapshotId {
@@ -121,10 +113,7 @@ impl State {
     pub(super) fn put_manifest(&mut self, backup: &Backup) {
         let refs = backup.disk.iter().zip(backup.refs);
         let refs = refs.map(|(id, pack)| (*id, pack.expect("all is stored")));
-        let manifest = Manifest {
-            refs: refs.collect(),
-            has_vector: true,
-        };
+        let manifest = Manifest { refs: refs.collect(), has_vector: true };
         self.store.manifests.insert(backup.snapshot(), manifest);
     }
 
@@ -187,24 +176,13 @@ impl State {
                 backup.phase = backup.behind_answers();
             }
             Phase::Stores => {
-                let missing = backup
-                    .disk
-                    .iter()
-                    .zip(&backup.refs)
-                    .filter(|(_, found)| found.is_none());
+                let missing = backup.disk.iter().zip(&backup.refs).filter(|(_, found)| found.is_none());
                 let mut ids: Vec<Id> = missing.map(|(id, _)| *id).collect();
                 ids.dedup();
-                let pack = Pack {
-                    home: Home::Private(uuid(vm)),
-                    ids,
-                    session: backup.session,
-                    spoilt_by: None,
-                };
+                let pack =
+                    Pack { home: Home::Private(uuid(vm)), ids, session: backup.session, spoilt_by: None };
                 let pack = self.store.put(pack);
-                backup
-                    .refs
-                    .iter_mut()
-                    .for_each(|found| *found = found.or(Some(pack)));
+                backup.refs.iter_mut().for_each(|found| *found = found.or(Some(pack)));
                 backup.phase = Phase::Publishes;
             }
             Phase::Publishes => return Some(Job::Idle),
@@ -223,16 +201,12 @@ impl State {
                 let mut own = self.store.own(backup.vm);
                 let own = own
                     .find(|(number, pack)| pack.slot(id).is_some_and(|slot| is_in_use(&dead, *number, slot)));
-                own.map(|(number, _)| number)
-                    .or_else(|| self.store.moved_to(backup.vm, state, id))
+                own.map(|(number, _)| number).or_else(|| self.store.moved_to(backup.vm, state, id))
             });
             let popular = || {
                 let mut entered = self.popular.packs.iter().map(|pack| pack.pack);
-                let row = |pack: &PackNumber| {
-                    self.store
-                        .shared(*pack)
-                        .is_some_and(|pack| pack.slot(id).is_some())
-                };
+                let row =
+                    |pack: &PackNumber| self.store.shared(*pack).is_some_and(|pack| pack.slot(id).is_some());
                 entered.find(|pack| counts(&self.popular, *pack) && row(pack))
             };
             backup.refs[place] = match (known, answer) {
@@ -254,12 +228,7 @@ impl State {
     pub(super) fn put_popular(&mut self, session: [u8; 16], id: Id) -> PackNumber {
         // Two hosts may be told to store the last one.
         self.left.popular = self.left.popular.saturating_sub(1);
-        let pack = Pack {
-            home: Home::Shared,
-            ids: vec![id],
-            session,
-            spoilt_by: None,
-        };
+        let pack = Pack { home: Home::Shared, ids: vec![id], session, spoilt_by: None };
         self.store.put(pack)
     }
 }

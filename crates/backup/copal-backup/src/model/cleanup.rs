@@ -47,11 +47,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     pub(super) fn new() -> Sweep {
-        Sweep {
-            listed: None,
-            open: None,
-            going: None,
-        }
+        Sweep { listed: None, open: None, going: None }
     }
 }
 
@@ -65,12 +61,7 @@ impl State {
         let dead = self.store.dead_of(vm, state.dead.as_ref());
         let own = self.store.first_in_use(vm, &dead)?;
         let session = self.draw_session();
-        Some(Job::CleanUp(CleanUp {
-            vm,
-            session,
-            own,
-            phase: Phase::Begun,
-        }))
+        Some(Job::CleanUp(CleanUp { vm, session, own, phase: Phase::Begun }))
     }
 
     /// The record that a clean-up is about to append.
@@ -117,10 +108,7 @@ impl State {
         id: Id,
         popular: PackNumber,
     ) -> BTreeMap<Id, PackNumber> {
-        let in_force = state
-            .moved
-            .iter()
-            .filter_map(|list| self.store.moved.get(&(vm, list.number)));
+        let in_force = state.moved.iter().filter_map(|list| self.store.moved.get(&(vm, list.number)));
         let mut lists: BTreeMap<Id, PackNumber> = in_force.flatten().map(|(id, pack)| (*id, *pack)).collect();
         lists.insert(id, popular);
         lists
@@ -185,10 +173,7 @@ impl State {
     pub(super) fn check(&mut self, host: usize, pack: PackNumber) -> Option<()> {
         let known = self.popular.pack(pack)?;
         let is_other = known.writer.0 != host as u64;
-        let opens = self
-            .store
-            .shared(pack)
-            .is_some_and(|pack| pack.spoilt_by.is_none());
+        let opens = self.store.shared(pack).is_some_and(|pack| pack.spoilt_by.is_none());
         if !is_other || !needs_check(&self.popular, pack) {
             return None;
         }

@@ -19,12 +19,7 @@ pub(super) fn check(state: &State) -> Result<(), String> {
         if log.is_retired {
             continue;
         }
-        let view = View {
-            state,
-            vm,
-            log,
-            dead: state.store.dead_of(vm, log.dead.as_ref()),
-        };
+        let view = View { state, vm, log, dead: state.store.dead_of(vm, log.dead.as_ref()) };
         for published in &log.published {
             let snapshot = published.snapshot;
             let Some(manifest) = state.store.manifests.get(&snapshot) else {
@@ -52,9 +47,7 @@ pub(super) fn check(state: &State) -> Result<(), String> {
 
 fn check_log(vm: usize, log: &VmState) -> Result<(), String> {
     let ascends = |key: fn(&crate::catalog::vm::Published) -> u64| {
-        log.published
-            .iter()
-            .is_sorted_by(|one, next| key(one) < key(next))
+        log.published.iter().is_sorted_by(|one, next| key(one) < key(next))
     };
     if log.open.len() > 1 {
         return Err(format!("two sessions of VM {vm} are open"));
@@ -77,9 +70,7 @@ impl View<'_> {
     fn is_popular(&self, (id, pack): Ref) -> bool {
         let store = &self.state.store;
         let moved = store.moved_to(self.vm, self.log, id);
-        let is_own_fault = store
-            .shared(pack)
-            .is_some_and(|pack| pack.spoilt_by == Some(self.vm));
+        let is_own_fault = store.shared(pack).is_some_and(|pack| pack.spoilt_by == Some(self.vm));
         is_own_fault || store.opens(pack, id) || moved.is_some_and(|popular| store.opens(popular, id))
     }
 
@@ -95,10 +86,8 @@ impl View<'_> {
             !is_going && !self.state.store.doomed.contains(&pack)
         };
         let mut own = self.state.store.own(self.vm).filter(|(number, _)| stays(*number));
-        let is_live = own.any(|(number, pack)| {
-            pack.slot(reference.0)
-                .is_some_and(|slot| !self.dead.has(number, slot))
-        });
+        let is_live =
+            own.any(|(number, pack)| pack.slot(reference.0).is_some_and(|slot| !self.dead.has(number, slot)));
         // What is gone by the log goes at any time.
         let is_gone = |pack| {
             let known = self.state.popular.pack(pack);

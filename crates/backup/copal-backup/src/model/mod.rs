@@ -4,10 +4,7 @@
 //! Design: docs/design/backup.md#the-model
 //! - [`backup`], [`prune`], [`cleanup`], [`unneeded`]: what a host does, as many steps as others can come between. [`moves`]: what may happen.
 //! - [`invariants`]: what must hold. [`controls`]: rules left out, each of which a search must notice.
-#![expect(
-    clippy::print_stdout,
-    reason = "a search says how many states it has looked at"
-)]
+#![expect(clippy::print_stdout, reason = "a search says how many states it has looked at")]
 
 mod backup;
 mod cleanup;

@@ -131,11 +131,9 @@ fn beginnings(setup: &Setup, state: &State, host: usize, moves: &mut Vec<Move>) 
         if left.backups > 0 && state.vms[vm].open.is_empty() {
             moves.extend((0..setup.disks.len()).map(|disk| Move::BacksUp(host, vm, disk)));
         }
-        for (method, left) in [
-            (Method::Vectors, left.deletions),
-            (Method::Walk, left.walks),
-            (Method::Repair, left.repairs),
-        ] {
+        for (method, left) in
+            [(Method::Vectors, left.deletions), (Method::Walk, left.walks), (Method::Repair, left.repairs)]
+        {
             if left > 0 {
                 moves.push(Move::Prunes(host, vm, method));
             }
@@ -329,14 +327,9 @@ impl State {
 
     /// Drops what no longer changes anything.
     fn tidy(&mut self) {
-        let numbers: Vec<u64> = self
-            .in_doubt
-            .iter()
-            .map(|append| self.next_number(append.log))
-            .collect();
+        let numbers: Vec<u64> = self.in_doubt.iter().map(|append| self.next_number(append.log)).collect();
         let mut numbers = numbers.into_iter();
-        self.in_doubt
-            .retain(|append| Some(append.number) == numbers.next());
+        self.in_doubt.retain(|append| Some(append.number) == numbers.next());
         let packs = &self.store.packs;
         self.store.doomed.retain(|pack| packs.contains_key(pack));
         if let [first, second] = &mut self.hosts[..]

@@ -105,11 +105,7 @@ impl Prune {
 }
 
 fn place(vm: usize, pack: PackNumber) -> PackPlace {
-    PackPlace {
-        home: Home::Private(uuid(vm)),
-        volume: 0,
-        pack,
-    }
+    PackPlace { home: Home::Private(uuid(vm)), volume: 0, pack }
 }
 
 impl State {
@@ -197,15 +193,9 @@ impl State {
 
     /// Where a VM's own frame of a reference is: where it was put, or the newest.
     fn located(&self, vm: usize, (id, pack): Ref) -> Option<(PackNumber, u32)> {
-        let own: Vec<(PackNumber, u32)> = self
-            .store
-            .own(vm)
-            .filter_map(|(number, pack)| Some((number, pack.slot(id)?)))
-            .collect();
-        own.iter()
-            .find(|(number, _)| *number == pack)
-            .or(own.last())
-            .copied()
+        let own: Vec<(PackNumber, u32)> =
+            self.store.own(vm).filter_map(|(number, pack)| Some((number, pack.slot(id)?))).collect();
+        own.iter().find(|(number, _)| *number == pack).or(own.last()).copied()
     }
 
     /// Frames that the snapshots name that are published now.
@@ -221,8 +211,7 @@ impl State {
             let moved = self.store.moved_to(prune.vm, state, *id);
             !moved.is_some_and(|pack| self.store.opens(pack, *id))
         });
-        own.filter_map(|reference| self.located(prune.vm, *reference))
-            .collect()
+        own.filter_map(|reference| self.located(prune.vm, *reference)).collect()
     }
 
     /// The frames of packs without a marked one.
@@ -277,9 +266,9 @@ impl State {
     pub(super) fn append_of_prune(&mut self, prune: &Prune) -> Option<Append> {
         let vm = prune.vm;
         let record = match &prune.phase {
-            Phase::Announces(packs) => Record::Removing {
-                packs: packs.iter().map(|pack| place(vm, *pack)).collect(),
-            },
+            Phase::Announces(packs) => {
+                Record::Removing { packs: packs.iter().map(|pack| place(vm, *pack)).collect() }
+            }
             Phase::Looked | Phase::Records => {
                 if matches!((&prune.phase, &prune.live), (Phase::Looked, Live::Marked(_))) {
                     return None;
@@ -295,11 +284,7 @@ impl State {
             }
             _ => return None,
         };
-        Some(Append {
-            log: Log::Vm(vm),
-            number: prune.next_number,
-            record,
-        })
+        Some(Append { log: Log::Vm(vm), number: prune.next_number, record })
     }
 
     /// The next step; `None`: it gives way.
@@ -311,12 +296,8 @@ impl State {
             match self.append(&append) {
                 true => prune.next_number += 1,
                 false => {
-                    let since: Vec<Entry> = prune
-                        .since
-                        .drain(..)
-                        .zip(prune.next_number..)
-                        .map(entry)
-                        .collect();
+                    let since: Vec<Entry> =
+                        prune.since.drain(..).zip(prune.next_number..).map(entry).collect();
                     prune.next_number += since.len() as u64;
                     match lost(&append.record, &since) {
                         Lost::Stands => {}
@@ -375,14 +356,9 @@ impl State {
         let mut ids: Vec<Id> = Vec::new();
         for number in packs {
             let pack = &self.store.packs[number];
-            let live = (0..)
-                .zip(&pack.ids)
-                .filter(|(slot, _)| prune.live.has(*number, *slot));
+            let live = (0..).zip(&pack.ids).filter(|(slot, _)| prune.live.has(*number, *slot));
             let elsewhere = |id: Id| {
-                let mut others = self
-                    .store
-                    .own(prune.vm)
-                    .filter(|(other, _)| !packs.contains(other));
+                let mut others = self.store.own(prune.vm).filter(|(other, _)| !packs.contains(other));
                 others.any(|(other, pack)| pack.slot(id).is_some_and(|slot| prune.live.has(other, slot)))
             };
             ids.extend(live.map(|(_, id)| *id).filter(|id| !elsewhere(*id)));
@@ -393,12 +369,7 @@ impl State {
             return;
         }
         let slots = ids.len() as u32;
-        let pack = Pack {
-            home: Home::Private(uuid(prune.vm)),
-            ids,
-            session: [0; 16],
-            spoilt_by: None,
-        };
+        let pack = Pack { home: Home::Private(uuid(prune.vm)), ids, session: [0; 16], spoilt_by: None };
         let number = self.store.put(pack);
         if let Live::Marked(marked) = &mut prune.live {
             marked.extend((0..slots).map(|slot| (number, slot)));
@@ -442,22 +413,16 @@ impl State {
         let dead = self.store.dead_of(vm, state.dead.as_ref());
         let own = self.store.own(vm);
         let own = own.flat_map(|(number, pack)| (0..pack.ids.len() as u32).map(move |slot| (number, slot)));
-        let stored: BTreeSet<_> = own
-            .filter(|(pack, slot)| is_in_use(&dead, *pack, *slot))
-            .collect();
+        let stored: BTreeSet<_> = own.filter(|(pack, slot)| is_in_use(&dead, *pack, *slot)).collect();
         let referred = |snapshots: &[Published]| -> BTreeSet<(PackNumber, u32)> {
-            let refs = snapshots
-                .iter()
-                .filter_map(|one| self.store.manifests.get(&one.snapshot));
+            let refs = snapshots.iter().filter_map(|one| self.store.manifests.get(&one.snapshot));
             let refs = refs.flat_map(|manifest| &manifest.refs);
             let own = refs.filter(|(id, _)| self.store.moved_to(vm, state, *id).is_none());
             own.filter_map(|reference| self.located(vm, *reference)).collect()
         };
         let (published, forgotten) = (referred(&state.published), referred(&state.forgotten));
         let has_all = published.is_subset(&stored);
-        let has_more = stored
-            .iter()
-            .any(|frame| !published.contains(frame) && !forgotten.contains(frame));
+        let has_more = stored.iter().any(|frame| !published.contains(frame) && !forgotten.contains(frame));
         (!has_all || has_more).then_some("after a repair more is stored than is referred to, or less")
     }
 }
@@ -477,9 +442,5 @@ fn is_unlisted(setup: &Setup, record: &Record) -> bool {
 }
 
 fn entry((record, number): (Record, u64)) -> Entry {
-    Entry {
-        number,
-        created_ms: 0,
-        record,
-    }
+    Entry { number, created_ms: 0, record }
 }

@@ -30,29 +30,14 @@ fn backups_beside_deletions_and_walks() {
 
 #[test]
 fn prunes_beside_prunes() {
-    let left = Left {
-        backups: 3,
-        forgets: 1,
-        deletions: 1,
-        walks: 2,
-        repairs: 1,
-        crashes: 2,
-        ..Left::default()
-    };
+    let left =
+        Left { backups: 3, forgets: 1, deletions: 1, walks: 2, repairs: 1, crashes: 2, ..Left::default() };
     holds("prunes beside prunes", &Setup::new(left));
 }
 
 #[test]
 fn repairs_behind_writers_that_died() {
-    let left = Left {
-        backups: 3,
-        forgets: 1,
-        repairs: 2,
-        fences: 2,
-        crashes: 1,
-        lost: 1,
-        ..Left::default()
-    };
+    let left = Left { backups: 3, forgets: 1, repairs: 2, fences: 2, crashes: 1, lost: 1, ..Left::default() };
     holds("repairs behind writers that died", &Setup::new(left));
 }
 
@@ -69,11 +54,7 @@ fn popular_chunks_of_two_machines() {
         lost: 1,
         ..Left::default()
     };
-    let setup = Setup {
-        vms: 2,
-        before: backup(0, true),
-        ..Setup::new(left)
-    };
+    let setup = Setup { vms: 2, before: backup(0, true), ..Setup::new(left) };
     holds("popular chunks of two machines", &setup);
 }
 
@@ -107,11 +88,7 @@ fn a_machine_that_is_removed() {
         crashes: 1,
         ..Left::default()
     };
-    let setup = Setup {
-        vms: 2,
-        before: backup(0, true),
-        ..Setup::new(left)
-    };
+    let setup = Setup { vms: 2, before: backup(0, true), ..Setup::new(left) };
     holds("a machine that is removed", &setup);
 }
 
@@ -130,11 +107,6 @@ fn popular_packs_that_nobody_needs() {
         lost: 1,
         ..Left::default()
     };
-    let setup = Setup {
-        vms: 2,
-        disks: &[[1, 2]],
-        before: popular_forgotten(),
-        ..Setup::new(left)
-    };
+    let setup = Setup { vms: 2, disks: &[[1, 2]], before: popular_forgotten(), ..Setup::new(left) };
     holds("popular packs that nobody needs", &setup);
 }

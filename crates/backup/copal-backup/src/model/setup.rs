@@ -81,14 +81,7 @@ pub(super) struct Left {
 impl Setup {
     /// One VM, whose disk changes by one chunk each time.
     pub(super) fn new(left: Left) -> Setup {
-        Setup {
-            vms: 1,
-            disks: &[[1, 2], [1, 3]],
-            left,
-            weak: None,
-            flaws: &[],
-            before: Vec::new(),
-        }
+        Setup { vms: 1, disks: &[[1, 2], [1, 3]], left, weak: None, flaws: &[], before: Vec::new() }
     }
 
     pub(super) fn is_weak(&self, weak: Weak) -> bool {

@@ -28,10 +28,7 @@ fn popular() -> PopularState {
         entered_at: 0,
         removed_at: None,
     };
-    PopularState {
-        hosts: (0..HOSTS).map(entered).collect(),
-        ..PopularState::default()
-    }
+    PopularState { hosts: (0..HOSTS).map(entered).collect(), ..PopularState::default() }
 }
 
 /// Which log.

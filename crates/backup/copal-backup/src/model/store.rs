@@ -106,10 +106,7 @@ impl Store {
 
     /// Where a chunk of the VM has moved.
     pub(super) fn moved_to(&self, vm: usize, state: &VmState, id: Id) -> Option<PackNumber> {
-        let lists = state
-            .moved
-            .iter()
-            .filter_map(|list| self.moved.get(&(vm, list.number)));
+        let lists = state.moved.iter().filter_map(|list| self.moved.get(&(vm, list.number)));
         lists.filter_map(|list| list.get(&id)).copied().next()
     }
 
@@ -117,49 +114,28 @@ impl Store {
         if dead.total() == 0 {
             return None;
         }
-        let newest = self
-            .dead
-            .keys()
-            .filter(|(of, _)| *of == vm)
-            .map(|(_, number)| *number);
+        let newest = self.dead.keys().filter(|(of, _)| *of == vm).map(|(_, number)| *number);
         let number = newest.max().unwrap_or(0) + 1;
         self.dead.insert((vm, number), dead);
-        Some(DeadList {
-            number,
-            hash: [number as u8; 32],
-        })
+        Some(DeadList { number, hash: [number as u8; 32] })
     }
 
     pub(super) fn next_moved(&self, vm: usize, ids: usize) -> MovedList {
-        let newest = self
-            .moved
-            .keys()
-            .filter(|(of, _)| *of == vm)
-            .map(|(_, number)| *number);
+        let newest = self.moved.keys().filter(|(of, _)| *of == vm).map(|(_, number)| *number);
         let number = newest.max().unwrap_or(0) + 1;
-        MovedList {
-            number,
-            ids: ids as u32,
-            hash: [number as u8; 32],
-        }
+        MovedList { number, ids: ids as u32, hash: [number as u8; 32] }
     }
 
     pub(super) fn drop_lists(&mut self, vm: usize, state: &VmState) {
         let dead = state.dead.map_or(u64::MAX, |list| list.number);
         self.dead.retain(|(of, number), _| *of != vm || *number >= dead);
         let newest = state.moved.last().map_or(0, |list| list.number);
-        self.moved
-            .retain(|(of, number), _| *of != vm || *number >= newest);
+        self.moved.retain(|(of, number), _| *of != vm || *number >= newest);
     }
 }
 
 /// Enters a frame of a VM's pack into a list of dead ones.
 pub(super) fn add_dead(dead: &mut DeadFrames, number: PackNumber, pack: &Pack, slot: u32) {
-    let spot = Spot {
-        home: pack.home,
-        volume: 0,
-        pack: number,
-        slot,
-    };
+    let spot = Spot { home: pack.home, volume: 0, pack: number, slot };
     dead.add(spot, pack.ids.len() as u32);
 }

@@ -32,11 +32,7 @@ pub(super) struct Unneeded {
 
 impl Unneeded {
     pub(super) fn new() -> Unneeded {
-        Unneeded {
-            at: Removal::Begun,
-            condemned: BTreeMap::new(),
-            waits: false,
-        }
+        Unneeded { at: Removal::Begun, condemned: BTreeMap::new(), waits: false }
     }
 }
 
@@ -69,21 +65,12 @@ impl State {
         let manifests = state
             .published
             .iter()
-            .chain(
-                state
-                    .forgotten
-                    .iter()
-                    .filter(|_| !broken::by(Flaw::CountsPublishedOnly)),
-            )
+            .chain(state.forgotten.iter().filter(|_| !broken::by(Flaw::CountsPublishedOnly)))
             .filter_map(|one| self.store.manifests.get(&one.snapshot));
-        let mut needed: BTreeSet<PackNumber> = manifests
-            .flat_map(|manifest| manifest.refs.iter().map(|(_, pack)| *pack))
-            .collect();
+        let mut needed: BTreeSet<PackNumber> =
+            manifests.flat_map(|manifest| manifest.refs.iter().map(|(_, pack)| *pack)).collect();
         if !broken::by(Flaw::CountsWithoutMoved) {
-            let lists = state
-                .moved
-                .iter()
-                .filter_map(|list| self.store.moved.get(&(vm, list.number)));
+            let lists = state.moved.iter().filter_map(|list| self.store.moved.get(&(vm, list.number)));
             needed.extend(lists.flat_map(|list| list.values().copied()));
         }
         needed

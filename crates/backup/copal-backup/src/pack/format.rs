@@ -6,13 +6,8 @@
 use super::PackKind;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALPK1",
-    name: "pack",
-    oldest: 1,
-    version: 1,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALPK1", name: "pack", oldest: 1, version: 1, known_flags: 0 };
 
 /// Envelope and header.
 pub(crate) const HEADER_BYTES: usize = ENVELOPE_LEN + 64;
@@ -63,13 +58,7 @@ impl Header {
         let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let mut input = Reader::new(body);
         let mut parse = || {
-            let head = (
-                input.array()?,
-                input.array()?,
-                input.array()?,
-                input.u8()?,
-                input.u8()?,
-            );
+            let head = (input.array()?, input.array()?, input.array()?, input.u8()?, input.u8()?);
             input.zeros(14)?;
             Ok::<_, DecodeError>(head)
         };
@@ -77,16 +66,9 @@ impl Header {
         input.finish().map_err(|error| error.to_string())?;
         let kind = PackKind::from_code(kind).ok_or_else(|| format!("its kind {kind} is not known"))?;
         if mode != 0 {
-            return Err(format!(
-                "its key mode {mode} is not known to this program; use a newer one"
-            ));
+            return Err(format!("its key mode {mode} is not known to this program; use a newer one"));
         }
-        Ok(Header {
-            domain,
-            pack_id,
-            session,
-            kind,
-        })
+        Ok(Header { domain, pack_id, session, kind })
     }
 }
 
@@ -125,10 +107,7 @@ pub(crate) fn encode_rows(rows: &[Row]) -> Vec<u8> {
 pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<Row>, String> {
     let (rows, rest) = bytes.as_chunks::<ROW_BYTES>();
     if !rest.is_empty() || rows.len() > MAX_FRAMES as usize {
-        return Err(format!(
-            "its footer of {} bytes is no list of frames",
-            bytes.len()
-        ));
+        return Err(format!("its footer of {} bytes is no list of frames", bytes.len()));
     }
     let mut offset = HEADER_BYTES as u64;
     let mut decoded = Vec::with_capacity(rows.len());
@@ -136,13 +115,7 @@ pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<Row>, Str
         let mut id = [0; 16];
         id.copy_from_slice(&row[..16]);
         let number = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], 0]);
-        let next = Row {
-            id,
-            offset: offset as u32,
-            stored: number(16),
-            raw: number(19),
-            flags: row[22],
-        };
+        let next = Row { id, offset: offset as u32, stored: number(16), raw: number(19), flags: row[22] };
         if next.flags & !FLAG_ZSTD != 0 {
             return Err(format!("a frame has unknown flags {:#x}", next.flags));
         }
@@ -190,13 +163,7 @@ impl Trailer {
     pub(crate) fn decode(bytes: &[u8; TRAILER_BYTES], size: u64) -> Result<Trailer, String> {
         let mut input = Reader::new(bytes);
         let mut parse = || {
-            let parts = (
-                input.array()?,
-                input.u32()?,
-                input.u32()?,
-                input.u32()?,
-                input.u8()?,
-            );
+            let parts = (input.array()?, input.u32()?, input.u32()?, input.u32()?, input.u8()?);
             input.zeros(3)?;
             Ok::<_, DecodeError>(parts)
         };
@@ -208,17 +175,9 @@ impl Trailer {
         let blocks = hashed.div_ceil(BLOCK_BYTES as u64) * BLOCK_HASH_BYTES as u64;
         let shaped = footer_at as usize >= HEADER_BYTES && u64::from(table_bytes) == blocks;
         if size > MAX_BYTES || sum != size || !shaped {
-            return Err(format!(
-                "its {size} bytes do not fit its trailer; it may be cut off"
-            ));
+            return Err(format!("its {size} bytes do not fit its trailer; it may be cut off"));
         }
-        Ok(Trailer {
-            pack_id,
-            kind,
-            footer_at,
-            footer_bytes,
-            table_bytes,
-        })
+        Ok(Trailer { pack_id, kind, footer_at, footer_bytes, table_bytes })
     }
 }
 

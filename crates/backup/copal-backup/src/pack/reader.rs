@@ -34,9 +34,7 @@ impl Footer {
 
     /// Where the frames end and what is read of a footer begins.
     pub(crate) fn frames_end(&self) -> u32 {
-        self.rows
-            .last()
-            .map_or(format::HEADER_BYTES as u32, |row| row.end() as u32)
+        self.rows.last().map_or(format::HEADER_BYTES as u32, |row| row.end() as u32)
     }
 
     pub(crate) fn damaged(&self, detail: impl Into<String>) -> Error {
@@ -46,10 +44,7 @@ impl Footer {
 
 /// The error of a pack that is not as it was written.
 pub(crate) fn damaged(pack: PackNumber, detail: impl Into<String>) -> Error {
-    Error::Damaged {
-        what: format!("pack {pack}"),
-        detail: detail.into(),
-    }
+    Error::Damaged { what: format!("pack {pack}"), detail: detail.into() }
 }
 
 /// Reads the footer of a pack in a volume of this home.
@@ -71,9 +66,8 @@ pub(crate) fn footer(
     }
     let tail_at = size.saturating_sub(TAIL_BYTES);
     let mut tail = store.get(vid, name.as_bytes(), tail_at..size, &options)?;
-    let trailer_bytes: [u8; format::TRAILER_BYTES] = *tail
-        .last_chunk()
-        .ok_or_else(|| damaged(pack, "its end cannot be read"))?;
+    let trailer_bytes: [u8; format::TRAILER_BYTES] =
+        *tail.last_chunk().ok_or_else(|| damaged(pack, "its end cannot be read"))?;
     let trailer = Trailer::decode(&trailer_bytes, size).map_err(|detail| damaged(pack, detail))?;
     if PackNumber::of(&trailer.pack_id) != pack {
         return Err(damaged(pack, "its trailer belongs to another pack"));
@@ -118,12 +112,7 @@ pub(crate) fn footer(
 /// `Damaged`; those of the store.
 pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -> Result<Header> {
     let name = pack.file_name();
-    let head = store.get(
-        vid,
-        name.as_bytes(),
-        0..format::HEADER_BYTES as u64,
-        &ReadOptions::default(),
-    )?;
+    let head = store.get(vid, name.as_bytes(), 0..format::HEADER_BYTES as u64, &ReadOptions::default())?;
     let header = Header::decode(&head).map_err(|detail| damaged(pack, detail))?;
     if PackNumber::of(&header.pack_id) != pack {
         return Err(damaged(pack, "its header belongs to another pack"));
@@ -135,10 +124,8 @@ pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -
 /// # Errors
 /// `Damaged` when the tag does not fit.
 pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, encrypted: &'a mut [u8]) -> Result<&'a mut [u8]> {
-    let row = footer
-        .rows
-        .get(slot as usize)
-        .ok_or_else(|| footer.damaged(format!("it has no frame {slot}")))?;
+    let row =
+        footer.rows.get(slot as usize).ok_or_else(|| footer.damaged(format!("it has no frame {slot}")))?;
     footer
         .cipher
         .decrypt(slot, &row.id, encrypted)
@@ -152,9 +139,8 @@ pub(crate) struct Inflater {
 
 impl Inflater {
     pub(crate) fn new() -> Result<Inflater> {
-        let zstd = zstd::bulk::Decompressor::new().map_err(|error| Error::Invalid {
-            reason: format!("zstd cannot start: {error}"),
-        })?;
+        let zstd = zstd::bulk::Decompressor::new()
+            .map_err(|error| Error::Invalid { reason: format!("zstd cannot start: {error}") })?;
         Ok(Inflater { zstd })
     }
 

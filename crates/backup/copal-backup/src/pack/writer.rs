@@ -100,10 +100,7 @@ impl PackWriter {
             raw: frame.raw_bytes,
             flags: frame.flags,
         };
-        assert!(
-            row.stored < 1 << 24 && row.raw < 1 << 24,
-            "a frame is below 16 MiB"
-        );
+        assert!(row.stored < 1 << 24 && row.raw < 1 << 24, "a frame is below 16 MiB");
         self.put(&encrypted)?;
         if broken::by(Flaw::BadMemory) {
             encrypted[0] ^= 1;
@@ -114,12 +111,7 @@ impl PackWriter {
         }
         self.scratch = encrypted;
         self.rows.push(row);
-        Ok(Spot {
-            home: self.home,
-            volume: self.volume,
-            pack: self.number(),
-            slot,
-        })
+        Ok(Spot { home: self.home, volume: self.volume, pack: self.number(), slot })
     }
 
     /// Writes footer, table and trailer; the pack is visible and durable when this returns.
@@ -145,20 +137,12 @@ impl PackWriter {
         let number = self.number();
         let info = match self.file.commit() {
             Err(VolumeError::Unknown { fid }) if settled(store, vid, fid)? => {
-                let options = ReadOptions {
-                    if_file: Some(fid),
-                    ..ReadOptions::default()
-                };
+                let options = ReadOptions { if_file: Some(fid), ..ReadOptions::default() };
                 store.stat(vid, number.file_name().as_bytes(), &options)?
             }
             outcome => outcome?,
         };
-        Ok(WrittenPack {
-            number,
-            volume: self.volume,
-            rows: self.rows,
-            info,
-        })
+        Ok(WrittenPack { number, volume: self.volume, rows: self.rows, info })
     }
 
     fn put(&mut self, mut bytes: &[u8]) -> Result<()> {

@@ -39,22 +39,12 @@ enum Place {
 impl<'a> Announced<'a> {
     /// Lists in the epoch of the change that was begun.
     pub(super) fn in_epoch(parts: &'a Parts) -> Announced<'a> {
-        Announced {
-            parts,
-            place: Place::Epoch(Vec::new()),
-        }
+        Announced { parts, place: Place::Epoch(Vec::new()) }
     }
 
     /// Lists in the log of a VM that nobody backs up. Marks are made from what it amounts to below `next_number`.
     pub(crate) fn in_log(parts: &'a Parts, vm: Uuid, next_number: u64) -> Announced<'a> {
-        Announced {
-            parts,
-            place: Place::Log {
-                vm,
-                next_number,
-                listed: Vec::new(),
-            },
-        }
+        Announced { parts, place: Place::Log { vm, next_number, listed: Vec::new() } }
     }
 
     /// Lists packs; safe on return.
@@ -76,15 +66,9 @@ impl<'a> Announced<'a> {
                 }
                 Ok(())
             }
-            Place::Log {
-                vm,
-                next_number,
-                listed,
-            } => {
+            Place::Log { vm, next_number, listed } => {
                 for packs in packs.chunks(MAX_LISTED) {
-                    let record = Record::Removing {
-                        packs: packs.to_vec(),
-                    };
+                    let record = Record::Removing { packs: packs.to_vec() };
                     *next_number = append_unless_disturbed(parts, *vm, *next_number, &record)?;
                     listed.extend_from_slice(packs);
                 }
@@ -147,9 +131,7 @@ fn append_unless_disturbed(parts: &Parts, vm: Uuid, mut next_number: u64, record
             Lost::Stands => return Ok(behind),
             Lost::Again => next_number = behind,
             Lost::GiveWay => {
-                return Err(Error::Busy {
-                    what: format!("VM {}", vm.simple()),
-                });
+                return Err(Error::Busy { what: format!("VM {}", vm.simple()) });
             }
         }
     }

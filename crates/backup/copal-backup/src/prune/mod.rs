@@ -49,21 +49,13 @@ pub(crate) fn run(
 ) -> Result<PruneSummary> {
     let mut summary = PruneSummary::default();
     let vms = parts.directory().all()?;
-    let mut prune = Prune {
-        parts,
-        options,
-        progress,
-        cancel,
-        summary: &mut summary,
-    };
+    let mut prune = Prune { parts, options, progress, cancel, summary: &mut summary };
     match parts.pack_store().layout {
         Layout::Solo => prune.all(&vms)?,
         Layout::Fleet { .. } => {
             let wanted = |vm: &&Vm| options.vm.is_none_or(|only| only == vm.uuid);
             let walked = others::walked(parts, options.method, &vms)?;
-            vms.iter()
-                .filter(wanted)
-                .try_for_each(|vm| prune.vm(vm, &walked))?;
+            vms.iter().filter(wanted).try_for_each(|vm| prune.vm(vm, &walked))?;
         }
     }
     parts.pack_store().forget_cached();
@@ -148,13 +140,7 @@ impl<'a> Prune<'a> {
                 let manifests = manifests(parts, vm.uuid, self.options)?;
                 marks.vm(&manifests, self.progress, self.cancel)?;
             }
-            self.slice(
-                whose,
-                &Live::Marked(&marks),
-                slice,
-                announced,
-                left.as_deref_mut(),
-            )?;
+            self.slice(whose, &Live::Marked(&marks), slice, announced, left.as_deref_mut())?;
         }
         Ok(())
     }
@@ -212,10 +198,7 @@ pub(crate) fn fence_all(parts: &Parts, vm: Uuid) -> Result<u64> {
         let Some(record) = state.open.first().and_then(|stale| ending(&state, stale)) else {
             return Ok(fenced);
         };
-        if let Append::Done = parts
-            .catalog()
-            .append(LogName::Vm(vm), state.next_number, &record)?
-        {
+        if let Append::Done = parts.catalog().append(LogName::Vm(vm), state.next_number, &record)? {
             fenced += 1;
         }
     }
@@ -268,9 +251,7 @@ fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
         volumes.store.delete(vid, &name, fid)?;
     }
     for listed in state.forgotten.chunks(MAX_LISTED) {
-        let record = Record::Deleted {
-            snapshots: listed.iter().map(|one| one.snapshot).collect(),
-        };
+        let record = Record::Deleted { snapshots: listed.iter().map(|one| one.snapshot).collect() };
         let next = parts.vm_state(vm)?.next_number;
         // Lost to another record: the next prune says it again.
         parts.catalog().append(LogName::Vm(vm), next, &record)?;

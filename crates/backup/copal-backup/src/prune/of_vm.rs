@@ -53,11 +53,7 @@ impl<'a> Prune<'a> {
             }
         };
         let before = pack_store.read_bytes();
-        let others: Vec<Vm> = walked
-            .iter()
-            .filter(|other| other.uuid != vm.uuid)
-            .cloned()
-            .collect();
+        let others: Vec<Vm> = walked.iter().filter(|other| other.uuid != vm.uuid).cloned().collect();
         match self.free(vm, &state, &others) {
             // A backup began meanwhile: it may need what would have been removed.
             Err(Error::Busy { .. }) => self.summary.busy_vms += 1,
@@ -69,10 +65,7 @@ impl<'a> Prune<'a> {
 
     fn free(&mut self, vm: &Vm, state: &VmState, others: &[Vm]) -> Result<()> {
         let parts = self.parts;
-        let mut snapshots = Snapshots {
-            gone: state.forgotten.clone(),
-            stay: state.published.clone(),
-        };
+        let mut snapshots = Snapshots { gone: state.forgotten.clone(), stay: state.published.clone() };
         if self.options.dry_run {
             let is_gone = |one: &mut Published| self.options.without.contains(&one.snapshot);
             snapshots.gone.extend(snapshots.stay.extract_if(.., is_gone));
@@ -160,13 +153,7 @@ impl<'a> Prune<'a> {
         self.summary.by_walk += 1;
         let mut left = DeadFrames::default();
         let (live_before, dead_before) = (self.summary.live_frames, self.summary.dead_frames);
-        self.sweep(
-            Whose::Vm(vm.uuid),
-            std::slice::from_ref(vm),
-            others,
-            announced,
-            Some(&mut left),
-        )?;
+        self.sweep(Whose::Vm(vm.uuid), std::slice::from_ref(vm), others, announced, Some(&mut left))?;
         // A walk judges every frame of the VM.
         let kept = self.summary.live_frames - live_before;
         let dead = self.summary.dead_frames - dead_before;

@@ -142,14 +142,9 @@ impl Sweep<'_, '_> {
                     self.progress.notice(&format!("not rewritten: {what}"));
                 }
                 Ok(footer) => {
-                    let dead = footer
-                        .rows
-                        .iter()
-                        .zip(0..)
-                        .filter(|(_, slot)| !live.has(pack.number, *slot));
-                    let dead_bytes = dead
-                        .map(|(row, _)| u64::from(row.stored) + format::ROW_BYTES as u64)
-                        .sum();
+                    let dead = footer.rows.iter().zip(0..).filter(|(_, slot)| !live.has(pack.number, *slot));
+                    let dead_bytes =
+                        dead.map(|(row, _)| u64::from(row.stored) + format::ROW_BYTES as u64).sum();
                     mixed.push(Mixed { pack, dead_bytes });
                 }
                 Err(error) if error.is_corruption() => {
@@ -160,10 +155,7 @@ impl Sweep<'_, '_> {
         }
         mixed.sort_by(Mixed::worst_first);
         let percent = u64::from(self.options.max_unused_percent.min(100));
-        let (mut unused, mut left) = (
-            mixed.iter().map(|mixed| mixed.dead_bytes).sum::<u64>(),
-            left_bytes,
-        );
+        let (mut unused, mut left) = (mixed.iter().map(|mixed| mixed.dead_bytes).sum::<u64>(), left_bytes);
         let mut chosen = 0;
         // In a fleet what is freed counts as free at once: a pack that is mostly dead goes, whatever may stay unused.
         let is_fleet = self.whose != Whose::All;
@@ -186,12 +178,7 @@ impl Sweep<'_, '_> {
     fn note_left(&mut self, live: &Live<'_, '_>, pack: &StoredPack) -> Result<()> {
         let frames = self.footer(pack)?.rows.len() as u32;
         for slot in (0..frames).filter(|slot| !live.has(pack.number, *slot)) {
-            let spot = Spot {
-                home: pack.home,
-                volume: pack.volume,
-                pack: pack.number,
-                slot,
-            };
+            let spot = Spot { home: pack.home, volume: pack.volume, pack: pack.number, slot };
             if let Some(left) = &mut self.left {
                 left.add(spot, frames);
             }
@@ -286,44 +273,28 @@ impl Sweep<'_, '_> {
         let pack_store = self.parts.pack_store();
         match self.footer(pack) {
             Ok(footer) => {
-                pack_store
-                    .index
-                    .remove_pack(pack.home, pack.number, footer.rows.iter().map(|row| row.id))?
+                pack_store.index.remove_pack(pack.home, pack.number, footer.rows.iter().map(|row| row.id))?
             }
             Err(error) if error.is_corruption() => {
-                pack_store
-                    .index
-                    .remove_pack(pack.home, pack.number, std::iter::empty())?
+                pack_store.index.remove_pack(pack.home, pack.number, std::iter::empty())?
             }
             Err(error) => return Err(error),
         }
-        pack_store
-            .volumes
-            .store
-            .delete(pack.vid, pack.number.file_name().as_bytes(), pack.info.fid)?;
+        pack_store.volumes.store.delete(pack.vid, pack.number.file_name().as_bytes(), pack.info.fid)?;
         Ok(())
     }
 
     fn footer(&self, pack: &StoredPack) -> Result<Arc<Footer>> {
-        match self
-            .parts
-            .pack_store()
-            .footer(pack.home, pack.volume, pack.number)?
-        {
+        match self.parts.pack_store().footer(pack.home, pack.volume, pack.number)? {
             Some((footer, _)) => Ok(footer),
-            None => Err(Error::Damaged {
-                what: format!("pack {}", pack.number),
-                detail: "it is gone".into(),
-            }),
+            None => {
+                Err(Error::Damaged { what: format!("pack {}", pack.number), detail: "it is gone".into() })
+            }
         }
     }
 
     fn check_cancel(&self) -> Result<()> {
-        if self.cancel.is_cancelled() {
-            Err(Error::Cancelled { kept_bytes: None })
-        } else {
-            Ok(())
-        }
+        if self.cancel.is_cancelled() { Err(Error::Cancelled { kept_bytes: None }) } else { Ok(()) }
     }
 }
 
@@ -351,28 +322,14 @@ fn copy_live(
     };
     let mut frames = FrameReader::new(pack_store)?;
     for slot in (0..footer.rows.len() as u32).filter(|&slot| live.has(pack.number, slot)) {
-        let spot = Spot {
-            home: pack.home,
-            volume: pack.volume,
-            pack: pack.number,
-            slot,
-        };
-        let located = Located {
-            footer: Arc::clone(&footer),
-            vid,
-            spot,
-        };
+        let spot = Spot { home: pack.home, volume: pack.volume, pack: pack.number, slot };
+        let located = Located { footer: Arc::clone(&footer), vid, spot };
         let row = *located.row();
         if stands_elsewhere(parts, &mut frames, live, &located, had_turn)? {
             continue;
         }
         let payload = frames.payload(&located)?;
-        appender.append(&Frame {
-            id: row.id,
-            raw_bytes: row.raw,
-            flags: row.flags,
-            payload,
-        })?;
+        appender.append(&Frame { id: row.id, raw_bytes: row.raw, flags: row.flags, payload })?;
     }
     Ok(())
 }

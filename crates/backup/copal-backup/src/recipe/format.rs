@@ -74,11 +74,7 @@ impl SegmentRecipe {
         if sum != length as u64 {
             return Err(format!("its entries cover {sum} of {length} bytes"));
         }
-        let homes = if is_2 {
-            Homes::OfEach(vm)
-        } else {
-            Homes::All(Home::Shared)
-        };
+        let homes = if is_2 { Homes::OfEach(vm) } else { Homes::All(Home::Shared) };
         let mut refs = refs(&mut input, chunks, homes)?.into_iter();
         input.finish().map_err(text)?;
         let entries = entries.into_iter().map(|(hole, length)| {
@@ -89,9 +85,7 @@ impl SegmentRecipe {
                 is_unresolved: chunk.is_some_and(|(_, is_unresolved)| is_unresolved),
             }
         });
-        Ok(SegmentRecipe {
-            entries: entries.collect(),
-        })
+        Ok(SegmentRecipe { entries: entries.collect() })
     }
 }
 
@@ -178,10 +172,7 @@ fn logical_of_options(options: &[Option<Ref>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + options.len() * 33);
     bytes.put_varint(options.len() as u64);
     for eight in options.chunks(8) {
-        let bits = eight
-            .iter()
-            .enumerate()
-            .map(|(bit, option)| u8::from(option.is_some()) << bit);
+        let bits = eight.iter().enumerate().map(|(bit, option)| u8::from(option.is_some()) << bit);
         bytes.put_u8(bits.fold(0, |all, bit| all | bit));
     }
     put_ids(&mut bytes, options.iter().flatten().copied());
@@ -198,9 +189,7 @@ fn options(input: &mut Reader<'_>, max: usize, vm: Uuid) -> Result<Vec<Option<Re
     let wanted = (0..count).filter(|&index| there(index)).count();
     let mut refs = refs(input, wanted, Homes::All(Home::Recipes(vm)))?.into_iter();
     let mut option = |index| if there(index) { refs.next() } else { None };
-    Ok((0..count)
-        .map(|index| option(index).map(|(reference, _)| reference))
-        .collect())
+    Ok((0..count).map(|index| option(index).map(|(reference, _)| reference)).collect())
 }
 
 fn put_ids(bytes: &mut Vec<u8>, refs: impl Iterator<Item = Ref>) {
@@ -234,11 +223,7 @@ fn put_spots(bytes: &mut Vec<u8>, spots: impl Iterator<Item = (Spot, bool)>, is_
         }
     }
     let flagged = |number: u64, flag: bool| {
-        if is_2 {
-            number << 1 | u64::from(flag)
-        } else {
-            number
-        }
+        if is_2 { number << 1 | u64::from(flag) } else { number }
     };
     bytes.put_varint(packs.len() as u64);
     for spot in packs {
@@ -288,11 +273,7 @@ fn refs(input: &mut Reader<'_>, count: usize, homes: Homes) -> Result<Vec<(Ref, 
     for _ in 0..pack_count {
         let (volume, is_private) = homes.split(input.varint().map_err(text)?);
         let volume = u32::try_from(volume).map_err(|error| error.to_string())?;
-        packs.push((
-            homes.of(is_private),
-            volume,
-            PackNumber(input.u64().map_err(text)?),
-        ));
+        packs.push((homes.of(is_private), volume, PackNumber(input.u64().map_err(text)?)));
     }
     let run_count = input.bounded(count).map_err(text)?;
     let mut refs = Vec::with_capacity(count);
@@ -307,12 +288,7 @@ fn refs(input: &mut Reader<'_>, count: usize, homes: Homes) -> Result<Vec<(Ref, 
             return Err("its runs of spots do not fit".into());
         };
         for slot in first as u32..last as u32 {
-            let spot = Spot {
-                home,
-                volume,
-                pack,
-                slot,
-            };
+            let spot = Spot { home, volume, pack, slot };
             let id = ChunkId(ids[refs.len()]);
             refs.push((Ref { id, spot }, is_unresolved));
         }

@@ -39,11 +39,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// An entry as it is but for timeouts.
     pub(crate) fn new(length: u32, chunk: Option<Ref>) -> Entry {
-        Entry {
-            length,
-            chunk,
-            is_unresolved: false,
-        }
+        Entry { length, chunk, is_unresolved: false }
     }
 }
 
@@ -74,7 +70,5 @@ pub(crate) fn segments_of(size_bytes: u64) -> u64 {
 /// Bytes of segment `index` of a disk.
 pub(crate) fn segment_length(size_bytes: u64, index: u64) -> usize {
     let start = index * copal_chunk::SEGMENT_BYTES as u64;
-    size_bytes
-        .saturating_sub(start)
-        .min(copal_chunk::SEGMENT_BYTES as u64) as usize
+    size_bytes.saturating_sub(start).min(copal_chunk::SEGMENT_BYTES as u64) as usize
 }

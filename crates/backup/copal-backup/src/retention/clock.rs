@@ -115,10 +115,7 @@ impl Believed {
     /// The same clock, by somebody who knows that it is right.
     #[must_use]
     pub fn accepted(self) -> Believed {
-        Believed {
-            until_ms: self.now_ms,
-            ..self
-        }
+        Believed { until_ms: self.now_ms, ..self }
     }
 
     /// Whether a hold has not ended for sure.
@@ -188,14 +185,10 @@ fn judge_dated(policy: &Policy, right: &[Candidate], clock: &Believed, zone: &Ti
     let newest_ms = believed.filter(|time| *time <= clock.until_ms).max().unwrap_or(0);
     let judged = judge(policy, right, clock.now_ms, zone);
     let judged = right.iter().zip(judged).map(|(snapshot, verdict)| {
-        let age_ms = newest_ms
-            .checked_sub(snapshot.created_ms)
-            .map(|age| i64::try_from(age).unwrap_or(i64::MAX));
-        let within = |age_ms| {
-            policy
-                .within
-                .is_some_and(|within| SignedDuration::from_millis(age_ms) <= within)
-        };
+        let age_ms =
+            newest_ms.checked_sub(snapshot.created_ms).map(|age| i64::try_from(age).unwrap_or(i64::MAX));
+        let within =
+            |age_ms| policy.within.is_some_and(|within| SignedDuration::from_millis(age_ms) <= within);
         match verdict {
             Verdict::Remove(_) if clock.holds(snapshot.held_until_ms) => Verdict::Doubt(Doubt::Held),
             Verdict::Remove(_) if age_ms.is_some_and(within) => Verdict::Doubt(Doubt::Within),

@@ -19,10 +19,7 @@ fn at(text: &str) -> Candidate {
 fn kept(policy: &Policy, times: &[&str]) -> Vec<String> {
     let snapshots: Vec<Candidate> = times.iter().map(|time| at(time)).collect();
     let verdicts = judge(policy, &snapshots, NOW_MS, &TimeZone::UTC);
-    let kept = times
-        .iter()
-        .zip(&verdicts)
-        .filter(|(_, verdict)| verdict.is_keep());
+    let kept = times.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_keep());
     kept.map(|(time, _)| (*time).to_owned()).collect()
 }
 
@@ -38,79 +35,18 @@ fn each_option_keeps_the_newest_of_its_periods() {
         "2026-03-01T00:00:00",
     ];
     let cases: [(Policy, &[usize]); 10] = [
-        (
-            Policy {
-                last: 2,
-                ..none.clone()
-            },
-            &[4, 5],
-        ),
-        (
-            Policy {
-                last: 99,
-                ..none.clone()
-            },
-            &[0, 1, 2, 3, 4, 5],
-        ),
-        (
-            Policy {
-                hourly: 3,
-                ..none.clone()
-            },
-            &[3, 4, 5],
-        ),
+        (Policy { last: 2, ..none.clone() }, &[4, 5]),
+        (Policy { last: 99, ..none.clone() }, &[0, 1, 2, 3, 4, 5]),
+        (Policy { hourly: 3, ..none.clone() }, &[3, 4, 5]),
         // Days without snapshots do not count.
-        (
-            Policy {
-                daily: 2,
-                ..none.clone()
-            },
-            &[4, 5],
-        ),
-        (
-            Policy {
-                daily: 4,
-                ..none.clone()
-            },
-            &[0, 1, 4, 5],
-        ),
-        (
-            Policy {
-                weekly: 9,
-                ..none.clone()
-            },
-            &[1, 4, 5],
-        ),
-        (
-            Policy {
-                monthly: 9,
-                ..none.clone()
-            },
-            &[0, 4, 5],
-        ),
-        (
-            Policy {
-                yearly: 9,
-                ..none.clone()
-            },
-            &[0, 5],
-        ),
+        (Policy { daily: 2, ..none.clone() }, &[4, 5]),
+        (Policy { daily: 4, ..none.clone() }, &[0, 1, 4, 5]),
+        (Policy { weekly: 9, ..none.clone() }, &[1, 4, 5]),
+        (Policy { monthly: 9, ..none.clone() }, &[0, 4, 5]),
+        (Policy { yearly: 9, ..none.clone() }, &[0, 5]),
         // The day that keep-last covers is not counted again.
-        (
-            Policy {
-                last: 1,
-                daily: 1,
-                ..none.clone()
-            },
-            &[4, 5],
-        ),
-        (
-            Policy {
-                within: Some(SignedDuration::from_hours(0)),
-                ..none.clone()
-            },
-            &[5],
-        ),
+        (Policy { last: 1, daily: 1, ..none.clone() }, &[4, 5]),
+        (Policy { within: Some(SignedDuration::from_hours(0)), ..none.clone() }, &[5]),
     ];
     for (policy, want) in cases {
         let want: Vec<String> = want.iter().map(|at| times[*at].to_owned()).collect();
@@ -121,22 +57,12 @@ fn each_option_keeps_the_newest_of_its_periods() {
 #[test]
 fn what_a_period_passed_over_is_gone_for_later_options() {
     // Daily keeps the 22:00 of Sunday and passes over the 10:00; weekly then reaches back past it.
-    let times = [
-        "2026-01-03T10:00:00",
-        "2026-01-04T10:00:00",
-        "2026-01-04T22:00:00",
-    ];
-    let policy = Policy {
-        daily: 1,
-        weekly: 1,
-        ..Policy::default()
-    };
+    let times = ["2026-01-03T10:00:00", "2026-01-04T10:00:00", "2026-01-04T22:00:00"];
+    let policy = Policy { daily: 1, weekly: 1, ..Policy::default() };
     assert_eq!(kept(&policy, &times), [times[2]]);
     let snapshots: Vec<Candidate> = times.iter().map(|time| at(time)).collect();
-    let words: Vec<String> = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC)
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let words: Vec<String> =
+        judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC).iter().map(ToString::to_string).collect();
     assert_eq!(
         words,
         [
@@ -149,26 +75,13 @@ fn what_a_period_passed_over_is_gone_for_later_options() {
 
 #[test]
 fn within_and_tags_come_on_top() {
-    let times = [
-        "2026-01-01T00:00:00",
-        "2026-01-02T00:00:00",
-        "2026-01-02T23:00:00",
-        "2026-01-03T00:00:00",
-    ];
-    let policy = Policy {
-        daily: 1,
-        within: Some(parse_within("1d").unwrap()),
-        ..Policy::default()
-    };
+    let times = ["2026-01-01T00:00:00", "2026-01-02T00:00:00", "2026-01-02T23:00:00", "2026-01-03T00:00:00"];
+    let policy = Policy { daily: 1, within: Some(parse_within("1d").unwrap()), ..Policy::default() };
     assert_eq!(kept(&policy, &times), times[1..]);
 
     let mut snapshots: Vec<Candidate> = times.iter().map(|time| at(time)).collect();
     snapshots[0].tags = vec!["before-upgrade".into()];
-    let policy = Policy {
-        last: 1,
-        tags: vec!["before-upgrade".into()],
-        ..Policy::default()
-    };
+    let policy = Policy { last: 1, tags: vec!["before-upgrade".into()], ..Policy::default() };
     let verdicts = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC);
     assert_eq!(verdicts[0].to_string(), "keep-tag: before-upgrade");
     assert_eq!(verdicts.iter().filter(|v| v.is_keep()).count(), 2);
@@ -178,16 +91,9 @@ fn within_and_tags_come_on_top() {
 fn periods_are_those_of_the_time_zone() {
     // 23:30 and 00:30 UTC are one day in Berlin.
     let snapshots = [at("2026-07-01T22:30:00"), at("2026-07-02T00:30:00")];
-    let policy = Policy {
-        daily: 2,
-        ..Policy::default()
-    };
-    let count = |zone: &TimeZone| {
-        judge(&policy, &snapshots, NOW_MS, zone)
-            .iter()
-            .filter(|v| v.is_keep())
-            .count()
-    };
+    let policy = Policy { daily: 2, ..Policy::default() };
+    let count =
+        |zone: &TimeZone| judge(&policy, &snapshots, NOW_MS, zone).iter().filter(|v| v.is_keep()).count();
     assert_eq!(count(&TimeZone::UTC), 2);
     assert_eq!(count(&TimeZone::fixed(jiff::tz::offset(2))), 1);
 }
@@ -202,23 +108,9 @@ fn durations_people_write() {
         ("1y", 8760),
         ("1y2m3w4d5h", 8760 + 1440 + 504 + 96 + 5),
     ] {
-        assert_eq!(
-            parse_within(text),
-            Ok(SignedDuration::from_hours(hours)),
-            "{text}"
-        );
+        assert_eq!(parse_within(text), Ok(SignedDuration::from_hours(hours)), "{text}");
     }
-    for text in [
-        "",
-        "5",
-        "d",
-        "5x",
-        "1d1y",
-        "1d2d",
-        "99999999999999999y",
-        "-1d",
-        "1.5d",
-    ] {
+    for text in ["", "5", "d", "5x", "1d1y", "1d2d", "99999999999999999y", "-1d", "1.5d"] {
         assert!(parse_within(text).is_err(), "{text}");
     }
 }
@@ -248,12 +140,8 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
             ..Policy::default()
         };
         let verdicts = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC);
-        let kept: Vec<Candidate> = snapshots
-            .iter()
-            .zip(&verdicts)
-            .filter(|(_, v)| v.is_keep())
-            .map(|(s, _)| s.clone())
-            .collect();
+        let kept: Vec<Candidate> =
+            snapshots.iter().zip(&verdicts).filter(|(_, v)| v.is_keep()).map(|(s, _)| s.clone()).collect();
         let newest = snapshots.iter().map(|s| s.created_ms).max();
         assert_eq!(kept.iter().map(|s| s.created_ms).max(), newest);
         let most =
@@ -261,9 +149,7 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
         assert!(kept.len() <= most as usize);
         // What is kept once is kept again: a second run removes nothing.
         assert!(
-            judge(&policy, &kept, NOW_MS, &TimeZone::UTC)
-                .iter()
-                .all(Verdict::is_keep),
+            judge(&policy, &kept, NOW_MS, &TimeZone::UTC).iter().all(Verdict::is_keep),
             "{policy:?} {kept:?}"
         );
         // Order of the input is of no account.
@@ -271,12 +157,8 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
         times.sort_unstable();
         snapshots.reverse();
         let verdicts = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC);
-        let mut again: Vec<u64> = snapshots
-            .iter()
-            .zip(&verdicts)
-            .filter(|(_, v)| v.is_keep())
-            .map(|(s, _)| s.created_ms)
-            .collect();
+        let mut again: Vec<u64> =
+            snapshots.iter().zip(&verdicts).filter(|(_, v)| v.is_keep()).map(|(s, _)| s.created_ms).collect();
         again.sort_unstable();
         assert_eq!(times, again);
     }
@@ -284,22 +166,15 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
 
 #[test]
 fn held_snapshots_and_the_newest_verified_one_stay_whatever_the_policy_says() {
-    let mut days: Vec<Candidate> = [
-        "2026-03-01T02:00",
-        "2026-03-02T02:00",
-        "2026-03-03T02:00",
-        "2026-03-04T02:00",
-    ]
-    .iter()
-    .map(|text| at(text))
-    .collect();
+    let mut days: Vec<Candidate> =
+        ["2026-03-01T02:00", "2026-03-02T02:00", "2026-03-03T02:00", "2026-03-04T02:00"]
+            .iter()
+            .map(|text| at(text))
+            .collect();
     days[0].held_until_ms = NOW_MS + 1;
     days[1].is_verified = true;
     days[2].is_verified = true;
-    let policy = Policy {
-        last: 1,
-        ..Policy::default()
-    };
+    let policy = Policy { last: 1, ..Policy::default() };
     let verdicts = judge(&policy, &days, NOW_MS, &TimeZone::UTC);
     assert_eq!(
         verdicts,

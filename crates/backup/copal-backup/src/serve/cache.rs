@@ -100,8 +100,7 @@ impl ServeCache {
     }
 
     pub(super) fn keep_recipe(&self, id: &ChunkId, recipe: &Arc<SegmentRecipe>) {
-        self.kept
-            .insert(Key::Recipe(id.0), Kept::Recipe(Arc::clone(recipe)));
+        self.kept.insert(Key::Recipe(id.0), Kept::Recipe(Arc::clone(recipe)));
     }
 
     pub(super) fn keep_page(&self, id: &ChunkId, page: &Arc<Page>) {

@@ -127,10 +127,7 @@ impl ServedDisk {
         let repository = &*self.lender.lend()?;
         let _shared = repository.parts.enter()?;
         let page = offset / PAGE_BYTES;
-        let rest_of = |end: u64, is_so| ServedRun {
-            length: end.min(self.size_bytes) - offset,
-            is_so,
-        };
+        let rest_of = |end: u64, is_so| ServedRun { length: end.min(self.size_bytes) - offset, is_so };
         if self.page_reference(page).is_none() {
             return Ok(rest_of((page + 1) * PAGE_BYTES, true));
         }
@@ -154,10 +151,8 @@ impl ServedDisk {
     pub fn difference_at(&self, other: &ServedDisk, offset: u64) -> Result<ServedRun> {
         let repository = &*self.lender.lend()?;
         let _shared = repository.parts.enter()?;
-        let until = |end: u64, is_so| ServedRun {
-            length: end.min(self.size_bytes).max(offset + 1) - offset,
-            is_so,
-        };
+        let until =
+            |end: u64, is_so| ServedRun { length: end.min(self.size_bytes).max(offset + 1) - offset, is_so };
         if offset >= other.size_bytes {
             return Ok(until(self.size_bytes, true));
         }
@@ -181,19 +176,14 @@ impl ServedDisk {
             (None, None) => Ok(until(end, false)),
             (Some((ours, _)), Some((theirs, _))) if ours.id == theirs.id => Ok(until(end, false)),
             (ours, others) => {
-                let hole = SegmentRecipe {
-                    entries: vec![Entry::new(SEGMENT_BYTES as u32, None)],
-                };
+                let hole = SegmentRecipe { entries: vec![Entry::new(SEGMENT_BYTES as u32, None)] };
                 let ours = ours.as_ref().map_or(&hole, |(_, recipe)| recipe);
                 let others = others.as_ref().map_or(&hole, |(_, recipe)| recipe);
                 let (one, other) = (entry_at(ours, place.within), entry_at(others, theirs.within));
                 let same_chunk = one.0 == other.0 && id(one.1.chunk.as_ref()) == id(other.1.chunk.as_ref());
                 let both_holes = one.1.chunk.is_none() && other.1.chunk.is_none();
                 let stop = one.0.end.min(other.0.end);
-                Ok(until(
-                    end.min(place.base + stop as u64),
-                    !(same_chunk || both_holes),
-                ))
+                Ok(until(end.min(place.base + stop as u64), !(same_chunk || both_holes)))
             }
         }
     }
@@ -220,9 +210,7 @@ impl ServedDisk {
         if let Some(page) = self.cache.page(&reference.id) {
             return Ok(Some(page));
         }
-        let read = self.again(repository, |tree| {
-            tree.page(Some(reference), self.size_bytes, number)
-        });
+        let read = self.again(repository, |tree| tree.page(Some(reference), self.size_bytes, number));
         let page = Arc::new(read.inspect_err(|error| {
             self.tell(repository, reference, number * PAGE_BYTES, PAGE_BYTES, error);
         })?);
@@ -254,9 +242,7 @@ impl ServedDisk {
             return Ok(Some((reference, recipe)));
         }
         let ahead = if follows { RECIPES_AHEAD } else { 1 };
-        let last = (segment + ahead)
-            .min(first + PAGE_SEGMENTS as u64)
-            .min(segments_of(self.size_bytes));
+        let last = (segment + ahead).min(first + PAGE_SEGMENTS as u64).min(segments_of(self.size_bytes));
         let read = self.again(repository, |tree| {
             let recipe = Arc::new(tree.segment(&reference, self.size_bytes, segment)?);
             self.cache.keep_recipe(&reference.id, &recipe);
@@ -352,9 +338,7 @@ impl ServedDisk {
             let chunk = entry.chunk.as_ref();
             chunk.is_some_and(|chunk| self.cache.chunk(&chunk.id).is_none())
         };
-        let wanted = SegmentRecipe {
-            entries: recipe.entries.iter().filter(lacks).copied().collect(),
-        };
+        let wanted = SegmentRecipe { entries: recipe.entries.iter().filter(lacks).copied().collect() };
         let bytes: usize = wanted.entries.iter().map(|entry| entry.length as usize).sum();
         let mut segment = vec![0; bytes];
         let mut is_whole = true;
@@ -386,15 +370,10 @@ impl ServedDisk {
         fetcher: &mut Fetcher<'_>,
         entry: &Entry,
     ) -> Result<Arc<[u8]>> {
-        let alone = SegmentRecipe {
-            entries: vec![*entry],
-        };
+        let alone = SegmentRecipe { entries: vec![*entry] };
         let mut bytes = vec![0; entry.length as usize];
         let fetched = fetcher.fetch(&alone, &mut bytes, &mut Err);
-        if fetched
-            .as_ref()
-            .is_err_and(|error| self.may_have_moved(repository, error))
-        {
+        if fetched.as_ref().is_err_and(|error| self.may_have_moved(repository, error)) {
             fetcher.fetch(&alone, &mut bytes, &mut Err)?;
         } else {
             fetched?;

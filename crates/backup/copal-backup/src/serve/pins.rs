@@ -54,9 +54,8 @@ impl Repository {
             true => catalog.draw_stamp()?.unwrap_or(now_ms),
             false => now_ms,
         };
-        let (old, live): (Vec<_>, Vec<_>) = pins
-            .into_iter()
-            .partition(|pin| is_old(now_ms, pin) && is_old(stamp_ms, pin));
+        let (old, live): (Vec<_>, Vec<_>) =
+            pins.into_iter().partition(|pin| is_old(now_ms, pin) && is_old(stamp_ms, pin));
         let old: Vec<_> = old.into_iter().map(|pin| pin.file).collect();
         if !old.is_empty()
             && let Err(error) = catalog.drop_pins(&old)

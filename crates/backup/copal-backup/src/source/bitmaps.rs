@@ -42,9 +42,7 @@ fn parse(text: &[u8]) -> Option<Vec<Listed>> {
 /// Why a bitmap says nothing about what was written, or will say nothing; `None`: it records.
 pub(super) fn complaint(listed: &[Listed], name: &str) -> Option<String> {
     let Some(bitmap) = listed.iter().find(|bitmap| bitmap.name == name) else {
-        return Some(format!(
-            "the image has no dirty bitmap {name:?} (`qemu-img bitmap --add` makes one)"
-        ));
+        return Some(format!("the image has no dirty bitmap {name:?} (`qemu-img bitmap --add` makes one)"));
     };
     let has = |flag: &str| bitmap.flags.iter().any(|other| other == flag);
     if has("in-use") {
@@ -53,9 +51,7 @@ pub(super) fn complaint(listed: &[Listed], name: &str) -> Option<String> {
              then begin a new one)"
         ))
     } else if !has("auto") {
-        Some(format!(
-            "the dirty bitmap {name:?} is disabled: it does not record what is written"
-        ))
+        Some(format!("the dirty bitmap {name:?} is disabled: it does not record what is written"))
     } else {
         None
     }
@@ -75,11 +71,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(complaint(&listed, "good"), None);
-        for (name, words) in [
-            ("torn", "inconsistent"),
-            ("off", "disabled"),
-            ("goo", "no dirty bitmap"),
-        ] {
+        for (name, words) in [("torn", "inconsistent"), ("off", "disabled"), ("goo", "no dirty bitmap")] {
             let said = complaint(&listed, name).unwrap();
             assert!(said.contains(words), "{said}");
         }

@@ -63,9 +63,7 @@ impl Chain {
         let behind = programs::image_info(image, &["--backing-chain"]).and_then(|text| files_behind(&text));
         let is_cut_short = match &behind {
             Some(paths) => paths.len() > MAX_LINKS,
-            None => links[0]
-                .leads_on()
-                .map_err(|error| links[0].identity.failed(error))?,
+            None => links[0].leads_on().map_err(|error| links[0].identity.failed(error))?,
         };
         for path in behind.unwrap_or_default().iter().take(MAX_LINKS) {
             links.push(Link::open(path)?);
@@ -112,11 +110,7 @@ fn files_behind(text: &[u8]) -> Option<Vec<PathBuf>> {
 
 impl Link {
     fn open(path: &Path) -> Result<Link, SourceError> {
-        let failed = |error| SourceError::Io {
-            action: "open",
-            what: path.display().to_string(),
-            error,
-        };
+        let failed = |error| SourceError::Io { action: "open", what: path.display().to_string(), error };
         let file = File::open(path).map_err(failed)?;
         Ok(Link {
             identity: Identity::new(path, &file.metadata().map_err(failed)?),
@@ -166,11 +160,7 @@ fn size_in_header(file: &File) -> std::io::Result<u64> {
     }
     let [.., a, b, c, d, e, f, g, h] = header;
     let is_image = header.starts_with(&MAGIC);
-    Ok(if is_image {
-        u64::from_be_bytes([a, b, c, d, e, f, g, h])
-    } else {
-        0
-    })
+    Ok(if is_image { u64::from_be_bytes([a, b, c, d, e, f, g, h]) } else { 0 })
 }
 
 #[cfg(test)]
@@ -185,10 +175,7 @@ mod tests {
             {"filename":"nbd://host/export","format":"raw"},
             {"filename":"/c/base.raw","format":"raw"}]"#;
         let files = files_behind(text).unwrap();
-        assert_eq!(
-            files,
-            ["/a/top.data", "/b/mid.qcow2", "/c/base.raw"].map(PathBuf::from)
-        );
+        assert_eq!(files, ["/a/top.data", "/b/mid.qcow2", "/c/base.raw"].map(PathBuf::from));
         assert_eq!(files_behind(b"{}"), None);
     }
 }

@@ -111,10 +111,7 @@ impl Runs {
 }
 
 fn end_of<E: serde::de::Error>(entry: &Entry) -> Result<u64, E> {
-    let end = entry
-        .offset
-        .checked_add(entry.length)
-        .filter(|end| i64::try_from(*end).is_ok());
+    let end = entry.offset.checked_add(entry.length).filter(|end| i64::try_from(*end).is_ok());
     end.ok_or_else(|| E::custom(format!("the extent at {} reaches past any disk", entry.offset)))
 }
 
@@ -133,9 +130,7 @@ impl<'de> Visitor<'de> for ListVisitor {
         let mut size_bytes = 0;
         while let Some(entry) = entries.next_element::<Entry>()? {
             let Kind::Flags(flags) = entry.kind else {
-                return Err(A::Error::custom(
-                    "a map needs numbers as types; the object form takes words",
-                ));
+                return Err(A::Error::custom("a map needs numbers as types; the object form takes words"));
             };
             let words = entry.description.as_deref().unwrap_or("");
             if !matches!(words, "" | "clean" | "dirty") || flags > 1 {
@@ -145,25 +140,17 @@ impl<'de> Visitor<'de> for ListVisitor {
                 )));
             }
             if (flags == 1) != (words == "dirty") && !words.is_empty() {
-                return Err(A::Error::custom(format!(
-                    "type {flags} is described as {words:?}"
-                )));
+                return Err(A::Error::custom(format!("type {flags} is described as {words:?}")));
             }
             if entry.offset != size_bytes {
-                return Err(A::Error::custom(format!(
-                    "the map has a gap at byte {size_bytes}"
-                )));
+                return Err(A::Error::custom(format!("the map has a gap at byte {size_bytes}")));
             }
             size_bytes = end_of(&entry)?;
             if flags == 1 {
                 runs.push(entry.offset, entry.length, ChangeKind::Dirty)?;
             }
         }
-        Ok(ChangedExtents {
-            size_bytes,
-            extents: runs.runs,
-            ..ChangedExtents::default()
-        })
+        Ok(ChangedExtents { size_bytes, extents: runs.runs, ..ChangedExtents::default() })
     }
 
     /// Our own form.
@@ -183,29 +170,19 @@ impl<'de> Visitor<'de> for ListVisitor {
         match version {
             Some(1) => {}
             Some(other) => {
-                return Err(A::Error::custom(format!(
-                    "version {other}, this program reads version 1"
-                )));
+                return Err(A::Error::custom(format!("version {other}, this program reads version 1")));
             }
             None => return Err(A::Error::missing_field("v")),
         }
         let size_bytes = size.ok_or_else(|| A::Error::missing_field("size"))?;
         let extents = extents.ok_or_else(|| A::Error::missing_field("extents"))?;
-        if let Some(stray) = extents
-            .iter()
-            .find(|extent| extent.offset + extent.length > size_bytes)
-        {
+        if let Some(stray) = extents.iter().find(|extent| extent.offset + extent.length > size_bytes) {
             return Err(A::Error::custom(format!(
                 "the extent at {} ends after the disk of {size_bytes} bytes",
                 stray.offset
             )));
         }
-        Ok(ChangedExtents {
-            size_bytes,
-            base,
-            bitmap: None,
-            extents,
-        })
+        Ok(ChangedExtents { size_bytes, base, bitmap: None, extents })
     }
 }
 
@@ -262,12 +239,7 @@ mod tests {
         let extents = vec![run(0, 1024, ChangeKind::Dirty), run(2048, 2048, ChangeKind::Zero)];
         assert_eq!(
             list,
-            Ok(ChangedExtents {
-                size_bytes: 4096,
-                base: Some("ab12".into()),
-                bitmap: None,
-                extents
-            })
+            Ok(ChangedExtents { size_bytes: 4096, base: Some("ab12".into()), bitmap: None, extents })
         );
     }
 
@@ -279,62 +251,31 @@ mod tests {
                 { "offset": 4194304, "length": 100, "type": 0, "description": "clean"}]"#,
         );
         let extents = vec![run(1 << 20, 3 << 20, ChangeKind::Dirty)];
-        assert_eq!(
-            list,
-            Ok(ChangedExtents {
-                size_bytes: 4_194_404,
-                extents,
-                ..ChangedExtents::default()
-            })
-        );
+        assert_eq!(list, Ok(ChangedExtents { size_bytes: 4_194_404, extents, ..ChangedExtents::default() }));
         assert_eq!(parse("[]").unwrap().size_bytes, 0);
     }
 
     #[test]
     fn lists_that_could_leave_out_a_change_are_refused() {
         for (text, reason) in [
-            (
-                r#"[{"offset":0,"length":1,"type":3,"description":"hole,zero"}]"#,
-                "nbdinfo --json --map=qemu",
-            ),
-            (
-                r#"[{"offset":0,"length":1,"type":0,"description":"data"}]"#,
-                "nbdinfo --json --map=qemu",
-            ),
-            (
-                r#"[{"offset":0,"length":1,"type":2}]"#,
-                "nbdinfo --json --map=qemu",
-            ),
-            (
-                r#"[{"offset":0,"length":1,"type":0,"description":"dirty"}]"#,
-                "described as",
-            ),
+            (r#"[{"offset":0,"length":1,"type":3,"description":"hole,zero"}]"#, "nbdinfo --json --map=qemu"),
+            (r#"[{"offset":0,"length":1,"type":0,"description":"data"}]"#, "nbdinfo --json --map=qemu"),
+            (r#"[{"offset":0,"length":1,"type":2}]"#, "nbdinfo --json --map=qemu"),
+            (r#"[{"offset":0,"length":1,"type":0,"description":"dirty"}]"#, "described as"),
             (r#"[{"offset":1,"length":1,"type":1}]"#, "gap at byte 0"),
-            (
-                r#"[{"offset":0,"length":1,"type":1},{"offset":2,"length":1,"type":1}]"#,
-                "gap at byte 1",
-            ),
-            (
-                r#"[{"offset":0,"length":18446744073709551615,"type":1}]"#,
-                "past any disk",
-            ),
+            (r#"[{"offset":0,"length":1,"type":1},{"offset":2,"length":1,"type":1}]"#, "gap at byte 1"),
+            (r#"[{"offset":0,"length":18446744073709551615,"type":1}]"#, "past any disk"),
             (r#"[{"offset":0,"length":1,"type":"dirty"}]"#, "numbers"),
             (r#"{"v":2,"size":1,"extents":[]}"#, "version 2"),
             (r#"{"size":1,"extents":[]}"#, "missing field `v`"),
             (r#"{"v":1,"extents":[]}"#, "missing field `size`"),
             (r#"{"v":1,"size":1}"#, "missing field `extents`"),
-            (
-                r#"{"v":1,"size":1,"extents":[{"offset":0,"length":2,"type":"dirty"}]}"#,
-                "ends after",
-            ),
+            (r#"{"v":1,"size":1,"extents":[{"offset":0,"length":2,"type":"dirty"}]}"#, "ends after"),
             (
                 r#"{"v":1,"size":1,"extents":[{"offset":0,"length":1,"type":"data"}]}"#,
                 "\"dirty\" or \"zero\"",
             ),
-            (
-                r#"{"v":1,"size":1,"extents":[{"offset":-1,"length":1,"type":"dirty"}]}"#,
-                "invalid value",
-            ),
+            (r#"{"v":1,"size":1,"extents":[{"offset":-1,"length":1,"type":"dirty"}]}"#, "invalid value"),
             (r#"{"v":1,"size":1,"extents":[]} x"#, "trailing"),
             ("7", "an object"),
             ("", "EOF"),

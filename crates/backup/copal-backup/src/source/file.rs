@@ -53,23 +53,14 @@ impl FileSource {
     /// # Errors
     /// It does not exist, may not be read, or is neither a file nor a block device.
     pub fn open(path: &Path) -> Result<FileSource, SourceError> {
-        let failed = |action| {
-            move |error| SourceError::Io {
-                action,
-                what: path.display().to_string(),
-                error,
-            }
-        };
+        let failed =
+            |action| move |error| SourceError::Io { action, what: path.display().to_string(), error };
         let file = OpenOptions::new().read(true).open(path).map_err(failed("open"))?;
         let meta = file.metadata().map_err(failed("open"))?;
         let kind = meta.file_type();
         let identity = Identity::new(path, &meta);
         if !kind.is_file() && !kind.is_block_device() {
-            let what = if kind.is_dir() {
-                "a directory"
-            } else {
-                "not a disk image"
-            };
+            let what = if kind.is_dir() { "a directory" } else { "not a disk image" };
             return Err(SourceError::Unusable {
                 reason: format!(
                     "{} is {what}; name an image file or a block device, or - for standard input",
@@ -97,11 +88,7 @@ impl FileSource {
     }
 
     fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> SourceError {
-        move |error| SourceError::Io {
-            action,
-            what: self.path.display().to_string(),
-            error,
-        }
+        move |error| SourceError::Io { action, what: self.path.display().to_string(), error }
     }
 
     /// Fails when the file or device has another size than when it was opened.
@@ -113,11 +100,7 @@ impl FileSource {
 
     /// Asks the file system what lies at `offset`.
     fn find_extent(&self, offset: u64) -> Result<Extent, SourceError> {
-        let extent = |end: u64, kind| Extent {
-            offset,
-            length: end.min(self.size_bytes) - offset,
-            kind,
-        };
+        let extent = |end: u64, kind| Extent { offset, length: end.min(self.size_bytes) - offset, kind };
         if !self.has_map {
             return Ok(extent(self.size_bytes, ExtentKind::Data));
         }
@@ -138,10 +121,7 @@ impl FileSource {
         let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(offset));
         let hole = hole.map_err(|error| self.failed("map")(error.into()))?;
         // A hole at `offset` right after data there: somebody is writing; read it.
-        Ok(extent(
-            if hole > offset { hole } else { self.size_bytes },
-            ExtentKind::Data,
-        ))
+        Ok(extent(if hole > offset { hole } else { self.size_bytes }, ExtentKind::Data))
     }
 
     /// Takes what the page cache holds from the front of the range; returns how much that was.
@@ -149,12 +129,7 @@ impl FileSource {
         let mut done = 0;
         while done < buf.len() {
             let mut slices = [IoSliceMut::new(&mut buf[done..])];
-            match rustix::io::preadv2(
-                &self.file,
-                &mut slices,
-                offset + done as u64,
-                ReadWriteFlags::NOWAIT,
-            ) {
+            match rustix::io::preadv2(&self.file, &mut slices, offset + done as u64, ReadWriteFlags::NOWAIT) {
                 Ok(0) | Err(_) => break,
                 Ok(read) => done += read,
             }
@@ -164,11 +139,7 @@ impl FileSource {
 
     /// Reads around the page cache, through a bounce buffer because of the alignment.
     fn read_direct(&self, direct: &File, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let mut bounce = self
-            .bounces
-            .lock()
-            .pop()
-            .unwrap_or_else(|| vec![0; BOUNCE_BYTES + ALIGN as usize]);
+        let mut bounce = self.bounces.lock().pop().unwrap_or_else(|| vec![0; BOUNCE_BYTES + ALIGN as usize]);
         let shift = bounce.as_ptr().align_offset(ALIGN as usize);
         let aligned = &mut bounce[shift..shift + BOUNCE_BYTES];
         let mut done = 0;
@@ -176,9 +147,7 @@ impl FileSource {
         while done < buf.len() {
             let at = offset + done as u64;
             let skip = (at % ALIGN) as usize;
-            let want = (skip + buf.len() - done)
-                .next_multiple_of(ALIGN as usize)
-                .min(BOUNCE_BYTES);
+            let want = (skip + buf.len() - done).next_multiple_of(ALIGN as usize).min(BOUNCE_BYTES);
             match rustix::io::pread(direct, &mut aligned[..want], at - skip as u64) {
                 Ok(read) => {
                     let fresh = read.saturating_sub(skip).min(buf.len() - done);
@@ -235,9 +204,8 @@ impl Source for FileSource {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
-        let len = buf
-            .len()
-            .min(usize::try_from(self.size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let len =
+            buf.len().min(usize::try_from(self.size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX));
         let buf = &mut buf[..len];
         let mut done = self.read_cached(offset, buf);
         if done < len
@@ -256,11 +224,7 @@ impl Source for FileSource {
         }
         if done < len {
             let (what, at) = (self.path.display().to_string(), offset + done as u64);
-            return Err(SourceError::Short {
-                what,
-                at,
-                expected: self.size_bytes,
-            });
+            return Err(SourceError::Short { what, at, expected: self.size_bytes });
         }
         Ok(done)
     }

@@ -30,11 +30,8 @@ pub fn disk_identity(path: &Path) -> String {
         return String::new();
     };
     if meta.file_type().is_block_device() {
-        let device = format!(
-            "/sys/dev/block/{}:{}",
-            rustix::fs::major(meta.rdev()),
-            rustix::fs::minor(meta.rdev())
-        );
+        let device =
+            format!("/sys/dev/block/{}:{}", rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
         let words = ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"];
         let mut known = words.iter().filter_map(|word| {
             let text = std::fs::read_to_string(format!("{device}/{word}")).ok()?;
@@ -48,10 +45,7 @@ pub fn disk_identity(path: &Path) -> String {
             start => format!("{known} from sector {start}"),
         });
     }
-    let made = meta
-        .created()
-        .ok()
-        .and_then(|made| made.duration_since(std::time::UNIX_EPOCH).ok());
+    let made = meta.created().ok().and_then(|made| made.duration_since(std::time::UNIX_EPOCH).ok());
     match made {
         Some(made) => format!("file {}, made {}", meta.ino(), made.as_nanos()),
         None => {
@@ -88,11 +82,7 @@ fn times(meta: &Metadata) -> Option<[i64; 4]> {
 impl Identity {
     /// `meta` is that of the open file, not of the name.
     pub(super) fn new(path: &Path, meta: &Metadata) -> Identity {
-        Identity {
-            path: path.to_owned(),
-            key: Key::of(meta),
-            times: times(meta),
-        }
+        Identity { path: path.to_owned(), key: Key::of(meta), times: times(meta) }
     }
 
     /// Whether another handle, opened by the same name a little later, is of the same file.
@@ -102,19 +92,12 @@ impl Identity {
 
     /// The source was changed in a way that no snapshot of it can be right.
     fn changed(&self, how: String) -> SourceError {
-        SourceError::Changed {
-            what: self.path.display().to_string(),
-            how,
-        }
+        SourceError::Changed { what: self.path.display().to_string(), how }
     }
 
     /// It could not be looked at once more.
     pub(super) fn failed(&self, error: std::io::Error) -> SourceError {
-        SourceError::Io {
-            action: "look again at",
-            what: self.path.display().to_string(),
-            error,
-        }
+        SourceError::Io { action: "look again at", what: self.path.display().to_string(), error }
     }
 
     /// Fails when the size is another one than when the source was opened.

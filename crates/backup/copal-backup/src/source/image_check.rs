@@ -145,10 +145,7 @@ pub struct ImageReport {
 /// # Errors
 /// The image is broken off, or marked as corrupt.
 pub fn check_running_image(path: &Path) -> Result<ImageReport, SourceError> {
-    let mut report = ChainReport {
-        is_running: true,
-        ..ChainReport::default()
-    };
+    let mut report = ChainReport { is_running: true, ..ChainReport::default() };
     let looked = check_image(path, &mut report).and_then(|header| match header {
         Some(header) => check_behind(path, &header, &mut report),
         None => Ok(Behind::Other),
@@ -161,10 +158,7 @@ pub fn check_running_image(path: &Path) -> Result<ImageReport, SourceError> {
         }
         Err(error) => return Err(error),
     }
-    Ok(ImageReport {
-        warnings: report.warnings,
-        doubts: report.doubts,
-    })
+    Ok(ImageReport { warnings: report.warnings, doubts: report.doubts })
 }
 
 /// Looks at one image; `None`: it is of a version that QEMU alone knows.
@@ -200,12 +194,7 @@ pub(super) fn check_image(path: &Path, report: &mut ChainReport) -> Result<Optio
         (None, true) => return Err(file.broken("has its data in another file, and does not say which")),
         (_, false) => None,
     };
-    ImageTables {
-        file: &file,
-        data: data.as_ref().unwrap_or(&file),
-        header: &header,
-    }
-    .check()?;
+    ImageTables { file: &file, data: data.as_ref().unwrap_or(&file), header: &header }.check()?;
     Ok(Some(header))
 }
 
@@ -294,10 +283,8 @@ impl OpenFile {
         if end <= *known {
             return Ok(());
         }
-        Err(self.broken(&format!(
-            "is not whole: {what} reaches to byte {end}, and the file ends at {}",
-            *known
-        )))
+        Err(self
+            .broken(&format!("is not whole: {what} reaches to byte {end}, and the file ends at {}", *known)))
     }
 }
 
@@ -321,11 +308,7 @@ impl ImageTables<'_> {
             )?;
         }
         if header.snapshots > 0 {
-            self.file.expect(
-                &mut file_bytes,
-                header.snapshots_at,
-                "the list of its internal snapshots",
-            )?;
+            self.file.expect(&mut file_bytes, header.snapshots_at, "the list of its internal snapshots")?;
         }
         self.refcounts(&mut file_bytes)?;
         let l2_entries = header.cluster_bytes() / self.entry_bytes();
@@ -363,20 +346,15 @@ impl ImageTables<'_> {
         let header = self.header;
         let table_bytes = u64::from(header.refcount_clusters) << header.cluster_bits;
         if table_bytes > MAX_REFCOUNT_BYTES {
-            return Err(self
-                .file
-                .broken("has a table of reference counts larger than QEMU allows"));
+            return Err(self.file.broken("has a table of reference counts larger than QEMU allows"));
         }
         let end = header.refcounts_at.saturating_add(table_bytes);
-        self.file
-            .expect(file_bytes, end, "its table of reference counts")?;
-        self.each_entry(header.refcounts_at, table_bytes / 8, |_, entry| {
-            match entry & !(SECTOR - 1) {
-                0 => Ok(()),
-                at => {
-                    let end = at.saturating_add(header.cluster_bytes());
-                    self.file.expect(file_bytes, end, "a block of reference counts")
-                }
+        self.file.expect(file_bytes, end, "its table of reference counts")?;
+        self.each_entry(header.refcounts_at, table_bytes / 8, |_, entry| match entry & !(SECTOR - 1) {
+            0 => Ok(()),
+            at => {
+                let end = at.saturating_add(header.cluster_bytes());
+                self.file.expect(file_bytes, end, "a block of reference counts")
             }
         })
     }
@@ -436,8 +414,7 @@ impl ImageTables<'_> {
                     (at, used) => at + used,
                 }
             };
-            self.data
-                .expect(data_bytes, end, "a cluster that its tables name")?;
+            self.data.expect(data_bytes, end, "a cluster that its tables name")?;
         }
         Ok(())
     }
@@ -452,9 +429,5 @@ impl ImageTables<'_> {
 }
 
 fn failed(action: &'static str, path: &Path, error: std::io::Error) -> SourceError {
-    SourceError::Io {
-        action,
-        what: path.display().to_string(),
-        error,
-    }
+    SourceError::Io { action, what: path.display().to_string(), error }
 }

@@ -160,10 +160,7 @@ impl ImageHeader {
 pub(super) fn read_up_to(file: &File, buf: &mut [u8], at: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {
-        let Some(place) = at
-            .checked_add(done as u64)
-            .filter(|place| i64::try_from(*place).is_ok())
-        else {
+        let Some(place) = at.checked_add(done as u64).filter(|place| i64::try_from(*place).is_ok()) else {
             break;
         };
         match file.read_at(&mut buf[done..], place) {

@@ -165,11 +165,7 @@ pub trait Source: Send + Sync {
 
 /// Walks the extents of `range` in ascending order, clipped to it, without gaps.
 pub fn extents(source: &dyn Source, range: Range<u64>) -> Extents<'_> {
-    Extents {
-        source,
-        next: range.start,
-        end: range.end,
-    }
+    Extents { source, next: range.start, end: range.end }
 }
 
 /// Iterator of [`extents`]; ends after the first error.
@@ -195,16 +191,9 @@ impl Iterator for Extents<'_> {
         };
         // A source that answers an extent elsewhere is treated as having no map: read it.
         let covers = extent.offset <= self.next && extent.end() > self.next;
-        let (kind, end) = if covers {
-            (extent.kind, extent.end().min(self.end))
-        } else {
-            (ExtentKind::Data, self.end)
-        };
-        let clipped = Extent {
-            offset: self.next,
-            length: end - self.next,
-            kind,
-        };
+        let (kind, end) =
+            if covers { (extent.kind, extent.end().min(self.end)) } else { (ExtentKind::Data, self.end) };
+        let clipped = Extent { offset: self.next, length: end - self.next, kind };
         self.next = end;
         Some(Ok(clipped))
     }

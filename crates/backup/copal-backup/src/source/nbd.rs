@@ -67,9 +67,7 @@ pub struct NbdSource {
 }
 
 fn failed(what: &str, error: &NbdError) -> SourceError {
-    SourceError::Unusable {
-        reason: format!("{what}: {error}"),
-    }
+    SourceError::Unusable { reason: format!("{what}: {error}") }
 }
 
 /// Name of the metadata context of a dirty bitmap.
@@ -84,9 +82,7 @@ impl NbdSource {
     /// The address is wrong, nobody listens, or the server refuses. A bitmap that it does not have is no error, see
     /// [`NbdSource::has_bitmap`].
     pub fn connect(uri: &str, bitmaps: &[&str], mode: ReadMode) -> Result<NbdSource, SourceError> {
-        let parsed = Uri::parse(uri).map_err(|error| SourceError::Unusable {
-            reason: error.to_string(),
-        })?;
+        let parsed = Uri::parse(uri).map_err(|error| SourceError::Unusable { reason: error.to_string() })?;
         NbdSource::connect_to(uri, &parsed, bitmaps, mode)
     }
 
@@ -105,14 +101,9 @@ impl NbdSource {
             // A server asks its map for every context that was agreed on, whichever the question is about.
             options.contexts.clear();
         }
-        options
-            .contexts
-            .extend(bitmaps.iter().map(|name| bitmap_context(name)));
+        options.contexts.extend(bitmaps.iter().map(|name| bitmap_context(name)));
         let client = Client::connect(uri, &options).map_err(|error| failed(what, &error))?;
-        let has_map = client
-            .contexts()
-            .iter()
-            .any(|context| context.name == BASE_ALLOCATION);
+        let has_map = client.contexts().iter().any(|context| context.name == BASE_ALLOCATION);
         Ok(NbdSource {
             what: what.to_owned(),
             uri: uri.clone(),
@@ -134,10 +125,7 @@ impl NbdSource {
     /// Whether a bitmap that was asked for at `connect` can be mapped.
     pub fn has_bitmap(&self, name: &str) -> bool {
         let wanted = bitmap_context(name);
-        self.client
-            .contexts()
-            .iter()
-            .any(|context| context.name == wanted)
+        self.client.contexts().iter().any(|context| context.name == wanted)
     }
 
     /// What a dirty bitmap says has changed since it began.
@@ -157,10 +145,7 @@ impl NbdSource {
         Ok(ChangedExtents {
             size_bytes,
             base: None,
-            bitmap: Some(Bitmap {
-                name: bitmap.to_owned(),
-                dirty_bytes: runs.bytes,
-            }),
+            bitmap: Some(Bitmap { name: bitmap.to_owned(), dirty_bytes: runs.bytes }),
             extents: runs.extents(),
         })
     }
@@ -200,20 +185,12 @@ impl NbdSource {
         for extent in self.client.map(BASE_ALLOCATION, offset..end)?.take(MAP_PARTS) {
             let extent = extent?;
             let is_hole = extent.flags & STATE_ZERO != 0 && extent.len >= SHORT_HOLE_BYTES;
-            let kind = if is_hole {
-                ExtentKind::Zero
-            } else {
-                ExtentKind::Data
-            };
+            let kind = if is_hole { ExtentKind::Zero } else { ExtentKind::Data };
             let count = known.len();
             match known.last_mut() {
                 Some(last) if last.kind == kind => last.length += extent.len,
                 _ if count == MAP_EXTENTS => break,
-                _ => known.push(Extent {
-                    offset: extent.offset,
-                    length: extent.len,
-                    kind,
-                }),
+                _ => known.push(Extent { offset: extent.offset, length: extent.len, kind }),
             }
         }
         Ok(())
@@ -232,11 +209,7 @@ impl Source for NbdSource {
     fn extent_at(&self, offset: u64) -> Result<Extent, SourceError> {
         let size = self.client.size();
         if !self.has_map {
-            return Ok(Extent {
-                offset,
-                length: size - offset,
-                kind: ExtentKind::Data,
-            });
+            return Ok(Extent { offset, length: size - offset, kind: ExtentKind::Data });
         }
         let mut known = self.known.lock();
         let find = |known: &[Extent]| {
@@ -249,27 +222,19 @@ impl Source for NbdSource {
         let block = u64::from(self.client.export().block_bytes);
         self.alone(|| self.ask(offset - offset % block, &mut known))?;
         find(&known).ok_or_else(|| SourceError::Unusable {
-            reason: format!(
-                "{}: the server does not say what lies at byte {offset}",
-                self.what
-            ),
+            reason: format!("{}: the server does not say what lies at byte {offset}", self.what),
         })
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
         let size = self.client.size();
-        let len = buf
-            .len()
-            .min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let len = buf.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
         if len == 0 {
             return Ok(0);
         }
         let buf = &mut buf[..len];
         let block = u64::from(self.client.export().block_bytes);
-        let (start, end) = (
-            offset - offset % block,
-            (offset + len as u64).next_multiple_of(block),
-        );
+        let (start, end) = (offset - offset % block, (offset + len as u64).next_multiple_of(block));
         if (start, end) == (offset, offset + len as u64) {
             self.read_aligned(offset, buf)?;
         } else {
@@ -285,11 +250,8 @@ impl Source for NbdSource {
     fn confirm(&self) -> Result<Option<String>, SourceError> {
         self.read_end()?;
         self.client.hang_up();
-        let options = ConnectOptions {
-            contexts: Vec::new(),
-            timeout: SECOND_LOOK,
-            ..ConnectOptions::default()
-        };
+        let options =
+            ConnectOptions { contexts: Vec::new(), timeout: SECOND_LOOK, ..ConnectOptions::default() };
         match Client::connect(&self.uri, &options) {
             Ok(again) if again.size() == self.client.size() => Ok(None),
             Ok(again) => Err(SourceError::Changed {

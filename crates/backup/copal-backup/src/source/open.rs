@@ -150,10 +150,7 @@ pub fn open(
         return open_qcow2(path, bitmaps);
     }
     let opened = without_bitmaps(&name, bitmaps, Box::new(FileSource::open(path)?));
-    Ok(Opened {
-        identity: disk_identity(path),
-        ..opened.stated(format)
-    })
+    Ok(Opened { identity: disk_identity(path), ..opened.stated(format) })
 }
 
 /// The size of the disk that `spec` names, without opening it as a source; `None` where only that tells.
@@ -209,20 +206,14 @@ fn open_qcow2(path: &Path, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> 
     match (bitmaps.starts, complaint(bitmaps.starts)) {
         (Some(name), Some(why)) => Ok(opened.without_start(&path.display().to_string(), name, &why)),
         // Another one is exported: this one began lately and names little.
-        (Some(name), None) => Ok(Opened {
-            starts: starts.or_else(|| Some(unseen(name))),
-            ..opened
-        }),
+        (Some(name), None) => Ok(Opened { starts: starts.or_else(|| Some(unseen(name))), ..opened }),
         (None, _) => Ok(opened),
     }
 }
 
 /// A bitmap of which nothing but the name is known.
 fn unseen(name: &str) -> Bitmap {
-    Bitmap {
-        name: name.to_owned(),
-        dirty_bytes: 0,
-    }
+    Bitmap { name: name.to_owned(), dirty_bytes: 0 }
 }
 
 /// What the bitmaps that are exported say.
@@ -235,11 +226,7 @@ fn mapped(
         there.map(|name| export.changed(name)).transpose()
     };
     let changed = map(bitmaps.changed)?;
-    let starts = if bitmaps.starts == bitmaps.changed {
-        changed.clone()
-    } else {
-        map(bitmaps.starts)?
-    };
+    let starts = if bitmaps.starts == bitmaps.changed { changed.clone() } else { map(bitmaps.starts)? };
     Ok((changed, starts.and_then(|map| map.bitmap)))
 }
 
@@ -259,11 +246,7 @@ fn decide(path: &Path, format: ImageFormat) -> Result<ImageFormat, SourceError> 
     }
     let version = qcow_version(path)?;
     let has_magic = version.is_some();
-    let extension = path
-        .extension()
-        .and_then(|e| e.to_str())
-        .unwrap_or("")
-        .to_ascii_lowercase();
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
     let has_name = matches!(extension.as_str(), "qcow2" | "qcow");
     let reason = match (format, has_magic, has_name) {
         _ if version == Some(1) => {
@@ -278,9 +261,7 @@ fn decide(path: &Path, format: ImageFormat) -> Result<ImageFormat, SourceError> 
         }
         _ => "is not a qcow2 image; say --format raw if it is a raw disk",
     };
-    Err(SourceError::Unusable {
-        reason: format!("{} {reason}", path.display()),
-    })
+    Err(SourceError::Unusable { reason: format!("{} {reason}", path.display()) })
 }
 
 /// The version that the header of a qcow image states; `None` in what does not begin like one.
@@ -300,9 +281,5 @@ fn qcow_version(path: &Path) -> Result<Option<u32>, SourceError> {
 }
 
 fn failed(action: &'static str, path: &Path, error: std::io::Error) -> SourceError {
-    SourceError::Io {
-        action,
-        what: path.display().to_string(),
-        error,
-    }
+    SourceError::Io { action, what: path.display().to_string(), error }
 }

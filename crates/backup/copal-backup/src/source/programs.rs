@@ -21,11 +21,7 @@ const INFO_BYTES: u64 = 16 << 20;
 pub(super) fn command(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     command.env_clear();
-    command.envs(
-        HANDED_ON
-            .iter()
-            .filter_map(|name| Some((name, std::env::var_os(name)?))),
-    );
+    command.envs(HANDED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     command
 }
 
@@ -57,16 +53,10 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 }
 
 fn find_in(path: Option<OsString>, name: &str) -> Option<PathBuf> {
-    let path = path
-        .filter(|path| !path.is_empty())
-        .unwrap_or_else(|| USUAL.into());
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|program| {
-            program
-                .metadata()
-                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-        })
+    let path = path.filter(|path| !path.is_empty()).unwrap_or_else(|| USUAL.into());
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|program| {
+        program.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    })
 }
 
 #[cfg(test)]
@@ -78,10 +68,7 @@ mod tests {
     #[test]
     fn programs_are_found_without_a_path() {
         for path in [None, Some(OsString::new())] {
-            assert!(
-                find_in(path.clone(), "sh").is_some_and(|found| found.is_absolute()),
-                "{path:?}"
-            );
+            assert!(find_in(path.clone(), "sh").is_some_and(|found| found.is_absolute()), "{path:?}");
         }
         assert_eq!(find_in(Some("/nowhere".into()), "sh"), None);
     }

@@ -68,11 +68,7 @@ impl Qcow2Source {
             }
             other => other,
         }?;
-        Ok(Qcow2Source {
-            export,
-            _server: server,
-            chain,
-        })
+        Ok(Qcow2Source { export, _server: server, chain })
     }
 
     /// Opens the image so that one of the bitmaps named can be mapped, the first that can be believed. Says of each that
@@ -84,16 +80,10 @@ impl Qcow2Source {
         path: &Path,
         wanted: &[&'a str],
     ) -> Result<(Qcow2Source, Complaints<'a>), SourceError> {
-        let listed = if wanted.is_empty() {
-            None
-        } else {
-            bitmaps::list(path)
-        };
+        let listed = if wanted.is_empty() { None } else { bitmaps::list(path) };
         let judge = |name: &&'a str| Some((*name, bitmaps::complaint(listed.as_ref()?, name)?));
         let mut complaints: Vec<_> = wanted.iter().filter_map(judge).collect();
-        let sound = wanted
-            .iter()
-            .find(|name| complaints.iter().all(|(bad, _)| bad != *name));
+        let sound = wanted.iter().find(|name| complaints.iter().all(|(bad, _)| bad != *name));
         let Some(sound) = sound else {
             return Ok((Qcow2Source::open(path, None)?, complaints));
         };
@@ -149,12 +139,7 @@ impl Server {
             let _ = stderr.take(STDERR_BYTES).read_to_end(&mut words);
         }
         let words = String::from_utf8_lossy(&words);
-        words
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .collect::<Vec<_>>()
-            .join("; ")
+        words.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -167,11 +152,7 @@ impl Drop for Server {
 }
 
 fn io(action: &'static str, path: &Path, error: std::io::Error) -> SourceError {
-    SourceError::Io {
-        action,
-        what: path.display().to_string(),
-        error,
-    }
+    SourceError::Io { action, what: path.display().to_string(), error }
 }
 
 fn start(
@@ -184,10 +165,7 @@ fn start(
     let socket = dir.path().join("nbd.sock");
     let listener = UnixListener::bind(&socket).map_err(|error| io("listen on", &socket, error))?;
     let mut server = spawn(program, image, bitmap, cache, listener)?;
-    let uri = Uri {
-        address: Address::Unix(socket),
-        export: String::new(),
-    };
+    let uri = Uri { address: Address::Unix(socket), export: String::new() };
     let what = image.display().to_string();
     match NbdSource::connect_to(&what, &uri, bitmap.as_slice(), ReadMode::Still) {
         Ok(export) => Ok((export, server)),
@@ -206,18 +184,10 @@ fn start(
 /// A directory that nobody else may enter, short enough to hold a socket.
 fn private_dir() -> Result<tempfile::TempDir, SourceError> {
     let base = std::env::temp_dir();
-    let base = if base.as_os_str().len() <= SOCKET_DIR_BYTES {
-        base
-    } else {
-        PathBuf::from("/tmp")
-    };
+    let base = if base.as_os_str().len() <= SOCKET_DIR_BYTES { base } else { PathBuf::from("/tmp") };
     let mut builder = tempfile::Builder::new();
-    builder
-        .prefix("copal-")
-        .permissions(std::fs::Permissions::from_mode(0o700));
-    builder
-        .tempdir_in(&base)
-        .map_err(|error| io("make a directory in", &base, error))
+    builder.prefix("copal-").permissions(std::fs::Permissions::from_mode(0o700));
+    builder.tempdir_in(&base).map_err(|error| io("make a directory in", &base, error))
 }
 
 /// Starts the server on a socket that listens already, the way systemd hands one over: as file 3,
@@ -239,11 +209,7 @@ fn spawn(
         command.arg(format!("--bitmap={name}"));
     }
     command.arg("--").arg(absolute(image)?);
-    command
-        .stdin(OwnedFd::from(listener))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0);
+    command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let child = command.spawn().map_err(|error| io("start", program, error))?;
     Ok(Server { child })
 }

@@ -67,38 +67,22 @@ mod tests {
         (0..count).for_each(|at| runs.push(run(at)));
         assert_eq!(runs.bytes, count * 512);
         let extents = runs.extents();
-        assert!(
-            extents.len() <= MAX_RUNS && extents.len() > MAX_RUNS / 4,
-            "{}",
-            extents.len()
-        );
+        assert!(extents.len() <= MAX_RUNS && extents.len() > MAX_RUNS / 4, "{}", extents.len());
         let mut covering = extents.iter().peekable();
         for at in 0..count {
             let run = run(at);
-            while covering
-                .peek()
-                .is_some_and(|extent| extent.offset + extent.length < run.end)
-            {
+            while covering.peek().is_some_and(|extent| extent.offset + extent.length < run.end) {
                 covering.next();
             }
-            assert!(
-                covering.peek().is_some_and(|extent| extent.offset <= run.start),
-                "{run:?}"
-            );
+            assert!(covering.peek().is_some_and(|extent| extent.offset <= run.start), "{run:?}");
         }
     }
 
     #[test]
     fn runs_that_touch_are_one_and_others_stay_apart() {
         let mut runs = Runs::default();
-        [0..512, 512..1024, 1536..2048]
-            .into_iter()
-            .for_each(|run| runs.push(run));
-        let extents: Vec<_> = runs
-            .extents()
-            .iter()
-            .map(|extent| (extent.offset, extent.length))
-            .collect();
+        [0..512, 512..1024, 1536..2048].into_iter().for_each(|run| runs.push(run));
+        let extents: Vec<_> = runs.extents().iter().map(|extent| (extent.offset, extent.length)).collect();
         assert_eq!(extents, [(0, 1024), (1536, 512)]);
     }
 }

@@ -54,74 +54,30 @@ const HEADS: &[(usize, &[u8], KnownFormat)] = &[
     (0, b"QFI\xfb", of("a qcow2 image", FormatKind::Qcow2)),
     (0, b"KDMV", of("a vmdk image", FormatKind::Image)),
     (0, b"COWD", of("a vmdk image", FormatKind::Image)),
-    (
-        0,
-        b"# Disk DescriptorFile",
-        of("the descriptor of a vmdk image", FormatKind::Image),
-    ),
+    (0, b"# Disk DescriptorFile", of("the descriptor of a vmdk image", FormatKind::Image)),
     (0, b"conectix", of("a vhd image", FormatKind::Image)),
     (0, b"vhdxfile", of("a vhdx image", FormatKind::Image)),
-    (
-        0x40,
-        &[0x7f, 0x10, 0xda, 0xbe],
-        of("a vdi image", FormatKind::Image),
-    ),
+    (0x40, &[0x7f, 0x10, 0xda, 0xbe], of("a vdi image", FormatKind::Image)),
     (0, b"QED\0", of("a qed image", FormatKind::Image)),
     (0, b"WithoutFreeSpace", of("a parallels image", FormatKind::Image)),
     (0, b"WithouFreSpacExt", of("a parallels image", FormatKind::Image)),
     (0, b"OOOM", of("a cow image", FormatKind::Image)),
-    (
-        0,
-        b"Bochs Virtual HD Image",
-        of("a bochs image", FormatKind::Image),
-    ),
+    (0, b"Bochs Virtual HD Image", of("a bochs image", FormatKind::Image)),
     (0, b"sprs", of("a sparse image of macOS", FormatKind::Image)),
     (0, b"EVF\x09\x0d\x0a\xff\0", of("an ewf image", FormatKind::Image)),
-    (
-        0,
-        &[0x3a, 0xff, 0x26, 0xed],
-        of("a sparse image of Android", FormatKind::Image),
-    ),
+    (0, &[0x3a, 0xff, 0x26, 0xed], of("a sparse image of Android", FormatKind::Image)),
     (0, b"MSWIM\0\0\0", of("a wim archive", FormatKind::Archive)),
-    (
-        0,
-        b"partclone-image",
-        of("an image of partclone", FormatKind::Archive),
-    ),
-    (
-        0,
-        b"\0ntfsclone-image",
-        of("an image of ntfsclone", FormatKind::Archive),
-    ),
+    (0, b"partclone-image", of("an image of partclone", FormatKind::Archive)),
+    (0, b"\0ntfsclone-image", of("an image of ntfsclone", FormatKind::Archive)),
     (0, b"VMA\0", of("a vma archive", FormatKind::Archive)),
     (0, &[0x1f, 0x8b, 8], of("a gzip file", FormatKind::Archive)),
     (0, &[0x1f, 0x9d], of("a file of compress", FormatKind::Archive)),
-    (
-        0,
-        &[0xfd, b'7', b'z', b'X', b'Z', 0],
-        of("an xz file", FormatKind::Archive),
-    ),
-    (
-        0,
-        &[0x28, 0xb5, 0x2f, 0xfd],
-        of("a zstd file", FormatKind::Archive),
-    ),
-    (
-        0,
-        &[0x04, 0x22, 0x4d, 0x18],
-        of("an lz4 file", FormatKind::Archive),
-    ),
-    (
-        0,
-        &[0x02, 0x21, 0x4c, 0x18],
-        of("an lz4 file", FormatKind::Archive),
-    ),
+    (0, &[0xfd, b'7', b'z', b'X', b'Z', 0], of("an xz file", FormatKind::Archive)),
+    (0, &[0x28, 0xb5, 0x2f, 0xfd], of("a zstd file", FormatKind::Archive)),
+    (0, &[0x04, 0x22, 0x4d, 0x18], of("an lz4 file", FormatKind::Archive)),
+    (0, &[0x02, 0x21, 0x4c, 0x18], of("an lz4 file", FormatKind::Archive)),
     (0, b"LZIP", of("an lzip file", FormatKind::Archive)),
-    (
-        0,
-        &[0x89, b'L', b'Z', b'O', 0, 0x0d, 0x0a, 0x1a, 0x0a],
-        of("an lzop file", FormatKind::Archive),
-    ),
+    (0, &[0x89, b'L', b'Z', b'O', 0, 0x0d, 0x0a, 0x1a, 0x0a], of("an lzop file", FormatKind::Archive)),
     (0, b"\xff\x06\0\0sNaPpY", of("a snappy file", FormatKind::Archive)),
     (0, b"PK\x03\x04", of("a zip archive", FormatKind::Archive)),
     (0, b"PK\x05\x06", of("a zip archive", FormatKind::Archive)),
@@ -132,37 +88,19 @@ const HEADS: &[(usize, &[u8], KnownFormat)] = &[
     (0, b"070707", of("a cpio archive", FormatKind::Archive)),
     (0, b"!<arch>\n", of("an ar archive", FormatKind::Archive)),
     (257, b"ustar", of("a tar archive", FormatKind::Archive)),
-    (
-        0,
-        b"age-encryption.org/",
-        of("a file encrypted with age", FormatKind::Archive),
-    ),
-    (
-        0,
-        b"-----BEGIN PGP MESSAGE",
-        of("a file encrypted with OpenPGP", FormatKind::Archive),
-    ),
+    (0, b"age-encryption.org/", of("a file encrypted with age", FormatKind::Archive)),
+    (0, b"-----BEGIN PGP MESSAGE", of("a file encrypted with OpenPGP", FormatKind::Archive)),
     (0, b"rbd diff v", of("an export of rbd", FormatKind::Archive)),
-    (
-        8,
-        &[0xac, 0xcb, 0xba, 0xf5, 2, 0, 0, 0],
-        of("a stream of zfs send", FormatKind::Other),
-    ),
-    (
-        0,
-        b"btrfs-stream\0",
-        of("a stream of btrfs send", FormatKind::Other),
-    ),
+    (8, &[0xac, 0xcb, 0xba, 0xf5, 2, 0, 0, 0], of("a stream of zfs send", FormatKind::Other)),
+    (0, b"btrfs-stream\0", of("a stream of btrfs send", FormatKind::Other)),
     (0, b"<!DOCTYPE", of("a page of HTML", FormatKind::Other)),
     (0, b"<!doctype", of("a page of HTML", FormatKind::Other)),
     (0, b"<html", of("a page of HTML", FormatKind::Other)),
 ];
 
 /// First bytes of a block of bzip2 behind its head of 4 bytes: of data, and of the end.
-const BZIP2_BLOCKS: [[u8; 6]; 2] = [
-    [0x31, 0x41, 0x59, 0x26, 0x53, 0x59],
-    [0x17, 0x72, 0x45, 0x38, 0x50, 0x90],
-];
+const BZIP2_BLOCKS: [[u8; 6]; 2] =
+    [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
 /// The format of what begins with `head` and ends with `tail`, each of [`END_BYTES`], or all where there is less.
 pub(crate) fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
@@ -173,10 +111,7 @@ pub(crate) fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
     }
     // A fixed vhd image is the disk and a footer behind it, of 511 bytes in its first version.
     if has(tail, 0, b"conectix") || has(tail, 1, b"conectix") {
-        return Some(of(
-            "a vhd image, which has a footer behind the disk",
-            FormatKind::Image,
-        ));
+        return Some(of("a vhd image, which has a footer behind the disk", FormatKind::Image));
     }
     if has(tail, 0, b"koly\0\0\0\x04") {
         return Some(of("a dmg image", FormatKind::Image));
@@ -206,10 +141,7 @@ fn is_old_tar(head: &[u8]) -> bool {
         return false;
     };
     let digits = block[SUM].iter().copied();
-    let digits: Vec<u8> = digits
-        .skip_while(|byte| *byte == b' ')
-        .take_while(u8::is_ascii_digit)
-        .collect();
+    let digits: Vec<u8> = digits.skip_while(|byte| *byte == b' ').take_while(u8::is_ascii_digit).collect();
     if digits.len() < 3 || block[0] == 0 {
         return false;
     }
@@ -218,9 +150,7 @@ fn is_old_tar(head: &[u8]) -> bool {
         _ => None,
     });
     let bytes = block.iter().enumerate();
-    let sum: u64 = bytes
-        .map(|(at, byte)| if SUM.contains(&at) { 32 } else { u64::from(*byte) })
-        .sum();
+    let sum: u64 = bytes.map(|(at, byte)| if SUM.contains(&at) { 32 } else { u64::from(*byte) }).sum();
     told == Some(sum)
 }
 
@@ -247,16 +177,10 @@ mod tests {
         assert!(name_of(&[0; 512], &footer).unwrap().starts_with("a vhd image"));
         assert_eq!(name_of(b"BZh91AY&SY", &[]), Some("a bzip2 file"));
         assert_eq!(
-            name_of(
-                &[0x5d, 0, 0, 0x80, 0, 255, 255, 255, 255, 255, 255, 255, 255],
-                &[]
-            ),
+            name_of(&[0x5d, 0, 0, 0x80, 0, 255, 255, 255, 255, 255, 255, 255, 255], &[]),
             Some("an lzma file")
         );
-        assert_eq!(
-            name_of(&[0x51, 0x2a, 0x4d, 0x18], &[]),
-            Some("a zstd or lz4 file")
-        );
+        assert_eq!(name_of(&[0x51, 0x2a, 0x4d, 0x18], &[]), Some("a zstd or lz4 file"));
     }
 
     #[test]
@@ -274,16 +198,9 @@ mod tests {
     fn disks_are_none_of_them() {
         let mut boot = vec![0x90; 512];
         boot[510..].copy_from_slice(&[0x55, 0xaa]);
-        for head in [
-            &[][..],
-            &[0; 512],
-            &[0xff; 512],
-            b"XFSB",
-            b"LABELONE",
-            b"LUKS\xba\xbe",
-            b"BZh9 no block",
-            &boot,
-        ] {
+        for head in
+            [&[][..], &[0; 512], &[0xff; 512], b"XFSB", b"LABELONE", b"LUKS\xba\xbe", b"BZh9 no block", &boot]
+        {
             assert_eq!(name_of(head, head), None, "{head:?}");
         }
     }

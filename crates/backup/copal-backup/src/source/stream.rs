@@ -62,11 +62,7 @@ impl StreamSource {
                 Ok(read) => done += read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    return Err(SourceError::Io {
-                        action: "read",
-                        what: self.what.clone(),
-                        error,
-                    });
+                    return Err(SourceError::Io { action: "read", what: self.what.clone(), error });
                 }
             }
         }
@@ -85,11 +81,7 @@ impl Source for StreamSource {
     }
 
     fn extent_at(&self, offset: u64) -> Result<Extent, SourceError> {
-        Ok(Extent {
-            offset,
-            length: u64::MAX - offset,
-            kind: ExtentKind::Data,
-        })
+        Ok(Extent { offset, length: u64::MAX - offset, kind: ExtentKind::Data })
     }
 
     fn head(&self, buf: &mut [u8]) -> Result<usize, SourceError> {

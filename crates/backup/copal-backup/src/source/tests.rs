@@ -24,10 +24,8 @@ fn sparse_image(path: &Path) -> Vec<u8> {
     }
     let file = File::create(path).unwrap();
     file.set_len(16 * MIB).unwrap();
-    file.write_all_at(&bytes[1 << 20..(1 << 20) + (64 << 10)], MIB)
-        .unwrap();
-    file.write_all_at(&bytes[9 << 20..(10 << 20) + 7], 9 * MIB)
-        .unwrap();
+    file.write_all_at(&bytes[1 << 20..(1 << 20) + (64 << 10)], MIB).unwrap();
+    file.write_all_at(&bytes[9 << 20..(10 << 20) + 7], 9 * MIB).unwrap();
     bytes
 }
 
@@ -54,9 +52,7 @@ fn a_sparse_file_gives_its_bytes_and_its_holes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.raw");
     let bytes = sparse_image(&path);
-    let source = open::open(path.to_str().unwrap(), ImageFormat::Auto, Bitmaps::default())
-        .unwrap()
-        .source;
+    let source = open::open(path.to_str().unwrap(), ImageFormat::Auto, Bitmaps::default()).unwrap().source;
     let (read, zero_bytes) = read_all(&*source);
     assert!(read == bytes);
     assert!(zero_bytes > 14 * MIB, "only {zero_bytes} bytes of holes");
@@ -77,13 +73,7 @@ fn a_read_around_the_page_cache_equals_one_through_it() {
     let file = File::open(&path).unwrap();
     file.sync_all().unwrap();
     let source = file::FileSource::open(&path).unwrap();
-    for (offset, len) in [
-        (0, 5_000_123),
-        (1, 4_999_000),
-        (4095, 2),
-        (4096, 1 << 20),
-        (3 << 20, 1_854_395),
-    ] {
+    for (offset, len) in [(0, 5_000_123), (1, 4_999_000), (4095, 2), (4096, 1 << 20), (3 << 20, 1_854_395)] {
         // Drop what the cache holds, so that the other path is taken where the file system has it.
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         let mut buf = vec![0; len];
@@ -92,12 +82,7 @@ fn a_read_around_the_page_cache_equals_one_through_it() {
     }
     // A write that lies in the cache only is seen as well.
     bytes[100..200].fill(0xee);
-    File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .write_all_at(&bytes[100..200], 100)
-        .unwrap();
+    File::options().write(true).open(&path).unwrap().write_all_at(&bytes[100..200], 100).unwrap();
     let mut buf = vec![0; 8192];
     source.read_at(0, &mut buf).unwrap();
     assert!(buf == bytes[..8192]);
@@ -109,24 +94,9 @@ fn a_file_that_shrinks_under_the_reader_is_an_error() {
     let path = dir.path().join("disk.raw");
     std::fs::write(&path, vec![1; 100_000]).unwrap();
     let source = file::FileSource::open(&path).unwrap();
-    File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(50_000)
-        .unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(50_000).unwrap();
     let error = source.read_at(40_000, &mut vec![0; 60_000]).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            SourceError::Short {
-                at: 50_000,
-                expected: 100_000,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, SourceError::Short { at: 50_000, expected: 100_000, .. }), "{error}");
 }
 
 /// Symptom: a sparse image that was cut while it was read was backed up with zeros for the rest, exit code 0, and `verify`
@@ -163,14 +133,8 @@ fn a_file_is_looked_at_once_more_when_all_was_read() {
         assert!(matches!(error, SourceError::Changed { .. }), "{error}");
         assert!(error.to_string().contains(words), "{error}");
     };
-    refused(
-        look(&|image| image.set_len(16 * MIB - 1).unwrap()),
-        "went from 16777216 to 16777215 bytes",
-    );
-    refused(
-        look(&|image| image.set_len(17 * MIB).unwrap()),
-        "to 17825792 bytes",
-    );
+    refused(look(&|image| image.set_len(16 * MIB - 1).unwrap()), "went from 16777216 to 16777215 bytes");
+    refused(look(&|image| image.set_len(17 * MIB).unwrap()), "to 17825792 bytes");
     refused(look(&|_| std::fs::remove_file(&path).unwrap()), "removed");
     let other = dir.path().join("other.raw");
     std::fs::write(&other, "another disk").unwrap();
@@ -191,10 +155,7 @@ fn a_stream_is_read_once_in_order() {
     let bytes: Vec<u8> = (0..300_000u32).map(|at| (at / 7) as u8).collect();
     std::thread::scope(|scope| {
         let sent = &bytes;
-        scope.spawn(move || {
-            sent.chunks(777)
-                .for_each(|piece| writer.write_all(piece).unwrap())
-        });
+        scope.spawn(move || sent.chunks(777).for_each(|piece| writer.write_all(piece).unwrap()));
         let source = stream::StreamSource::new("pipe", Box::new(reader));
         assert_eq!(source.size_bytes(), None);
         let mut buf = vec![0; 200_000];
@@ -219,63 +180,33 @@ fn the_format_is_never_guessed_from_content_alone() {
     std::fs::write(spec("not.qcow2"), [0; 4096]).unwrap();
     std::fs::write(spec("tiny.img"), b"QF").unwrap();
     assert!(
-        reason(open::open(
-            spec("guest.raw"),
-            ImageFormat::Auto,
-            Bitmaps::default()
-        ))
-        .contains("--format qcow2")
+        reason(open::open(spec("guest.raw"), ImageFormat::Auto, Bitmaps::default()))
+            .contains("--format qcow2")
     );
     assert!(
-        reason(open::open(
-            spec("not.qcow2"),
-            ImageFormat::Auto,
-            Bitmaps::default()
-        ))
-        .contains("--format raw")
+        reason(open::open(spec("not.qcow2"), ImageFormat::Auto, Bitmaps::default())).contains("--format raw")
     );
     assert!(
-        reason(open::open(
-            spec("not.qcow2"),
-            ImageFormat::Qcow2,
-            Bitmaps::default()
-        ))
-        .contains("--format raw")
+        reason(open::open(spec("not.qcow2"), ImageFormat::Qcow2, Bitmaps::default()))
+            .contains("--format raw")
     );
-    for (name, format) in [
-        ("guest.raw", ImageFormat::Raw),
-        ("not.qcow2", ImageFormat::Raw),
-        ("tiny.img", ImageFormat::Auto),
-    ] {
-        assert!(
-            open::open(spec(name), format, Bitmaps::default()).is_ok(),
-            "{name}"
-        );
+    for (name, format) in
+        [("guest.raw", ImageFormat::Raw), ("not.qcow2", ImageFormat::Raw), ("tiny.img", ImageFormat::Auto)]
+    {
+        assert!(open::open(spec(name), format, Bitmaps::default()).is_ok(), "{name}");
     }
     assert!(reason(open::open(spec("none"), ImageFormat::Auto, Bitmaps::default())).contains("cannot open"));
     assert!(
-        reason(open::open(
-            dir.path().to_str().unwrap(),
-            ImageFormat::Auto,
-            Bitmaps::default()
-        ))
-        .contains("directory")
+        reason(open::open(dir.path().to_str().unwrap(), ImageFormat::Auto, Bitmaps::default()))
+            .contains("directory")
     );
-    let bitmaps = Bitmaps {
-        changed: Some("b"),
-        starts: Some("c"),
-        ..Bitmaps::default()
-    };
+    let bitmaps = Bitmaps { changed: Some("b"), starts: Some("c"), ..Bitmaps::default() };
     let raw = open::open(spec("tiny.img"), ImageFormat::Raw, bitmaps).unwrap();
     assert!(raw.no_changes.unwrap().contains("dirty bitmaps"));
     assert!(raw.starts.is_none() && raw.warnings[0].contains("--starts-bitmap c"));
     assert!(
-        reason(open::open(
-            "nbd+unix:///x?socket=/none",
-            ImageFormat::Auto,
-            Bitmaps::default()
-        ))
-        .contains("no NBD server")
+        reason(open::open("nbd+unix:///x?socket=/none", ImageFormat::Auto, Bitmaps::default()))
+            .contains("no NBD server")
     );
 }
 
@@ -295,11 +226,7 @@ fn have_qemu() -> bool {
 
 fn run(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{program} {args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Process ids of the `qemu-nbd` that serve `image`.
@@ -311,9 +238,7 @@ fn servers_of(image: &Path) -> Vec<String> {
         let line = String::from_utf8_lossy(&line).into_owned();
         line.contains("qemu-nbd") && line.contains(image)
     });
-    serving
-        .map(|process| process.file_name().to_string_lossy().into_owned())
-        .collect()
+    serving.map(|process| process.file_name().to_string_lossy().into_owned()).collect()
 }
 
 #[test]
@@ -324,27 +249,12 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     let dir = tempfile::tempdir().unwrap();
     let (raw, qcow2) = (dir.path().join("disk.raw"), dir.path().join("disk.qcow2"));
     let bytes = sparse_image(&raw);
-    run(
-        "qemu-img",
-        &[
-            "convert",
-            "-f",
-            "raw",
-            "-O",
-            "qcow2",
-            raw.to_str().unwrap(),
-            qcow2.to_str().unwrap(),
-        ],
-    );
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", raw.to_str().unwrap(), qcow2.to_str().unwrap()]);
     let spec = qcow2.to_str().unwrap();
     run("qemu-img", &["bitmap", "--add", "-g", "64K", spec, "copal-0"]);
     run("qemu-io", &["-f", "qcow2", "-c", "write -P 0xbb 3M 100k", spec]);
 
-    let bitmaps = |changed, starts| Bitmaps {
-        changed,
-        starts,
-        ..Bitmaps::default()
-    };
+    let bitmaps = |changed, starts| Bitmaps { changed, starts, ..Bitmaps::default() };
     let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("copal-0"), Some("copal-0"))).unwrap();
     assert_eq!(servers_of(&qcow2).len(), 1);
     let (read, zero_bytes) = read_all(&*opened.source);
@@ -352,24 +262,12 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     want[3 << 20..(3 << 20) + (100 << 10)].fill(0xbb);
     assert!(read == want);
     assert!(zero_bytes > 14 * MIB, "only {zero_bytes} bytes of holes");
-    let dirty = ChangedExtent {
-        offset: 3 * MIB,
-        length: 128 << 10,
-        kind: ChangeKind::Dirty,
-    };
-    let bitmap = Bitmap {
-        name: "copal-0".into(),
-        dirty_bytes: 128 << 10,
-    };
+    let dirty = ChangedExtent { offset: 3 * MIB, length: 128 << 10, kind: ChangeKind::Dirty };
+    let bitmap = Bitmap { name: "copal-0".into(), dirty_bytes: 128 << 10 };
     assert_eq!(opened.starts, Some(bitmap.clone()));
     assert_eq!(
         opened.changed,
-        Some(ChangedExtents {
-            size_bytes: 16 * MIB,
-            base: None,
-            bitmap: Some(bitmap),
-            extents: vec![dirty]
-        })
+        Some(ChangedExtents { size_bytes: 16 * MIB, base: None, bitmap: Some(bitmap), extents: vec![dirty] })
     );
     assert!(matches!(opened.source.confirm(), Ok(None)));
     drop(opened);
@@ -380,11 +278,7 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("no-such"), Some("off"))).unwrap();
     assert_eq!((&opened.changed, &opened.starts), (&None, &None));
     assert!(opened.no_changes.unwrap().contains("no-such"));
-    assert!(
-        opened.warnings[0].contains("is disabled"),
-        "{:?}",
-        opened.warnings
-    );
+    assert!(opened.warnings[0].contains("is disabled"), "{:?}", opened.warnings);
     drop(opened.source);
     let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("off"), Some("copal-0"))).unwrap();
     assert!(opened.changed.is_none() && opened.warnings.is_empty());
@@ -411,12 +305,8 @@ fn an_unreadable_image_is_refused_in_our_own_words() {
         return; // root reads everything
     }
     assert!(
-        reason(open::open(
-            path.to_str().unwrap(),
-            ImageFormat::Qcow2,
-            Bitmaps::default()
-        ))
-        .contains("cannot open")
+        reason(open::open(path.to_str().unwrap(), ImageFormat::Qcow2, Bitmaps::default()))
+            .contains("cannot open")
     );
 }
 
@@ -461,43 +351,14 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
         for left in [length - 4096, 3 * length / 4, length / 2, 104, 20] {
             cut(name, left);
             let refused = reason(look(name));
-            assert!(
-                refused.contains("no snapshot was made"),
-                "{name} of {left}: {refused}"
-            );
+            assert!(refused.contains("no snapshot was made"), "{name} of {left}: {refused}");
         }
         std::fs::write(path(name), bytes).unwrap();
         assert!(look(name).is_ok(), "{name}");
     }
     // What lies behind an image, and beside it.
-    run(
-        "qemu-img",
-        &[
-            "create",
-            "-q",
-            "-f",
-            "qcow2",
-            "-F",
-            "qcow2",
-            "-b",
-            "base.qcow2",
-            &word("top.qcow2"),
-        ],
-    );
-    run(
-        "qemu-img",
-        &[
-            "create",
-            "-q",
-            "-f",
-            "qcow2",
-            "-F",
-            "raw",
-            "-b",
-            "disk.raw",
-            &word("over.qcow2"),
-        ],
-    );
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", "base.qcow2", &word("top.qcow2")]);
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-F", "raw", "-b", "disk.raw", &word("over.qcow2")]);
     run(
         "qemu-img",
         &[
@@ -531,11 +392,7 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
     disk.write_all_at(b"KDMV", 0).unwrap();
     let said = look("over.qcow2").unwrap();
     let told = |words: &str| said.doubts.iter().any(|(_, text)| text.contains(words));
-    assert!(
-        told("a vmdk image") && told("its end is missing"),
-        "{:?}",
-        said.doubts
-    );
+    assert!(told("a vmdk image") && told("its end is missing"), "{:?}", said.doubts);
 }
 
 /// Symptom: a qcow2 image with a truncated vmdk or vdi backing image was backed up with exit code 0, and the missing end was read as
@@ -553,18 +410,7 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
         looked.expect_err("refused").to_string()
     };
     let create = |name: &str, format: &str, behind: &str| {
-        let words = [
-            "create",
-            "-q",
-            "-f",
-            "qcow2",
-            "-F",
-            format,
-            "-b",
-            &word(behind),
-            &word(name),
-            "4M",
-        ];
+        let words = ["create", "-q", "-f", "qcow2", "-F", format, "-b", &word(behind), &word(name), "4M"];
         run("qemu-img", &words);
     };
     for format in ["vmdk", "vdi", "qcow"] {
@@ -572,10 +418,7 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
         run("qemu-img", &["create", "-q", "-f", format, &word(&behind), "4M"]);
         create("over.qcow2", format, &behind);
         let said = look("over.qcow2");
-        assert!(
-            said.contains(&behind) && said.contains("qemu-img rebase"),
-            "{said}"
-        );
+        assert!(said.contains(&behind) && said.contains("qemu-img rebase"), "{said}");
     }
     // The header does not say what is behind it, so QEMU finds out.
     create("over.qcow2", "vmdk", "behind.vmdk");
@@ -585,10 +428,7 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     bytes[at.unwrap()..][..4].copy_from_slice(&[1, 2, 3, 4]);
     std::fs::write(&over, bytes).unwrap();
     assert!(look("over.qcow2").contains("a vmdk image"));
-    run(
-        "qemu-img",
-        &["create", "-q", "-f", "qcow2", &word("a.qcow2"), "4M"],
-    );
+    run("qemu-img", &["create", "-q", "-f", "qcow2", &word("a.qcow2"), "4M"]);
     create("b.qcow2", "qcow2", "a.qcow2");
     let (a, b) = (word("a.qcow2"), word("b.qcow2"));
     run("qemu-img", &["rebase", "-u", "-b", &b, "-F", "qcow2", &a]);
@@ -599,14 +439,8 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     let old = word("old.img");
     run("qemu-img", &["create", "-q", "-f", "qcow", &old, "4M"]);
     for format in [ImageFormat::Auto, ImageFormat::Qcow2] {
-        let said = open::open(OsStr::new(&old), format, Bitmaps::default())
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            said.contains("of version 1") && said.contains("qemu-img convert"),
-            "{said}"
-        );
+        let said = open::open(OsStr::new(&old), format, Bitmaps::default()).err().unwrap().to_string();
+        assert!(said.contains("of version 1") && said.contains("qemu-img convert"), "{said}");
     }
 }
 
@@ -638,10 +472,7 @@ fn an_image_whose_header_names_what_its_files_lack_is_refused() {
     }
     let data = dir.path().join("disk.raw");
     let options = format!("data_file={},data_file_raw=on", data.display());
-    run(
-        "qemu-img",
-        &["create", "-q", "-f", "qcow2", "-o", &options, spec, "64M"],
-    );
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-o", &options, spec, "64M"]);
     drop(open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap());
     let raw = File::options().write(true).open(&data).unwrap();
     raw.set_len(63 << 20).unwrap();
@@ -661,21 +492,13 @@ fn an_image_that_is_marked_as_corrupt_is_refused_and_internal_snapshots_are_said
     run("qemu-img", &["create", "-q", "-f", "qcow2", spec, "1M"]);
     run("qemu-img", &["snapshot", "-c", "before", spec]);
     let opened = open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap();
-    assert!(
-        opened.warnings[0].contains("1 internal snapshots"),
-        "{:?}",
-        opened.warnings
-    );
+    assert!(opened.warnings[0].contains("1 internal snapshots"), "{:?}", opened.warnings);
     assert!(opened.doubts.is_empty());
     drop(opened);
     let image = File::options().write(true).open(&path).unwrap();
     image.write_all_at(&[1], 79).unwrap();
     let opened = open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap();
-    assert!(
-        opened.warnings[0].contains("was not closed"),
-        "{:?}",
-        opened.warnings
-    );
+    assert!(opened.warnings[0].contains("was not closed"), "{:?}", opened.warnings);
     drop(opened);
     image.write_all_at(&[2], 79).unwrap();
     let refused = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));

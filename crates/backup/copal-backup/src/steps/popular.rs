@@ -62,9 +62,7 @@ impl OwnHost {
 /// Whether a host may refer to frames of a pack that it has not written in this session.
 pub(crate) fn counts_for(state: &PopularState, pack: PackNumber, host: OwnHost) -> bool {
     counts(state, pack)
-        || state
-            .pack(pack)
-            .is_some_and(|known| stays(known) && host.has_written(state, known))
+        || state.pack(pack).is_some_and(|known| stays(known) && host.has_written(state, known))
 }
 
 /// Whether it may be referred to anew (BAK-20, BAK-27).

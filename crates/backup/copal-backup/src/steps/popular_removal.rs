@@ -16,10 +16,7 @@ pub(crate) const MOST_CONDEMNED: usize = 256;
 
 /// Packs that may be condemned, of those that nobody was seen to need.
 pub(crate) fn condemnable(state: &PopularState, needed: &BTreeSet<PackNumber>) -> Vec<PackNumber> {
-    let stays = state
-        .packs
-        .iter()
-        .filter(|pack| pack.fate == Fate::Stays && !pack.is_going());
+    let stays = state.packs.iter().filter(|pack| pack.fate == Fate::Stays && !pack.is_going());
     let unneeded = stays.filter(|pack| !needed.contains(&pack.pack));
     unneeded.map(|pack| pack.pack).collect()
 }

@@ -129,9 +129,7 @@ mod tests {
     fn a_prune_goes_on_behind_what_takes_nothing_and_gives_way_to_all_else() {
         let session = [1; 16];
         let own = Record::Removing { packs: Vec::new() };
-        let forget = Record::Forget {
-            snapshots: Vec::new(),
-        };
+        let forget = Record::Forget { snapshots: Vec::new() };
         let open = Record::Open { session, base: None };
         let removed = Record::Removed { packs: Vec::new() };
         for (records, wanted) in [

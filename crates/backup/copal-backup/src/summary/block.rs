@@ -12,10 +12,7 @@ pub struct Block {
 impl Block {
     /// No id is in it.
     pub fn new(geometry: Geometry) -> Block {
-        Block {
-            geometry,
-            words: vec![0; geometry.block_words as usize],
-        }
+        Block { geometry, words: vec![0; geometry.block_words as usize] }
     }
 
     /// Takes all ids out.

@@ -9,13 +9,8 @@ use crate::signing::SIGNATURE_BYTES;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALSUM",
-    name: "summary vector",
-    oldest: 1,
-    version: 2,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALSUM", name: "summary vector", oldest: 1, version: 2, known_flags: 0 };
 
 /// Vectors without a signature behind their blocks.
 const UNSIGNED: Format = Format { version: 1, ..FORMAT };
@@ -73,19 +68,13 @@ impl Header {
     /// Reads the beginning of the file `name`.
     pub(crate) fn decode(bytes: &[u8], name: &str, keys: &Keys) -> Result<Header, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
-        let at = body
-            .len()
-            .checked_sub(MAC_BYTES)
-            .ok_or("it is too short for a vector")?;
+        let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a vector")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(name, content, mac) {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
         }
         let header = parse(content)?;
-        Ok(Header {
-            is_signed: envelope.version >= FORMAT.version,
-            ..header
-        })
+        Ok(Header { is_signed: envelope.version >= FORMAT.version, ..header })
     }
 }
 
@@ -102,13 +91,7 @@ pub(crate) fn parse(content: &[u8]) -> Result<Header, String> {
     input.finish().map_err(text)?;
     let geometry =
         Geometry::checked(blocks, words, hashes).ok_or_else(|| "no vector has such a geometry".to_owned())?;
-    Ok(Header {
-        vm,
-        snapshot,
-        geometry,
-        references,
-        is_signed: false,
-    })
+    Ok(Header { vm, snapshot, geometry, references, is_signed: false })
 }
 
 /// The MAC of a block.

@@ -37,11 +37,7 @@ impl Geometry {
         let blocks = words.div_ceil(MAX_BLOCK_WORDS).clamp(1, MAX_BLOCKS);
         let block_words = words.div_ceil(blocks).clamp(MIN_BLOCK_WORDS, MAX_BLOCK_WORDS);
         let hashes = (bits_each * ln2).round().clamp(1.0, f64::from(MAX_HASHES));
-        Geometry {
-            blocks: blocks as u32,
-            block_words: block_words as u32,
-            hashes: hashes as u8,
-        }
+        Geometry { blocks: blocks as u32, block_words: block_words as u32, hashes: hashes as u8 }
     }
 
     /// The geometry of these numbers, if there is such a one.
@@ -49,11 +45,7 @@ impl Geometry {
         let fits = (1..=MAX_BLOCKS).contains(&u64::from(blocks))
             && (MIN_BLOCK_WORDS..=MAX_BLOCK_WORDS).contains(&u64::from(block_words))
             && (1..=MAX_HASHES).contains(&hashes);
-        fits.then_some(Geometry {
-            blocks,
-            block_words,
-            hashes,
-        })
+        fits.then_some(Geometry { blocks, block_words, hashes })
     }
 
     /// References after which half of the bits are set; beyond, answers are worth less and less.
@@ -116,8 +108,7 @@ mod tests {
     /// A vector of all blocks.
     fn vector(geometry: Geometry, ids: &[[u8; 16]]) -> Vec<Block> {
         let mut blocks: Vec<Block> = (0..geometry.blocks).map(|_| Block::new(geometry)).collect();
-        ids.iter()
-            .for_each(|id| blocks[geometry.block_of(id) as usize].insert(id));
+        ids.iter().for_each(|id| blocks[geometry.block_of(id) as usize].insert(id));
         blocks
     }
 
@@ -135,15 +126,9 @@ mod tests {
             geometry.block_words = geometry.block_words.div_ceil(3);
             let entered = ids(count as u64, count);
             let blocks = vector(geometry, &entered);
-            assert!(
-                wrong(geometry, &blocks, &entered) == 1.0,
-                "nothing that was entered is missed"
-            );
+            assert!(wrong(geometry, &blocks, &entered) == 1.0, "nothing that was entered is missed");
             let seen = wrong(geometry, &blocks, &ids(7, 200_000));
-            assert!(
-                (rate * 0.7..rate * 1.4).contains(&seen),
-                "{count} at {rate}: {seen}"
-            );
+            assert!((rate * 0.7..rate * 1.4).contains(&seen), "{count} at {rate}: {seen}");
         }
     }
 

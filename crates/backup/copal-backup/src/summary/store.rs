@@ -18,11 +18,7 @@ use uuid::Uuid;
 
 /// Name of the vector of a snapshot; another geometry has another name, so that one can be made beside the other.
 pub(crate) fn file_name(snapshot: SnapshotId, geometry: Geometry) -> String {
-    let Geometry {
-        blocks,
-        block_words,
-        hashes,
-    } = geometry;
+    let Geometry { blocks, block_words, hashes } = geometry;
     format!("{}{blocks:x}-{block_words:x}-{hashes:x}", prefix(snapshot))
 }
 
@@ -59,10 +55,7 @@ pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Opti
     let mut newest: Option<(u64, String)> = None;
     for_each_file(store, vid, prefix(snapshot).as_bytes(), |name, info| {
         let name = String::from_utf8_lossy(name).into_owned();
-        if newest
-            .as_ref()
-            .is_none_or(|(created, _)| *created < info.created_ms)
-        {
+        if newest.as_ref().is_none_or(|(created, _)| *created < info.created_ms) {
             newest = Some((info.created_ms, name));
         }
         Ok(())
@@ -81,12 +74,7 @@ pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Opti
         (header.vm, header.snapshot) == (vm, snapshot) && name == file_name(snapshot, header.geometry)
     };
     match header {
-        Ok(header) if fits(&header) => Ok(Some(Stored {
-            header,
-            vid,
-            name,
-            macs: None,
-        })),
+        Ok(header) if fits(&header) => Ok(Some(Stored { header, vid, name, macs: None })),
         Ok(_) => Ok(None),
         Err(detail) => {
             tracing::warn!(%snapshot, detail, "its summary vector is not used");
@@ -110,10 +98,7 @@ pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Re
     let Some(macs) = vector.read_macs(parts)? else {
         return Ok(None);
     };
-    let digest = digest(
-        &vector.header.encode(&vector.name, &parts.pack_store().keys),
-        &macs,
-    );
+    let digest = digest(&vector.header.encode(&vector.name, &parts.pack_store().keys), &macs);
     let is_trusted = match vector.header.is_signed {
         true => vector.is_signed(parts, &digest)?,
         false => false,
@@ -136,10 +121,7 @@ impl Stored {
         let mut macs = Vec::new();
         for number in 0..self.header.geometry.blocks() {
             let at = self.header.block_at(number) + self.header.bits_bytes();
-            match self
-                .read(parts, at..at + BLOCK_MAC_BYTES as u64)?
-                .map(|mac| mac[..].try_into())
-            {
+            match self.read(parts, at..at + BLOCK_MAC_BYTES as u64)?.map(|mac| mac[..].try_into()) {
                 Some(Ok(mac)) => macs.push(mac),
                 Some(Err(_)) | None => return Ok(None),
             }
@@ -188,10 +170,7 @@ impl Stored {
     pub(crate) fn merge_into(&self, block: &mut Block, number: u32, parts: &Parts) -> Result<bool> {
         let range = self.header.block_at(number)..self.header.block_at(number + 1);
         let wanted_bytes = range.end - range.start;
-        let Some(bytes) = self
-            .read(parts, range)?
-            .filter(|bytes| bytes.len() as u64 == wanted_bytes)
-        else {
+        let Some(bytes) = self.read(parts, range)?.filter(|bytes| bytes.len() as u64 == wanted_bytes) else {
             return Ok(false);
         };
         let (bits, beside) = bytes.split_at(self.header.bits_bytes() as usize);
@@ -272,9 +251,7 @@ fn try_write(
         .pack_store()
         .volumes
         .meta(manifest.vm, true)?
-        .ok_or_else(|| Error::Invalid {
-            reason: "the volume of manifests cannot be made".into(),
-        })?;
+        .ok_or_else(|| Error::Invalid { reason: "the volume of manifests cannot be made".into() })?;
     let name = file_name(manifest.snapshot, geometry);
     let mut block = Block::new(geometry);
     let mut file = None;
@@ -342,8 +319,5 @@ fn written_before(parts: &Parts, manifest: &Manifest) -> Result<Written> {
     let vector = find(parts, manifest.vm, manifest.snapshot)?.ok_or_else(unread)?;
     let macs = vector.read_macs(parts)?.ok_or_else(unread)?;
     let header = vector.header;
-    Ok(Written {
-        header,
-        digest: digest(&header.encode(&vector.name, &parts.pack_store().keys), &macs),
-    })
+    Ok(Written { header, digest: digest(&header.encode(&vector.name, &parts.pack_store().keys), &macs) })
 }

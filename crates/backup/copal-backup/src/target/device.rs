@@ -45,11 +45,7 @@ impl DeviceTarget {
         }
         let capacity_bytes =
             rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| failed("measure", path)(e.into()))?;
-        Ok(DeviceTarget {
-            path: path.to_owned(),
-            file: File::from(file),
-            capacity_bytes,
-        })
+        Ok(DeviceTarget { path: path.to_owned(), file: File::from(file), capacity_bytes })
     }
 }
 
@@ -68,9 +64,7 @@ impl Target for DeviceTarget {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), TargetError> {
-        self.file
-            .write_all_at(data, offset)
-            .map_err(failed("write", &self.path))
+        self.file.write_all_at(data, offset).map_err(failed("write", &self.path))
     }
 
     fn hole(&self, offset: u64, length: u64) -> Result<(), TargetError> {

@@ -99,12 +99,7 @@ impl FileTarget {
             std::fs::remove_file(&partial).map_err(failed("replace", &partial))?;
             renewed = true;
         };
-        let target = FileTarget {
-            path,
-            file,
-            partial: Mutex::new(Some(partial)),
-            old,
-        };
+        let target = FileTarget { path, file, partial: Mutex::new(Some(partial)), old };
         target.file.set_len(0).map_err(failed("empty", &target.path))?;
         Ok(target)
     }
@@ -128,10 +123,7 @@ impl FileTarget {
 
 pub(super) fn exists(path: &Path) -> TargetError {
     TargetError::Exists {
-        reason: format!(
-            "{} exists; name another file, or add --force to overwrite it",
-            path.display()
-        ),
+        reason: format!("{} exists; name another file, or add --force to overwrite it", path.display()),
     }
 }
 
@@ -204,11 +196,7 @@ pub(super) fn failed<'a>(
                 path.display()
             ),
         },
-        _ => TargetError::Io {
-            action,
-            what: path.display().to_string(),
-            error,
-        },
+        _ => TargetError::Io { action, what: path.display().to_string(), error },
     }
 }
 
@@ -218,9 +206,7 @@ impl Target for FileTarget {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), TargetError> {
-        self.file
-            .write_all_at(data, offset)
-            .map_err(failed("write", &self.path))
+        self.file.write_all_at(data, offset).map_err(failed("write", &self.path))
     }
 
     /// It was born as one.
@@ -229,8 +215,7 @@ impl Target for FileTarget {
     }
 
     fn finish(&self) -> Result<(), TargetError> {
-        self.take_over()
-            .map_err(failed("give owner and mode to", &self.path))?;
+        self.take_over().map_err(failed("give owner and mode to", &self.path))?;
         self.file.sync_all().map_err(failed("flush", &self.path))?;
         let mut partial = self.partial.lock();
         if let Some(name) = partial.as_ref() {
@@ -265,13 +250,8 @@ fn rename_new(from: &Path, to: &Path) -> Result<(), TargetError> {
 }
 
 fn flush_directory(of: &Path) -> Result<(), TargetError> {
-    let parent = of
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    File::open(parent)
-        .and_then(|dir| dir.sync_all())
-        .map_err(failed("flush", parent))
+    let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("flush", parent))
 }
 
 impl Drop for FileTarget {

@@ -48,10 +48,7 @@ impl NbdTarget {
                 reason: format!("{spec} holds data; add --force to overwrite it"),
             });
         }
-        Ok(NbdTarget {
-            what: spec.to_owned(),
-            connections,
-        })
+        Ok(NbdTarget { what: spec.to_owned(), connections })
     }
 
     fn failed(&self, error: &NbdError) -> TargetError {
@@ -90,9 +87,8 @@ impl NbdTarget {
     fn write_blocks(&self, offset: u64, data: &[u8]) -> Result<(), NbdError> {
         let piece = WRITE_BYTES.min(self.export().max_request_bytes as usize);
         let pieces = (offset..).step_by(piece).zip(data.chunks(piece));
-        let sent: Result<Vec<_>, _> = pieces
-            .map(|(at, part)| self.connections.next().start_write(at, part))
-            .collect();
+        let sent: Result<Vec<_>, _> =
+            pieces.map(|(at, part)| self.connections.next().start_write(at, part)).collect();
         sent?.into_iter().try_for_each(|pending| pending.wait())
     }
 
@@ -125,10 +121,7 @@ impl NbdTarget {
 
 /// Whether the server says that some of the export is not zero. One that tells nothing of the kind is believed to be meant.
 fn holds_data(client: &Client) -> Result<bool, NbdError> {
-    let is_told = client
-        .contexts()
-        .iter()
-        .any(|context| context.name == BASE_ALLOCATION);
+    let is_told = client.contexts().iter().any(|context| context.name == BASE_ALLOCATION);
     if !is_told || client.size() == 0 {
         return Ok(false);
     }
@@ -168,9 +161,6 @@ impl Target for NbdTarget {
     }
 
     fn finish(&self) -> Result<(), TargetError> {
-        self.connections
-            .first()
-            .flush()
-            .map_err(|error| self.failed(&error))
+        self.connections.first().flush().map_err(|error| self.failed(&error))
     }
 }

@@ -34,10 +34,7 @@ pub fn open(spec: impl AsRef<OsStr>, overwrite: bool) -> Result<Box<dyn Target>,
         });
     }
     if kind.is_fifo() || kind.is_char_device() {
-        let pipe = OpenOptions::new()
-            .write(true)
-            .open(path)
-            .map_err(file::failed("open", path))?;
+        let pipe = OpenOptions::new().write(true).open(path).map_err(file::failed("open", path))?;
         return Ok(Box::new(StreamTarget::new(&spec, Box::new(pipe))));
     }
     if !overwrite {

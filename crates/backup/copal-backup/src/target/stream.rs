@@ -18,10 +18,7 @@ struct State {
 impl StreamTarget {
     /// A target that writes everything to `writer`; `what` names it in messages.
     pub fn new(what: impl Into<String>, writer: Box<dyn Write + Send>) -> StreamTarget {
-        StreamTarget {
-            what: what.into(),
-            state: Mutex::new(State { writer, position: 0 }),
-        }
+        StreamTarget { what: what.into(), state: Mutex::new(State { writer, position: 0 }) }
     }
 
     /// Standard output of this process.
@@ -30,11 +27,7 @@ impl StreamTarget {
     }
 
     fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> TargetError {
-        move |error| TargetError::Io {
-            action,
-            what: self.what.clone(),
-            error,
-        }
+        move |error| TargetError::Io { action, what: self.what.clone(), error }
     }
 
     fn at(&self, state: &State, offset: u64) -> Result<(), TargetError> {
@@ -71,10 +64,7 @@ impl Target for StreamTarget {
         let mut rest = length;
         while rest > 0 {
             let piece = rest.min(ZEROES.len() as u64);
-            state
-                .writer
-                .write_all(&ZEROES[..piece as usize])
-                .map_err(self.failed("write"))?;
+            state.writer.write_all(&ZEROES[..piece as usize]).map_err(self.failed("write"))?;
             rest -= piece;
         }
         state.position += length;

@@ -27,12 +27,7 @@ fn check(path: &Path) {
     assert_eq!(bytes.len(), 8 << 20);
     let data = 4 << 20..(4 << 20) + 1000;
     assert!(bytes[data.clone()].iter().all(|b| *b == 7));
-    assert!(
-        bytes[..data.start]
-            .iter()
-            .chain(&bytes[data.end..])
-            .all(|b| *b == 0)
-    );
+    assert!(bytes[..data.start].iter().chain(&bytes[data.end..]).all(|b| *b == 0));
 }
 
 #[test]
@@ -74,10 +69,7 @@ fn an_existing_file_is_refused_or_replaced_with_its_holes() {
     assert_eq!(path.metadata().unwrap().len(), 10 << 20);
     restore(&*open::open(path.to_str().unwrap(), true).unwrap());
     check(&path);
-    assert!(
-        path.metadata().unwrap().blocks() * 512 < MIB,
-        "holes are not holes"
-    );
+    assert!(path.metadata().unwrap().blocks() * 512 < MIB, "holes are not holes");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 

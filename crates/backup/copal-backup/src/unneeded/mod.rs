@@ -52,13 +52,8 @@ impl Repository {
         {
             let _alone = self.parts.locks().alone()?;
             self.parts.catch_up();
-            let mut run = Run {
-                parts: &self.parts,
-                progress,
-                cancel,
-                found: &mut found,
-                spared: BTreeSet::new(),
-            };
+            let mut run =
+                Run { parts: &self.parts, progress, cancel, found: &mut found, spared: BTreeSet::new() };
             // Each time as many as are condemned at once.
             while run.decide(dry_run)? > 0 {}
             self.parts.note_change();
@@ -192,11 +187,7 @@ impl Run<'_> {
                 Counting::Retired => return Ok(Vec::new()),
                 Counting::Append { open } => open,
             };
-            if let Append::Done = self
-                .parts
-                .catalog()
-                .append(log, state.next_number, &Record::Counted)?
-            {
+            if let Append::Done = self.parts.catalog().append(log, state.next_number, &Record::Counted)? {
                 return Ok(open);
             }
         }

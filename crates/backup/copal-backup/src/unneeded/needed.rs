@@ -71,15 +71,9 @@ fn ids_of(parts: &Parts, popular: &PopularState) -> Result<HashMap<ShortId, Pack
 /// Of all snapshots, oldest first, forgotten ones too: a session that opened behind the record in its VM's log has what its base
 /// has, and that may be forgotten by now.
 fn manifests(parts: &Parts, vm: &Vm, state: &VmState) -> Result<Vec<Manifest>> {
-    let manifest = |published: &Published| {
-        parts
-            .manifest(vm.uuid, published)
-            .map_err(|error| told(error, published))
-    };
-    let forgotten = state
-        .forgotten
-        .iter()
-        .filter(|_| !broken::by(Flaw::CountsPublishedOnly));
+    let manifest =
+        |published: &Published| parts.manifest(vm.uuid, published).map_err(|error| told(error, published));
+    let forgotten = state.forgotten.iter().filter(|_| !broken::by(Flaw::CountsPublishedOnly));
     let mut all: Vec<&Published> = state.published.iter().chain(forgotten).collect();
     all.sort_unstable_by_key(|one| one.sequence);
     all.into_iter().map(manifest).collect()

@@ -57,30 +57,14 @@ fn a_disk_comes_back_byte_for_byte_with_its_holes() {
     assert_eq!(summary.disks[0].mode, DiskMode::Full);
     let listing = repository.ls(summary.snapshot).unwrap();
     assert_eq!(listing[0].data_bytes, summary.counts.data_bytes);
-    assert_eq!(
-        listing[0].data_bytes + listing[0].hole_bytes,
-        disk.bytes.len() as u64
-    );
+    assert_eq!(listing[0].data_bytes + listing[0].hole_bytes, disk.bytes.len() as u64);
 
     let target = MemoryTarget::ordered();
-    repository
-        .restore(
-            &RestoreRequest::new(summary.snapshot),
-            &target,
-            &Silent,
-            &CancelFlag::new(),
-        )
-        .unwrap();
+    repository.restore(&RestoreRequest::new(summary.snapshot), &target, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!(target.bytes(), disk.bytes);
-    assert_eq!(
-        *target.written.lock().unwrap(),
-        listing[0].data_bytes,
-        "holes are not written"
-    );
+    assert_eq!(*target.written.lock().unwrap(), listing[0].data_bytes, "holes are not written");
     assert!(check(&repository).is_clean());
-    let verified = repository
-        .verify(summary.snapshot, &Silent, &CancelFlag::new())
-        .unwrap();
+    let verified = repository.verify(summary.snapshot, &Silent, &CancelFlag::new()).unwrap();
     assert!(verified.is_clean());
     assert_eq!(verified.decoded_frames, listing[0].chunks);
 }
@@ -96,12 +80,7 @@ fn changed_extents_rescan_and_full_make_the_same_snapshot() {
         mutate(&mut disk, &mut dice);
         disk.reports_holes = round % 2 == 0;
         let incremental = back_up(&repository, "web", &disk, true);
-        assert_eq!(
-            incremental.disks[0].mode,
-            DiskMode::Incremental,
-            "{}",
-            incremental.disks[0].reason
-        );
+        assert_eq!(incremental.disks[0].mode, DiskMode::Incremental, "{}", incremental.disks[0].reason);
         let rescan = back_up(&repository, "web", &disk, false);
         assert_eq!(rescan.disks[0].mode, DiskMode::Rescan);
         assert_eq!(restore(&repository, incremental.snapshot), disk.bytes);
@@ -142,11 +121,7 @@ fn only_what_changed_is_read() {
         let granule = dice.below(512) * (64 << 10);
         let at = (granule + dice.below(8) * 8192) as usize;
         dice.fill(&mut disk.bytes[at..at + 8192]);
-        disk.changed.push(ChangedExtent {
-            offset: granule,
-            length: 64 << 10,
-            kind: ChangeKind::Dirty,
-        });
+        disk.changed.push(ChangedExtent { offset: granule, length: 64 << 10, kind: ChangeKind::Dirty });
     }
     let summary = back_up(&repository, "web", &disk, true);
     let (read, dirty) = (summary.counts.read_bytes, summary.counts.dirty_bytes);
@@ -231,10 +206,7 @@ fn what_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
 fn every_profile_works() {
     for profile in Profile::ALL {
         let store = std::sync::Arc::new(MemoryStore::new());
-        let options = InitOptions {
-            profile,
-            ..insecure()
-        };
+        let options = InitOptions { profile, ..insecure() };
         let repository = Repository::init(store, IndexHome::Memory, &options).unwrap();
         let mut disk = random_disk(5, 5 << 20);
         back_up(&repository, "web", &disk, false);
@@ -253,10 +225,7 @@ fn a_stream_of_unknown_length_is_backed_up_to_its_end() {
         let mut bytes = disk.bytes.clone();
         bytes.truncate(size);
         let source = MemorySource {
-            disk: Disk {
-                bytes: bytes.clone(),
-                ..disk
-            },
+            disk: Disk { bytes: bytes.clone(), ..disk },
             stream: true,
             reads: Default::default(),
         };
@@ -285,10 +254,7 @@ fn a_disk_may_grow_shrink_and_get_company() {
     let second = random_disk(10, 3 << 20);
     let base = newest(&repository, "web");
     let source = |name: &str, disk: &Disk| DiskSource {
-        changed: Some(ChangedExtents {
-            base: base.clone(),
-            ..disk.changes()
-        }),
+        changed: Some(ChangedExtents { base: base.clone(), ..disk.changes() }),
         ..DiskSource::new(name, disk.source())
     };
     let request = BackupRequest::new("web", vec![source("sdb", &second), source("sda", &disk)]);
@@ -299,13 +265,8 @@ fn a_disk_may_grow_shrink_and_get_company() {
     assert!(error.to_string().contains("sdb, sda"), "{error}");
     for (name, disk) in [("sda", &disk), ("sdb", &second)] {
         let target = MemoryTarget::default();
-        let request = RestoreRequest {
-            disk: Some(name.into()),
-            ..RestoreRequest::new(summary.snapshot)
-        };
-        repository
-            .restore(&request, &target, &Silent, &CancelFlag::new())
-            .unwrap();
+        let request = RestoreRequest { disk: Some(name.into()), ..RestoreRequest::new(summary.snapshot) };
+        repository.restore(&request, &target, &Silent, &CancelFlag::new()).unwrap();
         assert_eq!(target.bytes(), disk.bytes);
     }
 }
@@ -321,20 +282,11 @@ fn a_list_that_does_not_fit_is_not_used_and_it_says_why() {
         request.strict_incremental = strict;
         repository.backup(request, &Silent, &CancelFlag::new())
     };
-    let fits = ChangedExtents {
-        base: Some(first.snapshot.short()),
-        ..disk.changes()
-    };
+    let fits = ChangedExtents { base: Some(first.snapshot.short()), ..disk.changes() };
     assert_eq!(with(fits, true).unwrap().disks[0].mode, DiskMode::Incremental);
     for bad in [
-        ChangedExtents {
-            base: Some(first.snapshot.short()),
-            ..disk.changes()
-        },
-        ChangedExtents {
-            size_bytes: 5,
-            ..disk.changes()
-        },
+        ChangedExtents { base: Some(first.snapshot.short()), ..disk.changes() },
+        ChangedExtents { size_bytes: 5, ..disk.changes() },
     ] {
         assert_eq!(with(bad.clone(), false).unwrap().disks[0].mode, DiskMode::Rescan);
         let error = with(bad, true).unwrap_err();
@@ -360,11 +312,7 @@ fn changed_extents_are_not_used_across_a_forgotten_snapshot() {
     list.base = Some(forgotten.snapshot.to_string());
     let summary = repository.backup(request, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!(summary.disks[0].mode, DiskMode::Rescan);
-    assert!(
-        summary.disks[0].reason.contains("relative to"),
-        "{}",
-        summary.disks[0].reason
-    );
+    assert!(summary.disks[0].reason.contains("relative to"), "{}", summary.disks[0].reason);
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
 }
 
@@ -374,34 +322,18 @@ fn an_open_repository_is_found_again_with_all_it_holds() {
     let disk = random_disk(12, 6 << 20);
     let (first, second) = {
         let repository = init(&store);
-        (
-            back_up(&repository, "web", &disk, false),
-            back_up(&repository, "db", &disk, false),
-        )
+        (back_up(&repository, "web", &disk, false), back_up(&repository, "db", &disk, false))
     };
     let repository = open(&store);
     let snapshots = repository.snapshots(None).unwrap();
-    assert_eq!(
-        snapshots.iter().map(|one| one.id).collect::<Vec<_>>(),
-        [first.snapshot, second.snapshot]
-    );
+    assert_eq!(snapshots.iter().map(|one| one.id).collect::<Vec<_>>(), [first.snapshot, second.snapshot]);
     assert_eq!(repository.snapshots(Some("db")).unwrap()[0].vm.name, "db");
     let by_uuid = repository.snapshots(Some(&second.vm.uuid.to_string())).unwrap();
     assert_eq!(by_uuid[0].id, second.snapshot);
-    assert_eq!(
-        repository.resolve("latest", Some("web")).unwrap().id,
-        first.snapshot
-    );
-    assert_eq!(
-        repository.resolve(&second.snapshot.short(), None).unwrap().id,
-        second.snapshot
-    );
+    assert_eq!(repository.resolve("latest", Some("web")).unwrap().id, first.snapshot);
+    assert_eq!(repository.resolve(&second.snapshot.short(), None).unwrap().id, second.snapshot);
     assert_eq!(restore(&repository, first.snapshot), disk.bytes);
-    assert_eq!(
-        back_up(&repository, "third", &disk, false).counts.new_bytes,
-        0,
-        "the index was rebuilt"
-    );
+    assert_eq!(back_up(&repository, "third", &disk, false).counts.new_bytes, 0, "the index was rebuilt");
 }
 
 /// Symptom: no test made a full backup of a disk that has snapshots.
@@ -418,11 +350,7 @@ fn a_full_backup_of_an_unchanged_disk_survives_prunes() {
     again.full = true;
     let second = repository.backup(again, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!(second.disks[0].mode, DiskMode::Full);
-    assert!(
-        second.disks[0].reason.contains("asked for"),
-        "{}",
-        second.disks[0].reason
-    );
+    assert!(second.disks[0].reason.contains("asked for"), "{}", second.disks[0].reason);
     assert_eq!(second.counts.read_bytes, first.counts.read_bytes);
     assert_eq!(second.counts.new_bytes, 0, "its chunks are there");
     prune(&repository);
@@ -436,10 +364,5 @@ fn a_full_backup_of_an_unchanged_disk_survives_prunes() {
     assert!(check(&repository).is_clean());
     // What builds on it is incremental again.
     let third = back_up(&repository, "web", &disk, true);
-    assert_eq!(
-        third.disks[0].mode,
-        DiskMode::Incremental,
-        "{}",
-        third.disks[0].reason
-    );
+    assert_eq!(third.disks[0].mode, DiskMode::Incremental, "{}", third.disks[0].reason);
 }

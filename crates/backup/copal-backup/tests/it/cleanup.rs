@@ -39,27 +39,19 @@ fn clean_up(repository: &Repository, peers: &dyn Peers, vm: &str) -> CleanUpSumm
 
 /// Frees what is known to be dead, and rewrites packs until nothing is unused.
 fn free(repository: &Repository) -> PruneSummary {
-    let options = PruneOptions {
-        max_unused_percent: 0,
-        ..PruneOptions::default()
-    };
+    let options = PruneOptions { max_unused_percent: 0, ..PruneOptions::default() };
     repository.prune(&options, &Silent, &CancelFlag::new()).unwrap()
 }
 
 /// What an exact look would remove.
 fn unreferenced(repository: &Repository) -> u64 {
-    let options = PruneOptions {
-        dry_run: true,
-        ..thorough()
-    };
+    let options = PruneOptions { dry_run: true, ..thorough() };
     let summary = repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
     summary.dead_frames
 }
 
 fn repair_leak(repository: &Repository, vm: &str) -> PruneSummary {
-    repository
-        .repair_leak(vm, 24 << 20, &Silent, &CancelFlag::new())
-        .unwrap()
+    repository.repair_leak(vm, 24 << 20, &Silent, &CancelFlag::new()).unwrap()
 }
 
 fn chunk_bytes(repository: &Repository) -> u64 {
@@ -120,20 +112,13 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
     let mut moved_bytes = 0;
     for vm in ["web", "db", "mail", "news"] {
         let summary = clean_up(&repository, &detector, vm);
-        assert_eq!(
-            (summary.stored_popular, summary.unanswered),
-            (0, 0),
-            "{summary:?}"
-        );
+        assert_eq!((summary.stored_popular, summary.unanswered), (0, 0), "{summary:?}");
         let is_all_private = vm != "news";
         assert_eq!(summary.moved > 100, is_all_private, "{vm}: {summary:?}");
         assert!(summary.read_bytes >= summary.moved_bytes, "{summary:?}");
         moved_bytes += summary.moved_bytes;
         let stats = repository.vm_stats(vm).unwrap();
-        assert_eq!(
-            (stats.moved_chunks, stats.dead_frames),
-            (summary.moved, summary.moved)
-        );
+        assert_eq!((stats.moved_chunks, stats.dead_frames), (summary.moved, summary.moved));
         assert_eq!(stats.dead_bytes, summary.freed_bytes);
         let again = clean_up(&repository, &detector, vm);
         assert_eq!((again.moved, again.asked), (0, summary.asked - summary.moved));
@@ -172,11 +157,7 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
     disk.write(2 << 20, &template);
     let before = back_up(&open(&unmoved), "web", &disk, false).counts;
     assert!(before.new_bytes < template.len() as u64 / 4, "{before:?}");
-    for (handle, new_bytes) in [
-        (&repository, before.new_bytes),
-        (&open(&store), 0),
-        (&kept(&index), 0),
-    ] {
+    for (handle, new_bytes) in [(&repository, before.new_bytes), (&open(&store), 0), (&kept(&index), 0)] {
         let next = back_up(handle, "web", &disk, false);
         assert_eq!(next.counts.new_bytes, new_bytes, "{:?}", next.counts);
         assert_eq!(restore(&open(&store), next.snapshot), disk.bytes);
@@ -192,10 +173,7 @@ fn what_nobody_made_popular_becomes_so() {
     let detector = Detector::new(&repository, 0);
     let [first, second, third] = ["web", "db", "mail"].map(|vm| clean_up(&repository, &detector, vm));
     assert_eq!((first.moved, first.stored_popular, first.unanswered), (0, 0, 0));
-    assert!(
-        second.stored_popular > 10 && second.moved == second.stored_popular,
-        "{second:?}"
-    );
+    assert!(second.stored_popular > 10 && second.moved == second.stored_popular, "{second:?}");
     assert_eq!((third.moved, third.stored_popular), (second.moved, 0));
     let again = clean_up(&repository, &detector, "web");
     assert_eq!(again.moved, second.moved);
@@ -204,10 +182,7 @@ fn what_nobody_made_popular_becomes_so() {
     assert!(check(&open(&store)).is_clean());
     assert_eq!(unreferenced(&open(&store)), 0);
     let status = repository.popular_status().unwrap();
-    assert_eq!(
-        (status.frames, status.unchecked_packs),
-        (second.stored_popular, 0)
-    );
+    assert_eq!((status.frames, status.unchecked_packs), (second.stored_popular, 0));
 }
 
 /// Symptom: a VM that asked in an early round of a job kept its own frames of chunks that a later round made popular, until the
@@ -236,20 +211,12 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
         part_bytes: u64::MAX,
     };
     let settle = |snapshot, dry_run| {
-        let options = CleanUpOptions {
-            snapshot: Some(snapshot),
-            dry_run,
-            ..CleanUpOptions::all(24 << 20)
-        };
+        let options = CleanUpOptions { snapshot: Some(snapshot), dry_run, ..CleanUpOptions::all(24 << 20) };
         repository.clean_up_vm("web", &others, options, &Silent, &CancelFlag::new())
     };
     let before = chunk_bytes(&repository);
     let counted = settle(second, true).unwrap();
-    assert_eq!(
-        repository.vm_stats("web").unwrap().moved_chunks,
-        0,
-        "a dry run changes nothing"
-    );
+    assert_eq!(repository.vm_stats("web").unwrap().moved_chunks, 0, "a dry run changes nothing");
     let settled = settle(second, false).unwrap();
     // The first of the two VMs was asked about alone: what it has is wanted now.
     assert!((250_000..=340_000).contains(&settled.moved_bytes), "{settled:?}");
@@ -259,22 +226,11 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
     );
     assert!(settled.asked < 40, "{settled:?}");
     let all = clean_up(&repository, &detector, "web");
-    assert!(
-        all.moved_bytes > 400_000,
-        "what the first backup stored is there still: {all:?}"
-    );
-    assert_eq!(
-        settle(third, false).unwrap_err().code(),
-        "not_found",
-        "a snapshot of another VM"
-    );
+    assert!(all.moved_bytes > 400_000, "what the first backup stored is there still: {all:?}");
+    assert_eq!(settle(third, false).unwrap_err().code(), "not_found", "a snapshot of another VM");
     assert!(chunk_bytes(&repository) >= before, "nothing is removed");
     free(&repository);
-    assert_restores(
-        &open(&store),
-        &[(first, first_disk), (second, disk), (third, other)],
-        "settled",
-    );
+    assert_restores(&open(&store), &[(first, first_disk), (second, disk), (third, other)], "settled");
     assert!(check(&open(&store)).is_clean());
     assert_eq!(unreferenced(&open(&store)), 0);
 }
@@ -283,11 +239,7 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
 #[test]
 fn small_rounds_move_what_a_large_one_moves() {
     let made = MemoryStore::new();
-    let options = InitOptions {
-        layout: FLEET,
-        profile: Profile::Fixed4K,
-        ..insecure()
-    };
+    let options = InitOptions { layout: FLEET, profile: Profile::Fixed4K, ..insecure() };
     let repository = Repository::init(Arc::new(made.clone()), IndexHome::Memory, &options).unwrap();
     let mut all = Vec::new();
     for vm in ["web", "db"] {
@@ -312,11 +264,7 @@ fn small_rounds_move_what_a_large_one_moves() {
             moved.push((memory_bytes, summary.asked, summary.moved, summary.moved_bytes));
         }
         let rounds = if memory_bytes == 1 { 3 } else { 1 };
-        assert_eq!(
-            records(b"v.") - before,
-            rounds + 2,
-            "one each, and that all is answered of either VM"
-        );
+        assert_eq!(records(b"v.") - before, rounds + 2, "one each, and that all is answered of either VM");
         assert_eq!(records(b"moved."), 1, "those that were replaced are gone");
         free(&repository);
         assert_restores(&open(&store), &all, "cleaned up");
@@ -353,19 +301,11 @@ fn a_clean_up_is_of_the_delete_role() {
     assert_eq!(refused.exit_code(), 21, "{refused}");
     let by_delete = open_with(&delete);
     let moved = ["web", "db", "web"].map(|vm| clean_up(&by_delete, &detector, vm).moved);
-    assert!(
-        moved[0] == 0 && moved[1] > 10 && moved[1] == moved[2],
-        "{moved:?}"
-    );
+    assert!(moved[0] == 0 && moved[1] > 10 && moved[1] == moved[2], "{moved:?}");
     free(&by_delete);
     assert_restores(&open_with(&backup), &all, "by the backup role");
     assert!(check(&open_with(&backup)).is_clean());
-    assert_eq!(
-        back_up(&open_with(&backup), "web", &all[0].1, false)
-            .counts
-            .new_bytes,
-        0
-    );
+    assert_eq!(back_up(&open_with(&backup), "web", &all[0].1, false).counts.new_bytes, 0);
 }
 
 /// Snapshots that refer to moved chunks are forgotten, by vectors and by a walk: all that stays is there, and no more.
@@ -385,11 +325,7 @@ fn what_moved_is_deleted_and_kept_as_everything_else() {
         let dead = repository.vm_stats("web").unwrap().dead_frames;
         assert!(dead > 10);
         repository.forget(&[first[0].0]).unwrap();
-        let options = PruneOptions {
-            method,
-            max_unused_percent: 100,
-            ..PruneOptions::default()
-        };
+        let options = PruneOptions { method, max_unused_percent: 100, ..PruneOptions::default() };
         let repository = open(&store);
         repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
         // What only the first had of its own is shared with db: it had moved, and is no more dead than before.
@@ -425,13 +361,8 @@ fn a_clean_up_killed_at_each_of_its_steps_loses_nothing_and_is_finished_by_the_n
             Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();
         let killed = killed.behave_as_another_process();
         let outcome = try_clean_up(&killed, &detector, "db").and_then(|summary| {
-            let options = PruneOptions {
-                max_unused_percent: 0,
-                ..PruneOptions::default()
-            };
-            killed
-                .prune(&options, &Silent, &CancelFlag::new())
-                .map(|_| summary)
+            let options = PruneOptions { max_unused_percent: 0, ..PruneOptions::default() };
+            killed.prune(&options, &Silent, &CancelFlag::new()).map(|_| summary)
         });
         drop(killed);
         let when = format!("killed at step {steps}");
@@ -524,10 +455,7 @@ fn a_clean_up_gives_way_to_a_backup_of_its_vm() {
         assert!(died.is_err());
     };
     let act: Box<dyn FnOnce() + Send + '_> = Box::new(begun);
-    let meddling = Meddling {
-        inner: &detector,
-        act: Mutex::new(Some(act)),
-    };
+    let meddling = Meddling { inner: &detector, act: Mutex::new(Some(act)) };
     let refused = try_clean_up(&first, &meddling, "db").unwrap_err();
     assert_eq!((refused.exit_code(), refused.code()), (11, "busy"), "{refused}");
     let refused = try_clean_up(&first, &detector, "db").unwrap_err();
@@ -543,10 +471,7 @@ fn a_clean_up_gives_way_to_a_backup_of_its_vm() {
     };
     let act: Box<dyn FnOnce() + Send + '_> = Box::new(whole);
     *meddling.act.lock().unwrap() = None;
-    let meddling = Meddling {
-        inner: &detector,
-        act: Mutex::new(Some(act)),
-    };
+    let meddling = Meddling { inner: &detector, act: Mutex::new(Some(act)) };
     let summary = clean_up(&first, &meddling, "db");
     assert!(summary.moved > 10, "{summary:?}");
     drop(meddling);
@@ -584,14 +509,8 @@ impl<F: FnOnce() + Send> Target for Interrupted<F> {
 }
 
 fn restore_beside(repository: &Repository, snapshot: SnapshotId, act: impl FnOnce() + Send) -> Vec<u8> {
-    let target = Interrupted {
-        inner: MemoryTarget::ordered(),
-        act: Mutex::new(Some(act)),
-    };
-    let request = RestoreRequest {
-        fetches: 2,
-        ..RestoreRequest::new(snapshot)
-    };
+    let target = Interrupted { inner: MemoryTarget::ordered(), act: Mutex::new(Some(act)) };
+    let request = RestoreRequest { fetches: 2, ..RestoreRequest::new(snapshot) };
     let restored = repository.restore(&request, &target, &Silent, &CancelFlag::new());
     restored.unwrap();
     target.inner.bytes()
@@ -642,12 +561,7 @@ fn a_restore_finds_what_another_host_rewrote_or_moved_meanwhile() {
 #[test]
 fn nothing_moves_by_an_answer_that_does_not_hold() {
     let lies: [fn(Answer) -> Answer; 3] = [
-        |answer| {
-            answer
-                .ordinal()
-                .and_then(|at| Answer::hit(at ^ 1))
-                .unwrap_or(answer)
-        },
+        |answer| answer.ordinal().and_then(|at| Answer::hit(at ^ 1)).unwrap_or(answer),
         |_| Answer::hit(4_000_000).unwrap(),
         |_| Answer::UNANSWERED,
     ];
@@ -658,10 +572,7 @@ fn nothing_moves_by_an_answer_that_does_not_hold() {
     clean_up(&repository, &detector, "web");
     detector.is_checking = false;
     let unchecked = clean_up(&repository, &detector, "db");
-    assert!(
-        unchecked.stored_popular > 10 && unchecked.moved == 0,
-        "{unchecked:?}"
-    );
+    assert!(unchecked.stored_popular > 10 && unchecked.moved == 0, "{unchecked:?}");
     assert_eq!(unchecked.unanswered, unchecked.stored_popular);
     detector.is_checking = true;
     detector.stored();
@@ -671,10 +582,7 @@ fn nothing_moves_by_an_answer_that_does_not_hold() {
         assert!(lied.moved == 0 && lied.unanswered > 10, "{lied:?}");
     }
     detector.lie = |answer| answer;
-    assert_eq!(
-        clean_up(&repository, &detector, "db").moved,
-        unchecked.stored_popular
-    );
+    assert_eq!(clean_up(&repository, &detector, "db").moved, unchecked.stored_popular);
     free(&repository);
     assert_restores(&open(&store), &all, "lied to");
 }
@@ -726,11 +634,7 @@ fn a_damaged_list_of_moved_frames_is_told() {
     assert_eq!(lists, 2, "one of each VM");
     let repository = open(&bad);
     let report = check(&repository);
-    assert!(
-        report.damages.iter().any(|damage| damage.what.contains("moved.")),
-        "{:?}",
-        report.damages
-    );
+    assert!(report.damages.iter().any(|damage| damage.what.contains("moved.")), "{:?}", report.damages);
     let refused = try_back_up(&repository, "web", &all[0].1, false).unwrap_err();
     assert!(refused.is_corruption(), "{refused}");
     let before = chunk_bytes(&repository);
@@ -767,9 +671,7 @@ fn popular_packs_that_nobody_entered_are_removed_once_their_session_has_ended() 
         assert_eq!(before - chunk_bytes(&other), swept.bytes);
         assert_eq!(sweep(), SweptPacks::default());
         let status = other.popular_status().unwrap();
-        let shared = files(&store)
-            .into_iter()
-            .filter(|(volume, ..)| volume.starts_with("pds-"));
+        let shared = files(&store).into_iter().filter(|(volume, ..)| volume.starts_with("pds-"));
         assert_eq!(shared.count() as u64, status.packs, "killed at step {steps}");
         assert_restores(&open(&store), &all, "swept");
         if let Ok(summary) = outcome {
@@ -777,10 +679,7 @@ fn popular_packs_that_nobody_entered_are_removed_once_their_session_has_ended() 
             break;
         }
     }
-    assert!(
-        swept_packs > 0,
-        "a backup never died at the moment that is tested"
-    );
+    assert!(swept_packs > 0, "a backup never died at the moment that is tested");
 }
 
 #[test]

@@ -33,10 +33,7 @@ fn a_clock_that_was_ahead_once_dates_no_later_snapshot() {
     for (day, snapshot) in listed.iter().enumerate() {
         let expected = (day == 2).then_some(Misdated::Ahead);
         assert_eq!(snapshot.misdated, expected, "day {day}");
-        assert!(
-            day == 2 || snapshot.created_ms == START + day as u64 * DAY,
-            "day {day}"
-        );
+        assert!(day == 2 || snapshot.created_ms == START + day as u64 * DAY, "day {day}");
     }
     // Nothing can be said while the clock is wrong, everything once it is right.
     let told: Vec<u64> = made.iter().map(|summary| summary.misdated).collect();

@@ -46,10 +46,7 @@ fn a_prune_keeps_the_copy_that_a_damaged_pack_is_healed_by() {
     prune(&repository);
     assert!(restore(&repository, first) == disk.bytes, "and still healed");
     assert!(restore(&open(&bad), first) == disk.bytes, "opened again");
-    assert!(
-        check(&repository).is_clean(),
-        "what is damaged went with the prune"
-    );
+    assert!(check(&repository).is_clean(), "what is damaged went with the prune");
 }
 
 /// Symptom: a chunk was damaged, the disk was backed up again with `--full` as the manual says, and the new snapshot did
@@ -82,10 +79,7 @@ fn a_full_backup_stores_a_damaged_chunk_anew() {
     prune(&repository);
     assert!(restore(&repository, summary.snapshot) == disk.bytes);
     let repository = open(&bad);
-    assert!(
-        restore(&repository, summary.snapshot) == disk.bytes,
-        "opened again"
-    );
+    assert!(restore(&repository, summary.snapshot) == disk.bytes, "opened again");
     assert!(check(&repository).is_clean());
 }
 
@@ -114,20 +108,14 @@ fn the_backup_behind_a_check_stores_anew_what_it_found() {
         assert!(restore(&repository, again.snapshot) == disk.bytes, "{finder}");
         assert!(restore(&repository, first) == disk.bytes, "{finder}");
         let third = back_up(&repository, "web", &disk, false);
-        assert_eq!(
-            third.counts.stored_bytes / 2000,
-            0,
-            "{finder}: healed once, not each time"
-        );
+        assert_eq!(third.counts.stored_bytes / 2000, 0, "{finder}: healed once, not each time");
     }
 }
 
 /// Snapshots that restore.
 fn readable(repository: &Repository, snapshots: &[SnapshotId]) -> BTreeSet<SnapshotId> {
     let readable = snapshots.iter().copied();
-    readable
-        .filter(|id| try_restore(repository, *id).is_ok())
-        .collect()
+    readable.filter(|id| try_restore(repository, *id).is_ok()).collect()
 }
 
 /// The rule behind all of it, under any damage of any packs: a prune takes nothing that a reader could read.
@@ -153,11 +141,7 @@ fn what_a_reader_could_read_before_a_prune_it_can_read_after() {
                     volume.starts_with("pds-") || (volume.starts_with("vm-") && !volume.ends_with(".meta"));
                 if is_pack && dice.below(chance) == 0 {
                     // Footers and trailers are small: aim at them as often as at the frames.
-                    let from = if dice.below(2) == 0 {
-                        0
-                    } else {
-                        body.len() - 600.min(body.len())
-                    };
+                    let from = if dice.below(2) == 0 { 0 } else { body.len() - 600.min(body.len()) };
                     let at = from + dice.below((body.len() - from) as u64) as usize;
                     body[at] ^= 1 << dice.below(8);
                 }
@@ -189,18 +173,9 @@ fn what_a_reader_could_read_before_a_prune_it_can_read_after() {
             assert!(error.is_corruption(), "seed {seed}: {error}");
         }
         let still = readable(&repository, &snapshots);
-        assert!(
-            could.is_subset(&still),
-            "seed {seed}: {could:?} could be read, {still:?} can"
-        );
+        assert!(could.is_subset(&still), "seed {seed}: {could:?} could be read, {still:?} can");
         let again = readable(&open(&store), &snapshots);
-        assert!(
-            could.is_subset(&again),
-            "seed {seed}, opened again: {could:?} could be read, {again:?} can"
-        );
+        assert!(could.is_subset(&again), "seed {seed}, opened again: {could:?} could be read, {again:?} can");
     }
-    assert!(
-        hurt_before > 20 && healed > 30,
-        "{hurt_before} were hurt, {healed} restored later"
-    );
+    assert!(hurt_before > 20 && healed > 30, "{hurt_before} were hurt, {healed} restored later");
 }

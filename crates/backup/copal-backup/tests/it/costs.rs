@@ -23,9 +23,7 @@ fn written(repository: &Repository, writes: &[(usize, usize)]) -> (Disk, Vec<Sna
 }
 
 fn default_prune(repository: &Repository) -> PruneSummary {
-    repository
-        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
-        .unwrap()
+    repository.prune(&PruneOptions::default(), &Silent, &CancelFlag::new()).unwrap()
 }
 
 /// Symptom: a prune of 780 MB wrote 763 of them again to free 17.
@@ -33,17 +31,10 @@ fn default_prune(repository: &Repository) -> PruneSummary {
 #[test]
 fn a_prune_writes_nothing_for_the_little_that_is_unused() {
     let repository = init(&MemoryStore::new());
-    let (disk, made) = written(
-        &repository,
-        &[(3 * MIB, MIB / 2), (20 * MIB, MIB / 2), (40 * MIB, MIB / 2)],
-    );
+    let (disk, made) = written(&repository, &[(3 * MIB, MIB / 2), (20 * MIB, MIB / 2), (40 * MIB, MIB / 2)]);
     repository.forget(&made[..3]).unwrap();
     let pruned = default_prune(&repository);
-    assert_eq!(
-        (pruned.rewritten_packs, pruned.written_bytes),
-        (0, 0),
-        "{pruned:?}"
-    );
+    assert_eq!((pruned.rewritten_packs, pruned.written_bytes), (0, 0), "{pruned:?}");
     assert!(pruned.unused_bytes > MIB as u64, "{pruned:?}");
     assert!(pruned.unused_bytes * 20 <= pruned.after_bytes, "{pruned:?}");
     assert!(restore(&repository, made[3]) == disk.bytes);
@@ -58,18 +49,12 @@ fn a_prune_writes_nothing_for_the_little_that_is_unused() {
 fn a_prune_writes_at_most_twice_what_it_frees() {
     let repository = init(&MemoryStore::new());
     // Most of one pack, and a little of the others.
-    let (disk, made) = written(
-        &repository,
-        &[(MIB, 11 * MIB), (18 * MIB, MIB / 2), (38 * MIB, MIB / 2)],
-    );
+    let (disk, made) = written(&repository, &[(MIB, 11 * MIB), (18 * MIB, MIB / 2), (38 * MIB, MIB / 2)]);
     repository.forget(&made[..3]).unwrap();
     let pruned = default_prune(&repository);
     let freed = pruned.before_bytes - pruned.after_bytes;
     assert!(freed > 10 * MIB as u64, "{pruned:?}");
-    assert!(
-        pruned.written_bytes > 0 && pruned.written_bytes <= 2 * freed,
-        "{pruned:?}"
-    );
+    assert!(pruned.written_bytes > 0 && pruned.written_bytes <= 2 * freed, "{pruned:?}");
     assert!(pruned.unused_bytes * 20 <= pruned.after_bytes, "{pruned:?}");
     assert!(restore(&repository, made[3]) == disk.bytes);
     assert!(check(&repository).is_clean());
@@ -81,10 +66,7 @@ fn a_prune_writes_at_most_twice_what_it_frees() {
 #[test]
 fn a_prune_returns_the_space_of_a_pack_before_it_writes_the_next() {
     let store = MemoryStore::new();
-    let (disk, made) = written(
-        &init(&store),
-        &[(MIB, 5 * MIB), (18 * MIB, 5 * MIB), (34 * MIB, 5 * MIB)],
-    );
+    let (disk, made) = written(&init(&store), &[(MIB, 5 * MIB), (18 * MIB, 5 * MIB), (34 * MIB, 5 * MIB)]);
     let watched = MortalStore::new(store.clone(), i64::MAX);
     let repository =
         Repository::open(Arc::new(watched.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();

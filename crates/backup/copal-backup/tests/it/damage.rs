@@ -29,9 +29,7 @@ fn replace(store: &MemoryStore, volume: &str, name: &[u8], body: Option<Vec<u8>>
         store.delete(vid, name, info.fid).unwrap();
     }
     if let Some(body) = body {
-        store
-            .put(vid, name, Bytes::from(body), &PutOptions::default())
-            .unwrap();
+        store.put(vid, name, Bytes::from(body), &PutOptions::default()).unwrap();
     }
 }
 
@@ -77,10 +75,7 @@ fn a_file_cut_off_anywhere_or_grown_is_noticed() {
         for length in lengths {
             replace(&store, &volume, &name, Some(body[..length].to_vec()));
             let file = String::from_utf8_lossy(&name).into_owned();
-            assert!(
-                is_noticed(&store, &snapshots),
-                "{volume}/{file} cut to {length} bytes"
-            );
+            assert!(is_noticed(&store, &snapshots), "{volume}/{file} cut to {length} bytes");
         }
         replace(&store, &volume, &name, Some(body));
     }
@@ -133,30 +128,12 @@ fn all_damages_are_reported_at_once_and_what_is_whole_still_restores() {
     replace(&store, &volume, &name, Some(damaged));
     let repository = open(&store);
     let report = check(&repository);
-    let frames = report
-        .damages
-        .iter()
-        .filter(|damage| damage.detail.contains("does not open"))
-        .count();
-    let blocks = report
-        .damages
-        .iter()
-        .filter(|damage| damage.detail.contains("hash"))
-        .count();
+    let frames = report.damages.iter().filter(|damage| damage.detail.contains("does not open")).count();
+    let blocks = report.damages.iter().filter(|damage| damage.detail.contains("hash")).count();
     assert_eq!((frames, blocks), (3, 3), "{:?}", report.damages);
-    let verified = repository
-        .verify(hurt.snapshot, &Silent, &CancelFlag::new())
-        .unwrap();
+    let verified = repository.verify(hurt.snapshot, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!(verified.damages.len(), 3);
-    assert!(
-        verified
-            .damages
-            .iter()
-            .all(|damage| damage.snapshots == [hurt.snapshot])
-    );
-    assert_eq!(
-        try_restore(&repository, hurt.snapshot).unwrap_err().exit_code(),
-        20
-    );
+    assert!(verified.damages.iter().all(|damage| damage.snapshots == [hurt.snapshot]));
+    assert_eq!(try_restore(&repository, hurt.snapshot).unwrap_err().exit_code(), 20);
     assert_eq!(restore(&repository, whole.snapshot), other.bytes);
 }

@@ -24,16 +24,9 @@ impl Stack {
         Stack::open_for(device, false)
     }
     fn open_for(device: &Arc<dyn Device>, read_only: bool) -> Stack {
-        let options = OpenOptions {
-            read_only,
-            ..OpenOptions::default()
-        };
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
         let (objects, _) = copal_object::Store::open(Arc::clone(device), &options).unwrap();
-        let options = copal_kv::Options {
-            memory_bytes: 8 * MIB,
-            read_only,
-            ..copal_kv::Options::default()
-        };
+        let options = copal_kv::Options { memory_bytes: 8 * MIB, read_only, ..copal_kv::Options::default() };
         let kv = copal_kv::Store::open(objects, options).unwrap();
         let volumes = Arc::new(LocalStore::open(kv.clone()).unwrap());
         Stack { kv, volumes }
@@ -62,12 +55,8 @@ pub(crate) fn engine_in_memory() -> copal_kv::Store {
 }
 
 fn formatted(size: u64, record: bool) -> Arc<FaultDevice> {
-    let options = |record| FaultOptions {
-        seed: 1,
-        order: Order::Immediate,
-        record,
-        ..FaultOptions::default()
-    };
+    let options =
+        |record| FaultOptions { seed: 1, order: Order::Immediate, record, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(size), options(false));
     let dynamic: Arc<dyn Device> = device.clone();
     copal_object::Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -115,10 +104,7 @@ fn a_repository_lives_in_the_engine_and_is_found_again() {
     assert_eq!(restore(&repository, second.snapshot), disk.bytes);
     assert_eq!(back_up(&repository, "third", &disk, false).counts.new_bytes, 0);
     disk.bytes = before;
-    assert!(
-        back_up(&repository, "fourth", &disk, false).counts.new_bytes > 0,
-        "what was pruned is gone"
-    );
+    assert!(back_up(&repository, "fourth", &disk, false).counts.new_bytes > 0, "what was pruned is gone");
     assert!(check(&repository).is_clean());
     stack.close(repository);
 }
@@ -138,26 +124,18 @@ fn a_damaged_index_stops_no_restore_and_is_rebuilt() {
             .map(|row| row.unwrap().0)
             .collect();
         for key in keys {
-            keyspace
-                .put(&key, b"no row", copal_kv::Durability::Device)
-                .unwrap();
+            keyspace.put(&key, b"no row", copal_kv::Durability::Device).unwrap();
         }
     }
     let repository = stack.repository();
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
     let report = check(&repository);
-    assert!(
-        report.damages.iter().any(|damage| damage.what.contains("index")),
-        "{:?}",
-        report.damages
-    );
+    assert!(report.damages.iter().any(|damage| damage.what.contains("index")), "{:?}", report.damages);
     disk.write(0, &[9; 100]);
     let error = try_back_up(&repository, "web", &disk, true).unwrap_err();
     assert_eq!(error.exit_code(), 20);
     assert!(error.to_string().contains("copal repair index"), "{error}");
-    let error = repository
-        .prune(&thorough(), &Silent, &CancelFlag::new())
-        .unwrap_err();
+    let error = repository.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap_err();
     assert_eq!(error.exit_code(), 20);
     repository.repair_index(&Silent, &CancelFlag::new()).unwrap();
     assert!(check(&repository).is_clean());
@@ -183,23 +161,12 @@ fn damage_that_was_found_is_stored_anew_by_a_later_process() {
         .find(|(name, _)| name.starts_with("pds-"))
         .unwrap();
     let vid = stack.volumes.open_volume(&volume).unwrap();
-    let (name, info) = stack
-        .volumes
-        .list(vid, b"", None, 1, &ReadOptions::default())
-        .unwrap()
-        .remove(0);
-    let mut body = stack
-        .volumes
-        .get(vid, &name, 0..info.size, &Default::default())
-        .unwrap()
-        .to_vec();
+    let (name, info) = stack.volumes.list(vid, b"", None, 1, &ReadOptions::default()).unwrap().remove(0);
+    let mut body = stack.volumes.get(vid, &name, 0..info.size, &Default::default()).unwrap().to_vec();
     let middle = body.len() / 2;
     body[middle] ^= 1;
     stack.volumes.delete(vid, &name, info.fid).unwrap();
-    stack
-        .volumes
-        .put(vid, &name, body.into(), &Default::default())
-        .unwrap();
+    stack.volumes.put(vid, &name, body.into(), &Default::default()).unwrap();
     stack.close(repository);
 
     let stack = Stack::open_for(&device, true);
@@ -267,18 +234,10 @@ fn a_power_cut_at_any_moment_loses_no_snapshot_and_leaks_nothing() {
             let device = state.device();
             let stack = Stack::open(&device);
             let repository = stack.repository();
-            let found: Vec<_> = repository
-                .snapshots(None)
-                .unwrap()
-                .iter()
-                .map(|one| one.id)
-                .collect();
+            let found: Vec<_> = repository.snapshots(None).unwrap().iter().map(|one| one.id).collect();
             for (acknowledged, id, bytes) in &published {
                 let forgotten = *id == doomed.1 && step >= doomed.0;
-                assert!(
-                    forgotten || *acknowledged > step || found.contains(id),
-                    "step {step} lost {id}"
-                );
+                assert!(forgotten || *acknowledged > step || found.contains(id), "step {step} lost {id}");
                 if found.contains(id) {
                     assert_eq!(restore(&repository, *id), *bytes, "step {step}");
                 }
@@ -286,10 +245,7 @@ fn a_power_cut_at_any_moment_loses_no_snapshot_and_leaks_nothing() {
             let report = check(&repository);
             assert!(report.is_clean(), "step {step}: {:?}", report.damages);
             prune(&repository);
-            let again = PruneOptions {
-                dry_run: true,
-                ..thorough()
-            };
+            let again = PruneOptions { dry_run: true, ..thorough() };
             let left = repository.prune(&again, &Silent, &CancelFlag::new()).unwrap();
             assert_eq!((left.dead_frames, left.removed_packs), (0, 0), "step {step}");
             repository.forget(&found).unwrap();

@@ -17,19 +17,14 @@ fn a_wrong_password_and_a_missing_repository_are_told_apart() {
     let open = |unlock: Unlock| Repository::open(store.clone(), IndexHome::Memory, &unlock).map(|_| ());
     assert_eq!(open(Unlock::Insecure).unwrap_err().exit_code(), 10);
     assert_eq!(Repository::probe(&*store).unwrap(), None);
-    let options = InitOptions {
-        argon2_memory_kib: 64,
-        ..InitOptions::new(password("right"))
-    };
+    let options = InitOptions { argon2_memory_kib: 64, ..InitOptions::new(password("right")) };
     Repository::init(store.clone(), IndexHome::Memory, &options).unwrap();
     assert_eq!(Repository::probe(&*store).unwrap(), Some(true));
     open(password("right")).unwrap();
     let wrong = open(password("wrong")).unwrap_err();
     assert_eq!((wrong.exit_code(), wrong.code()), (12, "wrong_password"));
     assert_eq!(open(Unlock::Insecure).unwrap_err().code(), "password_needed");
-    let again = Repository::init(store.clone(), IndexHome::Memory, &options)
-        .map(|_| ())
-        .unwrap_err();
+    let again = Repository::init(store.clone(), IndexHome::Memory, &options).map(|_| ()).unwrap_err();
     assert_eq!(again.code(), "repository_exists");
 }
 
@@ -50,10 +45,7 @@ fn a_full_store_fails_cleanly_and_the_next_backup_uses_what_was_stored() {
     assert!(check(&repository).is_clean());
     store.set_capacity(1 << 30);
     let summary = back_up(&repository, "big", &disk, false);
-    assert!(
-        summary.counts.new_bytes < 30 << 20,
-        "the packs that were finished are used"
-    );
+    assert!(summary.counts.new_bytes < 30 << 20, "the packs that were finished are used");
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
 }
 
@@ -69,11 +61,7 @@ impl Source for Tripwire {
         self.inner.size_bytes()
     }
     fn extent_at(&self, offset: u64) -> std::result::Result<Extent, SourceError> {
-        Ok(Extent {
-            offset,
-            length: 1 << 30,
-            kind: ExtentKind::Data,
-        })
+        Ok(Extent { offset, length: 1 << 30, kind: ExtentKind::Data })
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<usize, SourceError> {
         // The end is looked at before anything is read.
@@ -81,9 +69,7 @@ impl Source for Tripwire {
             match &self.cancel {
                 Some(flag) => flag.cancel(),
                 None => {
-                    return Err(SourceError::Unusable {
-                        reason: "the cable was cut".into(),
-                    });
+                    return Err(SourceError::Unusable { reason: "the cable was cut".into() });
                 }
             }
         }
@@ -99,15 +85,9 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
     Random::new(2).fill(&mut disk.bytes);
     let run = |cancel: Option<CancelFlag>| {
         let flag = cancel.clone().unwrap_or_default();
-        let source = Tripwire {
-            inner: disk.source(),
-            at: 24 << 20,
-            cancel,
-        };
+        let source = Tripwire { inner: disk.source(), at: 24 << 20, cancel };
         let disks = vec![DiskSource::new("sda", Box::new(source))];
-        repository
-            .backup(BackupRequest::new("web", disks), &Silent, &flag)
-            .unwrap_err()
+        repository.backup(BackupRequest::new("web", disks), &Silent, &flag).unwrap_err()
     };
     let cancelled = run(Some(CancelFlag::new()));
     assert_eq!(cancelled.exit_code(), 130);
@@ -121,11 +101,7 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
     assert!(repository.snapshots(None).unwrap().is_empty());
     assert!(check(&repository).is_clean());
     let summary = back_up(&repository, "web", &disk, false);
-    assert!(
-        summary.counts.new_bytes <= 6 << 20,
-        "{}",
-        summary.counts.new_bytes
-    );
+    assert!(summary.counts.new_bytes <= 6 << 20, "{}", summary.counts.new_bytes);
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
 }
 
@@ -153,10 +129,7 @@ fn what_is_no_backup_does_not_speak_of_the_next_one_when_it_is_interrupted() {
         let error = outcome.unwrap_err();
         assert_eq!(error.exit_code(), 130, "{error}");
         let sentence = error.to_string();
-        assert!(
-            !sentence.contains("next backup") && !sentence.contains("bytes"),
-            "{sentence}"
-        );
+        assert!(!sentence.contains("next backup") && !sentence.contains("bytes"), "{sentence}");
         assert!(sentence.contains("again"), "{sentence}");
     }
 }
@@ -168,13 +141,9 @@ fn requests_that_make_no_sense_are_refused_before_anything_is_stored() {
     let before = files(&store).len();
     let disk = Disk::new(1 << 20);
     let refuse = |vm: &str, names: &[&str]| {
-        let disks = names
-            .iter()
-            .map(|name| DiskSource::new(*name, disk.source()))
-            .collect();
-        let error = repository
-            .backup(BackupRequest::new(vm, disks), &Silent, &CancelFlag::new())
-            .unwrap_err();
+        let disks = names.iter().map(|name| DiskSource::new(*name, disk.source())).collect();
+        let error =
+            repository.backup(BackupRequest::new(vm, disks), &Silent, &CancelFlag::new()).unwrap_err();
         assert_eq!(error.code(), "invalid", "{error}");
     };
     refuse("", &["sda"]);
@@ -234,17 +203,9 @@ fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
         held.reached.wait();
         let second = try_back_up(&repository, "web", &disk, false).unwrap_err();
         assert_eq!((second.exit_code(), second.code()), (11, "busy"));
-        let prune = repository
-            .prune(&thorough(), &Silent, &CancelFlag::new())
-            .unwrap_err();
+        let prune = repository.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap_err();
         assert_eq!(prune.code(), "busy");
-        assert_eq!(
-            repository
-                .repair_index(&Silent, &CancelFlag::new())
-                .unwrap_err()
-                .code(),
-            "busy"
-        );
+        assert_eq!(repository.repair_index(&Silent, &CancelFlag::new()).unwrap_err().code(), "busy");
         // Others go on meanwhile, and a snapshot may be forgotten while a backup builds on it.
         let other = back_up(&repository, "db", &disk, false);
         assert_eq!(restore(&repository, other.snapshot), disk.bytes);

@@ -49,10 +49,7 @@ impl MortalStore {
     }
     /// The same store, for a client whose clock is ahead.
     pub(crate) fn ahead(inner: MemoryStore, ahead_ms: u64) -> MortalStore {
-        MortalStore {
-            ahead_ms,
-            ..MortalStore::new(inner, i64::MAX)
-        }
+        MortalStore { ahead_ms, ..MortalStore::new(inner, i64::MAX) }
     }
     /// One that lives until it is killed, and lies on several servers, as it says.
     pub(crate) fn replicated(inner: MemoryStore) -> MortalStore {
@@ -82,10 +79,7 @@ impl MortalStore {
     pub(crate) fn removed(&self) -> Vec<(VolumeId, bool)> {
         let reclaimed = self.reclaimed.lock().unwrap();
         let removed = self.removed.lock().unwrap();
-        removed
-            .iter()
-            .map(|vid| (*vid, reclaimed.contains(vid)))
-            .collect()
+        removed.iter().map(|vid| (*vid, reclaimed.contains(vid))).collect()
     }
     /// Beginnings of files, deletions and reclaims, in order.
     pub(crate) fn order(&self) -> Vec<(Did, VolumeId)> {
@@ -96,13 +90,7 @@ impl MortalStore {
         self.steps.load(Ordering::Relaxed) < 0
     }
     fn alive(&self) -> Result<(), VolumeError> {
-        if self.is_dead() {
-            Err(VolumeError::Unavailable {
-                reason: "killed".into(),
-            })
-        } else {
-            Ok(())
-        }
+        if self.is_dead() { Err(VolumeError::Unavailable { reason: "killed".into() }) } else { Ok(()) }
     }
     fn step(&self) -> Result<(), VolumeError> {
         self.steps.fetch_sub(1, Ordering::Relaxed);
@@ -188,10 +176,7 @@ impl VolumeStore for MortalStore {
     ) -> Result<Box<dyn FileWriter>, VolumeError> {
         self.step()?;
         self.order.lock().unwrap().push((Did::Begin, vid));
-        Ok(Box::new(MortalWriter {
-            inner: self.inner.writer(vid, name, options)?,
-            store: self.clone(),
-        }))
+        Ok(Box::new(MortalWriter { inner: self.inner.writer(vid, name, options)?, store: self.clone() }))
     }
     fn get(
         &self,

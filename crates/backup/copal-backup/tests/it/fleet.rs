@@ -82,9 +82,7 @@ fn a_prune_of_many_vms_frees_what_each_of_them_forgot() {
 
 /// As `delete` and `prune` do by default: by summary vectors, rewriting packs that are mostly dead.
 fn free(repository: &Repository) -> PruneSummary {
-    repository
-        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
-        .unwrap()
+    repository.prune(&PruneOptions::default(), &Silent, &CancelFlag::new()).unwrap()
 }
 
 /// Ten days of a disk of which some is written anew each day, a snapshot of each.
@@ -130,11 +128,7 @@ fn the_counts_of_a_deletion_add_up_where_a_disk_repeats_itself() {
     assert_eq!(summary.by_summary, 1, "{summary:?}");
     assert!(summary.freed_bytes < 3 << 19, "one copy was stored: {summary:?}");
     assert!(summary.candidates_dead > 0, "{summary:?}");
-    assert_eq!(
-        summary.candidates,
-        summary.candidates_dead + summary.candidates_kept,
-        "{summary:?}"
-    );
+    assert_eq!(summary.candidates, summary.candidates_dead + summary.candidates_kept, "{summary:?}");
 }
 
 /// Days are forgotten in any order: what stays restores, what was freed is about what an exact prune frees, and nothing of the
@@ -151,24 +145,11 @@ fn what_only_forgotten_snapshots_had_is_freed_by_vectors() {
         repository.forget(&[gone]).unwrap();
         // Also by a handle that knows nothing yet.
         let repository = open(&store);
-        let options = PruneOptions {
-            max_unused_percent: 0,
-            ..PruneOptions::default()
-        };
+        let options = PruneOptions { max_unused_percent: 0, ..PruneOptions::default() };
         let summary = repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
-        assert_eq!(
-            (summary.by_summary, summary.by_walk, summary.busy_vms),
-            (1, 0, 0),
-            "{summary:?}"
-        );
-        assert!(
-            summary.candidates > 0 && summary.candidates_dead > 0,
-            "{summary:?}"
-        );
-        assert_eq!(
-            summary.candidates,
-            summary.candidates_dead + summary.candidates_kept
-        );
+        assert_eq!((summary.by_summary, summary.by_walk, summary.busy_vms), (1, 0, 0), "{summary:?}");
+        assert!(summary.candidates > 0 && summary.candidates_dead > 0, "{summary:?}");
+        assert_eq!(summary.candidates, summary.candidates_dead + summary.candidates_kept);
         dead += summary.candidates_dead;
         for (snapshot, bytes) in days.iter().chain(&other) {
             assert!(restore(&repository, *snapshot) == *bytes, "{snapshot}");
@@ -179,20 +160,12 @@ fn what_only_forgotten_snapshots_had_is_freed_by_vectors() {
     // An exact prune finds next to nothing more: one in a thousand.
     let repository = open(&store);
     let exact = prune(&repository);
-    assert!(
-        exact.dead_frames * 50 <= dead,
-        "{} after {dead}",
-        exact.dead_frames
-    );
+    assert!(exact.dead_frames * 50 <= dead, "{} after {dead}", exact.dead_frames);
     for (snapshot, bytes) in days.iter().chain(&other) {
         assert!(restore(&repository, *snapshot) == *bytes, "{snapshot}");
     }
     let again = free(&repository);
-    assert_eq!(
-        (again.by_summary, again.by_walk, again.candidates),
-        (0, 0, 0),
-        "nothing is left to do"
-    );
+    assert_eq!((again.by_summary, again.by_walk, again.candidates), (0, 0, 0), "nothing is left to do");
 }
 
 /// A frame that was called dead is not referred to again, by no handle: its pack may go at any time.
@@ -207,10 +180,7 @@ fn what_is_dead_is_stored_anew_when_it_comes_back() {
     repository.forget(&[gone.snapshot]).unwrap();
     // Rewrites none of the chunks, a third of which is dead: they stay where they are.
     let summary = repository.delete(&Silent, &CancelFlag::new()).unwrap();
-    assert!(
-        summary.candidates_dead > 10 && summary.written_bytes < 100_000,
-        "{summary:?}"
-    );
+    assert!(summary.candidates_dead > 10 && summary.written_bytes < 100_000, "{summary:?}");
     for repository in [&repository, &open(&store)] {
         let again = back_up(repository, "web", &mixed, false);
         assert!(again.counts.new_bytes >= 1 << 20, "{:?}", again.counts);
@@ -243,22 +213,14 @@ fn a_missing_or_damaged_vector_makes_the_walk_decide() {
         let repository = open(&bad);
         repository.forget(&[days[3].0]).unwrap();
         let summary = free(&repository);
-        assert_eq!(
-            (summary.by_summary, summary.by_walk),
-            (0, 1),
-            "{hurt}: {summary:?}"
-        );
+        assert_eq!((summary.by_summary, summary.by_walk), (0, 1), "{hurt}: {summary:?}");
         for (snapshot, bytes) in days.iter().filter(|(id, _)| *id != days[3].0) {
             assert!(restore(&repository, *snapshot) == *bytes, "{hurt}: {snapshot}");
         }
         // The walk has made the vector anew.
         repository.forget(&[days[6].0]).unwrap();
         let summary = free(&repository);
-        assert_eq!(
-            (summary.by_summary, summary.by_walk),
-            (1, 0),
-            "{hurt}: {summary:?}"
-        );
+        assert_eq!((summary.by_summary, summary.by_walk), (1, 0), "{hurt}: {summary:?}");
     }
 }
 
@@ -270,10 +232,7 @@ fn a_vm_tells_what_it_takes_and_goes_with_all_of_it() {
     let mut days = ten_days(&repository, "web", 7);
     let other = ten_days(&repository, "db", 8);
     let before = repository.vm_stats("web").unwrap();
-    assert_eq!(
-        (before.snapshots, before.forgotten, before.dead_frames),
-        (10, 0, 0)
-    );
+    assert_eq!((before.snapshots, before.forgotten, before.dead_frames), (10, 0, 0));
     assert!(before.chunk_pack_bytes > 8 << 20 && before.recipe_pack_bytes > 0 && before.metadata_bytes > 0);
     // Of the first day's pack most is needed later, too.
     let (gone, _) = days.remove(0);
@@ -286,9 +245,7 @@ fn a_vm_tells_what_it_takes_and_goes_with_all_of_it() {
 
     // A leak: a backup that never ended left packs that nobody knows of.
     let dead_before = after.dead_frames;
-    let repaired = repository
-        .repair_leak("web", 24 << 20, &Silent, &CancelFlag::new())
-        .unwrap();
+    let repaired = repository.repair_leak("web", 24 << 20, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!((repaired.by_walk, repaired.by_summary), (1, 0));
     let repaired = repository.vm_stats("web").unwrap();
     assert!(repaired.dead_frames >= dead_before, "{repaired:?}");
@@ -324,9 +281,7 @@ fn in_the_layout_solo_no_vm_has_anything_of_its_own() {
     for refused in [
         repository.vm_stats("web").map(drop),
         repository.remove_vm("web", true, false).map(drop),
-        repository
-            .repair_leak("web", 24 << 20, &Silent, &CancelFlag::new())
-            .map(drop),
+        repository.repair_leak("web", 24 << 20, &Silent, &CancelFlag::new()).map(drop),
     ] {
         let refused = refused.unwrap_err();
         assert_eq!(refused.exit_code(), 21, "{refused}");

@@ -55,26 +55,14 @@ impl Stack {
     /// # Errors
     /// What the first layer that does not open says of it.
     fn open(device: Arc<dyn Device>, read_only: bool) -> std::result::Result<Stack, String> {
-        let options = OpenOptions {
-            read_only,
-            ..OpenOptions::default()
-        };
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
         let (objects, recovery) =
             copal_object::Store::open(device, &options).map_err(|error| error.to_string())?;
-        let options = copal_kv::Options {
-            memory_bytes: 8 * MIB,
-            read_only,
-            ..copal_kv::Options::default()
-        };
+        let options = copal_kv::Options { memory_bytes: 8 * MIB, read_only, ..copal_kv::Options::default() };
         let kv = copal_kv::Store::open(objects.clone(), options).map_err(|error| error.to_string())?;
         let volumes = LocalStore::open(kv.clone()).map_err(|error| error.to_string())?;
         let volumes = Arc::new(volumes);
-        Ok(Stack {
-            objects,
-            recovery,
-            kv,
-            volumes,
-        })
+        Ok(Stack { objects, recovery, kv, volumes })
     }
 
     fn index(&self) -> IndexHome {
@@ -94,18 +82,12 @@ impl Stack {
         if !report.is_ok_and(|report| report.is_clean()) {
             return true;
         }
-        let options = copal_data::CheckOptions {
-            read_data: true,
-            engine: true,
-        };
+        let options = copal_data::CheckOptions { read_data: true, engine: true };
         let below = self.volumes.check(&options, &mut |_| {});
         if !below.is_ok_and(|report| report.damage.is_empty()) {
             return true;
         }
-        let options = copal_object::CheckOptions {
-            data: true,
-            repair: false,
-        };
+        let options = copal_object::CheckOptions { data: true, repair: false };
         let bottom = self.objects.check(&options);
         !bottom.is_ok_and(|report| report.is_clean())
     }
@@ -146,12 +128,7 @@ impl Source for Snoop {
 /// Two snapshots, an index rebuilt and merged, a deletion: tables, value objects, logs and a manifest below.
 /// `killed`: not closed, but with the writes in it that were done when a third backup was under way.
 fn lived_in(killed: bool) -> Subject {
-    let options = FaultOptions {
-        seed: 1,
-        order: Order::Immediate,
-        record: false,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { seed: 1, order: Order::Immediate, record: false, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(STORE_BYTES), options);
     let dynamic: Arc<dyn Device> = device.clone();
     copal_object::Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -195,25 +172,17 @@ fn lived_in(killed: bool) -> Subject {
     assert_eq!(taken.is_some(), killed);
     let image = taken.unwrap_or_else(|| device.image());
     let opened = Stack::open(MemoryDevice::from_image(image.clone(), STORE_BYTES), true).unwrap();
-    Subject {
-        image,
-        truth,
-        records: opened.recovery.records_replayed,
-    }
+    Subject { image, truth, records: opened.recovery.records_replayed }
 }
 
 impl Subject {
     /// Every range of the store: under one checksum, or holding nothing. No byte is left out.
     fn listed(&self) -> Vec<(Range<u64>, Covered)> {
         let stack = Stack::open(MemoryDevice::from_image(self.image.clone(), STORE_BYTES), true).unwrap();
-        let options = copal_object::CheckOptions {
-            data: true,
-            repair: false,
-        };
+        let options = copal_object::CheckOptions { data: true, repair: false };
         let mut listed = Vec::new();
-        let report = stack
-            .objects
-            .check_coverage(&options, &mut |range, covered| listed.push((range, covered)));
+        let report =
+            stack.objects.check_coverage(&options, &mut |range, covered| listed.push((range, covered)));
         assert!(report.unwrap().is_clean());
         listed.sort_by_key(|(range, _)| range.start);
         let mut end = 0;
@@ -259,19 +228,15 @@ impl Subject {
         let one = |&(index, at, bit): &(usize, u64, u64)| (index, at, self.flip(at, bit));
         std::thread::scope(|scope| {
             let parts = flips.chunks(flips.len().div_ceil(threads).max(1));
-            let running: Vec<_> = parts
-                .map(|part| scope.spawn(move || part.iter().map(one).collect::<Vec<_>>()))
-                .collect();
+            let running: Vec<_> =
+                parts.map(|part| scope.spawn(move || part.iter().map(one).collect::<Vec<_>>())).collect();
             let fates = running.into_iter().map(|thread| thread.join().unwrap());
             fates.flatten().collect()
         })
     }
 
     /// Flips through all of the store; returns the ranges under a sum where a flip went unnoticed.
-    #[expect(
-        clippy::print_stdout,
-        reason = "what a run of every byte came to, for who asks for it"
-    )]
+    #[expect(clippy::print_stdout, reason = "what a run of every byte came to, for who asks for it")]
     fn flip_all(&self, name: &str, bits: u64) -> Vec<(Range<u64>, Summed)> {
         let given = std::env::var("COPAL_FLIP_STRIDE").ok();
         let given = given.map(|text| text.parse::<u64>().expect("a number of bytes"));
@@ -282,10 +247,7 @@ impl Subject {
         for (index, (range, covered)) in listed.iter().enumerate() {
             let (next, stride) = match covered {
                 Covered::Summed(_) => (&mut next_summed, given.unwrap_or(STRIDE)),
-                _ => (
-                    &mut next_unused,
-                    given.map_or(STRIDE_UNUSED, |given| given * 4097),
-                ),
+                _ => (&mut next_unused, given.map_or(STRIDE_UNUSED, |given| given * 4097)),
             };
             // Each range is hit at least once, however small.
             let first = (*next).clamp(range.start, range.end - 1);

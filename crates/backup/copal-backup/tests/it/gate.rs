@@ -21,10 +21,7 @@ fn try_run(
     with: impl FnOnce(&mut BackupRequest),
 ) -> Result<BackupSummary> {
     let source: Box<dyn Source> = match is_stream {
-        true => Box::new(StreamSource::new(
-            "a pipe",
-            Box::new(Cursor::new(disk.bytes.clone())),
-        )),
+        true => Box::new(StreamSource::new("a pipe", Box::new(Cursor::new(disk.bytes.clone())))),
         false => disk.source(),
     };
     let mut request = BackupRequest::new("web", vec![DiskSource::new("sda", source)]);
@@ -69,30 +66,21 @@ fn a_disk_that_is_empty_or_smaller_is_refused_or_doubtful() {
         let disk = text_disk(1, 3 << 20);
         let short = text_disk(1, 1 << 20);
         for is_stream in [false, true] {
-            refused(
-                try_run(&repository, &Disk::new(0), is_stream, |_| ()),
-                empty(is_stream),
-            );
+            refused(try_run(&repository, &Disk::new(0), is_stream, |_| ()), empty(is_stream));
         }
         let whole = run(&repository, &disk, |_| ());
         assert!(whole.doubts.is_empty() && whole.warnings.is_empty());
         for is_stream in [false, true] {
             refused(try_run(&repository, &short, is_stream, |_| ()), "--allow-smaller");
             refused(
-                try_run(&repository, &Disk::new(0), is_stream, |request| {
-                    request.allow_smaller = true
-                }),
+                try_run(&repository, &Disk::new(0), is_stream, |request| request.allow_smaller = true),
                 empty(is_stream),
             );
         }
         assert_eq!(repository.snapshots(None).unwrap().len(), 1);
         let smaller = run(&repository, &short, |request| request.allow_smaller = true);
         assert_eq!(kinds(&smaller.doubts), [DoubtKind::Smaller]);
-        assert!(
-            smaller.warnings[0].starts_with("disk sda: has 1048576 bytes"),
-            "{:?}",
-            smaller.warnings
-        );
+        assert!(smaller.warnings[0].starts_with("disk sda: has 1048576 bytes"), "{:?}", smaller.warnings);
         assert!(newest_of(&repository).is_doubtful());
         // As large as the newest, and still smaller than the newest good one.
         let again = run(&repository, &short, |_| ());
@@ -134,10 +122,7 @@ fn a_disk_that_was_left_out_once_is_measured_against_the_last_snapshot_with_it()
         request.allow_smaller = true;
     });
     assert_eq!(kinds(&allowed.doubts), [DoubtKind::Smaller]);
-    assert!(
-        run(&repository, &disk, also(&disk)).doubts.is_empty(),
-        "it has grown"
-    );
+    assert!(run(&repository, &disk, also(&disk)).doubts.is_empty(), "it has grown");
 }
 
 /// Symptom: a vmdk, vhd or compressed file was backed up as the bytes of a disk.
@@ -159,10 +144,7 @@ fn another_format_is_refused_by_name_unless_it_is_said_to_be_raw() {
     let stated = |request: &mut BackupRequest| request.disks[0].content = Content::Stated;
     let first = run(&repository, &vmdk, stated);
     assert_eq!(kinds(&first.doubts), [DoubtKind::Format]);
-    assert_eq!(
-        kinds(&run(&repository, &vmdk, stated).doubts),
-        [DoubtKind::Format]
-    );
+    assert_eq!(kinds(&run(&repository, &vmdk, stated).doubts), [DoubtKind::Format]);
     repository.accept(&[newest_of(&repository).id]).unwrap();
     assert!(run(&repository, &vmdk, stated).doubts.is_empty());
     // Only that format was accepted.
@@ -191,10 +173,7 @@ fn a_disk_that_is_suddenly_blank_is_doubtful() {
     run(&repository, &text_disk(4, 1 << 20), |_| ());
     let blank = run(&repository, &Disk::new(1 << 20), |_| ());
     assert_eq!(kinds(&blank.doubts), [DoubtKind::Blank]);
-    assert_eq!(
-        kinds(&run(&repository, &Disk::new(1 << 20), |_| ()).doubts),
-        [DoubtKind::Blank]
-    );
+    assert_eq!(kinds(&run(&repository, &Disk::new(1 << 20), |_| ()).doubts), [DoubtKind::Blank]);
     repository.accept(&[newest_of(&repository).id]).unwrap();
     assert!(run(&repository, &Disk::new(1 << 20), |_| ()).doubts.is_empty());
 }
@@ -212,24 +191,13 @@ fn doubtful_snapshots_push_no_good_one_out() {
     const DAY: u64 = 86_400_000;
     let now = 1_800_000_000_000;
     // Five good days, then five doubtful ones.
-    let days: Vec<Candidate> = (0..10)
-        .map(|day| candidate(now - (10 - day) * DAY, day >= 5))
-        .collect();
+    let days: Vec<Candidate> = (0..10).map(|day| candidate(now - (10 - day) * DAY, day >= 5)).collect();
     let clock = retention::Believed::new(days.iter().map(|one| one.created_ms).collect(), now);
     let within = Some(retention::parse_within("1d").unwrap());
     for policy in [
-        Policy {
-            last: 2,
-            ..Policy::default()
-        },
-        Policy {
-            daily: 2,
-            ..Policy::default()
-        },
-        Policy {
-            within,
-            ..Policy::default()
-        },
+        Policy { last: 2, ..Policy::default() },
+        Policy { daily: 2, ..Policy::default() },
+        Policy { within, ..Policy::default() },
     ] {
         let verdicts = judge_by_clock(&policy, &days, &clock, &jiff::tz::TimeZone::UTC);
         let kept: Vec<bool> = verdicts.iter().map(retention::Verdict::is_keep).collect();
@@ -244,17 +212,11 @@ fn doubtful_snapshots_push_no_good_one_out() {
 fn a_bitmap_on_another_disk_costs_a_full_read_and_so_does_a_time_without_one() {
     let repository = init(&MemoryStore::new());
     let disk = text_disk(5, 1 << 20);
-    let bitmap = Some(Bitmap {
-        name: "b".into(),
-        dirty_bytes: 0,
-    });
+    let bitmap = Some(Bitmap { name: "b".into(), dirty_bytes: 0 });
     let by = |identity: &str, full_every: Option<Duration>| {
         let told = run(&repository, &disk, |request| {
             let source = &mut request.disks[0];
-            source.changed = Some(ChangedExtents {
-                bitmap: bitmap.clone(),
-                ..disk.changes()
-            });
+            source.changed = Some(ChangedExtents { bitmap: bitmap.clone(), ..disk.changes() });
             source.starts.clone_from(&bitmap);
             source.identity = identity.into();
             request.full_every = full_every;
@@ -266,19 +228,13 @@ fn a_bitmap_on_another_disk_costs_a_full_read_and_so_does_a_time_without_one() {
     assert_eq!(by("file 1", day).0, DiskMode::Full);
     assert_eq!(by("file 1", day).0, DiskMode::Incremental);
     let (mode, reason) = by("file 2", day);
-    assert!(
-        mode == DiskMode::Rescan && reason.contains("on file 2, and lay on file 1"),
-        "{reason}"
-    );
+    assert!(mode == DiskMode::Rescan && reason.contains("on file 2, and lay on file 1"), "{reason}");
     assert_eq!(by("file 2", None).0, DiskMode::Incremental);
     // Where nobody can tell, nothing is said; that is what spot checks are for.
     assert_eq!(by("", None).0, DiskMode::Incremental);
     assert_eq!(by("file 3", None).0, DiskMode::Incremental);
     let (mode, reason) = by("file 3", Some(Duration::ZERO));
-    assert!(
-        mode == DiskMode::Rescan && reason.contains("--full-every"),
-        "{reason}"
-    );
+    assert!(mode == DiskMode::Rescan && reason.contains("--full-every"), "{reason}");
 }
 
 /// A backup of the changed blocks is no read of the whole disk, however often it is done.
@@ -290,15 +246,9 @@ fn incremental_backups_do_not_put_a_full_read_off() {
     let disk = text_disk(6, 1 << 20);
     let mode = || {
         let told = run(&repository, &disk, |request| {
-            let bitmap = Some(Bitmap {
-                name: "b".into(),
-                dirty_bytes: 0,
-            });
+            let bitmap = Some(Bitmap { name: "b".into(), dirty_bytes: 0 });
             let source = &mut request.disks[0];
-            source.changed = Some(ChangedExtents {
-                bitmap: bitmap.clone(),
-                ..disk.changes()
-            });
+            source.changed = Some(ChangedExtents { bitmap: bitmap.clone(), ..disk.changes() });
             source.starts = bitmap;
             request.full_every = Some(Duration::from_secs(30 * 3600));
         });

@@ -13,10 +13,7 @@ struct Meanwhile<F> {
 
 impl<F: FnOnce() + Send> Meanwhile<F> {
     fn new(at: Stage, what: F) -> Meanwhile<F> {
-        Meanwhile {
-            at,
-            what: Mutex::new(Some(what)),
-        }
+        Meanwhile { at, what: Mutex::new(Some(what)) }
     }
 }
 
@@ -50,9 +47,7 @@ fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
     let meanwhile = Meanwhile::new(Stage::Sweep, || {
         met = Some(try_back_up(&open(&store), "db", &disk, false));
     });
-    repository
-        .prune(&thorough(), &meanwhile, &CancelFlag::new())
-        .unwrap();
+    repository.prune(&thorough(), &meanwhile, &CancelFlag::new()).unwrap();
     let error = met.expect("the prune swept").unwrap_err();
     assert_eq!(error.exit_code(), 11, "{error}");
     // And the other way round.
@@ -61,9 +56,7 @@ fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
         met = Some(open(&store).prune(&thorough(), &Silent, &CancelFlag::new()));
     });
     let request = request("db", &disk, false);
-    let second = repository
-        .backup(request, &meanwhile, &CancelFlag::new())
-        .unwrap();
+    let second = repository.backup(request, &meanwhile, &CancelFlag::new()).unwrap();
     assert_eq!(met.expect("the backup published").unwrap_err().exit_code(), 11);
     assert!(restore(&open(&store), second.snapshot) == disk.bytes);
 }
@@ -79,10 +72,7 @@ fn a_handle_learns_what_another_one_has_changed() {
     let other = open(&store);
     let first = back_up(&one, "web", &disk, false);
     let shared = back_up(&other, "db", &disk, false);
-    assert_eq!(
-        shared.counts.new_chunks, 0,
-        "the other handle knows the new packs"
-    );
+    assert_eq!(shared.counts.new_chunks, 0, "the other handle knows the new packs");
     one.forget(&[first.snapshot, shared.snapshot]).unwrap();
     prune(&one);
     let again = back_up(&other, "db", &disk, false);

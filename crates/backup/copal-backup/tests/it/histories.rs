@@ -26,21 +26,10 @@ struct Model {
 impl Model {
     fn new(seed: u64, layout: Layout) -> Model {
         let store = MemoryStore::new();
-        let options = InitOptions {
-            layout,
-            profile: Profile::Fixed16K,
-            ..insecure()
-        };
+        let options = InitOptions { layout, profile: Profile::Fixed16K, ..insecure() };
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         let disks = vec![Disk::new(DISK_BYTES); 3];
-        Model {
-            layout,
-            store,
-            repository,
-            disks,
-            snapshots: BTreeMap::new(),
-            dice: Random::new(seed),
-        }
+        Model { layout, store, repository, disks, snapshots: BTreeMap::new(), dice: Random::new(seed) }
     }
 
     /// Writes runs of blocks of a small alphabet, so that disks share much.
@@ -66,22 +55,13 @@ impl Model {
         let changed = self.dice.below(2) == 0;
         let mut request = request(&Model::name(vm), &self.disks[vm], changed);
         request.full = self.dice.below(8) == 0;
-        let summary = self
-            .repository
-            .backup(request, &Silent, &CancelFlag::new())
-            .unwrap();
+        let summary = self.repository.backup(request, &Silent, &CancelFlag::new()).unwrap();
         self.disks[vm].changed.clear();
-        self.snapshots
-            .insert(summary.snapshot, (vm, self.disks[vm].bytes.clone()));
+        self.snapshots.insert(summary.snapshot, (vm, self.disks[vm].bytes.clone()));
     }
 
     fn forget_some(&mut self) {
-        let doomed: Vec<_> = self
-            .snapshots
-            .keys()
-            .copied()
-            .filter(|_| self.dice.below(3) == 0)
-            .collect();
+        let doomed: Vec<_> = self.snapshots.keys().copied().filter(|_| self.dice.below(3) == 0).collect();
         let summary = self.repository.forget(&doomed).unwrap();
         assert_eq!(summary.forgotten.len(), doomed.len());
         doomed.iter().for_each(|id| drop(self.snapshots.remove(id)));
@@ -103,25 +83,16 @@ impl Model {
             // Whether it died or lived to the end, the log alone says what came of it.
             let _ = match what {
                 0 => try_back_up(&repository, &Model::name(vm), &self.disks[vm], false).map(drop),
-                1 => repository
-                    .prune(&thorough(), &Silent, &CancelFlag::new())
-                    .map(drop),
+                1 => repository.prune(&thorough(), &Silent, &CancelFlag::new()).map(drop),
                 _ => repository.forget(&doomed).map(drop),
             };
         }
         self.repository = open(&self.store);
-        let published: HashSet<_> = self
-            .repository
-            .snapshots(None)
-            .unwrap()
-            .iter()
-            .map(|one| one.id)
-            .collect();
+        let published: HashSet<_> =
+            self.repository.snapshots(None).unwrap().iter().map(|one| one.id).collect();
         for id in &published {
             // A backup may have been published just before the death was noticed.
-            self.snapshots
-                .entry(*id)
-                .or_insert_with(|| (vm, self.disks[vm].bytes.clone()));
+            self.snapshots.entry(*id).or_insert_with(|| (vm, self.disks[vm].bytes.clone()));
         }
         for id in doomed {
             if what == 2 && !published.contains(&id) {
@@ -137,20 +108,11 @@ impl Model {
     }
 
     fn check_all(&self) {
-        let listed: Vec<_> = self
-            .repository
-            .snapshots(None)
-            .unwrap()
-            .iter()
-            .map(|one| one.id)
-            .collect();
+        let listed: Vec<_> = self.repository.snapshots(None).unwrap().iter().map(|one| one.id).collect();
         let expected: HashSet<_> = self.snapshots.keys().copied().collect();
         assert_eq!(listed.iter().copied().collect::<HashSet<_>>(), expected);
         for (id, (_, bytes)) in &self.snapshots {
-            assert!(
-                restore(&self.repository, *id) == *bytes,
-                "snapshot {id} restores to other bytes"
-            );
+            assert!(restore(&self.repository, *id) == *bytes, "snapshot {id} restores to other bytes");
         }
         let report = check(&self.repository);
         assert!(report.is_clean(), "{:?}", report.damages);
@@ -158,19 +120,9 @@ impl Model {
 
     fn prune_and_count(&mut self) {
         prune(&self.repository);
-        let again = PruneOptions {
-            dry_run: true,
-            ..thorough()
-        };
-        let left = self
-            .repository
-            .prune(&again, &Silent, &CancelFlag::new())
-            .unwrap();
-        assert_eq!(
-            (left.dead_frames, left.removed_packs, left.rewritten_packs),
-            (0, 0, 0),
-            "{left:?}"
-        );
+        let again = PruneOptions { dry_run: true, ..thorough() };
+        let left = self.repository.prune(&again, &Silent, &CancelFlag::new()).unwrap();
+        assert_eq!((left.dead_frames, left.removed_packs, left.rewritten_packs), (0, 0, 0), "{left:?}");
         let chunker = Chunker::new(Profile::Fixed16K, &[0; 32]);
         let mut chunks = HashSet::new();
         for (vm, bytes) in self.snapshots.values() {
@@ -184,16 +136,10 @@ impl Model {
         let stats = self.repository.stats().unwrap();
         assert_eq!(stats.chunks, chunks.len() as u64, "stored is what is referenced");
         assert_eq!(stats.unfinished_sessions, 0);
-        assert_eq!(
-            left.before_bytes,
-            stats.chunk_pack_bytes + stats.recipe_pack_bytes
-        );
+        assert_eq!(left.before_bytes, stats.chunk_pack_bytes + stats.recipe_pack_bytes);
         if self.snapshots.is_empty() {
             assert_eq!(stats.packs, 0);
-            let names: Vec<_> = files(&self.store)
-                .into_iter()
-                .map(|(volume, ..)| volume)
-                .collect();
+            let names: Vec<_> = files(&self.store).into_iter().map(|(volume, ..)| volume).collect();
             assert!(names.iter().all(|name| name.starts_with("cat-")), "{names:?}");
         }
     }
@@ -277,9 +223,7 @@ fn kill_a_backup_at_each_step(layout: Layout) {
         prune(&repository);
         let stats = repository.stats().unwrap();
         assert_eq!((stats.snapshots, stats.unfinished_sessions), (1, 0));
-        let report = repository
-            .check(ReadData::No, &Silent, &CancelFlag::new())
-            .unwrap();
+        let report = repository.check(ReadData::No, &Silent, &CancelFlag::new()).unwrap();
         assert_eq!(report.unfinished_packs, 0, "killed at step {steps}");
     }
     assert_eq!(published, 2);
@@ -312,33 +256,13 @@ fn kill_a_prune_at_each_step(layout: Layout) {
         let repository = open(&store);
         let report = check(&repository);
         assert!(report.is_clean(), "killed at step {steps}: {:?}", report.damages);
-        assert_eq!(
-            restore(&repository, kept.snapshot),
-            disk.bytes,
-            "killed at step {steps}"
-        );
+        assert_eq!(restore(&repository, kept.snapshot), disk.bytes, "killed at step {steps}");
         prune(&repository);
-        assert_eq!(
-            restore(&repository, kept.snapshot),
-            disk.bytes,
-            "after step {steps} and another prune"
-        );
-        let again = PruneOptions {
-            dry_run: true,
-            ..thorough()
-        };
-        assert_eq!(
-            repository
-                .prune(&again, &Silent, &CancelFlag::new())
-                .unwrap()
-                .dead_frames,
-            0
-        );
+        assert_eq!(restore(&repository, kept.snapshot), disk.bytes, "after step {steps} and another prune");
+        let again = PruneOptions { dry_run: true, ..thorough() };
+        assert_eq!(repository.prune(&again, &Silent, &CancelFlag::new()).unwrap().dead_frames, 0);
         if let Ok(summary) = outcome {
-            assert!(
-                summary.rewritten_packs >= 2 && steps > 8,
-                "{summary:?} after {steps} steps"
-            );
+            assert!(summary.rewritten_packs >= 2 && steps > 8, "{summary:?} after {steps} steps");
             break;
         }
     }
@@ -382,10 +306,7 @@ fn prune_behind_a_killed_one(layout: Layout) {
         let second = back_up(&repository, "db", &newer, false);
         prune(&repository);
         for (snapshot, disk) in [(kept.snapshot, &disk), (second.snapshot, &newer)] {
-            assert!(
-                restore(&repository, snapshot) == disk.bytes,
-                "killed at step {steps:?}"
-            );
+            assert!(restore(&repository, snapshot) == disk.bytes, "killed at step {steps:?}");
         }
         (repository.stats().unwrap().chunks, is_over)
     };
@@ -410,34 +331,18 @@ fn the_mark_is_the_same_in_many_passes() {
         let mut data = vec![0; 1 << 20];
         dice.fill(&mut data);
         disk.write(dice.below(5 << 20) as usize, &data);
-        ids.push((
-            back_up(&repository, "web", &disk, true).snapshot,
-            disk.bytes.clone(),
-        ));
+        ids.push((back_up(&repository, "web", &disk, true).snapshot, disk.bytes.clone()));
     }
     repository.forget(&[ids[0].0, ids[2].0, ids[3].0]).unwrap();
     let plan = |memory_bytes| {
-        let options = PruneOptions {
-            memory_bytes,
-            dry_run: true,
-            ..thorough()
-        };
+        let options = PruneOptions { memory_bytes, dry_run: true, ..thorough() };
         repository.prune(&options, &Silent, &CancelFlag::new()).unwrap()
     };
     let (one, many) = (plan(24 << 20), plan(4000));
     assert_eq!(one.mark_passes, 1);
     assert!(many.mark_passes > 3, "{}", many.mark_passes);
-    assert_eq!(
-        PruneSummary {
-            mark_passes: 1,
-            ..many
-        },
-        one
-    );
-    let options = PruneOptions {
-        memory_bytes: 4000,
-        ..thorough()
-    };
+    assert_eq!(PruneSummary { mark_passes: 1, ..many }, one);
+    let options = PruneOptions { memory_bytes: 4000, ..thorough() };
     let done = repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
     assert!(done.after_bytes < done.before_bytes);
     assert_eq!(plan(4000).dead_frames, 0);

@@ -37,10 +37,7 @@ fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
     };
     let by = |disk: &Disk, name: &str, dirty_bytes: u64| {
         let bitmap = bitmap(name, dirty_bytes);
-        Some(ChangedExtents {
-            bitmap,
-            ..disk.changes()
-        })
+        Some(ChangedExtents { bitmap, ..disk.changes() })
     };
     let starts = |source: &mut DiskSource| {
         source.starts = bitmap("b-1", 4096);
@@ -50,19 +47,10 @@ fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
     disk.write(1 << 20, &[1; 5000]);
     type Change<'a> = &'a dyn Fn(&mut DiskSource);
     let bad: [(Change<'_>, &str); 5] = [
-        (
-            &|source| source.changed = by(&disk, "b-2", 8192),
-            "is b-1, not b-2",
-        ),
-        (
-            &|source| source.changed = by(&disk, "b-1", 4095),
-            "it was cleared",
-        ),
+        (&|source| source.changed = by(&disk, "b-2", 8192), "is b-1, not b-2"),
+        (&|source| source.changed = by(&disk, "b-1", 4095), "it was cleared"),
         (&|source| source.serial = "WD-8".into(), "the serial \"WD-7\""),
-        (
-            &|source| source.changed.as_mut().unwrap().size_bytes = 5,
-            "a disk of 5 bytes",
-        ),
+        (&|source| source.changed.as_mut().unwrap().size_bytes = 5, "a disk of 5 bytes"),
         (
             &|source| {
                 source.changed = None;
@@ -78,11 +66,7 @@ fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
             change(source);
         };
         let refused = backup(&disk, &with, true).unwrap_err();
-        assert_eq!(
-            (refused.exit_code(), refused.code()),
-            (22, "fell_back"),
-            "{words}"
-        );
+        assert_eq!((refused.exit_code(), refused.code()), (22, "fell_back"), "{words}");
         assert!(refused.to_string().contains(words), "{refused}");
     }
     // The bitmap that began there, and the next one, which takes over.
@@ -96,10 +80,7 @@ fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
     assert_eq!(summary.disks[0].bitmap.as_deref(), Some("b-2"));
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
     let listed = repository.ls(summary.snapshot).unwrap().remove(0).disk;
-    assert_eq!(
-        (listed.serial.as_str(), listed.bitmap.as_deref()),
-        ("WD-7", Some("b-2"))
-    );
+    assert_eq!((listed.serial.as_str(), listed.bitmap.as_deref()), ("WD-7", Some("b-2")));
     // A snapshot with which none began: all of the disk is read, and the reason is kept.
     let none = |source: &mut DiskSource| {
         starts(source);
@@ -109,11 +90,7 @@ fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
     backup(&disk, &none, true).unwrap();
     let after = backup(&disk, &none, false).unwrap();
     assert_eq!(after.disks[0].mode, DiskMode::Rescan);
-    assert!(
-        after.disks[0].reason.contains("names no dirty bitmap"),
-        "{}",
-        after.disks[0].reason
-    );
+    assert!(after.disks[0].reason.contains("names no dirty bitmap"), "{}", after.disks[0].reason);
     let full = backup(&disk, &|_| (), false).unwrap();
     assert_eq!(restore(&repository, full.snapshot), disk.bytes);
 }
@@ -125,10 +102,8 @@ fn a_bitmap_that_is_gone_costs_a_read_of_its_disk_alone() {
     let disks = [text_disk(2, 2 << 20), text_disk(3, 2 << 20)];
     let request = |changed: bool| {
         let source = |at: usize, name: &str| DiskSource {
-            changed: (changed && at == 0).then(|| ChangedExtents {
-                bitmap: bitmap("b", 0),
-                ..disks[at].changes()
-            }),
+            changed: (changed && at == 0)
+                .then(|| ChangedExtents { bitmap: bitmap("b", 0), ..disks[at].changes() }),
             no_changes: (changed && at == 1).then(|| "the image has no dirty bitmap".to_owned()),
             starts: bitmap("b", 0),
             ..DiskSource::new(name, disks[at].source())
@@ -151,19 +126,11 @@ fn a_list_that_names_no_base_is_not_used() {
     let first = run(&repository, request("web", &disk, false)).unwrap();
     let silent = run(&repository, request("web", &disk, true)).unwrap();
     assert_eq!(silent.disks[0].mode, DiskMode::Rescan);
-    assert!(
-        silent.disks[0].reason.contains("--base"),
-        "{}",
-        silent.disks[0].reason
-    );
+    assert!(silent.disks[0].reason.contains("--base"), "{}", silent.disks[0].reason);
     let mut named = request("web", &disk, true);
     named.disks[0].changed.as_mut().unwrap().base = Some(first.snapshot.to_string());
     let named = run(&repository, named).unwrap();
-    assert!(
-        named.disks[0].reason.contains("the newest snapshot is"),
-        "{}",
-        named.disks[0].reason
-    );
+    assert!(named.disks[0].reason.contains("the newest snapshot is"), "{}", named.disks[0].reason);
 }
 
 /// Reads a disk and notes where.
@@ -195,10 +162,7 @@ fn unchanged(
     strict: bool,
 ) -> (Result<BackupSummary>, Reads) {
     let reads = Arc::new(Mutex::new(Vec::new()));
-    let source = Noted {
-        inner: disk.source(),
-        reads: reads.clone(),
-    };
+    let source = Noted { inner: disk.source(), reads: reads.clone() };
     let mut source = DiskSource::new("sda", Box::new(source));
     source.changed = Some(ChangedExtents {
         size_bytes: disk.bytes.len() as u64,
@@ -249,11 +213,7 @@ fn a_change_that_a_list_leaves_out_is_found_by_a_spot_check() {
         let (summary, _) = unchanged(&repository, &disk, ALL, false);
         let summary = summary.unwrap();
         assert_eq!(summary.disks[0].mode, DiskMode::Rescan);
-        assert!(
-            summary.disks[0].reason.contains("spot check"),
-            "{}",
-            summary.disks[0].reason
-        );
+        assert!(summary.disks[0].reason.contains("spot check"), "{}", summary.disks[0].reason);
         assert_eq!(summary.warnings.len(), 1, "{:?}", summary.warnings);
         assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
     }
@@ -267,12 +227,8 @@ fn a_spot_check_reads_its_share_elsewhere_each_time() {
     back_up(&repository, "web", &disk, false);
     let mut seen = Vec::new();
     for _ in 0..3 {
-        let (summary, reads) = unchanged(
-            &repository,
-            &disk,
-            BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS,
-            true,
-        );
+        let (summary, reads) =
+            unchanged(&repository, &disk, BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS, true);
         let counts = summary.unwrap().counts;
         let read: u64 = reads.iter().map(|(_, length)| length).sum();
         assert_eq!((counts.read_bytes, counts.spot_check_bytes), (0, read));
@@ -295,11 +251,6 @@ fn a_spot_check_reads_its_share_elsewhere_each_time() {
     wanted.disks[0].changed.as_mut().unwrap().base = newest(&repository, "web");
     wanted.spot_check_millionths = Some(1_000_000);
     let summary = run(&repository, wanted).unwrap();
-    assert_eq!(
-        summary.disks[0].mode,
-        DiskMode::Incremental,
-        "{}",
-        summary.disks[0].reason
-    );
+    assert_eq!(summary.disks[0].mode, DiskMode::Incremental, "{}", summary.disks[0].reason);
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
 }

@@ -37,10 +37,8 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
     let second = back_up(&repository, "web", &disk, true);
     let other = back_up(&repository, "db", &disk, false);
     drop(repository);
-    let (volume, name, body) = files(&store)
-        .into_iter()
-        .find(|(_, name, _)| *name == manifest_of(second.snapshot))
-        .unwrap();
+    let (volume, name, body) =
+        files(&store).into_iter().find(|(_, name, _)| *name == manifest_of(second.snapshot)).unwrap();
     let store = flipped(&store, &volume, &name, body.len() / 2);
     let repository = open(&store);
 
@@ -51,10 +49,7 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
         let found = repository.resolve(&snapshot.short(), None).unwrap();
         assert_eq!(restore(&repository, found.id), *bytes);
     }
-    assert_eq!(
-        repository.resolve("latest", Some("db")).unwrap().id,
-        other.snapshot
-    );
+    assert_eq!(repository.resolve("latest", Some("db")).unwrap().id, other.snapshot);
     // The newest of `web` is damaged: an older one is not passed off as it.
     let latest = repository.resolve("latest", Some("web")).unwrap_err();
     assert_eq!(latest.exit_code(), 20, "{latest}");
@@ -63,15 +58,10 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
     assert_eq!(repository.stats().unwrap().snapshots, 3);
 
     // Prune cannot know what it names, says what to do, and goes on once it is forgotten.
-    let refused = repository
-        .prune(&thorough(), &Silent, &CancelFlag::new())
-        .unwrap_err();
+    let refused = repository.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap_err();
     assert_eq!(refused.exit_code(), 20);
     let sentence = refused.to_string();
-    assert!(
-        sentence.contains(&format!("copal forget {}", second.snapshot.short())),
-        "{sentence}"
-    );
+    assert!(sentence.contains(&format!("copal forget {}", second.snapshot.short())), "{sentence}");
     repository.forget(&[second.snapshot]).unwrap();
     prune(&repository);
     assert!(check(&repository).is_clean());
@@ -133,9 +123,7 @@ fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
     let unknown = repository.forget(&[hidden.snapshot]).unwrap_err();
     assert_eq!(unknown.exit_code(), 20, "{unknown}");
     // Nothing is freed while something is not known.
-    let refused = repository
-        .prune(&thorough(), &Silent, &CancelFlag::new())
-        .unwrap_err();
+    let refused = repository.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap_err();
     assert_eq!(refused.exit_code(), 20, "{refused}");
 }
 
@@ -162,9 +150,7 @@ fn shared_half() -> (MemoryStore, Vec<SnapshotId>, SnapshotId) {
 /// All snapshots that a check names, whatever for.
 fn named(report: &CheckReport) -> BTreeSet<SnapshotId> {
     let damages = report.damages.iter();
-    damages
-        .flat_map(|damage| damage.snapshots.iter().copied())
-        .collect()
+    damages.flat_map(|damage| damage.snapshots.iter().copied()).collect()
 }
 
 /// Snapshots that do not restore.
@@ -199,12 +185,7 @@ fn a_check_names_every_snapshot_that_damage_hurts() {
             let report = check(&repository);
             assert!(!report.is_clean(), "{volume}, place {place}");
             let lost = lost(&repository, &all);
-            assert_eq!(
-                named(&report),
-                lost,
-                "{volume}, place {place}: {:?}",
-                report.damages
-            );
+            assert_eq!(named(&report), lost, "{volume}, place {place}: {:?}", report.damages);
             tried += 1;
             several += usize::from(lost.len() > 1);
         }
@@ -214,13 +195,8 @@ fn a_check_names_every_snapshot_that_damage_hurts() {
         let repository = open(&gone);
         let lost = lost(&repository, &all);
         assert_eq!(named(&check(&repository)), lost, "{volume}, gone");
-        let structure = repository
-            .check(ReadData::No, &Silent, &CancelFlag::new())
-            .unwrap();
+        let structure = repository.check(ReadData::No, &Silent, &CancelFlag::new()).unwrap();
         assert_eq!(named(&structure), lost, "{volume}, gone");
     }
-    assert!(
-        tried > 20 && several > 5,
-        "{tried} places, {several} hurt several"
-    );
+    assert!(tried > 20 && several > 5, "{tried} places, {several} hurt several");
 }

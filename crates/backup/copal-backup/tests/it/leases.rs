@@ -52,10 +52,7 @@ fn disk(seed: u64) -> Disk {
 
 fn request_of(name: &str, disk: &Disk) -> BackupRequest {
     let mut request = request("web", disk, false);
-    request.holder = Holder {
-        name: name.into(),
-        address: format!("{name}.example:7600"),
-    };
+    request.holder = Holder { name: name.into(), address: format!("{name}.example:7600") };
     request
 }
 
@@ -72,10 +69,7 @@ fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_w
     let refused = |second: &Repository| {
         let refused = second.backup(request_of("second", &new), &Silent, &CancelFlag::new());
         let refused = refused.unwrap_err();
-        assert_eq!(
-            (refused.exit_code(), refused.code(), refused.is_retryable()),
-            (11, "busy", true)
-        );
+        assert_eq!((refused.exit_code(), refused.code(), refused.is_retryable()), (11, "busy", true));
         refused.to_string()
     };
     let at_read = At(
@@ -99,17 +93,11 @@ fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_w
             };
             let info = open.info.clone().unwrap();
             assert_eq!(open.holder, Some(info.holder));
-            assert_eq!(
-                (&*info.name, info.newest_beat_number, info.beat_age_ms),
-                ("first", 1, 42_000)
-            );
+            assert_eq!((&*info.name, info.newest_beat_number, info.beat_age_ms), ("first", 1, 42_000));
             // Whoever was refused has ended, and left nothing.
             assert_eq!(second.holders().unwrap(), [info]);
             // Its watch begins, and the first dies.
-            assert_eq!(
-                second.watch_vm("web", &mut watch, seconds(5000)).unwrap(),
-                *sessions[0].1
-            );
+            assert_eq!(second.watch_vm("web", &mut watch, seconds(5000)).unwrap(), *sessions[0].1);
             life.kill();
         })),
     );
@@ -119,10 +107,7 @@ fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_w
 
     // What the store's clock says makes nobody dead.
     servers.clock.set(1_800_000_000_000 + 72 * HOUR_MS);
-    assert_eq!(
-        second.watch_vm("web", &mut watch, seconds(5599)).unwrap().len(),
-        1
-    );
+    assert_eq!(second.watch_vm("web", &mut watch, seconds(5599)).unwrap().len(), 1);
     assert!(second.watch_leases(&mut watch, seconds(5599)).unwrap().is_empty());
     let sentence = refused(&second);
     assert!(sentence.contains("72 h old"), "{sentence}");
@@ -132,16 +117,9 @@ fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_w
     let fenced = second.watch_leases(&mut watch, seconds(5600)).unwrap();
     assert_eq!(fenced.len(), 1, "{fenced:?}");
     assert_eq!(fenced[0].vm.name, "web");
-    assert!(
-        second
-            .watch_vm("web", &mut watch, seconds(5600))
-            .unwrap()
-            .is_empty()
-    );
+    assert!(second.watch_vm("web", &mut watch, seconds(5600)).unwrap().is_empty());
     assert!(second.sessions().unwrap().is_empty());
-    let summary = second
-        .backup(request_of("second", &new), &Silent, &CancelFlag::new())
-        .unwrap();
+    let summary = second.backup(request_of("second", &new), &Silent, &CancelFlag::new()).unwrap();
     assert_eq!(restore(&second, summary.snapshot), new.bytes);
     assert!(check(&second).is_clean());
     // A week later the dead one's signs of life are cleared away.
@@ -165,9 +143,7 @@ fn a_session_that_was_taken_for_dead_publishes_nothing() {
                 second.watch_leases(&mut watch, seconds(now)).unwrap();
             }
             assert!(second.sessions().unwrap().is_empty());
-            second
-                .backup(request_of("second", &new), &Silent, &CancelFlag::new())
-                .unwrap();
+            second.backup(request_of("second", &new), &Silent, &CancelFlag::new()).unwrap();
         })),
     );
     let fenced = first.backup(request_of("first", &old), &at_publish, &CancelFlag::new());
@@ -186,10 +162,7 @@ fn a_session_that_was_taken_for_dead_publishes_nothing() {
 fn an_agent_that_is_started_again_takes_over_what_it_left_open() {
     let servers = Servers::new();
     let ((first, life), (again, _)) = (servers.host(), servers.host());
-    let agent = |name: &str| Holder {
-        name: name.into(),
-        address: format!("{name}.example:7600"),
-    };
+    let agent = |name: &str| Holder { name: name.into(), address: format!("{name}.example:7600") };
     let beating = first.beat(&agent("h1")).unwrap();
     let at_read = At(Stage::Read, Mutex::new(Some(|| life.kill())));
     let died = first.backup(request_of("h1", &disk(1)), &at_read, &CancelFlag::new());
@@ -199,15 +172,10 @@ fn an_agent_that_is_started_again_takes_over_what_it_left_open() {
     let other_beat = other.beat(&agent("h2")).unwrap();
     assert!(other.take_over("h2", other_beat.holder()).unwrap().is_empty());
     let beat = again.beat(&agent("h1")).unwrap();
-    assert!(
-        again.take_over("h1", beating.holder()).unwrap().is_empty(),
-        "it is its own"
-    );
+    assert!(again.take_over("h1", beating.holder()).unwrap().is_empty(), "it is its own");
     let ended = again.take_over("h1", beat.holder()).unwrap();
     assert_eq!((ended.len(), ended[0].holder), (1, beating.holder()));
-    let done = again
-        .backup(request_of("h1", &disk(2)), &Silent, &CancelFlag::new())
-        .unwrap();
+    let done = again.backup(request_of("h1", &disk(2)), &Silent, &CancelFlag::new()).unwrap();
     assert_eq!(restore(&again, done.snapshot), disk(2).bytes);
     assert!(check(&again).is_clean());
 }
@@ -256,10 +224,7 @@ fn newest_of(repository: &Repository) -> SnapshotId {
 fn a_backup_is_held_by_whoever_leaves_signs_of_life_already() {
     let servers = Servers::new();
     let ((agent, _), (other, _)) = (servers.host(), servers.host());
-    let beating = agent.beat(&Holder {
-        name: "agent".into(),
-        address: String::new(),
-    });
+    let beating = agent.beat(&Holder { name: "agent".into(), address: String::new() });
     let beating = beating.unwrap();
     let at_read = At(
         Stage::Read,
@@ -277,10 +242,7 @@ fn a_backup_is_held_by_whoever_leaves_signs_of_life_already() {
     drop(beating);
     assert!(other.holders().unwrap().is_empty());
     for bad in ["a\nb", &"x".repeat(256)] {
-        let holder = Holder {
-            name: bad.into(),
-            ..Holder::default()
-        };
+        let holder = Holder { name: bad.into(), ..Holder::default() };
         assert!(agent.beat(&holder).is_err());
     }
 }
@@ -297,18 +259,8 @@ fn on_one_machine_nobody_beats_and_nobody_waits() {
             assert_eq!((sessions[0].1.len(), sessions[0].1[0].holder), (1, None));
             assert!(repository.holders().unwrap().is_empty());
             let mut watch = LeaseWatch::new();
-            assert!(
-                repository
-                    .watch_vm("web", &mut watch, seconds(0))
-                    .unwrap()
-                    .is_empty()
-            );
-            assert!(
-                repository
-                    .watch_leases(&mut watch, seconds(9999))
-                    .unwrap()
-                    .is_empty()
-            );
+            assert!(repository.watch_vm("web", &mut watch, seconds(0)).unwrap().is_empty());
+            assert!(repository.watch_leases(&mut watch, seconds(9999)).unwrap().is_empty());
             assert_eq!(repository.sessions().unwrap().len(), 1);
         })),
     );

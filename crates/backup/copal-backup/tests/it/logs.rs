@@ -84,10 +84,7 @@ fn a_backup_reads_as_much_of_the_log_whatever_the_vm_has_gone_through() {
     let few = reads(&store);
     hold(&open(&store), only, 1..=3000);
     let many = reads(&store);
-    assert!(
-        many <= few + 200,
-        "{few} files at first, {many} after 3000 records"
-    );
+    assert!(many <= few + 200, "{few} files at first, {many} after 3000 records");
     let left = names(&store, "v.").len();
     assert!(left <= 100, "{left} records of the log are left");
 }
@@ -257,10 +254,7 @@ fn one_of_two_checkpoints_may_be_damaged() {
     let hurt: Vec<&str> = checkpoints.iter().map(String::as_str).collect();
     let store = damaged(&store, &hurt);
     let error = open(&store).snapshots(None).unwrap_err();
-    assert!(
-        error.is_corruption() && error.to_string().contains(hurt[1]),
-        "{error}"
-    );
+    assert!(error.is_corruption() && error.to_string().contains(hurt[1]), "{error}");
 }
 
 #[test]
@@ -320,9 +314,7 @@ fn a_session_that_others_overtake_publishes_once() {
         let watched = MortalStore::new(store.clone(), i64::MAX);
         let slow = open_on(&watched).unwrap();
         let fast = open(&store).behave_as_another_process();
-        interrupt_put(&watched, skipped, move || {
-            assert_eq!(hold(&fast, only, 1..=HOLDS), HOLDS)
-        });
+        interrupt_put(&watched, skipped, move || assert_eq!(hold(&fast, only, 1..=HOLDS), HOLDS));
         let disk = block(5);
         let summary = try_back_up(&slow, "web", &disk, false).unwrap();
         assert_eq!(restore(&open(&store), summary.snapshot), disk.bytes);

@@ -40,11 +40,7 @@ fn holes_are_no_work() {
     let work = |disk: &Disk, changed: bool| {
         let work = Work::default();
         let summary = repository
-            .backup(
-                request_since(&repository, "web", disk, changed),
-                &work,
-                &CancelFlag::new(),
-            )
+            .backup(request_since(&repository, "web", disk, changed), &work, &CancelFlag::new())
             .unwrap();
         assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
         let (announced, done) = (work.announced.into_inner(), work.done.into_inner());
@@ -87,17 +83,9 @@ impl Source for Trouble {
         self.below.size_bytes()
     }
     fn extent_at(&self, offset: u64) -> std::result::Result<Extent, SourceError> {
-        assert_ne!(
-            self.step.load(Ordering::Relaxed),
-            0,
-            "nobody was told what is being done"
-        );
+        assert_ne!(self.step.load(Ordering::Relaxed), 0, "nobody was told what is being done");
         if self.asked.fetch_add(1, Ordering::Relaxed) == 1 {
-            assert_eq!(
-                self.step.load(Ordering::Relaxed),
-                1,
-                "the map was not looked at before"
-            );
+            assert_eq!(self.step.load(Ordering::Relaxed), 1, "the map was not looked at before");
             (self.does)()?;
         }
         self.below.extent_at(offset)
@@ -118,11 +106,7 @@ fn no_backup_is_lost_for_its_progress() {
     for at in [0, 3 << 20, 6 << 20] {
         disk.write(at, &[7; 300_000]);
     }
-    let fails = || {
-        Err(SourceError::Unusable {
-            reason: "the map is being written".into(),
-        })
-    };
+    let fails = || Err(SourceError::Unusable { reason: "the map is being written".into() });
     let is_slow = || {
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(2100) {
@@ -132,12 +116,8 @@ fn no_backup_is_lost_for_its_progress() {
     };
     for (does, announces) in [((|| Ok(())) as fn() -> _, true), (fails, false), (is_slow, false)] {
         let work = Work::default();
-        let source = Trouble {
-            below: disk.source(),
-            step: work.step.clone(),
-            does,
-            asked: AtomicU32::new(0),
-        };
+        let source =
+            Trouble { below: disk.source(), step: work.step.clone(), does, asked: AtomicU32::new(0) };
         let mut request = request("web", &disk, false);
         request.disks[0].source = Box::new(source);
         let summary = repository.backup(request, &work, &CancelFlag::new()).unwrap();

@@ -12,11 +12,7 @@ fn password() -> Unlock {
 }
 
 fn new(store: &MemoryStore, layout: Layout) -> Repository {
-    let options = InitOptions {
-        layout,
-        argon2_memory_kib: 64,
-        ..InitOptions::new(password())
-    };
+    let options = InitOptions { layout, argon2_memory_kib: 64, ..InitOptions::new(password()) };
     Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap()
 }
 
@@ -44,9 +40,7 @@ fn text(seed: u64) -> Disk {
 fn names(store: &MemoryStore) -> Vec<String> {
     let files = files(store).into_iter();
     let catalog = files.filter(|(volume, ..)| volume.starts_with("cat-"));
-    catalog
-        .map(|(_, name, _)| String::from_utf8(name).unwrap())
-        .collect()
+    catalog.map(|(_, name, _)| String::from_utf8(name).unwrap()).collect()
 }
 
 #[test]
@@ -54,13 +48,7 @@ fn each_role_may_do_what_is_its_own_and_is_refused_the_rest() {
     for layout in LAYOUTS {
         let store = MemoryStore::new();
         let repository = new(&store, layout);
-        assert_eq!(
-            repository.roles(),
-            Roles {
-                highest: Role::Admin,
-                are_split: false
-            }
-        );
+        assert_eq!(repository.roles(), Roles { highest: Role::Admin, are_split: false });
         let (first, second) = (text(1), text(2));
         let before = back_up(&repository, "web", &first, false).snapshot;
         repository.hold(&[before], 0).unwrap();
@@ -105,10 +93,7 @@ fn each_role_may_do_what_is_its_own_and_is_refused_the_rest() {
         assert_eq!(backup.remove_key("0").unwrap_err().exit_code(), 21);
         assert_eq!(backup.snapshots(None).unwrap().len(), 4);
         // Nor does a dry run need more.
-        let dry = PruneOptions {
-            dry_run: true,
-            ..thorough()
-        };
+        let dry = PruneOptions { dry_run: true, ..thorough() };
         backup.prune(&dry, &Silent, &cancel).unwrap();
 
         // A delete key does, but adds no keys.
@@ -143,19 +128,10 @@ fn a_key_that_was_removed_opens_nothing_and_one_that_opens_everything_stays() {
     let (backup, admin) = (add(&repository, Role::Backup), add(&repository, Role::Admin));
     let listed = repository.list_keys().unwrap();
     let roles: Vec<_> = listed.iter().map(|key| (key.role, key.is_password)).collect();
-    assert_eq!(
-        roles,
-        [
-            (Some(Role::Admin), true),
-            (Some(Role::Backup), false),
-            (Some(Role::Admin), false)
-        ]
-    );
+    assert_eq!(roles, [(Some(Role::Admin), true), (Some(Role::Backup), false), (Some(Role::Admin), false)]);
     assert!(listed.iter().all(|key| key.is_genuine == Some(true)));
     // Who is no admin cannot tell.
-    let seen = open_with(&store, &Unlock::Key(backup.clone()))
-        .list_keys()
-        .unwrap();
+    let seen = open_with(&store, &Unlock::Key(backup.clone())).list_keys().unwrap();
     assert_eq!(seen.iter().filter(|key| key.is_own).count(), 1);
     assert_eq!(seen[2].is_genuine, None);
 
@@ -181,10 +157,7 @@ fn a_key_that_was_removed_opens_nothing_and_one_that_opens_everything_stays() {
     back_up(&open_with(&store, &Unlock::Key(admin)), "web", &text(1), false);
     // A key of another repository is none of this one.
     let other = add(&new(&MemoryStore::new(), Layout::Solo), Role::Admin);
-    assert!(matches!(
-        try_open(&store, &Unlock::Key(other)),
-        Err(Error::WrongKey { .. })
-    ));
+    assert!(matches!(try_open(&store, &Unlock::Key(other)), Err(Error::WrongKey { .. })));
 }
 
 #[test]
@@ -193,10 +166,7 @@ fn a_repository_that_lies_open_has_no_keys() {
     let repository = init(&store);
     assert_eq!(repository.draw_key(Role::Backup).unwrap_err().exit_code(), 21);
     let key = add(&new(&MemoryStore::new(), Layout::Solo), Role::Backup);
-    assert!(matches!(
-        try_open(&store, &Unlock::Key(key.clone())),
-        Err(Error::PasswordNotUsed)
-    ));
+    assert!(matches!(try_open(&store, &Unlock::Key(key.clone())), Err(Error::PasswordNotUsed)));
     // Nor is one made by a key.
     let options = InitOptions::new(Unlock::Key(key));
     let made = Repository::init(Arc::new(MemoryStore::new()), IndexHome::Memory, &options);
@@ -313,10 +283,7 @@ fn logs_that_only_backups_write_are_shortened_by_who_may() {
     prune(&delete);
     back_up(&backup, "web", &disk, false);
     prune(&delete);
-    let checkpoints = names(&store)
-        .iter()
-        .filter(|name| name.starts_with("c.v."))
-        .count();
+    let checkpoints = names(&store).iter().filter(|name| name.starts_with("c.v.")).count();
     assert!(checkpoints > 0);
     assert_eq!(backup.snapshots(None).unwrap().len(), 41);
     assert!(check(&backup).is_clean());
@@ -330,9 +297,7 @@ fn a_forged_file_of_roles_is_damage_and_turns_nothing_off() {
     let catalog = store.list_volumes("", None, 10).unwrap();
     let (_, vid) = catalog.iter().find(|(name, _)| name.starts_with("cat-")).unwrap();
     let body = b"anything".to_vec();
-    store
-        .put(*vid, b"roles", body.into(), &PutOptions::default())
-        .unwrap();
+    store.put(*vid, b"roles", body.into(), &PutOptions::default()).unwrap();
     let Err(error) = try_open(&store, &password()) else {
         panic!("it opens");
     };

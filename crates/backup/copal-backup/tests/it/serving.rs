@@ -87,11 +87,7 @@ fn extents_tell_holes_and_cover_the_disk() {
         }
         at += run.length;
     }
-    let zeroes = disk
-        .bytes
-        .chunks(BLOCK)
-        .filter(|b| b.iter().all(|x| *x == 0))
-        .count();
+    let zeroes = disk.bytes.chunks(BLOCK).filter(|b| b.iter().all(|x| *x == 0)).count();
     assert_eq!(holes, (zeroes * BLOCK) as u64);
 }
 
@@ -111,10 +107,7 @@ fn differences_cover_what_differs_and_little_else() {
     let second = back_up(&repository, "web", &disk, false).snapshot;
     let repository = Arc::new(repository);
     let cache = Arc::new(ServeCache::new(8 << 20));
-    let (old, new) = (
-        disk_of(&repository, &cache, first),
-        disk_of(&repository, &cache, second),
-    );
+    let (old, new) = (disk_of(&repository, &cache, first), disk_of(&repository, &cache, second));
     let (mut at, mut told) = (0, 0);
     while at < new.size_bytes() {
         let run = new.difference_at(&old, at).unwrap();

@@ -124,11 +124,7 @@ impl Peers for Detector<'_> {
     fn stored(&self) {
         if self.is_checking {
             for pack in self.repository.unchecked_popular().unwrap() {
-                assert!(
-                    self.repository
-                        .check_popular(pack.pack, &CancelFlag::new())
-                        .unwrap()
-                );
+                assert!(self.repository.check_popular(pack.pack, &CancelFlag::new()).unwrap());
             }
         }
     }
@@ -269,12 +265,7 @@ fn what_nobody_checked_is_not_referred_to() {
 #[test]
 fn answers_are_not_believed() {
     let lies: [fn(Answer) -> Answer; 4] = [
-        |answer| {
-            answer
-                .ordinal()
-                .and_then(|at| Answer::hit(at ^ 1))
-                .unwrap_or(answer)
-        },
+        |answer| answer.ordinal().and_then(|at| Answer::hit(at ^ 1)).unwrap_or(answer),
         |_| Answer::hit(0).unwrap(),
         |_| Answer::hit(4_000_000).unwrap(),
         |_| Answer::UNANSWERED,
@@ -337,17 +328,11 @@ fn bytes_that_changed_between_the_passes_are_stored_under_their_own_name() {
         part_bytes: u64::MAX,
     };
     let request = BackupRequest::new("web", vec![DiskSource::new("sda", Box::new(source))]);
-    let made = repository
-        .backup_with(&request, Some(&others), &Silent, &CancelFlag::new())
-        .unwrap();
+    let made = repository.backup_with(&request, Some(&others), &Silent, &CancelFlag::new()).unwrap();
     disk.bytes[(3 << 20) + 5] ^= 0xff;
     assert_eq!(restore(&repository, made.snapshot), disk.bytes);
     assert!(check(&repository).is_clean());
-    assert_eq!(
-        std::fs::read_dir(spool.path()).unwrap().count(),
-        0,
-        "nothing stays"
-    );
+    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0, "nothing stays");
 }
 
 /// A disk of several GiB with little in it.
@@ -376,18 +361,12 @@ impl source::Source for Sparse {
                 (source::ExtentKind::Zero, next.unwrap_or(self.size))
             }
         };
-        Ok(source::Extent {
-            offset,
-            length: end - offset,
-            kind,
-        })
+        Ok(source::Extent { offset, length: end - offset, kind })
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<usize, source::SourceError> {
         let length = buf.len().min((self.size - offset) as usize);
         for (byte, at) in buf[..length].iter_mut().zip(offset..) {
-            *byte = self
-                .bytes_at(at)
-                .map_or(0, |(start, data)| data[(at - start) as usize]);
+            *byte = self.bytes_at(at).map_or(0, |(start, data)| data[(at - start) as usize]);
         }
         Ok(length)
     }
@@ -425,9 +404,7 @@ fn a_large_disk_is_backed_up_in_parts() {
             ..source::ChangedExtents::default()
         });
         let request = BackupRequest::new("web", vec![source]);
-        let made = repository
-            .backup_with(&request, Some(&others), &Silent, &CancelFlag::new())
-            .unwrap();
+        let made = repository.backup_with(&request, Some(&others), &Silent, &CancelFlag::new()).unwrap();
         asked.push(detector.state.lock().unwrap().sent.len());
         assert_eq!(made.counts.logical_bytes, disk.size);
         assert_eq!(made.counts.data_bytes, 3 * 294_912);

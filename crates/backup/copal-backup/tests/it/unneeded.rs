@@ -40,9 +40,7 @@ fn try_remove(repository: &Repository) -> Result<UnneededPacks> {
 
 fn remove_kind(repository: &Repository, kind: u64) {
     for number in 0..3 {
-        repository
-            .remove_vm(&format!("vm{kind}-{number}"), true, false)
-            .unwrap();
+        repository.remove_vm(&format!("vm{kind}-{number}"), true, false).unwrap();
     }
 }
 
@@ -67,27 +65,15 @@ fn what_no_snapshot_needs_goes_and_what_some_need_stays() {
     assert_restores(&open(&store), &one[2..].to_vec(), "one is left");
 
     repository.remove_vm("vm1-2", true, false).unwrap();
-    let planned = repository
-        .remove_unneeded(true, &Silent, &CancelFlag::new())
-        .unwrap();
-    assert!(
-        planned.unneeded_packs > 0 && planned.removed_packs == 0,
-        "{planned:?}"
-    );
-    assert_eq!(
-        repository.popular_status().unwrap(),
-        all,
-        "a dry run changes nothing"
-    );
+    let planned = repository.remove_unneeded(true, &Silent, &CancelFlag::new()).unwrap();
+    assert!(planned.unneeded_packs > 0 && planned.removed_packs == 0, "{planned:?}");
+    assert_eq!(repository.popular_status().unwrap(), all, "a dry run changes nothing");
     let removed = remove_unneeded(&repository);
     assert_eq!(removed.gone_packs, planned.unneeded_packs, "{removed:?}");
     assert_eq!(removed.removed_packs, removed.gone_packs, "{removed:?}");
     let left = open(&store).popular_status().unwrap();
     assert_eq!(left.bytes, all.bytes - removed.removed_bytes);
-    assert!(
-        left.bytes < all.bytes * 6 / 10 && left.condemned_packs == 0,
-        "{left:?}"
-    );
+    assert!(left.bytes < all.bytes * 6 / 10 && left.condemned_packs == 0, "{left:?}");
     assert_restores(&open(&store), &two, "the other kind");
     assert!(check(&open(&store)).is_clean());
 
@@ -158,10 +144,7 @@ fn a_death_at_any_step_loses_nothing_and_leaves_nothing() {
         }
         remove_unneeded(&repository);
         let left = repository.popular_status().unwrap();
-        assert!(
-            left.condemned_packs == 0 && left.bytes < 600_000,
-            "{when}: {left:?}"
-        );
+        assert!(left.condemned_packs == 0 && left.bytes < 600_000, "{when}: {left:?}");
         assert_restores(&open(&store), &two, &when);
         if !is_dead {
             break;
@@ -315,22 +298,12 @@ fn a_base_that_is_forgotten_between_mark_and_count() {
             first: std::sync::Mutex::new(Some(Box::new(first))),
             second: std::sync::Mutex::new(Some(Box::new(second))),
         };
-        let removed = remover
-            .remove_unneeded(false, &between, &CancelFlag::new())
-            .unwrap();
+        let removed = remover.remove_unneeded(false, &between, &CancelFlag::new()).unwrap();
         assert_eq!((removed.spared_packs, removed.gone_packs), (1, 0), "{removed:?}");
         go.send(()).unwrap();
-        let running = last
-            .lock()
-            .unwrap()
-            .take()
-            .expect("it was condemned, so there is a second walk");
+        let running = last.lock().unwrap().take().expect("it was condemned, so there is a second walk");
         let made = running.join().unwrap();
         let restored = try_restore(&open(&store), made.snapshot);
-        assert!(
-            restored.as_ref().is_ok_and(|bytes| *bytes == disk.bytes),
-            "{:?}",
-            restored.err()
-        );
+        assert!(restored.as_ref().is_ok_and(|bytes| *bytes == disk.bytes), "{:?}", restored.err());
     });
 }

@@ -22,11 +22,7 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn new(size: usize) -> Disk {
-        Disk {
-            bytes: vec![0; size],
-            changed: Vec::new(),
-            reports_holes: true,
-        }
+        Disk { bytes: vec![0; size], changed: Vec::new(), reports_holes: true }
     }
     pub(crate) fn write(&mut self, at: usize, data: &[u8]) {
         let end = (at + data.len()).min(self.bytes.len());
@@ -51,21 +47,13 @@ impl Disk {
                 let old_end = old.offset + old.length;
                 for (from, to) in [(old.offset, old_end.min(start)), (old.offset.max(end), old_end)] {
                     if from < to {
-                        kept.push(ChangedExtent {
-                            offset: from,
-                            length: to - from,
-                            kind: old.kind,
-                        });
+                        kept.push(ChangedExtent { offset: from, length: to - from, kind: old.kind });
                     }
                 }
             }
             self.changed = kept;
         }
-        self.changed.push(ChangedExtent {
-            offset: at as u64,
-            length: length as u64,
-            kind,
-        });
+        self.changed.push(ChangedExtent { offset: at as u64, length: length as u64, kind });
     }
     pub(crate) fn changes(&self) -> ChangedExtents {
         ChangedExtents {
@@ -75,11 +63,7 @@ impl Disk {
         }
     }
     pub(crate) fn source(&self) -> Box<MemorySource> {
-        Box::new(MemorySource {
-            disk: self.clone(),
-            stream: false,
-            reads: Arc::default(),
-        })
+        Box::new(MemorySource { disk: self.clone(), stream: false, reads: Arc::default() })
     }
 }
 
@@ -97,16 +81,10 @@ impl Source for MemorySource {
     fn extent_at(&self, offset: u64) -> std::result::Result<Extent, SourceError> {
         let bytes = &self.disk.bytes;
         if !self.disk.reports_holes {
-            return Ok(Extent {
-                offset,
-                length: bytes.len() as u64 - offset,
-                kind: ExtentKind::Data,
-            });
+            return Ok(Extent { offset, length: bytes.len() as u64 - offset, kind: ExtentKind::Data });
         }
         let zero_at = |block: usize| {
-            bytes[block * BLOCK..((block + 1) * BLOCK).min(bytes.len())]
-                .iter()
-                .all(|&b| b == 0)
+            bytes[block * BLOCK..((block + 1) * BLOCK).min(bytes.len())].iter().all(|&b| b == 0)
         };
         let first = offset as usize / BLOCK;
         let zero = zero_at(first);
@@ -117,11 +95,7 @@ impl Source for MemorySource {
         let start = (first * BLOCK) as u64;
         let end = (last * BLOCK).min(bytes.len()) as u64;
         let kind = if zero { ExtentKind::Zero } else { ExtentKind::Data };
-        Ok(Extent {
-            offset: start,
-            length: end - start,
-            kind,
-        })
+        Ok(Extent { offset: start, length: end - start, kind })
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<usize, SourceError> {
         let rest = &self.disk.bytes[(offset as usize).min(self.disk.bytes.len())..];
@@ -143,10 +117,7 @@ pub(crate) struct MemoryTarget {
 
 impl MemoryTarget {
     pub(crate) fn ordered() -> MemoryTarget {
-        MemoryTarget {
-            ordered: true,
-            ..MemoryTarget::default()
-        }
+        MemoryTarget { ordered: true, ..MemoryTarget::default() }
     }
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let state = self.state.lock().unwrap();
@@ -155,10 +126,7 @@ impl MemoryTarget {
     }
     fn cover(&self, offset: u64, data: &[u8]) {
         let mut next = self.next.lock().unwrap();
-        assert!(
-            !self.ordered || *next == offset,
-            "an ordered target is written in order"
-        );
+        assert!(!self.ordered || *next == offset, "an ordered target is written in order");
         *next = offset + data.len() as u64;
         let mut state = self.state.lock().unwrap();
         for (cell, &byte) in state[offset as usize..][..data.len()].iter_mut().zip(data) {
@@ -198,9 +166,7 @@ pub(crate) fn insecure() -> InitOptions {
 /// Both layouts: what holds for one holds for the other.
 pub(crate) const LAYOUTS: [Layout; 2] = [Layout::Solo, FLEET];
 
-pub(crate) const FLEET: Layout = Layout::Fleet {
-    popular_millionths: Layout::DEFAULT_POPULAR_MILLIONTHS,
-};
+pub(crate) const FLEET: Layout = Layout::Fleet { popular_millionths: Layout::DEFAULT_POPULAR_MILLIONTHS };
 
 pub(crate) fn init(store: &MemoryStore) -> Repository {
     init_as(store, Layout::Solo)
@@ -247,10 +213,8 @@ pub(crate) fn newest(repository: &Repository, vm: &str) -> Option<String> {
 }
 
 pub(crate) fn request(vm: &str, disk: &Disk, changed: bool) -> BackupRequest {
-    let source = DiskSource {
-        changed: changed.then(|| disk.changes()),
-        ..DiskSource::new("sda", disk.source())
-    };
+    let source =
+        DiskSource { changed: changed.then(|| disk.changes()), ..DiskSource::new("sda", disk.source()) };
     let mut request = BackupRequest::new(vm, vec![source]);
     request.memory_bytes = 24 << 20;
     request
@@ -262,43 +226,29 @@ pub(crate) fn restore(repository: &Repository, snapshot: SnapshotId) -> Vec<u8> 
 
 pub(crate) fn try_restore(repository: &Repository, snapshot: SnapshotId) -> Result<Vec<u8>> {
     let target = MemoryTarget::default();
-    let request = RestoreRequest {
-        fetches: 3,
-        ..RestoreRequest::new(snapshot)
-    };
+    let request = RestoreRequest { fetches: 3, ..RestoreRequest::new(snapshot) };
     repository.restore(&request, &target, &Silent, &CancelFlag::new())?;
     Ok(target.bytes())
 }
 
 pub(crate) fn check(repository: &Repository) -> CheckReport {
-    repository
-        .check(ReadData::All, &Silent, &CancelFlag::new())
-        .unwrap()
+    repository.check(ReadData::All, &Silent, &CancelFlag::new()).unwrap()
 }
 
 /// A prune that leaves nothing unused, whatever it costs.
 pub(crate) fn thorough() -> PruneOptions {
-    PruneOptions {
-        method: FreeMethod::Exact,
-        max_unused_percent: 0,
-        ..PruneOptions::default()
-    }
+    PruneOptions { method: FreeMethod::Exact, max_unused_percent: 0, ..PruneOptions::default() }
 }
 
 pub(crate) fn prune(repository: &Repository) -> PruneSummary {
-    repository
-        .prune(&thorough(), &Silent, &CancelFlag::new())
-        .unwrap()
+    repository.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap()
 }
 
 /// Every file of the store: volume, name, bytes.
 pub(crate) fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let mut files = Vec::new();
     for (volume, vid) in store.list_volumes("", None, 1000).unwrap() {
-        for (name, info) in store
-            .list(vid, b"", None, 100_000, &ReadOptions::default())
-            .unwrap()
-        {
+        for (name, info) in store.list(vid, b"", None, 100_000, &ReadOptions::default()).unwrap() {
             let body = store.get(vid, &name, 0..info.size, &Default::default()).unwrap();
             files.push((volume.clone(), name.to_vec(), body.to_vec()));
         }

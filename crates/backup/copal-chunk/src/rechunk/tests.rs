@@ -102,20 +102,12 @@ fn check(profile: Profile, before: &[u8], after: &[u8], dirty: &[Dirty]) -> usiz
         .map(|fresh| match *fresh {
             Fresh::Kept(index) => {
                 let piece = old[index];
-                assert_eq!(
-                    before[piece.range()],
-                    after[piece.range()],
-                    "a kept chunk is unchanged"
-                );
+                assert_eq!(before[piece.range()], after[piece.range()], "a kept chunk is unchanged");
                 piece
             }
             Fresh::New(piece) => {
                 if !piece.hole {
-                    assert_eq!(
-                        buffer[piece.range()],
-                        after[piece.range()],
-                        "a fresh chunk was read"
-                    );
+                    assert_eq!(buffer[piece.range()], after[piece.range()], "a fresh chunk was read");
                 }
                 piece
             }
@@ -164,19 +156,8 @@ fn one_dirty_run_reads_little_around_it() {
     copal_testkit::Random::new(77).fill(&mut before);
     let mut after = before.clone();
     let mut dirty = vec![Dirty::Clean; SEGMENT_BYTES / BLOCK_BYTES];
-    apply(
-        &mut after,
-        &mut dirty,
-        &Change::Noise {
-            block: 200,
-            blocks: 64,
-            seed: 5,
-        },
-    );
+    apply(&mut after, &mut dirty, &Change::Noise { block: 200, blocks: 64, seed: 5 });
     let read = check(Profile::Default, &before, &after, &dirty);
     let dirty_bytes = 64 * BLOCK_BYTES;
-    assert!(
-        read >= dirty_bytes && read < dirty_bytes + 3 * (64 << 10),
-        "{read}"
-    );
+    assert!(read >= dirty_bytes && read < dirty_bytes + 3 * (64 << 10), "{read}");
 }

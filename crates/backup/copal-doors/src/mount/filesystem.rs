@@ -51,10 +51,7 @@ struct Inodes {
 
 impl Inodes {
     fn new() -> Inodes {
-        let mut inodes = Inodes {
-            nodes: Vec::new(),
-            numbers: HashMap::new(),
-        };
+        let mut inodes = Inodes { nodes: Vec::new(), numbers: HashMap::new() };
         inodes.number(Node::Root);
         inodes
     }
@@ -68,9 +65,7 @@ impl Inodes {
     }
 
     fn node(&self, number: u64) -> Option<Node> {
-        self.nodes
-            .get(usize::try_from(number).ok()?.checked_sub(1)?)
-            .copied()
+        self.nodes.get(usize::try_from(number).ok()?.checked_sub(1)?).copied()
     }
 }
 
@@ -96,16 +91,10 @@ impl SnapshotTree {
         SnapshotTree {
             shown,
             closing: closing.clone(),
-            owner: (
-                rustix::process::geteuid().as_raw(),
-                rustix::process::getegid().as_raw(),
-            ),
+            owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             mounted_at: SystemTime::now(),
             inodes: Mutex::new(Inodes::new()),
-            listed: Mutex::new(Listed {
-                vms: Arc::default(),
-                at: None,
-            }),
+            listed: Mutex::new(Listed { vms: Arc::default(), at: None }),
             open: Mutex::default(),
         }
     }
@@ -130,19 +119,11 @@ impl SnapshotTree {
             Node::Root => Some(vms.iter().map(|vm| (vm.name.clone(), Node::Vm(vm.vm))).collect()),
             Node::Vm(uuid) => {
                 let snapshots = find_vm(&vms, uuid)?.snapshots.iter();
-                Some(
-                    snapshots
-                        .map(|one| (one.name.clone(), Node::Snapshot(uuid, one.id)))
-                        .collect(),
-                )
+                Some(snapshots.map(|one| (one.name.clone(), Node::Snapshot(uuid, one.id))).collect())
             }
             Node::Snapshot(uuid, id) => {
                 let disks = find_snapshot(&vms, uuid, id)?.disks.iter().zip(0..);
-                Some(
-                    disks
-                        .map(|(disk, at)| (disk.name.clone(), Node::Disk(uuid, id, at)))
-                        .collect(),
-                )
+                Some(disks.map(|(disk, at)| (disk.name.clone(), Node::Disk(uuid, id, at))).collect())
             }
             Node::Disk(..) => None,
         }
@@ -166,12 +147,7 @@ impl SnapshotTree {
             Node::Disk(uuid, id, at) => {
                 let snapshot = find_snapshot(&vms, uuid, id)?;
                 let disk: &DiskFile = snapshot.disks.get(at)?;
-                (
-                    FileType::RegularFile,
-                    disk.size_bytes,
-                    created(snapshot.created_ms),
-                    1,
-                )
+                (FileType::RegularFile, disk.size_bytes, created(snapshot.created_ms), 1)
             }
         };
         Some(FileAttr {

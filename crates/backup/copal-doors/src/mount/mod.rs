@@ -74,10 +74,7 @@ impl Mount {
         let mut entries = std::fs::read_dir(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => MountError::NoDirectory { path: named() },
             ErrorKind::NotConnected => MountError::Left { path: named() },
-            _ => MountError::System {
-                path: named(),
-                source: error,
-            },
+            _ => MountError::System { path: named(), source: error },
         })?;
         if entries.next().is_some() {
             return Err(MountError::NotEmpty { path: named() });
@@ -96,21 +93,13 @@ impl Mount {
         let session = Session::new(SnapshotTree::new(shown, closing), path, &config);
         let session = session
             .and_then(Session::spawn)
-            .map_err(|source| MountError::System {
-                path: named(),
-                source,
-            })?;
-        Ok(Mount {
-            path: path.to_owned(),
-            session: Some(session),
-        })
+            .map_err(|source| MountError::System { path: named(), source })?;
+        Ok(Mount { path: path.to_owned(), session: Some(session) })
     }
 
     /// Whether somebody has unmounted it.
     pub fn is_gone(&self) -> bool {
-        self.session
-            .as_ref()
-            .is_none_or(|session| session.guard.is_finished())
+        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
     /// Unmounts it. Where somebody has a file of it open the name goes at once, and their reads fail once this process ends.
@@ -127,10 +116,9 @@ impl Mount {
         };
         match ended {
             Err(error) if error.kind() == ErrorKind::ResourceBusy && detach(&self.path) => Ok(()),
-            ended => ended.map_err(|source| MountError::System {
-                path: self.path.display().to_string(),
-                source,
-            }),
+            ended => {
+                ended.map_err(|source| MountError::System { path: self.path.display().to_string(), source })
+            }
         }
     }
 }
@@ -141,10 +129,7 @@ fn detach(path: &Path) -> bool {
     ways.iter().any(|way| {
         let mut command = Command::new(way[0]);
         command.args(&way[1..]).arg(path);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     })
 }

@@ -69,20 +69,14 @@ fn disks(snapshot: &Snapshot) -> Vec<DiskFile> {
         if !taken.insert(name.clone()) {
             name = file_name(&disk.name, &format!("-{at}.raw"));
         }
-        DiskFile {
-            name,
-            size_bytes: disk.size_bytes,
-        }
+        DiskFile { name, size_bytes: disk.size_bytes }
     };
     snapshot.disks.iter().zip(0..).map(disk).collect()
 }
 
 /// A name that a file can have: what cannot stand in one becomes a line, and the end gives way to `suffix`.
 fn file_name(name: &str, suffix: &str) -> String {
-    let mut fit: String = name
-        .chars()
-        .map(|c| if c == '/' || c.is_control() { '_' } else { c })
-        .collect();
+    let mut fit: String = name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
     if suffix.is_empty() && matches!(&*fit, "" | "." | "..") {
         fit.push('_');
     }
@@ -96,10 +90,7 @@ fn file_name(name: &str, suffix: &str) -> String {
 fn time(created_ms: u64) -> String {
     let stamp = i64::try_from(created_ms).ok();
     let stamp = stamp.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    stamp.map_or_else(
-        || "unknown".to_owned(),
-        |stamp| stamp.strftime("%Y-%m-%dT%H-%M-%SZ").to_string(),
-    )
+    stamp.map_or_else(|| "unknown".to_owned(), |stamp| stamp.strftime("%Y-%m-%dT%H-%M-%SZ").to_string())
 }
 
 #[cfg(test)]
@@ -108,12 +99,9 @@ mod tests {
 
     #[test]
     fn every_name_becomes_one_that_a_file_can_have() {
-        for (name, suffix, want) in [
-            ("web", "", "web"),
-            ("a/b\0c\n", ".raw", "a_b_c_.raw"),
-            ("..", "", ".._"),
-            ("", ".raw", ".raw"),
-        ] {
+        for (name, suffix, want) in
+            [("web", "", "web"), ("a/b\0c\n", ".raw", "a_b_c_.raw"), ("..", "", ".._"), ("", ".raw", ".raw")]
+        {
             assert_eq!(file_name(name, suffix), want);
         }
         let long = file_name(&"ä".repeat(200), ".raw");

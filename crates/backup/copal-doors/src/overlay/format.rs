@@ -5,13 +5,8 @@
 
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
 
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALOVL",
-    name: "overlay of a disk",
-    oldest: 1,
-    version: 1,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALOVL", name: "overlay of a disk", oldest: 1, version: 1, known_flags: 0 };
 
 /// Unit in which a disk is covered.
 pub(super) const BLOCK_BYTES: u64 = 64 << 10;
@@ -92,11 +87,7 @@ mod tests {
     use super::*;
 
     fn example() -> Head {
-        Head {
-            size_bytes: 3 << 30,
-            snapshot: *b"0123456789abcdef",
-            disk: "sda".to_owned(),
-        }
+        Head { size_bytes: 3 << 30, snapshot: *b"0123456789abcdef", disk: "sda".to_owned() }
     }
 
     #[test]
@@ -109,10 +100,8 @@ mod tests {
             .filter_map(|line| line.strip_prefix("    "))
             .flat_map(|line| line.split_whitespace())
             .collect();
-        let written: String = example_bytes[..hex.len() / 2]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let written: String =
+            example_bytes[..hex.len() / 2].iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(hex.len() > 100, "the page has no example");
         assert_eq!(hex, written);
         assert!(example_bytes[hex.len() / 2..].iter().all(|byte| *byte == 0));

@@ -111,40 +111,25 @@ impl Overlay {
         size_bytes: u64,
     ) -> Result<Overlay, OverlayError> {
         let name = || path.display().to_string();
-        let failed = |action| {
-            move |source| OverlayError::Io {
-                action,
-                path: path.display().to_string(),
-                source,
-            }
-        };
+        let failed =
+            |action| move |source| OverlayError::Io { action, path: path.display().to_string(), source };
         let unreadable = |detail: String| OverlayError::Unreadable { path: name(), detail };
         let mut options = File::options();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(path).map_err(failed("open"))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(OverlayError::InUse { path: name() });
         }
-        let wanted = Head {
-            size_bytes,
-            snapshot,
-            disk: disk.to_owned(),
-        };
+        let wanted = Head { size_bytes, snapshot, disk: disk.to_owned() };
         let length = file.metadata().map_err(failed("look at"))?.len();
         if length == 0 {
             make(&file, &wanted).map_err(failed("make"))?;
         }
         let mut head = vec![0; HEAD_BYTES as usize];
-        file.read_exact_at(&mut head, 0)
-            .map_err(|error| match error.kind() {
-                ErrorKind::UnexpectedEof => unreadable("it is too short".to_owned()),
-                _ => failed("read")(error),
-            })?;
+        file.read_exact_at(&mut head, 0).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => unreadable("it is too short".to_owned()),
+            _ => failed("read")(error),
+        })?;
         let head = Head::decode(&head).map_err(unreadable)?;
         if head != wanted {
             return Err(OverlayError::OfAnother {
@@ -158,16 +143,11 @@ impl Overlay {
             return Err(unreadable("it was cut off".to_owned()));
         }
         let mut bitmap = vec![0; head.bitmap_bytes() as usize];
-        file.read_exact_at(&mut bitmap, HEAD_BYTES)
-            .map_err(failed("read"))?;
+        file.read_exact_at(&mut bitmap, HEAD_BYTES).map_err(failed("read"))?;
         Ok(Overlay {
             file,
             head,
-            state: RwLock::new(State {
-                bitmap,
-                unwritten: BTreeSet::new(),
-                is_poisoned: false,
-            }),
+            state: RwLock::new(State { bitmap, unwritten: BTreeSet::new(), is_poisoned: false }),
         })
     }
 
@@ -235,9 +215,7 @@ impl Overlay {
                 let mut whole = vec![0; (end - start) as usize];
                 below(start, &mut whole)?;
                 whole[(at - start) as usize..][..take].copy_from_slice(part);
-                self.file
-                    .write_all_at(&whole, self.place(start))
-                    .map_err(failed)?;
+                self.file.write_all_at(&whole, self.place(start)).map_err(failed)?;
             }
             state.set(block);
             done += take;

@@ -103,11 +103,7 @@ fn an_overlay_is_its_disk_s_alone_and_used_by_one_at_a_time() {
     let again = Overlay::open(&path, SNAPSHOT, "sda", SIZE);
     assert!(matches!(again, Err(OverlayError::InUse { .. })));
     drop(overlay);
-    for (snapshot, disk, size) in [
-        ([8; 16], "sda", SIZE),
-        (SNAPSHOT, "sdb", SIZE),
-        (SNAPSHOT, "sda", 4096),
-    ] {
+    for (snapshot, disk, size) in [([8; 16], "sda", SIZE), (SNAPSHOT, "sdb", SIZE), (SNAPSHOT, "sda", 4096)] {
         let other = Overlay::open(&path, snapshot, disk, size);
         assert!(matches!(other, Err(OverlayError::OfAnother { .. })));
     }
@@ -124,9 +120,7 @@ fn a_block_that_cannot_be_read_below_can_be_written_whole() {
     let overlay = open(&dir.path().join("o"));
     let damaged = |_: u64, _: &mut [u8]| Err(DiskError::Damaged);
     assert_eq!(overlay.write_at(10, b"x", damaged), Err(DiskError::Damaged));
-    overlay
-        .write_at(0, &vec![5; BLOCK_BYTES as usize], damaged)
-        .unwrap();
+    overlay.write_at(0, &vec![5; BLOCK_BYTES as usize], damaged).unwrap();
     overlay.write_at(10, b"x", damaged).unwrap();
     let mut one = [0; 12];
     overlay.read_at(0, &mut one, damaged).unwrap();
@@ -160,16 +154,10 @@ impl FlushedFile for Recorder {
 /// before its blocks. Fix: this.
 #[test]
 fn bits_are_written_once_the_blocks_are_on_the_disk() {
-    let mut state = State {
-        bitmap: vec![0; PAGE_BYTES as usize],
-        unwritten: BTreeSet::new(),
-        is_poisoned: false,
-    };
+    let mut state =
+        State { bitmap: vec![0; PAGE_BYTES as usize], unwritten: BTreeSet::new(), is_poisoned: false };
     state.set(3);
-    let broken = Recorder {
-        is_broken: true,
-        ..Recorder::default()
-    };
+    let broken = Recorder { is_broken: true, ..Recorder::default() };
     assert!(flush_blocks_then_bits(&broken, &mut state).is_err());
     assert_eq!(broken.calls.into_inner(), ["sync"], "the blocks may be lost");
     let file = Recorder::default();

@@ -60,10 +60,7 @@ impl Graph {
                 name: vertex.name.clone(),
                 kind: vertex.kind.clone(),
                 role: edge.name.clone(),
-                writes: edge
-                    .perm
-                    .iter()
-                    .any(|word| matches!(word.as_str(), "write" | "resize")),
+                writes: edge.perm.iter().any(|word| matches!(word.as_str(), "write" | "resize")),
             })
         };
         edges.filter_map(parent).collect()
@@ -72,10 +69,7 @@ impl Graph {
     /// What a node uses in this role.
     pub(crate) fn child_of(&self, node: &str, role: &str) -> Option<&str> {
         let parent = self.id_of(node)?;
-        let edge = self
-            .edges
-            .iter()
-            .find(|edge| edge.parent == parent && edge.name == role)?;
+        let edge = self.edges.iter().find(|edge| edge.parent == parent && edge.name == role)?;
         let vertex = self.nodes.iter().find(|vertex| vertex.id == edge.child)?;
         Some(&vertex.name)
     }
@@ -95,10 +89,7 @@ impl Graph {
             at += 1;
         }
         let drivers = self.nodes.iter().filter(|vertex| vertex.kind == "block-driver");
-        drivers
-            .filter(|vertex| found.contains(&vertex.id))
-            .map(|vertex| vertex.name.as_str())
-            .collect()
+        drivers.filter(|vertex| found.contains(&vertex.id)).map(|vertex| vertex.name.as_str()).collect()
     }
 
     fn id_of(&self, node: &str) -> Option<u64> {
@@ -140,13 +131,8 @@ mod tests {
             "edges": [{"parent": 2, "child": 1, "name": "file", "perm": ["write", "consistent-read"], "shared-perm": []},
                       {"parent": 3, "child": 2, "name": "root", "perm": [], "shared-perm": []},
                       {"parent": 9, "child": 1, "name": "file", "perm": []}]}));
-        let [parent] = &graph.parents_of("vm0")[..] else {
-            panic!()
-        };
-        assert_eq!(
-            (parent.name.as_str(), parent.role.as_str(), parent.writes),
-            ("top", "file", true)
-        );
+        let [parent] = &graph.parents_of("vm0")[..] else { panic!() };
+        assert_eq!((parent.name.as_str(), parent.role.as_str(), parent.writes), ("top", "file", true));
         assert!(!graph.parents_of("top")[0].writes);
         assert_eq!(graph.child_of("top", "file"), Some("vm0"));
         assert_eq!(graph.parents_of("none"), Vec::new());
@@ -160,10 +146,7 @@ mod tests {
         let answer = json!([
             {"qdev": "/machine/peripheral/vd0/virtio-backend", "inserted": {"node-name": "vm0"}},
             {"qdev": "scsi1", "inserted": {"node-name": "vm1"}}, {"device": "floppy0"}]);
-        assert_eq!(
-            devices_of(&answer, "vm0"),
-            ["/machine/peripheral/vd0/virtio-backend"]
-        );
+        assert_eq!(devices_of(&answer, "vm0"), ["/machine/peripheral/vd0/virtio-backend"]);
         assert_eq!(devices_of(&answer, "vm1"), ["/machine/peripheral/scsi1"]);
         assert!(devices_of(&Value::Null, "vm0").is_empty());
     }

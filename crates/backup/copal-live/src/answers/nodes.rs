@@ -129,10 +129,7 @@ mod tests {
         let nodes = parse(&answer);
         assert_eq!(nodes.len(), 1);
         let node = find(&nodes, "vm0").unwrap();
-        assert_eq!(
-            (node.size_bytes, &node.cache),
-            (1 << 20, &json!({"direct": true, "no-flush": false}))
-        );
+        assert_eq!((node.size_bytes, &node.cache), (1 << 20, &json!({"direct": true, "no-flush": false})));
         let bitmap = node.bitmap("b").unwrap();
         assert!(bitmap.is_recording && bitmap.is_persistent && !bitmap.is_inconsistent);
         assert_eq!((bitmap.dirty_bytes, bitmap.granularity), (128 << 10, 64 << 10));

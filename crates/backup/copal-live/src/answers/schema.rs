@@ -21,9 +21,8 @@ type Entities<'a> = HashMap<&'a str, &'a Value>;
 impl Abilities {
     pub(crate) fn parse(answer: &Value) -> Abilities {
         let listed = answer.as_array().into_iter().flatten();
-        let entities: Entities<'_> = listed
-            .filter_map(|entity| Some((entity["name"].as_str()?, entity)))
-            .collect();
+        let entities: Entities<'_> =
+            listed.filter_map(|entity| Some((entity["name"].as_str()?, entity))).collect();
         let drivers = arguments_of(&entities, "blockdev-add");
         let filter = drivers.and_then(|drivers| variant(&entities, drivers, "copy-before-write"));
         let has = |member: &str| {
@@ -81,9 +80,7 @@ mod tests {
                 {"name": "2", "meta-type": "object", "members": members},
                 {"name": "3", "meta-type": "object", "members": []}])
         };
-        let new = Abilities::parse(&schema(
-            json!([{"name": "on-cbw-error"}, {"name": "cbw-timeout"}]),
-        ));
+        let new = Abilities::parse(&schema(json!([{"name": "on-cbw-error"}, {"name": "cbw-timeout"}])));
         assert!(new.has_timeout && new.has_break_snapshot && new.missing().is_none());
         let old = Abilities::parse(&schema(json!([{"name": "target"}])));
         assert!(!old.has_timeout && old.missing().is_none());

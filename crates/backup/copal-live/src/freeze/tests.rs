@@ -51,12 +51,8 @@ fn agent_of(
     })
 }
 
-const FROZEN: [&str; 4] = [
-    "guest-sync",
-    "guest-fsfreeze-status",
-    "guest-fsfreeze-freeze",
-    "guest-fsfreeze-thaw",
-];
+const FROZEN: [&str; 4] =
+    ["guest-sync", "guest-fsfreeze-status", "guest-fsfreeze-freeze", "guest-fsfreeze-thaw"];
 
 #[test]
 fn what_is_frozen_is_thawed_whatever_happens() {
@@ -81,10 +77,7 @@ fn what_is_frozen_is_thawed_whatever_happens() {
     // The agent went away while it froze.
     let heard = agent(&path("d"), "guest-fsfreeze-freeze");
     let error = Frozen::begin(&path("d")).err().unwrap().to_string();
-    assert!(
-        error.contains("was not frozen") && error.contains("qemu-ga"),
-        "{error}"
-    );
+    assert!(error.contains("was not frozen") && error.contains("qemu-ga"), "{error}");
     heard.join().unwrap();
 }
 
@@ -114,10 +107,7 @@ fn the_agents_socket_is_found_by_what_it_is_called() {
         {"label": "compat_monitor0", "filename": "unix:/run/agent1/qmp.sock,server=on"},
         {"label": "charchannel0", "filename": "disconnected:unix:/run/vm/org.qemu.guest_agent.0,server=on"}]);
     assert_eq!(find(&listed), Some("/run/vm/org.qemu.guest_agent.0".into()));
-    assert_eq!(
-        find(&json!([{"label": "qga0", "filename": "pty:/dev/pts/1"}])),
-        None
-    );
+    assert_eq!(find(&json!([{"label": "qga0", "filename": "pty:/dev/pts/1"}])), None);
     assert_eq!(find(&json!(7)), None);
 }
 
@@ -126,20 +116,16 @@ fn the_agents_socket_is_found_by_what_it_is_called() {
 #[test]
 fn a_guardian_that_connects_anew_thaws_what_is_frozen() {
     let dir = tempfile::tempdir().unwrap();
-    for (state, heard) in [
-        ("frozen", vec![FROZEN[0], FROZEN[1], FROZEN[3]]),
-        ("thawed", FROZEN[..2].to_vec()),
-    ] {
+    for (state, heard) in
+        [("frozen", vec![FROZEN[0], FROZEN[1], FROZEN[3]]), ("thawed", FROZEN[..2].to_vec())]
+    {
         let path = dir.path().join(state);
         let agent = agent_of(&path, "", state, Vec::new());
         assert_eq!(thaw_guest(&path).unwrap(), state == "frozen");
         assert_eq!(agent.join().unwrap(), heard);
     }
     let words = own_command(THAW, Path::new("qga"), None);
-    assert!(
-        words[1] == THAW && Path::new(&words[2]).is_absolute(),
-        "{words:?}"
-    );
+    assert!(words[1] == THAW && Path::new(&words[2]).is_absolute(), "{words:?}");
 }
 
 /// The guardian of a frozen guest has the words for a connection that has ended.
@@ -152,10 +138,7 @@ fn the_guardian_of_a_frozen_guest_knows_the_way_to_connect_anew() {
     let own = std::process::id().to_string();
     let children = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let parent = stat
-            .rsplit(") ")
-            .next()
-            .and_then(|rest| rest.split(' ').nth(1).map(str::to_owned));
+        let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1).map(str::to_owned));
         parent.as_deref() == Some(&own)
     });
     let mut words = children.map(|entry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default());

@@ -131,14 +131,7 @@ impl Admission {
         peers.last += 1;
         let number = peers.last;
         let activity = None;
-        peers.all.insert(
-            number,
-            Peer {
-                stream,
-                address,
-                activity,
-            },
-        );
+        peers.all.insert(number, Peer { stream, address, activity });
         Some(number)
     }
 
@@ -255,10 +248,8 @@ mod tests {
     /// A client whose request is under way never makes room, and one that has asked does once it has been idle for long.
     #[test]
     fn a_client_at_work_keeps_its_place() {
-        let since = |ago: Duration| Activity {
-            began: Instant::now().checked_sub(ago).unwrap(),
-            ..Activity::new()
-        };
+        let since =
+            |ago: Duration| Activity { began: Instant::now().checked_sub(ago).unwrap(), ..Activity::new() };
         assert!(Activity::new().rank().is_some(), "it has asked for nothing yet");
         let asked = since(Duration::ZERO);
         drop(asked.begin());

@@ -10,10 +10,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(bytes: u64) -> Budget {
-        Budget {
-            left: Mutex::new(bytes),
-            given_back: Condvar::new(),
-        }
+        Budget { left: Mutex::new(bytes), given_back: Condvar::new() }
     }
 
     /// Takes so many bytes, which must not be more than there are in all. Blocks until they are there, so only for what one

@@ -46,9 +46,7 @@ pub(crate) fn receive_client<S: Read + Write>(
     stream.read_exact(&mut flags)?;
     let flags = u32::from_be_bytes(flags);
     if flags & !u32::from(offered) != 0 {
-        return Err(NbdError::protocol(format!(
-            "the client has unknown flags {flags:#x}"
-        )));
+        return Err(NbdError::protocol(format!("the client has unknown flags {flags:#x}")));
     }
     let mut handshake = Handshake {
         stream,
@@ -89,9 +87,7 @@ impl<S: Read + Write> Handshake<'_, S> {
         self.stream.read_exact(&mut header)?;
         let mut cursor = Cursor::new(&header);
         if cursor.u64()? != wire::OPTION_MAGIC {
-            return Err(NbdError::protocol(
-                "an option does not begin with its magic number",
-            ));
+            return Err(NbdError::protocol("an option does not begin with its magic number"));
         }
         let (option, len) = (cursor.u32()?, cursor.u32()?);
         if len > OPTION_BYTES {
@@ -214,11 +210,7 @@ impl<S: Read + Write> Handshake<'_, S> {
             true => chosen_contexts(&*disk, &queries),
             false => listed_contexts(&*disk, &queries),
         };
-        let found: Vec<Context> = names
-            .into_iter()
-            .zip(1..)
-            .map(|(name, id)| Context { id, name })
-            .collect();
+        let found: Vec<Context> = names.into_iter().zip(1..).map(|(name, id)| Context { id, name }).collect();
         for context in &found {
             // A number means something only once the context is set.
             let id = if sets { context.id } else { 0 };

@@ -31,10 +31,7 @@ pub(crate) enum Listener {
 impl Listener {
     /// Listens. A socket that is left of a process that has died is replaced.
     pub(crate) fn bind(address: &Address) -> Result<Listener, NbdError> {
-        let failed = |source| NbdError::Listen {
-            address: address.to_string(),
-            source: Arc::new(source),
-        };
+        let failed = |source| NbdError::Listen { address: address.to_string(), source: Arc::new(source) };
         match address {
             Address::Tcp(host, port) => {
                 let listener = TcpListener::bind((host.as_str(), *port)).map_err(failed)?;
@@ -65,10 +62,7 @@ impl Listener {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix { listener, .. } => listener.as_fd(),
         };
-        let limit = Timespec {
-            tv_sec: most.as_secs() as i64,
-            tv_nsec: i64::from(most.subsec_nanos()),
-        };
+        let limit = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         match poll(&mut fds, Some(&limit)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Accepted::None),
@@ -141,9 +135,7 @@ fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
 
 /// Removes a socket on which nobody listens; anything else is left for the bind to refuse.
 fn remove_stale(path: &Path) -> std::io::Result<()> {
-    let is_socket = path
-        .symlink_metadata()
-        .is_ok_and(|meta| meta.file_type().is_socket());
+    let is_socket = path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket
         && matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
     {
@@ -176,11 +168,7 @@ fn bind_private(path: &Path) -> std::io::Result<Listener> {
     let removed = std::fs::remove_file(&unnamed);
     let file = ready?;
     removed?;
-    Ok(Listener::Unix {
-        listener,
-        path: path.to_owned(),
-        file,
-    })
+    Ok(Listener::Unix { listener, path: path.to_owned(), file })
 }
 
 #[cfg(test)]

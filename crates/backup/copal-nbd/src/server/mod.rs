@@ -70,10 +70,7 @@ impl Server {
     /// # Errors
     /// The system does not know where it listens.
     pub fn uri(&self, export: &str) -> Result<Uri, NbdError> {
-        Ok(Uri {
-            address: self.listener.address()?,
-            export: export.to_owned(),
-        })
+        Ok(Uri { address: self.listener.address()?, export: export.to_owned() })
     }
 
     /// Serves until `is_ended` says so, which is asked about ten times a second; then all connections are closed. Blocks.

@@ -16,10 +16,7 @@ pub(crate) struct Replies<W> {
 
 impl<W: Write> Replies<W> {
     pub(crate) fn new(writer: W, is_structured: bool) -> Replies<W> {
-        Replies {
-            writer: Mutex::new(writer),
-            is_structured,
-        }
+        Replies { writer: Mutex::new(writer), is_structured }
     }
 
     /// It is done, or failed with a number; `what` says it in words.

@@ -169,10 +169,7 @@ fn silent_connections_shut_nobody_out() {
         // These choose a disk and ask for nothing.
         let mut idle: Vec<UnixStream> = (0..100).map(|_| client(socket)).collect();
         read(&mut client(socket), 512);
-        assert!(
-            is_closed(&mut idle[0]),
-            "the first that asked for nothing is closed"
-        );
+        assert!(is_closed(&mut idle[0]), "the first that asked for nothing is closed");
         // One that has asked is let be.
         read(&mut kept, 512);
     });

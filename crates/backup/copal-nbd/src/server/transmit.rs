@@ -126,9 +126,7 @@ fn receive<'a, R: Receive>(
     let open = serving.activity.begin();
     let mut cursor = Cursor::new(&header);
     if cursor.u32()? != wire::REQUEST_MAGIC {
-        return Err(NbdError::protocol(
-            "a request does not begin with its magic number",
-        ));
+        return Err(NbdError::protocol("a request does not begin with its magic number"));
     }
     let (flags, kind, cookie) = (cursor.u16()?, cursor.u16()?, cursor.u64()?);
     let (offset, len) = (cursor.u64()?, cursor.u32()?);
@@ -151,9 +149,7 @@ fn receive<'a, R: Receive>(
             return Err(NbdError::protocol(format!("a write claims {len} bytes")));
         }
         if let Some((errno, why)) = refusal {
-            limited(reader, serving.pause, |reader| {
-                discard(reader, len, serving.pause)
-            })?;
+            limited(reader, serving.pause, |reader| discard(reader, len, serving.pause))?;
             return refused(errno, why);
         }
         if u64::from(len) > PIECE_BYTES {
@@ -177,20 +173,9 @@ fn receive<'a, R: Receive>(
     let mut data = Vec::new();
     if command == Command::Write {
         data.resize(len as usize, 0);
-        limited(reader, serving.pause, |reader| {
-            receive_data(reader, &mut data, serving.pause)
-        })?;
+        limited(reader, serving.pause, |reader| receive_data(reader, &mut data, serving.pause))?;
     }
-    Ok(Incoming::Request(Request {
-        flags,
-        command,
-        cookie,
-        offset,
-        len,
-        data,
-        _taken: taken,
-        _open: open,
-    }))
+    Ok(Incoming::Request(Request { flags, command, cookie, offset, len, data, _taken: taken, _open: open }))
 }
 
 /// Does what reads the bytes of a write, in which no pause may be longer than this.
@@ -384,10 +369,7 @@ fn read<W: Write>(
                 len
             }
             run => {
-                let len = run
-                    .map_or(end - at, |run| run.len)
-                    .clamp(1, end - at)
-                    .min(PIECE_BYTES);
+                let len = run.map_or(end - at, |run| run.len).clamp(1, end - at).min(PIECE_BYTES);
                 data.resize(len as usize, 0);
                 if let Err(error) = disk.read_at(at, &mut data) {
                     return replies.done(cookie, Err(refused(error)));
@@ -432,11 +414,7 @@ fn block_status<W: Write>(
         let why = "no metadata context was agreed on";
         return replies.done(request.cookie, Err((EINVAL, why)));
     };
-    let most = if request.flags & wire::REQUEST_ONE != 0 {
-        1
-    } else {
-        EXTENTS
-    };
+    let most = if request.flags & wire::REQUEST_ONE != 0 { 1 } else { EXTENTS };
     let mut found = Vec::with_capacity(choice.contexts.len());
     for context in &choice.contexts {
         match extents(&*choice.disk, &context.name, request, most) {

@@ -10,9 +10,7 @@ fn replies() -> Script {
     let data = Script::default().u64(0).raw(&[5; 3000]).bytes;
     let hole = Script::default().u64(3000).u32(1096).bytes;
     let status = Script::default().u32(7).u32(4096).u32(3).u32(4096).u32(0).bytes;
-    let read = Script::default()
-        .chunk(false, 1, 1, &data)
-        .chunk(true, 2, 1, &hole);
+    let read = Script::default().chunk(false, 1, 1, &data).chunk(true, 2, 1, &hole);
     read.wait().chunk(false, 5, 2, &status).chunk(true, 0, 2, &[])
 }
 
@@ -78,11 +76,7 @@ fn damaged_conversations_never_panic_and_never_lie() {
             if let Ok(read) = client.start_read(0, 4096).and_then(|read| read.wait()) {
                 // Bytes may differ (the damage may lie in them), the shape may not.
                 assert_eq!(read.data.len(), 4096, "round {round}");
-                assert!(
-                    read.holes
-                        .iter()
-                        .all(|hole| hole.start < hole.end && hole.end <= 4096)
-                );
+                assert!(read.holes.iter().all(|hole| hole.start < hole.end && hole.end <= 4096));
                 answered += 1;
             }
             if let Ok(map) = client.map(BASE_ALLOCATION, 0..client.size().min(8192)) {
@@ -95,8 +89,5 @@ fn damaged_conversations_never_panic_and_never_lie() {
             }
         });
     }
-    assert!(
-        answered > 50,
-        "only {answered} conversations got through: the test tests nothing"
-    );
+    assert!(answered > 50, "only {answered} conversations got through: the test tests nothing");
 }

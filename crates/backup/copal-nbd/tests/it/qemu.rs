@@ -25,11 +25,7 @@ fn have_qemu() -> bool {
 
 fn run(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{program} {args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 struct Server {
@@ -40,12 +36,8 @@ struct Server {
 impl Server {
     fn unix(dir: &Path, args: &[&str]) -> Server {
         let socket = dir.join("nbd.sock");
-        let child = Command::new("qemu-nbd")
-            .args(["-t", "-r", "-k"])
-            .arg(&socket)
-            .args(args)
-            .spawn()
-            .unwrap();
+        let child =
+            Command::new("qemu-nbd").args(["-t", "-r", "-k"]).arg(&socket).args(args).spawn().unwrap();
         Server::ready(child, Address::Unix(socket))
     }
 
@@ -60,10 +52,7 @@ impl Server {
 
     /// Connects until it works; a server that exits instead fails the test.
     fn ready(mut child: Child, address: Address) -> Server {
-        let uri = Uri {
-            address: address.clone(),
-            export: String::new(),
-        };
+        let uri = Uri { address: address.clone(), export: String::new() };
         loop {
             match Client::connect(&uri, &ConnectOptions::default()) {
                 Ok(_) | Err(NbdError::Refused { .. }) => return Server { child, address },
@@ -78,10 +67,7 @@ impl Server {
 
     fn connect(&self, export: &str, contexts: &[&str]) -> Result<Client, NbdError> {
         Client::connect(
-            &Uri {
-                address: self.address.clone(),
-                export: export.to_owned(),
-            },
+            &Uri { address: self.address.clone(), export: export.to_owned() },
             &ConnectOptions {
                 contexts: contexts.iter().map(|c| (*c).to_owned()).collect(),
                 ..ConnectOptions::default()
@@ -104,15 +90,7 @@ fn example_image(dir: &Path) -> String {
     let image = dir.join("vm.qcow2").to_str().unwrap().to_owned();
     run("qemu-img", &["create", "-q", "-f", "qcow2", &image, "256M"]);
     run("qemu-img", &["bitmap", "--add", "-g", "64K", &image, "copal-0"]);
-    let io = [
-        "-f",
-        "qcow2",
-        "-c",
-        "write -P 0xaa 1M 3M",
-        "-c",
-        "write -P 0xbb 100M 130k",
-        &image,
-    ];
+    let io = ["-f", "qcow2", "-c", "write -P 0xaa 1M 3M", "-c", "write -P 0xbb 100M 130k", &image];
     run("qemu-io", &io);
     image
 }
@@ -126,9 +104,7 @@ fn reads_and_maps_a_qcow2_with_a_dirty_bitmap() {
     let image = example_image(dir.path());
     let server = Server::unix(dir.path(), &["-f", "qcow2", "-x", "vm", "-B", "copal-0", &image]);
     let dirty = "qemu:dirty-bitmap:copal-0";
-    let client = server
-        .connect("vm", &[BASE_ALLOCATION, dirty, "none:such"])
-        .unwrap();
+    let client = server.connect("vm", &[BASE_ALLOCATION, dirty, "none:such"]).unwrap();
     assert_eq!(client.size(), 256 * MIB);
     assert_eq!(client.contexts().len(), 2);
 
@@ -142,13 +118,8 @@ fn reads_and_maps_a_qcow2_with_a_dirty_bitmap() {
     assert!(buf[130 << 10..512 << 10].iter().all(|b| *b == 0));
 
     let extent = |offset, len, flags| Extent { offset, len, flags };
-    let map = |name: &str| {
-        client
-            .map(name, 0..client.size())
-            .unwrap()
-            .collect::<Result<Vec<_>, _>>()
-            .unwrap()
-    };
+    let map =
+        |name: &str| client.map(name, 0..client.size()).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
     let written: u64 = 3 * MIB + (192 << 10);
     assert_eq!(
         map(dirty),
@@ -160,16 +131,9 @@ fn reads_and_maps_a_qcow2_with_a_dirty_bitmap() {
             extent(100 * MIB + (192 << 10), 156 * MIB - (192 << 10), 0),
         ]
     );
-    let data: u64 = map(BASE_ALLOCATION)
-        .iter()
-        .filter(|e| e.flags & 2 == 0)
-        .map(|e| e.len)
-        .sum();
+    let data: u64 = map(BASE_ALLOCATION).iter().filter(|e| e.flags & 2 == 0).map(|e| e.len).sum();
     assert_eq!(data, written);
-    assert!(matches!(
-        client.map("none:such", 0..1),
-        Err(NbdError::NoContext { .. })
-    ));
+    assert!(matches!(client.map("none:such", 0..1), Err(NbdError::NoContext { .. })));
 }
 
 #[test]
@@ -181,11 +145,7 @@ fn many_reads_from_several_threads_over_tcp() {
     let image = dir.path().join("disk.raw");
     let bytes: Vec<u8> = (0..8u32 << 20).map(|at| (at / 512 * 7 + at) as u8).collect();
     std::fs::write(&image, &bytes).unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = Server::tcp(port, &["-f", "raw", image.to_str().unwrap()]);
     let client = server.connect("", &[BASE_ALLOCATION]).unwrap();
     std::thread::scope(|scope| {
@@ -202,16 +162,11 @@ fn many_reads_from_several_threads_over_tcp() {
         }
     });
     // More than the server allows on the wire at once.
-    let reads: Vec<_> = (0..200)
-        .map(|at| client.start_read(at * 4096, 4096).unwrap())
-        .collect();
+    let reads: Vec<_> = (0..200).map(|at| client.start_read(at * 4096, 4096).unwrap()).collect();
     for (at, read) in reads.into_iter().enumerate() {
         assert!(read.wait().unwrap().data == bytes[at * 4096..][..4096]);
     }
-    assert!(matches!(
-        client.start_read(8 * MIB - 512, 1024),
-        Err(NbdError::OutOfRange { .. })
-    ));
+    assert!(matches!(client.start_read(8 * MIB - 512, 1024), Err(NbdError::OutOfRange { .. })));
 }
 
 #[test]
@@ -227,19 +182,10 @@ fn refusals_name_the_reason() {
         matches!(&wrong, Err(NbdError::Refused { reason, .. }) if reason.contains("export")),
         "{wrong:?}"
     );
-    let uri = Uri {
-        address: server.address.clone(),
-        export: "vm".to_owned(),
-    };
+    let uri = Uri { address: server.address.clone(), export: "vm".to_owned() };
     let names = Client::list_contexts(&uri, &["qemu:"], Duration::from_secs(60)).unwrap();
-    assert!(
-        names.contains(&"qemu:dirty-bitmap:copal-0".to_owned()),
-        "{names:?}"
-    );
-    let nobody = Uri {
-        address: Address::Unix(dir.path().join("none")),
-        export: String::new(),
-    };
+    assert!(names.contains(&"qemu:dirty-bitmap:copal-0".to_owned()), "{names:?}");
+    let nobody = Uri { address: Address::Unix(dir.path().join("none")), export: String::new() };
     let none = Client::connect(&nobody, &ConnectOptions::default());
     assert!(matches!(none, Err(NbdError::Connect { .. })));
 }

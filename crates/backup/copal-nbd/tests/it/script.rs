@@ -37,11 +37,7 @@ impl Script {
         self
     }
     pub(crate) fn option_reply(self, option: u32, kind: u32, payload: &[u8]) -> Script {
-        self.u64(0x0003_e889_0455_65a9)
-            .u32(option)
-            .u32(kind)
-            .u32(payload.len() as u32)
-            .raw(payload)
+        self.u64(0x0003_e889_0455_65a9).u32(option).u32(kind).u32(payload.len() as u32).raw(payload)
     }
     pub(crate) fn chunk(self, done: bool, kind: u16, cookie: u64, payload: &[u8]) -> Script {
         let header = self.u32(0x668e_33ef).u16(u16::from(done)).u16(kind).u64(cookie);
@@ -79,11 +75,7 @@ pub(crate) fn handshake_in_blocks(size: u64, block: u32) -> Script {
 /// Handshake of a server that knows neither structured replies nor contexts.
 pub(crate) fn plain_handshake(size: u64) -> Script {
     let info = Script::default().u16(0).u64(size).u16(3).bytes;
-    greeting()
-        .option_reply(8, 0x8000_0001, b"no")
-        .option_reply(7, 3, &info)
-        .option_reply(7, 1, &[])
-        .wait()
+    greeting().option_reply(8, 0x8000_0001, b"no").option_reply(7, 3, &info).option_reply(7, 1, &[]).wait()
 }
 
 /// Runs `work` against a server that plays `script`, hangs up for writing and listens until we leave.
@@ -96,14 +88,8 @@ pub(crate) fn against<T>(script: &Script, work: impl FnOnce(Result<Client, NbdEr
         let (stream, _) = listener.accept().unwrap();
         play(stream, &script);
     });
-    let uri = Uri {
-        address: Address::Unix(socket),
-        export: "disk".to_owned(),
-    };
-    let options = ConnectOptions {
-        timeout: Duration::from_secs(60),
-        ..ConnectOptions::default()
-    };
+    let uri = Uri { address: Address::Unix(socket), export: "disk".to_owned() };
+    let options = ConnectOptions { timeout: Duration::from_secs(60), ..ConnectOptions::default() };
     let result = work(Client::connect(&uri, &options));
     server.join().unwrap();
     result
@@ -113,10 +99,7 @@ pub(crate) fn against<T>(script: &Script, work: impl FnOnce(Result<Client, NbdEr
 fn hear_request(stream: &mut UnixStream, heard: &mut Vec<u8>) -> bool {
     let mut buf = [0; 512];
     loop {
-        if let Some(at) = heard
-            .windows(4)
-            .position(|w: &[u8]| w == 0x2560_9513u32.to_be_bytes())
-        {
+        if let Some(at) = heard.windows(4).position(|w: &[u8]| w == 0x2560_9513u32.to_be_bytes()) {
             heard.drain(..at + 4);
             return true;
         }

@@ -12,20 +12,11 @@ fn hole(offset: u64, len: u32) -> Vec<u8> {
 }
 
 fn status(context: u32, extents: &[(u32, u32)]) -> Vec<u8> {
-    extents
-        .iter()
-        .fold(Script::default().u32(context), |s, (len, flags)| {
-            s.u32(*len).u32(*flags)
-        })
-        .bytes
+    extents.iter().fold(Script::default().u32(context), |s, (len, flags)| s.u32(*len).u32(*flags)).bytes
 }
 
 fn error(errno: u32, words: &str) -> Vec<u8> {
-    Script::default()
-        .u32(errno)
-        .u16(words.len() as u16)
-        .raw(words.as_bytes())
-        .bytes
+    Script::default().u32(errno).u16(words.len() as u16).raw(words.as_bytes()).bytes
 }
 
 #[test]
@@ -69,28 +60,10 @@ fn block_status_shorter_and_longer_than_asked() {
     let long = handshake(1 << 20).chunk(true, 5, 1, &status(7, &[(4096, 3), (4096, 3), (u32::MAX, 0)]));
     let map = against(&long, |client| {
         let client = client.unwrap();
-        client
-            .map(BASE_ALLOCATION, 0..1 << 20)
-            .unwrap()
-            .collect::<Result<Vec<_>, _>>()
-            .unwrap()
+        client.map(BASE_ALLOCATION, 0..1 << 20).unwrap().collect::<Result<Vec<_>, _>>().unwrap()
     });
-    let rest = Extent {
-        offset: 8192,
-        len: (1 << 20) - 8192,
-        flags: 0,
-    };
-    assert_eq!(
-        map,
-        vec![
-            Extent {
-                offset: 0,
-                len: 8192,
-                flags: 3
-            },
-            rest
-        ]
-    );
+    let rest = Extent { offset: 8192, len: (1 << 20) - 8192, flags: 0 };
+    assert_eq!(map, vec![Extent { offset: 0, len: 8192, flags: 3 }, rest]);
 }
 
 #[test]
@@ -103,32 +76,20 @@ fn an_error_of_one_request_leaves_the_connection_alive() {
     );
     against(&script, |client| {
         let failed = client.unwrap().start_read(0, 4096).unwrap().wait().unwrap_err();
-        assert_eq!(
-            failed.to_string(),
-            "the NBD server failed read of 4096 bytes at 0: error 5: bad sector"
-        );
+        assert_eq!(failed.to_string(), "the NBD server failed read of 4096 bytes at 0: error 5: bad sector");
         assert!(!failed.is_connection_lost());
     });
 }
 
 #[test]
 fn a_server_without_structured_replies_still_serves_reads() {
-    against(
-        &plain_handshake(4096)
-            .simple(0, 1, &[9; 4096])
-            .wait()
-            .simple(5, 2, &[]),
-        |client| {
-            let client = client.unwrap();
-            assert!(client.contexts().is_empty());
-            assert_eq!(
-                client.start_read(0, 4096).unwrap().wait().unwrap().data,
-                [9; 4096]
-            );
-            let failed = client.start_read(0, 512).unwrap().wait().unwrap_err();
-            assert!(matches!(failed, NbdError::Request { errno: 5, .. }), "{failed}");
-        },
-    );
+    against(&plain_handshake(4096).simple(0, 1, &[9; 4096]).wait().simple(5, 2, &[]), |client| {
+        let client = client.unwrap();
+        assert!(client.contexts().is_empty());
+        assert_eq!(client.start_read(0, 4096).unwrap().wait().unwrap().data, [9; 4096]);
+        let failed = client.start_read(0, 512).unwrap().wait().unwrap_err();
+        assert!(matches!(failed, NbdError::Request { errno: 5, .. }), "{failed}");
+    });
 }
 
 #[test]
@@ -137,69 +98,24 @@ fn broken_rules_end_the_connection() {
         ("gap", handshake(8192).chunk(true, 1, 1, &data(0, &[1; 100]))),
         (
             "overlap",
-            handshake(8192)
-                .chunk(false, 1, 1, &data(0, &[1; 4000]))
-                .chunk(true, 2, 1, &hole(0, 4096)),
+            handshake(8192).chunk(false, 1, 1, &data(0, &[1; 4000])).chunk(true, 2, 1, &hole(0, 4096)),
         ),
-        (
-            "before the request",
-            handshake(8192).chunk(true, 1, 1, &data(u64::MAX - 7, &[1; 4096])),
-        ),
-        (
-            "after the request",
-            handshake(8192).chunk(true, 2, 1, &hole(4096, 4096)),
-        ),
-        (
-            "too long",
-            handshake(8192).chunk(true, 1, 1, &data(0, &[1; 4097])),
-        ),
-        (
-            "length of 4 GiB",
-            handshake(8192)
-                .u32(0x668e_33ef)
-                .u16(1)
-                .u16(1)
-                .u64(1)
-                .u32(u32::MAX),
-        ),
-        (
-            "hole of 4 GiB",
-            handshake(8192).chunk(true, 2, 1, &hole(0, u32::MAX)),
-        ),
+        ("before the request", handshake(8192).chunk(true, 1, 1, &data(u64::MAX - 7, &[1; 4096]))),
+        ("after the request", handshake(8192).chunk(true, 2, 1, &hole(4096, 4096))),
+        ("too long", handshake(8192).chunk(true, 1, 1, &data(0, &[1; 4097]))),
+        ("length of 4 GiB", handshake(8192).u32(0x668e_33ef).u16(1).u16(1).u64(1).u32(u32::MAX)),
+        ("hole of 4 GiB", handshake(8192).chunk(true, 2, 1, &hole(0, u32::MAX))),
         ("empty hole", handshake(8192).chunk(true, 2, 1, &hole(0, 0))),
-        (
-            "shorter than its offset",
-            handshake(8192).chunk(true, 1, 1, &[0; 3]),
-        ),
+        ("shorter than its offset", handshake(8192).chunk(true, 1, 1, &[0; 3])),
         ("unknown cookie", handshake(8192).chunk(true, 0, 99, &[])),
-        (
-            "unknown flags",
-            handshake(8192).u32(0x668e_33ef).u16(2).u16(0).u64(1).u32(0),
-        ),
+        ("unknown flags", handshake(8192).u32(0x668e_33ef).u16(2).u16(0).u64(1).u32(0)),
         ("unknown kind", handshake(8192).chunk(true, 77, 1, &[])),
         ("bad magic", handshake(8192).u32(1).raw(&[0; 64])),
         ("simple reply to a read", handshake(8192).simple(0, 1, &[0; 4096])),
-        (
-            "status to a read",
-            handshake(8192).chunk(true, 5, 1, &status(7, &[(4096, 0)])),
-        ),
-        (
-            "error without number",
-            handshake(8192).chunk(true, 0x8001, 1, &error(0, "")),
-        ),
-        (
-            "error longer than said",
-            handshake(8192).chunk(true, 0x8001, 1, &[0, 0, 0, 5, 0, 200]),
-        ),
-        (
-            "huge error",
-            handshake(8192)
-                .u32(0x668e_33ef)
-                .u16(1)
-                .u16(0x8001)
-                .u64(1)
-                .u32(1 << 20),
-        ),
+        ("status to a read", handshake(8192).chunk(true, 5, 1, &status(7, &[(4096, 0)]))),
+        ("error without number", handshake(8192).chunk(true, 0x8001, 1, &error(0, ""))),
+        ("error longer than said", handshake(8192).chunk(true, 0x8001, 1, &[0, 0, 0, 5, 0, 200])),
+        ("huge error", handshake(8192).u32(0x668e_33ef).u16(1).u16(0x8001).u64(1).u32(1 << 20)),
         ("hang-up", handshake(8192).u32(0x668e_33ef)),
     ];
     for (name, script) in cases {
@@ -230,9 +146,12 @@ fn broken_rules_end_the_connection() {
 /// Fix: the first and the last break the rules; neighbours with equal flags are one.
 #[test]
 fn a_block_status_keeps_to_what_was_agreed_on() {
-    let stranger = handshake(8192)
-        .chunk(false, 5, 1, &status(7, &[(8192, 0)]))
-        .chunk(true, 5, 1, &status(9, &[(8192, 0)]));
+    let stranger = handshake(8192).chunk(false, 5, 1, &status(7, &[(8192, 0)])).chunk(
+        true,
+        5,
+        1,
+        &status(9, &[(8192, 0)]),
+    );
     let below = handshake_in_blocks(8192, 512).chunk(true, 5, 1, &status(7, &[(512, 0), (100, 3), (412, 0)]));
     for (name, script) in [("stranger", stranger), ("below a block", below)] {
         against(&script, |client| {
@@ -245,21 +164,14 @@ fn a_block_status_keeps_to_what_was_agreed_on() {
     let end = handshake_in_blocks(8192, 512).chunk(true, 5, 1, &status(7, &[(8000, 0), (192, 0)]));
     against(&end, |client| {
         let map: Result<Vec<_>, _> = client.unwrap().map(BASE_ALLOCATION, 0..8192).unwrap().collect();
-        let whole = Extent {
-            offset: 0,
-            len: 8192,
-            flags: 0,
-        };
+        let whole = Extent { offset: 0, len: 8192, flags: 0 };
         assert_eq!(map.unwrap(), [whole]);
     });
     let pieces = [&[(1, 3); 1000][..], &[(u32::MAX, 0), (1, 0)]].concat();
-    against(
-        &handshake(1 << 20).chunk(true, 5, 1, &status(7, &pieces)),
-        |client| {
-            let reply = client.unwrap().block_status(0, 1 << 20).unwrap();
-            assert_eq!(reply, [(7, vec![(1000, 3), (u32::MAX, 0), (1, 0)])]);
-        },
-    );
+    against(&handshake(1 << 20).chunk(true, 5, 1, &status(7, &pieces)), |client| {
+        let reply = client.unwrap().block_status(0, 1 << 20).unwrap();
+        assert_eq!(reply, [(7, vec![(1000, 3), (u32::MAX, 0), (1, 0)])]);
+    });
 }
 
 #[test]
@@ -269,45 +181,15 @@ fn broken_handshakes_are_refused() {
     let begun = || greeting().option_reply(8, 1, &[]).option_reply(10, 1, &[]);
     for (name, script) in [
         ("no NBD", Script::default().raw(b"HTTP/1.1 400 Bad request")),
-        (
-            "oldstyle",
-            Script::default()
-                .raw(b"NBDMAGIC")
-                .u64(0x0000_4202_8186_1253)
-                .u64(4096)
-                .raw(&[0; 128]),
-        ),
+        ("oldstyle", Script::default().raw(b"NBDMAGIC").u64(0x0000_4202_8186_1253).u64(4096).raw(&[0; 128])),
         ("not fixed", Script::default().raw(b"NBDMAGICIHAVEOPT").u16(0)),
         ("wrong option", greeting().option_reply(9, 1, &[])),
-        (
-            "huge reply",
-            greeting().u64(0x0003_e889_0455_65a9).u32(8).u32(1).u32(u32::MAX),
-        ),
+        ("huge reply", greeting().u64(0x0003_e889_0455_65a9).u32(8).u32(1).u32(u32::MAX)),
         ("no size", begun().option_reply(7, 1, &[])),
-        (
-            "negative size",
-            begun()
-                .option_reply(7, 3, &info(u64::MAX))
-                .option_reply(7, 1, &[]),
-        ),
-        (
-            "block of 3",
-            begun()
-                .option_reply(7, 3, &blocks(3, 4096))
-                .option_reply(7, 1, &[]),
-        ),
-        (
-            "block of 0",
-            begun()
-                .option_reply(7, 3, &blocks(0, 4096))
-                .option_reply(7, 1, &[]),
-        ),
-        (
-            "max under min",
-            begun()
-                .option_reply(7, 3, &blocks(4096, 512))
-                .option_reply(7, 1, &[]),
-        ),
+        ("negative size", begun().option_reply(7, 3, &info(u64::MAX)).option_reply(7, 1, &[])),
+        ("block of 3", begun().option_reply(7, 3, &blocks(3, 4096)).option_reply(7, 1, &[])),
+        ("block of 0", begun().option_reply(7, 3, &blocks(0, 4096)).option_reply(7, 1, &[])),
+        ("max under min", begun().option_reply(7, 3, &blocks(4096, 512)).option_reply(7, 1, &[])),
         ("short info", begun().option_reply(7, 3, &[0, 0, 1])),
         (
             "context not asked for",
@@ -318,12 +200,7 @@ fn broken_handshakes_are_refused() {
                 .option_reply(7, 3, &info(4096))
                 .option_reply(7, 1, &[]),
         ),
-        (
-            "context not UTF-8",
-            greeting()
-                .option_reply(8, 1, &[])
-                .option_reply(10, 4, &[0, 0, 0, 1, 0xff]),
-        ),
+        ("context not UTF-8", greeting().option_reply(8, 1, &[]).option_reply(10, 4, &[0, 0, 0, 1, 0xff])),
     ] {
         against(&script, |client| {
             let error = client.unwrap_err();

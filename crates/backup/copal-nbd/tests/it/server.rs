@@ -89,11 +89,7 @@ fn with_server<T>(is_writable: bool, work: impl FnOnce(&Uri, &MemoryDisk) -> T) 
     let socket = dir.path().join("s");
     let mut bytes = Random::new(1).bytes(SIZE);
     bytes[..SIZE / 4].fill(0);
-    let disk = Arc::new(MemoryDisk {
-        bytes: Mutex::new(bytes),
-        is_writable,
-        flushes: AtomicUsize::new(0),
-    });
+    let disk = Arc::new(MemoryDisk { bytes: Mutex::new(bytes), is_writable, flushes: AtomicUsize::new(0) });
     let server = Server::bind(&Address::Unix(socket.clone())).unwrap();
     let ended = AtomicBool::new(false);
     let shelf = Shelf(Arc::clone(&disk));
@@ -123,11 +119,7 @@ fn what_our_client_asks_our_server_answers() {
         };
         let client = Client::connect(uri, &options).unwrap();
         assert_eq!(client.contexts().len(), 2);
-        let read = client
-            .start_read(0, SIZE as u32 / 2 - 65_536)
-            .unwrap()
-            .wait()
-            .unwrap();
+        let read = client.start_read(0, SIZE as u32 / 2 - 65_536).unwrap().wait().unwrap();
         assert_eq!(read.holes, vec![0..SIZE as u32 / 4]);
         assert!(read.data == disk.bytes.lock().unwrap()[..SIZE / 2 - 65_536]);
         let map = |name| client.map(name, 0..SIZE as u64).unwrap().map(|e| e.unwrap());
@@ -136,18 +128,12 @@ fn what_our_client_asks_our_server_answers() {
         // Damage ends a request, not the connection.
         for _ in 0..2 {
             let failed = client.start_read(499_000, 4096).unwrap().wait();
-            assert!(
-                matches!(failed, Err(NbdError::Request { errno: 5, .. })),
-                "{failed:?}"
-            );
+            assert!(matches!(failed, Err(NbdError::Request { errno: 5, .. })), "{failed:?}");
         }
         assert!(matches!(client.start_write(0, &[1]), Err(NbdError::ReadOnly)));
         let names = Client::list_contexts(uri, &["copal:"], options.timeout).unwrap();
         assert_eq!(names, ["copal:diff:1"]);
-        let missing = Uri {
-            export: "other".to_owned(),
-            ..uri.clone()
-        };
+        let missing = Uri { export: "other".to_owned(), ..uri.clone() };
         let refused = Client::connect(&missing, &options);
         assert!(matches!(refused, Err(NbdError::Refused { .. })), "{refused:?}");
     });
@@ -165,19 +151,9 @@ fn writes_over_several_connections_are_one_disk() {
             let len = 1 + random.index(70_000);
             let data = random.bytes(len);
             truth[at..at + data.len()].copy_from_slice(&data);
-            connections
-                .next()
-                .start_write(at as u64, &data)
-                .unwrap()
-                .wait()
-                .unwrap();
+            connections.next().start_write(at as u64, &data).unwrap().wait().unwrap();
         }
-        connections
-            .next()
-            .start_zero(1000, 30_000)
-            .unwrap()
-            .wait()
-            .unwrap();
+        connections.next().start_zero(1000, 30_000).unwrap().wait().unwrap();
         truth[1000..31_000].fill(0);
         connections.first().flush().unwrap();
         assert!(truth == *disk.bytes.lock().unwrap());
@@ -222,9 +198,7 @@ const FLAGS: [u8; 4] = [0, 0, 0, 3];
 fn option_replies(heard: &[u8]) -> Vec<u32> {
     let magic = 0x0003_e889_0455_65a9u64.to_be_bytes();
     let places = heard.windows(8).enumerate().filter(|(_, bytes)| *bytes == magic);
-    places
-        .map(|(at, _)| u32::from_be_bytes(heard[at + 12..at + 16].try_into().unwrap()))
-        .collect()
+    places.map(|(at, _)| u32::from_be_bytes(heard[at + 12..at + 16].try_into().unwrap())).collect()
 }
 
 #[test]
@@ -250,11 +224,7 @@ fn options_are_answered_or_refused_one_by_one() {
             let words = [&FLAGS[..], &option(kind, data), &option(2, b"")].concat();
             let mut want = want.to_vec();
             want.push(1);
-            assert_eq!(
-                option_replies(&say(&socket, &words)),
-                want,
-                "option {kind} {data:?}"
-            );
+            assert_eq!(option_replies(&say(&socket, &words)), want, "option {kind} {data:?}");
         }
         // A length that nobody has: refused before anything is read or allocated.
         let mut giant = [&FLAGS[..], &option(3, b"")].concat();
@@ -333,15 +303,6 @@ fn whatever_clients_say_the_server_serves_the_next() {
             say(&socket, &words);
         }
         let client = Client::connect(uri, &ConnectOptions::default()).unwrap();
-        assert_eq!(
-            client
-                .start_read(SIZE as u64 - 4096, 4096)
-                .unwrap()
-                .wait()
-                .unwrap()
-                .data
-                .len(),
-            4096
-        );
+        assert_eq!(client.start_read(SIZE as u64 - 4096, 4096).unwrap().wait().unwrap().data.len(), 4096);
     });
 }

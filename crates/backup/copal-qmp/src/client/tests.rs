@@ -21,9 +21,7 @@ fn server(
         for answer in script {
             let Some(Ok(line)) = lines.next() else { break };
             let id = serde_json::from_str::<Value>(&line).unwrap()["id"].to_string();
-            stream
-                .write_all(format!("{}\n", answer.replace("ID", &id)).as_bytes())
-                .unwrap();
+            stream.write_all(format!("{}\n", answer.replace("ID", &id)).as_bytes()).unwrap();
             heard.push(line);
         }
         heard
@@ -47,12 +45,7 @@ fn answers_find_their_commands_and_events_those_who_wait() {
     assert_eq!(event.data, json!({ "id": 1 }));
     let refused = client.execute("x", json!({ "a": 1 })).unwrap_err();
     assert!(refused.is_unknown_command(), "{refused}");
-    assert!(
-        client
-            .execute("query-status", json!({}))
-            .unwrap_err()
-            .is_disconnected()
-    );
+    assert!(client.execute("query-status", json!({})).unwrap_err().is_disconnected());
     let heard = heard.join().unwrap();
     assert!(heard[2].contains(r#""arguments":{"a":1}"#), "{heard:?}");
 }
@@ -64,18 +57,14 @@ fn what_is_no_qmp_server_is_said() {
         let error = Client::connect(&path).unwrap_err();
         assert!(matches!(error, QmpError::Protocol { .. }), "{error}");
     }
-    let error = Client::connect(Path::new("/none/qmp.sock"))
-        .unwrap_err()
-        .to_string();
+    let error = Client::connect(Path::new("/none/qmp.sock")).unwrap_err().to_string();
     assert!(error.starts_with("cannot connect to /none/qmp.sock: "), "{error}");
 }
 
 #[test]
 fn an_answer_that_does_not_come_is_waited_for_no_longer_than_allowed() {
-    let (_dir, path, _heard) = server(
-        GREETED,
-        &[r#"{"return":{},"id":ID}"#, r#"{"event":"A"}"#, r#"{"event":"A"}"#],
-    );
+    let (_dir, path, _heard) =
+        server(GREETED, &[r#"{"return":{},"id":ID}"#, r#"{"event":"A"}"#, r#"{"event":"A"}"#]);
     let mut client = Client::connect(&path).unwrap();
     client.set_timeout(Duration::from_millis(50));
     let error = client.execute("stop", json!({})).unwrap_err();

@@ -35,9 +35,8 @@ impl Kept {
 
     /// Takes the largest block that is kept, with its size.
     fn largest(&mut self) -> Option<(NonNull<u8>, usize)> {
-        let (class, found) = (0..CLASSES)
-            .rev()
-            .find_map(|class| Some((class, self.classes[class].pop()?)))?;
+        let (class, found) =
+            (0..CLASSES).rev().find_map(|class| Some((class, self.classes[class].pop()?)))?;
         let block = SMALLEST << class;
         self.bytes -= block;
         Some((found.0, block))
@@ -50,19 +49,12 @@ struct Block(NonNull<u8>);
 // SAFETY: the list owns its blocks alone; taking one out moves that ownership to the thread that takes it.
 unsafe impl Send for Block {}
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept {
-    classes: [const { Vec::new() }; CLASSES],
-    bytes: 0,
-    limits: Vec::new(),
-});
+static KEPT: Mutex<Kept> =
+    Mutex::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0, limits: Vec::new() });
 
 /// The size of the block to allocate for `room` bytes: whole classes where blocks are kept.
 pub(super) fn block_bytes(room: usize) -> usize {
-    if (SMALLEST..=LARGEST).contains(&room) {
-        room.next_power_of_two()
-    } else {
-        room
-    }
+    if (SMALLEST..=LARGEST).contains(&room) { room.next_power_of_two() } else { room }
 }
 
 fn class_of(block: usize) -> Option<usize> {
@@ -137,11 +129,7 @@ pub(super) fn allow_at_most(bytes: usize) {
 /// See [`allow_at_most`].
 pub(super) fn allow_again(bytes: usize) {
     let mut kept = KEPT.lock();
-    if let Some(at) = kept
-        .limits
-        .iter()
-        .position(|limit| *limit == bytes.min(BUDGET_BYTES))
-    {
+    if let Some(at) = kept.limits.iter().position(|limit| *limit == bytes.min(BUDGET_BYTES)) {
         kept.limits.swap_remove(at);
     }
 }
@@ -149,11 +137,7 @@ pub(super) fn allow_again(bytes: usize) {
 /// A block that is not allowed any more, with its size: the caller frees it.
 pub(super) fn take_surplus() -> Option<(NonNull<u8>, usize)> {
     let mut kept = KEPT.lock();
-    if kept.bytes > kept.limit() {
-        kept.largest()
-    } else {
-        None
-    }
+    if kept.bytes > kept.limit() { kept.largest() } else { None }
 }
 
 /// Bytes kept now.

@@ -6,19 +6,7 @@ use std::ops::RangeInclusive;
 #[test]
 fn buffers_are_aligned_and_zero_at_any_length_also_when_used_again() {
     for round in 0..3 {
-        for len in [
-            0,
-            1,
-            511,
-            512,
-            4096,
-            4097,
-            65_536,
-            65_537,
-            200_000,
-            1 << 20,
-            (1 << 20) + 1,
-        ] {
+        for len in [0, 1, 511, 512, 4096, 4097, 65_536, 65_537, 200_000, 1 << 20, (1 << 20) + 1] {
             let mut buf = AlignedBuf::zeroed(len);
             assert_eq!(buf.len(), len);
             buf.set_len(buf.capacity());
@@ -60,9 +48,8 @@ fn what_is_kept_stays_within_its_budget() {
             std::thread::spawn(move || {
                 for round in 0..20usize {
                     let sizes = [64 << 10, 100_000, 300_000, 1 << 20, 2 << 20];
-                    let mut held: Vec<AlignedBuf> = (0..12)
-                        .map(|n| AlignedBuf::zeroed(sizes[(n + round) % sizes.len()]))
-                        .collect();
+                    let mut held: Vec<AlignedBuf> =
+                        (0..12).map(|n| AlignedBuf::zeroed(sizes[(n + round) % sizes.len()])).collect();
                     held.iter_mut().for_each(|buf| buf.fill(thread));
                     assert!(held.iter().all(|buf| buf.iter().all(|&byte| byte == thread)));
                 }
@@ -71,10 +58,7 @@ fn what_is_kept_stays_within_its_budget() {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let kept = recycle::kept_bytes();
-    assert!(
-        (1..=recycle::BUDGET_BYTES).contains(&kept),
-        "{kept} bytes are kept"
-    );
+    assert!((1..=recycle::BUDGET_BYTES).contains(&kept), "{kept} bytes are kept");
     // Two budgets in one process: the smaller one counts, from now on and for what is kept already.
     let large = KeptLimit::new(1 << 20);
     assert!(recycle::kept_bytes() <= 1 << 20);

@@ -52,10 +52,7 @@ fn hooks_run_whether_hung_before_or_after_delivery() {
 #[test]
 fn map_and_join_keep_order_whatever_order_values_arrive_in() {
     let (pairs, completions): (Vec<_>, Vec<_>) = (0..5).map(|_| Completion::<u32>::pair(None)).unzip();
-    let mut parts: Vec<_> = completions
-        .into_iter()
-        .map(|c| c.map(|value| value * 2))
-        .collect();
+    let mut parts: Vec<_> = completions.into_iter().map(|c| c.map(|value| value * 2)).collect();
     parts.push(Completion::ready(100));
     let joined = Completion::join(parts);
     for (index, completer) in pairs.into_iter().enumerate().rev() {
@@ -100,9 +97,8 @@ impl Drive for Queue {
 fn waiting_drives_a_device_without_a_thread() {
     let queue = Arc::new(Queue::default());
     let driver: Arc<dyn Drive> = queue.clone();
-    let (completers, mut completions): (Vec<_>, Vec<_>) = (0..4)
-        .map(|_| Completion::pair(Some(Arc::clone(&driver))))
-        .unzip();
+    let (completers, mut completions): (Vec<_>, Vec<_>) =
+        (0..4).map(|_| Completion::pair(Some(Arc::clone(&driver)))).unzip();
     *queue.0.lock() = completers;
     let first = completions.remove(0).map(|left| left + 10);
     assert_eq!(first.wait(), 10, "the first was queued first and driven last");

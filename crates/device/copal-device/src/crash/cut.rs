@@ -69,11 +69,7 @@ impl Unit {
         let end = self.at + self.len;
         let before = self.at..over.at.clamp(self.at, end);
         let after = (over.at + over.len).clamp(self.at, end)..end;
-        [before, after]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .map(|part| self.part(part))
-            .collect()
+        [before, after].into_iter().filter(|part| !part.is_empty()).map(|part| self.part(part)).collect()
     }
 
     fn part(&self, range: std::ops::Range<u64>) -> Unit {
@@ -85,11 +81,7 @@ impl Unit {
             Content::Size => Content::Size,
             Content::Cut => Content::Cut,
         };
-        Unit {
-            at: range.start,
-            len: range.end - range.start,
-            content,
-        }
+        Unit { at: range.start, len: range.end - range.start, content }
     }
 }
 
@@ -100,34 +92,18 @@ fn units_of(change: &Change, block: u64) -> Vec<Unit> {
             .step_by(block as usize)
             .map(|from| {
                 let len = block.min(data.len() as u64 - from);
-                Unit {
-                    at: at + from,
-                    len,
-                    content: content_of(data, from as usize, at + from, len),
-                }
+                Unit { at: at + from, len, content: content_of(data, from as usize, at + from, len) }
             })
             .collect(),
         Change::Fill { at, len, byte } => {
             let piece = len.div_ceil(FILL_PIECES).next_multiple_of(block).max(block);
             (0..*len)
                 .step_by(piece as usize)
-                .map(|from| Unit {
-                    at: at + from,
-                    len: piece.min(len - from),
-                    content: Content::Fill(*byte),
-                })
+                .map(|from| Unit { at: at + from, len: piece.min(len - from), content: Content::Fill(*byte) })
                 .collect()
         }
-        Change::Size { size } => vec![Unit {
-            at: *size,
-            len: 0,
-            content: Content::Size,
-        }],
-        Change::Cut { size } => vec![Unit {
-            at: *size,
-            len: 0,
-            content: Content::Cut,
-        }],
+        Change::Size { size } => vec![Unit { at: *size, len: 0, content: Content::Size }],
+        Change::Cut { size } => vec![Unit { at: *size, len: 0, content: Content::Cut }],
     }
 }
 
@@ -162,13 +138,7 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) fn new(history: &History) -> Replay {
         let block = u64::from(history.logical_block);
-        Replay {
-            durable: history.start.clone(),
-            open: Vec::new(),
-            flushes: HashMap::new(),
-            ended: 0,
-            block,
-        }
+        Replay { durable: history.start.clone(), open: Vec::new(), flushes: HashMap::new(), ended: 0, block }
     }
 
     pub(super) fn event(&mut self, event: &Event) {
@@ -176,12 +146,7 @@ impl Replay {
             Event::Begin { id, change } => {
                 let units = units_of(change, self.block);
                 let alone = change.is_durable_by_itself();
-                self.open.push(Open {
-                    id: *id,
-                    units,
-                    ended: None,
-                    alone,
-                });
+                self.open.push(Open { id: *id, units, ended: None, alone });
             }
             Event::End { id } => self.end(*id),
             Event::Lost { id } => self.open.retain(|open| open.id != *id),
@@ -240,11 +205,7 @@ impl Replay {
     }
 
     pub(super) fn cut(&self, step: usize) -> Cut {
-        Cut {
-            step,
-            durable: self.durable.clone(),
-            open: self.open.clone().into(),
-        }
+        Cut { step, durable: self.durable.clone(), open: self.open.clone().into() }
     }
 }
 

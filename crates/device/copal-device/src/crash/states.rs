@@ -27,11 +27,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            exhaustive: 12,
-            samples: 256,
-            seed: 0,
-        }
+        Limits { exhaustive: 12, samples: 256, seed: 0 }
     }
 }
 
@@ -87,13 +83,7 @@ impl States {
             families.push((Family::Torn, changes as u64 * TEARS * 2));
             families.push((Family::Sampled, u64::from(limits.samples)));
         }
-        States {
-            cut,
-            families,
-            first_block,
-            seed: limits.seed,
-            next: 0,
-        }
+        States { cut, families, first_block, seed: limits.seed, next: 0 }
     }
 
     /// How many states there are in all. Some may be equal.
@@ -175,16 +165,8 @@ impl States {
     fn build(&self, index: u64, kept: Vec<bool>) -> CrashState {
         let mut image = self.cut.durable.clone();
         let units = self.cut.open.iter().flat_map(|open| &open.units);
-        units
-            .zip(&kept)
-            .filter(|(_, kept)| **kept)
-            .for_each(|(unit, _)| unit.apply(&mut image));
-        CrashState {
-            cut: self.cut.clone(),
-            index,
-            image,
-            kept,
-        }
+        units.zip(&kept).filter(|(_, kept)| **kept).for_each(|(unit, _)| unit.apply(&mut image));
+        CrashState { cut: self.cut.clone(), index, image, kept }
     }
 }
 
@@ -245,12 +227,8 @@ impl CrashState {
         let mut out = format!("crash after {} events, state {}:", self.cut.step, self.index);
         let mut kept = self.kept.iter();
         for open in self.cut.open.iter() {
-            let marks: String = open
-                .units
-                .iter()
-                .zip(&mut kept)
-                .map(|(_, kept)| if *kept { '+' } else { '-' })
-                .collect();
+            let marks: String =
+                open.units.iter().zip(&mut kept).map(|(_, kept)| if *kept { '+' } else { '-' }).collect();
             let at = open.units.first().map_or(0, |unit| unit.at);
             // Writing to a String cannot fail.
             let _ = write!(out, " {}@{at}[{marks}]", open.id);

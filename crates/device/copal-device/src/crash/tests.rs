@@ -10,10 +10,7 @@ use std::sync::Arc;
 const BLOCK: u64 = 4096;
 
 fn device(blocks: u64, order: Order) -> Arc<FaultDevice> {
-    let options = FaultOptions {
-        order,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { order, ..FaultOptions::default() };
     FaultDevice::with_options(Image::zeroed(blocks * BLOCK), options)
 }
 
@@ -24,18 +21,11 @@ fn block_of(value: u8, blocks: u64) -> AlignedBuf {
 }
 
 fn submit(dev: &FaultDevice, at: u64, kind: IoKind) -> Completion<Vec<IoDone>> {
-    dev.submit(vec![Io {
-        at: at * BLOCK,
-        kind,
-        class: Class::Commit,
-    }])
+    dev.submit(vec![Io { at: at * BLOCK, kind, class: Class::Commit }])
 }
 
 fn write(value: u8, blocks: u64) -> IoKind {
-    IoKind::Write {
-        buf: block_of(value, blocks),
-        fua: false,
-    }
+    IoKind::Write { buf: block_of(value, blocks), fua: false }
 }
 
 /// First byte of each block.
@@ -44,23 +34,15 @@ fn values(image: &Image) -> Vec<u8> {
         .map(|block| {
             let mut byte = [0; BLOCK as usize];
             image.read(block * BLOCK, &mut byte);
-            assert!(
-                byte.iter().all(|other| *other == byte[0]),
-                "block {block} is torn inside"
-            );
+            assert!(byte.iter().all(|other| *other == byte[0]), "block {block} is torn inside");
             byte[0]
         })
         .collect()
 }
 
 fn reachable(history: &History, step: usize) -> BTreeSet<Vec<u8>> {
-    let limits = Limits {
-        exhaustive: 20,
-        ..Limits::default()
-    };
-    states(history, step, &limits)
-        .map(|state| values(state.image()))
-        .collect()
+    let limits = Limits { exhaustive: 20, ..Limits::default() };
+    states(history, step, &limits).map(|state| values(state.image())).collect()
 }
 
 /// What a block may hold: the durable value, then later values not covered by a flush, oldest first.
@@ -87,13 +69,7 @@ fn exhaustive_states_are_exactly_what_the_contract_allows() {
     for seed in 0..150 {
         let mut random = Random::new(seed);
         let dev = device(5, Order::Immediate);
-        let mut model = vec![
-            Block {
-                durable: 0,
-                open: Vec::new()
-            };
-            5
-        ];
+        let mut model = vec![Block { durable: 0, open: Vec::new() }; 5];
         let mut steps = vec![(0, model.clone())];
         for value in 1..=7u8 {
             let at = random.below(5);
@@ -109,10 +85,7 @@ fn exhaustive_states_are_exactly_what_the_contract_allows() {
                 }
                 1 => {
                     dev.write_through(at * BLOCK, block_of(value, len)).unwrap();
-                    covered.fill(Block {
-                        durable: value,
-                        open: Vec::new(),
-                    });
+                    covered.fill(Block { durable: value, open: Vec::new() });
                 }
                 2 => {
                     drop(submit(&dev, at, IoKind::WriteZeroes(len * BLOCK)));
@@ -145,16 +118,10 @@ fn a_flush_covers_only_what_completed_before_it_began() {
     let first = submit(&dev, 0, write(1, 1));
     let early = submit(&dev, 0, IoKind::Flush);
     dev.run_until_idle();
-    assert_eq!(
-        reachable(&dev.history(), dev.step()),
-        BTreeSet::from([vec![0, 0], vec![1, 0]])
-    );
+    assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![0, 0], vec![1, 0]]));
     drop((first, early));
     submit(&dev, 0, IoKind::Flush).wait();
-    assert_eq!(
-        reachable(&dev.history(), dev.step()),
-        BTreeSet::from([vec![1, 0]])
-    );
+    assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![1, 0]]));
 }
 
 #[test]
@@ -167,10 +134,7 @@ fn a_write_in_flight_may_survive_and_is_not_hurt_by_the_completion_order() {
     assert!(dev.complete(second));
     submit(&dev, 0, IoKind::Flush).wait();
     let history = dev.history();
-    assert_eq!(
-        reachable(&history, step),
-        BTreeSet::from([vec![0, 0], vec![1, 0]])
-    );
+    assert_eq!(reachable(&history, step), BTreeSet::from([vec![0, 0], vec![1, 0]]));
     let after = reachable(&history, dev.step());
     assert_eq!(
         after,
@@ -184,15 +148,9 @@ fn a_durable_write_makes_nothing_else_durable_and_cannot_be_undone_by_an_older_o
     let dev = device(2, Order::Immediate);
     submit(&dev, 0, write(1, 2)).wait();
     dev.write_through(0, block_of(2, 1)).unwrap();
-    assert_eq!(
-        reachable(&dev.history(), dev.step()),
-        BTreeSet::from([vec![2, 0], vec![2, 1]])
-    );
+    assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![2, 0], vec![2, 1]]));
     submit(&dev, 0, IoKind::Flush).wait();
-    assert_eq!(
-        reachable(&dev.history(), dev.step()),
-        BTreeSet::from([vec![2, 1]])
-    );
+    assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![2, 1]]));
 }
 
 /// Symptom: a checkpoint that named a commit whose frame was still being written through broke the order, and no history
@@ -209,10 +167,7 @@ fn a_flush_beside_a_write_through_does_not_cover_it() {
     dev.write_through(0, block_of(2, 1)).unwrap();
     let history = dev.history();
     let flushed = dev.step() - 1;
-    assert_eq!(
-        reachable(&history, flushed),
-        BTreeSet::from([vec![0, 1], vec![2, 1]])
-    );
+    assert_eq!(reachable(&history, flushed), BTreeSet::from([vec![0, 1], vec![2, 1]]));
     assert_eq!(reachable(&history, dev.step()), BTreeSet::from([vec![2, 1]]));
 }
 
@@ -221,10 +176,7 @@ fn a_flush_beside_a_write_through_does_not_cover_it() {
 #[test]
 fn a_write_in_flight_outlives_the_repair_of_the_medium() {
     let dev = device(1, Order::Fifo);
-    dev.inject(Fault::Write {
-        skip: 100,
-        fault: WriteFault::Error,
-    });
+    dev.inject(Fault::Write { skip: 100, fault: WriteFault::Error });
     drop(submit(&dev, 0, write(1, 1)));
     dev.heal();
     let begun = dev.step();
@@ -241,21 +193,11 @@ fn a_write_in_flight_outlives_the_repair_of_the_medium() {
 #[test]
 fn a_write_that_failed_does_not_come_back_over_later_ones() {
     for seed in 0..8 {
-        let options = FaultOptions {
-            seed,
-            order: Order::Immediate,
-            ..FaultOptions::default()
-        };
+        let options = FaultOptions { seed, order: Order::Immediate, ..FaultOptions::default() };
         let dev = FaultDevice::with_options(Image::zeroed(BLOCK), options);
-        dev.inject(Fault::Write {
-            skip: 0,
-            fault: WriteFault::Error,
-        });
+        dev.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
         submit(&dev, 0, write(1, 1)).wait();
-        assert_eq!(
-            reachable(&dev.history(), dev.step()),
-            BTreeSet::from([vec![0], vec![1]])
-        );
+        assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![0], vec![1]]));
         let dev = dev.reopen();
         submit(&dev, 0, write(2, 1)).wait();
         submit(&dev, 0, IoKind::Flush).wait();
@@ -271,10 +213,7 @@ fn growth_is_open_until_flushed_and_what_was_written_beyond_is_lost_with_it() {
     let seen = reachable(&dev.history(), dev.step());
     assert_eq!(seen, BTreeSet::from([vec![0], vec![0, 0], vec![0, 7]]));
     submit(&dev, 0, IoKind::Flush).wait();
-    assert_eq!(
-        reachable(&dev.history(), dev.step()),
-        BTreeSet::from([vec![0, 7]])
-    );
+    assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![0, 7]]));
 }
 
 #[test]
@@ -283,27 +222,17 @@ fn a_cut_is_open_until_flushed_and_what_lay_behind_it_does_not_come_back_then() 
     submit(&dev, 0, write(7, 2)).wait();
     submit(&dev, 0, IoKind::Flush).wait();
     assert_eq!(dev.cut(BLOCK).unwrap(), BLOCK);
-    assert_eq!(
-        reachable(&dev.history(), dev.step()),
-        BTreeSet::from([vec![7], vec![7, 7]])
-    );
+    assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![7], vec![7, 7]]));
     submit(&dev, 0, IoKind::Flush).wait();
     assert_eq!(dev.grow(2 * BLOCK).unwrap(), 2 * BLOCK);
     submit(&dev, 0, IoKind::Flush).wait();
-    assert_eq!(
-        reachable(&dev.history(), dev.step()),
-        BTreeSet::from([vec![7, 0]])
-    );
+    assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![7, 0]]));
 }
 
 /// A host that filled up meanwhile refuses what was not asked of it again.
 #[test]
 fn on_a_full_host_a_write_into_a_hole_fails_until_the_hole_is_reserved() {
-    let options = FaultOptions {
-        order: Order::Immediate,
-        full_host: true,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { order: Order::Immediate, full_host: true, ..FaultOptions::default() };
     let dev = FaultDevice::with_options(Image::zeroed(4 * BLOCK), options);
     submit(&dev, 1, IoKind::Discard(2 * BLOCK)).wait();
     dev.reserve(BLOCK, BLOCK).unwrap();
@@ -320,19 +249,12 @@ fn discarded_ranges_may_read_as_something_else_before_the_flush_already() {
     let dev = device(1, Order::Immediate);
     dev.write_through(0, block_of(7, 1)).unwrap();
     submit(&dev, 0, IoKind::Discard(BLOCK)).wait();
-    assert_eq!(
-        reachable(&dev.history(), dev.step()),
-        BTreeSet::from([vec![7], vec![0xd5]])
-    );
+    assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![7], vec![0xd5]]));
 }
 
 #[test]
 fn writes_tear_at_the_logical_block() {
-    let options = FaultOptions {
-        logical_block: 512,
-        order: Order::Immediate,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { logical_block: 512, order: Order::Immediate, ..FaultOptions::default() };
     let dev = FaultDevice::with_options(Image::zeroed(BLOCK), options);
     submit(&dev, 0, write(9, 1)).wait();
     let all = states(&dev.history(), dev.step(), &Limits::default());
@@ -342,11 +264,7 @@ fn writes_tear_at_the_logical_block() {
         let mut bytes = vec![0; BLOCK as usize];
         state.image().read(0, &mut bytes);
         let sectors: Vec<u8> = bytes.chunks(512).map(|sector| sector[0]).collect();
-        assert!(
-            bytes
-                .chunks(512)
-                .all(|sector| sector.iter().all(|byte| *byte == sector[0]))
-        );
+        assert!(bytes.chunks(512).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
         seen.insert(sectors);
     }
     assert_eq!(seen.len(), 1 << 8);
@@ -361,15 +279,10 @@ fn sampled_states_hold_none_all_singles_prefixes_and_tears() {
     }
     let history = dev.history();
     let all = states(&history, dev.step(), &Limits::default());
-    let by_value: BTreeMap<Vec<u8>, u64> = all
-        .clone()
-        .map(|state| (values(state.image()), state.index()))
-        .collect();
+    let by_value: BTreeMap<Vec<u8>, u64> =
+        all.clone().map(|state| (values(state.image()), state.index())).collect();
     let whole = |keep: &dyn Fn(u8) -> bool| -> Vec<u8> {
-        (0..40u8)
-            .map(|block| block / 2 + 1)
-            .map(|value| if keep(value) { value } else { 0 })
-            .collect()
+        (0..40u8).map(|block| block / 2 + 1).map(|value| if keep(value) { value } else { 0 }).collect()
     };
     assert!(by_value.contains_key(&whole(&|_| false)));
     assert!(by_value.contains_key(&whole(&|_| true)));
@@ -379,10 +292,7 @@ fn sampled_states_hold_none_all_singles_prefixes_and_tears() {
         assert!(by_value.contains_key(&whole(&|value| value <= one)));
         let mut torn = whole(&|value| value != one);
         torn[usize::from(one) * 2 - 1] = one;
-        assert!(
-            by_value.contains_key(&torn),
-            "second half of {one} alone lost its first"
-        );
+        assert!(by_value.contains_key(&torn), "second half of {one} alone lost its first");
     }
     assert!(by_value.len() > 250, "{} different states", by_value.len());
     for (value, index) in by_value.iter().step_by(17) {
@@ -398,9 +308,8 @@ fn sampled_states_hold_none_all_singles_prefixes_and_tears() {
 fn a_long_write_is_torn_in_every_way_that_is_promised() {
     let dev = device(16, Order::Immediate);
     submit(&dev, 0, write(1, 16)).wait();
-    let all: BTreeSet<Vec<u8>> = states(&dev.history(), dev.step(), &Limits::default())
-        .map(|state| values(state.image()))
-        .collect();
+    let all: BTreeSet<Vec<u8>> =
+        states(&dev.history(), dev.step(), &Limits::default()).map(|state| values(state.image())).collect();
     let ways: [&dyn Fn(usize) -> bool; 8] = [
         &|_| false,
         &|_| true,
@@ -421,18 +330,12 @@ fn a_long_write_is_torn_in_every_way_that_is_promised() {
 fn the_cut_points_reach_every_state_that_any_step_reaches() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
-        let options = FaultOptions {
-            seed,
-            ..FaultOptions::default()
-        };
+        let options = FaultOptions { seed, ..FaultOptions::default() };
         let dev = FaultDevice::with_options(Image::zeroed(4 * BLOCK), options);
         for value in 1..=6u8 {
             match random.below(4) {
                 0 => drop(submit(&dev, 0, IoKind::Flush)),
-                1 => drop(
-                    dev.write_through(random.below(4) * BLOCK, block_of(value, 1))
-                        .unwrap(),
-                ),
+                1 => drop(dev.write_through(random.below(4) * BLOCK, block_of(value, 1)).unwrap()),
                 _ => drop(submit(&dev, random.below(4), write(value, 1))),
             }
             if random.one_in(2) {
@@ -445,18 +348,12 @@ fn the_cut_points_reach_every_state_that_any_step_reaches() {
         for step in 0..=history.len() {
             let next = points.iter().find(|point| **point >= step).unwrap();
             let (here, there) = (reachable(&history, step), reachable(&history, *next));
-            assert!(
-                here.is_subset(&there),
-                "seed {seed} step {step}\n{}",
-                history.describe()
-            );
+            assert!(here.is_subset(&there), "seed {seed} step {step}\n{}", history.describe());
         }
-        let swept: Vec<u64> = all_cuts(&history)
-            .map(|cut| cut.states(&Limits::default()).count_all())
-            .collect();
-        let alone: Vec<u64> = (0..=history.len())
-            .map(|step| states(&history, step, &Limits::default()).count_all())
-            .collect();
+        let swept: Vec<u64> =
+            all_cuts(&history).map(|cut| cut.states(&Limits::default()).count_all()).collect();
+        let alone: Vec<u64> =
+            (0..=history.len()).map(|step| states(&history, step, &Limits::default()).count_all()).collect();
         assert_eq!(swept, alone);
     }
 }

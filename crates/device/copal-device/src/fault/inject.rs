@@ -106,9 +106,8 @@ impl FaultBudget {
         match random.below(3) {
             0 => take(&mut self.write_errors).then_some(WriteFault::Error),
             1 => take(&mut self.lost_writes).then_some(WriteFault::Lost),
-            _ => take(&mut self.misdirected_writes).then(|| WriteFault::Misdirected {
-                to: random.below(blocks) * block,
-            }),
+            _ => take(&mut self.misdirected_writes)
+                .then(|| WriteFault::Misdirected { to: random.below(blocks) * block }),
         }
     }
 
@@ -127,18 +126,10 @@ impl FaultBudget {
         }
         let struck = at + random.below(blocks) * block;
         match random.below(3) {
-            0 => take(&mut self.read_errors).then_some(Fault::ReadError {
-                at: struck,
-                len: block,
-            }),
-            1 => take(&mut self.stale_reads).then_some(Fault::StaleRead {
-                at: struck,
-                len: block,
-            }),
-            _ => take(&mut self.bit_flips).then(|| Fault::BitFlip {
-                at: struck + random.below(block),
-                bit: random.below(8) as u8,
-            }),
+            0 => take(&mut self.read_errors).then_some(Fault::ReadError { at: struck, len: block }),
+            1 => take(&mut self.stale_reads).then_some(Fault::StaleRead { at: struck, len: block }),
+            _ => take(&mut self.bit_flips)
+                .then(|| Fault::BitFlip { at: struck + random.below(block), bit: random.below(8) as u8 }),
         }
     }
 }

@@ -98,21 +98,11 @@ impl Medium {
         }
         let id = self.next_id;
         self.next_id += 1;
-        let mut plan = Plan {
-            id,
-            change: None,
-            meant: None,
-            fails: None,
-            lies: false,
-        };
+        let mut plan = Plan { id, change: None, meant: None, fails: None, lies: false };
         match kind {
             IoKind::Read(_) => {}
             IoKind::Write { buf, fua } => {
-                let meant = Change::Bytes {
-                    at,
-                    data: Arc::from(&buf[..]),
-                    fua: *fua,
-                };
+                let meant = Change::Bytes { at, data: Arc::from(&buf[..]), fua: *fua };
                 plan.change = match self.write_fault() {
                     None if self.full_host && !self.hollow(at, buf.len() as u64).is_empty() => {
                         plan.fails = Some(libc::ENOSPC);
@@ -122,11 +112,7 @@ impl Medium {
                     Some(WriteFault::Lost) => None,
                     Some(WriteFault::Misdirected { to }) => {
                         let to = to.min(self.image.size() - buf.len() as u64);
-                        Some(Change::Bytes {
-                            at: to,
-                            data: Arc::from(&buf[..]),
-                            fua: *fua,
-                        })
+                        Some(Change::Bytes { at: to, data: Arc::from(&buf[..]), fua: *fua })
                     }
                     Some(WriteFault::Error) => {
                         plan.fails = Some(libc::EIO);
@@ -139,20 +125,8 @@ impl Medium {
                 };
                 plan.meant = Some(meant);
             }
-            IoKind::Discard(len) => {
-                plan.meant = Some(Change::Fill {
-                    at,
-                    len: *len,
-                    byte: JUNK,
-                })
-            }
-            IoKind::WriteZeroes(len) => {
-                plan.meant = Some(Change::Fill {
-                    at,
-                    len: *len,
-                    byte: 0,
-                })
-            }
+            IoKind::Discard(len) => plan.meant = Some(Change::Fill { at, len: *len, byte: JUNK }),
+            IoKind::WriteZeroes(len) => plan.meant = Some(Change::Fill { at, len: *len, byte: 0 }),
             IoKind::Flush => {
                 let fault = self.flush_fault();
                 plan.fails = match fault {
@@ -168,10 +142,7 @@ impl Medium {
             plan.change = plan.meant.clone();
         }
         if let Some(change) = &plan.change {
-            self.note(Event::Begin {
-                id,
-                change: change.clone(),
-            });
+            self.note(Event::Begin { id, change: change.clone() });
         }
         Ok((id, plan))
     }
@@ -182,17 +153,10 @@ impl Medium {
         let failed = |errno| DeviceError::io(op, at, len, std::io::Error::from_raw_os_error(errno));
         match kind {
             IoKind::Read(buf) => {
-                return if self.read(at, buf) {
-                    Ok(())
-                } else {
-                    Err(failed(libc::EIO))
-                };
+                return if self.read(at, buf) { Ok(()) } else { Err(failed(libc::EIO)) };
             }
             IoKind::Flush if plan.fails.is_some() => self.flush_failed = true,
-            IoKind::Flush => self.note(Event::FlushEnd {
-                id: plan.id,
-                honest: !plan.lies,
-            }),
+            IoKind::Flush => self.note(Event::FlushEnd { id: plan.id, honest: !plan.lies }),
             IoKind::Write { .. } if plan.fails.is_some() => self.orphan(&plan),
             IoKind::Write { .. } | IoKind::Discard(_) | IoKind::WriteZeroes(_) => {
                 self.take_effect(&plan);
@@ -240,11 +204,7 @@ impl Medium {
 
     /// What became of a command that nobody hears of.
     fn settle(&mut self, id: u64, happens: bool) {
-        self.note(if happens {
-            Event::End { id }
-        } else {
-            Event::Lost { id }
-        });
+        self.note(if happens { Event::End { id } } else { Event::Lost { id } });
     }
 
     /// The process that submitted it died. The kernel settles what is in flight before the device can be opened
@@ -266,17 +226,12 @@ impl Medium {
         if !std::mem::take(&mut self.flush_failed) || !self.record {
             return;
         }
-        let limits = crash::Limits {
-            seed: self.random.next(),
-            ..crash::Limits::default()
-        };
+        let limits = crash::Limits { seed: self.random.next(), ..crash::Limits::default() };
         let states = crash::states(&self.history, self.history.len(), &limits);
         let index = self.random.below(states.count_all());
         if let Some(state) = states.get(index) {
             self.image = state.image().clone();
-            self.note(Event::Reset {
-                image: self.image.clone(),
-            });
+            self.note(Event::Reset { image: self.image.clone() });
         }
     }
 
@@ -291,11 +246,7 @@ impl Medium {
             return Ok(size);
         }
         if wanted > self.max_size || self.grow_fault() {
-            return Err(DeviceError::CannotGrow {
-                size,
-                wanted,
-                reason: "its file system is full",
-            });
+            return Err(DeviceError::CannotGrow { size, wanted, reason: "its file system is full" });
         }
         self.happen(Change::Size { size: wanted });
         Ok(wanted)
@@ -316,18 +267,10 @@ impl Medium {
         self.expect_unpoisoned()?;
         if self.grow_fault() {
             let size = self.image.size();
-            return Err(DeviceError::CannotGrow {
-                size,
-                wanted: size,
-                reason: "its file system is full",
-            });
+            return Err(DeviceError::CannotGrow { size, wanted: size, reason: "its file system is full" });
         }
         for hollow in self.hollow(at, len) {
-            self.happen(Change::Fill {
-                at: hollow.start,
-                len: hollow.end - hollow.start,
-                byte: 0,
-            });
+            self.happen(Change::Fill { at: hollow.start, len: hollow.end - hollow.start, byte: 0 });
         }
         Ok(())
     }
@@ -387,8 +330,7 @@ impl Medium {
         }
         match fault {
             Fault::ReadError { at, len } => {
-                self.unreadable
-                    .extend(at / self.block..(at + len).div_ceil(self.block));
+                self.unreadable.extend(at / self.block..(at + len).div_ceil(self.block));
             }
             Fault::StaleRead { at, len } => self.stale.push((at..at + len, self.image.clone())),
             Fault::BitFlip { at, bit } => {
@@ -396,10 +338,7 @@ impl Medium {
                 self.image.read(at, &mut byte);
                 byte[0] ^= 1 << (bit % 8);
                 self.image.write(at, &byte);
-                self.note(Event::Rot {
-                    at,
-                    data: Arc::from(&byte[..]),
-                });
+                self.note(Event::Rot { at, data: Arc::from(&byte[..]) });
             }
             Fault::Write { .. } | Fault::Flush { .. } | Fault::Grow { .. } => self.armed.push(fault),
         }
@@ -413,9 +352,7 @@ impl Medium {
         self.settle_orphans();
         if let Some(shadow) = self.shadow.take() {
             self.image = shadow;
-            self.note(Event::Reset {
-                image: self.image.clone(),
-            });
+            self.note(Event::Reset { image: self.image.clone() });
         }
     }
 

@@ -17,11 +17,7 @@ pub(super) fn size(device: impl AsFd) -> io::Result<u64> {
     let fd = device.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open; the kernel writes eight bytes to `size`, which lives on this stack.
     let result = unsafe { libc::ioctl(fd, BLKGETSIZE64, &raw mut size) };
-    if result == 0 {
-        Ok(size)
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(size) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Gives up a range; it reads as anything afterwards.
@@ -39,9 +35,5 @@ fn on_range(device: impl AsFd, command: libc::Ioctl, at: u64, len: u64) -> io::R
     let fd = device.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open; both commands read two u64 from `range`, which lives on this stack.
     let result = unsafe { libc::ioctl(fd, command, range.as_ptr()) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

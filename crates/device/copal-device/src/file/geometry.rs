@@ -25,19 +25,13 @@ pub(super) fn alignment(file: impl AsFd, kind: Kind) -> io::Result<Option<Alignm
     let stat = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 {
         let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
-        return Ok((offset > 0).then(|| Alignment {
-            memory,
-            offset: offset.max(512),
-        }));
+        return Ok((offset > 0).then(|| Alignment { memory, offset: offset.max(512) }));
     }
     let offset = match kind {
         Kind::Block => rustix::fs::ioctl_blksszget(&file)?,
         Kind::File { .. } => FALLBACK_BLOCK,
     };
-    Ok(Some(Alignment {
-        memory: offset,
-        offset,
-    }))
+    Ok(Some(Alignment { memory: offset, offset }))
 }
 
 /// The geometry of an open target.
@@ -58,9 +52,7 @@ pub(super) fn geometry(file: impl AsFd, kind: Kind, alignment: Alignment) -> io:
         logical_block: alignment.offset,
         dma_alignment: alignment.memory.max(1),
         max_io: MAX_IO as u32,
-        volatile_cache: queue
-            .text("write_cache")
-            .is_none_or(|cache| cache != "write through"),
+        volatile_cache: queue.text("write_cache").is_none_or(|cache| cache != "write through"),
         fua: queue.number("fua") == Some(1),
         discard_unit,
         gives_back: kind != Kind::Block,

@@ -46,13 +46,7 @@ impl Mapped {
         // SAFETY: a new mapping where the kernel likes; no Rust reference to it is ever made.
         let start = unsafe { rustix::mm::mmap(hint, len, both, MapFlags::SHARED, file, at) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let mapped = Mapped {
-            start,
-            at,
-            len,
-            out_of,
-            into,
-        };
+        let mapped = Mapped { start, at, len, out_of, into };
         // A hint: what is not there now is read in by the first write to it.
         // SAFETY: the range is the mapping, and its contents stay.
         let read_in = unsafe { rustix::mm::madvise(start.as_ptr(), len, Advice::LinuxPopulateRead) };
@@ -97,11 +91,7 @@ impl Mapped {
 
     /// Lets the kernel copy up to `len` bytes out of the pipe to `offset` of the mapping.
     fn receive(&self, offset: usize, len: usize) -> io::Result<usize> {
-        assert!(
-            offset + len <= self.len,
-            "{len} bytes at {offset} of {}",
-            self.len
-        );
+        assert!(offset + len <= self.len, "{len} bytes at {offset} of {}", self.len);
         // SAFETY: within the mapping, as just seen.
         let to = unsafe { self.start.byte_add(offset) };
         // SAFETY: `len` bytes from there on are mapped for as long as `self` lives, and only the kernel looks at them.

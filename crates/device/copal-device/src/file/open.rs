@@ -19,10 +19,7 @@ use std::fs::File;
 use std::path::Path;
 
 /// Smallest alignment used without direct I/O.
-const BUFFERED: Alignment = Alignment {
-    memory: 1,
-    offset: 4096,
-};
+const BUFFERED: Alignment = Alignment { memory: 1, offset: 4096 };
 
 /// Opens or creates what `path` names and locks it.
 pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Target, OpenError> {
@@ -33,9 +30,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Target, OpenErr
         }
         Some(size) => {
             let fd = create(path)?;
-            let kind = Kind::File {
-                punch_holes: options.punch_holes,
-            };
+            let kind = Kind::File { punch_holes: options.punch_holes };
             let made = allocate(path, &fd, size).and_then(|()| prepare(path, options, fd, kind));
             if made.is_err() {
                 // The first error is the one to report; a file left behind is empty or unused.
@@ -50,11 +45,7 @@ fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, Kind), 
     let failed = |error| OpenError::from_errno(path, options.read_only, error);
     let before = kind_of(path, options, rustix::fs::stat(path).map_err(failed)?.st_mode)?;
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
-    flags |= if options.read_only {
-        OFlags::RDONLY
-    } else {
-        OFlags::RDWR
-    };
+    flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if before == Kind::Block && !options.read_only {
         flags |= OFlags::EXCL;
     }
@@ -63,9 +54,7 @@ fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, Kind), 
     lock(path, &fd, options.read_only)?;
     // Behind our own lock: of two that meet here each sees the other's.
     if kind == Kind::Block && !options.read_only && overlap_in_use(path).is_some() {
-        return Err(OpenError::Locked {
-            path: path.display().to_string(),
-        });
+        return Err(OpenError::Locked { path: path.display().to_string() });
     }
     Ok((fd, kind))
 }
@@ -73,9 +62,7 @@ fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, Kind), 
 fn kind_of(path: &Path, options: &FileOptions, mode: rustix::fs::RawMode) -> Result<Kind, OpenError> {
     let found = match FileType::from_raw_mode(mode) {
         FileType::RegularFile => {
-            return Ok(Kind::File {
-                punch_holes: options.punch_holes,
-            });
+            return Ok(Kind::File { punch_holes: options.punch_holes });
         }
         FileType::BlockDevice => return Ok(Kind::Block),
         FileType::Directory => "a directory",
@@ -84,10 +71,7 @@ fn kind_of(path: &Path, options: &FileOptions, mode: rustix::fs::RawMode) -> Res
         FileType::Socket => "a socket",
         _ => "something else",
     };
-    Err(OpenError::WrongKind {
-        path: path.display().to_string(),
-        found,
-    })
+    Err(OpenError::WrongKind { path: path.display().to_string(), found })
 }
 
 fn create(path: &Path) -> Result<OwnedFd, OpenError> {
@@ -102,10 +86,7 @@ fn create(path: &Path) -> Result<OwnedFd, OpenError> {
 /// Reserves the space now, so that a full disk is met here.
 fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), OpenError> {
     let bytes = size.next_multiple_of(4096);
-    let no_space = || OpenError::NoSpace {
-        path: path.display().to_string(),
-        bytes,
-    };
+    let no_space = || OpenError::NoSpace { path: path.display().to_string(), bytes };
     let failed = |error| match error {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => no_space(),
         other => OpenError::from_errno(path, false, other),
@@ -120,11 +101,8 @@ fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), OpenError> {
 }
 
 fn lock(path: &Path, fd: &OwnedFd, shared: bool) -> Result<(), OpenError> {
-    let how = if shared {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
+    let how =
+        if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
     rustix::fs::flock(fd, how).map_err(|error| OpenError::from_errno(path, shared, error))
 }
 
@@ -135,25 +113,15 @@ fn prepare(path: &Path, options: &FileOptions, fd: OwnedFd, kind: Kind) -> Resul
     if matches!(kind, Kind::File { .. }) {
         match nature(&fd).map_err(failed)? {
             Nature::CopyOnWrite(file_system) if !options.allow_cow => {
-                return Err(OpenError::CopyOnWrite {
-                    path: name(),
-                    file_system,
-                });
+                return Err(OpenError::CopyOnWrite { path: name(), file_system });
             }
             Nature::Volatile(file_system) if !options.unsafe_volatile => {
-                return Err(OpenError::Volatile {
-                    path: name(),
-                    file_system,
-                });
+                return Err(OpenError::Volatile { path: name(), file_system });
             }
             nature => volatile = matches!(nature, Nature::Volatile(_)),
         }
     }
-    let direct = if volatile {
-        None
-    } else {
-        make_direct(path, &fd, kind)?
-    };
+    let direct = if volatile { None } else { make_direct(path, &fd, kind)? };
     let geometry = geometry(&fd, kind, direct.unwrap_or(BUFFERED)).map_err(failed)?;
     make_durable(path, options, &fd, kind)?;
     let cached = open_cached(path, options, &fd);
@@ -163,11 +131,7 @@ fn prepare(path: &Path, options: &FileOptions, fd: OwnedFd, kind: Kind) -> Resul
 
 /// What `fd` names, a second time, through the page cache; `None` when it is not to be had. The lock stays with `fd`.
 fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File> {
-    let access = if options.read_only {
-        OFlags::RDONLY
-    } else {
-        OFlags::RDWR
-    };
+    let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let opened = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());
     let same = |cached: &OwnedFd| -> rustix::io::Result<bool> {
         let (ours, theirs) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(cached)?);
@@ -185,10 +149,7 @@ fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File>
 
 /// Turns the page cache off where it can be; `None`: I/O is buffered, and only flushes make it durable.
 fn make_direct(path: &Path, fd: &OwnedFd, kind: Kind) -> Result<Option<Alignment>, OpenError> {
-    let failed = |source| OpenError::Io {
-        path: path.display().to_string(),
-        source,
-    };
+    let failed = |source| OpenError::Io { path: path.display().to_string(), source };
     let found = alignment(fd, kind).map_err(failed)?;
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|error| failed(error.into()))?;
     let fits = |found: &Alignment| found.memory <= BUFFER_ALIGNMENT as u32 && found.offset <= 4096;
@@ -206,22 +167,14 @@ fn geometry_checked(path: &Path, geometry: Geometry) -> Result<Geometry, OpenErr
     if geometry.logical_block.is_power_of_two() {
         return Ok(geometry);
     }
-    let source = std::io::Error::other(format!(
-        "its block of {} bytes is not usable",
-        geometry.logical_block
-    ));
-    Err(OpenError::Io {
-        path: path.display().to_string(),
-        source,
-    })
+    let source =
+        std::io::Error::other(format!("its block of {} bytes is not usable", geometry.logical_block));
+    Err(OpenError::Io { path: path.display().to_string(), source })
 }
 
 /// What a killed predecessor wrote is made durable before anyone reads it (C5), and so is the name.
 fn make_durable(path: &Path, options: &FileOptions, fd: &OwnedFd, kind: Kind) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Io {
-        path: path.display().to_string(),
-        source,
-    };
+    let failed = |source| OpenError::Io { path: path.display().to_string(), source };
     match rustix::fs::fsync(fd) {
         // Without the right to write there is nothing of ours to make durable.
         Err(_) if options.read_only => return Ok(()),
@@ -234,15 +187,12 @@ fn make_durable(path: &Path, options: &FileOptions, fd: &OwnedFd, kind: Kind) ->
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let directory = match rustix::fs::open(
-        parent,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    ) {
-        Ok(directory) => directory,
-        // A directory one may enter but not list cannot be flushed; only its creator has to.
-        Err(Errno::ACCESS) if options.create_size.is_none() => return Ok(()),
-        Err(error) => return Err(failed(error.into())),
-    };
+    let directory =
+        match rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(directory) => directory,
+            // A directory one may enter but not list cannot be flushed; only its creator has to.
+            Err(Errno::ACCESS) if options.create_size.is_none() => return Ok(()),
+            Err(error) => return Err(failed(error.into())),
+        };
     rustix::fs::fsync(&directory).map_err(|error| failed(error.into()))
 }

@@ -102,10 +102,7 @@ impl StorageId {
         Some(if meta.file_type().is_block_device() {
             StorageId::Device(meta.rdev())
         } else {
-            StorageId::File {
-                device: meta.dev(),
-                inode: meta.ino(),
-            }
+            StorageId::File { device: meta.dev(), inode: meta.ino() }
         })
     }
 }
@@ -117,9 +114,7 @@ struct Listing {
 
 impl Listing {
     fn of_the_kernel() -> Listing {
-        Listing {
-            root: PathBuf::from("/sys/dev/block"),
-        }
+        Listing { root: PathBuf::from("/sys/dev/block") }
     }
 
     fn share_bytes(&self, one: StorageId, other: StorageId) -> bool {
@@ -175,9 +170,7 @@ impl Listing {
 
     fn devices(&self) -> Vec<StorageId> {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
-        entries
-            .filter_map(|entry| device_named(entry.file_name().to_str()?))
-            .collect()
+        entries.filter_map(|entry| device_named(entry.file_name().to_str()?)).collect()
     }
 
     /// The file that opens a device, by the name the kernel gave it.
@@ -195,10 +188,7 @@ fn device_in(file: &Path) -> Option<StorageId> {
 /// From "259:3".
 fn device_named(number: &str) -> Option<StorageId> {
     let (major, minor) = number.split_once(':')?;
-    Some(StorageId::Device(rustix::fs::makedev(
-        major.parse().ok()?,
-        minor.parse().ok()?,
-    )))
+    Some(StorageId::Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)))
 }
 
 #[cfg(test)]

@@ -73,9 +73,7 @@ impl Target {
     }
 
     fn cached(&self) -> io::Result<&File> {
-        self.cached
-            .as_ref()
-            .ok_or_else(|| io::ErrorKind::Unsupported.into())
+        self.cached.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
     /// Maps a range for cached writes: they then wait for no other command. Where that cannot be had they are ordinary
@@ -86,11 +84,7 @@ impl Target {
     }
 
     pub(crate) fn write_cached(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let mapped = self
-            .mapped
-            .lock()
-            .as_mut()
-            .and_then(|mapped| mapped.write(at, bytes));
+        let mapped = self.mapped.lock().as_mut().and_then(|mapped| mapped.write(at, bytes));
         mapped.unwrap_or_else(|| self.cached()?.write_all_at(bytes, at))
     }
 
@@ -99,20 +93,13 @@ impl Target {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        Geometry {
-            size: self.size.load(Ordering::Acquire),
-            ..self.fixed
-        }
+        Geometry { size: self.size.load(Ordering::Acquire), ..self.fixed }
     }
 
     /// `Err` when this handle may not write, or no longer.
     pub(crate) fn may_write(&self) -> Result<(), DeviceError> {
         self.may_flush()?;
-        if self.read_only {
-            Err(DeviceError::ReadOnly)
-        } else {
-            Ok(())
-        }
+        if self.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
     }
 
     /// `Err` when an earlier write or flush failed: what a flush covered then is unknown.
@@ -145,11 +132,7 @@ impl Target {
 
     /// Writes on this thread; `durable` when it returns, if asked for.
     pub(crate) fn write(&self, at: u64, buf: &[u8], durable: bool) -> io::Result<()> {
-        let flags = if durable {
-            ReadWriteFlags::DSYNC
-        } else {
-            ReadWriteFlags::empty()
-        };
+        let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
         let mut done = 0;
         while done < buf.len() {
             match rustix::io::pwritev2(&self.fd, &[IoSlice::new(&buf[done..])], at + done as u64, flags) {
@@ -220,13 +203,7 @@ impl Target {
             return Ok(());
         }
         let size = self.size.load(Ordering::Acquire);
-        let refused = |reason| {
-            Err(DeviceError::CannotGrow {
-                size,
-                wanted: size,
-                reason,
-            })
-        };
+        let refused = |reason| Err(DeviceError::CannotGrow { size, wanted: size, reason });
         if is_too_full(&self.fd, len) {
             return refused("its file system is full");
         }

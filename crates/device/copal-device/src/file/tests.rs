@@ -16,27 +16,14 @@ fn unwritable(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
 fn device_on(file: std::fs::File, force_pread: bool) -> FileDevice {
     let fd = file.into();
     let geometry = crate::memory::memory_geometry(1 << 20);
-    let target = Arc::new(Target::new(
-        fd,
-        Kind::File { punch_holes: false },
-        geometry,
-        false,
-    ));
+    let target = Arc::new(Target::new(fd, Kind::File { punch_holes: false }, geometry, false));
     let tally = Arc::new(Tally::default());
     let engine = Engine::start(&target, &tally, force_pread).unwrap();
-    FileDevice {
-        engine,
-        target,
-        tally,
-    }
+    FileDevice { engine, target, tally }
 }
 
 fn io(at: u64, kind: IoKind) -> Vec<Io> {
-    vec![Io {
-        at,
-        kind,
-        class: Class::Commit,
-    }]
+    vec![Io { at, kind, class: Class::Commit }]
 }
 
 fn result(device: &FileDevice, at: u64, kind: IoKind) -> Result<(), DeviceError> {
@@ -44,10 +31,7 @@ fn result(device: &FileDevice, at: u64, kind: IoKind) -> Result<(), DeviceError>
 }
 
 fn a_write() -> IoKind {
-    IoKind::Write {
-        buf: AlignedBuf::zeroed(4096),
-        fua: false,
-    }
+    IoKind::Write { buf: AlignedBuf::zeroed(4096), fua: false }
 }
 
 #[test]
@@ -55,21 +39,10 @@ fn a_failed_write_poisons_writes_and_flushes_but_not_reads() {
     for force_pread in [false, true] {
         let (_file, device) = unwritable(force_pread);
         assert!(result(&device, 0, IoKind::Flush).is_ok());
-        assert_eq!(
-            result(&device, 0, a_write()).unwrap_err().raw_os_error(),
-            Some(libc::EBADF)
-        );
-        for kind in [
-            a_write(),
-            IoKind::Flush,
-            IoKind::WriteZeroes(4096),
-            IoKind::Discard(4096),
-        ] {
+        assert_eq!(result(&device, 0, a_write()).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        for kind in [a_write(), IoKind::Flush, IoKind::WriteZeroes(4096), IoKind::Discard(4096)] {
             let name = kind.name();
-            assert!(
-                matches!(result(&device, 0, kind), Err(DeviceError::Poisoned)),
-                "{name}"
-            );
+            assert!(matches!(result(&device, 0, kind), Err(DeviceError::Poisoned)), "{name}");
         }
         let through = device.write_through(0, AlignedBuf::zeroed(4096));
         assert!(matches!(through, Err(DeviceError::Poisoned)));
@@ -85,10 +58,7 @@ fn a_failed_durable_write_on_the_callers_thread_poisons_the_engine_too() {
         let (_file, device) = unwritable(force_pread);
         let through = device.write_through(0, AlignedBuf::zeroed(4096));
         assert_eq!(through.unwrap_err().raw_os_error(), Some(libc::EBADF));
-        assert!(matches!(
-            result(&device, 0, IoKind::Flush),
-            Err(DeviceError::Poisoned)
-        ));
+        assert!(matches!(result(&device, 0, IoKind::Flush), Err(DeviceError::Poisoned)));
     }
 }
 
@@ -104,11 +74,7 @@ fn a_host_that_is_full_is_named_by_every_later_command() {
         for kind in [a_write(), a_write(), IoKind::Flush, IoKind::WriteZeroes(4096)] {
             let error = result(&device, 0, kind).unwrap_err();
             assert!(error.is_host_full(), "{error}");
-            assert!(
-                error
-                    .to_string()
-                    .ends_with("free space there, then reopen the store")
-            );
+            assert!(error.to_string().ends_with("free space there, then reopen the store"));
         }
         let through = device.write_through(0, AlignedBuf::zeroed(4096));
         assert!(through.unwrap_err().is_host_full());
@@ -121,10 +87,7 @@ fn failed_zeroes_poison_as_well() {
     for force_pread in [false, true] {
         let (_file, device) = unwritable(force_pread);
         assert!(result(&device, 0, IoKind::WriteZeroes(3 << 18)).is_err());
-        assert!(matches!(
-            result(&device, 0, a_write()),
-            Err(DeviceError::Poisoned)
-        ));
+        assert!(matches!(result(&device, 0, a_write()), Err(DeviceError::Poisoned)));
     }
 }
 
@@ -135,17 +98,7 @@ fn a_read_beyond_the_end_of_a_shortened_file_is_damage_and_poisons_nothing() {
         file.as_file().set_len(8192 + 100).unwrap();
         for at in [8192, 65536] {
             let error = result(&device, at, IoKind::Read(AlignedBuf::zeroed(4096))).unwrap_err();
-            assert!(
-                matches!(
-                    error,
-                    DeviceError::Io {
-                        op: "read",
-                        len: 4096,
-                        ..
-                    }
-                ),
-                "{error}"
-            );
+            assert!(matches!(error, DeviceError::Io { op: "read", len: 4096, .. }), "{error}");
             assert!(device.read_now(at, AlignedBuf::zeroed(4096)).is_err());
         }
         assert!(result(&device, 0, IoKind::Flush).is_ok());
@@ -156,14 +109,11 @@ fn a_read_beyond_the_end_of_a_shortened_file_is_damage_and_poisons_nothing() {
 fn dropping_a_device_finishes_what_was_submitted() {
     for force_pread in [false, true] {
         let (_file, device) = unwritable(force_pread);
-        let reads: Vec<_> = (0..200)
-            .map(|at| device.submit(io(at * 4096, IoKind::Read(AlignedBuf::zeroed(4096)))))
-            .collect();
+        let reads: Vec<_> =
+            (0..200).map(|at| device.submit(io(at * 4096, IoKind::Read(AlignedBuf::zeroed(4096))))).collect();
         drop(device);
         for mut completion in reads {
-            let done = completion
-                .try_take()
-                .expect("everything has completed when the drop returns");
+            let done = completion.try_take().expect("everything has completed when the drop returns");
             assert!(done[0].result.is_ok());
         }
     }
@@ -224,8 +174,5 @@ fn a_file_that_is_cut_off_below_a_mapping_is_an_error_and_ends_writing() {
     file.set_len(4096).unwrap();
     let failed = cache.write_cached(70_000, &[2; 100]).unwrap_err();
     assert_eq!(failed.raw_os_error(), Some(libc::EFAULT), "{failed}");
-    assert!(matches!(
-        cache.write_cached(70_000, &[2; 100]),
-        Err(DeviceError::Poisoned)
-    ));
+    assert!(matches!(cache.write_cached(70_000, &[2; 100]), Err(DeviceError::Poisoned)));
 }

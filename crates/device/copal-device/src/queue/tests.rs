@@ -7,14 +7,7 @@ fn jobs(class: Class, count: usize) -> impl Iterator<Item = Job> {
     (0..count).map(move |_| {
         let (completer, completion) = Completion::pair(None);
         drop(completion);
-        Job {
-            io: Io {
-                at: 0,
-                kind: IoKind::Flush,
-                class,
-            },
-            reply: Reply::Alone(completer),
-        }
+        Job { io: Io { at: 0, kind: IoKind::Flush, class }, reply: Reply::Alone(completer) }
     })
 }
 
@@ -26,10 +19,7 @@ fn take(queue: &JobQueue) -> Option<Class> {
     match queue.take() {
         Taken::Job(job) => {
             let class = job.io.class;
-            job.reply.deliver(IoDone {
-                result: Ok(()),
-                buf: None,
-            });
+            job.reply.deliver(IoDone { result: Ok(()), buf: None });
             Some(class)
         }
         Taken::Nothing | Taken::Closed => None,
@@ -49,10 +39,7 @@ fn commits_go_first_and_background_yields_down_to_a_quarter() {
     let first = take_all(&queue);
     let count = |class| first.iter().filter(|other| **other == class).count();
     assert_eq!(first[..2], [Class::Commit, Class::Commit]);
-    assert_eq!(
-        (first.len(), count(Class::Foreground), count(Class::Background)),
-        (8, 4, 2)
-    );
+    assert_eq!((first.len(), count(Class::Foreground), count(Class::Background)), (8, 4, 2));
 }
 
 #[test]
@@ -113,11 +100,7 @@ fn closing_drains_what_waits_and_then_ends() {
     });
     assert!(matches!(queue.take(), Taken::Nothing));
     push(&queue, jobs(Class::Foreground, 2));
-    assert_eq!(
-        woken.load(std::sync::atomic::Ordering::Relaxed),
-        1,
-        "woken once, it was asleep"
-    );
+    assert_eq!(woken.load(std::sync::atomic::Ordering::Relaxed), 1, "woken once, it was asleep");
     queue.close();
     assert_eq!(take_all(&queue).len(), 2);
     assert!(matches!(queue.take(), Taken::Nothing), "two still run");

@@ -20,17 +20,12 @@ impl Loop {
     /// A loop device on a new file; `None` where that is not allowed.
     #[expect(clippy::print_stderr, reason = "a skipped test says so")]
     fn attach(directory: &Path, size: u64) -> Option<Loop> {
-        let turn = ONE_AT_A_TIME
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let file = directory.join("disk");
         let image = std::fs::File::create(&file).ok()?;
         image.set_len(size).ok()?;
-        let made = Command::new("losetup")
-            .args(["--find", "--show", "--direct-io=on"])
-            .arg(&file)
-            .output()
-            .ok()?;
+        let made =
+            Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file).output().ok()?;
         if !made.status.success() {
             let required = std::env::var_os("COPAL_TEST_REQUIRE_LOOP").is_some();
             assert!(!required, "no loop device to be had: {made:?}");
@@ -43,17 +38,10 @@ impl Loop {
 
     /// Makes every byte zero again, by writing a new hole.
     fn wipe(&self, directory: &Path, size: u64) {
-        let file = std::fs::File::options()
-            .write(true)
-            .open(directory.join("disk"))
-            .unwrap();
+        let file = std::fs::File::options().write(true).open(directory.join("disk")).unwrap();
         file.set_len(0).unwrap();
         file.set_len(size).unwrap();
-        let flushed = Command::new("blockdev")
-            .arg("--flushbufs")
-            .arg(&self.path)
-            .status()
-            .unwrap();
+        let flushed = Command::new("blockdev").arg("--flushbufs").arg(&self.path).status().unwrap();
         assert!(flushed.success());
     }
 }
@@ -75,22 +63,9 @@ fn a_block_device_conforms_on_both_engines() {
     for force_pread in [false, true] {
         let make = |_| -> Arc<dyn Device> {
             disk.wipe(directory.path(), size);
-            open_file(
-                &disk.path,
-                &FileOptions {
-                    force_pread,
-                    ..FileOptions::default()
-                },
-            )
-            .unwrap()
+            open_file(&disk.path, &FileOptions { force_pread, ..FileOptions::default() }).unwrap()
         };
-        run(
-            &make,
-            Traits {
-                grows: false,
-                counts_exactly: true,
-            },
-        );
+        run(&make, Traits { grows: false, counts_exactly: true });
     }
 }
 
@@ -104,24 +79,9 @@ fn a_block_device_has_one_owner() {
     let geometry = owner.geometry();
     assert_eq!((geometry.size, geometry.logical_block), (8 << 20, 512));
     for read_only in [false, true] {
-        let second = open_file(
-            &disk.path,
-            &FileOptions {
-                read_only,
-                ..FileOptions::default()
-            },
-        );
+        let second = open_file(&disk.path, &FileOptions { read_only, ..FileOptions::default() });
         assert!(matches!(second.err(), Some(OpenError::Locked { .. })));
     }
     drop(owner);
-    assert!(
-        open_file(
-            &disk.path,
-            &FileOptions {
-                read_only: true,
-                ..FileOptions::default()
-            }
-        )
-        .is_ok()
-    );
+    assert!(open_file(&disk.path, &FileOptions { read_only: true, ..FileOptions::default() }).is_ok());
 }

@@ -7,10 +7,7 @@ use copal_device::{Device, FileOptions, Image, MemoryDevice, open_file};
 use std::cell::Cell;
 use std::sync::Arc;
 
-const EXACT: Traits = Traits {
-    grows: true,
-    counts_exactly: true,
-};
+const EXACT: Traits = Traits { grows: true, counts_exactly: true };
 
 fn run_on_files(options: &FileOptions, engine: &str) {
     let directory = scratch();
@@ -18,14 +15,7 @@ fn run_on_files(options: &FileOptions, engine: &str) {
     let make = |size| -> Arc<dyn Device> {
         number.set(number.get() + 1);
         let path = directory.path().join(format!("device-{}", number.get()));
-        let device = open_file(
-            &path,
-            &FileOptions {
-                create_size: Some(size),
-                ..options.clone()
-            },
-        )
-        .unwrap();
+        let device = open_file(&path, &FileOptions { create_size: Some(size), ..options.clone() }).unwrap();
         assert_eq!(device.engine(), engine);
         device
     };
@@ -40,64 +30,34 @@ fn memory() {
 #[test]
 fn fault_device_in_every_order() {
     for order in [Order::Immediate, Order::Fifo, Order::Lifo, Order::Shuffled] {
-        let options = FaultOptions {
-            order,
-            seed: 3,
-            record: false,
-            ..FaultOptions::default()
-        };
-        run(
-            &|size| FaultDevice::with_options(Image::zeroed(size), options.clone()),
-            EXACT,
-        );
+        let options = FaultOptions { order, seed: 3, record: false, ..FaultOptions::default() };
+        run(&|size| FaultDevice::with_options(Image::zeroed(size), options.clone()), EXACT);
     }
 }
 
 #[test]
 fn fault_device_with_small_blocks() {
-    let options = FaultOptions {
-        logical_block: 512,
-        record: false,
-        ..FaultOptions::default()
-    };
-    run(
-        &|size| FaultDevice::with_options(Image::zeroed(size), options.clone()),
-        EXACT,
-    );
+    let options = FaultOptions { logical_block: 512, record: false, ..FaultOptions::default() };
+    run(&|size| FaultDevice::with_options(Image::zeroed(size), options.clone()), EXACT);
 }
 
 #[test]
 fn file_by_io_uring_or_whatever_the_kernel_allows() {
     let directory = scratch();
-    let options = FileOptions {
-        create_size: Some(8 << 20),
-        ..FileOptions::default()
-    };
-    let engine = open_file(&directory.path().join("probe"), &options)
-        .unwrap()
-        .engine();
+    let options = FileOptions { create_size: Some(8 << 20), ..FileOptions::default() };
+    let engine = open_file(&directory.path().join("probe"), &options).unwrap().engine();
     run_on_files(&FileOptions::default(), engine);
 }
 
 #[test]
 fn file_by_the_thread_pool() {
-    run_on_files(
-        &FileOptions {
-            force_pread: true,
-            ..FileOptions::default()
-        },
-        "thread pool",
-    );
+    run_on_files(&FileOptions { force_pread: true, ..FileOptions::default() }, "thread pool");
 }
 
 #[test]
 fn file_with_holes_punched() {
     run_on_files(
-        &FileOptions {
-            punch_holes: true,
-            force_pread: true,
-            ..FileOptions::default()
-        },
+        &FileOptions { punch_holes: true, force_pread: true, ..FileOptions::default() },
         "thread pool",
     );
 }

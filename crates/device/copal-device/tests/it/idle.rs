@@ -29,11 +29,8 @@ fn hooks_have_returned_when_a_device_is_idle() {
         let device = open_file(&path, &options).unwrap();
         // A hook that is hung on an answer already there runs here, which proves nothing: again, then.
         let ran_elsewhere = (0..1000).any(|_| {
-            let read = Io {
-                at: 0,
-                kind: IoKind::Read(AlignedBuf::zeroed(1 << 20)),
-                class: Class::Foreground,
-            };
+            let read =
+                Io { at: 0, kind: IoKind::Read(AlignedBuf::zeroed(1 << 20)), class: Class::Foreground };
             let here = thread::current().id();
             let returned = Arc::new(AtomicBool::new(false));
             let (begin, began) = mpsc::channel();

@@ -9,10 +9,7 @@ use std::sync::Arc;
 const SIZE: u64 = 1 << 20;
 
 fn new(size: u64) -> FileOptions {
-    FileOptions {
-        create_size: Some(size),
-        ..FileOptions::default()
-    }
+    FileOptions { create_size: Some(size), ..FileOptions::default() }
 }
 
 fn existing() -> FileOptions {
@@ -20,10 +17,7 @@ fn existing() -> FileOptions {
 }
 
 fn reader() -> FileOptions {
-    FileOptions {
-        read_only: true,
-        ..FileOptions::default()
-    }
+    FileOptions { read_only: true, ..FileOptions::default() }
 }
 
 fn refused(path: &Path, options: &FileOptions) -> OpenError {
@@ -31,10 +25,7 @@ fn refused(path: &Path, options: &FileOptions) -> OpenError {
         Ok(_) => panic!("{} was opened", path.display()),
         Err(error) => {
             let text = error.to_string();
-            assert!(
-                text.contains(&*path.display().to_string()),
-                "the path is missing: {text}"
-            );
+            assert!(text.contains(&*path.display().to_string()), "the path is missing: {text}");
             error
         }
     }
@@ -50,14 +41,7 @@ fn what_was_written_is_there_when_opened_again() {
     let path = directory.path().join("store");
     for force_pread in [false, true] {
         let device = if force_pread {
-            open_file(
-                &path,
-                &FileOptions {
-                    force_pread,
-                    ..existing()
-                },
-            )
-            .unwrap()
+            open_file(&path, &FileOptions { force_pread, ..existing() }).unwrap()
         } else {
             open_file(&path, &new(SIZE)).unwrap()
         };
@@ -78,16 +62,9 @@ fn space_is_reserved_when_a_file_is_created_and_grown() {
     let path = directory.path().join("store");
     let device = open_file(&path, &new(SIZE - 1)).unwrap();
     let allocated = || std::fs::metadata(&path).unwrap().blocks() * 512;
-    assert_eq!(
-        (device.geometry().size, allocated()),
-        (SIZE, SIZE),
-        "rounded up, and allocated"
-    );
+    assert_eq!((device.geometry().size, allocated()), (SIZE, SIZE), "rounded up, and allocated");
     assert_eq!(device.grow(3 * SIZE).unwrap(), 3 * SIZE);
-    assert_eq!(
-        (std::fs::metadata(&path).unwrap().len(), allocated()),
-        (3 * SIZE, 3 * SIZE)
-    );
+    assert_eq!((std::fs::metadata(&path).unwrap().len(), allocated()), (3 * SIZE, 3 * SIZE));
 }
 
 #[test]
@@ -95,18 +72,11 @@ fn what_is_punched_or_cut_off_goes_back_to_the_file_system_until_it_is_reserved(
     use std::os::unix::fs::MetadataExt;
     let directory = scratch();
     let path = directory.path().join("store");
-    let options = FileOptions {
-        punch_holes: true,
-        ..new(SIZE)
-    };
+    let options = FileOptions { punch_holes: true, ..new(SIZE) };
     let device = open_file(&path, &options).unwrap();
     assert!(device.geometry().gives_back && device.geometry().discard_unit > 0);
     let blocks = || std::fs::metadata(&path).unwrap().blocks() * 512;
-    let discard = Io {
-        at: SIZE / 4,
-        kind: IoKind::Discard(SIZE / 4),
-        class: Class::Background,
-    };
+    let discard = Io { at: SIZE / 4, kind: IoKind::Discard(SIZE / 4), class: Class::Background };
     let done = device.submit(vec![discard]).wait();
     done.into_iter().for_each(|done| done.result.unwrap());
     assert_eq!(blocks(), SIZE - SIZE / 4);
@@ -116,10 +86,7 @@ fn what_is_punched_or_cut_off_goes_back_to_the_file_system_until_it_is_reserved(
     let cache = device.page_cache().unwrap();
     cache.prepare(SIZE - 65_536, 65_536);
     assert_eq!(device.cut(SIZE / 2).unwrap(), SIZE / 2);
-    assert_eq!(
-        (std::fs::metadata(&path).unwrap().len(), blocks()),
-        (SIZE / 2, SIZE / 2)
-    );
+    assert_eq!((std::fs::metadata(&path).unwrap().len(), blocks()), (SIZE / 2, SIZE / 2));
     assert!(cache.write_cached(SIZE - 4096, b"x").is_err());
     device.grow(SIZE).unwrap();
     cache.write_cached(SIZE - 4096, b"x").unwrap();
@@ -131,14 +98,8 @@ fn a_missing_file_and_one_that_exists_are_told_apart() {
     let directory = scratch();
     let path = directory.path().join("store");
     assert!(matches!(refused(&path, &existing()), OpenError::NotFound { .. }));
-    assert!(matches!(
-        refused(&path.join("below"), &existing()),
-        OpenError::NotFound { .. }
-    ));
-    assert!(matches!(
-        refused(&path.join("below"), &new(SIZE)),
-        OpenError::NotFound { .. }
-    ));
+    assert!(matches!(refused(&path.join("below"), &existing()), OpenError::NotFound { .. }));
+    assert!(matches!(refused(&path.join("below"), &new(SIZE)), OpenError::NotFound { .. }));
     std::fs::write(&path, b"precious").unwrap();
     assert!(matches!(refused(&path, &new(SIZE)), OpenError::Exists { .. }));
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
@@ -151,16 +112,10 @@ fn one_writer_or_many_readers() {
     let writer = open_file(&path, &new(SIZE)).unwrap();
     for options in [existing(), reader()] {
         let error = refused(&path, &options);
-        assert!(
-            matches!(error, OpenError::Locked { .. }) && error.is_retryable(),
-            "{error}"
-        );
+        assert!(matches!(error, OpenError::Locked { .. }) && error.is_retryable(), "{error}");
     }
     drop(writer);
-    let readers = [
-        open_file(&path, &reader()).unwrap(),
-        open_file(&path, &reader()).unwrap(),
-    ];
+    let readers = [open_file(&path, &reader()).unwrap(), open_file(&path, &reader()).unwrap()];
     assert!(matches!(refused(&path, &existing()), OpenError::Locked { .. }));
     drop(readers);
     assert!(open_file(&path, &existing()).is_ok());
@@ -173,51 +128,20 @@ fn a_reader_needs_no_right_to_write_and_never_writes() {
     drop(open_file(&path, &new(SIZE)).unwrap());
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o444)).unwrap();
     for force_pread in [false, true] {
-        let device = open_file(
-            &path,
-            &FileOptions {
-                force_pread,
-                ..reader()
-            },
-        )
-        .unwrap();
+        let device = open_file(&path, &FileOptions { force_pread, ..reader() }).unwrap();
         assert_eq!(byte(&device, 0), 0);
-        let write = |kind| {
-            device
-                .submit(vec![Io {
-                    at: 0,
-                    kind,
-                    class: Class::Commit,
-                }])
-                .wait()
-                .remove(0)
-        };
-        let done = write(IoKind::Write {
-            buf: AlignedBuf::zeroed(4096),
-            fua: false,
-        });
+        let write = |kind| device.submit(vec![Io { at: 0, kind, class: Class::Commit }]).wait().remove(0);
+        let done = write(IoKind::Write { buf: AlignedBuf::zeroed(4096), fua: false });
         assert!(matches!(done.result, Err(DeviceError::ReadOnly)));
         assert!(done.buf.is_some(), "the buffer comes back");
-        assert!(matches!(
-            write(IoKind::WriteZeroes(4096)).result,
-            Err(DeviceError::ReadOnly)
-        ));
-        assert!(matches!(
-            device.write_through(0, AlignedBuf::zeroed(4096)),
-            Err(DeviceError::ReadOnly)
-        ));
+        assert!(matches!(write(IoKind::WriteZeroes(4096)).result, Err(DeviceError::ReadOnly)));
+        assert!(matches!(device.write_through(0, AlignedBuf::zeroed(4096)), Err(DeviceError::ReadOnly)));
         assert!(matches!(device.grow(2 * SIZE), Err(DeviceError::ReadOnly)));
-        assert!(
-            write(IoKind::Flush).result.is_ok(),
-            "whoever opens flushes first, readers too"
-        );
+        assert!(write(IoKind::Flush).result.is_ok(), "whoever opens flushes first, readers too");
     }
     // Root may do anything; everyone else is told.
     if !rustix::process::geteuid().is_root() {
-        assert!(matches!(
-            refused(&path, &existing()),
-            OpenError::Permission { .. }
-        ));
+        assert!(matches!(refused(&path, &existing()), OpenError::Permission { .. }));
     }
 }
 
@@ -225,40 +149,13 @@ fn a_reader_needs_no_right_to_write_and_never_writes() {
 fn only_files_and_block_devices_are_devices() {
     let directory = scratch();
     let error = refused(directory.path(), &existing());
-    assert!(
-        matches!(
-            error,
-            OpenError::WrongKind {
-                found: "a directory",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, OpenError::WrongKind { found: "a directory", .. }), "{error}");
     let error = refused(Path::new("/dev/null"), &existing());
-    assert!(
-        matches!(
-            error,
-            OpenError::WrongKind {
-                found: "a character device",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, OpenError::WrongKind { found: "a character device", .. }), "{error}");
     let pipe = directory.path().join("pipe");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &pipe,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR,
-        0,
-    )
-    .unwrap();
-    assert!(matches!(
-        refused(&pipe, &existing()),
-        OpenError::WrongKind { found: "a pipe", .. }
-    ));
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    assert!(matches!(refused(&pipe, &existing()), OpenError::WrongKind { found: "a pipe", .. }));
 }
 
 #[test]
@@ -266,10 +163,7 @@ fn a_file_that_does_not_fit_is_refused_and_leaves_nothing_behind() {
     let directory = scratch();
     let path = directory.path().join("store");
     let error = refused(&path, &new(1 << 60));
-    assert!(
-        matches!(error, OpenError::NoSpace { bytes, .. } if bytes == 1 << 60),
-        "{error}"
-    );
+    assert!(matches!(error, OpenError::NoSpace { bytes, .. } if bytes == 1 << 60), "{error}");
     assert!(!path.exists());
 }
 
@@ -281,11 +175,7 @@ fn a_device_that_cannot_grow_says_so_and_goes_on() {
     let error = device.grow(1 << 60).unwrap_err();
     assert!(error.is_no_space(), "{error}");
     assert_eq!(device.geometry().size, SIZE);
-    assert_eq!(
-        std::fs::metadata(&path).unwrap().len(),
-        SIZE,
-        "what was added on the way is given back"
-    );
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE, "what was added on the way is given back");
     device.write_through(0, AlignedBuf::zeroed(4096)).unwrap();
 }
 
@@ -299,23 +189,10 @@ fn memory_file_systems_are_refused_unless_the_loss_is_accepted() {
     let directory = tempfile::tempdir_in(shared).unwrap();
     let path = directory.path().join("store");
     let error = refused(&path, &new(SIZE));
-    assert!(
-        matches!(
-            error,
-            OpenError::Volatile {
-                file_system: "tmpfs",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, OpenError::Volatile { file_system: "tmpfs", .. }), "{error}");
     assert!(!path.exists());
     for force_pread in [false, true] {
-        let accepted = FileOptions {
-            unsafe_volatile: true,
-            force_pread,
-            ..new(SIZE)
-        };
+        let accepted = FileOptions { unsafe_volatile: true, force_pread, ..new(SIZE) };
         let device = open_file(&path, &accepted).unwrap();
         let mut buf = AlignedBuf::zeroed(4096);
         buf.fill(9);

@@ -22,45 +22,16 @@ fn install() {
     let ret = (libc::BPF_RET | libc::BPF_K) as u16;
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let filter = [
-        libc::sock_filter {
-            code: load,
-            jt: 0,
-            jf: 0,
-            k: NUMBER_AT,
-        },
-        libc::sock_filter {
-            code: jump,
-            jt: 0,
-            jf: 1,
-            k: libc::SYS_io_uring_setup as u32,
-        },
-        libc::sock_filter {
-            code: ret,
-            jt: 0,
-            jf: 0,
-            k: refuse,
-        },
-        libc::sock_filter {
-            code: ret,
-            jt: 0,
-            jf: 0,
-            k: libc::SECCOMP_RET_ALLOW,
-        },
+        libc::sock_filter { code: load, jt: 0, jf: 0, k: NUMBER_AT },
+        libc::sock_filter { code: jump, jt: 0, jf: 1, k: libc::SYS_io_uring_setup as u32 },
+        libc::sock_filter { code: ret, jt: 0, jf: 0, k: refuse },
+        libc::sock_filter { code: ret, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
     ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
-    };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     // SAFETY: sets a flag of this thread.
     let fixed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(fixed, 0);
     // SAFETY: the kernel copies the program, which lives until the call returns.
-    let set = unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
-            &raw const program,
-        )
-    };
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }

@@ -23,14 +23,8 @@ pub struct Band {
 impl Band {
     /// An empty system of `slots` slots, one of [`super::SLOT_CHOICES`].
     pub fn new(slots: u32) -> Band {
-        assert!(
-            super::SLOT_CHOICES.contains(&slots),
-            "{slots} is no size of a Ribbon system"
-        );
-        Band {
-            rows: vec![0; slots as usize],
-            results: vec![0; slots as usize],
-        }
+        assert!(super::SLOT_CHOICES.contains(&slots), "{slots} is no size of a Ribbon system");
+        Band { rows: vec![0; slots as usize], results: vec![0; slots as usize] }
     }
 
     /// Slots of the system.
@@ -53,11 +47,7 @@ impl Band {
             row ^= self.rows[slot];
             result ^= self.results[slot];
             if row == 0 {
-                return if result == 0 {
-                    Placed::Implied
-                } else {
-                    Placed::DoesNotFit
-                };
+                return if result == 0 { Placed::Implied } else { Placed::DoesNotFit };
             }
             // The row ends inside the system, so a set bit is a slot of it.
             let step = row.trailing_zeros();

@@ -31,11 +31,7 @@ impl Columns {
                 words.push(column[i]);
             }
         }
-        Columns {
-            words: words.into_boxed_slice(),
-            slots,
-            count: columns.len() as u8,
-        }
+        Columns { words: words.into_boxed_slice(), slots, count: columns.len() as u8 }
     }
 
     /// Columns loaded.
@@ -51,11 +47,7 @@ impl Columns {
         for group in self.words.chunks_exact(usize::from(self.count).max(1)) {
             words.extend_from_slice(&group[..usize::from(count)]);
         }
-        Columns {
-            words: words.into_boxed_slice(),
-            slots: self.slots,
-            count,
-        }
+        Columns { words: words.into_boxed_slice(), slots: self.slots, count }
     }
 
     /// Bytes of memory behind this value.
@@ -86,17 +78,14 @@ impl Columns {
         let mut results = results;
         for (low, high) in lows.by_ref().zip(highs.by_ref()) {
             // No branch between these: which of them differs first is a coin toss.
-            let differ = (0..STRIDE).fold(0, |any, column| {
-                any | differ(column, results, low[column], high[column])
-            });
+            let differ =
+                (0..STRIDE).fold(0, |any, column| any | differ(column, results, low[column], high[column]));
             if differ != 0 {
                 return false;
             }
             results >>= STRIDE;
         }
         let rest = lows.remainder().iter().zip(highs.remainder()).enumerate();
-        rest.fold(0, |any, (column, (&low, &high))| {
-            any | differ(column, results, low, high)
-        }) == 0
+        rest.fold(0, |any, (column, (&low, &high))| any | differ(column, results, low, high)) == 0
     }
 }

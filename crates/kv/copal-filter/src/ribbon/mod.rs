@@ -47,26 +47,18 @@ pub(crate) fn start(hash: KeyHash, slots: u32) -> u32 {
 /// # Errors
 /// [`DoesNotFit`] when even 2048 slots are not enough; [`Band::add`] tells that key by key.
 pub fn solve(hashes: &[KeyHash], uid: u64) -> Result<(u32, Vec<Vec<u64>>), DoesNotFit> {
-    for slots in SLOT_CHOICES
-        .into_iter()
-        .filter(|&s| s as usize >= hashes.len() || s == MAX_SLOTS)
-    {
+    for slots in SLOT_CHOICES.into_iter().filter(|&s| s as usize >= hashes.len() || s == MAX_SLOTS) {
         let mut band = Band::new(slots);
         if hashes.iter().all(|&h| band.add(h) != Placed::DoesNotFit) {
             return Ok((slots, band.columns(uid)));
         }
     }
-    Err(DoesNotFit {
-        keys: hashes.len() as u32,
-        max_slots: MAX_SLOTS,
-    })
+    Err(DoesNotFit { keys: hashes.len() as u32, max_slots: MAX_SLOTS })
 }
 
 /// Bytes of one column over `keys` keys.
 pub(crate) fn unit_bytes(keys: u32) -> u32 {
-    let slots = SLOT_CHOICES
-        .into_iter()
-        .find(|&s| f64::from(s) >= f64::from(keys) * 1.005);
+    let slots = SLOT_CHOICES.into_iter().find(|&s| f64::from(s) >= f64::from(keys) * 1.005);
     slots.unwrap_or(MAX_SLOTS) / 8
 }
 

@@ -18,8 +18,5 @@ pub fn holds(column: &[u64], slots: u32, unit: u8, hash: KeyHash) -> bool {
 
 /// Whether the key's equations hold in all of `columns`, which are the first of their page.
 pub fn may_contain(columns: &[Vec<u64>], slots: u32, hash: KeyHash) -> bool {
-    columns
-        .iter()
-        .enumerate()
-        .all(|(unit, column)| holds(column, slots, unit as u8, hash))
+    columns.iter().enumerate().all(|(unit, column)| holds(column, slots, unit as u8, hash))
 }

@@ -43,12 +43,7 @@ pub struct ClassesOptions {
 
 impl Default for ClassesOptions {
     fn default() -> ClassesOptions {
-        ClassesOptions {
-            half_life_gets: 32.0,
-            gain_over_loss: 2.0,
-            min_saved_reads: 1.0,
-            count_hits: false,
-        }
+        ClassesOptions { half_life_gets: 32.0, gain_over_loss: 2.0, min_saved_reads: 1.0, count_hits: false }
     }
 }
 
@@ -146,8 +141,7 @@ impl Classes {
         let next = class(self.next_gain(partition, shape, units));
         let last = class(self.last_loss(partition, shape, units));
         let mru = end == End::Mru;
-        self.gain
-            .hang(partition.0, (units < shape.units).then_some(next), mru);
+        self.gain.hang(partition.0, (units < shape.units).then_some(next), mru);
         self.loss.hang(partition.0, (units > 0).then_some(last), mru);
     }
 
@@ -238,10 +232,7 @@ impl Rule for Classes {
     fn add(&mut self, partition: PartitionId, shape: Shape, heat: Heat, units: u8, now: u64) {
         self.remove(partition);
         self.advance(now);
-        let shape = Shape {
-            unit_bytes: shape.unit_bytes.max(1),
-            ..shape
-        };
+        let shape = Shape { unit_bytes: shape.unit_bytes.max(1), ..shape };
         self.ledger.insert(partition, shape, units);
         self.unit_bytes += u64::from(shape.unit_bytes);
         let at = partition.0 as usize;
@@ -280,11 +271,7 @@ impl Rule for Classes {
         let price = self.price(bytes);
         let weighted = heat.0 * self.clock.weight_at(now, self.half_life());
         // They come without a read, so they need not save one; free memory is not given for nothing, though.
-        let least = if price > 0.0 {
-            0.0
-        } else {
-            self.options.min_saved_reads
-        };
+        let least = if price > 0.0 { 0.0 } else { self.options.min_saved_reads };
         let worth = |&units: &u8| {
             let gain = marginal(shape.kind, weighted, units - 1);
             gain / bytes as f64 > price && self.saved_reads(gain) >= least

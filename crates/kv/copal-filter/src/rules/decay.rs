@@ -27,12 +27,7 @@ impl Clock {
         for i in 1..STEPS {
             powers[i] = powers[i - 1] * STEP;
         }
-        Clock {
-            gets: 0,
-            age: 0.0,
-            origin: 0.0,
-            powers,
-        }
+        Clock { gets: 0, age: 0.0, origin: 0.0, powers }
     }
 
     /// Lets the time pass up to `gets`. True: an epoch has ended, so multiply all heats by [`Clock::SCALE`].

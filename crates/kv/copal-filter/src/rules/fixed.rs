@@ -17,12 +17,7 @@ pub struct Fixed {
 impl Fixed {
     /// At most `units` units for each partition.
     pub fn new(units: u8) -> Fixed {
-        Fixed {
-            ledger: Ledger::default(),
-            units,
-            everywhere: 0,
-            dirty: false,
-        }
+        Fixed { ledger: Ledger::default(), units, everywhere: 0, dirty: false }
     }
 
     /// Bytes of `units` units everywhere.

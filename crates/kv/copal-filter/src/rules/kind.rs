@@ -22,12 +22,8 @@ pub enum RuleKind {
 
 impl RuleKind {
     /// One of each, for those who compare them.
-    pub const ALL: [RuleKind; 4] = [
-        RuleKind::Fixed { units: u8::MAX },
-        RuleKind::Monkey,
-        RuleKind::Paper,
-        RuleKind::Classes,
-    ];
+    pub const ALL: [RuleKind; 4] =
+        [RuleKind::Fixed { units: u8::MAX }, RuleKind::Monkey, RuleKind::Paper, RuleKind::Classes];
 
     /// A rule of this kind that knows no partition yet, under a budget of 0 until its first step.
     pub fn build(self) -> Box<dyn Rule> {
@@ -64,9 +60,7 @@ impl FromStr for RuleKind {
     type Err = UnknownRule;
 
     fn from_str(name: &str) -> Result<RuleKind, UnknownRule> {
-        let unknown = || UnknownRule {
-            name: name.to_owned(),
-        };
+        let unknown = || UnknownRule { name: name.to_owned() };
         Ok(match name {
             "fixed" => RuleKind::Fixed { units: u8::MAX },
             "monkey" => RuleKind::Monkey,
@@ -74,9 +68,7 @@ impl FromStr for RuleKind {
             "classes" => RuleKind::Classes,
             _ => {
                 let units = name.strip_prefix("fixed:").ok_or_else(unknown)?;
-                RuleKind::Fixed {
-                    units: units.parse().map_err(|_| unknown())?,
-                }
+                RuleKind::Fixed { units: units.parse().map_err(|_| unknown())? }
             }
         })
     }

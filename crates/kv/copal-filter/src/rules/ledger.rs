@@ -36,11 +36,7 @@ impl Ledger {
         let units = units.min(shape.units);
         self.granted += u64::from(units) * u64::from(shape.unit_bytes);
         self.partitions += 1;
-        self.holdings[at] = Some(Holding {
-            shape,
-            units,
-            before: None,
-        });
+        self.holdings[at] = Some(Holding { shape, units, before: None });
     }
 
     /// It is gone; what it had, if it was there.
@@ -71,11 +67,7 @@ impl Ledger {
     }
 
     fn write(&mut self, partition: PartitionId, units: u8, decided: bool) {
-        let Some(held) = self
-            .holdings
-            .get_mut(partition.0 as usize)
-            .and_then(Option::as_mut)
-        else {
+        let Some(held) = self.holdings.get_mut(partition.0 as usize).and_then(Option::as_mut) else {
             return;
         };
         let bytes = u64::from(held.shape.unit_bytes);
@@ -117,8 +109,7 @@ impl Ledger {
     /// All partitions in order of their numbers, with their shapes and units.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PartitionId, Shape, u8)> {
         let with_id = |(i, held): (usize, &Option<Holding>)| {
-            held.as_ref()
-                .map(|held| (PartitionId(i as u32), held.shape, held.units))
+            held.as_ref().map(|held| (PartitionId(i as u32), held.shape, held.units))
         };
         self.holdings.iter().enumerate().filter_map(with_id)
     }
@@ -128,18 +119,12 @@ impl Ledger {
         let mut releases = Vec::new();
         let mut loads = Vec::new();
         for partition in std::mem::take(&mut self.changed) {
-            let held = self
-                .holdings
-                .get_mut(partition.0 as usize)
-                .and_then(Option::as_mut);
+            let held = self.holdings.get_mut(partition.0 as usize).and_then(Option::as_mut);
             let Some((before, held)) = held.and_then(|held| held.before.take().map(|before| (before, held)))
             else {
                 continue;
             };
-            let change = Change {
-                partition,
-                units: held.units,
-            };
+            let change = Change { partition, units: held.units };
             match held.units.cmp(&before) {
                 std::cmp::Ordering::Less => releases.push(change),
                 std::cmp::Ordering::Equal => {}

@@ -16,10 +16,7 @@ struct Links {
 /// Bytes for each node.
 pub(super) const NODE_BYTES: usize = size_of::<Links>();
 
-const APART: Links = Links {
-    older: NONE,
-    newer: NONE,
-};
+const APART: Links = Links { older: NONE, newer: NONE };
 
 #[derive(Clone, Copy)]
 struct Ends {
@@ -38,36 +35,19 @@ pub(super) struct Lists {
 impl Lists {
     /// `count` empty lists.
     pub(super) fn new(count: usize) -> Lists {
-        Lists {
-            ends: vec![EMPTY; count],
-            links: Vec::new(),
-        }
+        Lists { ends: vec![EMPTY; count], links: Vec::new() }
     }
 
     /// Puts a node that stands in no list at the MRU end of `list`.
     pub(super) fn push_mru(&mut self, list: usize, node: u32) {
         let mru = self.ends[list].mru;
-        self.place(
-            list,
-            node,
-            Links {
-                older: mru,
-                newer: NONE,
-            },
-        );
+        self.place(list, node, Links { older: mru, newer: NONE });
     }
 
     /// Puts a node that stands in no list at the LRU end of `list`.
     pub(super) fn push_lru(&mut self, list: usize, node: u32) {
         let lru = self.ends[list].lru;
-        self.place(
-            list,
-            node,
-            Links {
-                older: NONE,
-                newer: lru,
-            },
-        );
+        self.place(list, node, Links { older: NONE, newer: lru });
     }
 
     fn place(&mut self, list: usize, node: u32, links: Links) {
@@ -103,10 +83,7 @@ impl Lists {
         if below.lru == NONE {
             return;
         }
-        self.ends[to] = Ends {
-            lru: below.lru,
-            mru: if above.mru == NONE { below.mru } else { above.mru },
-        };
+        self.ends[to] = Ends { lru: below.lru, mru: if above.mru == NONE { below.mru } else { above.mru } };
         if above.lru != NONE {
             self.links[below.mru as usize].newer = above.lru;
             self.links[above.lru as usize].older = below.mru;

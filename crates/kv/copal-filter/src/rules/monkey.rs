@@ -53,13 +53,8 @@ impl Monkey {
         let mut parts: BTreeMap<Part, Sum> = BTreeMap::new();
         let mut keys_of_level = [0u64; 256];
         for (_, shape, _) in self.ledger.iter() {
-            let empty = Sum {
-                kind: shape.kind,
-                keys: 0,
-                unit_bytes: 0,
-                units: shape.kind.units(),
-                granted: 0,
-            };
+            let empty =
+                Sum { kind: shape.kind, keys: 0, unit_bytes: 0, units: shape.kind.units(), granted: 0 };
             let sum = parts.entry(part(shape)).or_insert(empty);
             sum.keys += u64::from(shape.keys);
             sum.unit_bytes += u64::from(shape.unit_bytes);
@@ -121,11 +116,7 @@ impl Rule for Monkey {
     }
 
     fn predict(&self, shape: Shape, _heat: Heat, _now: u64) -> u8 {
-        self.planned
-            .get(&part(shape))
-            .copied()
-            .unwrap_or(0)
-            .min(shape.units)
+        self.planned.get(&part(shape)).copied().unwrap_or(0).min(shape.units)
     }
 
     fn observe(&mut self, _probes: &[Probe], _now: u64) {}

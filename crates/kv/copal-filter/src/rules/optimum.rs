@@ -36,10 +36,7 @@ pub fn units(partitions: &[(Shape, Heat)], budget_bytes: u64) -> Vec<u8> {
     let next = |item: usize, units: u8| {
         let (shape, heat) = partitions[item];
         let gain = marginal(shape.kind, heat.0, units) / f64::from(shape.unit_bytes.max(1));
-        (units < shape.units && gain > 0.0).then_some(Next {
-            gain_per_byte: gain,
-            item,
-        })
+        (units < shape.units && gain > 0.0).then_some(Next { gain_per_byte: gain, item })
     };
     let mut heap: BinaryHeap<Next> = (0..partitions.len()).filter_map(|item| next(item, 0)).collect();
     while let Some(Next { item, .. }) = heap.pop() {

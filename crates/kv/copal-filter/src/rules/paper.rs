@@ -118,11 +118,7 @@ impl PaperMq {
     /// Time after which a table is expired, if it is known and not accessed again.
     pub fn expired_time(&self, partition: PartitionId) -> Option<u64> {
         self.ledger.get(partition)?;
-        Some(
-            self.tables[partition.0 as usize]
-                .accessed
-                .saturating_add(self.life_time()),
-        )
+        Some(self.tables[partition.0 as usize].accessed.saturating_add(self.life_time()))
     }
 
     fn life_time(&self) -> u64 {
@@ -263,11 +259,7 @@ impl Rule for PaperMq {
 
     fn heat(&self, partition: PartitionId, _now: u64) -> Heat {
         let known = self.ledger.get(partition).is_some();
-        Heat(if known {
-            self.tables[partition.0 as usize].frequency
-        } else {
-            0.0
-        })
+        Heat(if known { self.tables[partition.0 as usize].frequency } else { 0.0 })
     }
 
     /// None: the paper's tables start in Q_0.
@@ -276,8 +268,7 @@ impl Rule for PaperMq {
     }
 
     fn observe(&mut self, probes: &[Probe], now: u64) {
-        self.accesses
-            .extend(probes.iter().map(|probe| (probe.partition, now)));
+        self.accesses.extend(probes.iter().map(|probe| (probe.partition, now)));
     }
 
     fn step(&mut self, budget_bytes: u64, now: u64) -> Vec<Change> {
@@ -297,9 +288,7 @@ impl Rule for PaperMq {
         if units == before {
             return;
         }
-        let Table {
-            frequency, accessed, ..
-        } = self.tables[partition.0 as usize];
+        let Table { frequency, accessed, .. } = self.tables[partition.0 as usize];
         self.expected_extra_io += frequency * (shape.kind.fpr(units) - shape.kind.fpr(before));
         self.ledger.correct(partition, units);
         self.enqueue(partition, units, accessed);

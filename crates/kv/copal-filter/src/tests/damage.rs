@@ -22,10 +22,7 @@ fn every_changed_byte_is_noticed() {
         for at in 0..page.len() {
             let mut changed = page.clone();
             changed[at] ^= 1 << (at % 8);
-            assert!(
-                FilterPage::verify(&changed, 0, SEED).is_err(),
-                "{kind:?}: byte {at}"
-            );
+            assert!(FilterPage::verify(&changed, 0, SEED).is_err(), "{kind:?}: byte {at}");
         }
     }
 }
@@ -36,10 +33,7 @@ fn a_damaged_unit_spoils_only_loads_that_need_it() {
     page[HEADER_BYTES + 256 * 4] ^= 1;
     let units = FilterPage::load(&page, 4, 0, SEED).unwrap();
     assert!(keys.iter().all(|&key| units.may_contain(key)));
-    assert_eq!(
-        FilterPage::load(&page, 5, 0, SEED).unwrap_err(),
-        PageError::UnitChecksum { unit: 4 }
-    );
+    assert_eq!(FilterPage::load(&page, 5, 0, SEED).unwrap_err(), PageError::UnitChecksum { unit: 4 });
 }
 
 #[test]
@@ -57,17 +51,8 @@ fn a_page_cut_behind_the_units_wanted_is_enough() {
 fn a_foreign_page_is_refused() {
     let (_, page) = partitions(Kind::Ribbon, 53, 1).remove(0);
     let other = FilterPage::load(&page, 3, 99, SEED).unwrap_err();
-    assert_eq!(
-        other,
-        PageError::Partition {
-            found: 0,
-            expected: 99
-        }
-    );
-    assert_eq!(
-        FilterPage::load(&page, 3, 0, SEED + 1).unwrap_err(),
-        PageError::Seed
-    );
+    assert_eq!(other, PageError::Partition { found: 0, expected: 99 });
+    assert_eq!(FilterPage::load(&page, 3, 0, SEED + 1).unwrap_err(), PageError::Seed);
 }
 
 #[test]

@@ -21,21 +21,13 @@ fn example() -> Vec<u8> {
 
 /// The lines `offset byte byte ...` of the document's hex blocks.
 fn documented() -> Vec<(usize, Vec<u8>)> {
-    let blocks = DOCUMENT
-        .split("```hex\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next());
+    let blocks = DOCUMENT.split("```hex\n").skip(1).filter_map(|rest| rest.split("```").next());
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let offset = usize::from_str_radix(words.next().unwrap(), 16).unwrap();
-        (
-            offset,
-            words.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect(),
-        )
+        (offset, words.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect())
     };
-    blocks
-        .flat_map(|block| block.lines().map(line).collect::<Vec<_>>())
-        .collect()
+    blocks.flat_map(|block| block.lines().map(line).collect::<Vec<_>>()).collect()
 }
 
 #[test]
@@ -44,11 +36,7 @@ fn the_example_of_the_document_is_what_we_write() {
     let lines = documented();
     assert!(lines.len() >= 6);
     for (offset, expected) in lines {
-        assert_eq!(
-            bytes[offset..offset + expected.len()],
-            expected,
-            "at {offset:04x}"
-        );
+        assert_eq!(bytes[offset..offset + expected.len()], expected, "at {offset:04x}");
     }
     let whole = format!("{} bytes, CRC32C {:08x}", bytes.len(), crc32c(0, &bytes));
     assert!(DOCUMENT.contains(&whole), "the example is {whole}");
@@ -65,8 +53,5 @@ fn the_example_of_the_document_can_be_queried() {
 #[test]
 fn the_example_hash_of_the_document_is_ours() {
     let hash = format!("{:032x}", keys()[0].0);
-    assert!(
-        DOCUMENT.contains(&hash),
-        "XXH3-128 of `apple` under seed 1 is {hash}"
-    );
+    assert!(DOCUMENT.contains(&hash), "XXH3-128 of `apple` under seed 1 is {hash}");
 }

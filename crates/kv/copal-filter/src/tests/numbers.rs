@@ -16,10 +16,7 @@ fn no_kind_ever_denies_a_key_it_holds() {
             for units in 0..=kind.units() {
                 let filter = load(page, units, uid as u64);
                 assert_eq!(filter.count(), units);
-                assert!(
-                    keys.iter().all(|&key| filter.may_contain(key)),
-                    "{kind:?}, {units} units"
-                );
+                assert!(keys.iter().all(|&key| filter.may_contain(key)), "{kind:?}, {units} units");
             }
         }
     }
@@ -57,11 +54,7 @@ fn k_columns_let_one_absent_key_in_two_to_the_k_pass() {
             probes += 20_000;
         }
         let p = Kind::Ribbon.fpr(k);
-        assert!(
-            within_3_sigma(seen, probes, p),
-            "k = {k}: {} instead of {p}",
-            seen as f64 / probes as f64
-        );
+        assert!(within_3_sigma(seen, probes, p), "k = {k}: {} instead of {p}", seen as f64 / probes as f64);
     }
 }
 
@@ -73,15 +66,10 @@ fn any_choice_of_columns_is_as_good_as_the_first_ones() {
         let probes = 200_000;
         let passes = |i: u64| {
             let key = hash(5, i);
-            choice
-                .iter()
-                .all(|&j| reference::holds(&columns[usize::from(j)], slots, j, key))
+            choice.iter().all(|&j| reference::holds(&columns[usize::from(j)], slots, j, key))
         };
         let seen = (0..probes).filter(|&i| passes(i)).count() as u64;
-        assert!(
-            within_3_sigma(seen, probes, 0.5f64.powi(choice.len() as i32)),
-            "{choice:?}: {seen}"
-        );
+        assert!(within_3_sigma(seen, probes, 0.5f64.powi(choice.len() as i32)), "{choice:?}: {seen}");
     }
 }
 
@@ -99,10 +87,7 @@ fn bloom_units_multiply_as_the_paper_says() {
             // Unlike columns, Bloom units differ from each other in how full they came out: allow 3 %.
             let (rate, p) = (seen as f64 / probes as f64, kind.fpr(units));
             let sigma = (p / probes as f64).sqrt();
-            assert!(
-                (rate - p).abs() < 0.03 * p + 3.0 * sigma,
-                "{kind:?} x {units}: {rate} instead of {p}"
-            );
+            assert!((rate - p).abs() < 0.03 * p + 3.0 * sigma, "{kind:?} x {units}: {rate} instead of {p}");
         }
     }
 }
@@ -118,14 +103,7 @@ fn unit_words(page: &[u8], unit_bytes: u32, unit: u8) -> Vec<u64> {
 fn any_subset_of_units_multiplies_whatever_the_kind() {
     // Separability, elasticbf §3.1: the rates of the units of any subset multiply to the rate of the subset.
     for kind in [Kind::Ribbon, Kind::Bloom] {
-        let subsets: [&[u8]; 6] = [
-            &[5],
-            &[0, 5],
-            &[4, 1],
-            &[2, 3, 5],
-            &[1, 4, 5, 2],
-            &[5, 4, 3, 2, 1],
-        ];
+        let subsets: [&[u8]; 6] = [&[5], &[0, 5], &[4, 1], &[2, 3, 5], &[1, 4, 5, 2], &[5, 4, 3, 2, 1]];
         let (partitions, probes) = (25, 16_000u64);
         let mut seen = [0u64; 6];
         let mut alone = [0u64; 6];
@@ -151,10 +129,7 @@ fn any_subset_of_units_multiplies_whatever_the_kind() {
         }
         let all = (partitions * probes) as f64;
         for (subset, seen) in subsets.iter().zip(seen) {
-            let product: f64 = subset
-                .iter()
-                .map(|&unit| alone[usize::from(unit)] as f64 / all)
-                .product();
+            let product: f64 = subset.iter().map(|&unit| alone[usize::from(unit)] as f64 / all).product();
             let rate = seen as f64 / all;
             // The product is measured too, and the units of a Bloom page differ a little from page to page.
             let sigma = (product * (1.0 + subset.len() as f64) / all).sqrt();
@@ -196,16 +171,10 @@ fn small_systems_fill_as_simulated() {
         let mut keys = 0;
         for _ in 0..rounds {
             let mut band = ribbon::Band::new(slots);
-            keys += hashes
-                .by_ref()
-                .take_while(|&h| band.add(h) != ribbon::Placed::DoesNotFit)
-                .count();
+            keys += hashes.by_ref().take_while(|&h| band.add(h) != ribbon::Placed::DoesNotFit).count();
         }
         let mean = keys as f64 / f64::from(rounds);
-        assert!(
-            (mean - expected).abs() < 0.01 * expected,
-            "{slots} slots hold {mean} keys"
-        );
+        assert!((mean - expected).abs() < 0.01 * expected, "{slots} slots hold {mean} keys");
     }
 }
 
@@ -215,9 +184,7 @@ fn partitions_that_share_their_keys_err_independently() {
     for shared in [0, 1000, 1800, 1999, 2000] {
         let keys = |own: u32| {
             let common = (0..shared).map(|i| hash(20, i));
-            common
-                .chain((shared..2000).map(move |i| hash(own, i)))
-                .collect::<Vec<_>>()
+            common.chain((shared..2000).map(move |i| hash(own, i))).collect::<Vec<_>>()
         };
         let mut builder = PartitionFilterBuilder::new(Kind::Ribbon, SEED);
         let mut page = |own: u32, uid: u64| {
@@ -231,11 +198,7 @@ fn partitions_that_share_their_keys_err_independently() {
         let both = |i: u64| a.may_contain(hash(23, i)) && b.may_contain(hash(23, i));
         let seen = (0..probes).filter(|&i| both(i)).count() as u64;
         let p = 1.0 / 64.0;
-        assert!(
-            within_3_sigma(seen, probes, p),
-            "{shared} keys shared: {}",
-            seen as f64 / probes as f64
-        );
+        assert!(within_3_sigma(seen, probes, p), "{shared} keys shared: {}", seen as f64 / probes as f64);
     }
 }
 
@@ -249,10 +212,7 @@ fn the_fast_query_agrees_with_the_definition() {
             let fast = ribbon::Columns::interleave(slots, &columns[..k]);
             for i in 0..3000 {
                 let key = hash(31, i);
-                assert_eq!(
-                    fast.may_contain(key),
-                    reference::may_contain(&columns[..k], slots, key)
-                );
+                assert_eq!(fast.may_contain(key), reference::may_contain(&columns[..k], slots, key));
             }
         }
     }
@@ -266,10 +226,7 @@ fn crafted_keys_cannot_make_tiny_partitions() {
         let key = crate::KeyHash(1 << 100 | (i & 0x7fff) << 81 | 5);
         assert_eq!(builder.add(key), crate::Fit::Fits);
     }
-    assert!(
-        builder.finish(1).is_none(),
-        "the partition stays open, unfiltered"
-    );
+    assert!(builder.finish(1).is_none(), "the partition stays open, unfiltered");
     // The builder is as new.
     assert_eq!(builder.add(hash(40, 1)), crate::Fit::Fits);
     assert!(builder.finish(2).is_some());

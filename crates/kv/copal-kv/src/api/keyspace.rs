@@ -91,26 +91,15 @@ impl KeyspaceHandle {
             let GroupKey { keyspace, prefix } = group;
             let sums = piece_sums(&value);
             let head = value.slice(..self.options.head_of(&value).len());
-            return Ok(WriteOp::Direct {
-                key,
-                value,
-                sums,
-                head,
-                group: GroupKey { keyspace, prefix },
-            });
+            return Ok(WriteOp::Direct { key, value, sums, head, group: GroupKey { keyspace, prefix } });
         }
         // A copy of its own: a slice would pin the buffer it was cut from for the memtable's life.
-        Ok(WriteOp::Put {
-            key,
-            value: Bytes::copy_from_slice(&value),
-        })
+        Ok(WriteOp::Put { key, value: Bytes::copy_from_slice(&value) })
     }
 
     fn delete(&self, key: &[u8]) -> Result<WriteOp, Error> {
         self.check()?;
-        Ok(WriteOp::Delete {
-            key: self.id.checked_key(key)?,
-        })
+        Ok(WriteOp::Delete { key: self.id.checked_key(key)? })
     }
 
     /// `None`: the range is empty, there is nothing to do.
@@ -142,10 +131,7 @@ pub struct Keyspace {
 
 impl Keyspace {
     pub(crate) fn new(store: &Store, handle: &Arc<KeyspaceHandle>) -> Keyspace {
-        Keyspace {
-            store: store.clone(),
-            handle: handle.clone(),
-        }
+        Keyspace { store: store.clone(), handle: handle.clone() }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -228,9 +214,7 @@ impl Keyspace {
     /// As [`Keyspace::put`].
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.delete(key)?;
-        self.store
-            .engine()
-            .commit_with_room(Write::new(vec![op], durability))
+        self.store.engine().commit_with_room(Write::new(vec![op], durability))
     }
 
     /// Walks the keys of a range as they are now.
@@ -266,14 +250,7 @@ impl Keyspace {
     fn walk(&self, range: KeyRange) -> Iter {
         let engine = self.store.engine();
         let (view, seq) = engine.super_version_now();
-        Iter::new(
-            engine,
-            view,
-            None,
-            seq,
-            range,
-            Want::Head(self.handle.options.head_bytes()),
-        )
+        Iter::new(engine, view, None, seq, range, Want::Head(self.handle.options.head_bytes()))
     }
 
     /// Deletes all keys with the prefix at once; value objects wholly inside go unread, in the background.
@@ -307,11 +284,7 @@ impl Keyspace {
         }
         self.handle.check()?;
         let range = self.handle.id.between(range);
-        if range.is_empty() {
-            Ok(())
-        } else {
-            engine.compact_now(range)
-        }
+        if range.is_empty() { Ok(()) } else { engine.compact_now(range) }
     }
 }
 
@@ -325,12 +298,7 @@ pub struct Batch {
 
 impl Batch {
     pub(crate) fn new(store: &Store) -> Batch {
-        Batch {
-            store: store.clone(),
-            ops: Ok(Vec::new()),
-            memory_bytes: 0,
-            is_essential: false,
-        }
+        Batch { store: store.clone(), ops: Ok(Vec::new()), memory_bytes: 0, is_essential: false }
     }
 
     /// Lets the batch use what a full store keeps back, as deletes do: for small rows without which the store could not be
@@ -373,10 +341,7 @@ impl Batch {
                 }
             }
             let id = keyspace.handle.id;
-            keyspace.handle.delete_range(KeyRange {
-                start: id.key(start),
-                end: id.key(end),
-            })
+            keyspace.handle.delete_range(KeyRange { start: id.key(start), end: id.key(end) })
         })
     }
 
@@ -451,10 +416,7 @@ pub struct Snapshot {
 impl Snapshot {
     pub(crate) fn new(store: &Store) -> Snapshot {
         let held = Arc::new(store.engine().snapshots.hold());
-        Snapshot {
-            store: store.clone(),
-            held,
-        }
+        Snapshot { store: store.clone(), held }
     }
 
     /// The value of `key` at the snapshot. Blocks on reads.
@@ -477,9 +439,7 @@ impl Snapshot {
         verify: bool,
     ) -> Result<RangeChecksum, Error> {
         keyspace.handle.check()?;
-        self.store
-            .engine()
-            .range_checksum(self.iter(keyspace, range), verify)
+        self.store.engine().range_checksum(self.iter(keyspace, range), verify)
     }
 
     /// The values of many keys at the snapshot, in their order; see [`Keyspace::multi_get`].
@@ -491,9 +451,7 @@ impl Snapshot {
         keys: &[K],
     ) -> Vec<Result<Option<Bytes>, Error>> {
         let engine = self.store.engine();
-        keyspace
-            .handle
-            .multi_get(engine, &engine.super_version(), self.held.seq, keys)
+        keyspace.handle.multi_get(engine, &engine.super_version(), self.held.seq, keys)
     }
 
     /// Walks a range at the snapshot.

@@ -125,16 +125,8 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), Error> {
         const MOST_BYTES: u64 = 1 << 50;
         for (name, value, why) in [
-            (
-                "table_bytes",
-                self.table_bytes,
-                "a table ends somewhere between 1 byte and 1 PiB",
-            ),
-            (
-                "memory_bytes",
-                self.memory_bytes.max(1),
-                "no machine has more than 1 PiB",
-            ),
+            ("table_bytes", self.table_bytes, "a table ends somewhere between 1 byte and 1 PiB"),
+            ("memory_bytes", self.memory_bytes.max(1), "no machine has more than 1 PiB"),
         ] {
             if value == 0 || value > MOST_BYTES {
                 return Err(Error::Options { name, value, why });

@@ -39,16 +39,9 @@ impl Engine {
         stats.frozen_memtables = view.frozen.len() as u64;
         stats.damaged_ranges = set_apart::parts(&view.version).len() as u64;
         for run in &view.version.runs {
-            let level = if run.level == Level::BOTTOM {
-                LevelStats::BOTTOM
-            } else {
-                run.level.0
-            };
+            let level = if run.level == Level::BOTTOM { LevelStats::BOTTOM } else { run.level.0 };
             if stats.levels.last().is_none_or(|last| last.level != level) {
-                stats.levels.push(LevelStats {
-                    level,
-                    ..LevelStats::default()
-                });
+                stats.levels.push(LevelStats { level, ..LevelStats::default() });
             }
             let Some(of) = stats.levels.last_mut() else {
                 continue;

@@ -88,12 +88,7 @@ impl Store {
         };
         let (threads, keyspaces) = (Mutex::new(threads), Mutex::new(keyspaces));
         Ok(Store {
-            inner: Arc::new(StoreInner {
-                engine,
-                threads,
-                committers: Committers::default(),
-                keyspaces,
-            }),
+            inner: Arc::new(StoreInner { engine, threads, committers: Committers::default(), keyspaces }),
         })
     }
 
@@ -124,11 +119,7 @@ impl Store {
             return Err(Error::KeyTooLong(name.len()));
         }
         let id = KeyspaceId(engine.stored.tree.lock().manifest.state.next_keyspace);
-        let record = Record::Keyspace {
-            id,
-            name: name.to_owned(),
-            options: options.clone(),
-        };
+        let record = Record::Keyspace { id, name: name.to_owned(), options: options.clone() };
         engine.edit(Vec::new(), &[record], Ack::Durable)?;
         let handle = Arc::new(KeyspaceHandle::new(engine, id, name, options));
         keyspaces.insert(name.to_owned(), handle.clone());
@@ -148,17 +139,11 @@ impl Store {
     /// `NoKeyspace`, or a failed write.
     pub fn drop_keyspace(&self, name: &str) -> Result<(), Error> {
         let mut keyspaces = self.inner.keyspaces.lock();
-        let handle = keyspaces
-            .get(name)
-            .ok_or_else(|| Error::NoKeyspace(name.to_owned()))?
-            .clone();
+        let handle = keyspaces.get(name).ok_or_else(|| Error::NoKeyspace(name.to_owned()))?.clone();
         let KeyRange { start, end } = handle.id.range();
         let engine = self.engine();
         // The keys first: a crash between leaves an empty keyspace, not keys of none.
-        engine.commit(Write::new(
-            vec![WriteOp::DeleteRange { start, end }],
-            Durability::Device,
-        ))?;
+        engine.commit(Write::new(vec![WriteOp::DeleteRange { start, end }], Durability::Device))?;
         let record = Record::DropKeyspace { id: handle.id };
         engine.in_whole_reserve(|| engine.edit(Vec::new(), std::slice::from_ref(&record), Ack::Durable))?;
         handle.dropped.store(true, Ordering::Release);
@@ -265,11 +250,7 @@ impl Store {
     pub fn filters(&self) -> Filters {
         let engine = self.engine();
         let page_reads = engine.caches.cache.counts().filter_page_reads;
-        filter_report::report(
-            engine.caches.cache.elastic(),
-            &engine.super_version().version,
-            page_reads,
-        )
+        filter_report::report(engine.caches.cache.elastic(), &engine.super_version().version, page_reads)
     }
 
     /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread, if there
@@ -396,21 +377,14 @@ impl Engine {
         self.free_garbage()?;
         let mut tree = self.stored.tree.lock();
         // An ingest that nobody finished still owns what it wrote.
-        let unfinished = self
-            .compactor
-            .ingests
-            .objects()
-            .into_iter()
-            .map(|object| object.0)
-            .min();
+        let unfinished = self.compactor.ingests.objects().into_iter().map(|object| object.0).min();
         let below = unfinished.unwrap_or(self.next_object.load(Ordering::Acquire));
         if tree.manifest.state.settled_below == below {
             return Ok(());
         }
         let record = [Record::Settled { below }];
         self.in_whole_reserve(|| {
-            tree.manifest
-                .commit(&self.objects, &self.poison, Vec::new(), &record, Ack::Ordered)
+            tree.manifest.commit(&self.objects, &self.poison, Vec::new(), &record, Ack::Ordered)
         })
     }
 
@@ -454,11 +428,7 @@ impl Engine {
             self.wait_flushed(|engine| engine.super_version().frozen.is_empty())?;
         };
         self.wait_flushed(|engine| {
-            engine
-                .super_version()
-                .frozen
-                .iter()
-                .all(|memtable| memtable.generation > target)
+            engine.super_version().frozen.iter().all(|memtable| memtable.generation > target)
         })
     }
 
@@ -466,8 +436,7 @@ impl Engine {
         self.signal.kick();
         loop {
             self.attend();
-            self.signal
-                .wait_for_flush(|| done(self) || self.poison.check().is_err());
+            self.signal.wait_for_flush(|| done(self) || self.poison.check().is_err());
             if done(self) {
                 return Ok(());
             }

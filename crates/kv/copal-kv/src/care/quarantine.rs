@@ -135,14 +135,8 @@ impl Engine {
             let tree = self.stored.tree.lock();
             take_out(std::slice::from_ref(part.slice), &tree, &part.range)
         };
-        tracing::info!(
-            table = meta.object.0,
-            "a damaged key range was replaced and is dropped"
-        );
-        self.install(Change {
-            records,
-            ..Change::default()
-        })?;
+        tracing::info!(table = meta.object.0, "a damaged key range was replaced and is dropped");
+        self.install(Change { records, ..Change::default() })?;
         self.recount(meta.values.iter().map(|(object, _)| *object).collect())?;
         Ok(true)
     }
@@ -181,15 +175,10 @@ impl Engine {
         let direct: HashSet<ObjectId> = {
             let tree = self.stored.tree.lock();
             let values = tree.manifest.state.values.values();
-            values
-                .filter(|value| !value.meta.by_worker)
-                .map(|value| value.meta.object)
-                .collect()
+            values.filter(|value| !value.meta.by_worker).map(|value| value.meta.object).collect()
         };
-        let mut live: BTreeMap<ObjectId, IntervalSet> = objects
-            .iter()
-            .map(|object| (*object, IntervalSet::default()))
-            .collect();
+        let mut live: BTreeMap<ObjectId, IntervalSet> =
+            objects.iter().map(|object| (*object, IntervalSet::default())).collect();
         let mut note = |cursor: &mut dyn Cursor| -> Result<(), Error> {
             while let Some(entry) = cursor.entry() {
                 if entry.kind == EntryKind::Pointer {
@@ -211,11 +200,7 @@ impl Engine {
             cursor.first()?;
             note(&mut cursor)?;
         }
-        let scan = Scan {
-            class: Class::Background,
-            whole: true,
-            ..Scan::default()
-        };
+        let scan = Scan { class: Class::Background, whole: true, ..Scan::default() };
         for run in &view.version.runs {
             let points = |slice: &&Slice| slice.table.meta.values.iter().any(|(o, _)| objects.contains(o));
             for slice in run.slices.iter().filter(points) {

@@ -72,9 +72,7 @@ impl Keyspace {
             let (user_key, value) = entry?;
             let key = id.checked_key(&user_key)?;
             if key < next || key >= range.end {
-                return Err(Error::NotInRange {
-                    key: user_key.escape_ascii().to_string(),
-                });
+                return Err(Error::NotInRange { key: user_key.escape_ascii().to_string() });
             }
             if stretch.charge.bytes() > engine.budget.waiting_bytes() {
                 stretch.commit(key.clone())?;
@@ -84,9 +82,7 @@ impl Keyspace {
             let bytes = user_key.len() + value.len();
             report.bytes += bytes as u64;
             // Before it is kept: a small value is copied.
-            stretch
-                .charge
-                .set(stretch.charge.bytes() + (bytes + ENTRY_BYTES) as u64);
+            stretch.charge.set(stretch.charge.bytes() + (bytes + ENTRY_BYTES) as u64);
             stretch.puts.push(self.handle.put(&user_key, value)?);
         }
         stretch.commit(range.end.clone())?;
@@ -114,13 +110,7 @@ impl Keyspace {
 
     fn answering(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Answering<'_> {
         let (view, seq) = self.engine().super_version_now();
-        Answering {
-            keyspace: self,
-            view,
-            seq,
-            range: self.handle.id.between(range),
-            cursor: None,
-        }
+        Answering { keyspace: self, view, seq, range: self.handle.id.between(range), cursor: None }
     }
 }
 
@@ -137,11 +127,7 @@ struct Answering<'a> {
 
 impl Answering<'_> {
     fn walk(&self) -> MergingCursor<Box<dyn Cursor + Send>> {
-        let scan = Scan {
-            whole: true,
-            past_damage: true,
-            ..Scan::default()
-        };
+        let scan = Scan { whole: true, past_damage: true, ..Scan::default() };
         let mut children: Vec<Box<dyn Cursor + Send>> = Vec::new();
         for memtable in self.view.memtables() {
             children.push(Box::new(memtable.cursor()));

@@ -74,34 +74,17 @@ impl Store {
         }
         let shared = Arc::new(ScrubState::default());
         // Without a thread the caller reads, and waits for nothing else.
-        let pace = if engine.options.threads {
-            bytes_per_second
-        } else {
-            u64::MAX
-        };
-        let worker = Worker {
-            engine,
-            shared: shared.clone(),
-            pace: Pace::new(pace),
-            began: Instant::now(),
-        };
+        let pace = if engine.options.threads { bytes_per_second } else { u64::MAX };
+        let worker = Worker { engine, shared: shared.clone(), pace: Pace::new(pace), began: Instant::now() };
         if !worker.engine.options.threads {
             let ended = Some(worker.run());
-            return Ok(Scrub {
-                shared,
-                thread: None,
-                ended,
-            });
+            return Ok(Scrub { shared, thread: None, ended });
         }
         let thread = std::thread::Builder::new().name("copal-kv-scrub".to_owned());
         let thread = thread
             .spawn(move || worker.run())
             .map_err(|error| Error::poisoned(format!("the scrub thread could not be started: {error}")))?;
-        Ok(Scrub {
-            shared,
-            thread: Some(thread),
-            ended: None,
-        })
+        Ok(Scrub { shared, thread: Some(thread), ended: None })
     }
 }
 
@@ -159,10 +142,7 @@ struct Pace {
 
 impl Pace {
     fn new(bytes_per_second: u64) -> Pace {
-        Pace {
-            bytes_per_second: bytes_per_second.max(1),
-            bytes: 0,
-        }
+        Pace { bytes_per_second: bytes_per_second.max(1), bytes: 0 }
     }
 
     /// `bytes` were read; how long after the beginning the next read is due.
@@ -232,21 +212,13 @@ impl Worker {
         let mut pointers: Vec<(Bytes, u64, Bytes)> = Vec::new();
         let found = table.verify_partition(partition, Class::Background, &mut |entry| {
             if entry.kind == EntryKind::Pointer && slice.range.contains(entry.key) {
-                let (key, pointer) = (
-                    Bytes::copy_from_slice(entry.key),
-                    Bytes::copy_from_slice(entry.value),
-                );
+                let (key, pointer) = (Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value));
                 pointers.push((key, entry.seq, pointer));
             }
         })?;
         let mut bytes = found.bytes;
         let counts = |damaged: &&Damaged| concerns(slice, damaged);
-        let mut damaged: Vec<String> = found
-            .damaged
-            .iter()
-            .filter(counts)
-            .map(ToString::to_string)
-            .collect();
+        let mut damaged: Vec<String> = found.damaged.iter().filter(counts).map(ToString::to_string).collect();
         let mut values = 0;
         for (key, seq, pointer) in pointers {
             match self.engine.check_value(view, &key, seq, &pointer)? {
@@ -277,11 +249,7 @@ impl Worker {
             let tick = Instant::now() + Duration::from_millis(50);
             match due {
                 Some(due) if due <= Instant::now() => return true,
-                due => drop(
-                    self.shared
-                        .wake
-                        .wait_until(&mut cancelled, due.unwrap_or(tick).min(tick)),
-                ),
+                due => drop(self.shared.wake.wait_until(&mut cancelled, due.unwrap_or(tick).min(tick))),
             }
         }
     }

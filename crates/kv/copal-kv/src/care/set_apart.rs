@@ -19,10 +19,8 @@ pub(crate) fn parts(version: &Version) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     for slice in version.runs.iter().flat_map(|run| &run.slices) {
         for lost in slice.table.table.lost_keys() {
-            let range = KeyRange {
-                start: lost.start,
-                end: lost.end.unwrap_or_else(|| slice.range.end.clone()),
-            };
+            let range =
+                KeyRange { start: lost.start, end: lost.end.unwrap_or_else(|| slice.range.end.clone()) };
             let range = range.intersect(&slice.range);
             if !range.is_empty() {
                 let what = lost.error.to_string();
@@ -55,9 +53,7 @@ pub(crate) fn next_free(range: &mut KeyRange, apart: &[KeyRange]) -> Option<KeyR
     let next = apart.iter().find(|apart| apart.start > range.start);
     let free = KeyRange {
         start: range.start.clone(),
-        end: next.map_or(range.end.clone(), |next| {
-            next.start.clone().min(range.end.clone())
-        }),
+        end: next.map_or(range.end.clone(), |next| next.start.clone().min(range.end.clone())),
     };
     (!free.is_empty()).then_some(free)
 }
@@ -73,10 +69,7 @@ mod tests {
     use bytes::Bytes;
 
     fn range(start: &'static str, end: &'static str) -> KeyRange {
-        KeyRange {
-            start: Bytes::from_static(start.as_bytes()),
-            end: Bytes::from_static(end.as_bytes()),
-        }
+        KeyRange { start: Bytes::from_static(start.as_bytes()), end: Bytes::from_static(end.as_bytes()) }
     }
 
     #[test]

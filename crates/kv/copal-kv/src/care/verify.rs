@@ -130,12 +130,7 @@ struct Verifying<'a> {
 
 impl Engine {
     fn verify(&self, mut to: Verifying<'_>) -> Result<VerifyReport, Error> {
-        let Moment {
-            view,
-            newest,
-            values,
-            _charge,
-        } = self.verify_names_now(&mut to.report);
+        let Moment { view, newest, values, _charge } = self.verify_names_now(&mut to.report);
         for memtable in view.memtables() {
             let mut cursor = memtable.cursor();
             cursor.first()?;
@@ -158,12 +153,7 @@ impl Engine {
                 }
             }
         }
-        let Verifying {
-            mut pointers,
-            mut report,
-            told,
-            ..
-        } = to;
+        let Verifying { mut pointers, mut report, told, .. } = to;
         told(&report);
         for (object, value) in &values {
             let live = pointers.remove(object).unwrap_or_default();
@@ -205,18 +195,12 @@ impl Engine {
         slice: &Slice,
         to: &mut Verifying<'_>,
     ) -> Result<bool, Error> {
-        let scan = Scan {
-            class: Class::Background,
-            whole: true,
-            ..Scan::default()
-        };
+        let scan = Scan { class: Class::Background, whole: true, ..Scan::default() };
         let mut whole = true;
         let mut rest = slice.range.clone();
         loop {
             let mut cursor = run.cursor(&rest, scan);
-            let walked = cursor
-                .first()
-                .and_then(|()| self.collect(view, MAX_SEQ, &mut cursor, to));
+            let walked = cursor.first().and_then(|()| self.collect(view, MAX_SEQ, &mut cursor, to));
             let Err(error) = walked else {
                 return Ok(whole);
             };
@@ -229,9 +213,7 @@ impl Engine {
             whole = false;
             // Entries before the damage were counted; go on behind it.
             let lost = slice.table.table.lost_keys();
-            let behind = lost
-                .into_iter()
-                .find(|lost| lost.end.as_ref().is_none_or(|end| *end > rest.start));
+            let behind = lost.into_iter().find(|lost| lost.end.as_ref().is_none_or(|end| *end > rest.start));
             let Some(end) = behind.and_then(|lost| lost.end).filter(|end| *end < rest.end) else {
                 return Ok(false);
             };
@@ -245,14 +227,8 @@ impl Engine {
         let found = Found::list(&self.objects);
         let mut named: HashSet<ObjectId> = state.tables.keys().chain(state.values.keys()).copied().collect();
         named.insert(MANIFEST);
-        named.extend(
-            view.memtables()
-                .map(|memtable| memtable.log)
-                .filter(|log| log.0 != 0),
-        );
-        let missing = named
-            .iter()
-            .filter(|object| self.objects.stat(**object).is_none());
+        named.extend(view.memtables().map(|memtable| memtable.log).filter(|log| log.0 != 0));
+        let missing = named.iter().filter(|object| self.objects.stat(**object).is_none());
         missing.for_each(|object| report.problem(format!("object {} is missing", object.0)));
         let logged: HashMap<ObjectId, u64> = view
             .memtables()
@@ -263,20 +239,11 @@ impl Engine {
         for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
             report.problem(format!("log {} belongs to no one", log.0));
         }
-        let mut waiting: HashSet<ObjectId> = self
-            .stored
-            .garbage
-            .items()
-            .into_iter()
-            .filter_map(deleted)
-            .collect();
+        let mut waiting: HashSet<ObjectId> =
+            self.stored.garbage.items().into_iter().filter_map(deleted).collect();
         waiting.extend(self.compactor.ingests.objects());
         for found in unnamed(state, &found, |value| logged.contains_key(value)) {
-            let Unnamed {
-                object,
-                role,
-                explained,
-            } = found;
+            let Unnamed { object, role, explained } = found;
             if self.options.read_only && explained {
                 report.leftovers += 1;
                 report.leftover_bytes += self.objects.stat(object).map_or(0, |stat| stat.allocated_bytes);
@@ -324,10 +291,7 @@ impl Engine {
                 }
                 to.report.values += 1;
                 to.report.value_bytes += u64::from(pointer.len);
-                to.pointers
-                    .entry(pointer.object)
-                    .or_default()
-                    .push(pointer.range());
+                to.pointers.entry(pointer.object).or_default().push(pointer.range());
                 if to.deep {
                     let (key, pointer) = (Bytes::copy_from_slice(entry.key), cursor.value());
                     let problem = self.check_value(view, &key, entry.seq, &pointer)?;
@@ -346,10 +310,8 @@ impl Engine {
 /// Whether the damage is in a part of its table that counts.
 pub(crate) fn concerns(slice: &Slice, damaged: &Damaged) -> bool {
     damaged.lost.as_ref().is_none_or(|(start, end)| {
-        let lost = KeyRange {
-            start: start.clone(),
-            end: end.clone().unwrap_or_else(|| slice.range.end.clone()),
-        };
+        let lost =
+            KeyRange { start: start.clone(), end: end.clone().unwrap_or_else(|| slice.range.end.clone()) };
         lost.overlaps(&slice.range)
     })
 }
@@ -363,9 +325,7 @@ fn deleted(item: Item) -> Option<ObjectId> {
 
 /// Whether a range tombstone hides the entry.
 pub(crate) fn is_purged(view: &SuperVersion, key: &[u8], seq: u64) -> bool {
-    let in_memtables = view
-        .memtables()
-        .any(|memtable| memtable.cover(key, MAX_SEQ) > seq);
+    let in_memtables = view.memtables().any(|memtable| memtable.cover(key, MAX_SEQ) > seq);
     in_memtables || view.version.runs.iter().any(|run| run.cover(key, MAX_SEQ) > seq)
 }
 
@@ -375,11 +335,7 @@ fn verify_accounts(object: ObjectId, value: &ValueState, live: Vec<Range<u64>>, 
     let mut sum = 0;
     for range in live {
         // A direct value owns its padding.
-        let end = if value.meta.by_worker {
-            range.end
-        } else {
-            range.end.next_multiple_of(VALUE_PAGE)
-        };
+        let end = if value.meta.by_worker { range.end } else { range.end.next_multiple_of(VALUE_PAGE) };
         sum += end - range.start;
         all.insert(range.start..end);
     }
@@ -388,17 +344,9 @@ fn verify_accounts(object: ObjectId, value: &ValueState, live: Vec<Range<u64>>, 
         all.insert(range);
     }
     if all.total() != sum {
-        report.problem(format!(
-            "value object {}: {} bytes have two owners",
-            object.0,
-            sum - all.total()
-        ));
+        report.problem(format!("value object {}: {} bytes have two owners", object.0, sum - all.total()));
     }
-    let lost: u64 = all
-        .gaps(value.meta.accounted)
-        .iter()
-        .map(|gap| gap.end - gap.start)
-        .sum();
+    let lost: u64 = all.gaps(value.meta.accounted).iter().map(|gap| gap.end - gap.start).sum();
     if lost > 0 {
         report.problem(format!("value object {}: {lost} bytes have no owner", object.0));
     }

@@ -60,10 +60,7 @@ impl Deletions {
     /// The part of a keyspace's deletions that is taken to find something, from 0 to 1.
     pub(crate) fn hit_share(&self, keyspace: Option<KeyspaceId>) -> f64 {
         let found = self.found.lock();
-        let found = keyspace
-            .and_then(|id| found.get(&id))
-            .copied()
-            .unwrap_or_default();
+        let found = keyspace.and_then(|id| found.get(&id)).copied().unwrap_or_default();
         (found.hits + BELIEVED) as f64 / (found.deletions + BELIEVED) as f64
     }
 
@@ -89,10 +86,7 @@ impl Deletions {
     /// Bytes that walks passed in `range`.
     pub(crate) fn passed_in(&self, range: &KeyRange) -> u64 {
         let passed = self.passed.lock();
-        passed
-            .range(range.start.clone()..range.end.clone())
-            .map(|(_, bytes)| bytes)
-            .sum()
+        passed.range(range.start.clone()..range.end.clone()).map(|(_, bytes)| bytes).sum()
     }
 
     /// What was passed in `range` is gone.
@@ -107,11 +101,7 @@ fn place_of(run: &Run, key: &[u8]) -> Bytes {
     let Some(slice) = after.checked_sub(1).and_then(|at| run.slices.get(at)) else {
         return Bytes::new();
     };
-    if *key < slice.range.end[..] {
-        slice.range.start.clone()
-    } else {
-        slice.range.end.clone()
-    }
+    if *key < slice.range.end[..] { slice.range.start.clone() } else { slice.range.end.clone() }
 }
 
 #[cfg(test)]
@@ -137,11 +127,7 @@ mod tests {
     fn places_are_no_more_than_there_may_be() {
         let deletions = Deletions::default();
         let slices = Vec::new();
-        let run = Run {
-            level: crate::tree::manifest::format::Level::TOP,
-            id: 1,
-            slices,
-        };
+        let run = Run { level: crate::tree::manifest::format::Level::TOP, id: 1, slices };
         deletions.add_passed(&run, b"b", 5);
         let everything = crate::compact::picker::everything();
         assert_eq!(deletions.passed_in(&everything), 5);

@@ -31,15 +31,8 @@ pub(crate) fn run(engine: &Engine) {
                 failed(&error);
                 signal.progressed(None);
                 let looks = engine.until_flusher_looks();
-                signal.sleep(
-                    Sleeper::Flusher,
-                    looks.map(|looks| looks.min(pause)).or(Some(pause)),
-                );
-                let longest = if error.is_no_space() {
-                    LOOK_WHEN_FULL
-                } else {
-                    LONGEST_PAUSE
-                };
+                signal.sleep(Sleeper::Flusher, looks.map(|looks| looks.min(pause)).or(Some(pause)));
+                let longest = if error.is_no_space() { LOOK_WHEN_FULL } else { LONGEST_PAUSE };
                 pause = (2 * pause).min(longest);
             }
         }
@@ -96,9 +89,7 @@ impl Engine {
     /// What a purge left behind may be all the space there is, and a merge under way gives back what it took.
     fn flush_into_what_can_be_freed(&self) -> Result<bool, Error> {
         let _step = self.compactor.step.lock();
-        let flushed = self
-            .free_what_can_be()
-            .and_then(|()| self.in_whole_reserve(|| self.flush_all()));
+        let flushed = self.free_what_can_be().and_then(|()| self.in_whole_reserve(|| self.flush_all()));
         if flushed.as_ref().is_err_and(Error::is_no_space) {
             self.signal.progressed(Some(true));
         }
@@ -130,12 +121,7 @@ impl Engine {
             return false;
         }
         let view = self.super_version();
-        let is_long = || {
-            self.writes
-                .writer
-                .try_lock()
-                .is_some_and(|writer| writer.log.is_long())
-        };
+        let is_long = || self.writes.writer.try_lock().is_some_and(|writer| writer.log.is_long());
         view.frozen.is_empty() && !view.active.is_empty() && (view.active.has_deletes() || is_long())
     }
 
@@ -145,9 +131,9 @@ impl Engine {
             return None;
         }
         let deferred = match self.writes.writer.try_lock() {
-            Some(writer) => writer
-                .deferred_since()
-                .map(|since| TICK.saturating_sub(since.elapsed()).max(TICK / 8)),
+            Some(writer) => {
+                writer.deferred_since().map(|since| TICK.saturating_sub(since.elapsed()).max(TICK / 8))
+            }
             None => Some(TICK),
         };
         let rotation = self.signal.rotation_wanted().then_some(TICK);

@@ -52,14 +52,8 @@ impl Change {
         self.ops.push(Op::Publish(written.staged));
         let ingested_at = written.meta.ingested_at;
         self.records.push(Record::Table(written.meta));
-        self.records
-            .extend(ingested_at.map(|seq| Record::Ingested { object, seq }));
-        self.records.push(Record::Slices {
-            object,
-            level,
-            run,
-            parts,
-        });
+        self.records.extend(ingested_at.map(|seq| Record::Ingested { object, seq }));
+        self.records.push(Record::Slices { object, level, run, parts });
     }
 }
 
@@ -70,22 +64,13 @@ impl Engine {
         let mut tree = self.stored.tree.lock();
         for (object, ranges) in &change.dead {
             if tree.manifest.state.values.contains_key(object) || names_value(&change.records, *object) {
-                change.records.push(Record::Dead {
-                    object: *object,
-                    ranges: ranges.clone(),
-                });
+                change.records.push(Record::Dead { object: *object, ranges: ranges.clone() });
             }
         }
         let opened: Vec<_> = change
             .records
             .iter()
-            .filter_map(|record| {
-                if let Record::Table(meta) = record {
-                    Some(meta.clone())
-                } else {
-                    None
-                }
-            })
+            .filter_map(|record| if let Record::Table(meta) = record { Some(meta.clone()) } else { None })
             .collect();
         if self.broken(Flaw::InputsDeletedEarly) {
             let gone = change.records.iter().filter_map(|record| match record {
@@ -95,13 +80,11 @@ impl Engine {
             self.too_early(gone.collect())?;
         }
         let (ops, records) = (std::mem::take(&mut change.ops), &change.records);
-        tree.manifest
-            .commit(&self.objects, &self.poison, ops, records, Ack::Ordered)?;
+        tree.manifest.commit(&self.objects, &self.poison, ops, records, Ack::Ordered)?;
         tree.count_state();
         for meta in opened {
             let handle = self.open_table(&meta).inspect_err(|error| {
-                self.poison
-                    .set(&format!("a table that was just written cannot be read: {error}"));
+                self.poison.set(&format!("a table that was just written cannot be read: {error}"));
             })?;
             tree.handles.insert(meta.object, handle);
         }
@@ -161,10 +144,7 @@ impl Engine {
             let at_once = ops.len().min(FREED_AT_ONCE).min(fitting);
             let _units = self.budget.charge(Memory::Merges, at_once as u64 * FREED_BYTES);
             let rest = ops.split_off(at_once);
-            let txn = Txn {
-                ops: std::mem::replace(&mut ops, rest),
-                ..Txn::default()
-            };
+            let txn = Txn { ops: std::mem::replace(&mut ops, rest), ..Txn::default() };
             let deleted = txn.ops.iter().filter_map(|op| match op {
                 Op::Delete { id } => Some(*id),
                 _ => None,
@@ -201,13 +181,7 @@ fn items_of(ops: &[Op]) -> Vec<Item> {
 /// tables, and the index pages of these take the place of those that were in the cache.
 fn hand_over_filters(tree: &Tree, change: &mut Change) {
     let slices = |record: &Record| {
-        if let Record::Slices {
-            object,
-            level,
-            run,
-            parts,
-        } = record
-        {
+        if let Record::Slices { object, level, run, parts } = record {
             let handle = tree.handles.get(object)?.clone();
             Some((handle, filter_level(*level, *run), parts.clone()))
         } else {
@@ -231,9 +205,7 @@ fn hand_over_filters(tree: &Tree, change: &mut Change) {
 }
 
 fn names_value(records: &[Record], object: ObjectId) -> bool {
-    records
-        .iter()
-        .any(|record| matches!(record, Record::Value(meta) if meta.object == object))
+    records.iter().any(|record| matches!(record, Record::Value(meta) if meta.object == object))
 }
 
 /// What the change leaves behind: tables without slices, dead bytes, dropped value objects.
@@ -288,12 +260,7 @@ pub(crate) fn take_out(slices: &[Slice], tree: &Tree, taken: &crate::table::key:
             let after = part.start.clone().max(taken.end.clone())..part.end.clone();
             parts.extend([before, after].into_iter().filter(|rest| rest.start < rest.end));
         }
-        records.push(Record::Slices {
-            object,
-            level: table.level,
-            run: table.run,
-            parts,
-        });
+        records.push(Record::Slices { object, level: table.level, run: table.run, parts });
     }
     records
 }

@@ -143,10 +143,7 @@ pub(crate) fn group_of(options: &KeyspaceOptions, key: &[u8]) -> Option<GroupKey
     let keyspace = keyspace_of(key)?;
     let user = &key[KEYSPACE_LEN..];
     let prefix = &user[..user.len().min(usize::from(options.group_prefix_len))];
-    Some(GroupKey {
-        keyspace,
-        prefix: Bytes::copy_from_slice(prefix),
-    })
+    Some(GroupKey { keyspace, prefix: Bytes::copy_from_slice(prefix) })
 }
 
 impl Engine {
@@ -165,10 +162,7 @@ impl Engine {
 
     /// Makes tables of a memtable that holds its log to the end, and deletes the log.
     pub(crate) fn flush_log(&self, values: &mut WorkerValues, memtable: &Arc<Memtable>) -> Result<(), Error> {
-        let mut change = Change {
-            flushed: Some(memtable.generation),
-            ..Change::default()
-        };
+        let mut change = Change { flushed: Some(memtable.generation), ..Change::default() };
         let delete_log = Op::Delete { id: memtable.log };
         if self.broken(Flaw::LogDeletedEarly) {
             self.too_early(vec![delete_log])?;
@@ -201,9 +195,7 @@ impl Engine {
         drop(view);
         let began = Instant::now();
         let survivors = Survivors::new(&memtable.range_deletes(), self.snapshots.stripes(), bottom);
-        change
-            .records
-            .extend(memtable.value_metas().into_iter().map(Record::Value));
+        change.records.extend(memtable.value_metas().into_iter().map(Record::Value));
         let last_seq = memtable.last_seq();
         change.records.push(Record::Flushed { generation, last_seq });
         let mut cursor = memtable.cursor();
@@ -257,17 +249,12 @@ impl Engine {
         };
         if let Some((record, end)) = movable(job, &runs, &range, self.table_bytes() / SMALL_TABLE) {
             job.range.start = end;
-            self.install(Change {
-                records: vec![record],
-                ..Change::default()
-            })?;
+            self.install(Change { records: vec![record], ..Change::default() })?;
             return Ok(true);
         }
         let began = Instant::now();
-        let slices: Vec<Slice> = runs
-            .iter()
-            .flat_map(|run| run.overlapping(&range).cloned().collect::<Vec<_>>())
-            .collect();
+        let slices: Vec<Slice> =
+            runs.iter().flat_map(|run| run.overlapping(&range).cloned().collect::<Vec<_>>()).collect();
         let mut tombstones: Vec<RangeTombstone> = Vec::new();
         for slice in &slices {
             let inside = slice.table.tombstones.clipped(&slice.range.intersect(&range));
@@ -291,15 +278,7 @@ impl Engine {
             separate: false,
             heat_of: Arc::new(Inheritance(runs.iter().rev().cloned().collect())),
         };
-        let cut = self.write_step(
-            values,
-            survivors,
-            cursor,
-            &step,
-            rewrite,
-            Change::default(),
-            &slices,
-        )?;
+        let cut = self.write_step(values, survivors, cursor, &step, rewrite, Change::default(), &slices)?;
         job.range.start = cut;
         Counters::add(&self.counters.merges, 1);
         Counters::add_time(&self.counters.merge_nanos, began);
@@ -338,20 +317,14 @@ impl Engine {
         );
         let written = self.copy(&mut values, &mut survivors, &mut cursor, &mut output, step);
         let finished = written.and_then(|cut| {
-            let metas = values
-                .separation
-                .finish()
-                .map_err(|error| self.poison.failed_write(error))?;
+            let metas = values.separation.finish().map_err(|error| self.poison.failed_write(error))?;
             Ok((cut, metas))
         });
         let (cut, metas) = match finished {
             Ok(done) => done,
             Err(error) => return Err(self.abandon(values.separation, worker, error)),
         };
-        let taken = KeyRange {
-            start: step.range.start.clone(),
-            end: cut.clone(),
-        };
+        let taken = KeyRange { start: step.range.start.clone(), end: cut.clone() };
         let Values { separation, dead, .. } = values;
         change.records.extend(metas.into_iter().map(Record::Value));
         {
@@ -362,11 +335,7 @@ impl Engine {
                     || change.records.iter().any(
                         |record| matches!(record, Record::Value(meta) if meta.object == object && !meta.by_worker),
                     );
-                let end = if direct {
-                    range.end.next_multiple_of(VALUE_PAGE)
-                } else {
-                    range.end
-                };
+                let end = if direct { range.end.next_multiple_of(VALUE_PAGE) } else { range.end };
                 change.dead.entry(object).or_default().push(range.start..end);
             }
         }
@@ -427,14 +396,7 @@ impl Engine {
                 Verdict::Drop => values.drop_value(entry)?,
                 Verdict::Keep { droppable } => match values.place(entry)? {
                     None => output.add(entry, droppable)?,
-                    Some((kind, value)) => output.add(
-                        Entry {
-                            kind,
-                            value: &value,
-                            ..entry
-                        },
-                        droppable,
-                    )?,
+                    Some((kind, value)) => output.add(Entry { kind, value: &value, ..entry }, droppable)?,
                 },
             }
             cursor.next()?;
@@ -448,8 +410,7 @@ impl Engine {
         if self.poison.check().is_ok()
             && let Err(second) = separation.abandon(worker)
         {
-            self.poison
-                .set(&format!("could not take back separated values: {second}"));
+            self.poison.set(&format!("could not take back separated values: {second}"));
         }
         error
     }
@@ -484,61 +445,41 @@ fn next_free_range(job: &mut Job, runs: &[Arc<Run>], apart: &[KeyRange]) -> Opti
 
 /// The key range of the job's next step: from the next key that has work to the next key that has none.
 fn next_range(job: &Job, runs: &[Arc<Run>]) -> Option<KeyRange> {
-    let (upper, bottom): (Vec<&Arc<Run>>, Vec<&Arc<Run>>) = runs
-        .iter()
-        .partition(|run| run.level != job.target.level || job.target.level != Level::BOTTOM);
+    let (upper, bottom): (Vec<&Arc<Run>>, Vec<&Arc<Run>>) =
+        runs.iter().partition(|run| run.level != job.target.level || job.target.level != Level::BOTTOM);
     let needs_work = |slice: &Slice| {
         let meta = &slice.table.meta;
         job.thorough && meta.droppable > 0
             || meta.values.iter().any(|(object, _)| job.rewrite.contains(object))
     };
     let upper_slices = upper.iter().flat_map(|run| run.overlapping(&job.range));
-    let bottom_slices = bottom
-        .iter()
-        .flat_map(|run| run.overlapping(&job.range))
-        .filter(|s| needs_work(s));
-    let first = upper_slices
-        .chain(bottom_slices)
-        .map(|slice| &slice.range.start)
-        .min()?;
+    let bottom_slices = bottom.iter().flat_map(|run| run.overlapping(&job.range)).filter(|s| needs_work(s));
+    let first = upper_slices.chain(bottom_slices).map(|slice| &slice.range.start).min()?;
     let mut start = job.range.start.clone().max(first.clone());
     let holding = bottom.iter().find_map(|run| run.find(&start));
     if let Some(slice) = holding {
         start = job.range.start.clone().max(slice.range.start.clone());
     }
     // The first table of the bottom that nothing above overlaps ends the step: it stays as it is.
-    let rest = KeyRange {
-        start: start.clone(),
-        end: job.range.end.clone(),
-    };
+    let rest = KeyRange { start: start.clone(), end: job.range.end.clone() };
     let untouched = |slice: &&Slice| {
         slice.range.start > start
             && !needs_work(slice)
-            && upper
-                .iter()
-                .all(|run| run.overlapping(&slice.range).next().is_none())
+            && upper.iter().all(|run| run.overlapping(&slice.range).next().is_none())
     };
-    let end = bottom
-        .iter()
-        .flat_map(|run| run.overlapping(&rest))
-        .find(untouched);
+    let end = bottom.iter().flat_map(|run| run.overlapping(&rest)).find(untouched);
     let end = end.map_or(rest.end.clone(), |slice| slice.range.start.clone());
     Some(KeyRange { start, end })
 }
 
 /// A table that no other input overlaps moves by a record of the manifest: the record, and where the table ends.
 fn movable(job: &Job, runs: &[Arc<Run>], range: &KeyRange, least_bytes: u64) -> Option<(Record, Bytes)> {
-    let slices: Vec<(&Arc<Run>, &Slice)> = runs
-        .iter()
-        .flat_map(|run| run.overlapping(range).map(move |slice| (run, slice)))
-        .collect();
-    let (run, first) = *slices
-        .iter()
-        .min_by(|a, b| a.1.range.start.cmp(&b.1.range.start))?;
+    let slices: Vec<(&Arc<Run>, &Slice)> =
+        runs.iter().flat_map(|run| run.overlapping(range).map(move |slice| (run, slice))).collect();
+    let (run, first) = *slices.iter().min_by(|a, b| a.1.range.start.cmp(&b.1.range.start))?;
     let meta = &first.table.meta;
-    let alone = slices
-        .iter()
-        .all(|(other, slice)| Arc::ptr_eq(other, run) || !slice.range.overlaps(&first.range));
+    let alone =
+        slices.iter().all(|(other, slice)| Arc::ptr_eq(other, run) || !slice.range.overlaps(&first.range));
     let target = job.target;
     let settled = (run.level, run.id) == (target.level, target.run);
     let clean = meta.droppable == 0 && !meta.values.iter().any(|(object, _)| job.rewrite.contains(object));
@@ -548,26 +489,12 @@ fn movable(job: &Job, runs: &[Arc<Run>], range: &KeyRange, least_bytes: u64) -> 
     }
     let end = first.range.end.clone();
     let parts = vec![first.range.start.clone()..end.clone()];
-    Some((
-        Record::Slices {
-            object: meta.object,
-            level: target.level,
-            run: target.run,
-            parts,
-        },
-        end,
-    ))
+    Some((Record::Slices { object: meta.object, level: target.level, run: target.run, parts }, end))
 }
 
 /// Whether a run behind the inputs holds keys of `range`.
 fn has_older(version: &Version, inputs: &[Arc<Run>], range: &KeyRange) -> bool {
     let Some(last) = inputs.last() else { return true };
-    let behind = version
-        .runs
-        .iter()
-        .skip_while(|run| !Arc::ptr_eq(run, last))
-        .skip(1);
-    behind
-        .into_iter()
-        .any(|run| run.overlapping(range).next().is_some())
+    let behind = version.runs.iter().skip_while(|run| !Arc::ptr_eq(run, last)).skip(1);
+    behind.into_iter().any(|run| run.overlapping(range).next().is_some())
 }

@@ -140,10 +140,7 @@ impl<'a> Output<'a> {
 
     pub(crate) fn add(&mut self, entry: Entry<'_>, droppable: bool) -> Result<(), Error> {
         let keyspace = keyspace_of(entry.key);
-        let known = self
-            .current
-            .as_ref()
-            .is_some_and(|current| current.keyspace == keyspace);
+        let known = self.current.as_ref().is_some_and(|current| current.keyspace == keyspace);
         let compress = match (&self.current, keyspace) {
             (Some(current), _) if known => current.compress,
             (_, Some(id)) => self.engine.keyspace_options(id).compress,
@@ -162,10 +159,7 @@ impl<'a> Output<'a> {
 
     /// Ends the current table at `end`, giving it the range tombstones up to there.
     pub(crate) fn cut(&mut self, survivors: &Survivors, end: Bytes) -> Result<(), Error> {
-        let range = KeyRange {
-            start: std::mem::replace(&mut self.start, end.clone()),
-            end,
-        };
+        let range = KeyRange { start: std::mem::replace(&mut self.start, end.clone()), end };
         let tombstones = survivors.tombstones(&range);
         if !tombstones.is_empty() {
             self.open(false, None)?;
@@ -178,20 +172,9 @@ impl<'a> Output<'a> {
             .into_iter()
             .for_each(|tombstone: RangeTombstone| current.builder.add_range_tombstone(tombstone));
         let (staged, meta) = current.builder.finish()?;
-        let end = if meta.largest_is_exclusive {
-            meta.largest.clone()
-        } else {
-            successor(&meta.largest)
-        };
-        let values = meta
-            .value_objects
-            .iter()
-            .map(|used| (used.object, used.bytes))
-            .collect();
-        let own = KeyRange {
-            start: meta.smallest.clone(),
-            end,
-        };
+        let end = if meta.largest_is_exclusive { meta.largest.clone() } else { successor(&meta.largest) };
+        let values = meta.value_objects.iter().map(|used| (used.object, used.bytes)).collect();
+        let own = KeyRange { start: meta.smallest.clone(), end };
         let range = own.shortened_within(&range);
         let meta = TableMeta {
             object: current.object,
@@ -205,12 +188,7 @@ impl<'a> Output<'a> {
             ingested_at: None,
         };
         let predicted = std::mem::take(&mut *current.predicted.lock());
-        self.written.push(Written {
-            staged,
-            meta,
-            range,
-            predicted,
-        });
+        self.written.push(Written { staged, meta, range, predicted });
         Ok(())
     }
 }

@@ -19,13 +19,7 @@ pub(crate) struct Passed {
 
 impl Passed {
     pub(crate) fn new(engine: Arc<Engine>, view: Arc<SuperVersion>) -> Passed {
-        Passed {
-            engine,
-            view,
-            at: Bytes::new(),
-            entries: 0,
-            bytes: 0,
-        }
+        Passed { engine, view, at: Bytes::new(), entries: 0, bytes: 0 }
     }
 
     /// The walk stands at `key` and had nothing to give of `entries` before it.
@@ -48,10 +42,7 @@ impl Passed {
         let reads = &self.engine.counters.reads;
         reads.add_many(Count::DeletedPassed, self.entries);
         if let Some(oldest) = self.view.version.runs.last() {
-            self.engine
-                .compactor
-                .deletions
-                .add_passed(oldest, &self.at, self.bytes);
+            self.engine.compactor.deletions.add_passed(oldest, &self.at, self.bytes);
         }
         (self.entries, self.bytes) = (0, 0);
     }

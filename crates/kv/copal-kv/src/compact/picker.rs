@@ -61,10 +61,7 @@ pub(crate) struct Job {
 
 /// All keys.
 pub(crate) fn everything() -> KeyRange {
-    KeyRange {
-        start: Bytes::new(),
-        end: Bytes::from_static(&[0xff; 4]),
-    }
+    KeyRange { start: Bytes::new(), end: Bytes::from_static(&[0xff; 4]) }
 }
 
 /// Bytes of each tier that a merge could move on, from the top down: writers owe nothing for what is set apart.
@@ -129,11 +126,7 @@ pub(crate) fn pick(
         ));
     }
     let next = Level(level.0 + 1);
-    let start = inputs
-        .iter()
-        .filter_map(|run| run.slices.first())
-        .map(|slice| &slice.range.start)
-        .min();
+    let start = inputs.iter().filter_map(|run| run.slices.first()).map(|slice| &slice.range.start).min();
     // A merge that a crash interrupted goes on into the run it had begun.
     let begun = version.level(next).next().filter(|run| {
         let end = run.slices.last().map(|slice| &slice.range.end);
@@ -187,10 +180,7 @@ pub(crate) fn read_triggered(
         bytes += bottom;
         bottom_target()
     } else {
-        Target {
-            level: last.level,
-            run: new_run(),
-        }
+        Target { level: last.level, run: new_run() }
     };
     let job = Job::new(inputs, everything(), target, Urgency::ReadTriggered);
     Some((job, bytes.div_ceil(BLOCK_BYTES)))
@@ -198,10 +188,7 @@ pub(crate) fn read_triggered(
 
 /// The bottom is always the run of this name.
 pub(crate) fn bottom_target() -> Target {
-    Target {
-        level: Level::BOTTOM,
-        run: 0,
-    }
+    Target { level: Level::BOTTOM, run: 0 }
 }
 
 /// A merge of everything in `range` to the bottom.
@@ -213,23 +200,12 @@ pub(crate) fn to_bottom(version: &Version, range: KeyRange, rewrite: HashSet<Obj
         whole.start = whole.start.min(slice.range.start.clone());
         whole.end = whole.end.max(slice.range.end.clone());
     }
-    Job {
-        rewrite,
-        thorough: true,
-        ..Job::new(inputs, whole, bottom_target(), Urgency::Collection)
-    }
+    Job { rewrite, thorough: true, ..Job::new(inputs, whole, bottom_target(), Urgency::Collection) }
 }
 
 impl Job {
     fn new(inputs: Vec<(Level, u64)>, range: KeyRange, target: Target, urgency: Urgency) -> Job {
-        Job {
-            inputs,
-            range,
-            target,
-            rewrite: HashSet::new(),
-            thorough: false,
-            urgency,
-        }
+        Job { inputs, range, target, rewrite: HashSet::new(), thorough: false, urgency }
     }
 }
 
@@ -258,10 +234,7 @@ pub(crate) struct Jobs {
 
 impl Jobs {
     pub(crate) fn request(&self, range: KeyRange) -> Arc<Request> {
-        let request = Arc::new(Request {
-            range,
-            done: Mutex::new(None),
-        });
+        let request = Arc::new(Request { range, done: Mutex::new(None) });
         self.requests.lock().push_back(request.clone());
         request
     }

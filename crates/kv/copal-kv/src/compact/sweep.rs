@@ -43,11 +43,7 @@ impl Engine {
         let mut busy: HashSet<ObjectId> = direct.open_objects().into_iter().collect();
         let view = self.super_version();
         drop(direct);
-        busy.extend(
-            view.memtables()
-                .flat_map(|memtable| memtable.value_metas())
-                .map(|meta| meta.object),
-        );
+        busy.extend(view.memtables().flat_map(|memtable| memtable.value_metas()).map(|meta| meta.object));
         busy.extend(values.open_objects());
         busy
     }
@@ -82,10 +78,7 @@ impl Engine {
             return Ok(true);
         }
         let purged = |meta: &ValueMeta| {
-            let group = GroupKey {
-                keyspace: meta.keyspace,
-                prefix: meta.group.clone(),
-            };
+            let group = GroupKey { keyspace: meta.keyspace, prefix: meta.group.clone() };
             covered.covers_range(&group.range(), meta.max_seq, oldest)
         };
         let gone = |value: &ValueState| {
@@ -94,10 +87,7 @@ impl Engine {
         let candidates = || -> Vec<ObjectId> {
             let tree = self.stored.tree.lock();
             let values = tree.manifest.state.values.values();
-            values
-                .filter(|value| gone(value))
-                .map(|v| v.meta.object)
-                .collect()
+            values.filter(|value| gone(value)).map(|v| v.meta.object).collect()
         };
         let drops_tables = covered_slices(&version, covered, oldest).next().is_some();
         if !drops_tables && candidates().is_empty() {
@@ -109,28 +99,17 @@ impl Engine {
         // Open objects need not stay open for nothing.
         candidates.iter().for_each(|object| values.close(*object));
         let busy = self.busy_values(&values);
-        let dropped: HashSet<ObjectId> = candidates
-            .into_iter()
-            .filter(|object| !busy.contains(object))
-            .collect();
+        let dropped: HashSet<ObjectId> =
+            candidates.into_iter().filter(|object| !busy.contains(object)).collect();
         let mut change = Change::default();
-        change
-            .records
-            .extend(dropped.iter().map(|object| Record::DropValue { object: *object }));
+        change.records.extend(dropped.iter().map(|object| Record::DropValue { object: *object }));
         if drops_tables {
             let tree = self.stored.tree.lock();
             let known = |object: &ObjectId| tree.manifest.state.values.contains_key(object);
             for slice in covered_slices(&version, covered, oldest) {
-                let loses = slice
-                    .table
-                    .meta
-                    .values
-                    .iter()
-                    .any(|(o, _)| known(o) && !dropped.contains(o));
+                let loses = slice.table.meta.values.iter().any(|(o, _)| known(o) && !dropped.contains(o));
                 if !loses {
-                    change
-                        .records
-                        .extend(take_out(std::slice::from_ref(slice), &tree, &slice.range));
+                    change.records.extend(take_out(std::slice::from_ref(slice), &tree, &slice.range));
                 }
             }
         }
@@ -156,19 +135,9 @@ impl Engine {
         let same = |value: &&ValueState| {
             value.meta.keyspace == first.meta.keyspace && value.meta.group == first.meta.group
         };
-        let objects = tree
-            .manifest
-            .state
-            .values
-            .values()
-            .filter(same)
-            .filter(stale)
-            .map(|v| v.meta.object)
-            .collect();
-        let group = GroupKey {
-            keyspace: first.meta.keyspace,
-            prefix: first.meta.group.clone(),
-        };
+        let objects =
+            tree.manifest.state.values.values().filter(same).filter(stale).map(|v| v.meta.object).collect();
+        let group = GroupKey { keyspace: first.meta.keyspace, prefix: first.meta.group.clone() };
         Some((group.range(), objects))
     }
 
@@ -199,10 +168,7 @@ fn is_wasteful(value: &ValueState, range: &KeyRange, fraction: u64) -> bool {
     let punched = value.dead.whole_pages(VALUE_PAGE);
     let held = value.dead.total() - punched;
     let occupied = value.meta.accounted.saturating_sub(punched);
-    let group = GroupKey {
-        keyspace: value.meta.keyspace,
-        prefix: value.meta.group.clone(),
-    };
+    let group = GroupKey { keyspace: value.meta.keyspace, prefix: value.meta.group.clone() };
     held >= STALE_LEAST && range.covers(&group.range()) && held * fraction > occupied
 }
 

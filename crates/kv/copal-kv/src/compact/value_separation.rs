@@ -103,17 +103,10 @@ impl<'a> Separation<'a> {
             Some(open) if !full(&open) => open,
             _ => {
                 let object = new_object();
-                let ops = vec![Op::Create {
-                    id: object,
-                    opts: create_options(OBJECT_BYTES),
-                }];
+                let ops = vec![Op::Create { id: object, opts: create_options(OBJECT_BYTES) }];
                 self.commit(ops)?;
                 self.before.insert(object, None);
-                OpenObject {
-                    object,
-                    len: 0,
-                    max_seq: 0,
-                }
+                OpenObject { object, len: 0, max_seq: 0 }
             }
         };
         self.before.entry(open.object).or_insert(Some(open.len));
@@ -125,10 +118,7 @@ impl<'a> Separation<'a> {
             head: head.to_vec(),
         };
         self.charge.set((self.buffered + value.len()) as u64 * COPIES);
-        self.buffers
-            .entry(open.object)
-            .or_default()
-            .extend_from_slice(value);
+        self.buffers.entry(open.object).or_default().extend_from_slice(value);
         self.buffered += value.len();
         open.len += len;
         open.max_seq = open.max_seq.max(seq);
@@ -145,11 +135,7 @@ impl<'a> Separation<'a> {
         for (object, buffer) in std::mem::take(&mut self.buffers) {
             let end = self.touched.get(&object).map_or(0, |meta| meta.accounted);
             let at = end - buffer.len() as u64;
-            ops.push(Op::Append {
-                id: object,
-                at,
-                data: Bytes::from(buffer),
-            });
+            ops.push(Op::Append { id: object, at, data: Bytes::from(buffer) });
         }
         self.written += self.buffered as u64;
         self.buffered = 0;
@@ -159,16 +145,7 @@ impl<'a> Separation<'a> {
     }
 
     fn commit(&self, ops: Vec<Op>) -> Result<(), StoreError> {
-        self.objects
-            .commit(
-                Txn {
-                    ops,
-                    ..Txn::default()
-                },
-                Ack::Ordered,
-            )
-            .wait()
-            .map(drop)
+        self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait().map(drop)
     }
 
     /// Appends what is buffered; returns the objects as the manifest is to know them.
@@ -201,12 +178,7 @@ impl<'a> Separation<'a> {
                 None => Some(Op::Delete { id }),
             }
         };
-        let ops: Vec<Op> = self
-            .before
-            .iter()
-            .map(|(id, before)| (*id, *before))
-            .filter_map(undo)
-            .collect();
+        let ops: Vec<Op> = self.before.iter().map(|(id, before)| (*id, *before)).filter_map(undo).collect();
         if ops.is_empty() {
             return Ok(());
         }

@@ -97,21 +97,15 @@ impl Survivors {
         let done_deleting = delete && self.bottom && self.stripes.is_oldest(entry.seq);
         if newest && done_deleting {
             self.is_unmet = true;
-            self.found_in(entry.key)
-                .into_iter()
-                .for_each(|found| found.deletions += 1);
+            self.found_in(entry.key).into_iter().for_each(|found| found.deletions += 1);
         } else if self.is_unmet && !delete {
             self.is_unmet = false;
-            self.found_in(entry.key)
-                .into_iter()
-                .for_each(|found| found.hits += 1);
+            self.found_in(entry.key).into_iter().for_each(|found| found.hits += 1);
         }
         if shadowed || covered || done_deleting {
             return Ok(Verdict::Drop);
         }
-        Ok(Verdict::Keep {
-            droppable: !newest || delete,
-        })
+        Ok(Verdict::Keep { droppable: !newest || delete })
     }
 
     /// The range tombstones that survive inside `range`, clipped to it.
@@ -143,16 +137,8 @@ mod tests {
     type Model = Vec<(u64, EntryKind)>;
 
     fn reads(versions: &Model, tombstones: &[u64], at: u64) -> Option<u64> {
-        let (seq, kind) = versions
-            .iter()
-            .filter(|(seq, _)| *seq <= at)
-            .max_by_key(|(seq, _)| *seq)?;
-        let cover = tombstones
-            .iter()
-            .filter(|seq| **seq <= at)
-            .max()
-            .copied()
-            .unwrap_or(0);
+        let (seq, kind) = versions.iter().filter(|(seq, _)| *seq <= at).max_by_key(|(seq, _)| *seq)?;
+        let cover = tombstones.iter().filter(|seq| **seq <= at).max().copied().unwrap_or(0);
         (*kind == EntryKind::Put && cover < *seq).then_some(*seq)
     }
 
@@ -174,11 +160,7 @@ mod tests {
                         ranges.push(RangeTombstone { start, end, seq });
                     }
                     op => {
-                        let kind = if op == 2 {
-                            EntryKind::Delete
-                        } else {
-                            EntryKind::Put
-                        };
+                        let kind = if op == 2 { EntryKind::Delete } else { EntryKind::Put };
                         versions.push((seq, kind));
                         table.insert(key.clone(), seq, kind, Bytes::new());
                     }
@@ -194,15 +176,8 @@ mod tests {
                 }
                 cursor.next().unwrap();
             }
-            let all = KeyRange {
-                start: Bytes::from_static(b"\0"),
-                end: Bytes::from_static(b"\x01"),
-            };
-            let kept: Vec<u64> = survivors
-                .tombstones(&all)
-                .iter()
-                .map(|tombstone| tombstone.seq)
-                .collect();
+            let all = KeyRange { start: Bytes::from_static(b"\0"), end: Bytes::from_static(b"\x01") };
+            let kept: Vec<u64> = survivors.tombstones(&all).iter().map(|tombstone| tombstone.seq).collect();
             let before: Vec<u64> = ranges.iter().map(|tombstone| tombstone.seq).collect();
             for at in held.iter().copied().chain([u64::MAX]) {
                 assert_eq!(
@@ -213,11 +188,7 @@ mod tests {
             }
             if bottom && held.is_empty() {
                 let expected = reads(&versions, &before, u64::MAX);
-                assert_eq!(
-                    after.len(),
-                    usize::from(expected.is_some()),
-                    "only the live version stays"
-                );
+                assert_eq!(after.len(), usize::from(expected.is_some()), "only the live version stays");
                 assert!(kept.is_empty());
             }
         }

@@ -228,23 +228,13 @@ impl Worker {
     fn more_urgent(&self, than: &Job) -> Option<Job> {
         let version = self.engine.super_version().version.clone();
         let unfinished = (than.urgency == Urgency::ReadTriggered).then_some(than.target.run);
-        let job = pick(
-            &version,
-            || self.engine.new_run(),
-            self.engine.options.bottom_share,
-            unfinished,
-        )?;
+        let job = pick(&version, || self.engine.new_run(), self.engine.options.bottom_share, unfinished)?;
         (job.urgency < than.urgency).then_some(job)
     }
 
     fn next_job(&mut self) -> Option<Job> {
         let version = self.engine.super_version().version.clone();
-        if let Some(job) = pick(
-            &version,
-            || self.engine.new_run(),
-            self.engine.options.bottom_share,
-            None,
-        ) {
+        if let Some(job) = pick(&version, || self.engine.new_run(), self.engine.options.bottom_share, None) {
             return Some(job);
         }
         if let Some(range) = self.deleted_range(&version) {
@@ -269,17 +259,9 @@ impl Worker {
             self.deleted = Deleted { of, areas };
         }
         let may_pay = engine.options.merge_for_reads;
-        let space = if engine.writes.pressure.is_on() {
-            Wanted::AnySpace
-        } else {
-            Wanted::CheapSpace
-        };
+        let space = if engine.writes.pressure.is_on() { Wanted::AnySpace } else { Wanted::CheapSpace };
         wanted(&self.deleted.areas, space, |range| {
-            if may_pay {
-                engine.compactor.deletions.passed_in(range)
-            } else {
-                0
-            }
+            if may_pay { engine.compactor.deletions.passed_in(range) } else { 0 }
         })
     }
 
@@ -308,12 +290,7 @@ impl Worker {
         let searches = engine.counters.searches(version.runs.len() as u64);
         let walked = engine.counters.walked(version.runs.len() as u64);
         if self.idle_since.epoch != version.epoch {
-            self.idle_since = IdleSince {
-                epoch: version.epoch,
-                writes,
-                searches,
-                walked,
-            };
+            self.idle_since = IdleSince { epoch: version.epoch, writes, searches, walked };
         }
         if self.idle_since.writes != writes {
             (self.idle_since.writes, self.idle_since.searches) = (writes, searches);
@@ -339,9 +316,7 @@ impl Worker {
         if engine.poison.check().is_err() {
             return None;
         }
-        let merges = self
-            .merges_from
-            .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
+        let merges = self.merges_from.map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
         let may_clear = engine.options.merge_for_reads && !self.deleted.areas.is_empty();
         let read_triggered = (self.may_be_read_triggered || self.may_rewrite || may_clear).then_some(LOOK);
         let full = engine.writes.pressure.is_on().then_some(LOOK_WHEN_FULL);

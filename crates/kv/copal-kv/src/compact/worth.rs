@@ -88,11 +88,7 @@ impl Area {
 
     /// The part of what is kept that deletions take along.
     fn dead_part(&self) -> f64 {
-        if self.kept > 0.0 {
-            (self.deleted / self.kept).min(1.0)
-        } else {
-            0.0
-        }
+        if self.kept > 0.0 { (self.deleted / self.kept).min(1.0) } else { 0.0 }
     }
 
     fn freed_bytes(&self) -> f64 {
@@ -163,12 +159,7 @@ pub(crate) fn areas(version: &Version, oldest_snapshot: u64, deletions: &Deletio
     let mut areas = areas_of(oldest);
     for slice in &oldest.slices {
         if let Some(area) = area_at(&areas, &slice.range.start) {
-            areas[area].add(
-                slice,
-                part_within(slice, &slice.range),
-                oldest_snapshot,
-                deletions,
-            );
+            areas[area].add(slice, part_within(slice, &slice.range), oldest_snapshot, deletions);
         }
     }
     for slice in newer.iter().flat_map(|run| &run.slices) {
@@ -213,9 +204,7 @@ fn areas_of(run: &Run) -> Vec<Area> {
 
 /// The area that holds `key`.
 fn area_at(areas: &[Area], key: &[u8]) -> Option<usize> {
-    areas
-        .partition_point(|area| area.range.start[..] <= *key)
-        .checked_sub(1)
+    areas.partition_point(|area| area.range.start[..] <= *key).checked_sub(1)
 }
 
 /// What a slice holds, piece by piece: key range and part of the table.
@@ -242,9 +231,7 @@ fn spread(areas: &[Area], oldest: &Run, piece: &KeyRange) -> Vec<(usize, f64)> {
     let Some(first) = area_at(areas, &piece.start) else {
         return Vec::new();
     };
-    let more = areas[first + 1..]
-        .iter()
-        .take_while(|area| area.range.start < piece.end);
+    let more = areas[first + 1..].iter().take_while(|area| area.range.start < piece.end);
     let last = first + more.count();
     if first == last {
         return vec![(first, 1.0)];
@@ -261,10 +248,7 @@ fn spread(areas: &[Area], oldest: &Run, piece: &KeyRange) -> Vec<(usize, f64)> {
         let even = 1.0 / weights.len() as f64;
         return weights.into_iter().map(|(at, _)| (at, even)).collect();
     }
-    weights
-        .into_iter()
-        .map(|(at, weight)| (at, weight / sum))
-        .collect()
+    weights.into_iter().map(|(at, weight)| (at, weight / sum)).collect()
 }
 
 /// The part of a table's keys that lies in `range`.
@@ -286,17 +270,10 @@ fn part_between((start, end): (&[u8], &[u8]), range: &KeyRange) -> f64 {
     let prefix = start.iter().zip(end).take_while(|(a, b)| a == b).count();
     let number = |key: &[u8]| {
         let mut digits = [0; 8];
-        key.iter()
-            .skip(prefix)
-            .zip(&mut digits)
-            .for_each(|(byte, digit)| *digit = *byte);
+        key.iter().skip(prefix).zip(&mut digits).for_each(|(byte, digit)| *digit = *byte);
         u64::from_be_bytes(digits) as f64
     };
     let all = number(end) - number(start);
     let (from, to) = ((&range.start[..]).max(start), (&range.end[..]).min(end));
-    if all > 0.0 && from < to {
-        (number(to) - number(from)) / all
-    } else {
-        f64::from(u8::from(from <= to))
-    }
+    if all > 0.0 && from < to { (number(to) - number(from)) / all } else { f64::from(u8::from(from <= to)) }
 }

@@ -73,10 +73,7 @@ fn killed(seed: u64, rounds: u64, flaw: Option<Flaw>) -> Result<u64, String> {
         let found = content_of(&space);
         if !allowed.contains(&found) {
             let sizes: Vec<_> = found.iter().map(|(key, value)| (key, value.len())).collect();
-            return Err(format!(
-                "seed {seed}, round {round}: none of {} states is {sizes:?}",
-                allowed.len()
-            ));
+            return Err(format!("seed {seed}, round {round}: none of {} states is {sizes:?}", allowed.len()));
         }
         let report = store.verify(false).unwrap();
         if !report.is_sound() {
@@ -132,10 +129,7 @@ fn is_caught_by_kills(flaw: Flaw) {
 #[test]
 fn what_was_safe_from_a_kill_is_there_after_it() {
     let through: u64 = (0..6).map(|seed| killed(seed, 12, None).unwrap()).sum();
-    assert!(
-        through > 1000,
-        "only {through} groups went through the page-cache log"
-    );
+    assert!(through > 1000, "only {through} groups went through the page-cache log");
 }
 
 #[test]
@@ -156,21 +150,11 @@ fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
     for i in 0..7u8 {
         recorder.put(&[b'x', i], value(u64::from(i), 2900), Durability::Process);
     }
-    let Recorder {
-        device,
-        store,
-        space,
-        states,
-        ..
-    } = recorder;
+    let Recorder { device, store, space, states, .. } = recorder;
     assert!(store.stats().kill_safe_groups >= 5);
     let history = device.history();
     drop((space, store));
-    let limits = Limits {
-        exhaustive: 12,
-        samples: 64,
-        seed: 5,
-    };
+    let limits = Limits { exhaustive: 12, samples: 64, seed: 5 };
     let Some(cut) = crash::all_cuts(&history).last() else {
         return Err("there is no end".to_owned());
     };
@@ -185,10 +169,7 @@ fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
         let store = Store::open(objects(&dynamic), options(flaw)).unwrap();
         let mut found = content(&store)?;
         if !states.contains(&found) {
-            return Err(format!(
-                "state {index} holds {:?}",
-                found.keys().collect::<Vec<_>>()
-            ));
+            return Err(format!("state {index} holds {:?}", found.keys().collect::<Vec<_>>()));
         }
         let space = keyspace(&store).unwrap();
         for i in 0..2u8 {

@@ -36,10 +36,7 @@ fn ingest(recorder: &mut Recorder) {
     let pairs: Map = (0..60u8)
         .map(|i| {
             let len = [300, 450, 700][usize::from(i % 3)];
-            (
-                vec![b"xy"[usize::from(i / 30)], b'0' + i],
-                value(u64::from(i), len),
-            )
+            (vec![b"xy"[usize::from(i / 30)], b'0' + i], value(u64::from(i), len))
         })
         .collect();
     recorder.ingest(&pairs);

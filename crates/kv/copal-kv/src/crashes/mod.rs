@@ -41,12 +41,7 @@ fn states_per_step() -> u64 {
 }
 
 fn options(flaw: Option<Flaw>) -> Options {
-    Options {
-        memory_bytes: 4 << 20,
-        table_bytes: 16 << 10,
-        broken: flaw,
-        ..Options::default()
-    }
+    Options { memory_bytes: 4 << 20, table_bytes: 16 << 10, broken: flaw, ..Options::default() }
 }
 
 fn keyspace(store: &Store) -> Result<Keyspace, crate::Error> {
@@ -61,9 +56,7 @@ fn keyspace(store: &Store) -> Result<Keyspace, crate::Error> {
 }
 
 fn objects(device: &Arc<dyn Device>) -> copal_object::Store {
-    copal_object::Store::open(device.clone(), &OpenOptions::default())
-        .unwrap()
-        .0
+    copal_object::Store::open(device.clone(), &OpenOptions::default()).unwrap().0
 }
 
 /// Bytes that depend on `tag` alone.
@@ -170,21 +163,10 @@ impl Recorder {
 
     /// Judges the states a crash may leave at every step, `states_per_step` of each; the verdicts that are no praise, and how many states there were.
     fn judge_all(self, seed: u64, states_per_step: u64) -> (Vec<String>, u64) {
-        let Recorder {
-            device,
-            store,
-            space,
-            states,
-            begun,
-            durable,
-        } = self;
+        let Recorder { device, store, space, states, begun, durable } = self;
         drop((space, store));
         let history = device.history();
-        let limits = Limits {
-            exhaustive: EXHAUSTIVE,
-            samples: SAMPLES,
-            seed,
-        };
+        let limits = Limits { exhaustive: EXHAUSTIVE, samples: SAMPLES, seed };
         let (mut wrong, mut judged) = (Vec::new(), 0);
         for cut in crash::all_cuts(&history) {
             let acknowledged = |end: &Option<usize>| end.is_some_and(|end| end <= cut.step());
@@ -261,10 +243,7 @@ fn sound(store: &Store) -> Result<(), String> {
         let live = stat.len.next_multiple_of(VALUE_PAGE) - value.dead.whole_pages(VALUE_PAGE);
         if stat.allocated_bytes > live {
             let occupied = stat.allocated_bytes;
-            return Err(format!(
-                "value object {} occupies {occupied} of {live} live bytes",
-                object.0
-            ));
+            return Err(format!("value object {} occupies {occupied} of {live} live bytes", object.0));
         }
     }
     Ok(())

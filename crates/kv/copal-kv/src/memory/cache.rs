@@ -63,10 +63,7 @@ impl TableCache {
 
     /// The part of a budget that one store's tables use.
     pub(crate) fn of(memory: &MemoryBudget) -> Arc<TableCache> {
-        Arc::new(TableCache {
-            memory: memory.clone(),
-            counters: ReadCounters::default(),
-        })
+        Arc::new(TableCache { memory: memory.clone(), counters: ReadCounters::default() })
     }
 
     /// Read counters of all tables that use this cache.
@@ -135,10 +132,7 @@ impl TableCache {
 
     /// An account for the filter units of one table.
     pub(crate) fn filter_charge(&self) -> FilterCharge {
-        FilterCharge {
-            budget: self.budget().clone(),
-            charge: self.budget().charge(Class::Filters, 0),
-        }
+        FilterCharge { budget: self.budget().clone(), charge: self.budget().charge(Class::Filters, 0) }
     }
 }
 

@@ -97,8 +97,7 @@ impl Equivalent<Key> for PageKey {
 }
 impl Equivalent<Key> for RowName<'_> {
     fn equivalent(&self, key: &Key) -> bool {
-        key.row()
-            .is_some_and(|row| row.store == self.store && row.key == self.key)
+        key.row().is_some_and(|row| row.store == self.store && row.key == self.key)
     }
 }
 impl PartialEq for Key {
@@ -188,9 +187,7 @@ impl Contents {
             .shards(shards as usize)
             .weight_capacity(capacity / shards * shards)
             .estimated_items_capacity((capacity / 4096).max(16) as usize);
-        let options = options
-            .build()
-            .expect("both capacities are set, all else has defaults");
+        let options = options.build().expect("both capacities are set, all else has defaults");
         let sums = Sums::default();
         Contents {
             cache: Cache::with_options(options, Weight, DefaultHashBuilder::default(), sums.clone()),

@@ -82,10 +82,7 @@ impl Shelf for BudgetShelf {
         both.extend_from_slice(key);
         both.extend_from_slice(value);
         let both = Bytes::from(both);
-        let name = Key::Row {
-            store: self.store,
-            key: both.slice(..key.len()),
-        };
+        let name = Key::Row { store: self.store, key: both.slice(..key.len()) };
         let value = both.slice(key.len()..);
         self.memory.keep(name, Cached::Row(Row { value, seq, read_at }));
     }
@@ -111,10 +108,7 @@ pub(crate) struct Rows<S = BudgetShelf, G = Mutex<Shard>> {
 
 impl Rows {
     pub(crate) fn new(memory: &MemoryBudget) -> Rows {
-        Rows::on(BudgetShelf {
-            memory: memory.clone(),
-            store: memory.new_number(),
-        })
+        Rows::on(BudgetShelf { memory: memory.clone(), store: memory.new_number() })
     }
 }
 

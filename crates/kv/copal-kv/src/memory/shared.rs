@@ -133,10 +133,7 @@ impl MemoryBudget {
             elastic: Elastic::new(filters, plan.filter_limit(charged)),
             next_number: AtomicU64::new(0),
         });
-        MemoryBudget {
-            accounts: Accounts::new(plan, held.clone()),
-            held,
-        }
+        MemoryBudget { accounts: Accounts::new(plan, held.clone()), held }
     }
 
     /// The number that is kept.
@@ -207,9 +204,7 @@ impl MemoryBudget {
 
 impl std::fmt::Debug for MemoryBudget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryBudget")
-            .field("total_bytes", &self.total_bytes())
-            .finish_non_exhaustive()
+        f.debug_struct("MemoryBudget").field("total_bytes", &self.total_bytes()).finish_non_exhaustive()
     }
 }
 

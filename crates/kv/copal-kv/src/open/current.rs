@@ -9,10 +9,6 @@ pub(crate) type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);
 pub(crate) fn go_on(mut memtables: Vec<(Arc<Memtable>, u64)>) -> Option<Current> {
     let (active, frames) = memtables.pop()?;
     let log = Log::resume(active.generation, active.log, frames);
-    let frozen = memtables
-        .into_iter()
-        .rev()
-        .map(|(memtable, _)| memtable)
-        .collect();
+    let frozen = memtables.into_iter().rev().map(|(memtable, _)| memtable).collect();
     Some((Writer::new(log), active, frozen))
 }

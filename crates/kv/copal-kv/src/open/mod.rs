@@ -91,10 +91,7 @@ pub(crate) fn open(
     let (manifest, state_charge) = match Manifest::open(&objects, &budget)? {
         Some(found) => found,
         None if options.read_only => {
-            return Err(Error::corrupt(
-                "kv manifest",
-                "there is none: nothing was ever stored here",
-            ));
+            return Err(Error::corrupt("kv manifest", "there is none: nothing was ever stored here"));
         }
         None => {
             let manifest = Manifest::create(&objects, random_number()?, &budget)?;
@@ -106,9 +103,7 @@ pub(crate) fn open(
     let loan = objects.lend_system_space();
     objects.limit_in_flight(budget.write_bytes());
     let cache = TableCache::of(&memory);
-    let read = ReadOptions {
-        store_seed: manifest.seed,
-    };
+    let read = ReadOptions { store_seed: manifest.seed };
     let mut handles = Handles::new();
     for (object, table) in &manifest.state.tables {
         let handle = open_or_set_apart(&objects, &cache, read, &table.meta)?;
@@ -119,27 +114,10 @@ pub(crate) fn open(
         budget.check_used()?;
     }
     cache.elastic().adjust_to_budget(&AtHand::default());
-    let beyond = if options.read_only {
-        Beyond::RefuseToRead
-    } else {
-        Beyond::Flush
-    };
-    let mut replayed = Replayed::read(
-        &objects,
-        &manifest.state,
-        &found,
-        &budget,
-        beyond,
-        options.salvage,
-    )?;
+    let beyond = if options.read_only { Beyond::RefuseToRead } else { Beyond::Flush };
+    let mut replayed = Replayed::read(&objects, &manifest.state, &found, &budget, beyond, options.salvage)?;
     let seed = manifest.seed;
-    let mut tree = Tree {
-        manifest,
-        handles,
-        next_epoch: 2,
-        next_run: 0,
-        state_charge,
-    };
+    let mut tree = Tree { manifest, handles, next_epoch: 2, next_run: 0, state_charge };
     let poison = Arc::new(Poison::default());
     let mut direct_values = DirectValues::default();
     let mut worker_values = WorkerValues::default();
@@ -148,12 +126,7 @@ pub(crate) fn open(
         rewrite::discard(&objects).map_err(|error| poison.failed_write(error))?;
         let sweep = Sweep::new(&tree.manifest.state, &found, &replayed);
         sweep.run(&objects, &poison, &mut tree.manifest)?;
-        resume_values(
-            &objects,
-            &tree.manifest.state,
-            &mut direct_values,
-            &mut worker_values,
-        );
+        resume_values(&objects, &tree.manifest.state, &mut direct_values, &mut worker_values);
     }
     tree.count_state();
     let signal = Arc::new(Signal::default());
@@ -166,11 +139,8 @@ pub(crate) fn open(
     let (writer, active, frozen) =
         current_log(&objects, &options, &budget, generation, memtables, next_object)?;
     drop(loan);
-    let reserve = if options.read_only {
-        Reserve::none()
-    } else {
-        Reserve::new(&objects, options.table_bytes)
-    };
+    let reserve =
+        if options.read_only { Reserve::none() } else { Reserve::new(&objects, options.table_bytes) };
     let snapshots = Arc::new(Snapshots::default());
     snapshots.advance(replayed.last_seq);
     let engine = Engine {
@@ -178,10 +148,7 @@ pub(crate) fn open(
         seed,
         lost_of_logs: replayed.lost.take().unwrap_or_default(),
         budget,
-        caches: Caches {
-            cache,
-            rows: Rows::new(&memory),
-        },
+        caches: Caches { cache, rows: Rows::new(&memory) },
         writes: WritePath {
             queue: CommitQueue::new(WIDTH, snapshots.clone(), poison.clone()),
             writer: Mutex::new(writer),
@@ -242,20 +209,14 @@ struct Sweep {
 impl Sweep {
     fn new(state: &ManifestState, found: &Found, replayed: &Replayed) -> Sweep {
         let mut sweep = Sweep::default();
-        for Unnamed {
-            object,
-            role,
-            explained,
-        } in unnamed(state, found, |value| replayed.named.contains_key(value))
+        for Unnamed { object, role, explained } in
+            unnamed(state, found, |value| replayed.named.contains_key(value))
         {
             if role == Role::Manifest {
                 continue;
             }
             if !explained {
-                tracing::warn!(
-                    object = object.0,
-                    "an object of no one and of no known crash is deleted"
-                );
+                tracing::warn!(object = object.0, "an object of no one and of no known crash is deleted");
             }
             sweep.ops.push(Op::Delete { id: object });
         }
@@ -300,8 +261,7 @@ impl Sweep {
         let expected = len.next_multiple_of(VALUE_PAGE) - dead.whole_pages(VALUE_PAGE);
         if !orphans.is_empty() || dead.len() > 0 && stat.allocated_bytes > expected {
             let pages = dead.iter().filter_map(|range| page_aligned(&range, VALUE_PAGE));
-            self.ops
-                .extend(pages.map(|range| Op::Punch { id: object, range }));
+            self.ops.extend(pages.map(|range| Op::Punch { id: object, range }));
         }
         let max_seq = meta.max_seq.max(named.map_or(0, |named| named.max_seq));
         if known.is_none() || meta.accounted != len || meta.max_seq != max_seq {
@@ -309,10 +269,7 @@ impl Sweep {
             self.records.push(Record::Value(meta));
         }
         if !orphans.is_empty() {
-            self.records.push(Record::Dead {
-                object,
-                ranges: orphans,
-            });
+            self.records.push(Record::Dead { object, ranges: orphans });
         }
     }
 
@@ -349,21 +306,11 @@ fn resume_values(
     for value in state.values.values() {
         let meta = &value.meta;
         // The object must end where the accounts end, or the next append would not meet its place.
-        if objects
-            .stat(meta.object)
-            .is_none_or(|stat| stat.len != meta.accounted)
-        {
+        if objects.stat(meta.object).is_none_or(|stat| stat.len != meta.accounted) {
             continue;
         }
-        let group = GroupKey {
-            keyspace: meta.keyspace,
-            prefix: meta.group.clone(),
-        };
-        let open = OpenObject {
-            object: meta.object,
-            len: meta.accounted,
-            max_seq: meta.max_seq,
-        };
+        let group = GroupKey { keyspace: meta.keyspace, prefix: meta.group.clone() };
+        let open = OpenObject { object: meta.object, len: meta.accounted, max_seq: meta.max_seq };
         if meta.by_worker {
             worker.resume(group, open);
         } else if meta.accounted.is_multiple_of(VALUE_PAGE) {
@@ -386,11 +333,7 @@ fn current_log(
     }
     if options.read_only {
         let log = Log::resume(0, ObjectId(0), 0);
-        return Ok((
-            Writer::new(log),
-            Arc::new(Memtable::new(0, ObjectId(0))),
-            Vec::new(),
-        ));
+        return Ok((Writer::new(log), Arc::new(Memtable::new(0, ObjectId(0))), Vec::new()));
     }
     let log = Log::create(objects, generation, ObjectId(next_object))?;
     let active = Arc::new(Memtable::new(generation, log.stream));

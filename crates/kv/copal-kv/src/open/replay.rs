@@ -111,14 +111,7 @@ impl Replayed {
                 drop(memtable);
                 replayed.keep_within(budget, beyond)
             };
-            let frames = replay(
-                objects,
-                generation,
-                stream,
-                held,
-                apply,
-                salvage.then_some(&mut lost),
-            )?;
+            let frames = replay(objects, generation, stream, held, apply, salvage.then_some(&mut lost))?;
             if let Some((_, counted)) = replayed.memtables.last_mut() {
                 *counted = frames;
             }
@@ -186,9 +179,8 @@ impl Replayed {
         seq: u64,
     ) -> Result<(), Error> {
         let pointer = Pointer::decode(pointer)?;
-        let options = keyspace_of(key)
-            .and_then(|id| state.keyspaces.get(&id))
-            .map(|space| space.options.clone());
+        let options =
+            keyspace_of(key).and_then(|id| state.keyspaces.get(&id)).map(|space| space.options.clone());
         let Some(group) = group_of(&options.unwrap_or_default(), key) else {
             return Ok(());
         };
@@ -199,15 +191,10 @@ impl Replayed {
             max_seq: 0,
         });
         named.max_seq = named.max_seq.max(seq);
-        named
-            .ranges
-            .insert(range.start..range.end.next_multiple_of(VALUE_PAGE));
+        named.ranges.insert(range.start..range.end.next_multiple_of(VALUE_PAGE));
         let Some(memtable) = memtable else { return Ok(()) };
         let accounted = named.ranges.iter().last().map_or(0, |range| range.end);
-        let known = state
-            .values
-            .get(&pointer.object)
-            .map_or(0, |value| value.meta.accounted);
+        let known = state.values.get(&pointer.object).map_or(0, |value| value.meta.accounted);
         memtable.note_value(ValueMeta {
             object: pointer.object,
             keyspace: named.group.keyspace,
@@ -253,12 +240,7 @@ impl Engine {
             let mut frame = self.budget.charge(Memory::Log, 0);
             let held = |bytes| frame.set(bytes);
             let apply = |group| {
-                replayed.apply(
-                    &self.stored.tree.lock().manifest.state,
-                    generation,
-                    Some(&part),
-                    group,
-                )?;
+                replayed.apply(&self.stored.tree.lock().manifest.state, generation, Some(&part), group)?;
                 if part.charged_bytes() >= self.budget.memtable_bytes() {
                     self.budget.count_memtables();
                     self.flush_or_free(|| self.flush_part(&mut self.compactor.worker_values.lock(), &part))?;
@@ -298,13 +280,8 @@ impl Engine {
     /// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
     pub(crate) fn keep_logs(&self, found: &Found, error: Error) -> Result<(), Error> {
         let mut writer = self.writes.writer.lock();
-        let ops = vec![Op::Delete {
-            id: writer.log.stream,
-        }];
-        let txn = Txn {
-            ops,
-            ..Txn::default()
-        };
+        let ops = vec![Op::Delete { id: writer.log.stream }];
+        let txn = Txn { ops, ..Txn::default() };
         let deleted = self.objects.commit(txn, Ack::Durable).wait();
         if !error.is_no_space() {
             return Err(error);
@@ -319,11 +296,7 @@ impl Engine {
             return Err(error);
         };
         *writer = log;
-        self.change_super_version(|view| SuperVersion {
-            active,
-            frozen,
-            version: view.version.clone(),
-        });
+        self.change_super_version(|view| SuperVersion { active, frozen, version: view.version.clone() });
         Ok(())
     }
 }
@@ -331,10 +304,7 @@ impl Engine {
 /// Applies groups as an opening does whose tables end at sequence 3.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn apply_groups(groups: impl Iterator<Item = Group>) -> Result<u64, Error> {
-    let state = ManifestState {
-        last_seq: 3,
-        ..ManifestState::default()
-    };
+    let state = ManifestState { last_seq: 3, ..ManifestState::default() };
     let memtable = Memtable::new(1, ObjectId(1));
     let mut replayed = Replayed::behind(&state);
     for group in groups {

@@ -25,27 +25,16 @@ const SIZE: u64 = 64 * MIB;
 
 /// The load's budget: one memtable holds all of it.
 fn large() -> Options {
-    Options {
-        memory_bytes: 64 * MIB,
-        ..options()
-    }
+    Options { memory_bytes: 64 * MIB, ..options() }
 }
 
 /// The budget it is opened with: its logs are eight of these memtables, and more than all of it.
 fn options() -> Options {
-    Options {
-        memory_bytes: 4 * MIB,
-        table_bytes: 256 << 10,
-        ..Options::default()
-    }
+    Options { memory_bytes: 4 * MIB, table_bytes: 256 << 10, ..Options::default() }
 }
 
 fn fault(image: Image, record: bool) -> Arc<FaultDevice> {
-    let options = FaultOptions {
-        max_size: SIZE,
-        record,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { max_size: SIZE, record, ..FaultOptions::default() };
     FaultDevice::with_options(image, options)
 }
 
@@ -137,12 +126,7 @@ fn judge(device: &Arc<dyn Device>, content: &Content, what: &str) {
     let store =
         Store::open(open_objects(device), options()).unwrap_or_else(|error| panic!("{what}: {error}"));
     let found = content_of(&store);
-    assert!(
-        found == *content,
-        "{what}: {} keys, not {}",
-        found.len(),
-        content.len()
-    );
+    assert!(found == *content, "{what}: {} keys, not {}", found.len(), content.len());
     let report = store.verify(true).unwrap();
     assert!(report.is_sound(), "{what}: {:#?}", report.problems);
     space(&store).put(b"after", b"it goes on", DEVICE).unwrap();
@@ -156,17 +140,8 @@ fn logs_beyond_the_budget_become_tables_wherever_the_opening_is_cut_short() {
     let device = fault(image.clone(), true);
     let dynamic: Arc<dyn Device> = device.clone();
     let objects = open_objects(&dynamic);
-    let looked = Store::open(
-        objects.clone(),
-        Options {
-            read_only: true,
-            ..options()
-        },
-    );
-    assert!(
-        matches!(looked, Err(Error::OverBudget { .. })),
-        "a look has no room"
-    );
+    let looked = Store::open(objects.clone(), Options { read_only: true, ..options() });
+    assert!(matches!(looked, Err(Error::OverBudget { .. })), "a look has no room");
     let store = Store::open(objects, options()).unwrap();
     let flushes = store.stats().flushes;
     assert!(flushes > 4, "{flushes} memtables became tables");
@@ -174,18 +149,10 @@ fn logs_beyond_the_budget_become_tables_wherever_the_opening_is_cut_short() {
     let cuts: Vec<_> = crash::all_cuts(&device.history()).collect();
     let every = cuts.len().div_ceil(24);
     for (number, cut) in cuts.iter().step_by(every).chain(cuts.last()).enumerate() {
-        let states = cut.states(&Limits {
-            exhaustive: 4,
-            samples: 4,
-            seed: 3,
-        });
+        let states = cut.states(&Limits { exhaustive: 4, samples: 4, seed: 3 });
         let index = number as u64 * 7 % states.count_all();
         let state = states.get(index).unwrap();
-        judge(
-            &state.device(),
-            &content,
-            &format!("step {} state {index}", cut.step()),
-        );
+        judge(&state.device(), &content, &format!("step {} state {index}", cut.step()));
     }
 }
 
@@ -212,10 +179,7 @@ fn full(bytes: u64) -> (Image, Content) {
     }
     store.sync().unwrap();
     let objects = store.objects();
-    let opened = engine
-        .writes
-        .reserve
-        .open(objects, crate::write::reserve::ReservePart::Everything);
+    let opened = engine.writes.reserve.open(objects, crate::write::reserve::ReservePart::Everything);
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
         lifetime: Lifetime::Long,
@@ -232,10 +196,7 @@ fn full(bytes: u64) -> (Image, Content) {
             ops.push(Op::Append { id: FILLER, at, data });
             at += piece;
         }
-        let txn = Txn {
-            ops: std::mem::take(&mut ops),
-            ..Txn::default()
-        };
+        let txn = Txn { ops: std::mem::take(&mut ops), ..Txn::default() };
         objects.commit(txn, Ack::Durable).wait().unwrap();
         if piece == 0 {
             break;
@@ -269,16 +230,11 @@ fn a_full_store_opens_with_its_logs_in_memory() {
     let refused = space(&store).put(b"new", &value(1, 5000), DEVICE);
     assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
     let mut batch = store.batch();
-    batch
-        .essential()
-        .put(&space(&store), b"essential", value(1, 100).into());
+    batch.essential().put(&space(&store), b"essential", value(1, 100).into());
     batch.commit(DEVICE).unwrap();
     content.insert(b"essential".to_vec(), value(1, 100));
     let ops = vec![Op::Delete { id: FILLER }];
-    let txn = Txn {
-        ops,
-        ..Txn::default()
-    };
+    let txn = Txn { ops, ..Txn::default() };
     objects.commit(txn, Ack::Durable).wait().unwrap();
     drop((store, objects));
     judge(&device, &content, "when there is space again");
@@ -306,16 +262,11 @@ fn opens_with(first_seq: u64) -> Result<Store, Error> {
     store.flush().unwrap();
     space.put(b"logged", b"2", DEVICE).unwrap();
     let mut ops = Vec::new();
-    format::LogOp::Delete {
-        key: &b"\0\0\0\x01logged"[..],
-    }
-    .encode(&mut ops);
+    format::LogOp::Delete { key: &b"\0\0\0\x01logged"[..] }.encode(&mut ops);
     let stream = {
         let writer = store.engine().writes.writer.lock();
         let frames = format::frames(writer.log.generation, 1, first_seq, 1, &ops);
-        let appended = store
-            .objects()
-            .append_frame(writer.log.stream, frames[0].clone(), None, Ack::Durable);
+        let appended = store.objects().append_frame(writer.log.stream, frames[0].clone(), None, Ack::Durable);
         appended.wait().unwrap();
         writer.log.stream
     };
@@ -349,9 +300,7 @@ fn opened_after(records: &[Record]) -> (Arc<dyn Device>, Result<Store, Error>) {
     drop(store);
     let (mut manifest, _charge) = Manifest::open(&objects, &budget).unwrap().unwrap();
     let poison = Poison::default();
-    manifest
-        .commit(&objects, &poison, Vec::new(), records, Ack::Durable)
-        .unwrap();
+    manifest.commit(&objects, &poison, Vec::new(), records, Ack::Durable).unwrap();
     drop(manifest);
     objects.close().unwrap();
     drop(objects);
@@ -392,10 +341,7 @@ fn keeps_what_it_acknowledges(device: &Arc<dyn Device>, store: Store, refusal: f
 /// given and what is read end at the same number; a write behind it is refused.
 #[test]
 fn sequences_that_end_end_writes_and_lose_none() {
-    let flushed = |last_seq| Record::Flushed {
-        generation: 1,
-        last_seq,
-    };
+    let flushed = |last_seq| Record::Flushed { generation: 1, last_seq };
     let (device, store) = opened_after(&[flushed(LAST_SEQ - 2)]);
     let refusal = |error: &Error| matches!(error, Error::NumbersUsedUp);
     keeps_what_it_acknowledges(&device, store.unwrap(), refusal);
@@ -404,11 +350,7 @@ fn sequences_that_end_end_writes_and_lose_none() {
 /// The same of runs and ids of objects: a record that the reader would refuse is not written.
 #[test]
 fn runs_and_ids_that_end_end_writes_and_lose_none() {
-    let counters = |next_object, next_run| Record::Counters {
-        next_object,
-        next_run,
-        next_keyspace: 2,
-    };
+    let counters = |next_object, next_run| Record::Counters { next_object, next_run, next_keyspace: 2 };
     let last = u64::MAX >> 1;
     let (device, store) = opened_after(&[counters(0, last - 1)]);
     let refusal = |error: &Error| matches!(error, Error::NumbersUsedUp | Error::Poisoned { .. });

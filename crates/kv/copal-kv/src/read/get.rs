@@ -134,11 +134,7 @@ impl Engine {
         want: &Want,
         kept: Kept<'_>,
     ) -> Result<Bytes, Error> {
-        let Version {
-            seq: found,
-            kind,
-            value,
-        } = version;
+        let Version { seq: found, kind, value } = version;
         if let Kept::Row(space) = kept
             && kind == EntryKind::Put
         {

@@ -88,13 +88,7 @@ impl Iter {
     ) -> Iter {
         let memtables = view.memtables().filter(|memtable| memtable.has_range_deletes());
         let memtables = memtables.cloned().map(Source::Memtable);
-        let runs = view
-            .version
-            .runs
-            .iter()
-            .filter(|run| run.has_tombstones())
-            .cloned()
-            .map(Source::Run);
+        let runs = view.version.runs.iter().filter(|run| run.has_tombstones()).cloned().map(Source::Run);
         let tombstones = memtables.chain(runs).collect();
         Iter {
             engine: engine.clone(),

@@ -103,10 +103,7 @@ impl Engine {
             };
             let count = rest.iter().take(KEYS).take_while(fits).count().max(1);
             let (together, after) = rest.split_at(count);
-            let held = together
-                .iter()
-                .map(|key| OF_A_KEY + key.as_ref().len())
-                .sum::<usize>();
+            let held = together.iter().map(|key| OF_A_KEY + key.as_ref().len()).sum::<usize>();
             let _keys = self.budget.charge(Memory::Reads, held as u64);
             let together: Vec<Bytes> = together.iter().map(|key| keyspace.key(key.as_ref())).collect();
             answers.extend(self.look_up_together(view, seq, &together, kept));
@@ -168,10 +165,8 @@ impl Call<'_> {
         order.sort_by(|a, b| self.keys[*a].cmp(&self.keys[*b]));
         let mut pending: Vec<Unanswered> = order.into_iter().filter_map(|at| self.in_memory(at)).collect();
         while !pending.is_empty() {
-            let probes: Vec<Probe> = pending
-                .into_iter()
-                .filter_map(|pending| self.next_probe(pending))
-                .collect();
+            let probes: Vec<Probe> =
+                pending.into_iter().filter_map(|pending| self.next_probe(pending)).collect();
             pending = self.look(probes);
         }
         self.read_separated();
@@ -211,12 +206,7 @@ impl Call<'_> {
             match slice.table.table.ask(key, self.seq, &pending.hash) {
                 Ok(Some(asked)) => {
                     let table = slice.table.clone();
-                    return Some(Probe {
-                        pending,
-                        table,
-                        asked,
-                        cover,
-                    });
+                    return Some(Probe { pending, table, asked, cover });
                 }
                 Ok(None) if cover > 0 => break,
                 Ok(None) => {}
@@ -278,10 +268,7 @@ impl Call<'_> {
             .iter()
             .map(|probe| {
                 let index = indexes[&partition(probe)].clone()?;
-                let at = probe
-                    .table
-                    .table
-                    .block_of(&index, &probe.asked, self.key(probe))?;
+                let at = probe.table.table.block_of(&index, &probe.asked, self.key(probe))?;
                 Ok((index, at))
             })
             .collect();
@@ -369,11 +356,9 @@ impl Call<'_> {
         let key = &self.keys[at];
         if version.kind == EntryKind::Pointer {
             match Planned::new(&version.value, &(0..u64::MAX)) {
-                Ok(planned) => self.separated.push(Separated {
-                    at,
-                    seq: from_table.then_some(version.seq),
-                    planned,
-                }),
+                Ok(planned) => {
+                    self.separated.push(Separated { at, seq: from_table.then_some(version.seq), planned })
+                }
                 Err(error) => self.answer(at, Err(error)),
             }
             return;

@@ -69,11 +69,7 @@ impl RangeChecksum {
         scratch.put_bytes(key);
         scratch.put_u64(value_len);
         scratch.put_u32(value_sum);
-        RangeChecksum {
-            keys: 1,
-            bytes: key.len() as u64 + value_len,
-            digest: xxh3_128(scratch),
-        }
+        RangeChecksum { keys: 1, bytes: key.len() as u64 + value_len, digest: xxh3_128(scratch) }
     }
 }
 

@@ -56,11 +56,7 @@ impl GetRecorder {
     }
 
     pub(crate) fn start(&self, to: Box<dyn Write + Send>, keys: u64) -> io::Result<()> {
-        let mut trace = Trace {
-            to: BufWriter::new(to),
-            gets: 0,
-            failed: None,
-        };
+        let mut trace = Trace { to: BufWriter::new(to), gets: 0, failed: None };
         writeln!(trace.to, "copal gets 1\nkeys {keys}")?;
         *self.trace.lock() = Some(trace);
         self.on.store(true, Relaxed);

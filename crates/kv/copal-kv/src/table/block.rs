@@ -90,11 +90,7 @@ impl BlockBuilder {
         self.raw.put_u32(self.restarts.len() as u32);
         let from = out.len();
         let compress = compress && self.raw.len() <= MAX_PACKED_BYTES;
-        let packed = if compress {
-            lz4_flex::block::compress(&self.raw)
-        } else {
-            Vec::new()
-        };
+        let packed = if compress { lz4_flex::block::compress(&self.raw) } else { Vec::new() };
         if compress && packed.len() < self.raw.len() - self.raw.len() / 8 {
             append_block(out, CODEC_LZ4, &packed, self.raw.len());
         } else {
@@ -170,10 +166,7 @@ impl Block {
             .ok_or(Damage::Field("number of restarts"))?;
         let (offsets, _) = rest[entries_end..].as_chunks::<4>();
         let mut offsets = offsets.iter().map(|o| u32::from_le_bytes(*o) as usize);
-        let mut last = offsets
-            .next()
-            .filter(|&first| first == 0)
-            .ok_or(Damage::Field("first restart"))?;
+        let mut last = offsets.next().filter(|&first| first == 0).ok_or(Damage::Field("first restart"))?;
         for offset in offsets {
             if offset <= last {
                 return Err(Damage::Field("restart"));
@@ -183,11 +176,7 @@ impl Block {
         if last >= entries_end {
             return Err(Damage::Field("restart"));
         }
-        Ok(Block {
-            raw,
-            entries_end,
-            restarts,
-        })
+        Ok(Block { raw, entries_end, restarts })
     }
 
     /// Bytes of memory behind this block.
@@ -211,24 +200,13 @@ impl Block {
                 from.bytes(3)?;
                 (usize::from(shared), usize::from(unshared), usize::from(value_len))
             }
-            _ => (
-                from.bounded(MAX_KEY_BYTES)?,
-                from.bounded(MAX_KEY_BYTES)?,
-                from.bounded(MAX_VALUE_BYTES)?,
-            ),
+            _ => (from.bounded(MAX_KEY_BYTES)?, from.bounded(MAX_KEY_BYTES)?, from.bounded(MAX_VALUE_BYTES)?),
         };
         let (seq, kind) = unpack_tag(from.varint()?).ok_or(Damage::Field("entry kind"))?;
         let rest = at + from.position();
         from.bytes(unshared)?;
         from.bytes(value_len)?;
-        Ok(Parts {
-            shared,
-            rest,
-            value: rest + unshared,
-            end: at + from.position(),
-            seq,
-            kind,
-        })
+        Ok(Parts { shared, rest, value: rest + unshared, end: at + from.position(), seq, kind })
     }
 }
 
@@ -237,10 +215,7 @@ fn open(stored: &[u8], uid: u64, number: u32) -> Result<(&[u8], u8, usize), Dama
     let (checked, sum) = stored.split_last_chunk::<4>().ok_or(Damage::Field("length"))?;
     let (sum, computed) = (u32::from_le_bytes(*sum), crc32c(seed(uid, number), checked));
     if sum != computed {
-        return Err(Damage::Checksum {
-            stored: sum,
-            computed,
-        });
+        return Err(Damage::Checksum { stored: sum, computed });
     }
     let (payload, trailer) = checked.split_last_chunk::<9>().ok_or(Damage::Field("length"))?;
     let mut trailer = Reader::new(trailer);
@@ -307,12 +282,7 @@ mod tests {
         // Neither is one written.
         for len in [MAX_PACKED_BYTES / 2, MAX_PACKED_BYTES] {
             let mut builder = BlockBuilder::default();
-            builder.add(&Entry {
-                key: b"key",
-                seq: MAX_SEQ - 1,
-                kind: EntryKind::Put,
-                value: &vec![7; len],
-            });
+            builder.add(&Entry { key: b"key", seq: MAX_SEQ - 1, kind: EntryKind::Put, value: &vec![7; len] });
             let mut stored = Vec::new();
             builder.finish(&mut stored, true, 7, 1);
             assert_eq!(stored.len() < len / 2, len < MAX_PACKED_BYTES, "{len}");

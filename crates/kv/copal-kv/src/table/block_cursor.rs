@@ -29,12 +29,7 @@ struct Here {
 
 impl BlockCursor {
     pub(crate) fn new(block: Block) -> BlockCursor {
-        BlockCursor {
-            block,
-            key: Vec::new(),
-            at: 0,
-            here: None,
-        }
+        BlockCursor { block, key: Vec::new(), at: 0, here: None }
     }
 
     pub(crate) fn entry(&self) -> Option<Entry<'_>> {
@@ -52,8 +47,7 @@ impl BlockCursor {
 
     /// The current value, sharing the block.
     pub(crate) fn value(&self) -> Bytes {
-        self.here
-            .map_or_else(Bytes::new, |here| self.block.raw.slice(here.value..here.end))
+        self.here.map_or_else(Bytes::new, |here| self.block.raw.slice(here.value..here.end))
     }
 
     pub(crate) fn first(&mut self) -> Result<(), Damage> {
@@ -167,15 +161,9 @@ impl BlockCursor {
             return self.fail(Damage::Field("shared length"));
         }
         self.key.truncate(parts.shared);
-        self.key
-            .extend_from_slice(&self.block.raw[parts.rest..parts.value]);
+        self.key.extend_from_slice(&self.block.raw[parts.rest..parts.value]);
         self.at = at;
-        self.here = Some(Here {
-            seq: parts.seq,
-            kind: parts.kind,
-            value: parts.value,
-            end: parts.end,
-        });
+        self.here = Some(Here { seq: parts.seq, kind: parts.kind, value: parts.value, end: parts.end });
         Ok(())
     }
 

@@ -154,14 +154,9 @@ impl<S: Sink> TableBuilder<S> {
     /// # Errors
     /// The device failed or is full, or entries do not ascend; the builder is of no more use.
     pub fn add(&mut self, entry: Entry<'_>) -> Result<(), TableError> {
-        let order = self
-            .last
-            .as_ref()
-            .map(|(key, seq)| compare((key, *seq), entry.position()));
+        let order = self.last.as_ref().map(|(key, seq)| compare((key, *seq), entry.position()));
         if order.is_some_and(|order| order != Ordering::Less) {
-            return Err(TableError::OutOfOrder {
-                object: self.meta.object,
-            });
+            return Err(TableError::OutOfOrder { object: self.meta.object });
         }
         let new_key = self.last.as_ref().is_none_or(|(key, _)| key != entry.key);
         if new_key {
@@ -235,14 +230,8 @@ impl<S: Sink> TableBuilder<S> {
 
         let padding = self.position().next_multiple_of(FOOTER_BYTES as u64) - self.position();
         self.buffer.put_zeros(padding as usize);
-        let footer = Footer {
-            object: self.meta.object,
-            partitions_end,
-            tombstones,
-            fences,
-            properties,
-        }
-        .encode();
+        let footer =
+            Footer { object: self.meta.object, partitions_end, tombstones, fences, properties }.encode();
         self.buffer.put_bytes(&footer);
         self.buffer.put_bytes(&footer);
         self.meta.bytes = self.position();
@@ -296,18 +285,9 @@ impl<S: Sink> TableBuilder<S> {
     fn end_block(&mut self) -> Result<(), TableError> {
         let number = self.index.blocks();
         let before = self.buffer.len();
-        self.block.finish(
-            &mut self.buffer,
-            self.options.compress,
-            self.partition.uid,
-            number,
-        );
+        self.block.finish(&mut self.buffer, self.options.compress, self.partition.uid, number);
         let len = (self.buffer.len() - before) as u64;
-        self.index.add(
-            self.block_before.as_deref(),
-            (&self.block_first.0, self.block_first.1),
-            len,
-        );
+        self.index.add(self.block_before.as_deref(), (&self.block_first.0, self.block_first.1), len);
         // The last key added is the last of this block.
         let (last, _) = self.last.as_ref().expect("a block that ends has entries");
         let before = self.block_before.get_or_insert_default();
@@ -393,12 +373,7 @@ impl<S: Sink> TableBuilder<S> {
                 let Some((object, len)) = pointer_head(entry.value) else {
                     return;
                 };
-                let none = ValueUse {
-                    object,
-                    values: 0,
-                    bytes: 0,
-                    key_bytes: 0,
-                };
+                let none = ValueUse { object, values: 0, bytes: 0, key_bytes: 0 };
                 let used = self.value_objects.entry(object).or_insert(none);
                 used.values += 1;
                 used.bytes += u64::from(len);
@@ -421,10 +396,7 @@ impl<S: Sink> TableBuilder<S> {
         for tombstone in tombstones.iter() {
             meta.min_seq = meta.min_seq.min(tombstone.seq);
             meta.max_seq = meta.max_seq.max(tombstone.seq);
-            if smallest
-                .as_ref()
-                .is_none_or(|smallest| tombstone.start < smallest)
-            {
+            if smallest.as_ref().is_none_or(|smallest| tombstone.start < smallest) {
                 smallest = Some(tombstone.start.clone());
             }
             if tombstone.end > meta.largest {

@@ -66,10 +66,7 @@ impl ReadCounters {
     }
 
     pub(crate) fn sum(&self, what: Count) -> u64 {
-        self.0
-            .iter()
-            .map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed))
-            .sum()
+        self.0.iter().map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed)).sum()
     }
 
     pub(crate) fn sums(&self) -> ReadCounts {

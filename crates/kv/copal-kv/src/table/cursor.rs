@@ -65,10 +65,7 @@ impl TableCursor {
     }
 
     fn place(&self) -> DamageAt {
-        DamageAt::Block {
-            partition: self.partition,
-            block: self.block_number,
-        }
+        DamageAt::Block { partition: self.partition, block: self.block_number }
     }
 
     fn damaged(&mut self, damage: Damage, place: DamageAt) -> TableError {
@@ -109,9 +106,7 @@ impl TableCursor {
     /// Goes to block `number` of `partition`: to its first entry on the way forward, to its last one backward.
     fn enter_block(&mut self, partition: u32, number: u32, way: Way) -> Result<(), TableError> {
         let index = self.enter(partition)?;
-        let at = index
-            .block(number)
-            .map_err(|damage| self.damaged(damage, DamageAt::Index(partition)))?;
+        let at = index.block(number).map_err(|damage| self.damaged(damage, DamageAt::Index(partition)))?;
         self.take(at, way)?;
         let place = self.place();
         let Some(block) = &mut self.block else {
@@ -191,9 +186,8 @@ impl TableCursor {
             return Ok(false);
         };
         let index = self.enter(partition as u32)?;
-        let at = index
-            .find(key, seq)
-            .map_err(|damage| self.damaged(damage, DamageAt::Index(self.partition)))?;
+        let at =
+            index.find(key, seq).map_err(|damage| self.damaged(damage, DamageAt::Index(self.partition)))?;
         self.take(at, way)?;
         Ok(true)
     }

@@ -39,10 +39,7 @@ pub(crate) struct LostKeys {
 impl Damages {
     /// Those of a table that could not be opened.
     pub(super) fn of_whole(error: TableError) -> Damages {
-        Damages {
-            whole: Some(error),
-            ..Damages::default()
-        }
+        Damages { whole: Some(error), ..Damages::default() }
     }
 
     /// # Errors
@@ -70,11 +67,7 @@ impl Damages {
     /// What was found damaged so far, ascending.
     pub(super) fn lost_keys(&self, fences: &Fences) -> Vec<LostKeys> {
         if let Some(error) = &self.whole {
-            return vec![LostKeys {
-                start: Bytes::new(),
-                end: None,
-                error: error.clone(),
-            }];
+            return vec![LostKeys { start: Bytes::new(), end: None, error: error.clone() }];
         }
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();

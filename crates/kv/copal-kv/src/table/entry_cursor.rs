@@ -39,8 +39,7 @@ pub trait Cursor {
 
     /// The value the cursor stands on, without a copy where the cursor can share it. Empty when not valid.
     fn value(&self) -> Bytes {
-        self.entry()
-            .map_or_else(Bytes::new, |entry| Bytes::copy_from_slice(entry.value))
+        self.entry().map_or_else(Bytes::new, |entry| Bytes::copy_from_slice(entry.value))
     }
 }
 

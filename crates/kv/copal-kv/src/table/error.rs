@@ -55,9 +55,7 @@ impl From<TableError> for crate::Error {
     fn from(error: TableError) -> crate::Error {
         match error {
             TableError::Object(error) => error.into(),
-            damaged => crate::Error::Corrupt {
-                what: damaged.to_string(),
-            },
+            damaged => crate::Error::Corrupt { what: damaged.to_string() },
         }
     }
 }
@@ -139,10 +137,6 @@ pub enum Damage {
 impl Damage {
     /// The error naming where this damage was found.
     pub(crate) fn at(self, object: ObjectId, place: DamageAt) -> TableError {
-        TableError::Corrupt {
-            object,
-            place,
-            damage: self,
-        }
+        TableError::Corrupt { object, place, damage: self }
     }
 }

@@ -70,14 +70,8 @@ impl Fences {
     /// Makes the fences searchable, after the last [`Fences::push`].
     pub(crate) fn seal(&mut self) {
         let n = self.partitions.len();
-        self.common = if n < 2 {
-            0
-        } else {
-            common_prefix(self.fence(1), self.fence(n - 1))
-        };
-        self.heads = (0..n)
-            .map(|i| head(self.fence(i).get(self.common..).unwrap_or(&[])))
-            .collect();
+        self.common = if n < 2 { 0 } else { common_prefix(self.fence(1), self.fence(n - 1)) };
+        self.heads = (0..n).map(|i| head(self.fence(i).get(self.common..).unwrap_or(&[]))).collect();
         self.keys.shrink_to_fit();
         self.ends.shrink_to_fit();
         self.partitions.shrink_to_fit();
@@ -171,15 +165,7 @@ impl Fences {
             let uid = from.u64()?;
             let keys = u32::try_from(from.varint()?).map_err(|_| Damage::Field("number of keys"))?;
             let entries = from.varint()?;
-            let partition = Partition {
-                offset,
-                data_len,
-                index_len,
-                filter_len,
-                uid,
-                keys,
-                entries,
-            };
+            let partition = Partition { offset, data_len, index_len, filter_len, uid, keys, entries };
             if !ascends || fences.keys.len() + key.len() > u32::MAX as usize {
                 return Err(Damage::Order);
             }

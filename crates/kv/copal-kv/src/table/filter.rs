@@ -57,11 +57,7 @@ impl Table {
         let (index_key, at) = (self.index_key(partition), self.partition(partition));
         let with_index = self.cache.get(index_key).is_none();
         let filter_start = at.filter().start;
-        let start = if with_index {
-            at.index().start
-        } else {
-            filter_start
-        };
+        let start = if with_index { at.index().start } else { filter_start };
         self.cache.count(Count::FilterPageReads);
         let read = |class| self.read(start..filter_start + self.prefix_bytes(partition, units), class);
         let split = (filter_start - start) as usize;
@@ -75,12 +71,10 @@ impl Table {
         }
         let mut failed = None;
         let loaded = match bytes {
-            Ok(bytes) => self
-                .units_of(partition, units, &bytes[split.min(bytes.len())..])
-                .or_else(|_| {
-                    let again = read(Class::Foreground).map_err(|_| Failed::Read)?;
-                    self.units_of(partition, units, &again[split.min(again.len())..])
-                }),
+            Ok(bytes) => self.units_of(partition, units, &bytes[split.min(bytes.len())..]).or_else(|_| {
+                let again = read(Class::Foreground).map_err(|_| Failed::Read)?;
+                self.units_of(partition, units, &again[split.min(again.len())..])
+            }),
             Err(error) => {
                 failed = Some(error);
                 Err(Failed::Read)
@@ -108,15 +102,8 @@ impl Table {
     /// Bytes of one unit of a partition; 0: it has no filter, or one that makes no sense.
     fn unit_bytes(&self, partition: u32) -> usize {
         let stored = self.partition(partition).filter_len as usize;
-        let (units, body) = (
-            usize::from(self.meta.filter.units()),
-            stored.saturating_sub(HEADER_BYTES),
-        );
-        if body.is_multiple_of(units) {
-            body / units
-        } else {
-            0
-        }
+        let (units, body) = (usize::from(self.meta.filter.units()), stored.saturating_sub(HEADER_BYTES));
+        if body.is_multiple_of(units) { body / units } else { 0 }
     }
 
     /// Bytes of a filter page up to the end of its first `units` units.
@@ -140,16 +127,8 @@ impl Table {
     /// First and last key that partition `partition` may hold.
     pub(crate) fn partition_range(&self, partition: u32) -> (&[u8], &[u8]) {
         let at = partition as usize;
-        let start = if at == 0 {
-            &self.meta.smallest[..]
-        } else {
-            self.fences.fence(at)
-        };
-        let end = if at + 1 < self.fences.len() {
-            self.fences.fence(at + 1)
-        } else {
-            &self.meta.largest[..]
-        };
+        let start = if at == 0 { &self.meta.smallest[..] } else { self.fences.fence(at) };
+        let end = if at + 1 < self.fences.len() { self.fences.fence(at + 1) } else { &self.meta.largest[..] };
         (start, end)
     }
 
@@ -169,9 +148,7 @@ impl Table {
         self.elastic().relevel(self, level);
         let wanted = |index: &u32| {
             let (first, last) = self.partition_range(*index);
-            parts
-                .iter()
-                .any(|part| *first < part.end[..] && part.start[..] <= *last)
+            parts.iter().any(|part| *first < part.end[..] && part.start[..] <= *last)
         };
         let known = |index: &u32| self.slot(*index).number().is_some();
         for index in (0..self.partitions()).filter(|index| known(index) && !wanted(index)) {
@@ -220,10 +197,7 @@ impl FilteredTable for Table {
         let start = self.partition(partition).filter().start;
         let range = start..start + self.prefix_bytes(partition, units);
         self.cache.count(Count::FilterPageReads);
-        let read = || {
-            self.read(range.clone(), Class::Background)
-                .map_err(|_| Failed::Read)
-        };
+        let read = || self.read(range.clone(), Class::Background).map_err(|_| Failed::Read);
         // Read once more before it counts as damaged.
         match self.units_of(partition, units, &read()?) {
             Ok(units) => Ok(units),

@@ -10,13 +10,7 @@ use std::ops::Range;
 /// Bytes of one copy: one sector, so that a torn write hurts at most one.
 pub(crate) const FOOTER_BYTES: usize = 512;
 
-const FORMAT: Format = Format {
-    magic: *b"COPALTBL",
-    name: "table",
-    oldest: 1,
-    version: 1,
-    known_flags: 0,
-};
+const FORMAT: Format = Format { magic: *b"COPALTBL", name: "table", oldest: 1, version: 1, known_flags: 0 };
 
 /// One section: where, and its checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,11 +22,7 @@ pub(crate) struct Section {
 
 impl Section {
     pub(crate) fn of(offset: u64, bytes: &[u8]) -> Section {
-        Section {
-            offset,
-            len: bytes.len() as u64,
-            crc: crc32c(0, bytes),
-        }
+        Section { offset, len: bytes.len() as u64, crc: crc32c(0, bytes) }
     }
 
     pub(crate) fn range(&self) -> Range<u64> {
@@ -42,10 +32,7 @@ impl Section {
     pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), Damage> {
         let computed = crc32c(0, bytes);
         if computed != self.crc || bytes.len() as u64 != self.len {
-            return Err(Damage::Checksum {
-                stored: self.crc,
-                computed,
-            });
+            return Err(Damage::Checksum { stored: self.crc, computed });
         }
         Ok(())
     }
@@ -99,13 +86,7 @@ impl Footer {
         if end > object_len - 2 * FOOTER_BYTES as u64 {
             return Err(Damage::Field("section"));
         }
-        Ok(Footer {
-            object,
-            partitions_end,
-            tombstones,
-            fences,
-            properties,
-        })
+        Ok(Footer { object, partitions_end, tombstones, fences, properties })
     }
 
     /// Decodes the footer from the last [`FOOTER_BYTES`] x 2 of an object, whichever copy is intact.
@@ -131,11 +112,7 @@ impl Footer {
 }
 
 fn section(from: &mut Reader<'_>) -> Result<Section, Damage> {
-    Ok(Section {
-        offset: from.u64()?,
-        len: from.u64()?,
-        crc: from.u32()?,
-    })
+    Ok(Section { offset: from.u64()?, len: from.u64()?, crc: from.u32()? })
 }
 
 /// Two footers with right sums around any bytes.

@@ -77,11 +77,7 @@ impl IndexBuilder {
             }
             Some(last) => self.separators.extend_from_slice(shortest_after(last, first.0)),
         }
-        self.blocks.push(Built {
-            len,
-            separator_end: self.separators.len(),
-            continues,
-        });
+        self.blocks.push(Built { len, separator_end: self.separators.len(), continues });
     }
 
     /// Appends the page to `out` and starts an empty one. `first` and `last` are the keys of the partition.
@@ -153,27 +149,17 @@ impl IndexPage {
         let (checked, sum) = stored.split_last_chunk::<4>().ok_or(Damage::Field("length"))?;
         let (sum, computed) = (u32::from_le_bytes(*sum), crc32c(seed(uid, SEED_NUMBER), checked));
         if sum != computed {
-            return Err(Damage::Checksum {
-                stored: sum,
-                computed,
-            });
+            return Err(Damage::Checksum { stored: sum, computed });
         }
-        let (rest, trailer) = checked
-            .split_last_chunk::<{ TRAILER - 4 }>()
-            .ok_or(Damage::Field("length"))?;
+        let (rest, trailer) = checked.split_last_chunk::<{ TRAILER - 4 }>().ok_or(Damage::Field("length"))?;
         let mut trailer = Reader::new(trailer);
         let (prefix_len, blocks) = (trailer.u32()? as usize, trailer.u32()?);
         if prefix_len > MAX_KEY_BYTES || blocks == 0 {
             return Err(Damage::Field("prefix length or number of blocks"));
         }
         let restarts = blocks.div_ceil(RESTART_INTERVAL) as usize * RESTART_BYTES;
-        let prefix_at = rest
-            .len()
-            .checked_sub(prefix_len)
-            .ok_or(Damage::Field("prefix length"))?;
-        let restarts_at = prefix_at
-            .checked_sub(restarts)
-            .ok_or(Damage::Field("number of blocks"))?;
+        let prefix_at = rest.len().checked_sub(prefix_len).ok_or(Damage::Field("prefix length"))?;
+        let restarts_at = prefix_at.checked_sub(restarts).ok_or(Damage::Field("number of blocks"))?;
         let page = IndexPage {
             bytes: rest.into(),
             restarts_at,
@@ -269,11 +255,7 @@ impl IndexPage {
 
     fn restart(&self, i: u32) -> Result<(usize, u64), Damage> {
         let at = self.restarts_at + i as usize * RESTART_BYTES;
-        let mut from = Reader::new(
-            self.bytes
-                .get(at..self.prefix_at)
-                .ok_or(Damage::Field("restart"))?,
-        );
+        let mut from = Reader::new(self.bytes.get(at..self.prefix_at).ok_or(Damage::Field("restart"))?);
         Ok((from.u32()? as usize, from.u64()?))
     }
 }
@@ -296,11 +278,7 @@ impl<'a> Walk<'a> {
         let (at, offset) = page.restart(restart)?;
         let mut from = Reader::new(&page.bytes[..page.restarts_at]);
         from.bytes(at)?;
-        Ok(Walk {
-            from,
-            next_offset: offset,
-            len_before: TARGET_BYTES as u64,
-        })
+        Ok(Walk { from, next_offset: offset, len_before: TARGET_BYTES as u64 })
     }
 
     /// Reads entry `number`, at which the walk stands.
@@ -309,24 +287,11 @@ impl<'a> Walk<'a> {
             self.len_before = TARGET_BYTES as u64;
         }
         let delta = unzigzag(self.from.varint()?);
-        let len = self
-            .len_before
-            .checked_add_signed(delta)
-            .ok_or(Damage::Field("block length"))?;
-        let block = BlockAt {
-            number,
-            offset: self.next_offset,
-            len,
-        };
-        self.next_offset = self
-            .next_offset
-            .checked_add(len)
-            .ok_or(Damage::Field("block length"))?;
+        let len = self.len_before.checked_add_signed(delta).ok_or(Damage::Field("block length"))?;
+        let block = BlockAt { number, offset: self.next_offset, len };
+        self.next_offset = self.next_offset.checked_add(len).ok_or(Damage::Field("block length"))?;
         self.len_before = len;
-        let mut separator = Separator {
-            suffix: &[],
-            continues: None,
-        };
+        let mut separator = Separator { suffix: &[], continues: None };
         if number > 0 {
             let head = self.from.bounded(MAX_KEY_BYTES << 1 | 1)?;
             separator.suffix = self.from.bytes(head >> 1)?;

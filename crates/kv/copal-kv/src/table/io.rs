@@ -33,10 +33,7 @@ impl ReadAt for ObjectSource {
     }
 
     fn len(&self) -> Result<u64, StoreError> {
-        self.store
-            .stat(self.id)
-            .map(|stat| stat.len)
-            .ok_or(StoreError::NotFound(self.id))
+        self.store.stat(self.id).map(|stat| stat.len).ok_or(StoreError::NotFound(self.id))
     }
 }
 

@@ -38,10 +38,7 @@ impl KeyspaceId {
 
     /// All keys of this keyspace.
     pub(crate) fn range(self) -> KeyRange {
-        KeyRange {
-            start: self.key(b""),
-            end: KeyspaceId(self.0 + 1).key(b""),
-        }
+        KeyRange { start: self.key(b""), end: KeyspaceId(self.0 + 1).key(b"") }
     }
 
     /// The part of this keyspace between two user bounds.
@@ -158,13 +155,7 @@ impl KeyRange {
         let too_long = self.end.len() > SHORT_BOUND;
         KeyRange {
             start: short_below(&self.start).max(outer.start.clone()),
-            end: end.unwrap_or_else(|| {
-                if too_long {
-                    outer.end.clone()
-                } else {
-                    self.end.clone()
-                }
-            }),
+            end: end.unwrap_or_else(|| if too_long { outer.end.clone() } else { self.end.clone() }),
         }
     }
 
@@ -192,10 +183,7 @@ mod tests {
     #[test]
     fn shortened_bounds_hold_what_they_held_and_stay_inside() {
         let space = KeyspaceId(7);
-        let range = |start: &[u8], end: &[u8]| KeyRange {
-            start: space.key(start),
-            end: space.key(end),
-        };
+        let range = |start: &[u8], end: &[u8]| KeyRange { start: space.key(start), end: space.key(end) };
         let short = range(b"b", b"c");
         assert_eq!(short.shortened_within(&space.range()), short);
         let long = range(&[b'b'; 9000], &[b'c'; 9000]);
@@ -203,14 +191,8 @@ mod tests {
         assert!(cut.covers(&long) && space.range().covers(&cut));
         assert_eq!((cut.start.len(), cut.end.len()), (SHORT_BOUND, SHORT_BOUND));
         // A neighbour that begins with the same bytes: the border between the two stays.
-        let neighbours = range(
-            &[&[b'b'; 9000][..], b"a"].concat(),
-            &[&[b'c'; 9000][..], b"z"].concat(),
-        );
-        let inner = range(
-            &[&[b'b'; 9000][..], b"c"].concat(),
-            &[&[b'c'; 9000][..], b"d"].concat(),
-        );
+        let neighbours = range(&[&[b'b'; 9000][..], b"a"].concat(), &[&[b'c'; 9000][..], b"z"].concat());
+        let inner = range(&[&[b'b'; 9000][..], b"c"].concat(), &[&[b'c'; 9000][..], b"d"].concat());
         assert_eq!(inner.shortened_within(&neighbours), neighbours);
     }
 

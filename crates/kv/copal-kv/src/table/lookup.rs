@@ -121,11 +121,7 @@ impl Table {
     /// A block if it is in the cache.
     pub(crate) fn cached_block(&self, partition: u32, at: BlockAt) -> Option<Taken> {
         match self.cache.get(self.block_key(partition, at.number)) {
-            Some(Page::Block(block)) => Some(Taken {
-                at,
-                block,
-                cached: true,
-            }),
+            Some(Page::Block(block)) => Some(Taken { at, block, cached: true }),
             _ => None,
         }
     }
@@ -143,11 +139,7 @@ impl Table {
             Ok(block) => block,
             Err(_) => self.read_block(partition, at, Class::Foreground)?,
         };
-        Ok(Taken {
-            at,
-            block,
-            cached: false,
-        })
+        Ok(Taken { at, block, cached: false })
     }
 
     fn take(&self, partition: u32, at: BlockAt) -> Result<Taken, TableError> {
@@ -156,11 +148,7 @@ impl Table {
         }
         self.cache.count(Count::DataBlockReads);
         let block = self.read_block(partition, at, Class::Foreground)?;
-        Ok(Taken {
-            at,
-            block,
-            cached: false,
-        })
+        Ok(Taken { at, block, cached: false })
     }
 
     /// Looks for the key in the block in which it stands if it is there.
@@ -175,10 +163,7 @@ impl Table {
         let Asked { partition, read_seq } = *asked;
         let damaged = |block| {
             move |damage: Damage| {
-                self.blame(
-                    partition,
-                    damage.at(self.id, DamageAt::Block { partition, block }),
-                )
+                self.blame(partition, damage.at(self.id, DamageAt::Block { partition, block }))
             }
         };
         let mut cursor = BlockCursor::new(taken.block.clone());

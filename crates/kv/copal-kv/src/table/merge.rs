@@ -35,11 +35,7 @@ impl<C: Cursor> MergingCursor<C> {
     /// Merges `children`, newest first; not valid until it is moved.
     pub fn new(children: Vec<C>) -> MergingCursor<C> {
         let heap = Vec::with_capacity(children.len());
-        MergingCursor {
-            children,
-            heap,
-            direction: Direction::Forward,
-        }
+        MergingCursor { children, heap, direction: Direction::Forward }
     }
 
     /// Number of the child the cursor stands on, in the order given to [`MergingCursor::new`].
@@ -64,8 +60,7 @@ impl<C: Cursor> MergingCursor<C> {
     fn rebuild(&mut self, direction: Direction) {
         self.direction = direction;
         self.heap.clear();
-        self.heap
-            .extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
+        self.heap.extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
         for i in (0..self.heap.len() / 2).rev() {
             self.sink(i);
         }
@@ -203,9 +198,7 @@ impl<C: Cursor> Cursor for MergingCursor<C> {
     }
 
     fn value(&self) -> Bytes {
-        self.heap
-            .first()
-            .map_or_else(Bytes::new, |&top| self.children[top].value())
+        self.heap.first().map_or_else(Bytes::new, |&top| self.children[top].value())
     }
 }
 

@@ -56,10 +56,7 @@ impl Table {
         cache: Arc<TableCache>,
         options: ReadOptions,
     ) -> Result<Arc<Table>, TableError> {
-        let source = Box::new(ObjectSource {
-            store: objects.clone(),
-            id,
-        });
+        let source = Box::new(ObjectSource { store: objects.clone(), id });
         Table::open_source(source, id, cache, options)
     }
 
@@ -105,12 +102,7 @@ impl Table {
             Ok((tail, footer))
         };
         let (tail, footer) = again_if_damaged(described)?;
-        let tombstones = tail.section(
-            &*source,
-            footer.tombstones,
-            "range tombstones",
-            tombstones::decode,
-        )?;
+        let tombstones = tail.section(&*source, footer.tombstones, "range tombstones", tombstones::decode)?;
         let fences = tail.section(&*source, footer.fences, "fences", |bytes| {
             Fences::decode(bytes, footer.partitions_end)
         })?;
@@ -123,9 +115,7 @@ impl Table {
         meta.bytes = len;
         meta.cut_bounds();
         let damages = Damages::default();
-        Ok(Table::assemble(
-            source, cache, options, meta, fences, footer, object_crc, tombstones, damages,
-        ))
+        Ok(Table::assemble(source, cache, options, meta, fences, footer, object_crc, tombstones, damages))
     }
 
     /// A table of which nothing can be read, standing for `object` in the tree.
@@ -155,35 +145,14 @@ impl Table {
             value_objects: Vec::new(),
         };
         let none = Section::default();
-        let footer = Footer {
-            object: id,
-            partitions_end: 0,
-            tombstones: none,
-            fences: none,
-            properties: none,
-        };
-        let source = Box::new(ObjectSource {
-            store: objects.clone(),
-            id,
-        });
+        let footer =
+            Footer { object: id, partitions_end: 0, tombstones: none, fences: none, properties: none };
+        let source = Box::new(ObjectSource { store: objects.clone(), id });
         let damages = Damages::of_whole(error);
-        Table::assemble(
-            source,
-            cache,
-            options,
-            meta,
-            Fences::default(),
-            footer,
-            0,
-            Vec::new(),
-            damages,
-        )
+        Table::assemble(source, cache, options, meta, Fences::default(), footer, 0, Vec::new(), damages)
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of a table, each read from its own place"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "the parts of a table, each read from its own place")]
     fn assemble(
         source: Box<dyn ReadAt>,
         cache: Arc<TableCache>,
@@ -235,11 +204,7 @@ struct Tail {
 impl Tail {
     fn read(source: &dyn ReadAt, id: ObjectId, len: u64) -> Result<Tail, TableError> {
         let start = len.saturating_sub(TAIL_BYTES);
-        Ok(Tail {
-            bytes: source.read_at(start..len, Class::Foreground)?,
-            start,
-            id,
-        })
+        Ok(Tail { bytes: source.read_at(start..len, Class::Foreground)?, start, id })
     }
 
     /// Decodes a section, out of the tail if it lies there, reading it once more if it is damaged.
@@ -253,8 +218,7 @@ impl Tail {
         let decode = |bytes: &[u8]| section.check(bytes).and_then(|()| decode(bytes));
         let in_tail = section.offset.checked_sub(self.start).and_then(|from| {
             let from = usize::try_from(from).ok()?;
-            self.bytes
-                .get(from..from.checked_add(usize::try_from(section.len).ok()?)?)
+            self.bytes.get(from..from.checked_add(usize::try_from(section.len).ok()?)?)
         });
         if let Some(Ok(decoded)) = in_tail.map(&decode) {
             return Ok(decoded);

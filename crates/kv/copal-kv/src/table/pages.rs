@@ -73,9 +73,9 @@ impl Table {
             decoded.map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))
         };
         match again_if_damaged(once) {
-            Err(error) if error.is_corruption() => self
-                .rebuild_index(partition, &error, class)
-                .map_err(|error| self.blame(partition, error)),
+            Err(error) if error.is_corruption() => {
+                self.rebuild_index(partition, &error, class).map_err(|error| self.blame(partition, error))
+            }
             page => page,
         }
     }
@@ -95,11 +95,7 @@ impl Table {
     }
 
     pub(super) fn index_key(&self, partition: u32) -> PageKey {
-        PageKey {
-            table: self.number,
-            partition,
-            block: PageKey::INDEX,
-        }
+        PageKey { table: self.number, partition, block: PageKey::INDEX }
     }
 
     pub(super) fn keep_index(&self, key: PageKey, page: IndexPage) -> Arc<IndexPage> {
@@ -126,10 +122,7 @@ impl Table {
         let (mut index, mut last, mut first_key) = (IndexBuilder::default(), None::<Vec<u8>>, Vec::new());
         for (number, &start) in starts.iter().enumerate() {
             let end = starts.get(number + 1).copied().unwrap_or(data.len());
-            let place = DamageAt::Block {
-                partition,
-                block: number as u32,
-            };
+            let place = DamageAt::Block { partition, block: number as u32 };
             let broken = |damage: Damage| damage.at(self.id, place);
             let block =
                 Block::decode_shared(&data.slice(start..end), at.uid, number as u32).map_err(broken)?;
@@ -162,11 +155,7 @@ impl Table {
     }
 
     pub(super) fn block_key(&self, partition: u32, block: u32) -> PageKey {
-        PageKey {
-            table: self.number,
-            partition,
-            block,
-        }
+        PageKey { table: self.number, partition, block }
     }
 
     /// Reads and checks a block, twice if need be.

@@ -50,18 +50,9 @@ impl RangeTombstones {
     fn cut(tombstones: &[RangeTombstone], kept: impl Fn(&BTreeMap<u64, u32>) -> Vec<u64>) -> RangeTombstones {
         // At each border: +1 and -1 per sequence; between two borders the active set is constant.
         let mut borders: BTreeMap<Bytes, Vec<(u64, bool)>> = BTreeMap::new();
-        for tombstone in tombstones
-            .iter()
-            .filter(|tombstone| tombstone.start < tombstone.end)
-        {
-            borders
-                .entry(tombstone.start.clone())
-                .or_default()
-                .push((tombstone.seq, true));
-            borders
-                .entry(tombstone.end.clone())
-                .or_default()
-                .push((tombstone.seq, false));
+        for tombstone in tombstones.iter().filter(|tombstone| tombstone.start < tombstone.end) {
+            borders.entry(tombstone.start.clone()).or_default().push((tombstone.seq, true));
+            borders.entry(tombstone.end.clone()).or_default().push((tombstone.seq, false));
         }
         let mut active: BTreeMap<u64, u32> = BTreeMap::new();
         let mut fragments: Vec<Fragment> = Vec::new();
@@ -89,11 +80,7 @@ impl RangeTombstones {
 
     /// Bytes of memory behind this value; the keys are shared with the list it was made from.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let sequences: usize = self
-            .fragments
-            .iter()
-            .map(|fragment| fragment.seqs.capacity())
-            .sum();
+        let sequences: usize = self.fragments.iter().map(|fragment| fragment.seqs.capacity()).sum();
         self.fragments.capacity() * size_of::<Fragment>() + sequences * size_of::<u64>()
     }
 
@@ -102,9 +89,7 @@ impl RangeTombstones {
     }
 
     fn fragment_of(&self, key: &[u8]) -> Option<&Fragment> {
-        let after = self
-            .fragments
-            .partition_point(|fragment| fragment.start[..] <= *key);
+        let after = self.fragments.partition_point(|fragment| fragment.start[..] <= *key);
         let fragment = self.fragments.get(after.checked_sub(1)?)?;
         (*key < fragment.end[..]).then_some(fragment)
     }
@@ -127,9 +112,7 @@ impl RangeTombstones {
 
     /// The fragments inside `range`, clipped to it.
     pub(crate) fn clipped(&self, range: &KeyRange) -> Vec<Fragment> {
-        let from = self
-            .fragments
-            .partition_point(|fragment| fragment.end <= range.start);
+        let from = self.fragments.partition_point(|fragment| fragment.end <= range.start);
         self.fragments[from..]
             .iter()
             .take_while(|fragment| fragment.start < range.end)
@@ -148,11 +131,7 @@ impl RangeTombstones {
             let Some(fragment) = self.fragment_of(&at) else {
                 return false;
             };
-            if !fragment
-                .seqs
-                .iter()
-                .any(|other| *other > seq && *other <= snapshot)
-            {
+            if !fragment.seqs.iter().any(|other| *other > seq && *other <= snapshot) {
                 return false;
             }
             at = fragment.end.clone();
@@ -168,11 +147,7 @@ pub(crate) fn tombstones_of(fragments: &[Fragment]) -> Vec<RangeTombstone> {
         fragment
             .seqs
             .iter()
-            .map(move |seq| RangeTombstone {
-                start: start.clone(),
-                end: end.clone(),
-                seq: *seq,
-            })
+            .map(move |seq| RangeTombstone { start: start.clone(), end: end.clone(), seq: *seq })
             .collect::<Vec<_>>()
     };
     fragments.iter().flat_map(each).collect()
@@ -184,10 +159,7 @@ mod tests {
     use crate::table::key::successor;
 
     fn just(key: &[u8]) -> KeyRange {
-        KeyRange {
-            start: Bytes::copy_from_slice(key),
-            end: successor(key),
-        }
+        KeyRange { start: Bytes::copy_from_slice(key), end: successor(key) }
     }
 
     #[test]
@@ -209,30 +181,16 @@ mod tests {
             for key in 0..16u8 {
                 let over = |t: &&RangeTombstone| t.start[..] <= [key][..] && [key][..] < t.end[..];
                 for snapshot in 0..22 {
-                    let newest = list
-                        .iter()
-                        .filter(over)
-                        .map(|t| t.seq)
-                        .filter(|s| *s <= snapshot)
-                        .max();
+                    let newest = list.iter().filter(over).map(|t| t.seq).filter(|s| *s <= snapshot).max();
                     assert_eq!(set.cover(&[key], snapshot), newest.unwrap_or(0));
-                    let oldest = list
-                        .iter()
-                        .filter(over)
-                        .map(|t| t.seq)
-                        .filter(|s| *s > snapshot)
-                        .min();
+                    let oldest = list.iter().filter(over).map(|t| t.seq).filter(|s| *s > snapshot).min();
                     assert_eq!(set.first_after(&[key], snapshot), oldest);
-                    assert_eq!(
-                        set.covers_range(&just(&[key]), snapshot, u64::MAX),
-                        oldest.is_some()
-                    );
+                    assert_eq!(set.covers_range(&just(&[key]), snapshot, u64::MAX), oldest.is_some());
                 }
             }
-            let again = tombstones_of(&set.clipped(&KeyRange {
-                start: Bytes::from_static(&[0]),
-                end: Bytes::from_static(&[200]),
-            }));
+            let again = tombstones_of(
+                &set.clipped(&KeyRange { start: Bytes::from_static(&[0]), end: Bytes::from_static(&[200]) }),
+            );
             assert_eq!(RangeTombstones::new(&again), set);
         }
     }

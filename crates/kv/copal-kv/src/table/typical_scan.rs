@@ -21,11 +21,7 @@ impl TypicalScan {
     pub(super) fn bytes(&self) -> u64 {
         let bytes = u64::from(self.0.load(Relaxed));
         // A window ends at a page, and like scans differ by a block.
-        if bytes > 2 * PAGE_BYTES {
-            (bytes + 2 * PAGE_BYTES).min(KEPT_WINDOW_BYTES)
-        } else {
-            0
-        }
+        if bytes > 2 * PAGE_BYTES { (bytes + 2 * PAGE_BYTES).min(KEPT_WINDOW_BYTES) } else { 0 }
     }
 
     /// A scan took `bytes`. However long it was, the next ones may be short again.

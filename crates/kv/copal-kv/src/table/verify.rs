@@ -131,10 +131,7 @@ impl Table {
     ) -> Result<PartitionReport, TableError> {
         let mut report = VerifyReport::default();
         let partitions = self.fences.len() as u32;
-        let mut found = PartitionReport {
-            more: partition + 1 < partitions,
-            ..PartitionReport::default()
-        };
+        let mut found = PartitionReport { more: partition + 1 < partitions, ..PartitionReport::default() };
         if let Err(error) = self.whole() {
             report.found(error, Some((Bytes::new(), None)))?;
             found.damaged = report.damaged;
@@ -161,10 +158,8 @@ impl Table {
 
     /// Range tombstones and fences as stored: the table lives off its copies in memory, the next opening will not.
     fn verify_sections(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
-        for (name, section) in [
-            ("range tombstones", self.footer.tombstones),
-            ("fences", self.footer.fences),
-        ] {
+        for (name, section) in [("range tombstones", self.footer.tombstones), ("fences", self.footer.fences)]
+        {
             let once = || {
                 let checked = section.check(&self.read(section.range(), class)?);
                 checked.map_err(|damage| damage.at(self.id, DamageAt::Section(name)))
@@ -180,11 +175,7 @@ impl Table {
     fn keys_of(&self, partition: u32) -> (Bytes, Option<Bytes>) {
         let fence = |i: usize| Bytes::copy_from_slice(self.fences.fence(i));
         let i = partition as usize;
-        let start = if i == 0 {
-            self.meta.smallest.clone()
-        } else {
-            fence(i)
-        };
+        let start = if i == 0 { self.meta.smallest.clone() } else { fence(i) };
         (start, (i + 1 < self.fences.len()).then(|| fence(i + 1)))
     }
 
@@ -227,9 +218,7 @@ impl Table {
     ) -> Result<(), TableError> {
         let (mut window, mut start) = (Bytes::new(), 0);
         for number in 0..index.blocks() {
-            let at = index
-                .block(number)
-                .map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))?;
+            let at = index.block(number).map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))?;
             if at.offset < start || at.range().end > start + window.len() as u64 {
                 (window, start) = (self.read(self.step_from(partition, at), class)?, at.offset);
             }
@@ -249,13 +238,7 @@ impl Table {
                     report.entries += entries;
                 }
                 Err(damage) => {
-                    let error = damage.at(
-                        self.id,
-                        DamageAt::Block {
-                            partition,
-                            block: number,
-                        },
-                    );
+                    let error = damage.at(self.id, DamageAt::Block { partition, block: number });
                     let error = self.blame(partition, error);
                     report.found(error, Some(self.keys_of(partition)))?;
                 }
@@ -279,11 +262,8 @@ impl Table {
         last: &mut Option<(Vec<u8>, u64)>,
         visit: &mut dyn FnMut(&Entry<'_>),
     ) -> Result<u64, Damage> {
-        let mut cursor = BlockCursor::new(Block::decode_shared(
-            stored,
-            self.partition(partition).uid,
-            number,
-        )?);
+        let mut cursor =
+            BlockCursor::new(Block::decode_shared(stored, self.partition(partition).uid, number)?);
         let (mut entries, (start, end)) = (0, self.keys_of(partition));
         cursor.first()?;
         while let Some(entry) = cursor.entry() {
@@ -318,10 +298,7 @@ impl Table {
             at = end;
         }
         if computed != self.object_crc {
-            let damage = Damage::Checksum {
-                stored: self.object_crc,
-                computed,
-            };
+            let damage = Damage::Checksum { stored: self.object_crc, computed };
             report.found(damage.at(self.id, DamageAt::Object), None)?;
         }
         self.verify_tail(class, report)

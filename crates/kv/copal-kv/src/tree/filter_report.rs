@@ -153,9 +153,7 @@ fn cell_starts(runs: &[Arc<Run>]) -> Vec<Bytes> {
         starts.push(Bytes::copy_from_slice(table.partition_range(index).0));
     }
     let cells = starts.len().min(CELLS);
-    (1..cells)
-        .map(|cell| starts[cell * starts.len() / cells].clone())
-        .collect()
+    (1..cells).map(|cell| starts[cell * starts.len() / cells].clone()).collect()
 }
 
 /// The partitions of a run, each once for each slice it has part in.
@@ -185,27 +183,17 @@ fn run_filters(elastic: &Elastic, run: &Run, cell_starts: &[Bytes]) -> RunFilter
         filters.partitions += 1;
         filters.keys += keys as u64;
         let part = elastic.look(&**table, index).unwrap_or_default();
-        let (units, bytes) = (
-            u64::from(part.units),
-            u64::from(part.units) * u64::from(part.unit_bytes),
-        );
+        let (units, bytes) = (u64::from(part.units), u64::from(part.units) * u64::from(part.unit_bytes));
         filters.units[usize::from(part.units).min(15)] += 1;
         filters.bytes += bytes;
-        let Seen {
-            negatives,
-            false_positives,
-            hits,
-        } = part.seen;
+        let Seen { negatives, false_positives, hits } = part.seen;
         filters.negatives += u64::from(negatives);
         filters.false_positives += u64::from(false_positives);
         filters.hits += u64::from(hits);
         filters.probes += u64::from(negatives) + u64::from(false_positives) + u64::from(hits);
         if part.unit_bytes > 0 {
             let number = class(&part);
-            let class = classes.entry(number).or_insert(Class {
-                class: number,
-                ..Class::default()
-            });
+            let class = classes.entry(number).or_insert(Class { class: number, ..Class::default() });
             class.partitions += 1;
             class.units += units;
         }
@@ -226,9 +214,5 @@ fn run_filters(elastic: &Elastic, run: &Run, cell_starts: &[Bytes]) -> RunFilter
 
 fn class(part: &Partition) -> i32 {
     let per_byte = part.heat / f64::from(part.unit_bytes);
-    if per_byte > 0.0 {
-        per_byte.log2().floor() as i32 - i32::from(part.units)
-    } else {
-        i32::MIN
-    }
+    if per_byte > 0.0 { per_byte.log2().floor() as i32 - i32::from(part.units) } else { i32::MIN }
 }

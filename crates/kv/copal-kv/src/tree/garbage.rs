@@ -31,10 +31,7 @@ pub(crate) struct Epochs {
 impl Epochs {
     /// `signal` is kicked when a version goes: garbage may be free now.
     pub(crate) fn new(signal: Arc<Signal>) -> Epochs {
-        Epochs {
-            alive: Mutex::default(),
-            signal,
-        }
+        Epochs { alive: Mutex::default(), signal }
     }
 
     pub(crate) fn enter(&self, epoch: u64) {
@@ -67,11 +64,7 @@ impl Garbage {
 
     /// Everything that waits.
     pub(crate) fn items(&self) -> Vec<Item> {
-        self.waiting
-            .lock()
-            .iter()
-            .flat_map(|(_, items)| items.iter().cloned())
-            .collect()
+        self.waiting.lock().iter().flat_map(|(_, items)| items.iter().cloned()).collect()
     }
 
     /// Takes out what no living version can reach.

@@ -65,10 +65,8 @@ impl Inherited {
 impl Inheritance {
     /// What the keys from `first` to `last` inherit.
     fn of(&self, elastic: &Elastic, first: &[u8], last: &[u8]) -> Inherited {
-        let range = KeyRange {
-            start: Bytes::copy_from_slice(first),
-            end: crate::table::key::successor(last),
-        };
+        let range =
+            KeyRange { start: Bytes::copy_from_slice(first), end: crate::table::key::successor(last) };
         let mut inherited = Inherited::default();
         for run in &self.0 {
             let mut slices = run.overlapping(&range).peekable();
@@ -157,17 +155,8 @@ impl Predictor {
         });
         let bytes = (fresh.index_page.len() + size_of::<IndexPage>()) as u64;
         let decode = || IndexPage::decode(fresh.index_page, fresh.uid, fresh.data_len).ok();
-        let page = inherited
-            .is_indexed()
-            .then(|| self.budget.hold(Class::Merges, bytes, decode))
-            .flatten();
-        self.predicted.lock().push(Predicted {
-            index: fresh.index,
-            heat,
-            wanted,
-            units,
-            page,
-        });
+        let page = inherited.is_indexed().then(|| self.budget.hold(Class::Merges, bytes, decode)).flatten();
+        self.predicted.lock().push(Predicted { index: fresh.index, heat, wanted, units, page });
     }
 }
 
@@ -187,10 +176,7 @@ mod tests {
         close(covered(b"k", b"k", b"k", b"k"), 1.0);
         // Parts of a range add up to it.
         let parts = [(0, 30), (30, 31), (31, 200)];
-        let sum: f64 = parts
-            .iter()
-            .map(|&(a, b)| covered(&[10], &[90], &[a], &[b]))
-            .sum();
+        let sum: f64 = parts.iter().map(|&(a, b)| covered(&[10], &[90], &[a], &[b])).sum();
         close(sum, 1.0);
     }
 }

@@ -42,10 +42,7 @@ impl Snapshots {
     /// A commit on its way takes the sequences up to `seq`.
     pub(crate) fn allocate_up_to(&self, seq: u64) {
         let before = self.given.swap(seq, Ordering::AcqRel);
-        assert!(
-            before <= seq,
-            "sequences up to {before} were given out again as up to {seq}"
-        );
+        assert!(before <= seq, "sequences up to {before} were given out again as up to {seq}");
     }
 
     /// Holds what is visible now.
@@ -53,10 +50,7 @@ impl Snapshots {
         let mut held = self.held.lock();
         let seq = self.visible();
         *held.entry(seq).or_insert(0) += 1;
-        Held {
-            snapshots: self.clone(),
-            seq,
-        }
+        Held { snapshots: self.clone(), seq }
     }
 
     /// The sequences that a merge has to keep versions for, ascending.
@@ -64,9 +58,7 @@ impl Snapshots {
     /// A snapshot taken later holds a sequence at least as new as every entry in a table, so it sees the
     /// newest version, which every merge keeps.
     pub(crate) fn stripes(&self) -> Stripes {
-        Stripes {
-            held: self.held.lock().keys().copied().collect(),
-        }
+        Stripes { held: self.held.lock().keys().copied().collect() }
     }
 }
 
@@ -136,10 +128,7 @@ mod tests {
         let first = snapshots.hold();
         let second = snapshots.hold();
         snapshots.advance(9);
-        assert_eq!(
-            (first.seq, snapshots.stripes().of(5), snapshots.stripes().of(6)),
-            (5, 5, MAX_SEQ)
-        );
+        assert_eq!((first.seq, snapshots.stripes().of(5), snapshots.stripes().of(6)), (5, 5, MAX_SEQ));
         drop(first);
         assert_eq!(snapshots.stripes().oldest(), 5);
         drop(second);

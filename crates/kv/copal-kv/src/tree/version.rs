@@ -72,12 +72,8 @@ impl Run {
 
     /// The slices that share keys with `range`.
     pub(crate) fn overlapping<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a Slice> {
-        let from = self
-            .slices
-            .partition_point(|slice| slice.range.end <= range.start);
-        self.slices[from..]
-            .iter()
-            .take_while(|slice| slice.range.start < range.end)
+        let from = self.slices.partition_point(|slice| slice.range.end <= range.start);
+        self.slices[from..].iter().take_while(|slice| slice.range.start < range.end)
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -86,8 +82,7 @@ impl Run {
 
     /// The newest range tombstone over `key` at or below `snapshot`; 0 for none.
     pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
-        self.find(key)
-            .map_or(0, |slice| slice.table.tombstones.cover(key, snapshot))
+        self.find(key).map_or(0, |slice| slice.table.tombstones.cover(key, snapshot))
     }
 
     pub(crate) fn has_tombstones(&self) -> bool {
@@ -100,13 +95,7 @@ impl Run {
             .overlapping(range)
             .map(|slice| (slice.table.clone(), slice.range.intersect(range)))
             .collect();
-        RunCursor {
-            parts,
-            at: 0,
-            cursor: None,
-            inside: false,
-            scan,
-        }
+        RunCursor { parts, at: 0, cursor: None, inside: false, scan }
     }
 }
 
@@ -121,11 +110,7 @@ pub(crate) struct Version {
 
 /// What the filters of the tables of one run have in common: a number of the run, the bottom's the highest.
 pub(crate) fn filter_level(level: Level, run: u64) -> u8 {
-    if level == Level::BOTTOM {
-        u8::MAX
-    } else {
-        (run % u64::from(u8::MAX)) as u8
-    }
+    if level == Level::BOTTOM { u8::MAX } else { (run % u64::from(u8::MAX)) as u8 }
 }
 
 /// Open tables by object.
@@ -149,32 +134,19 @@ impl Version {
             };
             let slices = runs.entry((table.level, Reverse(table.run))).or_default();
             for part in &table.parts {
-                let range = KeyRange {
-                    start: part.start.clone(),
-                    end: part.end.clone(),
-                };
-                slices.push(Slice {
-                    table: handle.clone(),
-                    range,
-                });
+                let range = KeyRange { start: part.start.clone(), end: part.end.clone() };
+                slices.push(Slice { table: handle.clone(), range });
             }
         }
         let run = |((level, Reverse(id)), mut slices): ((Level, Reverse<u64>), Vec<Slice>)| {
             slices.sort_by(|a, b| a.range.start.cmp(&b.range.start));
-            let disjoint = slices
-                .windows(2)
-                .all(|pair| pair[0].range.end <= pair[1].range.start);
+            let disjoint = slices.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start);
             assert!(disjoint, "slices of a run overlap");
             Arc::new(Run { level, id, slices })
         };
         let runs = runs.into_iter().map(run).collect();
         epochs.enter(epoch);
-        Version {
-            epoch,
-            runs,
-            epochs: epochs.clone(),
-            _charge: charge,
-        }
+        Version { epoch, runs, epochs: epochs.clone(), _charge: charge }
     }
 
     /// The bottom run.
@@ -275,11 +247,7 @@ impl Cursor for RunCursor {
         }
         let start = self.parts[at].1.start.clone();
         if let Some(cursor) = &mut self.cursor {
-            if *key < start[..] {
-                cursor.seek(&start, MAX_SEQ)?
-            } else {
-                cursor.seek(key, seq)?
-            }
+            if *key < start[..] { cursor.seek(&start, MAX_SEQ)? } else { cursor.seek(key, seq)? }
         }
         self.skip_forward()
     }

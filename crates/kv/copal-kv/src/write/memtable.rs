@@ -223,9 +223,7 @@ impl Memtable {
         if kind == EntryKind::Delete {
             self.has_deletes.store(true, Relaxed);
         }
-        self.entries
-            .write()
-            .insert(VersionKey { key, seq }, Version { kind, value });
+        self.entries.write().insert(VersionKey { key, seq }, Version { kind, value });
         self.charge(charge, seq);
     }
 
@@ -269,9 +267,8 @@ impl Memtable {
     pub(crate) fn get(&self, key: &[u8], snapshot: u64) -> Option<(u64, Version)> {
         let entries = self.entries.read();
         let from: &dyn AsVersionKey = &(key, snapshot);
-        let (place, version) = entries
-            .range::<dyn AsVersionKey, _>((Bound::Included(from), Bound::Unbounded))
-            .next()?;
+        let (place, version) =
+            entries.range::<dyn AsVersionKey, _>((Bound::Included(from), Bound::Unbounded)).next()?;
         (place.key[..] == *key).then(|| (place.seq, version.clone()))
     }
 
@@ -297,12 +294,7 @@ impl Memtable {
 
     /// Walks the table as it is at each step; entries inserted meanwhile may appear.
     pub(crate) fn cursor(self: &Arc<Memtable>) -> MemtableCursor {
-        MemtableCursor {
-            table: self.clone(),
-            batch: Vec::new(),
-            at: 0,
-            ascending: true,
-        }
+        MemtableCursor { table: self.clone(), batch: Vec::new(), at: 0, ascending: true }
     }
 }
 
@@ -386,18 +378,11 @@ impl Cursor for MemtableCursor {
 
     fn entry(&self) -> Option<Entry<'_>> {
         let (place, version) = self.current()?;
-        Some(Entry {
-            key: &place.key,
-            seq: place.seq,
-            kind: version.kind,
-            value: &version.value,
-        })
+        Some(Entry { key: &place.key, seq: place.seq, kind: version.kind, value: &version.value })
     }
 
     fn value(&self) -> Bytes {
-        self.current()
-            .map(|(_, version)| version.value.clone())
-            .unwrap_or_default()
+        self.current().map(|(_, version)| version.value.clone()).unwrap_or_default()
     }
 }
 
@@ -447,9 +432,7 @@ mod tests {
             }
             for key in 0..16u8 {
                 for snapshot in 0..14 {
-                    let over = list
-                        .iter()
-                        .filter(|t| t.start[..] <= [key][..] && [key][..] < t.end[..]);
+                    let over = list.iter().filter(|t| t.start[..] <= [key][..] && [key][..] < t.end[..]);
                     let newest = over.map(|t| t.seq).filter(|seq| *seq <= snapshot).max();
                     assert_eq!(table.cover(&[key], snapshot), newest.unwrap_or(0), "{list:?}");
                 }

@@ -74,11 +74,7 @@ impl Reserve {
     /// system that is full by now (some of it is still hollow) has a quarter of that: enough to delete, one thing after
     /// another. Any other had all of it once, and has it again when what uses it ends.
     pub(crate) fn new(objects: &Store, table_bytes: u64) -> Reserve {
-        let reserve = |divisor| Reserve {
-            table_bytes,
-            divisor,
-            state: Mutex::default(),
-        };
+        let reserve = |divisor| Reserve { table_bytes, divisor, state: Mutex::default() };
         let whole = reserve(1);
         if whole.refill(objects, 0) || objects.space().hollow_bytes == 0 {
             return whole;
@@ -90,11 +86,7 @@ impl Reserve {
 
     /// No space is kept: for stores that are only read.
     pub(crate) fn none() -> Reserve {
-        Reserve {
-            table_bytes: 0,
-            divisor: 0,
-            state: Mutex::default(),
-        }
+        Reserve { table_bytes: 0, divisor: 0, state: Mutex::default() }
     }
 
     fn share_of(&self, space: &Space) -> u64 {

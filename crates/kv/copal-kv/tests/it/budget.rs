@@ -30,15 +30,10 @@ fn stores_that_share_a_budget_stay_inside_it_together_and_give_it_back() {
                 let number = random.below(round * 100 + 100);
                 let mark = format!("{tag}-{number}");
                 if random.below(4) == 0 {
-                    space
-                        .put(&number.to_be_bytes(), mark.as_bytes(), PROCESS)
-                        .unwrap();
+                    space.put(&number.to_be_bytes(), mark.as_bytes(), PROCESS).unwrap();
                 }
                 let found = space.get(&number.to_be_bytes()).unwrap().unwrap();
-                assert!(
-                    found == value(number, 1000) || found == mark.as_bytes(),
-                    "{number} in {tag}"
-                );
+                assert!(found == value(number, 1000) || found == mark.as_bytes(), "{number} in {tag}");
             }
         }
         let used = budget.bytes().total();
@@ -51,19 +46,12 @@ fn stores_that_share_a_budget_stay_inside_it_together_and_give_it_back() {
     let [one, other] = spaces;
     drop((one, first));
     let left = budget.bytes();
-    assert!(
-        left.tables < both.tables && left.memtables < both.memtables,
-        "{left:?}"
-    );
+    assert!(left.tables < both.tables && left.memtables < both.memtables, "{left:?}");
     assert!(other.get(&5u64.to_be_bytes()).unwrap().is_some());
     drop((other, second));
     let none = budget.bytes();
     assert_eq!((none.tables, none.filters, none.memtables), (0, 0, 0), "{none:?}");
-    assert_eq!(
-        (none.versions, none.manifest, none.range_tombstones),
-        (0, 0, 0),
-        "{none:?}"
-    );
+    assert_eq!((none.versions, none.manifest, none.range_tombstones), (0, 0, 0), "{none:?}");
 }
 
 #[test]
@@ -84,16 +72,7 @@ fn writes_are_refused_while_old_iterators_fill_the_budget_with_memtables() {
         let used = fixture.store.stats().memory_bytes;
         assert!(used <= TOTAL, "{used} bytes with {} iterators", held.len());
     }
-    assert!(
-        matches!(
-            refused,
-            Some(Error::OverBudget {
-                total_bytes: TOTAL,
-                ..
-            })
-        ),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Some(Error::OverBudget { total_bytes: TOTAL, .. })), "{refused:?}");
     // Nothing else is harmed: reads go on, and so do the iterators.
     assert_eq!(space.get(&7u64.to_be_bytes()).unwrap().unwrap(), value(7, 1000));
     assert!(held[0].by_ref().all(|item| item.is_ok()));
@@ -117,10 +96,7 @@ fn long_key(number: u64, shared: bool) -> Vec<u8> {
 /// Fix: what bounds a table is cut short wherever a short key bounds as well, and a rewrite encodes record by record.
 #[test]
 fn long_keys_take_no_more_memory_than_short_ones() {
-    let options = Options {
-        memory_bytes: 2 * TOTAL,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: 2 * TOTAL, ..Options::default() };
     let fixture = Fixture::new(256 * MIB, options.clone());
     let space = fixture.space("a", KeyspaceOptions::default());
     for number in 0..800 {
@@ -129,11 +105,7 @@ fn long_keys_take_no_more_memory_than_short_ones() {
     fixture.store.flush().unwrap();
     let kept = fixture.store.stats().memory;
     let kept = kept.tables + kept.range_tombstones + kept.manifest + kept.versions;
-    assert!(
-        kept < 128 << 10,
-        "{kept} bytes: {:?}",
-        fixture.store.stats().memory
-    );
+    assert!(kept < 128 << 10, "{kept} bytes: {:?}", fixture.store.stats().memory);
     space.compact_range(all()).unwrap();
     drop(space);
     let fixture = fixture.reopen(options, true);
@@ -151,11 +123,7 @@ fn long_keys_take_no_more_memory_than_short_ones() {
 /// openings go on beside it.
 #[test]
 fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
-    let options = Options {
-        memory_bytes: TOTAL,
-        table_bytes: 128 << 10,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: TOTAL, table_bytes: 128 << 10, ..Options::default() };
     let fixture = Fixture::new(256 * MIB, options.clone());
     let space = fixture.space("a", KeyspaceOptions::default());
     let put = |space: &Keyspace, number| space.put(&long_key(number, true), &value(number, 100), PROCESS);
@@ -165,11 +133,7 @@ fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
             Ok(()) => written += 1,
             Err(error) => break error,
         }
-        assert!(
-            written < 5000,
-            "never refused: {:?}",
-            fixture.store.stats().memory
-        );
+        assert!(written < 5000, "never refused: {:?}", fixture.store.stats().memory);
     };
     assert!(matches!(refused, Error::OverBudget { .. }), "{refused:?}");
     fixture.store.flush().unwrap();
@@ -203,26 +167,18 @@ fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
 /// Fix: a writer that finds no room waits for that merge, and of what overlaps the newest is kept.
 #[test]
 fn range_deletes_slow_writers_and_fail_none() {
-    let options = Options {
-        memory_bytes: TOTAL,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: TOTAL, ..Options::default() };
     let fixture = Fixture::new(128 * MIB, options.clone());
     let space = fixture.space("a", KeyspaceOptions::default());
     let key = |number: u64| [&number.to_be_bytes()[..], &[7; 60]].concat();
     for number in 0..20_000 {
-        space
-            .put(&key(number), &number.to_be_bytes(), Durability::Deferred)
-            .unwrap();
+        space.put(&key(number), &number.to_be_bytes(), Durability::Deferred).unwrap();
     }
     space.compact_range(all()).unwrap();
     // Apart from each other, then one inside the other.
     for number in 0..20_000 {
-        let (from, to) = if number < 10_000 {
-            (2 * number, 2 * number + 1)
-        } else {
-            (number - 10_000, 40_000 - number)
-        };
+        let (from, to) =
+            if number < 10_000 { (2 * number, 2 * number + 1) } else { (number - 10_000, 40_000 - number) };
         let mut batch = fixture.store.batch();
         batch.delete_range(&space, &key(from), &key(to));
         batch.commit(Durability::Deferred).unwrap();
@@ -249,10 +205,7 @@ fn range_deletes_slow_writers_and_fail_none() {
 /// Fix: an iterator that has no room beside those that are open answers `OverBudget`.
 #[test]
 fn iterators_that_have_no_room_are_refused() {
-    let options = Options {
-        memory_bytes: TOTAL,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: TOTAL, ..Options::default() };
     let fixture = Fixture::new(128 * MIB, options);
     let space = fixture.space("a", KeyspaceOptions::default());
     load(&space, 0..20_000).unwrap();
@@ -267,11 +220,7 @@ fn iterators_that_have_no_room_are_refused() {
             None => panic!("the iterator from {from:?} is empty"),
         }
         held.push(iter);
-        assert!(
-            held.len() < 500,
-            "none was refused: {:?}",
-            fixture.store.stats().memory
-        );
+        assert!(held.len() < 500, "none was refused: {:?}", fixture.store.stats().memory);
     };
     assert!(matches!(refused, Error::OverBudget { .. }), "{refused:?}");
     // Those that are open go on, and so does everything else.
@@ -301,11 +250,7 @@ fn commit_rows(
 }
 
 fn count(space: &Keyspace, tag: u8) -> usize {
-    space
-        .prefix(&[tag])
-        .map(|row| row.map(drop))
-        .filter(Result::is_ok)
-        .count()
+    space.prefix(&[tag]).map(|row| row.map(drop)).filter(Result::is_ok).count()
 }
 
 /// What a store must still do, whatever batch came before.
@@ -333,10 +278,7 @@ fn assert_goes_on(fixture: &Fixture, space: &Keyspace, what: &str) {
 #[test]
 fn a_large_batch_is_refused_at_once_or_leaves_a_store_that_goes_on() {
     for total in [4 * MIB, 8 * MIB, 24 * MIB] {
-        let options = Options {
-            memory_bytes: total,
-            ..Options::default()
-        };
+        let options = Options { memory_bytes: total, ..Options::default() };
         let (mut taken, mut refused) = (0, 0);
         for sixteenths in [1, 2, 4, 5, 6, 8, 12, 20, 40] {
             let bytes = (total / 16 * sixteenths) as usize;
@@ -370,10 +312,7 @@ fn a_large_batch_is_refused_at_once_or_leaves_a_store_that_goes_on() {
 /// Symptom, cause, fix: as above, by several writers at once, whose batches come to more together than there is room for.
 #[test]
 fn large_batches_of_many_writers_wait_for_each_other() {
-    let options = Options {
-        memory_bytes: 8 * MIB,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: 8 * MIB, ..Options::default() };
     let fixture = Fixture::new(256 * MIB, options.clone());
     let space = fixture.space("a", KeyspaceOptions::default());
     std::thread::scope(|scope| {
@@ -408,11 +347,7 @@ fn large_batches_of_many_writers_wait_for_each_other() {
 /// the store is new.
 #[test]
 fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
-    let options = Options {
-        memory_bytes: TOTAL,
-        table_bytes: 128 << 10,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: TOTAL, table_bytes: 128 << 10, ..Options::default() };
     let fixture = Fixture::new(1024 * MIB, options);
     let space = fixture.space("a", KeyspaceOptions::default());
     let put = |number| space.put(&long_key(number, true), &value(number, 100), PROCESS);
@@ -420,9 +355,7 @@ fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
     let before = fixture.store.stats();
     // Keys that are not there, between those that are.
     for number in 0..200 {
-        space
-            .delete(&long_key(10_000 + number, true), Durability::Deferred)
-            .unwrap();
+        space.delete(&long_key(10_000 + number, true), Durability::Deferred).unwrap();
     }
     let after = fixture.store.stats();
     let flushes = after.flushes - before.flushes;
@@ -444,11 +377,7 @@ fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
 #[test]
 fn deletes_go_on_where_the_manifest_leaves_no_memory_and_the_store_is_small() {
     for size in [64 * MIB, 256 * MIB] {
-        let options = Options {
-            memory_bytes: TOTAL,
-            table_bytes: 128 << 10,
-            ..Options::default()
-        };
+        let options = Options { memory_bytes: TOTAL, table_bytes: 128 << 10, ..Options::default() };
         let fixture = Fixture::new(size, options);
         let space = fixture.space("a", KeyspaceOptions::default());
         let put = |number| space.put(&long_key(number, true), &value(number, 100), PROCESS);

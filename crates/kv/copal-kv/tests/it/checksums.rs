@@ -15,10 +15,7 @@ fn content(seed: u64, keys: u64) -> Map {
             6..8 => 600 + random.below(4000),
             _ => 60_000 + random.below(150_000),
         };
-        map.insert(
-            format!("{:05}", i * 7).into_bytes(),
-            value(seed << 32 | i, len as usize),
-        );
+        map.insert(format!("{:05}", i * 7).into_bytes(), value(seed << 32 | i, len as usize));
     }
     map
 }
@@ -64,20 +61,10 @@ fn equal_content_has_equal_checksums_whatever_its_history() {
     let map = content(3, 120);
     let bytes: u64 = map.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();
     let kinds = [
-        KeyspaceOptions {
-            separate_from_bytes: u32::MAX,
-            direct_from_bytes: u32::MAX,
-            ..grouped()
-        },
+        KeyspaceOptions { separate_from_bytes: u32::MAX, direct_from_bytes: u32::MAX, ..grouped() },
         grouped(),
-        KeyspaceOptions {
-            compress: true,
-            ..KeyspaceOptions::default()
-        },
-        KeyspaceOptions {
-            value_head_bytes: 700,
-            ..grouped()
-        },
+        KeyspaceOptions { compress: true, ..KeyspaceOptions::default() },
+        KeyspaceOptions { value_head_bytes: 700, ..grouped() },
     ];
     let mut first: Option<RangeChecksum> = None;
     for (history, options) in (0..5).zip(kinds.iter().cycle()) {
@@ -85,35 +72,24 @@ fn equal_content_has_equal_checksums_whatever_its_history() {
         fill(&fixture, options.clone(), &map, history);
         let space = fixture.space("a", options.clone());
         let sum = space.range_checksum(all(), false).unwrap();
-        assert_eq!(
-            (sum.keys, sum.bytes),
-            (map.len() as u64, bytes),
-            "history {history}"
-        );
+        assert_eq!((sum.keys, sum.bytes), (map.len() as u64, bytes), "history {history}");
         assert_eq!(sum, space.range_checksum(all(), true).unwrap());
         assert_eq!(*first.get_or_insert(sum), sum, "history {history}");
         // Parts add up, wherever they are cut.
         let cuts: [&[u8]; 3] = [b"00100", b"00300", b"00301"];
-        let mut parts = space
-            .range_checksum((Bound::Unbounded, Bound::Excluded(cuts[0])), false)
-            .unwrap();
+        let mut parts = space.range_checksum((Bound::Unbounded, Bound::Excluded(cuts[0])), false).unwrap();
         for pair in cuts.windows(2) {
             let between = (Bound::Included(pair[0]), Bound::Excluded(pair[1]));
             parts += space.range_checksum(between, false).unwrap();
         }
-        parts += space
-            .range_checksum((Bound::Included(cuts[2]), Bound::Unbounded), false)
-            .unwrap();
+        parts += space.range_checksum((Bound::Included(cuts[2]), Bound::Unbounded), false).unwrap();
         assert_eq!(parts, sum);
     }
 }
 
 #[test]
 fn a_checksum_reads_no_separated_value_unless_it_is_to_verify() {
-    let options = Options {
-        memory_bytes: 8 * MIB,
-        ..small()
-    };
+    let options = Options { memory_bytes: 8 * MIB, ..small() };
     let fixture = Fixture::new(192 * MIB, options);
     let space = fixture.space("a", grouped());
     for i in 0..200u64 {
@@ -134,20 +110,14 @@ fn a_snapshot_has_the_checksum_of_its_moment() {
     let fixture = Fixture::new(64 * MIB, small());
     let space = fixture.space("a", grouped());
     space.put(b"k", b"v", PROCESS).unwrap();
-    let (sum, snapshot) = (
-        space.range_checksum(all(), false).unwrap(),
-        fixture.store.snapshot(),
-    );
+    let (sum, snapshot) = (space.range_checksum(all(), false).unwrap(), fixture.store.snapshot());
     space.put(b"k", b"w", PROCESS).unwrap();
     assert_eq!(snapshot.range_checksum(&space, all(), false).unwrap(), sum);
     let now = space.range_checksum(all(), false).unwrap();
     assert_eq!((now.keys, now.bytes), (sum.keys, sum.bytes));
     assert_ne!(now.digest, sum.digest);
     space.delete(b"k", PROCESS).unwrap();
-    assert_eq!(
-        space.range_checksum(all(), false).unwrap(),
-        RangeChecksum::default()
-    );
+    assert_eq!(space.range_checksum(all(), false).unwrap(), RangeChecksum::default());
 }
 
 /// Two replicas that differ in one value, one extra key or one missing key: halving finds it.
@@ -160,10 +130,7 @@ fn bisecting_finds_the_difference() {
     fill(&ours, grouped(), &map, 0);
     let theirs = Fixture::new(192 * MIB, small());
     fill(&theirs, KeyspaceOptions::default(), &map, 1);
-    let (a, b) = (
-        ours.space("a", grouped()),
-        theirs.space("a", KeyspaceOptions::default()),
-    );
+    let (a, b) = (ours.space("a", grouped()), theirs.space("a", KeyspaceOptions::default()));
     for round in 0..6 {
         let key = keys[random.below(300) as usize].clone();
         let other = [&key[..], b"x"].concat();
@@ -200,9 +167,6 @@ fn bisecting_finds_the_difference() {
         // Made equal again for the next round.
         b.put(&key, &map[&key], PROCESS).unwrap();
         b.delete(&other, PROCESS).unwrap();
-        assert_eq!(
-            a.range_checksum(all(), false).unwrap(),
-            b.range_checksum(all(), false).unwrap()
-        );
+        assert_eq!(a.range_checksum(all(), false).unwrap(), b.range_checksum(all(), false).unwrap());
     }
 }

@@ -150,10 +150,7 @@ fn a_closed_store_keeps_no_space_back() {
 fn a_second_opening_is_refused_while_the_first_lives() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
     let space = filled(&store);
-    let read_only = || Options {
-        read_only: true,
-        ..small()
-    };
+    let read_only = || Options { read_only: true, ..small() };
     for options in [small(), read_only()] {
         let second = Store::open(objects.clone(), options);
         assert!(matches!(second, Err(Error::AlreadyOpen)), "{:?}", second.err());
@@ -165,10 +162,7 @@ fn a_second_opening_is_refused_while_the_first_lives() {
     assert!(Store::open(objects.clone(), small()).is_err());
     drop(second);
     let readers = [read_only(), read_only()].map(|options| Store::open(objects.clone(), options).unwrap());
-    assert!(matches!(
-        Store::open(objects.clone(), small()),
-        Err(Error::AlreadyOpen)
-    ));
+    assert!(matches!(Store::open(objects.clone(), small()), Err(Error::AlreadyOpen)));
     drop(readers);
     let last = Store::open(objects, small()).unwrap();
     assert_eq!(pairs(&last.keyspace("a", grouped()).unwrap()).len(), 51);
@@ -179,10 +173,7 @@ fn options_that_cannot_work_are_refused_before_anything_is_touched() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
     store.close().unwrap();
     for table_bytes in [0, u64::MAX] {
-        let options = Options {
-            table_bytes,
-            ..small()
-        };
+        let options = Options { table_bytes, ..small() };
         let refused = Store::open(objects.clone(), options).map(drop).unwrap_err();
         assert!(
             matches!(refused, Error::Options { name: "table_bytes", value, .. } if value == table_bytes),

@@ -23,9 +23,7 @@ fn threads_that_write_at_once_lose_nothing_and_share_groups() {
                     let len = [20, 700, 5000][random.below(3) as usize];
                     let durability = [Durability::Device, Durability::Process, Durability::Deferred]
                         [random.below(3) as usize];
-                    space
-                        .put(&key, &value(thread << 32 | i, len), durability)
-                        .unwrap();
+                    space.put(&key, &value(thread << 32 | i, len), durability).unwrap();
                     // What was acknowledged is visible to the writer at once.
                     assert_eq!(space.get(&key).unwrap().unwrap(), value(thread << 32 | i, len));
                     if i % 100 == 99 {
@@ -96,12 +94,8 @@ fn readers_never_see_half_a_batch() {
 /// The object layer's promise, kept up here: one small durable put is one durable write, and no flush more.
 #[test]
 fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
-    let options = FaultOptions {
-        order: Order::Immediate,
-        max_size: 128 * MIB,
-        record: false,
-        ..Default::default()
-    };
+    let options =
+        FaultOptions { order: Order::Immediate, max_size: 128 * MIB, record: false, ..Default::default() };
     let device: Arc<dyn Device> = FaultDevice::with_options(Image::zeroed(128 * MIB), options);
     format(&device);
     let store = Store::open(open_objects(&device), small()).unwrap();
@@ -114,10 +108,7 @@ fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
     let after = device.counters();
     let (writes, flushes) = (after.writes - before.writes, after.flushes - before.flushes);
     let durable = after.fua_writes - before.fua_writes + flushes;
-    assert!(
-        writes <= 104 && durable <= 104,
-        "{writes} writes, {durable} flushes for 100 durable puts"
-    );
+    assert!(writes <= 104 && durable <= 104, "{writes} writes, {durable} flushes for 100 durable puts");
     let before = device.counters();
     for i in 0..20u8 {
         space.put(&[200, i], &value(1, 300_000), DEVICE).unwrap();
@@ -125,14 +116,8 @@ fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
     let after = device.counters();
     let durable = after.fua_writes - before.fua_writes + after.flushes - before.flushes;
     let bytes = after.write_bytes - before.write_bytes;
-    assert!(
-        bytes < 20 * (303_104 + 3 * 4096),
-        "{bytes} bytes written for 20 values: written more than once"
-    );
-    assert!(
-        durable <= 2 * 20 + 4,
-        "{durable} flushes for 20 durable large values"
-    );
+    assert!(bytes < 20 * (303_104 + 3 * 4096), "{bytes} bytes written for 20 values: written more than once");
+    assert!(durable <= 2 * 20 + 4, "{durable} flushes for 20 durable large values");
 }
 
 /// One thread keeps many commits outstanding; they take effect in the order they were handed in.
@@ -156,10 +141,7 @@ fn one_thread_keeps_many_commits_outstanding() {
     empty.wait().unwrap();
     outstanding.into_iter().for_each(|commit| commit.wait().unwrap());
     for i in 0..3000u64 {
-        assert_eq!(
-            space.get(&(1000 + i).to_be_bytes()).unwrap().unwrap(),
-            value(i, 30)
-        );
+        assert_eq!(space.get(&(1000 + i).to_be_bytes()).unwrap().unwrap(), value(i, 30));
     }
     for i in 2500..3000u64 {
         assert_eq!(
@@ -219,9 +201,9 @@ fn closing_while_others_write_loses_nothing_that_was_acknowledged() {
                             let mut batch = store.batch();
                             batch.put(&space, &key, value(count, 30).into());
                             let written = match thread {
-                                0 => batch
-                                    .commit_submit(Durability::Deferred)
-                                    .and_then(|commit| commit.wait()),
+                                0 => {
+                                    batch.commit_submit(Durability::Deferred).and_then(|commit| commit.wait())
+                                }
                                 1 => batch.commit(PROCESS),
                                 _ => batch.commit(Durability::Deferred),
                             };
@@ -246,11 +228,7 @@ fn closing_while_others_write_loses_nothing_that_was_acknowledged() {
         let space = fixture.space("a", grouped());
         for (thread, count) in acknowledged.iter().enumerate() {
             let prefix = [round.to_be_bytes(), (thread as u64).to_be_bytes()].concat();
-            assert_eq!(
-                space.prefix(&prefix).count() as u64,
-                *count,
-                "round {round}, thread {thread}"
-            );
+            assert_eq!(space.prefix(&prefix).count() as u64, *count, "round {round}, thread {thread}");
         }
         expected += acknowledged.iter().sum::<u64>();
     }

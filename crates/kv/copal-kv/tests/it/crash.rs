@@ -34,18 +34,12 @@ struct Recorded {
 }
 
 fn options() -> Options {
-    Options {
-        table_bytes: 16 << 10,
-        ..small()
-    }
+    Options { table_bytes: 16 << 10, ..small() }
 }
 
 /// Odd seeds let the tiers fill instead of merging to the bottom at once.
 fn options_of_seed(seed: u64) -> Options {
-    Options {
-        bottom_share: [10, 0][(seed % 2) as usize],
-        ..options()
-    }
+    Options { bottom_share: [10, 0][(seed % 2) as usize], ..options() }
 }
 
 fn values() -> KeyspaceOptions {
@@ -58,10 +52,7 @@ fn values() -> KeyspaceOptions {
 }
 
 fn spaces(store: &Store) -> [Keyspace; 2] {
-    [
-        store.keyspace("a", values()).unwrap(),
-        store.keyspace("b", KeyspaceOptions::default()).unwrap(),
-    ]
+    [store.keyspace("a", values()).unwrap(), store.keyspace("b", KeyspaceOptions::default()).unwrap()]
 }
 
 struct Recorder {
@@ -101,21 +92,11 @@ impl Recorder {
             begun: Vec::new(),
             ended: Vec::new(),
         };
-        Recorder {
-            device,
-            store,
-            spaces,
-            random: Random::new(seed),
-            recorded,
-            tag: seed << 20,
-        }
+        Recorder { device, store, spaces, random: Random::new(seed), recorded, tag: seed << 20 }
     }
 
     fn key(&mut self) -> Vec<u8> {
-        vec![
-            b"xy"[self.random.below(2) as usize],
-            b'0' + self.random.below(6) as u8,
-        ]
+        vec![b"xy"[self.random.below(2) as usize], b'0' + self.random.below(6) as u8]
     }
 
     fn value(&mut self) -> Vec<u8> {
@@ -131,10 +112,7 @@ impl Recorder {
         self.recorded.states.push(state);
         self.recorded.begun.push(self.device.step());
         run(self);
-        self.recorded.ended.push(Acknowledged {
-            step: self.device.step(),
-            durable,
-        });
+        self.recorded.ended.push(Acknowledged { step: self.device.step(), durable });
     }
 
     fn step(&mut self) {
@@ -190,11 +168,7 @@ impl Recorder {
                 );
             }
             15..17 => self.operation(false, |_| {}, |this| this.store.flush().unwrap()),
-            17..19 => self.operation(
-                false,
-                |_| {},
-                |this| this.spaces[at].compact_range(all()).unwrap(),
-            ),
+            17..19 => self.operation(false, |_| {}, |this| this.spaces[at].compact_range(all()).unwrap()),
             19 => self.ingest(space),
             _ => self.operation(true, |_| {}, |this| this.store.sync().unwrap()),
         }
@@ -208,12 +182,7 @@ impl Recorder {
             finished,
             |map| {
                 if finished {
-                    map.extend(
-                        pairs
-                            .clone()
-                            .into_iter()
-                            .map(|(key, value)| ((space, key), value)),
-                    );
+                    map.extend(pairs.clone().into_iter().map(|(key, value)| ((space, key), value)));
                 }
             },
             |this| {
@@ -229,13 +198,7 @@ impl Recorder {
     }
 
     fn finish(self) -> Recorded {
-        let Recorder {
-            device,
-            store,
-            spaces,
-            mut recorded,
-            ..
-        } = self;
+        let Recorder { device, store, spaces, mut recorded, .. } = self;
         drop(spaces);
         drop(store);
         recorded.history = device.history();
@@ -246,11 +209,7 @@ impl Recorder {
 fn content(spaces: &[Keyspace; 2]) -> Map {
     let mut map = Map::new();
     for (space, keyspace) in spaces.iter().enumerate() {
-        map.extend(
-            pairs(keyspace)
-                .into_iter()
-                .map(|(key, value)| ((space as u8, key), value)),
-        );
+        map.extend(pairs(keyspace).into_iter().map(|(key, value)| ((space as u8, key), value)));
     }
     map
 }
@@ -259,14 +218,7 @@ impl Recorded {
     /// The fewest and the most operations that a state at `step` may hold.
     fn bounds(&self, step: usize) -> (usize, usize) {
         let durable = |(_, end): &(usize, &Acknowledged)| end.durable && end.step <= step;
-        let least = self
-            .ended
-            .iter()
-            .enumerate()
-            .filter(durable)
-            .map(|(i, _)| i + 1)
-            .max()
-            .unwrap_or(0);
+        let least = self.ended.iter().enumerate().filter(durable).map(|(i, _)| i + 1).max().unwrap_or(0);
         let most = self.begun.iter().filter(|begun| **begun <= step).count();
         (least, most)
     }
@@ -275,10 +227,7 @@ impl Recorded {
         let (least, most) = self.bounds(step);
         let objects = open_objects(&device);
         // Looked at before anything is swept: a crash leaves leftovers, never damage or leaks.
-        let looking = Options {
-            read_only: true,
-            ..options()
-        };
+        let looking = Options { read_only: true, ..options() };
         let looked = Store::open(objects.clone(), looking).unwrap_or_else(|error| panic!("{what}: {error}"));
         let report = looked.verify(false).unwrap();
         assert!(report.is_sound(), "{what}, read-only: {:#?}", report.problems);
@@ -286,11 +235,7 @@ impl Recorded {
         let store = Store::open(objects.clone(), options()).unwrap_or_else(|error| panic!("{what}: {error}"));
         let found = content(&spaces(&store));
         let fits = (least..=most).any(|i| self.states[i] == found);
-        assert!(
-            fits,
-            "{what}: no state from {least} to {most} has {:?}",
-            found.keys().collect::<Vec<_>>()
-        );
+        assert!(fits, "{what}: no state from {least} to {most} has {:?}", found.keys().collect::<Vec<_>>());
         let report = store.verify(false).unwrap();
         assert!(report.is_sound(), "{what}: {:#?}", report.problems);
         // It goes on, and what it now holds survives the next kill.
@@ -300,11 +245,7 @@ impl Recorded {
         drop((a, store));
         drop(objects);
         let store = Store::open(open_objects(&device), options()).unwrap();
-        assert_eq!(
-            content(&spaces(&store)),
-            found,
-            "{what}: the second opening differs"
-        );
+        assert_eq!(content(&spaces(&store)), found, "{what}: the second opening differs");
         assert!(store.verify(false).unwrap().is_sound(), "{what}");
     }
 }
@@ -318,17 +259,9 @@ fn crash_again(recorded: &Recorded, state: &crash::CrashState, step: usize, what
     drop(store);
     let mut judged = 0;
     for cut in crash::cuts(&device.history()) {
-        let states = cut.states(&Limits {
-            exhaustive: 4,
-            samples: 2,
-            seed: 7,
-        });
+        let states = cut.states(&Limits { exhaustive: 4, samples: 2, seed: 7 });
         let again = states.get(cut.step() as u64 % states.count_all()).unwrap();
-        recorded.judge(
-            again.device(),
-            step,
-            &format!("{what}, then step {} of the recovery", cut.step()),
-        );
+        recorded.judge(again.device(), step, &format!("{what}, then step {} of the recovery", cut.step()));
         judged += 1;
     }
     judged
@@ -344,18 +277,10 @@ fn enumerate(seed: u64, operations: usize, states_per_cut: u64) -> u64 {
     let mut random = Random::new(seed + 1);
     let mut judged = 0;
     for cut in crash::all_cuts(&recorded.history) {
-        let states = cut.states(&Limits {
-            exhaustive: 8,
-            samples: 16,
-            seed,
-        });
+        let states = cut.states(&Limits { exhaustive: 8, samples: 16, seed });
         let count = states.count_all();
         for pick in 0..states_per_cut.min(count) {
-            let index = if count <= states_per_cut {
-                pick
-            } else {
-                random.below(count)
-            };
+            let index = if count <= states_per_cut { pick } else { random.below(count) };
             let state = states.get(index).unwrap();
             let what = format!("seed {seed}, step {}, state {index}", cut.step());
             recorded.judge(state.device(), cut.step(), &what);
@@ -403,11 +328,7 @@ fn a_new_log_never_outlives_the_end_of_the_old_one() {
         let recorded = recorder.finish();
         let mut random = Random::new(seed);
         for cut in crash::all_cuts(&recorded.history) {
-            let states = cut.states(&Limits {
-                exhaustive: 14,
-                samples: 0,
-                seed,
-            });
+            let states = cut.states(&Limits { exhaustive: 14, samples: 0, seed });
             let count = states.count_all();
             for _ in 0..count.min(12) {
                 let index = random.below(count);

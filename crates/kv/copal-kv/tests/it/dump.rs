@@ -7,10 +7,7 @@ use copal_kv::{
 };
 use copal_object::{ObjectId, Store as Objects};
 
-pub(crate) const EVERYTHING: DumpOptions = DumpOptions {
-    entries: true,
-    partition: None,
-};
+pub(crate) const EVERYTHING: DumpOptions = DumpOptions { entries: true, partition: None };
 
 /// All items of all objects of a store, by object.
 pub(crate) fn everything(objects: &Objects) -> Vec<(ObjectId, Vec<Item>)> {
@@ -61,21 +58,10 @@ fn every_object_is_shown_for_what_it_is() {
     })
     .unwrap();
     let names: Vec<&str> = outline.iter().map(|item| item.kind).collect();
-    for kind in [
-        "manifest",
-        "keyspace",
-        "run",
-        "table",
-        "value-object",
-        "log",
-        "page-cache-log",
-    ] {
+    for kind in ["manifest", "keyspace", "run", "table", "value-object", "log", "page-cache-log"] {
         assert!(names.contains(&kind), "{kind} in {names:?}");
     }
-    assert!(
-        !names.contains(&"damage") && !names.contains(&"unnamed"),
-        "{outline:?}"
-    );
+    assert!(!names.contains(&"damage") && !names.contains(&"unnamed"), "{outline:?}");
     let all = everything(&fixture.objects);
     let items: Vec<Item> = all.iter().flat_map(|(_, items)| items.clone()).collect();
     assert_eq!(of_kind(&items, "damage").count(), 0);
@@ -91,30 +77,13 @@ fn every_object_is_shown_for_what_it_is() {
     // Each separated value is found from its object, where its pointer says.
     assert_eq!(of_kind(&items, "value").count(), 21);
     assert!(of_kind(&items, "value").all(|item| number(item, "bytes") >= 700));
-    let logged = of_kind(&tables, "put")
-        .find(|item| item.line(false).contains("logged"))
-        .unwrap();
-    assert!(
-        logged.line(false).contains("key 1/logged \\x01"),
-        "{}",
-        logged.line(false)
-    );
-    assert!(
-        logged.line(false).ends_with("value_bytes 4  value text"),
-        "{}",
-        logged.line(false)
-    );
-    assert!(
-        logged.line(true).ends_with("value 74657874"),
-        "{}",
-        logged.line(true)
-    );
+    let logged = of_kind(&tables, "put").find(|item| item.line(false).contains("logged")).unwrap();
+    assert!(logged.line(false).contains("key 1/logged \\x01"), "{}", logged.line(false));
+    assert!(logged.line(false).ends_with("value_bytes 4  value text"), "{}", logged.line(false));
+    assert!(logged.line(true).ends_with("value 74657874"), "{}", logged.line(true));
     // One partition alone shows its entries; a sink may stop it.
     let table = all.iter().find(|(_, items)| items[0].kind == "table").unwrap().0;
-    let one = DumpOptions {
-        partition: Some(0),
-        ..DumpOptions::default()
-    };
+    let one = DumpOptions { partition: Some(0), ..DumpOptions::default() };
     let mut seen = 0;
     dump::object(&fixture.objects, table.0, &one, &mut |item| {
         seen += u32::from(item.depth == 2);
@@ -123,11 +92,7 @@ fn every_object_is_shown_for_what_it_is() {
     .unwrap();
     assert_eq!(seen, 3, "index page, filter page and the entry it was stopped at");
     let none = dump::object(&fixture.objects, 4_000_000, &one, &mut |_| true);
-    assert!(
-        none.unwrap_err()
-            .to_string()
-            .contains("object 4000000 does not exist")
-    );
+    assert!(none.unwrap_err().to_string().contains("object 4000000 does not exist"));
 }
 
 #[test]

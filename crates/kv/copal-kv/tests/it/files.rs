@@ -14,10 +14,7 @@ fn lives_on(path: &Path, open: Opener) {
     let mut model: BTreeMap<Vec<u8>, (u64, usize)> = BTreeMap::new();
     for round in 0..4u64 {
         let objects = open(path);
-        let options = Options {
-            bottom_share: 0,
-            ..small()
-        };
+        let options = Options { bottom_share: 0, ..small() };
         let store = Store::open(objects.clone(), options).unwrap();
         let space = store.keyspace("a", grouped()).unwrap();
         let found: BTreeMap<_, _> = space.iter(all()).map(Result::unwrap).collect();
@@ -31,13 +28,8 @@ fn lives_on(path: &Path, open: Opener) {
                 space.delete(&key, PROCESS).unwrap();
                 model.remove(&key);
             } else {
-                let (tag, len) = (
-                    round << 32 | i,
-                    [30, 1000, 9000, 200_000][random.below(4) as usize],
-                );
-                space
-                    .put(&key, &value(tag, len), if i % 10 == 0 { DEVICE } else { PROCESS })
-                    .unwrap();
+                let (tag, len) = (round << 32 | i, [30, 1000, 9000, 200_000][random.below(4) as usize]);
+                space.put(&key, &value(tag, len), if i % 10 == 0 { DEVICE } else { PROCESS }).unwrap();
                 model.insert(key, (tag, len));
             }
             if i % 30 == 29 {
@@ -71,11 +63,7 @@ fn one_preallocated_file() {
     format(&device);
     drop(device);
     lives_on(&path, |path| {
-        let options = FileOptions {
-            allow_cow: true,
-            unsafe_volatile: true,
-            ..Default::default()
-        };
+        let options = FileOptions { allow_cow: true, unsafe_volatile: true, ..Default::default() };
         open_objects(&open_file(path, &options).unwrap())
     });
 }
@@ -85,7 +73,5 @@ fn a_directory_of_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     Objects::mkfs_dir(&path, &MkfsOptions::default()).unwrap();
-    lives_on(&path, |path| {
-        Objects::open_dir(path, &OpenOptions::default()).unwrap().0
-    });
+    lives_on(&path, |path| Objects::open_dir(path, &OpenOptions::default()).unwrap().0);
 }

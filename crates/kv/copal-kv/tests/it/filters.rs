@@ -11,12 +11,7 @@ use copal_kv::{
 const VALUE: [u8; 40] = [7; 40];
 
 fn filters(kind: FilterKind, rule: FilterRule, bits: f64) -> FilterOptions {
-    FilterOptions {
-        kind,
-        rule,
-        memory: FilterMemory::BitsPerKey(bits),
-        background: false,
-    }
+    FilterOptions { kind, rule, memory: FilterMemory::BitsPerKey(bits), background: false }
 }
 
 fn options(filters: FilterOptions) -> Options {
@@ -52,10 +47,7 @@ fn load(store: &Store, space: &Keyspace, numbers: std::ops::Range<u64>) {
 
 /// Nothing but filters keeps a look-up from reading: counts are the filters' own.
 fn space_options() -> KeyspaceOptions {
-    KeyspaceOptions {
-        cache: CacheMode::Nothing,
-        ..KeyspaceOptions::default()
-    }
+    KeyspaceOptions { cache: CacheMode::Nothing, ..KeyspaceOptions::default() }
 }
 
 /// `keys` keys in seven runs: a bottom of seven eighths, three runs of a thirtieth, three of a hundred and twentieth.
@@ -77,11 +69,7 @@ fn fixture(filters: FilterOptions, keys: u64) -> (Fixture, Keyspace) {
             std::thread::yield_now();
             fixture.store.filters().runs.len() as u64 == runs
         });
-        assert!(
-            settled,
-            "{} runs instead of {runs}",
-            fixture.store.filters().runs.len()
-        );
+        assert!(settled, "{} runs instead of {runs}", fixture.store.filters().runs.len());
     }
     (fixture, space)
 }
@@ -91,10 +79,7 @@ fn look_up(store: &Store, space: &Keyspace, gets: u64, mut pick: impl FnMut() ->
     let before = store.stats();
     for i in 0..gets {
         let number = 2 * pick() + i % 2;
-        assert_eq!(
-            space.get(&key(number)).unwrap().is_some(),
-            number.is_multiple_of(2)
-        );
+        assert_eq!(space.get(&key(number)).unwrap().is_some(), number.is_multiple_of(2));
         if i % 500 == 499 {
             store.adjust_filters();
         }
@@ -118,9 +103,7 @@ fn assert_within_budget(filters: &Filters) {
 /// Bytes of units in the part of the key space up to a cell, over all runs.
 fn bytes_before(filters: &Filters, cell: usize) -> f64 {
     let runs = filters.runs.iter();
-    runs.flat_map(|run| &run.cells[..cell])
-        .map(|cell| cell.bytes)
-        .sum()
+    runs.flat_map(|run| &run.cells[..cell]).map(|cell| cell.bytes).sum()
 }
 
 #[test]
@@ -165,14 +148,8 @@ fn units_follow_the_heat_when_it_moves() {
     }
     let (before, after) = (bytes_before(&at_low, middle), bytes_before(&at_high, middle));
     let (all_before, all_after) = (at_low.loaded_bytes as f64, at_high.loaded_bytes as f64);
-    assert!(
-        before > 0.6 * all_before,
-        "{before} of {all_before} in the hot half"
-    );
-    assert!(
-        after < 0.4 * all_after,
-        "{after} of {all_after} stayed in the cold half"
-    );
+    assert!(before > 0.6 * all_before, "{before} of {all_before} in the hot half");
+    assert!(after < 0.4 * all_after, "{after} of {all_after} stayed in the cold half");
     assert!(at_high.loads > at_low.loads && at_high.drops > at_low.drops);
     assert!(
         settled < just_moved && settled_again < just_moved,
@@ -192,10 +169,7 @@ fn elastic_columns_waste_a_fraction_of_the_reads_of_fixed_bloom_filters_at_equal
         let stats = look_up(&fixture.store, &space, gets, &mut pick);
         let filters = fixture.store.filters();
         assert_within_budget(&filters);
-        assert!(
-            filters.loaded_bytes * 10 >= filters.budget_bytes * 9,
-            "the memory is used"
-        );
+        assert!(filters.loaded_bytes * 10 >= filters.budget_bytes * 9, "the memory is used");
         let wasted = (stats.false_positives + stats.filter_page_reads) as f64 / gets as f64;
         (wasted, stats.filter_page_reads as f64 / gets as f64)
     };
@@ -208,10 +182,7 @@ fn elastic_columns_waste_a_fraction_of_the_reads_of_fixed_bloom_filters_at_equal
     assert!(elastic * 2.0 < fixed_ribbon, "{elastic} against {fixed_ribbon}");
     assert!(elastic * 4.0 < fixed_bloom, "{elastic} against {fixed_bloom}");
     assert!(page_reads <= 0.005, "{page_reads} filter pages per Get");
-    assert!(
-        ratio >= 2.2,
-        "{fixed_bloom} and {elastic} wasted reads per Get: a factor of {ratio} in all"
-    );
+    assert!(ratio >= 2.2, "{fixed_bloom} and {elastic} wasted reads per Get: a factor of {ratio} in all");
 }
 
 #[test]
@@ -229,11 +200,7 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
     store.flush().unwrap();
     space.compact_range(all()).unwrap();
     let after = store.filters();
-    assert_eq!(
-        store.stats().filter_page_reads,
-        reads,
-        "flush and merge read filter pages"
-    );
+    assert_eq!(store.stats().filter_page_reads, reads, "flush and merge read filter pages");
     assert_eq!(after.runs.len(), 1);
     assert!(after.predicted > before.predicted && after.retired > before.retired);
     assert_within_budget(&after);
@@ -250,25 +217,15 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
         bottom.cells.iter().map(|cell| cell.heat).sum()
     };
     let kept = heat(&after) / heat(&before);
-    assert!(
-        (0.9..1.1).contains(&kept),
-        "{kept} of the bottom's heat was inherited"
-    );
+    assert!((0.9..1.1).contains(&kept), "{kept} of the bottom's heat was inherited");
     // The look-ups that follow load next to nothing.
     let next = look_up(store, &space, 10_000, &mut pick);
-    assert!(
-        next.filter_page_reads * 100 <= 10_000,
-        "{} loads after the merge",
-        next.filter_page_reads
-    );
+    assert!(next.filter_page_reads * 100 <= 10_000, "{} loads after the merge", next.filter_page_reads);
     assert!(next.false_positives <= settled.false_positives * 3 / 2 + 100);
     // Without inheritance, the same tree and look-ups, nothing known: it has to save half of the loads (what would justify it), and saves
     // from 55 to 69 of 100. How many depends on how the merge was cut into steps.
     drop(space);
-    let fixture = fixture.reopen(
-        options(filters(FilterKind::Ribbon, FilterRule::Classes, 4.0)),
-        true,
-    );
+    let fixture = fixture.reopen(options(filters(FilterKind::Ribbon, FilterRule::Classes, 4.0)), true);
     let space = fixture.space("keys", space_options());
     let afresh = look_up(&fixture.store, &space, 10_000, &mut pick);
     assert!(
@@ -314,13 +271,7 @@ fn index_pages_outlive_a_merge_where_they_were_in_use_and_nowhere_else() {
 fn each_unit_of_the_paper_is_a_read_of_its_own_and_columns_come_together() {
     let keys = 60_000;
     for (options, together) in [
-        (
-            FilterOptions {
-                background: false,
-                ..FilterOptions::paper(4.0)
-            },
-            false,
-        ),
+        (FilterOptions { background: false, ..FilterOptions::paper(4.0) }, false),
         (filters(FilterKind::Ribbon, FilterRule::Classes, 4.0), true),
     ] {
         let (fixture, space) = fixture(options, keys);
@@ -362,12 +313,7 @@ fn a_store_holds_tables_of_several_kinds() {
     let stats = look_up(&fixture.store, &space, 20_000, || random.below(3 * keys));
     let filters = fixture.store.filters();
     assert_eq!(filters.runs.len(), 3);
-    assert!(
-        filters
-            .runs
-            .iter()
-            .all(|run| run.bytes > 0 && run.units[0] < run.partitions)
-    );
+    assert!(filters.runs.iter().all(|run| run.bytes > 0 && run.units[0] < run.partitions));
     assert!(stats.false_positives < stats.filter_probes / 4);
     assert_within_budget(&filters);
 }

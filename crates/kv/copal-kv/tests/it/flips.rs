@@ -33,10 +33,7 @@ fn tiny() -> KeyspaceOptions {
 }
 
 fn read_only() -> Options {
-    Options {
-        read_only: true,
-        ..small()
-    }
+    Options { read_only: true, ..small() }
 }
 
 /// A table at the bottom, one above it with a range tombstone, values of both kinds, and a log.
@@ -85,11 +82,7 @@ fn judge(store: &Store, model: &Model, what: &str) -> bool {
     for letter in b'a'..=b'n' {
         let key = vec![letter];
         match space.get(&key) {
-            Ok(found) => assert_eq!(
-                found.as_deref(),
-                model.get(&key).map(Vec::as_slice),
-                "{what}: {letter}"
-            ),
+            Ok(found) => assert_eq!(found.as_deref(), model.get(&key).map(Vec::as_slice), "{what}: {letter}"),
             Err(error) => refused(error),
         }
     }
@@ -98,11 +91,8 @@ fn judge(store: &Store, model: &Model, what: &str) -> bool {
         let mut items = space.iter(all());
         let mut truth = model.iter();
         loop {
-            let (item, expected) = if back {
-                (items.next_back(), truth.next_back())
-            } else {
-                (items.next(), truth.next())
-            };
+            let (item, expected) =
+                if back { (items.next_back(), truth.next_back()) } else { (items.next(), truth.next()) };
             match item {
                 None => {
                     assert_eq!(expected, None, "{what}: back {back}");
@@ -110,11 +100,7 @@ fn judge(store: &Store, model: &Model, what: &str) -> bool {
                 }
                 Some(Ok((key, value))) => {
                     let expected = expected.unwrap_or_else(|| panic!("{what}: {key:?} is one too many"));
-                    assert_eq!(
-                        (&key[..], &value[..]),
-                        (&expected.0[..], &expected.1[..]),
-                        "{what}"
-                    );
+                    assert_eq!((&key[..], &value[..]), (&expected.0[..], &expected.1[..]), "{what}");
                 }
                 Some(Err(error)) => {
                     refused(error);
@@ -127,10 +113,8 @@ fn judge(store: &Store, model: &Model, what: &str) -> bool {
 }
 
 fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(dir.join("objects"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(dir.join("objects")).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
@@ -163,10 +147,7 @@ fn any_changed_byte_of_any_object_is_told_or_harmless() {
             let changed = content[at] ^ (1 << (at % 8));
             file.write_all_at(&[changed], at as u64).unwrap();
             let what = format!("byte {at} of {}", path.display());
-            let options = OpenOptions {
-                read_only: true,
-                ..OpenOptions::default()
-            };
+            let options = OpenOptions { read_only: true, ..OpenOptions::default() };
             match Objects::open_dir(&dir, &options) {
                 Err(_) => refused += 1,
                 Ok((objects, _)) => {
@@ -222,9 +203,7 @@ fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
         let skip = random.below(60) as u32;
         let fault = match seed % 2 {
             0 => WriteFault::Lost,
-            _ => WriteFault::Misdirected {
-                to: random.below(2000) * 4096,
-            },
+            _ => WriteFault::Misdirected { to: random.below(2000) * 4096 },
         };
         device.inject(Fault::Write { skip, fault });
         let content = |i: u64| value(i, [60, 800, 4000][(i % 3) as usize]);

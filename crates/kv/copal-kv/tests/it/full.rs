@@ -28,11 +28,7 @@ fn fill(fixture: &Fixture, options: &KeyspaceOptions, len: usize) -> (copal_kv::
 fn check(space: &copal_kv::Keyspace, stored: u32, len: usize) {
     assert_eq!(space.iter(all()).keys_only().count() as u32, stored);
     for i in (0..stored).step_by(7) {
-        assert_eq!(
-            space.get(&i.to_be_bytes()).unwrap().unwrap(),
-            value(u64::from(i), len),
-            "value {i}"
-        );
+        assert_eq!(space.get(&i.to_be_bytes()).unwrap().unwrap(), value(u64::from(i), len), "value {i}");
     }
 }
 
@@ -51,10 +47,7 @@ fn large_values_from_the_log_fill_the_store_and_deleting_empties_it() {
 
 fn large_values_fill_the_store_and_deleting_empties_it(direct_from_bytes: u32) {
     const LEN: usize = 700_000;
-    let options = KeyspaceOptions {
-        direct_from_bytes,
-        ..KeyspaceOptions::default()
-    };
+    let options = KeyspaceOptions { direct_from_bytes, ..KeyspaceOptions::default() };
     let mut fixture = Fixture::new(64 * MIB, small());
     let (mut space, mut stored) = fill(&fixture, &options, LEN);
     assert!(stored > 40, "only {stored} values fit");
@@ -71,10 +64,7 @@ fn large_values_fill_the_store_and_deleting_empties_it(direct_from_bytes: u32) {
         space.compact_range(all()).unwrap();
         assert_eq!(space.iter(all()).count(), 0);
         let (again, count) = fill(&fixture, &options, LEN);
-        assert!(
-            count + 3 >= stored,
-            "{stored} values fitted first, {count} in round {round}"
-        );
+        assert!(count + 3 >= stored, "{stored} values fitted first, {count} in round {round}");
         (space, stored) = (again, count);
         drop(space);
         fixture = fixture.reopen(small(), round % 2 == 0);
@@ -95,9 +85,7 @@ fn small_values_fill_the_store_and_deleting_empties_it() {
     for i in 0..stored / 2 {
         batch.delete(&space, &i.to_be_bytes());
         if batch.len() == 500 {
-            std::mem::replace(&mut batch, fixture.store.batch())
-                .commit(DEVICE)
-                .unwrap();
+            std::mem::replace(&mut batch, fixture.store.batch()).commit(DEVICE).unwrap();
         }
     }
     batch.commit(DEVICE).unwrap();
@@ -106,10 +94,7 @@ fn small_values_fill_the_store_and_deleting_empties_it() {
     space.purge_prefix(b"", DEVICE).unwrap();
     space.compact_range(all()).unwrap();
     let (_, again) = fill(&fixture, &KeyspaceOptions::default(), LEN);
-    assert!(
-        again + again / 10 >= stored,
-        "{stored} values fitted first, {again} after"
-    );
+    assert!(again + again / 10 >= stored, "{stored} values fitted first, {again} after");
     assert_sound(&fixture.store, false);
 }
 
@@ -117,10 +102,7 @@ fn small_values_fill_the_store_and_deleting_empties_it() {
 /// with files could not record their state any more.
 #[test]
 fn a_store_that_large_writes_filled_takes_small_ones() {
-    let options = Options {
-        threads: false,
-        ..small()
-    };
+    let options = Options { threads: false, ..small() };
     let fixture = Fixture::new(64 * MIB, options);
     let (space, _) = fill(&fixture, &KeyspaceOptions::default(), 70_000);
     let small = (0..400u32).take_while(|i| {
@@ -139,22 +121,11 @@ fn a_value_that_does_not_fit_leaves_no_trace() {
     let before = fixture.live_bytes();
     for _ in 0..3 {
         let mut batch = fixture.store.batch();
-        batch
-            .put(&space, b"a", value(1, 1 << 20).into())
-            .put(&space, b"b", value(2, 100 << 20).into());
+        batch.put(&space, b"a", value(1, 1 << 20).into()).put(&space, b"b", value(2, 100 << 20).into());
         assert!(matches!(batch.commit(DEVICE), Err(Error::NoSpace)));
     }
-    fixture
-        .store
-        .objects()
-        .commit(Default::default(), copal_object::Ack::Durable)
-        .wait()
-        .unwrap();
-    assert!(
-        fixture.live_bytes() <= before + 256 * 1024,
-        "{} bytes more",
-        fixture.live_bytes() - before
-    );
+    fixture.store.objects().commit(Default::default(), copal_object::Ack::Durable).wait().unwrap();
+    assert!(fixture.live_bytes() <= before + 256 * 1024, "{} bytes more", fixture.live_bytes() - before);
     assert_eq!(pairs(&space).len(), 1);
     space.put(b"a", &value(3, 1 << 20), DEVICE).unwrap();
     assert_eq!(space.get(b"a").unwrap().unwrap(), value(3, 1 << 20));
@@ -174,23 +145,15 @@ fn a_value_that_does_not_fit_takes_no_deferred_writes_with_it() {
         large.put(&space, b"large", value(2, 100 << 20).into());
         space.put(&round.to_be_bytes(), b"early", deferred).unwrap();
         assert!(matches!(large.commit(DEVICE), Err(Error::NoSpace)));
-        space
-            .put(&(100 + round).to_be_bytes(), b"late", deferred)
-            .unwrap();
+        space.put(&(100 + round).to_be_bytes(), b"late", deferred).unwrap();
     }
     fixture.store.sync().unwrap();
     drop(space);
     fixture = fixture.reopen(small(), true);
     let space = fixture.space("a", KeyspaceOptions::default());
     for round in 0..3u32 {
-        assert_eq!(
-            space.get(&round.to_be_bytes()).unwrap().as_deref(),
-            Some(&b"early"[..])
-        );
-        assert_eq!(
-            space.get(&(100 + round).to_be_bytes()).unwrap().as_deref(),
-            Some(&b"late"[..])
-        );
+        assert_eq!(space.get(&round.to_be_bytes()).unwrap().as_deref(), Some(&b"early"[..]));
+        assert_eq!(space.get(&(100 + round).to_be_bytes()).unwrap().as_deref(), Some(&b"late"[..]));
     }
     assert_eq!(pairs(&space).len(), 6);
     assert_sound(&fixture.store, true);
@@ -203,9 +166,7 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     let mut fixture = Fixture::new(64 * MIB, small());
     let second = fixture.space("b", KeyspaceOptions::default());
     for i in 0..2000u32 {
-        second
-            .put(&i.to_be_bytes(), &value(u64::from(i), LEN), PROCESS)
-            .unwrap();
+        second.put(&i.to_be_bytes(), &value(u64::from(i), LEN), PROCESS).unwrap();
     }
     let (space, stored) = fill(&fixture, &KeyspaceOptions::default(), LEN);
     let is_reserved = |fixture: &Fixture| {
@@ -217,15 +178,8 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     };
     is_reserved(&fixture);
     // A merge in the background may free a little between two puts; no put ever answers anything else.
-    let answers: Vec<_> = (0..50)
-        .map(|_| space.put(&7u32.to_be_bytes(), &value(7, LEN), DEVICE))
-        .collect();
-    assert!(
-        answers
-            .iter()
-            .all(|put| matches!(put, Ok(()) | Err(Error::NoSpace))),
-        "{answers:?}"
-    );
+    let answers: Vec<_> = (0..50).map(|_| space.put(&7u32.to_be_bytes(), &value(7, LEN), DEVICE)).collect();
+    assert!(answers.iter().all(|put| matches!(put, Ok(()) | Err(Error::NoSpace))), "{answers:?}");
     is_reserved(&fixture);
     // A batch that deletes and puts more than a little is a put, however small the delete. What it puts is there already, for
     // merges may have made room for some.
@@ -246,11 +200,8 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     let space = fixture.space("a", KeyspaceOptions::default());
     is_reserved(&fixture);
     // Closing and opening may have tidied up; then it is full again soon.
-    let refused = (0..4000u32).find_map(|i| {
-        space
-            .put(&(i | 1 << 30).to_be_bytes(), &value(1, LEN), PROCESS)
-            .err()
-    });
+    let refused =
+        (0..4000u32).find_map(|i| space.put(&(i | 1 << 30).to_be_bytes(), &value(1, LEN), PROCESS).err());
     assert!(matches!(refused, Some(Error::NoSpace)), "{refused:?}");
     // Deletes one by one, a purge, a dropped keyspace, flush and merge.
     for i in 0..500u32 {
@@ -263,14 +214,9 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     is_reserved(&fixture);
     // What was freed takes puts again.
     for i in 0..1000u32 {
-        space
-            .put(&i.to_be_bytes(), &value(u64::from(i), LEN), PROCESS)
-            .unwrap();
+        space.put(&i.to_be_bytes(), &value(u64::from(i), LEN), PROCESS).unwrap();
     }
-    assert_eq!(
-        space.get(&500u32.to_be_bytes()).unwrap().unwrap(),
-        value(500, LEN)
-    );
+    assert_eq!(space.get(&500u32.to_be_bytes()).unwrap().unwrap(), value(500, LEN));
     assert_sound(&fixture.store, true);
 }
 
@@ -279,12 +225,8 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
 /// it is not to be had, a quarter of it will do, and as much stays in the store.
 #[test]
 fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
-    let options = FaultOptions {
-        order: Order::Immediate,
-        record: false,
-        full_host: true,
-        ..FaultOptions::default()
-    };
+    let options =
+        FaultOptions { order: Order::Immediate, record: false, full_host: true, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(64 * MIB), options);
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
@@ -293,14 +235,9 @@ fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     let values = 0..300u32;
     for i in values.clone() {
-        space
-            .put(&i.to_be_bytes(), &value(i.into(), 700_000), PROCESS)
-            .unwrap();
+        space.put(&i.to_be_bytes(), &value(i.into(), 700_000), PROCESS).unwrap();
     }
-    values
-        .clone()
-        .filter(|i| i % 3 != 0)
-        .for_each(|i| space.delete(&i.to_be_bytes(), PROCESS).unwrap());
+    values.clone().filter(|i| i % 3 != 0).for_each(|i| space.delete(&i.to_be_bytes(), PROCESS).unwrap());
     space.compact_range(all()).unwrap();
     store.close().unwrap();
     let shrunk = objects.shrink().unwrap();
@@ -312,11 +249,8 @@ fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
     let store = Store::open(objects.clone(), small()).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     space.put(b"a little", b"1", DEVICE).unwrap();
-    let refused = (0..200u32).find_map(|i| {
-        space
-            .put(&(1000 + i).to_be_bytes(), &value(i.into(), 700_000), DEVICE)
-            .err()
-    });
+    let refused = (0..200u32)
+        .find_map(|i| space.put(&(1000 + i).to_be_bytes(), &value(i.into(), 700_000), DEVICE).err());
     assert!(matches!(refused, Some(Error::NoSpace)), "{refused:?}");
     let before = objects.space().live_bytes;
     for i in values {
@@ -353,10 +287,7 @@ fn fill_with_eight(space: &copal_kv::Keyspace, round: u32, len: usize) -> Vec<[u
             })
         };
         let writers: Vec<_> = (0..8).map(writer).collect();
-        writers
-            .into_iter()
-            .flat_map(|writer| writer.join().expect("a writer"))
-            .collect()
+        writers.into_iter().flat_map(|writer| writer.join().expect("a writer")).collect()
     })
 }
 
@@ -445,11 +376,7 @@ fn a_store_is_full_while_its_host_refuses_growth() {
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
     let objects = open_objects(&dynamic);
-    let fixture = Fixture {
-        device: dynamic,
-        store: Store::open(objects.clone(), small()).unwrap(),
-        objects,
-    };
+    let fixture = Fixture { device: dynamic, store: Store::open(objects.clone(), small()).unwrap(), objects };
     assert_eq!(fixture.store.room_bytes(), None);
     let (space, stored) = fill(&fixture, &KeyspaceOptions::default(), LEN);
     assert!(fixture.store.is_full());

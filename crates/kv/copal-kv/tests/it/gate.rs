@@ -60,13 +60,8 @@ fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dy
 }
 
 fn visible(space: &Keyspace) -> Vec<u8> {
-    let found = (0..KEYS)
-        .filter(|i| space.get(&[*i]).unwrap().is_some())
-        .collect();
-    let walked: Vec<_> = pairs(space)
-        .into_iter()
-        .filter(|(key, _)| key.len() == 1)
-        .collect();
+    let found = (0..KEYS).filter(|i| space.get(&[*i]).unwrap().is_some()).collect();
+    let walked: Vec<_> = pairs(space).into_iter().filter(|(key, _)| key.len() == 1).collect();
     assert_eq!(walked.iter().map(|(key, _)| key[0]).collect::<Vec<_>>(), found);
     found
 }
@@ -77,21 +72,12 @@ fn commits_overlap_on_the_device_and_appear_in_their_order() {
         assert!(visible(space).is_empty(), "visible before it is durable");
         device.change(|gate| gate.let_through.extend([1, 2]));
         device.wait(|gate| gate.done == 2);
-        assert!(
-            visible(space).is_empty(),
-            "visible before an earlier one is durable"
-        );
-        assert!(
-            answers.try_recv().is_err(),
-            "acknowledged before an earlier one is durable"
-        );
+        assert!(visible(space).is_empty(), "visible before an earlier one is durable");
+        assert!(answers.try_recv().is_err(), "acknowledged before an earlier one is durable");
         device.let_through(0);
         for (i, result) in answers.iter().take(usize::from(KEYS)) {
             result.unwrap();
-            assert!(
-                visible(space).contains(&i),
-                "{i} was acknowledged and is not there"
-            );
+            assert!(visible(space).contains(&i), "{i} was acknowledged and is not there");
         }
         assert_eq!(visible(space), [0, 1, 2, 3]);
     });
@@ -117,10 +103,7 @@ fn behind_a_failed_commit_nothing_appears_and_reads_go_on() {
         }
         assert!(visible(space).iter().all(|i| *i == 0), "what failed appeared");
         assert!(space.get(b"second").unwrap().is_some());
-        assert!(matches!(
-            space.put(b"later", b"", DEVICE),
-            Err(Error::Poisoned { .. })
-        ));
+        assert!(matches!(space.put(b"later", b"", DEVICE), Err(Error::Poisoned { .. })));
     });
     drop(store);
     let store = Store::open(open_objects(&dynamic), small()).unwrap();
@@ -258,18 +241,12 @@ fn a_closed_store_reads_for_no_filter() {
         background: false,
         ..FilterOptions::default()
     };
-    let options = Options {
-        table_bytes: 256 << 10,
-        filters,
-        ..Options::default()
-    };
+    let options = Options { table_bytes: 256 << 10, filters, ..Options::default() };
     let store = Store::open(open_objects(&dynamic), options.clone()).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     let key = |i: u64| copal_testkit::scattered(i).to_be_bytes();
     for i in 0..20_000 {
-        space
-            .put(&key(2 * i), &value(i, 40), Durability::Deferred)
-            .unwrap();
+        space.put(&key(2 * i), &value(i, 40), Durability::Deferred).unwrap();
     }
     store.flush().unwrap();
     space.compact_range(all()).unwrap();

@@ -5,10 +5,7 @@ use copal_kv::KeyspaceOptions;
 use std::collections::BTreeMap;
 
 fn with_heads(bytes: u16) -> KeyspaceOptions {
-    KeyspaceOptions {
-        value_head_bytes: bytes,
-        ..grouped()
-    }
+    KeyspaceOptions { value_head_bytes: bytes, ..grouped() }
 }
 
 /// Inline, separated at flush, direct; through memory, table, collection of values, reopening.
@@ -85,9 +82,7 @@ fn a_walk_over_heads_touches_no_value_object() {
     let fixture = Fixture::new(256 * MIB, small());
     let space = fixture.space("a", with_heads(128));
     for i in 0..100u32 {
-        space
-            .put(&i.to_be_bytes(), &value(u64::from(i), 1 << 20), PROCESS)
-            .unwrap();
+        space.put(&i.to_be_bytes(), &value(u64::from(i), 1 << 20), PROCESS).unwrap();
     }
     space.compact_range(all()).unwrap();
     let before = fixture.device.counters().read_bytes;
@@ -99,8 +94,5 @@ fn a_walk_over_heads_touches_no_value_object() {
     }
     let read = fixture.device.counters().read_bytes - before;
     assert!(read < MIB, "{read} bytes read beside 100 MiB of values");
-    assert_eq!(
-        space.get(&7u32.to_be_bytes()).unwrap().unwrap(),
-        value(7, 1 << 20)
-    );
+    assert_eq!(space.get(&7u32.to_be_bytes()).unwrap().unwrap(), value(7, 1 << 20));
 }

@@ -76,31 +76,16 @@ impl History<'_> {
                 let len = [16, 700, 4000][random.below(3) as usize];
                 let mut bytes = token(writer, batch).to_le_bytes().to_vec();
                 bytes.resize(len, index);
-                ops.put(
-                    &self.spaces[usize::from(index) % 2],
-                    &own_key(writer, index),
-                    bytes.into(),
-                );
+                ops.put(&self.spaces[usize::from(index) % 2], &own_key(writer, index), bytes.into());
             }
             for space in &self.spaces {
-                ops.put(
-                    space,
-                    b"shared",
-                    token(writer, batch).to_le_bytes().to_vec().into(),
-                );
+                ops.put(space, b"shared", token(writer, batch).to_le_bytes().to_vec().into());
             }
-            ops.put(
-                &self.spaces[0],
-                &own_key(writer, b'#'),
-                (batch + 1).to_le_bytes().to_vec().into(),
-            );
+            ops.put(&self.spaces[0], &own_key(writer, b'#'), (batch + 1).to_le_bytes().to_vec().into());
             let durability =
                 [Durability::Device, Durability::Process, Durability::Deferred][random.below(3) as usize];
             let began = self.now();
-            spans.push(Span {
-                began,
-                acknowledged: u64::MAX,
-            });
+            spans.push(Span { began, acknowledged: u64::MAX });
             if writer == 0 {
                 outstanding.push_back(ops.commit_submit(durability).unwrap());
                 if outstanding.len() > 4 {
@@ -132,10 +117,7 @@ impl History<'_> {
         assert_eq!(shared[0], shared[1], "half a batch is visible in {vector:?}");
         if let Some(token) = shared[0] {
             let (writer, batch) = ((token >> 32) as usize, token & u64::from(u32::MAX));
-            assert!(
-                batch < vector[writer],
-                "{batch} of {writer} is visible and not in {vector:?}"
-            );
+            assert!(batch < vector[writer], "{batch} of {writer} is visible and not in {vector:?}");
         }
         vector
     }
@@ -149,17 +131,9 @@ impl History<'_> {
             assert_eq!(self.look(&snapshot), vector, "a snapshot changed");
             let walked = snapshot.iter(&self.spaces[0], all()).map(Result::unwrap);
             for (key, value) in walked.filter(|(key, _)| key.len() == 2 && key[1] == b'#') {
-                assert_eq!(
-                    number(&value),
-                    vector[usize::from(key[0] - b'a')],
-                    "the walk sees another state"
-                );
+                assert_eq!(number(&value), vector[usize::from(key[0] - b'a')], "the walk sees another state");
             }
-            self.seen.lock().unwrap().push(Seen {
-                before,
-                after,
-                vector,
-            });
+            self.seen.lock().unwrap().push(Seen { before, after, vector });
         }
     }
 }
@@ -176,9 +150,7 @@ fn snapshots_under_threads_are_prefixes_of_one_order_of_whole_batches() {
     };
     let spans: Vec<Vec<Span>> = std::thread::scope(|scope| {
         let history = &history;
-        let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| scope.spawn(move || history.write(writer)))
-            .collect();
+        let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || history.write(writer))).collect();
         let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(|| history.read())).collect();
         scope.spawn(|| {
             while !history.done.load(SeqCst) {
@@ -186,22 +158,14 @@ fn snapshots_under_threads_are_prefixes_of_one_order_of_whole_batches() {
                 history.spaces[1].compact_range(all()).unwrap();
             }
         });
-        let spans = writers
-            .into_iter()
-            .map(|writer| writer.join())
-            .collect::<Vec<_>>();
+        let spans = writers.into_iter().map(|writer| writer.join()).collect::<Vec<_>>();
         history.done.store(true, SeqCst);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
         spans.into_iter().map(Result::unwrap).collect()
     });
     let mut seen = history.seen.into_inner().unwrap();
     assert!(seen.len() > 20, "only {} snapshots were taken", seen.len());
-    for Seen {
-        before,
-        after,
-        vector,
-    } in &seen
-    {
+    for Seen { before, after, vector } in &seen {
         for (writer, spans) in spans.iter().enumerate() {
             let must = spans.iter().filter(|span| span.acknowledged < *before).count() as u64;
             let may = spans.iter().filter(|span| span.began < *after).count() as u64;
@@ -215,10 +179,7 @@ fn snapshots_under_threads_are_prefixes_of_one_order_of_whole_batches() {
     seen.sort_by_key(|seen| seen.vector.iter().sum::<u64>());
     for pair in seen.windows(2) {
         let (a, b) = (&pair[0].vector, &pair[1].vector);
-        assert!(
-            a.iter().zip(b).all(|(a, b)| a <= b),
-            "{a:?} and {b:?} are of no one order"
-        );
+        assert!(a.iter().zip(b).all(|(a, b)| a <= b), "{a:?} and {b:?} are of no one order");
     }
     assert_sound(&fixture.store, true);
 }
@@ -232,10 +193,7 @@ fn how_a_commit_is_made_changes_no_answer() {
         let mut random = Random::new(77);
         let mut choice = Random::new(1000 + way);
         for _ in 0..2 {
-            let spaces = [
-                fixture.space("a", grouped()),
-                fixture.space("b", Default::default()),
-            ];
+            let spaces = [fixture.space("a", grouped()), fixture.space("b", Default::default())];
             let mut outstanding = Vec::new();
             for _ in 0..300u64 {
                 let mut batch = fixture.store.batch();
@@ -245,11 +203,7 @@ fn how_a_commit_is_made_changes_no_answer() {
                     match random.below(8) {
                         0 => batch.delete(space, &[from]),
                         1 => batch.delete_range(space, &[from], &[from + 1 + random.below(5) as u8]),
-                        _ => batch.put(
-                            space,
-                            &[from],
-                            value(tag, [9, 800, 5000][tag as usize % 3]).into(),
-                        ),
+                        _ => batch.put(space, &[from], value(tag, [9, 800, 5000][tag as usize % 3]).into()),
                     };
                 }
                 let any = [Durability::Device, Durability::Process, Durability::Deferred];

@@ -13,9 +13,7 @@ fn key(group: u8, i: u64) -> Vec<u8> {
 /// Sizes that stay in tables, leave them, and would go direct.
 fn sample(group: u8, count: u64, tag: u64) -> Map {
     let len = |i: u64| [40, 700, 3500, 20_000][(i % 4) as usize];
-    (0..count)
-        .map(|i| (key(group, i), value(tag << 32 | i, len(i))))
-        .collect()
+    (0..count).map(|i| (key(group, i), value(tag << 32 | i, len(i)))).collect()
 }
 
 fn ingest(space: &Keyspace, pairs: &Map) {
@@ -136,10 +134,7 @@ fn an_ingest_into_an_empty_range_is_written_once_and_never_merged() {
     assert_eq!(after.merges, before.merges, "the bottom is where it belongs");
     assert_eq!(after.groups, before.groups, "nothing went through the log");
     let written = fixture.device.counters().write_bytes - written;
-    assert!(
-        written < bytes + bytes / 4,
-        "{written} bytes went to the device for {bytes}"
-    );
+    assert!(written < bytes + bytes / 4, "{written} bytes went to the device for {bytes}");
     assert_eq!(space.prefix(&[1]).count(), expected.len());
 }
 
@@ -173,11 +168,7 @@ fn a_writer_that_is_dropped_or_killed_leaves_nothing() {
     assert_eq!(space.iter(all()).count(), 1);
     assert_sound(&fixture.store, true);
     // What it wrote is 5 MB; an opening writes a checkpoint.
-    assert!(
-        fixture.live_bytes() <= empty + 2 * MIB,
-        "{} live, {empty} before",
-        fixture.live_bytes()
-    );
+    assert!(fixture.live_bytes() <= empty + 2 * MIB, "{} live, {empty} before", fixture.live_bytes());
 }
 
 #[test]
@@ -188,10 +179,7 @@ fn a_key_out_of_order_is_refused_and_the_ingest_goes_on() {
     writer.put(b"b", b"1").unwrap();
     assert!(matches!(writer.put(b"b", b"2"), Err(Error::NotAscending)));
     assert!(matches!(writer.put(b"a", b"2"), Err(Error::NotAscending)));
-    assert!(matches!(
-        writer.put(&vec![b'c'; 65_536], b""),
-        Err(Error::KeyTooLong(65_536))
-    ));
+    assert!(matches!(writer.put(&vec![b'c'; 65_536], b""), Err(Error::KeyTooLong(65_536))));
     writer.put(b"c", b"3").unwrap();
     assert_eq!(writer.finish().unwrap(), 2);
     assert_eq!(space.get(b"b").unwrap().unwrap(), b"1"[..]);
@@ -236,10 +224,7 @@ fn an_ingest_behind_an_empty_synced_log_survives_reopening() {
         fixture = fixture.reopen(small(), round % 2 == 0);
         let space = fixture.space("a", grouped());
         assert_eq!(space.iter(all()).count(), 7);
-        assert_eq!(
-            space.get(&key(1, 1)).unwrap().unwrap(),
-            sample(1, 3, round)[&key(1, 1)]
-        );
+        assert_eq!(space.get(&key(1, 1)).unwrap().unwrap(), sample(1, 3, round)[&key(1, 1)]);
     }
     assert_sound(&fixture.store, true);
 }
@@ -255,9 +240,7 @@ fn ingests_and_writers_and_merges_do_not_disturb_each_other() {
                 let mut random = Random::new(u64::from(thread));
                 for i in 0..1500 {
                     let at = key(10 + thread, random.below(300));
-                    space
-                        .put(&at, &value(i, 50 + random.below(2000) as usize), PROCESS)
-                        .unwrap();
+                    space.put(&at, &value(i, 50 + random.below(2000) as usize), PROCESS).unwrap();
                     if i % 100 == 0 {
                         space.compact_range(all()).unwrap();
                     }
@@ -269,10 +252,8 @@ fn ingests_and_writers_and_merges_do_not_disturb_each_other() {
             scope.spawn(move || {
                 for round in 0..12 {
                     // Between and over the keys of the others' last rounds.
-                    let pairs: Map = sample(20 + thread, 60, round)
-                        .into_iter()
-                        .skip((round % 3) as usize * 10)
-                        .collect();
+                    let pairs: Map =
+                        sample(20 + thread, 60, round).into_iter().skip((round % 3) as usize * 10).collect();
                     ingest(space, &pairs);
                     for (key, value) in pairs.iter().step_by(7) {
                         assert_eq!(space.get(key).unwrap().unwrap(), value);
@@ -282,10 +263,7 @@ fn ingests_and_writers_and_merges_do_not_disturb_each_other() {
         }
     });
     for thread in 0..2 {
-        let found: Map = pairs(&space)
-            .into_iter()
-            .filter(|(key, _)| key[0] == 20 + thread)
-            .collect();
+        let found: Map = pairs(&space).into_iter().filter(|(key, _)| key[0] == 20 + thread).collect();
         // Rounds 9, 10 and 11 began at keys 0, 10 and 20: the newest that holds a key counts.
         let mut expected = sample(20 + thread, 60, 9);
         expected.extend(sample(20 + thread, 60, 10).into_iter().skip(10));

@@ -9,9 +9,7 @@ fn filled(fixture: &Fixture) -> Keyspace {
     // Three layers: bottom, a newer run, the memtable; every key in each of them differs.
     for layer in 0..3u64 {
         for i in (0..300u64).filter(|i| i % (layer + 1) == 0) {
-            space
-                .put(format!("{i:04}").as_bytes(), &value(i + layer, 20), PROCESS)
-                .unwrap();
+            space.put(format!("{i:04}").as_bytes(), &value(i + layer, 20), PROCESS).unwrap();
         }
         match layer {
             0 => space.compact_range(all()).unwrap(),
@@ -19,10 +17,7 @@ fn filled(fixture: &Fixture) -> Keyspace {
             _ => {}
         }
     }
-    fixture
-        .space("b", grouped())
-        .put(b"0000", b"of another keyspace", PROCESS)
-        .unwrap();
+    fixture.space("b", grouped()).put(b"0000", b"of another keyspace", PROCESS).unwrap();
     space
 }
 
@@ -61,11 +56,7 @@ fn both_ends_meet_without_losing_or_repeating_a_key() {
 fn a_seek_passes_over_what_is_below_and_never_goes_back() {
     let fixture = Fixture::new(64 * MIB, small());
     let space = filled(&fixture);
-    let all_keys: Vec<Vec<u8>> = space
-        .iter(all())
-        .keys_only()
-        .map(|item| item.unwrap().0.to_vec())
-        .collect();
+    let all_keys: Vec<Vec<u8>> = space.iter(all()).keys_only().map(|item| item.unwrap().0.to_vec()).collect();
     let mut random = Random::new(5);
     for _ in 0..60 {
         let mut iter = space.iter(all()).keys_only();
@@ -151,13 +142,7 @@ fn an_iterator_sees_the_moment_it_was_made_although_the_tree_changes_under_it() 
     let fixture = Fixture::new(64 * MIB, small());
     let space = fixture.space("a", grouped());
     for i in 0..300u64 {
-        space
-            .put(
-                format!("{i:04}").as_bytes(),
-                &value(i, 2000 + (i as usize % 3) * 2000),
-                PROCESS,
-            )
-            .unwrap();
+        space.put(format!("{i:04}").as_bytes(), &value(i, 2000 + (i as usize % 3) * 2000), PROCESS).unwrap();
     }
     let mut iter = space.iter(all());
     let mut seen = Vec::new();

@@ -99,10 +99,7 @@ impl Operation {
         match random.below(24) {
             0..11 => changes.push(put(&mut random)),
             11..17 => (0..2 + random.below(5)).for_each(|_| changes.push(put(&mut random))),
-            17..20 => changes.push(Change::Delete(
-                random.below(2) as usize,
-                key(thread, random.below(KEYS)),
-            )),
+            17..20 => changes.push(Change::Delete(random.below(2) as usize, key(thread, random.below(KEYS)))),
             20 => {
                 way = Way::Ingest;
                 for at in (0..KEYS).filter(|_| random.below(3) == 0) {
@@ -133,12 +130,7 @@ impl Operation {
             1 => Durability::Deferred,
             _ => Durability::Process,
         };
-        Operation {
-            thread,
-            changes,
-            durability,
-            way,
-        }
+        Operation { thread, changes, durability, way }
     }
 
     /// Blocks; an ingest takes its keys in their order, of which the count is the first.
@@ -192,10 +184,7 @@ impl Operation {
 }
 
 fn options() -> Options {
-    Options {
-        table_bytes: 64 << 10,
-        ..small()
-    }
+    Options { table_bytes: 64 << 10, ..small() }
 }
 
 fn open(path: &Path) -> Store {
@@ -208,11 +197,7 @@ fn open(path: &Path) -> Store {
         };
         return Store::open(objects, options()).unwrap();
     }
-    let options = FileOptions {
-        allow_cow: true,
-        unsafe_volatile: true,
-        ..FileOptions::default()
-    };
+    let options = FileOptions { allow_cow: true, unsafe_volatile: true, ..FileOptions::default() };
     // What a killed process had submitted may hold the lock a little longer than the process lives.
     let device = loop {
         match open_file(path, &options) {
@@ -224,14 +209,8 @@ fn open(path: &Path) -> Store {
 }
 
 fn spaces(store: &Store) -> [Keyspace; 2] {
-    let wide = KeyspaceOptions {
-        compress: true,
-        ..KeyspaceOptions::default()
-    };
-    [
-        store.keyspace("grouped", grouped()).unwrap(),
-        store.keyspace("plain", wide).unwrap(),
-    ]
+    let wide = KeyspaceOptions { compress: true, ..KeyspaceOptions::default() };
+    [store.keyspace("grouped", grouped()).unwrap(), store.keyspace("plain", wide).unwrap()]
 }
 
 fn tell(what: char, thread: usize, number: u64) {
@@ -276,12 +255,8 @@ fn write_for_ever(store: &Store, thread: usize, mut number: u64) {
             (2, 9) => {
                 // A snapshot sees one state, whatever is written meanwhile.
                 let snapshot = store.snapshot();
-                let walk = || {
-                    snapshot
-                        .iter(&spaces[0], all())
-                        .map(|item| item.unwrap().0)
-                        .collect::<Vec<_>>()
-                };
+                let walk =
+                    || snapshot.iter(&spaces[0], all()).map(|item| item.unwrap().0).collect::<Vec<_>>();
                 let (first, counts) = (walk(), count_of(|key| snapshot.get(&spaces[0], key).unwrap()));
                 assert_eq!(counts, count_of(|key| snapshot.get(&spaces[0], key).unwrap()));
                 assert_eq!(first, walk());
@@ -353,12 +328,7 @@ fn run_and_kill(path: &Path, counts: &Counts, lines: usize) -> Vec<Event> {
     // What is in the pipe was told before the kill.
     events.extend(told.map_while(Result::ok).filter_map(parse));
     let status = child.wait().unwrap();
-    assert_eq!(
-        status.signal(),
-        Some(9),
-        "the process ended by itself: {}",
-        other.lock().unwrap().join("\n")
-    );
+    assert_eq!(status.signal(), Some(9), "the process ended by itself: {}", other.lock().unwrap().join("\n"));
     events
 }
 
@@ -385,10 +355,7 @@ fn judge_order(events: &[Event], before: &Counts, found: &Counts, what: &str) {
     }
     let between =
         (0..THREADS).all(|thread| before[thread] <= found[thread] && found[thread] <= begun[thread]);
-    assert!(
-        between,
-        "{what}: {before:?} before, {begun:?} begun, {found:?} found"
-    );
+    assert!(between, "{what}: {before:?} before, {begun:?} begun, {found:?} found");
 }
 
 #[test]
@@ -449,9 +416,7 @@ fn kill_again_and_again(path: &Path, rounds: u64) {
         counts = found;
         let there: Content = (0..2)
             .flat_map(|space| {
-                pairs(&spaces[space])
-                    .into_iter()
-                    .map(move |(key, value)| ((space, key), value))
+                pairs(&spaces[space]).into_iter().map(move |(key, value)| ((space, key), value))
             })
             .collect();
         for (thread, count) in counts.into_iter().enumerate() {
@@ -473,10 +438,7 @@ fn kill_again_and_again(path: &Path, rounds: u64) {
             store.close().unwrap();
         }
     }
-    assert!(
-        counts.iter().all(|count| *count > rounds),
-        "hardly anything was written: {counts:?}"
-    );
+    assert!(counts.iter().all(|count| *count > rounds), "hardly anything was written: {counts:?}");
     let store = open(path);
     let report = store.objects().check(&CheckOptions::default()).unwrap();
     assert!(report.is_clean(), "{:?}", report.damages);

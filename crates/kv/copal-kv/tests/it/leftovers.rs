@@ -30,18 +30,13 @@ fn device() -> (Arc<FaultDevice>, Arc<dyn Device>) {
 fn fill(space: &Keyspace, tag: u64) {
     for i in 0..300u64 {
         let len = [100, 700, 9000][(i % 3) as usize];
-        space
-            .put(&i.to_be_bytes(), &value(tag << 32 | i, len), PROCESS)
-            .unwrap();
+        space.put(&i.to_be_bytes(), &value(tag << 32 | i, len), PROCESS).unwrap();
     }
 }
 
 fn read_only(image: Image) -> VerifyReport {
     let device = MemoryDevice::from_image(image, 64 * MIB);
-    let options = Options {
-        read_only: true,
-        ..small()
-    };
+    let options = Options { read_only: true, ..small() };
     let store = Store::open(open_objects(&device), options).unwrap();
     let report = store.verify(true).unwrap();
     // What was told is what the next opening frees: then nothing is left over.
@@ -49,10 +44,7 @@ fn read_only(image: Image) -> VerifyReport {
     let store = Store::open(open_objects(&device), small()).unwrap();
     assert_sound(&store, true);
     drop(store);
-    let options = Options {
-        read_only: true,
-        ..small()
-    };
+    let options = Options { read_only: true, ..small() };
     let swept = Store::open(open_objects(&device), options).unwrap();
     let again = swept.verify(true).unwrap();
     assert!(again.is_sound(), "{:#?}", again.problems);
@@ -126,10 +118,7 @@ fn an_object_of_no_one_after_a_clean_close_is_a_leak() {
         drop((space, store));
         let objects = open_objects(&dynamic);
         // An id of the engine's that was used and is free again.
-        let free = (2..)
-            .map(ObjectId)
-            .find(|id| objects.stat(*id).is_none())
-            .unwrap();
+        let free = (2..).map(ObjectId).find(|id| objects.stat(*id).is_none()).unwrap();
         assert!(objects.list(free, 1)[0].id > free, "the id is below one in use");
         let opts = CreateOptions {
             kind,
@@ -139,16 +128,7 @@ fn an_object_of_no_one_after_a_clean_close_is_a_leak() {
             label: *label,
         };
         let ops = vec![Op::Create { id: free, opts }];
-        objects
-            .commit(
-                Txn {
-                    ops,
-                    ..Txn::default()
-                },
-                Ack::Durable,
-            )
-            .wait()
-            .unwrap();
+        objects.commit(Txn { ops, ..Txn::default() }, Ack::Durable).wait().unwrap();
         objects.close().unwrap();
         drop(objects);
         let report = read_only(faulty.image());

@@ -56,11 +56,7 @@ impl Player {
 
     fn key(&mut self) -> Vec<u8> {
         let group = b"abc"[self.random.below(3) as usize];
-        vec![
-            group,
-            b'0' + self.random.below(10) as u8,
-            b'0' + self.random.below(6) as u8,
-        ]
+        vec![group, b'0' + self.random.below(10) as u8, b'0' + self.random.below(6) as u8]
     }
 
     fn value(&mut self, tag: u64) -> Vec<u8> {
@@ -76,11 +72,7 @@ impl Player {
     fn step(mut self, n: u64) -> Player {
         let space = self.space();
         let (durability, every) = self.durability;
-        let durability = if n.is_multiple_of(every) {
-            durability
-        } else {
-            PROCESS
-        };
+        let durability = if n.is_multiple_of(every) { durability } else { PROCESS };
         match self.random.below(40) {
             0..18 => {
                 let (key, value) = (self.key(), self.value(n));
@@ -229,11 +221,7 @@ fn options_change_no_answer() {
             if n == 0 {
                 *first = transcript;
             } else {
-                let differs = first
-                    .answers
-                    .iter()
-                    .zip(&transcript.answers)
-                    .position(|(a, b)| a != b);
+                let differs = first.answers.iter().zip(&transcript.answers).position(|(a, b)| a != b);
                 assert_eq!(differs, None, "seed {seed}: variant {n} answers differently");
                 assert_eq!(*first, transcript, "seed {seed}, variant {n}");
             }

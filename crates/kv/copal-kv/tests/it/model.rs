@@ -28,15 +28,9 @@ struct Run {
 
 fn options_of(space: usize, cache: CacheMode) -> KeyspaceOptions {
     let options = if space == 0 {
-        KeyspaceOptions {
-            value_head_bytes: HEADS[0],
-            ..grouped()
-        }
+        KeyspaceOptions { value_head_bytes: HEADS[0], ..grouped() }
     } else {
-        KeyspaceOptions {
-            compress: true,
-            ..KeyspaceOptions::default()
-        }
+        KeyspaceOptions { compress: true, ..KeyspaceOptions::default() }
     };
     KeyspaceOptions { cache, ..options }
 }
@@ -45,12 +39,7 @@ fn options_of(space: usize, cache: CacheMode) -> KeyspaceOptions {
 fn any_filters(random: &mut Random) -> FilterOptions {
     let kinds = [FilterKind::Ribbon, FilterKind::Bloom];
     let units = random.below(7) as u8;
-    let rules = [
-        FilterRule::Fixed { units },
-        FilterRule::Monkey,
-        FilterRule::Paper,
-        FilterRule::Classes,
-    ];
+    let rules = [FilterRule::Fixed { units }, FilterRule::Monkey, FilterRule::Paper, FilterRule::Classes];
     FilterOptions {
         kind: kinds[random.below(2) as usize],
         rule: rules[random.below(4) as usize],
@@ -76,12 +65,7 @@ impl Run {
         let fixture = Fixture::new(96 * MIB, options.clone());
         let shape_only = random.below(2) == 0;
         let cache = [0, 1].map(|_| {
-            let modes = [
-                CacheMode::Rows,
-                CacheMode::Rows,
-                CacheMode::Blocks,
-                CacheMode::Nothing,
-            ];
+            let modes = [CacheMode::Rows, CacheMode::Rows, CacheMode::Blocks, CacheMode::Nothing];
             modes[random.below(4) as usize]
         });
         let run = Run {
@@ -101,8 +85,7 @@ impl Run {
     }
 
     fn space(&self, space: usize) -> Keyspace {
-        self.fixture
-            .space(SPACES[space], options_of(space, self.cache[space]))
+        self.fixture.space(SPACES[space], options_of(space, self.cache[space]))
     }
 
     /// Few keys, so that they meet again: a first byte for the group, then a little more.
@@ -153,8 +136,7 @@ impl Run {
             }
             73..76 => {
                 if self.snapshots.len() < 4 {
-                    self.snapshots
-                        .push((self.fixture.store.snapshot(), self.model.clone()));
+                    self.snapshots.push((self.fixture.store.snapshot(), self.model.clone()));
                 } else {
                     let at = self.random.below(4) as usize;
                     self.snapshots.swap_remove(at);
@@ -166,9 +148,7 @@ impl Run {
             80..82 => {
                 let (a, b) = (self.key(), self.key());
                 let (low, high) = (a.clone().min(b.clone()), a.max(b));
-                keyspace
-                    .compact_range((Bound::Included(&low), Bound::Excluded(&high)))
-                    .unwrap();
+                keyspace.compact_range((Bound::Included(&low), Bound::Excluded(&high))).unwrap();
             }
             82..84 => keyspace.compact_range(all()).unwrap(),
             84..91 => self.look_up(space),
@@ -181,9 +161,7 @@ impl Run {
     /// Sorted keys, some of them there already; now and then given up half-way.
     fn ingest(&mut self, space: usize) {
         let keyspace = self.space(space);
-        let pairs: Map = (0..1 + self.random.below(30))
-            .map(|_| (self.key(), self.value()))
-            .collect();
+        let pairs: Map = (0..1 + self.random.below(30)).map(|_| (self.key(), self.value())).collect();
         let mut ingest = keyspace.ingest_writer().unwrap();
         for (key, value) in &pairs {
             ingest.put(key, value).unwrap();
@@ -229,11 +207,7 @@ impl Run {
         let keyspace = self.space(space);
         let key = self.key();
         let found = keyspace.get(&key).unwrap();
-        assert_eq!(
-            found.as_deref(),
-            self.model[space].get(&key).map(|value| &value[..]),
-            "{key:?}"
-        );
+        assert_eq!(found.as_deref(), self.model[space].get(&key).map(|value| &value[..]), "{key:?}");
         assert_eq!(keyspace.contains(&key).unwrap(), found.is_some());
         let head = |value: &Bytes| value.slice(..value.len().min(HEADS[space].into()));
         assert_eq!(keyspace.get_head(&key).unwrap(), found.as_ref().map(head));
@@ -242,17 +216,10 @@ impl Run {
         let clamp = |value: &Vec<u8>| {
             value[(from as usize).min(value.len())..(from as usize + 5000).min(value.len())].to_vec()
         };
-        assert_eq!(
-            part.map(|part| part.to_vec()),
-            self.model[space].get(&key).map(clamp)
-        );
+        assert_eq!(part.map(|part| part.to_vec()), self.model[space].get(&key).map(clamp));
         for (snapshot, model) in &self.snapshots {
             let found = snapshot.get(&keyspace, &key).unwrap();
-            assert_eq!(
-                found.as_deref(),
-                model[space].get(&key).map(|value| &value[..]),
-                "{key:?}"
-            );
+            assert_eq!(found.as_deref(), model[space].get(&key).map(|value| &value[..]), "{key:?}");
         }
     }
 

@@ -84,16 +84,9 @@ fn key(number: u64) -> [u8; 8] {
 
 /// Three runs of 1 KB values, some of them separated, nothing cached, every filter loaded.
 fn loaded(objects: Objects, mode: CacheMode) -> (Store, Keyspace) {
-    let options = Options {
-        memory_bytes: 64 * MIB,
-        ..small()
-    };
+    let options = Options { memory_bytes: 64 * MIB, ..small() };
     let store = Store::open(objects.clone(), options.clone()).unwrap();
-    let space = KeyspaceOptions {
-        separate_from_bytes: 2000,
-        cache: mode,
-        ..KeyspaceOptions::default()
-    };
+    let space = KeyspaceOptions { separate_from_bytes: 2000, cache: mode, ..KeyspaceOptions::default() };
     let filled = store.keyspace("a", space.clone()).unwrap();
     for run in 0..3 {
         for number in (run..KEYS).step_by(3) {
@@ -118,15 +111,9 @@ fn patient() -> (Objects, Arc<Queue>) {
     let size = 128 * MIB;
     let inner: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(size), size);
     format(&inner);
-    let queue = Arc::new(Queue {
-        inner: inner.clone(),
-        waiting: Mutex::default(),
-        most: AtomicUsize::new(0),
-    });
-    let device: Arc<dyn Device> = Arc::new(Patient {
-        inner,
-        queue: queue.clone(),
-    });
+    let queue =
+        Arc::new(Queue { inner: inner.clone(), waiting: Mutex::default(), most: AtomicUsize::new(0) });
+    let device: Arc<dyn Device> = Arc::new(Patient { inner, queue: queue.clone() });
     (open_objects(&device), queue)
 }
 
@@ -140,10 +127,7 @@ fn many_keys_cost_the_reads_of_each_in_a_few_batches() {
     let (before, reads_before) = (store.stats(), objects.counters().reads);
     let alone: Vec<_> = keys.iter().map(|key| space.get(key).unwrap()).collect();
     let (one_by_one, reads_alone) = (store.stats(), objects.counters().reads - reads_before);
-    assert_eq!(
-        one_by_one.read_batches, before.read_batches,
-        "a single look-up reads by itself"
-    );
+    assert_eq!(one_by_one.read_batches, before.read_batches, "a single look-up reads by itself");
 
     queue.most.store(0, SeqCst);
     let reads_before = objects.counters().reads;
@@ -155,14 +139,8 @@ fn many_keys_cost_the_reads_of_each_in_a_few_batches() {
     }
     let batched = after.batched_reads - one_by_one.batched_reads;
     let batches = after.read_batches - one_by_one.read_batches;
-    assert!(
-        reads_together <= reads_alone,
-        "{reads_together} reads, {reads_alone} one by one"
-    );
-    assert!(
-        batched > 180,
-        "{batched} of {reads_together} reads went in batches"
-    );
+    assert!(reads_together <= reads_alone, "{reads_together} reads, {reads_alone} one by one");
+    assert!(batched > 180, "{batched} of {reads_together} reads went in batches");
     assert!(batches <= 12, "{batches} batches for {batched} reads");
     let most = queue.most.load(SeqCst);
     assert!(most >= 64, "{most} reads were under way at once");
@@ -179,11 +157,7 @@ fn rows_and_memtables_answer_without_a_read() {
     let first = space.multi_get(&keys);
     let reads = objects.counters().reads;
     let again = space.multi_get(&keys);
-    assert_eq!(
-        objects.counters().reads,
-        reads,
-        "the second time all of them are rows"
-    );
+    assert_eq!(objects.counters().reads, reads, "the second time all of them are rows");
     assert!(store.stats().row_hits >= 98);
     for (number, (first, again)) in first.into_iter().zip(again).enumerate() {
         let expected = match number {

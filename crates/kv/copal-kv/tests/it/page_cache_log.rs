@@ -15,9 +15,7 @@ fn plain(store: &Store) -> Keyspace {
 }
 
 fn put(space: &Keyspace, number: u64, durability: Durability) {
-    space
-        .put(&number.to_be_bytes(), &value(number, 1000), durability)
-        .unwrap();
+    space.put(&number.to_be_bytes(), &value(number, 1000), durability).unwrap();
 }
 
 fn holds(space: &Keyspace, count: u64) {
@@ -47,21 +45,9 @@ fn kill_safe_writes_wait_for_no_device() {
 fn who_asks_for_no_kill_safety_has_no_room() {
     let fixture = Fixture::new(64 * MIB, small());
     let space = plain(&fixture.store);
-    (0..50).for_each(|number| {
-        put(
-            &space,
-            number,
-            [DEVICE, Durability::Deferred][number as usize % 2],
-        )
-    });
+    (0..50).for_each(|number| put(&space, number, [DEVICE, Durability::Deferred][number as usize % 2]));
     let room = |stat: &copal_object::Stat| stat.label.starts_with(b"kv wait");
-    assert!(
-        !fixture
-            .objects
-            .list(copal_object::ObjectId(0), 100)
-            .iter()
-            .any(room)
-    );
+    assert!(!fixture.objects.list(copal_object::ObjectId(0), 100).iter().any(room));
     put(&space, 50, PROCESS);
     let all = fixture.objects.list(copal_object::ObjectId(0), 100);
     let room = all.iter().find(|stat| room(stat)).unwrap();
@@ -108,10 +94,7 @@ fn killed_with(count: u64) -> Arc<FaultDevice> {
 #[test]
 fn a_store_that_is_only_read_shows_what_waits_and_writes_nothing() {
     let device: Arc<dyn Device> = killed_with(60);
-    let reading = || Options {
-        read_only: true,
-        ..small()
-    };
+    let reading = || Options { read_only: true, ..small() };
     let objects = open_objects(&device);
     let before = device.counters().writes;
     for _ in 0..2 {
@@ -126,10 +109,7 @@ fn a_store_that_is_only_read_shows_what_waits_and_writes_nothing() {
 #[test]
 fn a_store_with_less_memory_makes_tables_of_what_waits() {
     let device: Arc<dyn Device> = killed_with(400);
-    let least = Options {
-        memory_bytes: 0,
-        ..small()
-    };
+    let least = Options { memory_bytes: 0, ..small() };
     let store = Store::open(open_objects(&device), least).unwrap();
     holds(&plain(&store), 400);
     let stats = store.stats();
@@ -192,16 +172,10 @@ fn a_copy_that_fails_ends_writing_and_nothing_acknowledged_is_lost() {
     let store = Store::open(open_objects(&(device.clone() as Arc<dyn Device>)), small()).unwrap();
     let space = plain(&store);
     (20..40).for_each(|number| put(&space, number, PROCESS));
-    device.inject(Fault::Write {
-        skip: 0,
-        fault: WriteFault::Error,
-    });
+    device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
     let failed = space.put(b"k", b"v", PROCESS).unwrap_err();
     assert!(matches!(failed, Error::Poisoned { .. }), "{failed}");
-    assert!(matches!(
-        space.put(b"k", b"v", PROCESS),
-        Err(Error::Poisoned { .. })
-    ));
+    assert!(matches!(space.put(b"k", b"v", PROCESS), Err(Error::Poisoned { .. })));
     assert!(space.get(b"k").unwrap().is_none(), "it was refused");
     let device = device.reopen();
     drop((space, store));

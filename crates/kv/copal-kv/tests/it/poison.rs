@@ -10,12 +10,8 @@ use copal_testkit::FailingReads;
 use std::sync::Arc;
 
 fn faulty() -> Arc<FaultDevice> {
-    let options = FaultOptions {
-        order: Order::Immediate,
-        max_size: 64 * MIB,
-        record: false,
-        ..Default::default()
-    };
+    let options =
+        FaultOptions { order: Order::Immediate, max_size: 64 * MIB, record: false, ..Default::default() };
     FaultDevice::with_options(Image::zeroed(64 * MIB), options)
 }
 
@@ -27,14 +23,8 @@ fn open(device: &Arc<FaultDevice>) -> Store {
 #[test]
 fn after_a_failed_write_reads_go_on_and_writes_answer_poisoned() {
     for fault in [
-        Fault::Write {
-            skip: 0,
-            fault: WriteFault::Error,
-        },
-        Fault::Flush {
-            skip: 0,
-            fault: FlushFault::Error,
-        },
+        Fault::Write { skip: 0, fault: WriteFault::Error },
+        Fault::Flush { skip: 0, fault: FlushFault::Error },
     ] {
         let device = faulty();
         format(&(device.clone() as Arc<dyn Device>));
@@ -54,22 +44,12 @@ fn after_a_failed_write_reads_go_on_and_writes_answer_poisoned() {
             assert!(acknowledged < 200, "{fault:?} was never met");
         };
         assert!(matches!(failed, Error::Poisoned { .. }), "{failed}");
-        assert!(matches!(
-            space.put(b"k", b"", DEVICE),
-            Err(Error::Poisoned { .. })
-        ));
+        assert!(matches!(space.put(b"k", b"", DEVICE), Err(Error::Poisoned { .. })));
         assert!(matches!(space.delete(&[1], DEVICE), Err(Error::Poisoned { .. })));
         assert!(matches!(store.flush(), Err(Error::Poisoned { .. })));
-        assert!(matches!(
-            store.keyspace("new", grouped()),
-            Err(Error::Poisoned { .. })
-        ));
+        assert!(matches!(store.keyspace("new", grouped()), Err(Error::Poisoned { .. })));
         assert!(matches!(space.compact_range(all()), Err(Error::Poisoned { .. })));
-        assert_eq!(
-            space.get(&[acknowledged]).unwrap(),
-            None,
-            "what failed never appears"
-        );
+        assert_eq!(space.get(&[acknowledged]).unwrap(), None, "what failed never appears");
         assert_eq!(space.get(&[7]).unwrap().unwrap(), value(7, 2000));
         drop((space, store));
         let device = device.reopen();
@@ -77,11 +57,7 @@ fn after_a_failed_write_reads_go_on_and_writes_answer_poisoned() {
         let space = store.keyspace("a", grouped()).unwrap();
         for i in 0..acknowledged {
             let len = if i < 50 { 2000 } else { 5000 };
-            assert_eq!(
-                space.get(&[i]).unwrap().unwrap(),
-                value(u64::from(i), len),
-                "{fault:?}"
-            );
+            assert_eq!(space.get(&[i]).unwrap().unwrap(), value(u64::from(i), len), "{fault:?}");
         }
         space.put(b"k", b"again", DEVICE).unwrap();
         assert_sound(&store, true);
@@ -96,14 +72,8 @@ fn after_a_failed_write_reads_go_on_and_writes_answer_poisoned() {
 fn after_a_host_ran_full_each_write_says_so_until_the_store_is_opened_again() {
     for skip in 0..6 {
         for fault in [
-            Fault::Write {
-                skip,
-                fault: WriteFault::HostFull,
-            },
-            Fault::Flush {
-                skip,
-                fault: FlushFault::HostFull,
-            },
+            Fault::Write { skip, fault: WriteFault::HostFull },
+            Fault::Flush { skip, fault: FlushFault::HostFull },
         ] {
             let device = faulty();
             format(&(device.clone() as Arc<dyn Device>));
@@ -131,10 +101,7 @@ fn after_a_host_ran_full_each_write_says_so_until_the_store_is_opened_again() {
             ];
             for error in later {
                 assert!(error.is_host_full() && !error.is_no_space(), "{fault:?}: {error}");
-                assert!(
-                    error.to_string().contains("free space there, then reopen"),
-                    "{error}"
-                );
+                assert!(error.to_string().contains("free space there, then reopen"), "{error}");
             }
             drop((space, store));
             let store = open(&device.reopen());
@@ -152,15 +119,7 @@ fn a_flipped_bit_is_told_and_hides_nothing_else() {
     let device = faulty();
     format(&(device.clone() as Arc<dyn Device>));
     let store = open(&device);
-    let space = store
-        .keyspace(
-            "a",
-            KeyspaceOptions {
-                direct_from_bytes: 20_000,
-                ..grouped()
-            },
-        )
-        .unwrap();
+    let space = store.keyspace("a", KeyspaceOptions { direct_from_bytes: 20_000, ..grouped() }).unwrap();
     let len = |i: u64| [100, 1500, 30_000][(i % 3) as usize];
     for i in 0..60u64 {
         space.put(&i.to_be_bytes(), &value(i, len(i)), PROCESS).unwrap();
@@ -180,18 +139,10 @@ fn a_flipped_bit_is_told_and_hides_nothing_else() {
         }
         let device = FaultDevice::with_options(
             pristine.clone(),
-            FaultOptions {
-                order: Order::Immediate,
-                record: false,
-                max_size: 64 * MIB,
-                ..Default::default()
-            },
+            FaultOptions { order: Order::Immediate, record: false, max_size: 64 * MIB, ..Default::default() },
         );
         let byte = at + random.below(4096);
-        device.inject(Fault::BitFlip {
-            at: byte,
-            bit: random.below(8) as u8,
-        });
+        device.inject(Fault::BitFlip { at: byte, bit: random.below(8) as u8 });
         let dynamic: Arc<dyn Device> = device.clone();
         let Ok((objects, _)) = copal_object::Store::open(dynamic, &Default::default()) else {
             told += 1;
@@ -239,10 +190,7 @@ fn a_manifest_that_cannot_be_read_now_is_an_error_of_the_opening() {
         let failing = FailingReads::over(below, fails, EMFILE);
         let objects = open_objects(&(failing.clone() as Arc<dyn Device>));
         let before = failing.reads();
-        let options = Options {
-            threads: false,
-            ..small()
-        };
+        let options = Options { threads: false, ..small() };
         (Store::open(objects, options).map(drop), before)
     };
     let (opened, first) = again(0..0);

@@ -40,12 +40,8 @@ fn stored(keys: u64, options: &Options) -> Image {
 }
 
 fn recorder() -> (Arc<FaultDevice>, Arc<dyn Device>) {
-    let options = FaultOptions {
-        order: Order::Immediate,
-        max_size: SIZE,
-        record: false,
-        ..FaultOptions::default()
-    };
+    let options =
+        FaultOptions { order: Order::Immediate, max_size: SIZE, record: false, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(SIZE), options);
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
@@ -95,10 +91,7 @@ fn open(image: Image, options: &Options) -> (Store, Keyspace) {
 }
 
 fn big_tables() -> Options {
-    Options {
-        table_bytes: 4 * MIB,
-        ..small()
-    }
+    Options { table_bytes: 4 * MIB, ..small() }
 }
 
 /// Checks every key against the model; the keys that answered `Corrupt`.
@@ -142,15 +135,10 @@ fn a_damaged_block_sets_its_partition_apart_and_nothing_else() {
     assert!(corrupt.contains(&5000) && corrupt.len() < 60, "{corrupt:?}");
     let ranges = store.damaged_ranges();
     assert_eq!(ranges.len(), 1, "{ranges:?}");
-    let DamagedRange {
-        keyspace, start, end, ..
-    } = ranges[0].clone();
+    let DamagedRange { keyspace, start, end, .. } = ranges[0].clone();
     let (first, behind) = (number(&start), number(&end.unwrap()));
     assert_eq!(keyspace, "a");
-    assert!(
-        first <= 5000 && 5000 < behind && behind - first < 2100,
-        "{first} to {behind}"
-    );
+    assert!(first <= 5000 && 5000 < behind && behind - first < 2100, "{first} to {behind}");
 
     // Iterators of both directions: all before the damage, then the error, then the end.
     let mut ahead = space.iter(all());
@@ -180,10 +168,7 @@ fn a_damaged_block_sets_its_partition_apart_and_nothing_else() {
     assert!(failed.is_corruption() && back.next().is_none());
     // Going back, a key's newest version comes last and could stand in the damaged block.
     assert!(seen - corrupt[corrupt.len() - 1] <= 2, "{seen}");
-    assert_eq!(
-        space.iter((Unbounded, Excluded(&key(first)[..]))).count() as u64,
-        first
-    );
+    assert_eq!(space.iter((Unbounded, Excluded(&key(first)[..]))).count() as u64, first);
 
     // Writes, flushes and merges go on, over the damaged range too.
     for round in 1..9u64 {
@@ -210,11 +195,7 @@ fn a_damaged_block_sets_its_partition_apart_and_nothing_else() {
     );
     let report = store.verify(true).unwrap();
     assert!(!report.is_sound());
-    assert!(
-        report.problems.iter().all(|problem| problem.contains("damaged")),
-        "{:#?}",
-        report.problems
-    );
+    assert!(report.problems.iter().all(|problem| problem.contains("damaged")), "{:#?}", report.problems);
 
     // Opened again, it is found again; nothing was lost by the way.
     let store = reopen(store, space, &options);
@@ -261,10 +242,7 @@ fn a_merge_that_meets_damage_first_goes_round_it() {
     assert_eq!(store.damaged_ranges().len(), 1);
     let corrupt = corrupt_keys(&space, &model, KEYS);
     assert!(!corrupt.is_empty() && corrupt.len() < 60, "{corrupt:?}");
-    assert!(
-        corrupt.iter().all(|i| i % 3 != 0),
-        "what is newer answers: {corrupt:?}"
-    );
+    assert!(corrupt.iter().all(|i| i % 3 != 0), "what is newer answers: {corrupt:?}");
 }
 
 #[test]
@@ -312,11 +290,7 @@ fn a_table_that_cannot_be_opened_costs_its_range_and_not_the_store() {
         }
         told += 1;
         assert!(corrupt.len() < KEYS as usize / 2, "only one table is lost");
-        assert_eq!(
-            corrupt[corrupt.len() - 1] - corrupt[0] + 1,
-            corrupt.len() as u64,
-            "its whole range is"
-        );
+        assert_eq!(corrupt[corrupt.len() - 1] - corrupt[0] + 1, corrupt.len() as u64, "its whole range is");
         let ranges = store.damaged_ranges();
         assert_eq!(ranges.len(), 1, "{ranges:?}");
         assert!(ranges[0].what.contains("footers"), "{}", ranges[0].what);
@@ -329,15 +303,8 @@ fn a_table_that_cannot_be_opened_costs_its_range_and_not_the_store() {
         assert_eq!(space.get(&key(inside)).unwrap().unwrap(), &b"new"[..]);
         assert_eq!(space.get(&key(inside + 1)).unwrap(), None);
         assert!(space.get(&key(inside + 2)).unwrap_err().is_corruption());
-        assert!(
-            space
-                .get(&[&key(inside)[..], b"between"].concat())
-                .unwrap_err()
-                .is_corruption()
-        );
-        let replica = corrupt
-            .iter()
-            .map(|i| Ok((Bytes::copy_from_slice(&key(*i)), Bytes::from(inline(*i)))));
+        assert!(space.get(&[&key(inside)[..], b"between"].concat()).unwrap_err().is_corruption());
+        let replica = corrupt.iter().map(|i| Ok((Bytes::copy_from_slice(&key(*i)), Bytes::from(inline(*i)))));
         space.repair(bounds(&ranges[0]), replica).unwrap();
         assert_eq!(corrupt_keys(&space, &model, KEYS), Vec::<u64>::new());
         assert_sound(&store, true);
@@ -350,22 +317,9 @@ fn a_table_that_is_missing_is_damage_too() {
     let device = MemoryDevice::from_image(stored(3000, &small()), SIZE);
     let objects = open_objects(&device);
     let tables = objects.list(ObjectId(0), 100);
-    let table = tables
-        .iter()
-        .find(|stat| stat.label.starts_with(b"kv table"))
-        .unwrap()
-        .id;
+    let table = tables.iter().find(|stat| stat.label.starts_with(b"kv table")).unwrap().id;
     let ops = vec![Op::Delete { id: table }];
-    objects
-        .commit(
-            Txn {
-                ops,
-                ..Txn::default()
-            },
-            Ack::Durable,
-        )
-        .wait()
-        .unwrap();
+    objects.commit(Txn { ops, ..Txn::default() }, Ack::Durable).wait().unwrap();
     let store = Store::open(objects, small()).unwrap();
     let space = store.open_keyspace("a").unwrap().unwrap();
     let model: BTreeMap<u64, Vec<u8>> = (0..3000).map(|i| (i, inline(i))).collect();
@@ -373,9 +327,7 @@ fn a_table_that_is_missing_is_damage_too() {
     assert!(!corrupt.is_empty() && corrupt.len() < 3000);
     let ranges = store.damaged_ranges();
     assert_eq!((ranges.len(), ranges[0].object), (1, table.0));
-    let replica = corrupt
-        .iter()
-        .map(|i| Ok((Bytes::copy_from_slice(&key(*i)), Bytes::from(inline(*i)))));
+    let replica = corrupt.iter().map(|i| Ok((Bytes::copy_from_slice(&key(*i)), Bytes::from(inline(*i)))));
     space.repair(bounds(&ranges[0]), replica).unwrap();
     assert_eq!(corrupt_keys(&space, &model, 3000), Vec::<u64>::new());
     assert_sound(&store, true);
@@ -390,16 +342,12 @@ fn a_repair_that_fails_half_way_hides_nothing() {
     let model: BTreeMap<u64, Vec<u8>> = (0..3000).map(|i| (i, inline(i))).collect();
     let corrupt = corrupt_keys(&space, &model, 3000);
     let feed = |keys: Vec<u64>| {
-        keys.into_iter()
-            .map(|i| Ok((Bytes::copy_from_slice(&key(i)), Bytes::from(inline(i)))))
+        keys.into_iter().map(|i| Ok((Bytes::copy_from_slice(&key(i)), Bytes::from(inline(i)))))
     };
     // Out of order, outside the range, a feed that breaks: nothing of the stretch changes.
     let range = (Included(&key(900)[..]), Excluded(&key(1100)[..]));
     for keys in [vec![950, 949], vec![950, 950], vec![899], vec![1100]] {
-        assert!(matches!(
-            space.repair(range, feed(keys)),
-            Err(Error::NotInRange { .. })
-        ));
+        assert!(matches!(space.repair(range, feed(keys)), Err(Error::NotInRange { .. })));
     }
     let broken = feed((900..1050).collect()).chain([Err(Error::Closed)]);
     assert!(matches!(space.repair(range, broken), Err(Error::Closed)));
@@ -464,10 +412,7 @@ fn values_behind_a_dropped_range_leave_no_bytes_without_owner() {
     let options = big_tables();
     let store = Store::open(open_objects(&device), options.clone()).unwrap();
     // One group, so that values of the damaged range and of others share objects.
-    let shared = KeyspaceOptions {
-        group_prefix_len: 0,
-        ..grouped()
-    };
+    let shared = KeyspaceOptions { group_prefix_len: 0, ..grouped() };
     let space = store.keyspace("v", shared).unwrap();
     let content = |i: u64| value(i, [100, 700, 5000][(i % 3) as usize]);
     for i in 0..3000 {
@@ -485,11 +430,7 @@ fn values_behind_a_dropped_range_leave_no_bytes_without_owner() {
     assert!(space.get(&key(600)).unwrap_err().is_corruption());
     let ranges = store.damaged_ranges();
     let behind = ranges[0].end.as_ref().map_or(3000, number);
-    let first = if ranges[0].start.is_empty() {
-        0
-    } else {
-        number(&ranges[0].start)
-    };
+    let first = if ranges[0].start.is_empty() { 0 } else { number(&ranges[0].start) };
     assert!(first <= 600 && 600 < behind && behind < 3000);
     let replica = (first..behind).map(|i| Ok((Bytes::copy_from_slice(&key(i)), Bytes::from(content(i)))));
     space.repair(bounds(&ranges[0]), replica).unwrap();
@@ -518,10 +459,7 @@ fn a_scrub_finds_what_nobody_asked_for_and_can_be_cancelled() {
     let (store, space) = open(image, &options);
     let progress = store.scrub(u64::MAX).unwrap().wait().unwrap();
     assert!(progress.finished);
-    assert!(
-        progress.partitions >= 4 && progress.total_bytes > 900_000,
-        "{progress:?}"
-    );
+    assert!(progress.partitions >= 4 && progress.total_bytes > 900_000, "{progress:?}");
     assert_eq!(progress.done_bytes, progress.total_bytes);
     assert_eq!(progress.damaged.len(), 1, "{progress:?}");
     assert_eq!(store.damaged_ranges().len(), 1);
@@ -597,12 +535,8 @@ fn a_salvage_changes_nothing_while_the_device_errs() {
     let model: BTreeMap<u64, Vec<u8>> = (0..KEYS).map(|i| (i, inline(i))).collect();
     // Far behind the first damage, so that what stands before it would be rewritten by then.
     let unreadable = places(&image, &inline(2500));
-    let options = FaultOptions {
-        order: Order::Immediate,
-        max_size: SIZE,
-        record: false,
-        ..FaultOptions::default()
-    };
+    let options =
+        FaultOptions { order: Order::Immediate, max_size: SIZE, record: false, ..FaultOptions::default() };
     let faulty = FaultDevice::with_options(image, options);
     let device: Arc<dyn Device> = faulty.clone();
     let store = Store::open(open_objects(&device), small()).unwrap();
@@ -617,11 +551,7 @@ fn a_salvage_changes_nothing_while_the_device_errs() {
     let failed = space.salvage(all()).unwrap_err();
     assert!(!failed.is_corruption(), "{failed}");
     faulty.heal();
-    assert_eq!(
-        corrupt_keys(&space, &model, KEYS),
-        corrupt,
-        "what was damaged still is"
-    );
+    assert_eq!(corrupt_keys(&space, &model, KEYS), corrupt, "what was damaged still is");
     assert_eq!(store.damaged_ranges(), damaged);
     // Once it reads again.
     let report = space.salvage(all()).unwrap();

@@ -6,10 +6,7 @@ use copal_kv::KeyspaceOptions;
 const SLACK: u64 = MIB;
 
 fn packs() -> KeyspaceOptions {
-    KeyspaceOptions {
-        group_prefix_len: 4,
-        ..KeyspaceOptions::default()
-    }
+    KeyspaceOptions { group_prefix_len: 4, ..KeyspaceOptions::default() }
 }
 
 fn key(group: u32, i: u32) -> Vec<u8> {
@@ -28,9 +25,7 @@ fn deleted_large_values_give_their_space_back_without_being_read() {
     make_waiting_room(&space);
     let empty = fixture.live_bytes();
     for i in 0..80 {
-        space
-            .put(&key(1, i), &value(u64::from(i), 1 << 20), PROCESS)
-            .unwrap();
+        space.put(&key(1, i), &value(u64::from(i), 1 << 20), PROCESS).unwrap();
     }
     let full = fixture.live_bytes();
     assert!(full > empty + 79 * MIB);
@@ -42,18 +37,11 @@ fn deleted_large_values_give_their_space_back_without_being_read() {
     space.compact_range(all()).unwrap();
     let read = fixture.device.counters().read_bytes - read;
     let half = fixture.live_bytes();
-    assert!(
-        half < empty + 40 * MIB + SLACK,
-        "{} MiB live after deleting half",
-        half >> 20
-    );
+    assert!(half < empty + 40 * MIB + SLACK, "{} MiB live after deleting half", half >> 20);
     assert!(read < 2 * MIB, "{read} bytes were read to free 40 MiB");
     for i in 0..80 {
         let expected = (i % 2 == 1).then(|| value(u64::from(i), 1 << 20));
-        assert_eq!(
-            space.get(&key(1, i)).unwrap().map(|value| value.to_vec()),
-            expected
-        );
+        assert_eq!(space.get(&key(1, i)).unwrap().map(|value| value.to_vec()), expected);
     }
     for i in 0..80 {
         space.delete(&key(1, i), PROCESS).unwrap();
@@ -74,9 +62,7 @@ fn deleted_small_separated_values_give_their_space_back() {
     make_waiting_room(&space);
     let empty = fixture.live_bytes();
     for i in 0..2000 {
-        space
-            .put(&key(1, i), &value(u64::from(i), 6000), PROCESS)
-            .unwrap();
+        space.put(&key(1, i), &value(u64::from(i), 6000), PROCESS).unwrap();
     }
     space.compact_range(all()).unwrap();
     // Scattered deletes leave pages shared with living neighbours: punching frees little, rewriting the rest.
@@ -85,10 +71,7 @@ fn deleted_small_separated_values_give_their_space_back() {
     }
     space.compact_range(all()).unwrap();
     let live = fixture.live_bytes().saturating_sub(empty);
-    assert!(
-        live < 667 * 6000 + 667 * 3000 + SLACK,
-        "{live} bytes live for 4 MB of values"
-    );
+    assert!(live < 667 * 6000 + 667 * 3000 + SLACK, "{live} bytes live for 4 MB of values");
     for i in 0..2000 {
         assert_eq!(space.contains(&key(1, i)).unwrap(), i % 3 == 0);
     }
@@ -108,9 +91,7 @@ fn a_purged_group_goes_unread_and_its_neighbours_stay() {
     let empty = fixture.live_bytes();
     for i in 0..30 {
         for group in 1..4 {
-            space
-                .put(&key(group, i), &value(u64::from(i), 1 << 20), PROCESS)
-                .unwrap();
+            space.put(&key(group, i), &value(u64::from(i), 1 << 20), PROCESS).unwrap();
         }
     }
     fixture.store.flush().unwrap();
@@ -137,12 +118,8 @@ fn a_dropped_keyspace_gives_everything_back() {
     let empty = fixture.live_bytes();
     let space = fixture.space("packs", packs());
     for i in 0..40u32 {
-        space
-            .put(&key(i % 3, i), &value(u64::from(i), 1 << 20), PROCESS)
-            .unwrap();
-        space
-            .put(&key(9, i), &value(u64::from(i), 5000), PROCESS)
-            .unwrap();
+        space.put(&key(i % 3, i), &value(u64::from(i), 1 << 20), PROCESS).unwrap();
+        space.put(&key(9, i), &value(u64::from(i), 5000), PROCESS).unwrap();
     }
     fixture.store.flush().unwrap();
     drop(space);
@@ -161,9 +138,7 @@ fn a_snapshot_keeps_its_values_and_lets_them_go() {
     make_waiting_room(&space);
     let empty = fixture.live_bytes();
     for i in 0..20 {
-        space
-            .put(&key(1, i), &value(u64::from(i), 1 << 20), PROCESS)
-            .unwrap();
+        space.put(&key(1, i), &value(u64::from(i), 1 << 20), PROCESS).unwrap();
     }
     let snapshot = fixture.store.snapshot();
     for i in 0..20 {
@@ -171,10 +146,7 @@ fn a_snapshot_keeps_its_values_and_lets_them_go() {
     }
     space.compact_range(all()).unwrap();
     assert!(fixture.live_bytes() > empty + 19 * MIB);
-    assert_eq!(
-        snapshot.get(&space, &key(1, 3)).unwrap().unwrap(),
-        value(3, 1 << 20)
-    );
+    assert_eq!(snapshot.get(&space, &key(1, 3)).unwrap().unwrap(), value(3, 1 << 20));
     drop(snapshot);
     space.compact_range(all()).unwrap();
     assert!(fixture.live_bytes() < empty + SLACK);
@@ -183,25 +155,14 @@ fn a_snapshot_keeps_its_values_and_lets_them_go() {
 #[test]
 fn overwriting_for_ever_does_not_grow_the_store() {
     let fixture = Fixture::new(256 * MIB, small());
-    let space = fixture.space(
-        "a",
-        KeyspaceOptions {
-            direct_from_bytes: 20_000,
-            ..KeyspaceOptions::default()
-        },
-    );
+    let space =
+        fixture.space("a", KeyspaceOptions { direct_from_bytes: 20_000, ..KeyspaceOptions::default() });
     let mut random = Random::new(1);
     let mut peak = 0;
     for round in 0..20 {
         for i in 0..100u64 {
             let len = [50, 5000, 30_000][random.below(3) as usize];
-            space
-                .put(
-                    &random.below(50).to_be_bytes(),
-                    &value(round * 100 + i, len),
-                    PROCESS,
-                )
-                .unwrap();
+            space.put(&random.below(50).to_be_bytes(), &value(round * 100 + i, len), PROCESS).unwrap();
         }
         if round % 4 == 3 {
             space.compact_range(all()).unwrap();
@@ -224,9 +185,7 @@ fn a_check_between_a_purge_and_the_next_merge_is_clean() {
     let space = fixture.space("packs", packs());
     for group in 1..4 {
         for i in 0..4 {
-            space
-                .put(&key(group, i), &value(u64::from(i), 1 << 20), PROCESS)
-                .unwrap();
+            space.put(&key(group, i), &value(u64::from(i), 1 << 20), PROCESS).unwrap();
         }
         // Entries of several groups lie in one table, which no purge drops as a whole.
         if group == 2 {
@@ -245,17 +204,12 @@ fn a_check_between_a_purge_and_the_next_merge_is_clean() {
 #[test]
 fn the_cost_of_a_purge_does_not_grow_with_the_bytes_it_frees() {
     let cost = |values: u32, len: usize| {
-        let options = copal_kv::Options {
-            table_bytes: 1 << 20,
-            ..small()
-        };
+        let options = copal_kv::Options { table_bytes: 1 << 20, ..small() };
         let fixture = Fixture::new(512 * MIB, options);
         let space = fixture.space("packs", packs());
         for group in 1..4 {
             for i in 0..values {
-                space
-                    .put(&key(group, i), &value(u64::from(i), len), PROCESS)
-                    .unwrap();
+                space.put(&key(group, i), &value(u64::from(i), len), PROCESS).unwrap();
             }
         }
         space.compact_range(all()).unwrap();
@@ -274,10 +228,7 @@ fn the_cost_of_a_purge_does_not_grow_with_the_bytes_it_frees() {
     let (few, small) = cost(40, 100_000);
     let (many, large) = cost(40, 1_000_000);
     assert!(many <= few + few / 2, "{few} I/Os for 4 MB, {many} for 40 MB");
-    assert!(
-        large < small + MIB,
-        "{small} bytes moved for 4 MB, {large} for 40 MB"
-    );
+    assert!(large < small + MIB, "{small} bytes moved for 4 MB, {large} for 40 MB");
     assert!(large < 4 * MIB, "{large} bytes moved to free 40 MB");
 }
 

@@ -15,11 +15,7 @@ pub(crate) fn value(tag: u64, len: usize) -> Vec<u8> {
 
 /// Little memory and small tables: flushes and merges after little data.
 pub(crate) fn small() -> Options {
-    Options {
-        memory_bytes: 4 * MIB,
-        table_bytes: 64 << 10,
-        ..Options::default()
-    }
+    Options { memory_bytes: 4 * MIB, table_bytes: 64 << 10, ..Options::default() }
 }
 
 /// Separates early and groups by the first byte.
@@ -62,20 +58,12 @@ impl Fixture {
         format(&device);
         let objects = open_objects(&device);
         let store = open(objects.clone()).unwrap();
-        Fixture {
-            device,
-            objects,
-            store,
-        }
+        Fixture { device, objects, store }
     }
 
     /// Closes and opens again, with or without closing properly.
     pub(crate) fn reopen(self, options: Options, properly: bool) -> Fixture {
-        let Fixture {
-            device,
-            objects,
-            store,
-        } = self;
+        let Fixture { device, objects, store } = self;
         if properly {
             store.close().unwrap();
             objects.close().unwrap();
@@ -84,11 +72,7 @@ impl Fixture {
         drop(objects);
         let objects = open_objects(&device);
         let store = Store::open(objects.clone(), options).unwrap();
-        Fixture {
-            device,
-            objects,
-            store,
-        }
+        Fixture { device, objects, store }
     }
 
     pub(crate) fn space(&self, name: &str, options: KeyspaceOptions) -> Keyspace {

@@ -89,13 +89,7 @@ fn round(store: &Store, space: &Keyspace, models: &mut [Map], round: u64) {
             .zip(models)
             .map(|(thread, model)| {
                 let random = Random::new(round * 100 + u64::from(thread));
-                let mut owner = Owner {
-                    thread,
-                    store,
-                    space,
-                    model,
-                    random,
-                };
+                let mut owner = Owner { thread, store, space, model, random };
                 scope.spawn(move || (0..3000).for_each(|_| owner.step(round)))
             })
             .collect();
@@ -121,11 +115,7 @@ fn threads_read_their_own_writes_through_flushes_merges_and_reopening() {
     for i in 0..4 {
         let space = fixture.space("owned", grouped());
         round(&fixture.store, &space, &mut models, i);
-        let expected: Vec<_> = models
-            .iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect();
+        let expected: Vec<_> = models.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         assert!(pairs(&space) == expected, "after round {i}");
         assert_sound(&fixture.store, true);
         assert!(fixture.store.stats().merges > 0);

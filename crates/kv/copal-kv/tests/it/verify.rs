@@ -94,11 +94,8 @@ impl Drop for Opens<'_> {
 /// accounts under the locks, and reads what a view pins without them.
 #[test]
 fn a_deep_check_holds_nobody_up_and_judges_the_store_as_it_was_when_it_began() {
-    let device = Arc::new(Gated {
-        below: MemoryDevice::new(64 * MIB),
-        gate: Mutex::default(),
-        moved: Condvar::new(),
-    });
+    let device =
+        Arc::new(Gated { below: MemoryDevice::new(64 * MIB), gate: Mutex::default(), moved: Condvar::new() });
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
     let store = Store::open(open_objects(&dynamic), small()).unwrap();

@@ -9,11 +9,7 @@ const KEYS: u32 = 20_000;
 fn open(device: &Arc<dyn Device>) -> (copal_object::Store, Store) {
     let (objects, _) =
         copal_object::Store::open(Arc::clone(device), &copal_object::OpenOptions::default()).unwrap();
-    let options = Options {
-        memory_bytes: 4 << 20,
-        threads: false,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: 4 << 20, threads: false, ..Options::default() };
     (objects.clone(), Store::open(objects, options).unwrap())
 }
 
@@ -41,10 +37,7 @@ fn run() -> (usize, u64, u64) {
     }
     store.flush().unwrap();
     rows.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
-    assert!(
-        store.scrub(1).unwrap().wait().unwrap().finished,
-        "whatever the pace"
-    );
+    assert!(store.scrub(1).unwrap().wait().unwrap().finished, "whatever the pace");
     let stats = store.stats();
     store.close().unwrap();
     objects.close().unwrap();
@@ -53,11 +46,7 @@ fn run() -> (usize, u64, u64) {
     for number in 0..KEYS {
         let found = rows.get(&key(number)).unwrap();
         let expected = (number % 2 == 1).then_some([number as u8; 100]);
-        assert_eq!(
-            found.as_deref(),
-            expected.as_ref().map(|value| &value[..]),
-            "{number}"
-        );
+        assert_eq!(found.as_deref(), expected.as_ref().map(|value| &value[..]), "{number}");
     }
     (fault.step(), stats.flushes, stats.merges)
 }

@@ -17,11 +17,7 @@ const CONTROLLERS: [Controller; 2] = [
         limit: "memory.limit_in_bytes",
         peak: "memory.max_usage_in_bytes",
     },
-    Controller {
-        root: "/sys/fs/cgroup",
-        limit: "memory.max",
-        peak: "memory.peak",
-    },
+    Controller { root: "/sys/fs/cgroup", limit: "memory.max", peak: "memory.peak" },
 ];
 
 struct Controller {
@@ -44,10 +40,7 @@ impl Cap {
         CONTROLLERS.iter().find_map(|controller| {
             let dir = Path::new(controller.root).join(&name);
             fs::create_dir(&dir).ok()?;
-            let cap = Cap {
-                dir,
-                peak: controller.peak,
-            };
+            let cap = Cap { dir, peak: controller.peak };
             fs::write(cap.dir.join(controller.limit), bytes.to_string()).ok()?;
             // No way out into swap, where there is any.
             let _no_swap_no_limit = fs::write(cap.dir.join("memory.swap.max"), "0");
@@ -76,10 +69,5 @@ pub(crate) fn run_alone(test: &str, cap: Option<&Cap>, variables: &[(&str, &str)
         None => String::new(),
     };
     let script = format!("{enter}exec \"$0\" --exact '{test}' --nocapture --test-threads=1");
-    Command::new("sh")
-        .args(["-c", &script])
-        .arg(binary)
-        .envs(variables.iter().copied())
-        .output()
-        .unwrap()
+    Command::new("sh").args(["-c", &script]).arg(binary).envs(variables.iter().copied()).output().unwrap()
 }

@@ -31,10 +31,7 @@ struct World {
 impl World {
     /// Live bytes of the heap, and bytes charged.
     fn look(&self) -> (u64, MemoryBytes) {
-        (
-            live_bytes() - AlignedBuf::kept_bytes() as u64,
-            self.budget.bytes(),
-        )
+        (live_bytes() - AlignedBuf::kept_bytes() as u64, self.budget.bytes())
     }
 
     /// The same once nothing is under way: five looks in a row see the same.
@@ -78,10 +75,7 @@ impl World {
     }
 
     fn space(&self, name: &str, cache: CacheMode) -> Keyspace {
-        let options = KeyspaceOptions {
-            cache,
-            ..KeyspaceOptions::default()
-        };
+        let options = KeyspaceOptions { cache, ..KeyspaceOptions::default() };
         self.store.keyspace(name, options).unwrap()
     }
 
@@ -122,10 +116,7 @@ fn alone() {
         background: false,
     };
     let budget = MemoryBudget::with_filters(32 * MIB, filters);
-    let options = Options {
-        merge_for_reads: false,
-        ..Options::default()
-    };
+    let options = Options { merge_for_reads: false, ..Options::default() };
     let store = Store::open_within(objects, options, &budget).unwrap();
     let world = World { store, budget };
     let plain = world.space("plain", CacheMode::Nothing);
@@ -141,12 +132,7 @@ fn alone() {
         }
     };
     let index_pages = world.budget.bytes().index_pages;
-    world.grows(
-        "filters and index pages",
-        |of| of.filters,
-        64 << 10,
-        || all(&plain, KEYS),
-    );
+    world.grows("filters and index pages", |of| of.filters, 64 << 10, || all(&plain, KEYS));
     let index_pages = world.budget.bytes().index_pages - index_pages;
     assert!(index_pages > 2 * SLACK, "{index_pages} bytes of index pages");
     world.grows("blocks", |of| of.blocks, MIB, || all(&blocks, KEYS / 6));

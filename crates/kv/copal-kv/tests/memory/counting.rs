@@ -25,10 +25,7 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-#[expect(
-    unsafe_code,
-    reason = "counting what is allocated takes the place of the system's allocator"
-)]
+#[expect(unsafe_code, reason = "counting what is allocated takes the place of the system's allocator")]
 // SAFETY: every call goes to the system's allocator with what it was given; counting changes neither.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

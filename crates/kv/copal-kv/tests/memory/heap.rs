@@ -25,12 +25,7 @@ struct Watch {
 
 impl Watch {
     fn new(budget: &MemoryBudget) -> Watch {
-        Watch {
-            budget: budget.clone(),
-            before: live_bytes(),
-            worst: 0,
-            most_charged: 0,
-        }
+        Watch { budget: budget.clone(), before: live_bytes(), worst: 0, most_charged: 0 }
     }
 
     /// Bytes in the heap that are not charged. Others work meanwhile, so what was charged before and what is charged
@@ -40,11 +35,7 @@ impl Watch {
         let live = live_bytes().saturating_sub(self.before + AlignedBuf::kept_bytes() as u64);
         let charged = first.max(self.budget.bytes().total());
         self.most_charged = self.most_charged.max(charged);
-        assert!(
-            charged <= TOTAL,
-            "{charged} bytes are charged: {:?}",
-            self.budget.bytes()
-        );
+        assert!(charged <= TOTAL, "{charged} bytes are charged: {:?}", self.budget.bytes());
         live.saturating_sub(charged)
     }
 
@@ -52,18 +43,12 @@ impl Watch {
         let uncharged = self.uncharged();
         self.worst = self.worst.max(uncharged);
         let bytes = self.budget.bytes();
-        assert!(
-            uncharged <= SLACK,
-            "{uncharged} bytes are not charged, {what}: {bytes:?}"
-        );
+        assert!(uncharged <= SLACK, "{uncharged} bytes are not charged, {what}: {bytes:?}");
     }
 }
 
 #[test]
-#[expect(
-    clippy::print_stdout,
-    reason = "shown when the test fails: how near the slack it came"
-)]
+#[expect(clippy::print_stdout, reason = "shown when the test fails: how near the slack it came")]
 fn what_is_allocated_is_charged() {
     let _alone = crate::ONE_AT_A_TIME.lock();
     let dir = tempfile::tempdir().unwrap();
@@ -71,11 +56,7 @@ fn what_is_allocated_is_charged() {
     let budget = MemoryBudget::new(TOTAL);
     let mut watch = Watch::new(&budget);
     let (store, rows) = open(&objects, &budget);
-    let blocks = KeyspaceOptions {
-        cache: CacheMode::Blocks,
-        compress: true,
-        ..KeyspaceOptions::default()
-    };
+    let blocks = KeyspaceOptions { cache: CacheMode::Blocks, compress: true, ..KeyspaceOptions::default() };
     let blocks = store.keyspace("blocks", blocks).unwrap();
     let mut random = Random::new(1);
     let keys = 40_000;
@@ -111,10 +92,7 @@ fn what_is_allocated_is_charged() {
     }
     let handed_over = live_bytes();
     batch.commit(DEFERRED).unwrap();
-    assert!(
-        live_bytes() < handed_over + 6 * MIB,
-        "log, frames and memtable of 2 MB"
-    );
+    assert!(live_bytes() < handed_over + 6 * MIB, "log, frames and memtable of 2 MB");
     watch.check("a large batch");
     scan(&rows, &mut watch, &mut random);
     println!("scanned: {} bytes at most not charged", watch.worst);
@@ -138,24 +116,14 @@ fn what_is_allocated_is_charged() {
     println!("repaired: {} bytes at most not charged", watch.worst);
     ingest(&rows, &mut watch);
     println!("ingested: {} bytes at most not charged", watch.worst);
-    println!(
-        "in the end: {} bytes at most not charged, {} charged",
-        watch.worst, watch.most_charged
-    );
-    assert!(
-        watch.most_charged > TOTAL / 2,
-        "the budget was used: {} bytes",
-        watch.most_charged
-    );
+    println!("in the end: {} bytes at most not charged, {} charged", watch.worst, watch.most_charged);
+    assert!(watch.most_charged > TOTAL / 2, "the budget was used: {} bytes", watch.most_charged);
     let report = store.stats();
     assert!(report.flushes > 20 && report.merges > 20, "{report:?}");
 
     // The check can fail: the same, with something allocated and not charged.
     let hidden = vec![1u8; (SLACK + MIB) as usize];
-    assert!(
-        watch.uncharged() > SLACK,
-        "an allocation that nobody charged must be seen"
-    );
+    assert!(watch.uncharged() > SLACK, "an allocation that nobody charged must be seen");
     drop(hidden);
     watch.check("given back");
 }
@@ -168,11 +136,7 @@ fn scan(space: &Keyspace, watch: &mut Watch, random: &mut Random) {
         let start = key(random.below(40_000));
         let mut iter = space.iter((Bound::Included(&start), Bound::Unbounded));
         for step in 0..1500 {
-            let item = if round % 3 == 0 {
-                iter.next_back()
-            } else {
-                iter.next()
-            };
+            let item = if round % 3 == 0 { iter.next_back() } else { iter.next() };
             match item {
                 None => break,
                 Some(Ok(_)) => {}

@@ -37,10 +37,7 @@ const SIZE: u64 = 96 * MIB;
 
 /// Opens the store at `path` in a process of its own and waits until what it flushes is flushed.
 #[test]
-#[expect(
-    clippy::print_stdout,
-    reason = "shown when a test fails: how near the bound it came"
-)]
+#[expect(clippy::print_stdout, reason = "shown when a test fails: how near the bound it came")]
 fn opened_alone() {
     let Some(path) = std::env::var_os(OPEN).map(PathBuf::from) else {
         return;
@@ -54,16 +51,10 @@ fn opened_alone() {
     let opened = peak_bytes().saturating_sub(before);
     store.flush().unwrap();
     let peak = peak_bytes().saturating_sub(before);
-    println!(
-        "peak: {below} below, {opened} opened, {peak} flushed; {:?}",
-        budget.bytes()
-    );
+    println!("peak: {below} below, {opened} opened, {peak} flushed; {:?}", budget.bytes());
     assert!(peak <= TOTAL + FIXED, "{peak} bytes with a budget of {TOTAL}");
     for number in [0, 1, 17] {
-        assert!(
-            space.get(&key(number)).unwrap().is_some(),
-            "key {number} is there"
-        );
+        assert!(space.get(&key(number)).unwrap().is_some(), "key {number} is there");
     }
 }
 
@@ -80,10 +71,7 @@ fn opens_in_its_budget(test: &str, load: impl FnOnce(&Path)) {
 #[expect(clippy::print_stdout, reason = "shown when a test fails")]
 fn alone(test: &str, variable: &str, path: &Path) {
     let output = run_alone(test, None, &[(variable, path.to_str().unwrap())]);
-    let (told, why) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let (told, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{told}{why}");
     assert!(told.contains("1 passed"), "{test} in a process of its own");
 }
@@ -149,9 +137,7 @@ fn after_a_load_with_a_larger_budget_that_was_killed() {
         // Not yet a full memtable, three times as much as all that it is opened with. Each write is a group of its own:
         // what was logged at once is one group, and put together in memory.
         for number in 0..4000 {
-            space
-                .put(&key(number), &value(number, 3000), Durability::Process)
-                .unwrap();
+            space.put(&key(number), &value(number, 3000), Durability::Process).unwrap();
         }
         assert_eq!(store.stats().flushes, 0);
         kill(dir, &store);
@@ -171,24 +157,14 @@ fn after_many_transactions_of_the_object_store() {
             space.put(&key(number), b"value", DEFERRED).unwrap();
         }
         let commit = |ops| {
-            let txn = Txn {
-                ops,
-                ..Txn::default()
-            };
+            let txn = Txn { ops, ..Txn::default() };
             objects.commit(txn, Ack::Durable).wait().unwrap();
         };
         // Each a record; little short of the half of a journal at which a checkpoint is taken.
         for _ in 0..ROUNDS {
             let ids = (0..250).map(|number| ObjectId((1 << 40) + number));
             let opts = CreateOptions::default();
-            commit(
-                ids.clone()
-                    .map(|id| Op::Create {
-                        id,
-                        opts: opts.clone(),
-                    })
-                    .collect(),
-            );
+            commit(ids.clone().map(|id| Op::Create { id, opts: opts.clone() }).collect());
             commit(ids.map(|id| Op::Delete { id }).collect());
         }
         kill(dir, &store);

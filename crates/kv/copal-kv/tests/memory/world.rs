@@ -29,20 +29,13 @@ pub(crate) fn objects(dir: &Path, name: &str, size: u64) -> Objects {
 
 /// The file of an object store; `create_size`: a new one.
 pub(crate) fn device(path: &Path, create_size: Option<u64>) -> Arc<dyn Device> {
-    let options = FileOptions {
-        create_size,
-        unsafe_volatile: true,
-        allow_cow: true,
-        ..FileOptions::default()
-    };
+    let options =
+        FileOptions { create_size, unsafe_volatile: true, allow_cow: true, ..FileOptions::default() };
     open_file(path, &options).unwrap()
 }
 
 pub(crate) fn open(objects: &Objects, budget: &MemoryBudget) -> (Store, Keyspace) {
-    let options = Options {
-        table_bytes: 2 * MIB,
-        ..Options::default()
-    };
+    let options = Options { table_bytes: 2 * MIB, ..Options::default() };
     let store = Store::open_within(objects.clone(), options, budget).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     (store, space)

@@ -118,10 +118,7 @@ fn hollow_pages_are_not_given_out_and_what_is_cut_is_gone() {
         match next(7) {
             0 | 1 => {
                 let wanted = 1 + next(40);
-                for run in allocator
-                    .allocate(wanted, next(CLASSES as u64) as usize)
-                    .unwrap_or_default()
-                {
+                for run in allocator.allocate(wanted, next(CLASSES as u64) as usize).unwrap_or_default() {
                     for page in &mut model[run.at as usize..run.end() as usize] {
                         assert_eq!(std::mem::replace(page, Is::Owned), Is::Free, "step {step}");
                     }
@@ -141,9 +138,7 @@ fn hollow_pages_are_not_given_out_and_what_is_cut_is_gone() {
                 allocator.note_written(Run::new(at, len as u32));
                 allocator.make_hollow(at..at + len);
                 let hollow = model.iter_mut().skip(at as usize).take(len as usize);
-                hollow
-                    .filter(|page| **page == Is::Free)
-                    .for_each(|page| *page = Is::Hollow);
+                hollow.filter(|page| **page == Is::Free).for_each(|page| *page = Is::Hollow);
             }
             4 => {
                 let first = allocator.hollow().iter().next();
@@ -172,17 +167,9 @@ fn hollow_pages_are_not_given_out_and_what_is_cut_is_gone() {
             (allocator.free_pages(), allocator.hollow().pages()),
             (count(Is::Free), count(Is::Hollow))
         );
-        assert_eq!(
-            allocator.zone_runs(),
-            allocator.written_zones().len() as u64,
-            "step {step}"
-        );
+        assert_eq!(allocator.zone_runs(), allocator.written_zones().len() as u64, "step {step}");
         for range in allocator.hollow().iter() {
-            assert!(
-                model[range.start as usize..range.end as usize]
-                    .iter()
-                    .all(|&page| page == Is::Hollow)
-            );
+            assert!(model[range.start as usize..range.end as usize].iter().all(|&page| page == Is::Hollow));
         }
     }
 }

@@ -13,20 +13,14 @@ const JOURNAL_PAGES: u64 = 64;
 fn device() -> Arc<FaultDevice> {
     let device = FaultDevice::new(64 << 20, 1);
     let dynamic: Arc<dyn Device> = device.clone();
-    let options = MkfsOptions {
-        journal_bytes: Some(JOURNAL_PAGES * 4096),
-        ..MkfsOptions::default()
-    };
+    let options = MkfsOptions { journal_bytes: Some(JOURNAL_PAGES * 4096), ..MkfsOptions::default() };
     Store::mkfs(&dynamic, &options).unwrap();
     device
 }
 
 fn create(store: &Store, id: u64) -> Result<(), StoreError> {
     let (id, opts) = (ObjectId(id), CreateOptions::default());
-    let txn = Txn {
-        ops: vec![Op::Create { id, opts }],
-        ..Txn::default()
-    };
+    let txn = Txn { ops: vec![Op::Create { id, opts }], ..Txn::default() };
     store.commit(txn, Ack::Durable).wait().map(drop)
 }
 
@@ -46,15 +40,8 @@ fn is_a_loss(image: Image, kept: &[u64], lost: &[u64]) {
     let opened = Store::open(device.clone(), &OpenOptions::default());
     let opened = opened.map(|(store, _)| store.list(ObjectId(0), usize::MAX).len());
     assert!(matches!(opened, Err(OpenError::TailLoss { .. })), "{opened:?}");
-    let saved = OpenOptions {
-        read_only: true,
-        salvage: true,
-        ..OpenOptions::default()
-    };
-    let accepted = OpenOptions {
-        accept_tail_loss: true,
-        ..OpenOptions::default()
-    };
+    let saved = OpenOptions { read_only: true, salvage: true, ..OpenOptions::default() };
+    let accepted = OpenOptions { accept_tail_loss: true, ..OpenOptions::default() };
     let (_, report) = Store::open(device.clone(), &saved).unwrap();
     assert!(report.tail_lost.is_some(), "{report:?}");
     let (store, report) = Store::open(device, &accepted).unwrap();
@@ -62,10 +49,7 @@ fn is_a_loss(image: Image, kept: &[u64], lost: &[u64]) {
     assert_eq!(report.tail_dropped, None, "they were acknowledged");
     let there = |id: &u64| store.stat(ObjectId(*id)).is_some();
     assert!(kept.iter().all(there), "what the older state holds is there");
-    assert!(
-        !lost.iter().any(there),
-        "nothing is there without what came before"
-    );
+    assert!(!lost.iter().any(there), "nothing is there without what came before");
 }
 
 /// Symptom: a store opened without an acknowledged commit, and with later ones. Cause: a checkpoint that stands for a group
@@ -95,11 +79,7 @@ fn commits_that_only_a_lost_checkpoint_held_are_missed() {
     };
     assert_eq!(after, (before.0, before.1 + 1), "no record, but a checkpoint");
     create(&store, 103).unwrap();
-    is_a_loss(
-        without_the_newest_superblock(&device, &store),
-        &[1, 100, 101],
-        &[102, 103],
-    );
+    is_a_loss(without_the_newest_superblock(&device, &store), &[1, 100, 101], &[102, 103]);
     // With the superblock it all counts.
     drop(store);
     for _ in 0..2 {
@@ -114,10 +94,7 @@ fn commits_that_only_a_lost_checkpoint_held_are_missed() {
 #[test]
 fn commits_behind_a_lost_checkpoint_of_a_mount_are_missed() {
     let device = device();
-    let tuning = Tuning {
-        mount_by_checkpoint: true,
-        ..Tuning::default()
-    };
+    let tuning = Tuning { mount_by_checkpoint: true, ..Tuning::default() };
     let (store, _) = Store::open_tuned(device.clone(), &OpenOptions::default(), tuning).unwrap();
     create(&store, 1).unwrap();
     is_a_loss(without_the_newest_superblock(&device, &store), &[], &[1]);

@@ -15,10 +15,7 @@ pub(super) struct Outcome {
 pub(super) fn outcome(store: &Store) -> Outcome {
     let state = store.inner.state.lock();
     let ends = state.tails.iter().map(|(&id, tail)| (id, tail.next)).collect();
-    Outcome {
-        lsn: state.groups.last_lsn,
-        ends,
-    }
+    Outcome { lsn: state.groups.last_lsn, ends }
 }
 
 /// Checks a store that was just opened after `step` events; `durable_only`: power was lost, so only durable promises
@@ -60,11 +57,7 @@ pub(super) fn check(
         .filter(|&id| id != super::stores::FILLER)
         .collect();
     if !ids.iter().eq(snapshot.keys()) {
-        return Err(format!(
-            "OBJ-22: objects {ids:?} instead of {:?} at {}",
-            snapshot.keys(),
-            outcome.lsn
-        ));
+        return Err(format!("OBJ-22: objects {ids:?} instead of {:?} at {}", snapshot.keys(), outcome.lsn));
     }
     for (&id, thing) in snapshot.iter() {
         match thing {
@@ -104,18 +97,12 @@ fn check_stream(
     let end = outcome.ends.get(&id).copied().unwrap_or(0);
     let issued = model.frames.get(&id).map_or(0, Vec::len) as u64;
     if end > issued {
-        return Err(format!(
-            "OBJ-21: stream {id} has {end} frames, {issued} were appended"
-        ));
+        return Err(format!("OBJ-21: stream {id} has {end} frames, {issued} were appended"));
     }
     if end < trimmed {
-        return Err(format!(
-            "OBJ-21: stream {id} goes on at {end}, it is read from {trimmed} on"
-        ));
+        return Err(format!("OBJ-21: stream {id} goes on at {end}, it is read from {trimmed} on"));
     }
-    let mut reader = store
-        .frames(ObjectId(id), FramePos(0))
-        .map_err(|error| error.to_string())?;
+    let mut reader = store.frames(ObjectId(id), FramePos(0)).map_err(|error| error.to_string())?;
     for index in trimmed..end {
         let frame = &model.frames[&id][index as usize];
         match reader.next_frame() {
@@ -128,10 +115,7 @@ fn check_stream(
             }
         }
         if frame.after > outcome.lsn {
-            return Err(format!(
-                "OBJ-23: frame {index} of {id} is there, commit {} is not",
-                frame.after
-            ));
+            return Err(format!("OBJ-23: frame {index} of {id} is there, commit {} is not", frame.after));
         }
     }
     match reader.next_frame() {

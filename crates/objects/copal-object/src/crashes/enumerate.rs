@@ -17,14 +17,8 @@ impl Runner<'_> {
     pub(super) fn enumerate(mut self) -> Result<usize, String> {
         self.poll();
         let history = self.world.device().history();
-        let cuts: Vec<_> = crash::cuts(&history)
-            .filter(|cut| cut.step() >= self.start)
-            .collect();
-        let limits = Limits {
-            exhaustive: 10,
-            samples: 64,
-            seed: self.plan.seed,
-        };
+        let cuts: Vec<_> = crash::cuts(&history).filter(|cut| cut.step() >= self.start).collect();
+        let limits = Limits { exhaustive: 10, samples: 64, seed: self.plan.seed };
         let per_cut = (self.plan.states / cuts.len().max(1)).max(2);
         let mut tried = 0;
         for cut in cuts {
@@ -43,8 +37,7 @@ impl Runner<'_> {
                 };
                 let Some(state) = states.get(index) else { break };
                 tried += 1;
-                self.state(&state)
-                    .map_err(|violation| format!("{violation}; {}", state.describe()))?;
+                self.state(&state).map_err(|violation| format!("{violation}; {}", state.describe()))?;
             }
         }
         Ok(tried)
@@ -103,11 +96,7 @@ impl Runner<'_> {
         step: usize,
     ) -> Result<(), String> {
         let history = device.history();
-        let limits = Limits {
-            exhaustive: 6,
-            samples: 8,
-            seed: 1,
-        };
+        let limits = Limits { exhaustive: 6, samples: 8, seed: 1 };
         for cut in crash::cuts(&history) {
             for state in cut.states(&limits).take(12) {
                 let tuning = self.tuning();

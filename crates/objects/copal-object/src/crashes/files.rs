@@ -32,16 +32,8 @@ const DRAWS: u64 = 4;
 
 fn make(sim: &SimDirectory) -> Result<(), OpenError> {
     let files: Arc<dyn Device> = HostFiles::on(Box::new(sim.clone()), false);
-    let options = MkfsOptions {
-        journal_bytes: Some(16 * 4096),
-        ..MkfsOptions::default()
-    };
-    crate::mkfs::mkfs(
-        &files,
-        &options,
-        &mut Entropy::Seed(Random::new(1)),
-        BACKEND_HOSTFS,
-    )
+    let options = MkfsOptions { journal_bytes: Some(16 * 4096), ..MkfsOptions::default() };
+    crate::mkfs::mkfs(&files, &options, &mut Entropy::Seed(Random::new(1)), BACKEND_HOSTFS)
 }
 
 fn open(sim: &SimDirectory, tuning: Tuning) -> Result<Store, OpenError> {
@@ -74,12 +66,7 @@ fn keep(draw: u64, random: &mut Random) -> impl FnMut() -> bool + use<> {
 
 /// One history; the number of states tried, or the first violation.
 fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
-    let plan = Plan {
-        seed,
-        broken: Broken::default(),
-        states: 0,
-        busy: false,
-    };
+    let plan = Plan { seed, broken: Broken::default(), states: 0, busy: false };
     let random = Random::new(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
     let sim = SimDirectory::new(empty(), deaf);
     let tuning = Tuning {
@@ -200,9 +187,6 @@ fn making_survives(deaf: Deaf) -> bool {
 #[test]
 fn a_store_of_files_is_there_when_it_was_made() {
     assert!(making_survives(Deaf::No));
-    assert!(
-        !making_survives(Deaf::Store),
-        "the name of `store` has to be synced"
-    );
+    assert!(!making_survives(Deaf::Store), "the name of `store` has to be synced");
     assert!(!making_survives(Deaf::Data));
 }

@@ -58,11 +58,7 @@ impl Model {
 
     /// The state after the last commit up to `lsn`.
     pub(super) fn at(&self, lsn: u64) -> &Rc<Snapshot> {
-        self.commits
-            .iter()
-            .rev()
-            .find(|commit| commit.lsn <= lsn)
-            .map_or(&self.base, |commit| &commit.after)
+        self.commits.iter().rev().find(|commit| commit.lsn <= lsn).map_or(&self.base, |commit| &commit.after)
     }
 
     pub(super) fn now(&self) -> Snapshot {
@@ -73,24 +69,13 @@ impl Model {
     pub(super) fn recovered_to(&mut self, lsn: u64, ends: &BTreeMap<u64, u64>) {
         self.base = Rc::clone(self.at(lsn));
         self.commits.clear();
-        self.promises = vec![Promise {
-            step: 0,
-            what: Promised::Commit { lsn },
-            durable: true,
-        }];
+        self.promises = vec![Promise { step: 0, what: Promised::Commit { lsn }, durable: true }];
         for (&stream, frames) in &mut self.frames {
             let end = ends.get(&stream).copied().unwrap_or(0);
             frames.truncate(end as usize);
             if end > 0 {
-                let what = Promised::Frame {
-                    stream,
-                    frame: end - 1,
-                };
-                self.promises.push(Promise {
-                    step: 0,
-                    what,
-                    durable: true,
-                });
+                let what = Promised::Frame { stream, frame: end - 1 };
+                self.promises.push(Promise { step: 0, what, durable: true });
             }
         }
     }

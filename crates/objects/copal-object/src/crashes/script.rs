@@ -58,11 +58,7 @@ pub(super) fn run(plan: &Plan) -> Result<usize, String> {
     let lives = 1 + runner.random.below(4);
     for life in 0..lives {
         let last = life + 1 == lives;
-        let actions = if plan.busy {
-            60
-        } else {
-            3 + runner.random.below(14)
-        };
+        let actions = if plan.busy { 60 } else { 3 + runner.random.below(14) };
         for _ in 0..actions {
             runner.action();
         }
@@ -104,9 +100,7 @@ impl Runner<'_> {
 
     pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
         let first = self.random.below(1 << 32);
-        (0..len as u64)
-            .map(|i| (first.wrapping_mul(i / 7 + 3).wrapping_add(i * 13) >> 3) as u8)
-            .collect()
+        (0..len as u64).map(|i| (first.wrapping_mul(i / 7 + 3).wrapping_add(i * 13) >> 3) as u8).collect()
     }
 
     pub(super) fn ack(&mut self) -> Ack {
@@ -132,23 +126,12 @@ impl Runner<'_> {
                 }
                 Awaited::Frame(stream, frame, ack, completion) => {
                     let done = completion.try_take().map(|result| result.map(drop));
-                    (
-                        done,
-                        Promised::Frame {
-                            stream: *stream,
-                            frame: *frame,
-                        },
-                        *ack,
-                    )
+                    (done, Promised::Frame { stream: *stream, frame: *frame }, *ack)
                 }
             };
             match done {
                 Some(Ok(())) if ack != Ack::Ordered => {
-                    self.model.promises.push(Promise {
-                        step,
-                        what,
-                        durable: ack == Ack::Durable,
-                    });
+                    self.model.promises.push(Promise { step, what, durable: ack == Ack::Durable });
                 }
                 Some(_) => {}
                 None => left.push(awaited),
@@ -188,10 +171,7 @@ impl Runner<'_> {
             }
             9 if self.plan.seed % 4 == 3 && self.random.one_in(2) => {
                 self.store.write_clean_mark().expect("an idle store is marked");
-                assert!(
-                    !self.store.write_clean_mark().expect("twice"),
-                    "a marked store needs no mark"
-                );
+                assert!(!self.store.write_clean_mark().expect("twice"), "a marked store needs no mark");
             }
             10 if self.random.one_in(3) => match self.store.shrink() {
                 Ok(_) | Err(StoreError::NoSpace { .. }) => {}
@@ -200,10 +180,7 @@ impl Runner<'_> {
             9 => {
                 let last = self.store.inner.state.lock().groups.last_lsn;
                 let (lsn, ack) = (last, Ack::Durable);
-                let completion = self
-                    .store
-                    .sync(Lsn(last))
-                    .map(move |result| result.map(|()| Lsn(last)));
+                let completion = self.store.sync(Lsn(last)).map(move |result| result.map(|()| Lsn(last)));
                 self.awaited.push(Awaited::Commit(lsn, ack, completion));
             }
             _ => {
@@ -234,11 +211,7 @@ impl Runner<'_> {
         let history = device.history();
         // Power is lost while the next process recovers: what the kill left was not durable yet (OBJ-11).
         for cut in crash::cuts(&history).filter(|cut| cut.step() >= step) {
-            let states = cut.states(&Limits {
-                exhaustive: 6,
-                samples: 16,
-                seed: 3,
-            });
+            let states = cut.states(&Limits { exhaustive: 6, samples: 16, seed: 3 });
             let all = states.count_all();
             for _ in 0..all.min(10) {
                 let index = self.random.below(all);
@@ -261,11 +234,7 @@ impl Runner<'_> {
         self.poll();
         let history = self.world.device().history();
         let step = history.len();
-        let limits = Limits {
-            exhaustive: 8,
-            samples: 64,
-            seed: self.random.below(1 << 40),
-        };
+        let limits = Limits { exhaustive: 8, samples: 64, seed: self.random.below(1 << 40) };
         let states = crash::states(&history, step, &limits);
         let index = self.random.below(states.count_all());
         let state = states.get(index).ok_or("no such state")?;

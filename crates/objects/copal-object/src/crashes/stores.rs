@@ -20,24 +20,12 @@ pub(super) fn empty_store() -> Image {
     let make = || {
         let device = FaultDevice::with_options(
             Image::zeroed(SIZE),
-            FaultOptions {
-                order: Order::Immediate,
-                record: false,
-                ..FaultOptions::default()
-            },
+            FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() },
         );
         let dyn_device: Arc<dyn Device> = device.clone();
-        let options = MkfsOptions {
-            journal_bytes: Some(JOURNAL_PAGES * PAGE as u64),
-            ..MkfsOptions::default()
-        };
-        crate::mkfs::mkfs(
-            &dyn_device,
-            &options,
-            &mut Entropy::Seed(Random::new(1)),
-            BACKEND_COW,
-        )
-        .unwrap();
+        let options =
+            MkfsOptions { journal_bytes: Some(JOURNAL_PAGES * PAGE as u64), ..MkfsOptions::default() };
+        crate::mkfs::mkfs(&dyn_device, &options, &mut Entropy::Seed(Random::new(1)), BACKEND_COW).unwrap();
         device.image()
     };
     EMPTY.get_or_init(make).clone()
@@ -49,17 +37,10 @@ pub(super) const FILLER: u64 = 5000;
 pub(super) fn nearly_full_store() -> Image {
     static FULL: OnceLock<Image> = OnceLock::new();
     let make = || {
-        let options = FaultOptions {
-            order: Order::Immediate,
-            record: false,
-            ..FaultOptions::default()
-        };
+        let options = FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() };
         let device = FaultDevice::with_options(empty_store(), options);
         let store = open(device.clone(), tuning(Broken::default(), false, false, 3)).unwrap();
-        let opts = CreateOptions {
-            check: Check::Caller,
-            ..CreateOptions::default()
-        };
+        let opts = CreateOptions { check: Check::Caller, ..CreateOptions::default() };
         let mut writer = store.writer(ObjectId(FILLER), opts).unwrap();
         let len = store.space().free_bytes - 30 * PAGE as u64;
         for _ in 0..len >> 20 {
@@ -67,16 +48,7 @@ pub(super) fn nearly_full_store() -> Image {
         }
         writer.append(&vec![0; (len % (1 << 20)) as usize]).unwrap();
         let ops = vec![Op::Publish(writer.finish().unwrap())];
-        store
-            .commit(
-                Txn {
-                    ops,
-                    after: Vec::new(),
-                },
-                Ack::Durable,
-            )
-            .wait()
-            .unwrap();
+        store.commit(Txn { ops, after: Vec::new() }, Ack::Durable).wait().unwrap();
         store.close().unwrap();
         device.image()
     };
@@ -115,14 +87,7 @@ impl World {
 }
 
 pub(super) fn fault_device(image: Image, seed: u64) -> Arc<FaultDevice> {
-    FaultDevice::with_options(
-        image,
-        FaultOptions {
-            seed,
-            full_host: true,
-            ..FaultOptions::default()
-        },
-    )
+    FaultDevice::with_options(image, FaultOptions { seed, full_host: true, ..FaultOptions::default() })
 }
 
 pub(super) fn tuning(broken: Broken, eager: bool, mount_by_checkpoint: bool, seed: u64) -> Tuning {
@@ -140,9 +105,7 @@ pub(super) fn tuning(broken: Broken, eager: bool, mount_by_checkpoint: bool, see
 pub(super) fn open(device: Arc<dyn Device>, tuning: Tuning) -> Result<Store, OpenError> {
     let (store, report) = Store::open_tuned(device, &OpenOptions::default(), tuning)?;
     if let Some(stream) = report.damaged_streams.first() {
-        return Err(OpenError::Damaged {
-            what: format!("stream {} after a crash", stream.0),
-        });
+        return Err(OpenError::Damaged { what: format!("stream {} after a crash", stream.0) });
     }
     Ok(store)
 }

@@ -35,8 +35,7 @@ impl Runner<'_> {
             let lsn = (after > 0).then_some(Lsn(after));
             let beside = self.arm_beside(stream, number);
             let mut completion =
-                self.store
-                    .append_frame(ObjectId(stream), Bytes::from(payload.clone()), lsn, ack);
+                self.store.append_frame(ObjectId(stream), Bytes::from(payload.clone()), lsn, ack);
             self.note_beside(beside.as_ref(), stream, number);
             let taken = completion.try_take();
             match taken {
@@ -44,26 +43,15 @@ impl Runner<'_> {
                     assert_eq!(pos.0, number);
                     if ack != Ack::Ordered {
                         let step = self.world.step();
-                        let what = Promised::Frame {
-                            stream,
-                            frame: number,
-                        };
-                        self.model.promises.push(Promise {
-                            step,
-                            what,
-                            durable: ack == Ack::Durable,
-                        });
+                        let what = Promised::Frame { stream, frame: number };
+                        self.model.promises.push(Promise { step, what, durable: ack == Ack::Durable });
                     }
                 }
                 Some(Err(StoreError::NoSpace { .. })) => return,
                 Some(Err(error)) => panic!("a frame was refused: {error}"),
                 None => self.awaited.push(Awaited::Frame(stream, number, ack, completion)),
             }
-            self.model
-                .frames
-                .entry(stream)
-                .or_default()
-                .push(Frame { payload, after });
+            self.model.frames.entry(stream).or_default().push(Frame { payload, after });
             self.poll();
         }
     }
@@ -127,16 +115,9 @@ impl Runner<'_> {
         self.world.device().beside_next_write_through(None);
         for (index, (lsn, id)) in noted.lock().drain(..).enumerate() {
             let mut after = self.model.now();
-            let thing = Thing::Object {
-                bytes: Vec::new(),
-                sealed: false,
-            };
+            let thing = Thing::Object { bytes: Vec::new(), sealed: false };
             after.insert(id, thing);
-            let deps = if index == 0 {
-                vec![(stream, number)]
-            } else {
-                Vec::new()
-            };
+            let deps = if index == 0 { vec![(stream, number)] } else { Vec::new() };
             let after = Rc::new(after);
             self.model.commits.push(Commit { lsn, after, deps });
         }

@@ -39,11 +39,7 @@ impl Change {
             3 | 4 => {
                 bytes.resize(bytes.len().max(at + data.len()), 0);
                 bytes[at..at + data.len()].copy_from_slice(&data);
-                Op::Write {
-                    id,
-                    at: at as u64,
-                    data: Bytes::from(data),
-                }
+                Op::Write { id, at: at as u64, data: Bytes::from(data) }
             }
             5 => {
                 bytes.resize(at, 0);
@@ -52,41 +48,20 @@ impl Change {
             _ => {
                 let end = at + data.len();
                 let first = at.next_multiple_of(PAGE);
-                let last = if end >= bytes.len() {
-                    bytes.len()
-                } else {
-                    end / PAGE * PAGE
-                };
+                let last = if end >= bytes.len() { bytes.len() } else { end / PAGE * PAGE };
                 if first < last {
                     bytes[first..last].fill(0);
                 }
-                Op::Punch {
-                    id,
-                    range: at as u64..end as u64,
-                }
+                Op::Punch { id, range: at as u64..end as u64 }
             }
         });
     }
 }
 
 fn create(id: u64, bytes: Vec<u8>, now: &mut Snapshot, ops: &mut Vec<Op>) {
-    let check = if id.is_multiple_of(2) {
-        Check::Pages
-    } else {
-        Check::Caller
-    };
-    ops.push(Op::Create {
-        id: ObjectId(id),
-        opts: CreateOptions {
-            check,
-            ..CreateOptions::default()
-        },
-    });
-    ops.push(Op::Append {
-        id: ObjectId(id),
-        at: 0,
-        data: Bytes::from(bytes.clone()),
-    });
+    let check = if id.is_multiple_of(2) { Check::Pages } else { Check::Caller };
+    ops.push(Op::Create { id: ObjectId(id), opts: CreateOptions { check, ..CreateOptions::default() } });
+    ops.push(Op::Append { id: ObjectId(id), at: 0, data: Bytes::from(bytes.clone()) });
     let sealed = false;
     now.insert(id, Thing::Object { bytes, sealed });
 }
@@ -113,34 +88,17 @@ impl Runner<'_> {
 
     fn commit(&mut self, after: Snapshot, ops: Vec<Op>, deps: Vec<(u64, u64)>) {
         let ack = self.ack();
-        let after_frames = deps
-            .iter()
-            .map(|&(stream, frame)| (ObjectId(stream), FramePos(frame)))
-            .collect();
+        let after_frames = deps.iter().map(|&(stream, frame)| (ObjectId(stream), FramePos(frame))).collect();
         let before = self.store.inner.state.lock().groups.last_lsn;
-        let mut completion = self.store.commit(
-            Txn {
-                ops,
-                after: after_frames,
-            },
-            ack,
-        );
+        let mut completion = self.store.commit(Txn { ops, after: after_frames }, ack);
         if let Some(result) = completion.try_take() {
             match result {
                 Ok(lsn) => {
-                    self.model.commits.push(Commit {
-                        lsn: lsn.0,
-                        after: Rc::new(after),
-                        deps,
-                    });
+                    self.model.commits.push(Commit { lsn: lsn.0, after: Rc::new(after), deps });
                     let what = Promised::Commit { lsn: lsn.0 };
                     if ack != Ack::Ordered {
                         let step = self.world.step();
-                        self.model.promises.push(Promise {
-                            step,
-                            what,
-                            durable: ack == Ack::Durable,
-                        });
+                        self.model.promises.push(Promise { step, what, durable: ack == Ack::Durable });
                     }
                 }
                 Err(StoreError::TooLarge | StoreError::NoSpace { .. }) => {}
@@ -150,11 +108,7 @@ impl Runner<'_> {
         }
         let lsn = self.store.inner.state.lock().groups.last_lsn;
         assert!(lsn > before, "a commit that waits has its place");
-        self.model.commits.push(Commit {
-            lsn,
-            after: Rc::new(after),
-            deps,
-        });
+        self.model.commits.push(Commit { lsn, after: Rc::new(after), deps });
         self.awaited.push(Awaited::Commit(lsn, ack, completion));
     }
 
@@ -187,10 +141,7 @@ impl Runner<'_> {
                 let thing = now[&id].clone();
                 if let std::collections::btree_map::Entry::Vacant(slot) = now.entry(change.copy) {
                     slot.insert(thing);
-                    ops.push(Op::Clone {
-                        from: oid,
-                        to: ObjectId(change.copy),
-                    });
+                    ops.push(Op::Clone { from: oid, to: ObjectId(change.copy) });
                 }
             }
             Some(Thing::Object { .. }) => {
@@ -207,14 +158,8 @@ impl Runner<'_> {
             0 | 1 if streams.len() < 2 => {
                 let id = self.next_stream;
                 self.next_stream += 1;
-                let opts = CreateOptions {
-                    kind: ObjectKind::Stream,
-                    ..CreateOptions::default()
-                };
-                ops.push(Op::Create {
-                    id: ObjectId(id),
-                    opts,
-                });
+                let opts = CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() };
+                ops.push(Op::Create { id: ObjectId(id), opts });
                 now.insert(id, Thing::Stream { trimmed: 0 });
                 self.model.frames.insert(id, Vec::new());
             }
@@ -226,10 +171,7 @@ impl Runner<'_> {
                     let some = self.random.below(kept + 1);
                     // Up to the last frame, which may be on its way yet.
                     *trimmed += if self.plan.seed % 8 == 6 { kept } else { some };
-                    ops.push(Op::TrimStream {
-                        id: ObjectId(id),
-                        upto: FramePos(*trimmed),
-                    });
+                    ops.push(Op::TrimStream { id: ObjectId(id), upto: FramePos(*trimmed) });
                 }
             }
             3 if self.random.one_in(3) => {
@@ -250,21 +192,9 @@ impl Runner<'_> {
         }
         let len = 1 + self.random.below(12_000) as usize;
         let data = self.bytes(len);
-        let check = if self.random.one_in(2) {
-            Check::Pages
-        } else {
-            Check::Caller
-        };
-        let mut writer = self
-            .store
-            .writer(
-                ObjectId(id),
-                CreateOptions {
-                    check,
-                    ..CreateOptions::default()
-                },
-            )
-            .unwrap();
+        let check = if self.random.one_in(2) { Check::Pages } else { Check::Caller };
+        let mut writer =
+            self.store.writer(ObjectId(id), CreateOptions { check, ..CreateOptions::default() }).unwrap();
         writer.append(&data).unwrap();
         let staged = writer.finish().unwrap();
         self.poll();
@@ -274,21 +204,11 @@ impl Runner<'_> {
         let events = self.random.below(5);
         self.drive(events);
         ops.push(Op::Publish(staged));
-        now.insert(
-            id,
-            Thing::Object {
-                bytes: data,
-                sealed: true,
-            },
-        );
+        now.insert(id, Thing::Object { bytes: data, sealed: true });
         self.commit(now, ops, Vec::new());
     }
 }
 
 pub(super) fn streams(snapshot: &Snapshot) -> Vec<u64> {
-    snapshot
-        .iter()
-        .filter(|(_, thing)| matches!(thing, Thing::Stream { .. }))
-        .map(|(&id, _)| id)
-        .collect()
+    snapshot.iter().filter(|(_, thing)| matches!(thing, Thing::Stream { .. })).map(|(&id, _)| id).collect()
 }

@@ -14,13 +14,8 @@ pub(crate) const CHAIN_PAGE_MAX: usize = 64 << 10;
 const LINKS_LEN: usize = 48;
 /// Bytes of a chain page before its part of the body.
 pub(crate) const HEAD_LEN: usize = ENVELOPE_LEN + LINKS_LEN;
-const FORMAT: Format = Format {
-    magic: *b"COPALCKP",
-    name: "checkpoint page",
-    oldest: 1,
-    version: 3,
-    known_flags: 0,
-};
+const FORMAT: Format =
+    Format { magic: *b"COPALCKP", name: "checkpoint page", oldest: 1, version: 3, known_flags: 0 };
 
 /// Places, length and hash of a chain page, kept in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -113,11 +113,7 @@ pub(crate) const TRAITS_LEN: u64 = 20;
 impl Traits {
     pub(crate) fn of(opts: &CreateOptions) -> Traits {
         let expected = opts.expected_bytes;
-        let expected_log2 = if expected < 2 {
-            0
-        } else {
-            (64 - (expected - 1).leading_zeros()) as u8
-        };
+        let expected_log2 = if expected < 2 { 0 } else { (64 - (expected - 1).leading_zeros()) as u8 };
         Traits {
             kind: opts.kind,
             lifetime: opts.lifetime,
@@ -150,11 +146,7 @@ impl Traits {
         let at = input.position();
         let known = |value: u8, max: u8| {
             if value > max {
-                return Err(DecodeError::UnknownKind {
-                    at,
-                    kind: value.into(),
-                    newest: max.into(),
-                });
+                return Err(DecodeError::UnknownKind { at, kind: value.into(), newest: max.into() });
             }
             Ok(value)
         };
@@ -168,19 +160,9 @@ impl Traits {
             1 => Lifetime::Medium,
             _ => Lifetime::Long,
         };
-        let check = if known(input.u8()?, 1)? == 0 {
-            Check::Pages
-        } else {
-            Check::Caller
-        };
+        let check = if known(input.u8()?, 1)? == 0 { Check::Pages } else { Check::Caller };
         let expected_log2 = known(input.u8()?, 64)?;
-        Ok(Traits {
-            kind,
-            lifetime,
-            check,
-            expected_log2,
-            label: input.array()?,
-        })
+        Ok(Traits { kind, lifetime, check, expected_log2, label: input.array()? })
     }
 }
 
@@ -208,26 +190,13 @@ impl RecordOp {
                 put_words(out, CREATE, &[*id]);
                 what.put(out);
             }
-            RecordOp::Map {
-                id,
-                at,
-                run,
-                epoch,
-                sums,
-            } => {
+            RecordOp::Map { id, at, run, epoch, sums } => {
                 put_words(out, MAP, &[*id, *at]);
                 put_run(out, *run);
                 out.put_u64(*epoch);
                 put_list(out, sums, |out, &sum| out.put_u32(sum));
             }
-            RecordOp::Publish {
-                id,
-                what,
-                len,
-                runs,
-                trailer,
-                epoch,
-            } => {
+            RecordOp::Publish { id, what, len, runs, trailer, epoch } => {
                 put_words(out, PUBLISH, &[*id]);
                 what.put(out);
                 out.put_u64(*len);
@@ -245,12 +214,7 @@ impl RecordOp {
             RecordOp::Clone { from, to } => put_words(out, CLONE, &[*from, *to]),
             RecordOp::Seal { id } => put_words(out, SEAL, &[*id]),
             RecordOp::Delete { id } => put_words(out, DELETE, &[*id]),
-            RecordOp::StreamExtent {
-                id,
-                run,
-                first,
-                incarnation,
-            } => {
+            RecordOp::StreamExtent { id, run, first, incarnation } => {
                 put_words(out, STREAM_EXTENT, &[*id]);
                 put_run(out, *run);
                 out.put_u64(*first);
@@ -277,10 +241,7 @@ impl RecordOp {
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<RecordOp, DecodeError> {
         let at = input.position();
         Ok(match input.u8()? {
-            CREATE => RecordOp::Create {
-                id: input.u64()?,
-                what: Traits::take(input)?,
-            },
+            CREATE => RecordOp::Create { id: input.u64()?, what: Traits::take(input)? },
             MAP => RecordOp::Map {
                 id: input.u64()?,
                 at: input.u64()?,
@@ -296,25 +257,12 @@ impl RecordOp {
                 trailer: input.u128()?,
                 epoch: input.u64()?,
             },
-            UNMAP => RecordOp::Unmap {
-                id: input.u64()?,
-                at: input.u64()?,
-                pages: input.u64()?,
-            },
-            RESUM => RecordOp::Resum {
-                id: input.u64()?,
-                at: input.u64()?,
-                pages: input.u32()?,
-                sum: input.u32()?,
-            },
-            LENGTH => RecordOp::Length {
-                id: input.u64()?,
-                len: input.u64()?,
-            },
-            CLONE => RecordOp::Clone {
-                from: input.u64()?,
-                to: input.u64()?,
-            },
+            UNMAP => RecordOp::Unmap { id: input.u64()?, at: input.u64()?, pages: input.u64()? },
+            RESUM => {
+                RecordOp::Resum { id: input.u64()?, at: input.u64()?, pages: input.u32()?, sum: input.u32()? }
+            }
+            LENGTH => RecordOp::Length { id: input.u64()?, len: input.u64()? },
+            CLONE => RecordOp::Clone { from: input.u64()?, to: input.u64()? },
             SEAL => RecordOp::Seal { id: input.u64()? },
             DELETE => RecordOp::Delete { id: input.u64()? },
             STREAM_EXTENT => RecordOp::StreamExtent {
@@ -323,21 +271,12 @@ impl RecordOp {
                 first: input.u64()?,
                 incarnation: input.u64()?,
             },
-            STREAM_TRIM => RecordOp::StreamTrim {
-                id: input.u64()?,
-                upto: input.u64()?,
-            },
-            DEP => RecordOp::Dep {
-                id: input.u64()?,
-                frame: input.u64()?,
-            },
-            DURABLE => RecordOp::Durable {
-                streams: take_list(input, 16, |input| Ok((input.u64()?, input.u64()?)))?,
-            },
-            MOUNT => RecordOp::Mount {
-                mount: input.u64()?,
-                cuts: take_list(input, 32, take_cut)?,
-            },
+            STREAM_TRIM => RecordOp::StreamTrim { id: input.u64()?, upto: input.u64()? },
+            DEP => RecordOp::Dep { id: input.u64()?, frame: input.u64()? },
+            DURABLE => {
+                RecordOp::Durable { streams: take_list(input, 16, |input| Ok((input.u64()?, input.u64()?)))? }
+            }
+            MOUNT => RecordOp::Mount { mount: input.u64()?, cuts: take_list(input, 32, take_cut)? },
             GROW => RecordOp::Grow { pages: input.u64()? },
             unknown => return Err(unknown_op(at, unknown)),
         })
@@ -345,11 +284,7 @@ impl RecordOp {
 }
 
 fn unknown_op(at: usize, kind: u8) -> DecodeError {
-    DecodeError::UnknownKind {
-        at,
-        kind: kind.into(),
-        newest: GROW.into(),
-    }
+    DecodeError::UnknownKind { at, kind: kind.into(), newest: GROW.into() }
 }
 
 fn put_words(out: &mut Vec<u8>, kind: u8, words: &[u64]) {
@@ -410,11 +345,7 @@ pub(crate) fn take_list<'a, T>(
     let count = input.u32()? as usize;
     let max = input.remaining() / item_len;
     if count > max {
-        return Err(DecodeError::TooLong {
-            at,
-            len: count as u64,
-            max: max as u64,
-        });
+        return Err(DecodeError::TooLong { at, len: count as u64, max: max as u64 });
     }
     (0..count).map(|_| take(input)).collect()
 }

@@ -21,13 +21,8 @@ pub(crate) const BACKEND_COW: u8 = 1;
 pub(crate) const BACKEND_HOSTFS: u8 = 3;
 
 const BODY_LEN: usize = 152;
-const FORMAT: Format = Format {
-    magic: *b"COPALSUP",
-    name: "superblock",
-    oldest: 1,
-    version: 2,
-    known_flags: 0,
-};
+const FORMAT: Format =
+    Format { magic: *b"COPALSUP", name: "superblock", oldest: 1, version: 2, known_flags: 0 };
 
 /// Content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,11 +70,7 @@ pub(crate) const PAGE_SIZES: [u32; 3] = [4096, 8192, 16_384];
 impl Superblock {
     /// The two copies that this generation is written to.
     pub(crate) fn places(generation: u64) -> [usize; 2] {
-        if generation.is_multiple_of(2) {
-            [0, 2]
-        } else {
-            [1, 3]
-        }
+        if generation.is_multiple_of(2) { [0, 2] } else { [1, 3] }
     }
 
     /// Bytes of copy `copy`.
@@ -171,28 +162,18 @@ impl Superblock {
         let pages = self.size_bytes.checked_div(page).unwrap_or(0);
         let inside = |at: u64, len: u64| len > 0 && at.checked_add(len).is_some_and(|end| end <= pages);
         let field = |ok: bool, name: &'static str| {
-            if ok {
-                Ok(())
-            } else {
-                Err(SuperblockError::Field(name))
-            }
+            if ok { Ok(()) } else { Err(SuperblockError::Field(name)) }
         };
         field(copy_is_right, "copy")?;
         field([BACKEND_COW, BACKEND_HOSTFS].contains(&self.backend), "backend")?;
         field(PAGE_SIZES.contains(&self.page_bytes), "page size")?;
-        field(
-            (STORE_BYTES_MIN..=STORE_BYTES_MAX).contains(&self.size_bytes),
-            "size",
-        )?;
+        field((STORE_BYTES_MIN..=STORE_BYTES_MAX).contains(&self.size_bytes), "size")?;
         // A run counts its pages in 32 bits.
         field(
             inside(self.journal_at, self.journal_pages) && self.journal_pages <= u32::MAX.into(),
             "journal",
         )?;
-        field(
-            self.checkpoint_bytes.is_multiple_of(page) && self.checkpoint_bytes <= 65_536,
-            "checkpoint",
-        )?;
+        field(self.checkpoint_bytes.is_multiple_of(page) && self.checkpoint_bytes <= 65_536, "checkpoint")?;
         let chain_pages = self.checkpoint_bytes / page;
         let copy = self.checkpoint_copy_at;
         field(

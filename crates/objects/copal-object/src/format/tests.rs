@@ -13,11 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 
 /// Bytes of the hex example of a document: an offset, then bytes; whatever is not listed is zero.
 fn example(document: &str, len: usize) -> Vec<u8> {
-    let block = document
-        .split("```hex\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .unwrap();
+    let block = document.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let mut bytes = vec![0; len];
     for line in block.lines() {
         let mut words = line.split_whitespace();
@@ -31,10 +27,7 @@ fn example(document: &str, len: usize) -> Vec<u8> {
 
 /// As the documents print it: lines of zeros are left out.
 fn print(bytes: &[u8]) -> String {
-    let lines = bytes
-        .chunks(16)
-        .enumerate()
-        .filter(|(_, line)| line.iter().any(|&byte| byte != 0));
+    let lines = bytes.chunks(16).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0));
     let text = |(index, line): (usize, &[u8])| {
         let hex: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{:04x} {}\n", index * 16, hex.join(" "))
@@ -43,11 +36,7 @@ fn print(bytes: &[u8]) -> String {
 }
 
 fn assert_golden(bytes: &[u8], document: &str) {
-    assert!(
-        bytes == example(document, bytes.len()),
-        "we write\n{}",
-        print(bytes)
-    );
+    assert!(bytes == example(document, bytes.len()), "we write\n{}", print(bytes));
 }
 
 const SUPERBLOCK: &str = include_str!("../../../../../docs/formats/object-superblock.md");
@@ -103,17 +92,8 @@ fn record_header() -> record::RecordHeader {
 fn all_ops() -> Vec<RecordOp> {
     let run = Run::new(3000, 2);
     vec![
-        RecordOp::Create {
-            id: 7,
-            what: traits(ObjectKind::Plain),
-        },
-        RecordOp::Map {
-            id: 7,
-            at: 0,
-            run,
-            epoch: 0,
-            sums: vec![0xdead_beef],
-        },
+        RecordOp::Create { id: 7, what: traits(ObjectKind::Plain) },
+        RecordOp::Map { id: 7, at: 0, run, epoch: 0, sums: vec![0xdead_beef] },
         RecordOp::Publish {
             id: 8,
             what: traits(ObjectKind::Sealed),
@@ -122,42 +102,17 @@ fn all_ops() -> Vec<RecordOp> {
             trailer: 1 << 100,
             epoch: 4,
         },
-        RecordOp::Unmap {
-            id: 7,
-            at: 1,
-            pages: 1,
-        },
-        RecordOp::Resum {
-            id: 7,
-            at: 0,
-            pages: 1,
-            sum: 5,
-        },
+        RecordOp::Unmap { id: 7, at: 1, pages: 1 },
+        RecordOp::Resum { id: 7, at: 0, pages: 1, sum: 5 },
         RecordOp::Length { id: 7, len: 5000 },
         RecordOp::Clone { from: 7, to: 9 },
         RecordOp::Seal { id: 9 },
         RecordOp::Delete { id: 9 },
-        RecordOp::StreamExtent {
-            id: 10,
-            run,
-            first: 3,
-            incarnation: 99,
-        },
+        RecordOp::StreamExtent { id: 10, run, first: 3, incarnation: 99 },
         RecordOp::StreamTrim { id: 10, upto: 3 },
         RecordOp::Dep { id: 10, frame: 2 },
-        RecordOp::Durable {
-            streams: vec![(10, 3), (11, 0)],
-        },
-        RecordOp::Mount {
-            mount: 12,
-            cuts: vec![Cut {
-                id: 10,
-                piece: 1,
-                kept: 2,
-                next: 3,
-                incarnation: 4,
-            }],
-        },
+        RecordOp::Durable { streams: vec![(10, 3), (11, 0)] },
+        RecordOp::Mount { mount: 12, cuts: vec![Cut { id: 10, piece: 1, kept: 2, next: 3, incarnation: 4 }] },
         RecordOp::Grow { pages: 1 << 20 },
     ]
 }
@@ -173,10 +128,7 @@ fn the_superblock_of_the_document_is_what_we_write_and_read() {
     let bytes = superblock().encode(2);
     assert_golden(&bytes, SUPERBLOCK);
     assert_eq!(Superblock::decode(&bytes, 2).unwrap(), superblock());
-    assert!(
-        Superblock::decode(&bytes, 0).is_err(),
-        "a copy in another's place is refused"
-    );
+    assert!(Superblock::decode(&bytes, 0).is_err(), "a copy in another's place is refused");
 }
 
 /// Symptom: a superblock with pages of 32 or 64 KiB was accepted, which its document does not allow and no store is made
@@ -186,24 +138,12 @@ fn the_superblock_of_the_document_is_what_we_write_and_read() {
 #[test]
 fn a_superblock_has_pages_of_a_size_that_stores_are_made_with() {
     for page_bytes in [512, 2048, 4095, 4096, 8192, 16_384, 32_768, 65_536, 1 << 31] {
-        let bytes = Superblock {
-            page_bytes,
-            size_bytes: 1 << 30,
-            checkpoint_bytes: 65_536,
-            ..superblock()
-        }
-        .encode(2);
-        let made = MkfsOptions {
-            page_bytes: Some(page_bytes),
-            ..MkfsOptions::default()
-        };
+        let bytes = Superblock { page_bytes, size_bytes: 1 << 30, checkpoint_bytes: 65_536, ..superblock() }
+            .encode(2);
+        let made = MkfsOptions { page_bytes: Some(page_bytes), ..MkfsOptions::default() };
         let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
         let is_made = Store::mkfs(&device, &made).is_ok();
-        assert_eq!(
-            Superblock::decode(&bytes, 2).is_ok(),
-            is_made,
-            "{page_bytes} bytes"
-        );
+        assert_eq!(Superblock::decode(&bytes, 2).is_ok(), is_made, "{page_bytes} bytes");
         assert_eq!(is_made, [4096, 8192, 16_384].contains(&page_bytes));
     }
 }
@@ -227,10 +167,7 @@ const SUPERBLOCK_1: &str = "```hex
 #[test]
 fn a_superblock_of_version_1_has_one_copy_of_the_checkpoint() {
     let bytes = example(SUPERBLOCK_1, SUPERBLOCK_LEN);
-    let before = Superblock {
-        checkpoint_copy_at: 0,
-        ..superblock()
-    };
+    let before = Superblock { checkpoint_copy_at: 0, ..superblock() };
     assert_eq!(Superblock::decode(&bytes, 2).unwrap(), before);
 }
 
@@ -248,10 +185,7 @@ fn a_journal_longer_than_a_run_is_refused() {
     };
     assert_eq!(Superblock::decode(&longest.encode(2), 2).unwrap(), longest);
     for journal_pages in [1 << 32, (1 << 32) + 2048] {
-        let longer = Superblock {
-            journal_pages,
-            ..longest.clone()
-        };
+        let longer = Superblock { journal_pages, ..longest.clone() };
         let refused = Superblock::decode(&longer.encode(2), 2);
         assert!(
             matches!(refused, Err(SuperblockError::Field("journal"))),
@@ -272,12 +206,8 @@ fn the_record_of_the_document_is_what_we_write_and_read() {
 
 #[test]
 fn the_frame_of_the_document_is_what_we_write_and_read() {
-    let header = frame::FrameHeader {
-        incarnation: 0x9999_aaaa_bbbb_cccc,
-        frame: 41,
-        flushed_frame: 40,
-        after: 78,
-    };
+    let header =
+        frame::FrameHeader { incarnation: 0x9999_aaaa_bbbb_cccc, frame: 41, flushed_frame: 40, after: 78 };
     let mut bytes = vec![0; 4096];
     frame::encode(&header, b"put key value", &mut bytes);
     assert_golden(&bytes, FRAME);
@@ -287,28 +217,11 @@ fn the_frame_of_the_document_is_what_we_write_and_read() {
 fn example_tables() -> Tables {
     let mut tables = Tables::new(4096, 16_384);
     for op in [
-        RecordOp::Create {
-            id: 7,
-            what: traits(ObjectKind::Plain),
-        },
-        RecordOp::Map {
-            id: 7,
-            at: 0,
-            run: Run::new(3000, 2),
-            epoch: 0,
-            sums: vec![0xdead_beef],
-        },
+        RecordOp::Create { id: 7, what: traits(ObjectKind::Plain) },
+        RecordOp::Map { id: 7, at: 0, run: Run::new(3000, 2), epoch: 0, sums: vec![0xdead_beef] },
         RecordOp::Length { id: 7, len: 8192 },
-        RecordOp::Create {
-            id: 10,
-            what: traits(ObjectKind::Stream),
-        },
-        RecordOp::StreamExtent {
-            id: 10,
-            run: Run::new(4096, 256),
-            first: 0,
-            incarnation: 99,
-        },
+        RecordOp::Create { id: 10, what: traits(ObjectKind::Stream) },
+        RecordOp::StreamExtent { id: 10, run: Run::new(4096, 256), first: 0, incarnation: 99 },
     ] {
         tables.apply(&op, 1, &mut Effect::default()).unwrap();
     }
@@ -341,10 +254,7 @@ fn the_checkpoint_of_the_document_is_what_we_write_and_read() {
     let (next, part) = checkpoint::decode_page(&page, hash, 77, 0).unwrap();
     assert_eq!(next, checkpoint::Link::default());
     let found = snapshot::decode(part, 4096).unwrap();
-    assert_eq!(
-        (found.position, found.zones),
-        (position, vec![Run::new(2560, 4096)])
-    );
+    assert_eq!((found.position, found.zones), (position, vec![Run::new(2560, 4096)]));
     assert_eq!(found.hollow.first(), Some(&(8192..12_288)));
     let tables = found.tables;
     // A body of an earlier version says nothing of hollow runs.
@@ -360,10 +270,7 @@ fn every_operation_round_trips_and_every_cut_is_an_error() {
         let bytes = encoded(std::slice::from_ref(&op));
         assert_eq!(RecordOp::decode(&mut Reader::new(&bytes)).unwrap(), op);
         for cut in 0..bytes.len() {
-            assert!(
-                RecordOp::decode(&mut Reader::new(&bytes[..cut])).is_err(),
-                "{op:?} cut at {cut}"
-            );
+            assert!(RecordOp::decode(&mut Reader::new(&bytes[..cut])).is_err(), "{op:?} cut at {cut}");
         }
     }
 }
@@ -373,10 +280,7 @@ fn every_operation_round_trips_and_every_cut_is_an_error() {
 #[test]
 fn an_unknown_operation_is_called_one() {
     let error = RecordOp::decode(&mut Reader::new(&[200; 40])).unwrap_err();
-    assert!(
-        matches!(error, DecodeError::UnknownKind { at: 0, kind: 200, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, DecodeError::UnknownKind { at: 0, kind: 200, .. }), "{error}");
     assert!(error.to_string().contains("a later build"), "{error}");
 }
 
@@ -385,12 +289,7 @@ fn every_flipped_byte_of_every_structure_is_refused() {
     let mut record_bytes = vec![0; 8192];
     record::encode(&record_header(), &encoded(&all_ops()), &mut record_bytes);
     let mut frame_bytes = vec![0; 8192];
-    let header = frame::FrameHeader {
-        incarnation: 1,
-        frame: 2,
-        flushed_frame: 2,
-        after: 0,
-    };
+    let header = frame::FrameHeader { incarnation: 1, frame: 2, flushed_frame: 2, after: 0 };
     frame::encode(&header, &[7; 4500], &mut frame_bytes);
     let superblock_bytes = superblock().encode(1);
     for at in 0..4096 {

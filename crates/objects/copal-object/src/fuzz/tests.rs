@@ -64,21 +64,12 @@ impl Operations {
     fn op(&mut self) -> RecordOp {
         let id = self.id();
         match self.below(15) {
-            0 => RecordOp::Create {
-                id,
-                what: self.what(),
-            },
+            0 => RecordOp::Create { id, what: self.what() },
             1 => {
                 let run = self.run();
                 let unit = [1, 16][self.below(2) as usize];
                 let sums = run.pages.min(200).div_ceil(unit);
-                RecordOp::Map {
-                    id,
-                    at: self.number(80),
-                    run,
-                    epoch: 0,
-                    sums: (0..sums).collect(),
-                }
+                RecordOp::Map { id, at: self.number(80), run, epoch: 0, sums: (0..sums).collect() }
             }
             2 => {
                 let runs: Vec<Run> = (0..self.below(3)).map(|_| self.run()).collect();
@@ -92,44 +83,16 @@ impl Operations {
                     epoch: 1,
                 }
             }
-            3 => RecordOp::Unmap {
-                id,
-                at: self.number(80),
-                pages: self.number(80),
-            },
-            4 => RecordOp::Resum {
-                id,
-                at: self.number(50),
-                pages: self.number(17) as u32,
-                sum: 4,
-            },
-            5 => RecordOp::Length {
-                id,
-                len: self.number(200_000),
-            },
-            6 => RecordOp::Clone {
-                from: id,
-                to: self.id(),
-            },
+            3 => RecordOp::Unmap { id, at: self.number(80), pages: self.number(80) },
+            4 => RecordOp::Resum { id, at: self.number(50), pages: self.number(17) as u32, sum: 4 },
+            5 => RecordOp::Length { id, len: self.number(200_000) },
+            6 => RecordOp::Clone { from: id, to: self.id() },
             7 => RecordOp::Seal { id },
             8 => RecordOp::Delete { id },
-            9 => RecordOp::StreamExtent {
-                id,
-                run: self.run(),
-                first: self.number(60),
-                incarnation: 3,
-            },
-            10 => RecordOp::StreamTrim {
-                id,
-                upto: self.number(60),
-            },
-            11 => RecordOp::Dep {
-                id,
-                frame: self.number(60),
-            },
-            12 => RecordOp::Durable {
-                streams: vec![(id, self.number(60))],
-            },
+            9 => RecordOp::StreamExtent { id, run: self.run(), first: self.number(60), incarnation: 3 },
+            10 => RecordOp::StreamTrim { id, upto: self.number(60) },
+            11 => RecordOp::Dep { id, frame: self.number(60) },
+            12 => RecordOp::Durable { streams: vec![(id, self.number(60))] },
             13 => RecordOp::Mount {
                 mount: 5,
                 cuts: vec![Cut {
@@ -140,9 +103,7 @@ impl Operations {
                     incarnation: 6,
                 }],
             },
-            _ => RecordOp::Grow {
-                pages: self.number(40_000),
-            },
+            _ => RecordOp::Grow { pages: self.number(40_000) },
         }
     }
 
@@ -150,11 +111,7 @@ impl Operations {
     fn bytes(&mut self) -> Vec<u8> {
         let len = self.below(600);
         let byte = |word: u64| {
-            if word & 0x300 == 0 {
-                word as u8
-            } else {
-                (word % 5) as u8
-            }
+            if word & 0x300 == 0 { word as u8 } else { (word % 5) as u8 }
         };
         (0..len).map(|_| byte(self.next())).collect()
     }

@@ -113,12 +113,7 @@ impl HostFile for File {
 
     fn punch(&self, at: u64, len: u64) {
         // A file system without holes keeps the blocks until the file goes.
-        let _ = rustix::fs::fallocate(
-            self,
-            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            at,
-            len,
-        );
+        let _ = rustix::fs::fallocate(self, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
     }
 }
 
@@ -138,9 +133,7 @@ impl RealDirectory {
         directories.recursive(true).mode(0o700);
         directories.create(dir.join(OBJECTS_DIR)).map_err(failed)?;
         if dir.join(STORE_FILE).exists() {
-            return Err(OpenError::Exists {
-                path: dir.display().to_string(),
-            });
+            return Err(OpenError::Exists { path: dir.display().to_string() });
         }
         make_lock(dir).map_err(failed)?;
         let directory = RealDirectory::open(dir, false)?;
@@ -154,21 +147,10 @@ impl RealDirectory {
         let root = File::open(dir).map_err(failed)?;
         let objects = File::open(dir.join(OBJECTS_DIR)).map_err(failed)?;
         let lock = open_lock(dir, &root).map_err(failed)?;
-        let locked = if read_only {
-            lock.try_lock_shared()
-        } else {
-            lock.try_lock()
-        };
+        let locked = if read_only { lock.try_lock_shared() } else { lock.try_lock() };
         match locked {
-            Ok(()) => Ok(RealDirectory {
-                root,
-                objects,
-                read_only,
-                _lock: lock,
-            }),
-            Err(TryLockError::WouldBlock) => Err(OpenError::Locked {
-                path: dir.display().to_string(),
-            }),
+            Ok(()) => Ok(RealDirectory { root, objects, read_only, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: dir.display().to_string() }),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
@@ -186,11 +168,7 @@ impl RealDirectory {
 impl Directory for RealDirectory {
     fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>> {
         let (dir, name) = self.name(number);
-        let access = if self.read_only {
-            OFlags::RDONLY
-        } else {
-            OFlags::RDWR
-        };
+        let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let make_flags = flags | OFlags::CREATE | OFlags::EXCL;
         match rustix::fs::openat(dir, name.as_str(), flags, Mode::empty()) {
@@ -328,10 +306,9 @@ fn open_error(dir: &Path, read_only: bool, error: io::Error) -> OpenError {
     let path = dir.display().to_string();
     match error.kind() {
         io::ErrorKind::NotFound => OpenError::NotFound { path },
-        io::ErrorKind::PermissionDenied => OpenError::Permission {
-            path,
-            access: if read_only { "read" } else { "read and written" },
-        },
+        io::ErrorKind::PermissionDenied => {
+            OpenError::Permission { path, access: if read_only { "read" } else { "read and written" } }
+        }
         io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnlyStorage { path },
         io::ErrorKind::StorageFull => OpenError::NoSpace { path, bytes: 0 },
         _ => OpenError::Io { path, source: error },

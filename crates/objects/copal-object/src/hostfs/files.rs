@@ -210,16 +210,11 @@ impl HostFiles {
     /// Gives `bytes` of the reserve to the file system; `false` when nothing is left of it.
     fn spend(&self, bytes: u64) -> bool {
         let mut inside = self.inside.lock();
-        let left = inside
-            .reserve_bytes
-            .saturating_sub(bytes.next_multiple_of(RESERVE_STEP_BYTES));
+        let left = inside.reserve_bytes.saturating_sub(bytes.next_multiple_of(RESERVE_STEP_BYTES));
         if inside.reserve_bytes == 0 || self.directory.keep_reserve(left).is_err() {
             return false;
         }
-        tracing::info!(
-            left_bytes = left,
-            "the file system is full; the store lives on its reserve"
-        );
+        tracing::info!(left_bytes = left, "the file system is full; the store lives on its reserve");
         inside.reserve_bytes = left;
         self.is_full.store(true, Ordering::Release);
         true
@@ -459,10 +454,7 @@ impl Device for HostFiles {
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
         let done = ios.into_iter().map(|Io { at, mut kind, .. }| {
             let result = self.run(at, &mut kind);
-            IoDone {
-                result,
-                buf: kind.into_buf(),
-            }
+            IoDone { result, buf: kind.into_buf() }
         });
         Completion::ready(done.collect())
     }
@@ -549,10 +541,7 @@ fn check_inside(op: &'static str, at: u64, len: usize) -> Result<(), DeviceError
 }
 
 fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn split(at: u64) -> (u32, u64) {
@@ -570,11 +559,7 @@ fn check(at: u64, kind: &IoKind) -> Result<(), DeviceError> {
     };
     let aligned = at.is_multiple_of(4096) && len.is_multiple_of(4096) && len > 0;
     let inside = number < FILES_MAX && len <= most && offset + len <= FILE_BYTES;
-    if aligned && inside {
-        Ok(())
-    } else {
-        Err(DeviceError::OutOfRange { op, at, len })
-    }
+    if aligned && inside { Ok(()) } else { Err(DeviceError::OutOfRange { op, at, len }) }
 }
 
 fn count(counters: &mut Counters, kind: &IoKind) {

@@ -13,9 +13,7 @@ impl StoreCore {
     pub(crate) fn remove_unknown_files(self: &Arc<StoreCore>) -> Result<(), DeviceError> {
         let Some(files) = &self.files else { return Ok(()) };
         files.refill();
-        let numbers = files
-            .numbers()
-            .map_err(|error| DeviceError::io("list", 0, 0, error))?;
+        let numbers = files.numbers().map_err(|error| DeviceError::io("list", 0, 0, error))?;
         let mut state = self.state.lock();
         if let Placement::Files(space) = &mut state.space.allocator {
             space.look(0);

@@ -18,10 +18,7 @@ pub(super) struct Numbers {
 impl Numbers {
     /// 1 and all others below `end`: 0 is the file `store`.
     pub(super) fn below(end: u32) -> Numbers {
-        Numbers {
-            ranges: BTreeMap::from([(1, end)]),
-            count: end - 1,
-        }
+        Numbers { ranges: BTreeMap::from([(1, end)]), count: end - 1 }
     }
 
     /// How many there are.
@@ -98,10 +95,7 @@ mod tests {
             let ranges = numbers.ranges.iter().flat_map(|(&first, &end)| first..end);
             assert!(ranges.eq(model.iter().copied()));
             let ends: Vec<u32> = numbers.ranges.values().copied().collect();
-            assert!(
-                ends.iter().all(|end| !numbers.ranges.contains_key(end)),
-                "ranges are joined"
-            );
+            assert!(ends.iter().all(|end| !numbers.ranges.contains_key(end)), "ranges are joined");
         }
     }
 }

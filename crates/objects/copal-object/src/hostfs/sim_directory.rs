@@ -102,10 +102,7 @@ impl SimDirectory {
             reserve_bytes: 0,
             has_quota: false,
         };
-        SimDirectory {
-            inside: Arc::new(Mutex::new(inside)),
-            deaf,
-        }
+        SimDirectory { inside: Arc::new(Mutex::new(inside)), deaf }
     }
 
     /// Leaves `free` bytes to be written.
@@ -171,11 +168,7 @@ impl SimDirectory {
 impl Inside {
     /// Blocks of files that have a name, and the reserve.
     fn used_bytes(&self) -> u64 {
-        let inodes = self
-            .now
-            .names
-            .values()
-            .filter_map(|inode| self.now.inodes.get(inode));
+        let inodes = self.now.names.values().filter_map(|inode| self.now.inodes.get(inode));
         let blocks: usize = inodes.map(|inode| inode.blocks.len()).sum();
         blocks as u64 * BLOCK + self.reserve_bytes
     }
@@ -249,10 +242,7 @@ impl Directory for SimDirectory {
     fn numbers(&self) -> io::Result<Numbered> {
         let inside = self.inside.lock();
         let numbers = inside.now.names.keys().copied();
-        Ok(Numbered {
-            files: numbers.filter(|&number| number > 0).collect(),
-            others: Vec::new(),
-        })
+        Ok(Numbered { files: numbers.filter(|&number| number > 0).collect(), others: Vec::new() })
     }
 
     fn free_bytes(&self) -> u64 {
@@ -260,10 +250,7 @@ impl Directory for SimDirectory {
         if inside.has_quota {
             return 1 << 30;
         }
-        inside
-            .capacity_bytes
-            .saturating_sub(inside.used_bytes())
-            .min(1 << 30)
+        inside.capacity_bytes.saturating_sub(inside.used_bytes()).min(1 << 30)
     }
 
     fn reserve_bytes(&self) -> u64 {
@@ -311,11 +298,7 @@ impl HostFile for SimFile {
             if is_new && inside.used_bytes() + BLOCK > inside.capacity_bytes {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            let event = Event::Write {
-                inode: self.inode,
-                block,
-                bytes: Some(Arc::from(part)),
-            };
+            let event = Event::Write { inode: self.inode, block, bytes: Some(Arc::from(part)) };
             self.sim.note(&mut inside, event);
         }
         Ok(())
@@ -336,18 +319,9 @@ impl HostFile for SimFile {
 
     fn punch(&self, at: u64, len: u64) {
         let mut inside = self.sim.inside.lock();
-        let end = inside
-            .now
-            .inodes
-            .get(&self.inode)
-            .map_or(0, |inode| inode.len)
-            .min(at + len);
+        let end = inside.now.inodes.get(&self.inode).map_or(0, |inode| inode.len).min(at + len);
         for block in at / BLOCK..end.div_ceil(BLOCK) {
-            let event = Event::Write {
-                inode: self.inode,
-                block,
-                bytes: None,
-            };
+            let event = Event::Write { inode: self.inode, block, bytes: None };
             self.sim.note(&mut inside, event);
         }
     }

@@ -218,12 +218,7 @@ impl FileSpace {
     /// # Panics
     /// When a page of it is free already.
     pub(crate) fn release(&mut self, run: Run) {
-        assert!(
-            self.is_taken(run),
-            "pages {}..{} are freed twice",
-            run.at,
-            run.end()
-        );
+        assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
         let (number, at) = self.split(run);
         let pages = self.file_pages();
         self.taken -= u64::from(run.pages);
@@ -337,8 +332,7 @@ impl FileSpace {
     pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
         let pages = self.file_pages();
         let unknown = numbers.iter().filter(|number| !self.files.contains_key(number));
-        self.gone
-            .extend(unknown.map(|&number| Run::new(u64::from(number) * pages, pages as u32)));
+        self.gone.extend(unknown.map(|&number| Run::new(u64::from(number) * pages, pages as u32)));
     }
 }
 
@@ -388,13 +382,8 @@ mod tests {
         assert!(space.take(run));
         assert!(!space.take(Run::new((5 << 24) + 13, 1)));
         assert!(space.take(Run::new((5 << 24) + 14, 1)));
-        assert!(
-            !space.take(Run::new((5 << 24) - 1, 2)),
-            "it would lie in two files"
-        );
-        let new: Vec<u64> = (1..7)
-            .map(|owner| file(space.allocate(1, owner).unwrap()[0]))
-            .collect();
+        assert!(!space.take(Run::new((5 << 24) - 1, 2)), "it would lie in two files");
+        let new: Vec<u64> = (1..7).map(|owner| file(space.allocate(1, owner).unwrap()[0])).collect();
         assert_eq!(new, [1, 2, 3, 4, 6, 7], "number 5 is known");
     }
 
@@ -412,10 +401,7 @@ mod tests {
         let rest = Run::new(one.at + 1, 2);
         let two = space.allocate(1, 8).unwrap()[0];
         assert_eq!((file(one), file(two)), (1, 2));
-        assert!(
-            space.allocate(1, 9).is_none(),
-            "the last numbers are the store's own"
-        );
+        assert!(space.allocate(1, 9).is_none(), "the last numbers are the store's own");
         space.release(hole);
         space.release(rest);
         let gone = space.take_gone();
@@ -433,10 +419,7 @@ mod tests {
         let gone = space.take_gone();
         space.discarded(gone[0], false, 7);
         space.flushed(9);
-        assert!(
-            space.allocate(1, 10).is_none(),
-            "a file that stays keeps its number"
-        );
+        assert!(space.allocate(1, 10).is_none(), "a file that stays keeps its number");
         assert_eq!(file(space.allocate(1, Home::STORE).unwrap()[0]), 3);
     }
 

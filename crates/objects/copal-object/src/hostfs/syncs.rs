@@ -42,9 +42,6 @@ impl Syncs {
     /// Whether one of `tickets` still syncs names or file `only`; without it, whether one still syncs anything.
     pub(super) fn concern(&self, tickets: &[u64], only: Option<u32>) -> bool {
         let concerns = |sync: &Sync| only.is_none_or(|number| sync.names || sync.files.contains(&number));
-        tickets
-            .iter()
-            .filter_map(|ticket| self.running.get(ticket))
-            .any(concerns)
+        tickets.iter().filter_map(|ticket| self.running.get(ticket)).any(concerns)
     }
 }

@@ -20,29 +20,17 @@ fn files(sim: &SimDirectory) -> Arc<HostFiles> {
 }
 
 fn open(sim: &SimDirectory) -> Store {
-    let (inner, _) = open::open(
-        Backend::Files(files(sim)),
-        &OpenOptions::default(),
-        Tuning::default(),
-    )
-    .unwrap();
+    let (inner, _) =
+        open::open(Backend::Files(files(sim)), &OpenOptions::default(), Tuning::default()).unwrap();
     Store { inner }
 }
 
 fn made() -> SimDirectory {
     let sim = SimDirectory::new(Contents::default(), Deaf::No);
-    let options = MkfsOptions {
-        journal_bytes: Some(256 * 4096),
-        ..MkfsOptions::default()
-    };
+    let options = MkfsOptions { journal_bytes: Some(256 * 4096), ..MkfsOptions::default() };
     let device: Arc<dyn Device> = files(&sim);
-    crate::mkfs::mkfs(
-        &device,
-        &options,
-        &mut Entropy::Seed(copal_testkit::Random::new(1)),
-        BACKEND_HOSTFS,
-    )
-    .unwrap();
+    crate::mkfs::mkfs(&device, &options, &mut Entropy::Seed(copal_testkit::Random::new(1)), BACKEND_HOSTFS)
+        .unwrap();
     sim
 }
 
@@ -53,16 +41,9 @@ fn commit(store: &Store, ops: Vec<Op>) -> Result<(), StoreError> {
 
 fn create(store: &Store, id: u64, bytes: usize) -> Result<(), StoreError> {
     let id = ObjectId(id);
-    let opts = CreateOptions {
-        kind: ObjectKind::Plain,
-        check: Check::Pages,
-        ..CreateOptions::default()
-    };
+    let opts = CreateOptions { kind: ObjectKind::Plain, check: Check::Pages, ..CreateOptions::default() };
     let data = Bytes::from(vec![id.0 as u8; bytes]);
-    commit(
-        store,
-        vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }],
-    )
+    commit(store, vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }])
 }
 
 fn delete(store: &Store, id: u64) -> Result<(), StoreError> {
@@ -100,10 +81,7 @@ fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
     sim.leave_free(1 << 30);
     let store = open(&sim);
     create(&store, 1000, 8 << 20).unwrap();
-    let last = store
-        .read(ObjectId(400), 0..8192, Class::Foreground)
-        .wait()
-        .unwrap();
+    let last = store.read(ObjectId(400), 0..8192, Class::Foreground).wait().unwrap();
     assert!(last.iter().all(|&byte| byte == 400u16 as u8));
 }
 
@@ -139,10 +117,7 @@ fn a_small_file_system_that_others_fill_ends_commits_cleanly_as_well() {
         for bytes in [8192, 60 << 10] {
             sim.leave_free(0);
             let full = (2..1000).find_map(|id| create(&store, id * 100_000 + bytes as u64, bytes).err());
-            assert!(
-                matches!(full, Some(StoreError::NoSpace { .. })),
-                "{free_mib} MiB: {full:?}"
-            );
+            assert!(matches!(full, Some(StoreError::NoSpace { .. })), "{free_mib} MiB: {full:?}");
         }
         sim.leave_free(1 << 30);
         create(&store, 2, 8 << 20).unwrap();
@@ -237,10 +212,7 @@ fn a_directory_whose_host_ran_full_in_a_write_says_so_until_it_is_reopened() {
     sim.leave_free(1 << 30);
     let store = open(&sim);
     create(&store, 2, 60 << 10).unwrap();
-    let first = store
-        .read(ObjectId(1), 0..8192, Class::Foreground)
-        .wait()
-        .unwrap();
+    let first = store.read(ObjectId(1), 0..8192, Class::Foreground).wait().unwrap();
     assert!(first.iter().all(|&byte| byte == 1));
 }
 
@@ -300,10 +272,7 @@ fn names_that_are_not_the_stores_are_left_alone() {
         assert_eq!(content, "not ours", "{name}");
     }
     assert!(objects.join("000003").is_dir());
-    assert_eq!(
-        std::fs::read_to_string(home.path().join("elsewhere")).unwrap(),
-        "not ours"
-    );
+    assert_eq!(std::fs::read_to_string(home.path().join("elsewhere")).unwrap(), "not ours");
     assert!(!objects.join("ffffff").exists());
 }
 
@@ -324,10 +293,7 @@ fn the_lock_is_its_owners_alone() {
 
     std::fs::rename(&lock, home.path().join("moved")).unwrap();
     std::os::unix::fs::symlink(home.path().join("moved"), &lock).unwrap();
-    assert!(
-        real(home.path()).is_err(),
-        "a link may point to what somebody else has locked"
-    );
+    assert!(real(home.path()).is_err(), "a link may point to what somebody else has locked");
 }
 
 #[test]

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 /// A sum that tells which places it covers.
 fn sum_of(places: &[u64]) -> u32 {
-    places.iter().fold(17u32, |sum, &place| {
-        sum.wrapping_mul(31).wrapping_add(place as u32)
-    })
+    places.iter().fold(17u32, |sum, &place| sum.wrapping_mul(31).wrapping_add(place as u32))
 }
 
 fn sums_for(run: Run, unit: u32) -> Vec<u32> {
@@ -17,10 +15,8 @@ fn sums_for(run: Run, unit: u32) -> Vec<u32> {
 
 /// What a transaction does after a cut: every unit whose sum is 0 gets the sum of what is left of it.
 fn heal(map: &mut ExtentMap, unit: u32) {
-    let cut: Vec<Extent> = map
-        .iter()
-        .filter(|extent| extent.run.pages <= unit && map.sums_of(extent.at, unit) == [0])
-        .collect();
+    let cut: Vec<Extent> =
+        map.iter().filter(|extent| extent.run.pages <= unit && map.sums_of(extent.at, unit) == [0]).collect();
     for extent in cut {
         let places: Vec<u64> = (extent.run.at..extent.run.end()).collect();
         assert!(map.resum(extent.at, extent.run.pages, sum_of(&places), unit));
@@ -38,11 +34,8 @@ fn places_and_sums_follow_random_inserts_and_removes() {
         for _ in 0..3000 {
             let at = next(120);
             let pages = 1 + next(40);
-            let mut removed: Vec<u64> = map
-                .remove(at, at + pages, unit)
-                .iter()
-                .flat_map(|run| run.at..run.end())
-                .collect();
+            let mut removed: Vec<u64> =
+                map.remove(at, at + pages, unit).iter().flat_map(|run| run.at..run.end()).collect();
             removed.sort_unstable();
             let mut expected: Vec<u64> = (at..at + pages).filter_map(|page| model.remove(&page)).collect();
             expected.sort_unstable();
@@ -58,11 +51,7 @@ fn places_and_sums_follow_random_inserts_and_removes() {
             let mut seen = BTreeMap::new();
             for extent in map.iter() {
                 seen.extend((0..u64::from(extent.run.pages)).map(|i| (extent.at + i, extent.run.at + i)));
-                assert_eq!(
-                    map.sums_of(extent.at, unit),
-                    sums_for(extent.run, unit),
-                    "{extent:?}"
-                );
+                assert_eq!(map.sums_of(extent.at, unit), sums_for(extent.run, unit), "{extent:?}");
             }
             assert_eq!(seen, model);
         }

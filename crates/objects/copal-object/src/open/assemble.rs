@@ -87,9 +87,7 @@ fn shape(recovered: &Recovered, options: &OpenOptions, tuning: &Tuning, geometry
         salvage: options.salvage && options.read_only,
         max_size_bytes: options.max_size_bytes.unwrap_or(u64::MAX) / page_bytes as u64 * page_bytes as u64,
         geometry,
-        stream_extent_pages: tuning
-            .stream_extent_pages
-            .unwrap_or_else(|| stream_extent_smallest(page_bytes)),
+        stream_extent_pages: tuning.stream_extent_pages.unwrap_or_else(|| stream_extent_smallest(page_bytes)),
         broken: tuning.broken,
         eager: tuning.eager,
         mount_by_checkpoint: tuning.mount_by_checkpoint,
@@ -107,11 +105,7 @@ fn state(recovered: Recovered, space: Placement, tuning: Tuning) -> StoreState {
         journal,
         groups: Groups::new(recovered.last_lsn),
         checkpointer: Checkpointer::new(recovered.superblock, recovered.checkpoint_runs),
-        tails: recovered
-            .ends
-            .into_iter()
-            .map(|(id, end)| (id, tail(&end)))
-            .collect(),
+        tails: recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect(),
         orphans: Vec::new(),
         frame_tickets: 0,
         recent: RecentPages::default(),

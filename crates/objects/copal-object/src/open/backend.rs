@@ -36,14 +36,12 @@ impl Backend {
     pub(super) fn fits(&self, made_for: u8) -> Result<(), OpenError> {
         let (device, directory) = ("on a device", "in a directory");
         match self {
-            Backend::Device(_) if made_for == BACKEND_HOSTFS => Err(OpenError::Backend {
-                is: directory,
-                given: device,
-            }),
-            Backend::Files(_) if made_for != BACKEND_HOSTFS => Err(OpenError::Backend {
-                is: device,
-                given: directory,
-            }),
+            Backend::Device(_) if made_for == BACKEND_HOSTFS => {
+                Err(OpenError::Backend { is: directory, given: device })
+            }
+            Backend::Files(_) if made_for != BACKEND_HOSTFS => {
+                Err(OpenError::Backend { is: device, given: directory })
+            }
             _ => Ok(()),
         }
     }
@@ -64,9 +62,7 @@ impl Backend {
                 Ok((None, Placement::Pages(pages)))
             }
             Backend::Files(files) => {
-                let numbers = files
-                    .numbers_taken()
-                    .map_err(|error| DeviceError::io("list", 0, 0, error))?;
+                let numbers = files.numbers_taken().map_err(|error| DeviceError::io("list", 0, 0, error))?;
                 let space = FileSpace::on(Arc::clone(&files), &numbers, page_bytes, max_bytes);
                 Ok((Some(files), Placement::Files(space)))
             }

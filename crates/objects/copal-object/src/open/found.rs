@@ -22,10 +22,7 @@ pub(super) struct Lengths {
 
 impl Lengths {
     pub(super) fn truncated(&self) -> OpenError {
-        OpenError::Truncated {
-            store_bytes: self.store_bytes,
-            device_bytes: self.device_bytes,
-        }
+        OpenError::Truncated { store_bytes: self.store_bytes, device_bytes: self.device_bytes }
     }
 
     /// Bytes that were cut off the end of the store.
@@ -71,10 +68,7 @@ fn newest_or_older(
     stale_copies: Vec<usize>,
     options: &OpenOptions,
 ) -> Result<Recovered, OpenError> {
-    let lengths = Lengths {
-        store_bytes: superblock.size_bytes,
-        device_bytes: source.device.geometry().size,
-    };
+    let lengths = Lengths { store_bytes: superblock.size_bytes, device_bytes: source.device.geometry().size };
     let accept_tail_loss = options.accept_tail_loss || source.salvage;
     let mut recovered = recovery::recover(source, superblock, stale_copies, accept_tail_loss);
     let is_passing = |error: &OpenError| matches!(error, OpenError::Device(error) if error.is_passing());
@@ -99,9 +93,7 @@ fn recover_older(source: &Source<'_>) -> Result<Option<Recovered>, OpenError> {
     };
     let older = superblocks.find_map(|superblock| {
         let recovered = recovery::recover(source, superblock, Vec::new(), true);
-        recovered
-            .inspect_err(|error| tracing::warn!(%error, "an older state cannot be read either"))
-            .ok()
+        recovered.inspect_err(|error| tracing::warn!(%error, "an older state cannot be read either")).ok()
     });
     let Some(mut older) = older else { return Ok(None) };
     older.report.older_state = Some(OlderState {
@@ -115,16 +107,10 @@ fn recover_older(source: &Source<'_>) -> Result<Option<Recovered>, OpenError> {
 /// The lengths, once they bear some relation to one another: what is derived of a store is sized by its length.
 fn lengths(source: &Source<'_>, recovered: &Recovered) -> Result<Lengths, OpenError> {
     let Some(store_bytes) = recovered.tables.size_bytes() else {
-        let what = format!(
-            "it says it has {} pages of {} bytes",
-            recovered.tables.pages, source.page_bytes
-        );
+        let what = format!("it says it has {} pages of {} bytes", recovered.tables.pages, source.page_bytes);
         return Err(OpenError::Damaged { what });
     };
-    let lengths = Lengths {
-        store_bytes,
-        device_bytes: source.device.geometry().size,
-    };
+    let lengths = Lengths { store_bytes, device_bytes: source.device.geometry().size };
     if lengths.device_bytes < store_bytes / CUT_PARTS_MAX {
         return Err(lengths.truncated());
     }

@@ -101,10 +101,7 @@ fn by_checkpoint(
     let freed = std::mem::take(&mut state.groups.open.freed);
     state.space.quarantine(epoch, freed);
     // Should this be cut short, the next recovery reads the same pages again: the checkpoint goes elsewhere.
-    let files = inner
-        .files
-        .as_deref()
-        .map(|files| (files, inner.shape.page_bytes as u64));
+    let files = inner.files.as_deref().map(|files| (files, inner.shape.page_bytes as u64));
     let held = hold(&mut state.space.allocator, files, needed)?;
     if inner.shape.broken.by(Flaw::KeepChain) {
         state.journal.mount = old_mount;
@@ -133,10 +130,7 @@ fn await_step(
         }
         if step.is_stuck(state) {
             let page = inner.shape.page_bytes as u64;
-            return Err(StoreError::NoSpace {
-                needed_bytes: page,
-                free_bytes: 0,
-            });
+            return Err(StoreError::NoSpace { needed_bytes: page, free_bytes: 0 });
         }
         inner.wait_change(state);
     }
@@ -150,13 +144,10 @@ pub(super) fn hold(
     files: Option<(&HostFiles, u64)>,
     runs: &[Run],
 ) -> Result<Vec<Run>, DeviceError> {
-    let clipped = runs
-        .iter()
-        .filter_map(|&run| space.clip(run))
-        .filter_map(|run| match files {
-            Some((files, page_bytes)) => files.clip(run, page_bytes).transpose(),
-            None => Some(Ok(run)),
-        });
+    let clipped = runs.iter().filter_map(|&run| space.clip(run)).filter_map(|run| match files {
+        Some((files, page_bytes)) => files.clip(run, page_bytes).transpose(),
+        None => Some(Ok(run)),
+    });
     let mut runs = clipped.collect::<Result<Vec<Run>, DeviceError>>()?;
     runs.sort_unstable();
     let mut held: Vec<Run> = Vec::new();
@@ -199,13 +190,7 @@ fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<Cut> {
         } else {
             state.entropy.next()
         };
-        cuts.push(Cut {
-            id,
-            piece: tail.piece as u32,
-            kept: tail.used,
-            next: tail.next,
-            incarnation,
-        });
+        cuts.push(Cut { id, piece: tail.piece as u32, kept: tail.used, next: tail.next, incarnation });
         if tail.used < piece.run.pages {
             tail.used = 0;
         }

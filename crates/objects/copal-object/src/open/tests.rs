@@ -42,19 +42,10 @@ fn write_at(device: &dyn Device, at: u64, buf: AlignedBuf) {
 
 /// Makes the superblock name a checkpoint of an empty store of `pages` pages of `page_bytes`.
 fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes: u32, pages: u64) {
-    let position = Position {
-        uuid: superblock.uuid,
-        lsn: 0,
-        next_seq: 1,
-        journal_head: 0,
-        epoch: 1,
-    };
+    let position = Position { uuid: superblock.uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
     let tables = Tables::new(page_bytes as usize, pages);
     let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
-    let place = [ChainPlace {
-        run: Run::new(900, 1),
-        copy: None,
-    }];
+    let place = [ChainPlace { run: Run::new(900, 1), copy: None }];
     let (head, chain) = encode_chain(0, &body, &place, page_bytes as usize);
     for (run, buf) in chain {
         write_at(device, run.at * u64::from(page_bytes), buf);
@@ -101,10 +92,7 @@ fn a_record_that_grows_the_store_beyond_any_device_is_damage() {
         record::encode(&header, &ops, &mut buf);
         write_at(device.as_ref(), superblock.journal_at * 4096, buf);
         let opened = opens(device);
-        assert!(
-            matches!(opened, Err(OpenError::Damaged { .. })),
-            "{pages} pages: {opened:?}"
-        );
+        assert!(matches!(opened, Err(OpenError::Damaged { .. })), "{pages} pages: {opened:?}");
     }
 }
 
@@ -117,10 +105,7 @@ fn a_checkpoint_of_more_bytes_than_any_device_has_is_damage() {
         let (device, mut superblock) = device();
         with_checkpoint(device.as_ref(), &mut superblock, 16_384, pages);
         let opened = opens(device);
-        assert!(
-            matches!(opened, Err(OpenError::Damaged { .. })),
-            "{pages} pages: {opened:?}"
-        );
+        assert!(matches!(opened, Err(OpenError::Damaged { .. })), "{pages} pages: {opened:?}");
     }
 }
 
@@ -148,15 +133,7 @@ fn runs_that_no_store_has_are_not_walked() {
     assert!(space.take(Run::new(100, 50)));
     wanted.extend([Run::new(90, u32::MAX); 1000]);
     let held = hold(&mut space, None, &wanted).unwrap();
-    assert_eq!(
-        held,
-        [
-            Run::new(5, 2),
-            Run::new(7, 2),
-            Run::new(90, 10),
-            Run::new(150, 850)
-        ]
-    );
+    assert_eq!(held, [Run::new(5, 2), Run::new(7, 2), Run::new(90, 10), Run::new(150, 850)]);
     assert_eq!(space.free_pages(), 1000 - 50 - 864);
     held.iter().for_each(|&run| space.release(run));
     assert_eq!(space.free_pages(), 950);

@@ -26,29 +26,17 @@ fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
         check: Check::Caller,
         label: [0; 16],
     };
-    let create = Txn {
-        ops: vec![Op::Create { id, opts }],
-        ..Txn::default()
-    };
+    let create = Txn { ops: vec![Op::Create { id, opts }], ..Txn::default() };
     store.commit(create, Ack::Durable).wait().unwrap();
     for _ in 0..FRAMES {
         let payload = Bytes::from_static(b"frame");
-        store
-            .append_frame(id, payload, None, Ack::Written)
-            .wait()
-            .unwrap();
+        store.append_frame(id, payload, None, Ack::Written).wait().unwrap();
     }
     let looked_at = store.inner.state.lock().tails[&id.0].pending.looked_at.get();
     // Once as the next to be told, and as often as a search among a thousand looks.
-    assert!(
-        looked_at <= 16 * FRAMES,
-        "{FRAMES} frames were looked at {looked_at} times"
-    );
+    assert!(looked_at <= 16 * FRAMES, "{FRAMES} frames were looked at {looked_at} times");
     // The flush they waited for makes all of them durable.
-    store
-        .append_frame(id, Bytes::new(), None, Ack::Durable)
-        .wait()
-        .unwrap();
+    store.append_frame(id, Bytes::new(), None, Ack::Durable).wait().unwrap();
     assert!(store.inner.state.lock().tails[&id.0].pending.is_empty());
 }
 

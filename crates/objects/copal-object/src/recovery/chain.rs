@@ -105,12 +105,7 @@ impl<'a> Walk<'a> {
         let (lost_durable, torn) = self.look_behind()?;
         let end_reason =
             (torn && lost_durable.is_none()).then(|| format!("record {} was not written whole", self.seq));
-        Ok(Walked {
-            records,
-            flushed_epoch: self.flushed_epoch,
-            lost_durable,
-            end_reason,
-        })
+        Ok(Walked { records, flushed_epoch: self.flushed_epoch, lost_durable, end_reason })
     }
 
     /// The record that continues the chain: at the present position, or at the ring's start.
@@ -121,29 +116,20 @@ impl<'a> Walk<'a> {
             {
                 let pages = (bytes.len() / self.source.page_bytes) as u64;
                 let hash = hash64(&bytes);
-                return Ok(Some(WalkedRecord {
-                    header,
-                    end: start + pages,
-                    pages,
-                    hash,
-                }));
+                return Ok(Some(WalkedRecord { header, end: start + pages, pages, hash }));
             }
         }
         Ok(None)
     }
 
     fn starts(&self) -> [u64; 2] {
-        [
-            self.position,
-            self.position.next_multiple_of(self.superblock.journal_pages),
-        ]
+        [self.position, self.position.next_multiple_of(self.superblock.journal_pages)]
     }
 
     fn continues(&self, header: &RecordHeader, ops: &[RecordOp]) -> bool {
         let chained = header.previous == self.previous || self.source.broken.by(Flaw::SequenceOnly);
-        let mounts = ops
-            .iter()
-            .any(|op| matches!(op, RecordOp::Mount { mount, .. } if *mount == header.mount));
+        let mounts =
+            ops.iter().any(|op| matches!(op, RecordOp::Mount { mount, .. } if *mount == header.mount));
         header.store == self.superblock.uuid as u64
             && header.seq == self.seq
             && chained
@@ -159,9 +145,7 @@ impl<'a> Walk<'a> {
     /// A record with a right sum at a position of the ring, and its bytes.
     fn record_at(&self, position: u64) -> Result<Option<FoundRecord>, OpenError> {
         let within = position % self.superblock.journal_pages;
-        let first = self
-            .source
-            .read(Run::new(self.superblock.journal_at + within, 1))?;
+        let first = self.source.read(Run::new(self.superblock.journal_at + within, 1))?;
         let Ok(len) = record::claimed_len(&first, self.record_bytes_max) else {
             return Ok(None);
         };
@@ -172,8 +156,7 @@ impl<'a> Walk<'a> {
         let bytes = if pages == 1 {
             first
         } else {
-            self.source
-                .read(Run::new(self.superblock.journal_at + within, pages as u32))?
+            self.source.read(Run::new(self.superblock.journal_at + within, pages as u32))?
         };
         match record::decode(&bytes) {
             Ok((header, ops)) => Ok(Some((header, ops, bytes))),
@@ -232,12 +215,7 @@ impl<'a> Ops<'a> {
     const WINDOW_PAGES: u64 = 64;
 
     pub(crate) fn new(source: &'a Source<'a>, superblock: &'a Superblock) -> Ops<'a> {
-        Ops {
-            source,
-            superblock,
-            bytes: Vec::new(),
-            at: 0,
-        }
+        Ops { source, superblock, bytes: Vec::new(), at: 0 }
     }
 
     /// The operations of `record`. Cheap when records are taken in order. Blocks.
@@ -257,9 +235,7 @@ impl<'a> Ops<'a> {
         }
         let from = (run.at - self.at) as usize * self.source.page_bytes;
         let bytes = &self.bytes[from..from + run.pages as usize * self.source.page_bytes];
-        let decoded = record::decode(bytes)
-            .ok()
-            .filter(|_| hash64(bytes) == record.hash);
+        let decoded = record::decode(bytes).ok().filter(|_| hash64(bytes) == record.hash);
         decoded.map(|(_, ops)| ops).ok_or_else(|| OpenError::Damaged {
             what: format!("journal record {} does not read as it did", record.header.seq),
         })
@@ -275,11 +251,9 @@ pub(crate) fn apply(
 ) -> Result<(), OpenError> {
     let mut effect = Effect::default();
     for op in ops {
-        tables
-            .apply(op, record.last_lsn(), &mut effect)
-            .map_err(|misfit| OpenError::Damaged {
-                what: format!("journal record {}: {misfit}", record.header.seq),
-            })?;
+        tables.apply(op, record.last_lsn(), &mut effect).map_err(|misfit| OpenError::Damaged {
+            what: format!("journal record {}: {misfit}", record.header.seq),
+        })?;
     }
     freed.append(&mut effect.freed);
     Ok(())

@@ -48,9 +48,7 @@ pub(crate) fn read_checkpoint(
     superblock: &Superblock,
     copies: Copies,
 ) -> Result<FoundCheckpoint, OpenError> {
-    let damaged = |what: String| OpenError::Damaged {
-        what: format!("the checkpoint: {what}"),
-    };
+    let damaged = |what: String| OpenError::Damaged { what: format!("the checkpoint: {what}") };
     let pages = superblock.size_bytes / source.page_bytes as u64;
     let mut link = Link {
         at: superblock.checkpoint_at,
@@ -86,23 +84,12 @@ pub(crate) fn read_checkpoint(
         index += 1;
         link = next;
     }
-    let Body {
-        tables,
-        position,
-        zones,
-        hollow,
-    } = snapshot::decode(&body, source.page_bytes).map_err(|error| damaged(error.to_string()))?;
+    let Body { tables, position, zones, hollow } =
+        snapshot::decode(&body, source.page_bytes).map_err(|error| damaged(error.to_string()))?;
     if position.uuid != superblock.uuid || position.lsn != superblock.checkpoint_lsn {
         return Err(damaged("it belongs to another store".into()));
     }
-    Ok(FoundCheckpoint {
-        tables,
-        position,
-        zones,
-        hollow,
-        runs,
-        damaged: damaged_runs,
-    })
+    Ok(FoundCheckpoint { tables, position, zones, hollow, runs, damaged: damaged_runs })
 }
 
 /// Where the page of a link stands, as far as that lies inside the store.
@@ -135,7 +122,5 @@ fn chain_page(
         Err(error) => return Ok(Err(error.to_string())),
     };
     let page = decode_page(&bytes, link.hash, lsn, index);
-    Ok(page
-        .map(|(next, part)| (next, part.to_vec()))
-        .map_err(|error: ChainError| error.to_string()))
+    Ok(page.map(|(next, part)| (next, part.to_vec())).map_err(|error: ChainError| error.to_string()))
 }

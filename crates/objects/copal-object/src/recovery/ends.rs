@@ -23,16 +23,9 @@ pub(super) fn end_of(
     if !is_cut(source, pieces) {
         return end_of_whole(source, pieces, trimmed, last_lsn);
     }
-    let left: Vec<Piece> = pieces
-        .iter()
-        .map(|piece| piece.within(source.whole_pages()))
-        .collect();
+    let left: Vec<Piece> = pieces.iter().map(|piece| piece.within(source.whole_pages())).collect();
     let end = end_of_whole(source, &left, trimmed, last_lsn)?;
-    if ends_in_sight(source, pieces, &end, trimmed)? {
-        Ok(end)
-    } else {
-        Err(truncated(source, tables))
-    }
+    if ends_in_sight(source, pieces, &end, trimmed)? { Ok(end) } else { Err(truncated(source, tables)) }
 }
 
 /// Whether the device ends before one of the pieces does. Who saves what can be saved asks for no more than there is.
@@ -82,18 +75,6 @@ fn end_of_whole(
     last_lsn: u64,
 ) -> Result<End, OpenError> {
     let read = |run: Run| source.read(run);
-    let trimmed = if source.broken.by(Flaw::TrimBehindTheEnd) {
-        0
-    } else {
-        trimmed
-    };
-    Ok(walk(
-        pieces,
-        trimmed,
-        last_lsn,
-        source.page_bytes,
-        source.salvage,
-        &read,
-        |_, _| {},
-    )?)
+    let trimmed = if source.broken.by(Flaw::TrimBehindTheEnd) { 0 } else { trimmed };
+    Ok(walk(pieces, trimmed, last_lsn, source.page_bytes, source.salvage, &read, |_, _| {})?)
 }

@@ -28,12 +28,7 @@ pub(crate) fn derive_space(
         if allocator.take_for(run, owner) {
             return Ok(());
         }
-        let what = format!(
-            "pages {}..{} belong to {} and to something else",
-            run.at,
-            run.end(),
-            what()
-        );
+        let what = format!("pages {}..{} belong to {} and to something else", run.at, run.end(), what());
         Err(OpenError::Damaged { what })
     };
     let mut take = |run: Run, what: &dyn Fn() -> String| take_for(run, Home::STORE, what);
@@ -41,10 +36,7 @@ pub(crate) fn derive_space(
         let pages = (SUPERBLOCK_LEN as u64).div_ceil(page) as u32;
         take(Run::new(at / page, pages), &|| "a superblock".into())?;
     }
-    take(
-        Run::new(superblock.journal_at, superblock.journal_pages as u32),
-        &|| "the journal".into(),
-    )?;
+    take(Run::new(superblock.journal_at, superblock.journal_pages as u32), &|| "the journal".into())?;
     for &run in checkpoint {
         take(run, &|| "the checkpoint".into())?;
     }
@@ -82,10 +74,7 @@ pub(crate) fn derive_space(
 
 /// Runs that do not overlap, with the number of owners of each.
 fn owners(runs: &[Run]) -> Vec<(Run, u32)> {
-    let mut edges: Vec<(u64, i64)> = runs
-        .iter()
-        .flat_map(|run| [(run.at, 1), (run.end(), -1)])
-        .collect();
+    let mut edges: Vec<(u64, i64)> = runs.iter().flat_map(|run| [(run.at, 1), (run.end(), -1)]).collect();
     edges.sort_unstable();
     let mut out = Vec::new();
     let mut count = 0i64;

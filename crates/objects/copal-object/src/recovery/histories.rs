@@ -34,35 +34,18 @@ impl Histories {
         for op in ops {
             match op {
                 RecordOp::Create { id, .. } => {
-                    self.all.push(History {
-                        pieces: Vec::new(),
-                        trimmed: 0,
-                    });
+                    self.all.push(History { pieces: Vec::new(), trimmed: 0 });
                     self.current.insert(*id, self.all.len() - 1);
                 }
-                RecordOp::StreamExtent {
-                    id,
-                    run,
-                    first,
-                    incarnation,
-                } => {
-                    let piece = Piece {
-                        run: *run,
-                        first: *first,
-                        incarnation: *incarnation,
-                        lsn: 0,
-                    };
+                RecordOp::StreamExtent { id, run, first, incarnation } => {
+                    let piece = Piece { run: *run, first: *first, incarnation: *incarnation, lsn: 0 };
                     let history = self.of(tables, *id);
                     self.all[history].pieces.push(piece);
                 }
                 RecordOp::StreamTrim { id, .. } | RecordOp::Delete { id } => drop(self.of(tables, *id)),
                 RecordOp::Dep { id, frame } => {
                     let history = self.of(tables, *id);
-                    self.dependencies.push(Dependency {
-                        record: index,
-                        history,
-                        frame: *frame,
-                    });
+                    self.dependencies.push(Dependency { record: index, history, frame: *frame });
                 }
                 _ => {}
             }
@@ -74,14 +57,8 @@ impl Histories {
             return history;
         }
         let history = match tables.stream(id) {
-            Some(stream) => History {
-                pieces: stream.pieces.clone(),
-                trimmed: stream.trimmed,
-            },
-            None => History {
-                pieces: Vec::new(),
-                trimmed: 0,
-            },
+            Some(stream) => History { pieces: stream.pieces.clone(), trimmed: stream.trimmed },
+            None => History { pieces: Vec::new(), trimmed: 0 },
         };
         self.all.push(history);
         self.current.insert(id, self.all.len() - 1);

@@ -115,11 +115,7 @@ impl Rounds<'_> {
                 return Ok(None);
             }
         }
-        Ok(Some(Replayed {
-            tables,
-            histories,
-            needed,
-        }))
+        Ok(Some(Replayed { tables, histories, needed }))
     }
 
     /// Whether the data of `record` is there; notes why not.
@@ -146,9 +142,7 @@ impl Rounds<'_> {
         }
         self.walked.records[..self.kept]
             .last()
-            .map_or(self.position.lsn, |record| {
-                record.last_lsn().max(self.position.lsn)
-            })
+            .map_or(self.position.lsn, |record| record.last_lsn().max(self.position.lsn))
     }
 
     /// Drops the first record that came after a frame that is lost; `true` when there is one.
@@ -156,9 +150,7 @@ impl Rounds<'_> {
         if self.source.broken.by(Flaw::DepIgnored) {
             return Ok(false);
         }
-        let first = replayed
-            .histories
-            .first_lost(self.source, &replayed.tables, self.limit())?;
+        let first = replayed.histories.first_lost(self.source, &replayed.tables, self.limit())?;
         let Some(index) = first else {
             return Ok(false);
         };
@@ -172,9 +164,7 @@ impl Rounds<'_> {
 
     /// Nothing was dropped in the last round: where the streams end, and what was read on the way.
     fn end(mut self, replayed: Replayed) -> Result<LogEnd, OpenError> {
-        let Replayed {
-            tables, mut needed, ..
-        } = replayed;
+        let Replayed { tables, mut needed, .. } = replayed;
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {
             let mut end = end_of(self.source, &tables, &stream.pieces, stream.trimmed, self.limit())?;
@@ -187,14 +177,7 @@ impl Rounds<'_> {
         for record in &self.walked.records[self.kept..] {
             needed.extend(self.reader.of(record)?.iter().flat_map(runs_of));
         }
-        Ok(LogEnd {
-            tables,
-            kept: self.kept,
-            ends,
-            dropped: self.dropped,
-            lost: self.lost,
-            needed,
-        })
+        Ok(LogEnd { tables, kept: self.kept, ends, dropped: self.dropped, lost: self.lost, needed })
     }
 }
 

@@ -23,9 +23,7 @@ impl Source<'_> {
         let mut out = Vec::with_capacity(run.pages as usize * self.page_bytes);
         for piece in crate::state::pieces(run, most) {
             let at = piece.at.saturating_mul(self.page_bytes as u64);
-            let bytes = self
-                .device
-                .read_again(at, piece.pages as usize * self.page_bytes)?;
+            let bytes = self.device.read_again(at, piece.pages as usize * self.page_bytes)?;
             out.extend_from_slice(&bytes);
         }
         Ok(out)

@@ -61,11 +61,8 @@ pub(crate) fn older_superblocks(device: &dyn Device) -> Result<Vec<Superblock>, 
 /// The newest superblock, and the copies that are damaged or behind.
 pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<usize>), OpenError> {
     let copies = read_superblocks(device)?;
-    let newest = copies
-        .iter()
-        .filter_map(FoundCopy::good)
-        .max_by_key(|superblock| superblock.generation)
-        .cloned();
+    let newest =
+        copies.iter().filter_map(FoundCopy::good).max_by_key(|superblock| superblock.generation).cloned();
     let Some(newest) = newest else {
         return Err(no_superblock(&copies));
     };
@@ -92,9 +89,7 @@ fn no_superblock(copies: &[FoundCopy]) -> OpenError {
             FoundCopy::Read(Err(SuperblockError::Envelope(
                 error @ (EnvelopeError::Version { .. } | EnvelopeError::Flags { .. }),
             ))) => {
-                return OpenError::Version {
-                    what: error.to_string(),
-                };
+                return OpenError::Version { what: error.to_string() };
             }
             FoundCopy::Read(Err(SuperblockError::Envelope(EnvelopeError::Magic { .. }))) => {}
             FoundCopy::Read(Err(_)) => any = true,

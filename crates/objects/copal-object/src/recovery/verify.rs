@@ -24,14 +24,7 @@ pub(crate) fn data_is_there(
                 epoch <= flushed_epoch
                     || map_is_there(source, *run, sums, unit_of(*run, sums, source.page_bytes))?
             }
-            RecordOp::Publish {
-                what,
-                len,
-                runs,
-                trailer,
-                epoch,
-                ..
-            } => {
+            RecordOp::Publish { what, len, runs, trailer, epoch, .. } => {
                 let unit = unit_pages(what.check, source.page_bytes);
                 *epoch <= flushed_epoch || published_is_there(source, runs, *len, *trailer, unit)?
             }
@@ -51,11 +44,7 @@ pub(crate) fn data_is_there(
 
 /// Pages that each of `sums` is of. Not asked of the object: the record may have given its name to another since.
 fn unit_of(run: Run, sums: &[u32], page_bytes: usize) -> u32 {
-    let check = if sums.len() as u64 == u64::from(run.pages) {
-        Check::Pages
-    } else {
-        Check::Caller
-    };
+    let check = if sums.len() as u64 == u64::from(run.pages) { Check::Pages } else { Check::Caller };
     unit_pages(check, page_bytes)
 }
 
@@ -86,9 +75,7 @@ pub(crate) fn damaged_units(
 ) -> Result<Vec<Run>, DeviceError> {
     let bytes = source.read(chunk)?;
     let units = crate::state::pieces(chunk, unit).zip(bytes.chunks(unit as usize * source.page_bytes));
-    let damaged = units
-        .zip(sums)
-        .filter(|((_, bytes), sum)| copal_codec::crc32c(0, bytes) != **sum);
+    let damaged = units.zip(sums).filter(|((_, bytes), sum)| copal_codec::crc32c(0, bytes) != **sum);
     Ok(damaged.map(|((run, _), _)| run).collect())
 }
 
@@ -130,9 +117,7 @@ pub(crate) fn unit_damage(
         Ok(None) | Err(_) => return Ok(std::iter::once(0..data).collect()),
     };
     let all: Vec<u64> = runs.iter().flat_map(|run| run.at..run.end()).collect();
-    joined(&all[data as usize..])
-        .into_iter()
-        .for_each(|run| summed(run, false));
+    joined(&all[data as usize..]).into_iter().for_each(|run| summed(run, false));
     let mut damaged = Vec::new();
     for index in 0..published.units() {
         let is_there = match published.unit_is_there(source, index) {
@@ -178,11 +163,7 @@ impl Published {
         }
         pages.truncate(data as usize);
         let right = hash128(&sums) == trailer;
-        Ok(right.then_some(Published {
-            pages,
-            sums,
-            unit: unit as usize,
-        }))
+        Ok(right.then_some(Published { pages, sums, unit: unit as usize }))
     }
 
     fn units(&self) -> usize {

@@ -39,18 +39,9 @@ impl StoreCore {
     ) -> u64 {
         let lsn = state.groups.take_lsn(admitted);
         state.groups.open.releasing |= needs.releases && !txn.ops.is_empty();
-        let mut applier = Applier {
-            inner: self,
-            state,
-            fetched,
-            lsn,
-            writes: Vec::new(),
-        };
+        let mut applier = Applier { inner: self, state, fetched, lsn, writes: Vec::new() };
         for (stream, frame) in &txn.after {
-            applier.enter(&RecordOp::Dep {
-                id: stream.0,
-                frame: frame.0,
-            });
+            applier.enter(&RecordOp::Dep { id: stream.0, frame: frame.0 });
             applier.state.await_frames(stream.0, frame.0);
         }
         for (op, runs) in txn.ops.into_iter().zip(runs) {
@@ -72,19 +63,9 @@ impl StoreCore {
         for run in &runs {
             state.in_flight.insert(run.at, run.pages);
         }
-        let ios: Vec<Io> = writes
-            .into_iter()
-            .map(|(run, buf)| self.write_io(run.at, buf, Class::Commit))
-            .collect();
-        state.outbox.push((
-            Tag::Data {
-                group,
-                epoch,
-                runs,
-                bytes,
-            },
-            ios,
-        ));
+        let ios: Vec<Io> =
+            writes.into_iter().map(|(run, buf)| self.write_io(run.at, buf, Class::Commit)).collect();
+        state.outbox.push((Tag::Data { group, epoch, runs, bytes }, ios));
         bytes
     }
 }
@@ -98,10 +79,7 @@ impl Applier<'_> {
         match op {
             Op::Create { id, opts } => {
                 self.state.forget_stream(id.0);
-                self.enter(&RecordOp::Create {
-                    id: id.0,
-                    what: Traits::of(&opts),
-                });
+                self.enter(&RecordOp::Create { id: id.0, what: Traits::of(&opts) });
                 if opts.kind == crate::ObjectKind::Stream {
                     self.state.tails.entry(id.0).or_default();
                 }
@@ -118,10 +96,7 @@ impl Applier<'_> {
             Op::Clone { from, to } => self.clone_object(from, to, runs),
             Op::TrimStream { id, upto } => {
                 let next = self.state.tails.get(&id.0).map_or(0, |tail| tail.next);
-                self.enter(&RecordOp::StreamTrim {
-                    id: id.0,
-                    upto: upto.0.min(next),
-                });
+                self.enter(&RecordOp::StreamTrim { id: id.0, upto: upto.0.min(next) });
             }
             Op::Delete { id } => {
                 self.enter(&RecordOp::Delete { id: id.0 });
@@ -175,12 +150,7 @@ impl Applier<'_> {
         }
         let resum = |(at, run): (u64, Run)| {
             let sum = (run.at..run.end()).fold(0, |sum, page| copal_codec::crc32c(sum, self.content(page)));
-            RecordOp::Resum {
-                id: id.0,
-                at,
-                pages: run.pages,
-                sum,
-            }
+            RecordOp::Resum { id: id.0, at, pages: run.pages, sum }
         };
         rest.into_iter().map(resum).collect()
     }
@@ -193,26 +163,15 @@ impl Applier<'_> {
         let old_len = self.len(id);
         let end = at + data.len() as u64;
         let (first, last) = (at / page, end.div_ceil(page));
-        let head = (!at.is_multiple_of(page))
-            .then(|| self.old_page(id, first))
-            .flatten();
-        let tail = (!end.is_multiple_of(page) && end < old_len)
-            .then(|| self.old_page(id, last - 1))
-            .flatten();
+        let head = (!at.is_multiple_of(page)).then(|| self.old_page(id, first)).flatten();
+        let tail =
+            (!end.is_multiple_of(page) && end < old_len).then(|| self.old_page(id, last - 1)).flatten();
         let resums = self.remainders(id, first, last);
         // The last partial page stands alone under its sum.
         let apart = !end.is_multiple_of(page);
         let mut next = first;
         for run in split_last(runs, apart) {
-            let fill = Fill {
-                at,
-                data,
-                head: head.as_deref(),
-                tail: tail.as_deref(),
-                first,
-                last,
-                page,
-            };
+            let fill = Fill { at, data, head: head.as_deref(), tail: tail.as_deref(), first, last, page };
             self.map(id, next, run, |object_page, out| fill.page(object_page, out));
             next += u64::from(run.pages);
         }
@@ -225,11 +184,7 @@ impl Applier<'_> {
     /// Writes `run` as pages `at..` of the object.
     fn map(&mut self, id: ObjectId, at: u64, run: Run, fill: impl Fn(u64, &mut [u8])) {
         let size = self.inner.shape.page_bytes;
-        let unit = self
-            .state
-            .tables
-            .object(id.0)
-            .map_or(1, |object| object.unit(size));
+        let unit = self.state.tables.object(id.0).map_or(1, |object| object.unit(size));
         let mut sums = Vec::new();
         // Whole units in each command, so that a sum never spans two buffers.
         let step = (self.inner.shape.io_pages() / unit * unit).max(unit);
@@ -244,13 +199,7 @@ impl Applier<'_> {
             }
             self.writes.push((piece, buf));
         }
-        self.enter(&RecordOp::Map {
-            id: id.0,
-            at,
-            run,
-            epoch: 0,
-            sums,
-        });
+        self.enter(&RecordOp::Map { id: id.0, at, run, epoch: 0, sums });
     }
 
     fn truncate(&mut self, id: ObjectId, len: u64, runs: Vec<Run>) {
@@ -262,11 +211,7 @@ impl Applier<'_> {
             let partial = if kept > 0 { self.old_page(id, whole) } else { None };
             let resums = self.remainders(id, whole, old_len.div_ceil(page));
             let pages = old_len.div_ceil(page) - whole;
-            self.enter(&RecordOp::Unmap {
-                id: id.0,
-                at: whole,
-                pages,
-            });
+            self.enter(&RecordOp::Unmap { id: id.0, at: whole, pages });
             resums.iter().for_each(|op| self.enter(op));
             let mut runs = runs.into_iter();
             match (partial, runs.next()) {
@@ -285,48 +230,24 @@ impl Applier<'_> {
             return;
         };
         let resums = self.remainders(id, from, to);
-        self.enter(&RecordOp::Unmap {
-            id: id.0,
-            at: from,
-            pages: to - from,
-        });
+        self.enter(&RecordOp::Unmap { id: id.0, at: from, pages: to - from });
         resums.iter().for_each(|op| self.enter(op));
     }
 
     fn clone_object(&mut self, from: ObjectId, to: ObjectId, runs: Vec<Run>) {
         let page = self.page();
         let len = self.len(from);
-        let published = self
-            .state
-            .tables
-            .object(from.0)
-            .is_some_and(|object| object.trailer.is_some());
+        let published = self.state.tables.object(from.0).is_some_and(|object| object.trailer.is_some());
         let whole = len / page;
-        let old = if published {
-            None
-        } else {
-            self.old_page(from, whole)
-        };
-        let resums = if published {
-            Vec::new()
-        } else {
-            self.remainders(from, whole, whole)
-        };
-        self.enter(&RecordOp::Clone {
-            from: from.0,
-            to: to.0,
-        });
+        let old = if published { None } else { self.old_page(from, whole) };
+        let resums = if published { Vec::new() } else { self.remainders(from, whole, whole) };
+        self.enter(&RecordOp::Clone { from: from.0, to: to.0 });
         for op in &resums {
             // The copy lost the unit's end, the original did not.
             if let RecordOp::Resum { at, pages, sum, .. } = op
                 && *at < whole
             {
-                self.enter(&RecordOp::Resum {
-                    id: to.0,
-                    at: *at,
-                    pages: *pages,
-                    sum: *sum,
-                });
+                self.enter(&RecordOp::Resum { id: to.0, at: *at, pages: *pages, sum: *sum });
             }
         }
         match (old, runs.into_iter().next()) {

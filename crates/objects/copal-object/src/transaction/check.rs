@@ -69,11 +69,7 @@ impl Needs {
     /// Upper bound of what the next checkpoint grows by, given that of the operations' bytes: an extent and its sums take
     /// no more there than in the record that maps them.
     pub(crate) fn table_bytes_with(&self, ops_bytes: usize) -> u64 {
-        if self.shrinks {
-            0
-        } else {
-            self.table_bytes + ops_bytes as u64
-        }
+        if self.shrinks { 0 } else { self.table_bytes + ops_bytes as u64 }
     }
 }
 
@@ -105,11 +101,7 @@ pub(crate) fn check(state: &StoreState, txn: &Txn, shape: &Shape) -> Result<Need
         page: shape.page_bytes as u64,
         page_bytes: shape.page_bytes,
         shadows: HashMap::new(),
-        needs: Needs {
-            releases: true,
-            shrinks: true,
-            ..Needs::default()
-        },
+        needs: Needs { releases: true, shrinks: true, ..Needs::default() },
     };
     for (stream, frame) in &txn.after {
         checker.dependency(*stream, *frame)?;
@@ -127,20 +119,12 @@ pub(crate) fn check(state: &StoreState, txn: &Txn, shape: &Shape) -> Result<Need
 
 impl Checker<'_> {
     fn dependency(&self, stream: ObjectId, frame: FramePos) -> Result<(), StoreError> {
-        let next = self
-            .state
-            .tables
-            .stream(stream.0)
-            .and(self.state.tails.get(&stream.0))
-            .map(|tail| tail.next);
+        let next =
+            self.state.tables.stream(stream.0).and(self.state.tails.get(&stream.0)).map(|tail| tail.next);
         if next.is_some_and(|next| frame.0 < next) {
             return Ok(());
         }
-        Err(StoreError::UnknownDependency {
-            stream: Some(stream),
-            frame: Some(frame),
-            lsn: 0,
-        })
+        Err(StoreError::UnknownDependency { stream: Some(stream), frame: Some(frame), lsn: 0 })
     }
 
     fn publish(&mut self, staged: &Staged) -> Result<OpNeed, StoreError> {
@@ -157,17 +141,12 @@ impl Checker<'_> {
         };
         self.shadows.insert(staged.id().0, Some(shadow));
         self.needs.table_bytes += published_bytes_max(staged.runs());
-        Ok(OpNeed {
-            fixed_bytes: 80 + 12 * staged.runs().len(),
-            ..OpNeed::default()
-        })
+        Ok(OpNeed { fixed_bytes: 80 + 12 * staged.runs().len(), ..OpNeed::default() })
     }
 
     fn op(&mut self, op: &Op) -> Result<OpNeed, StoreError> {
-        let releases = matches!(
-            op,
-            Op::Truncate { .. } | Op::Punch { .. } | Op::TrimStream { .. } | Op::Delete { .. }
-        );
+        let releases =
+            matches!(op, Op::Truncate { .. } | Op::Punch { .. } | Op::TrimStream { .. } | Op::Delete { .. });
         self.needs.releases &= releases;
         self.needs.shrinks &= matches!(op, Op::TrimStream { .. } | Op::Delete { .. } | Op::Seal { .. });
         match op {
@@ -180,11 +159,7 @@ impl Checker<'_> {
             Op::Append { id, at, data } => {
                 let actual = self.writable(*id)?.len;
                 if *at != actual {
-                    return Err(StoreError::WrongLength {
-                        id: *id,
-                        given: *at,
-                        actual,
-                    });
+                    return Err(StoreError::WrongLength { id: *id, given: *at, actual });
                 }
                 self.write(*id, *at, data.len() as u64)
             }
@@ -196,26 +171,17 @@ impl Checker<'_> {
             Op::Seal { id } => {
                 self.writable(*id)?;
                 self.shadow_mut(*id)?.sealed = true;
-                Ok(OpNeed {
-                    fixed_bytes: 9,
-                    ..OpNeed::default()
-                })
+                Ok(OpNeed { fixed_bytes: 9, ..OpNeed::default() })
             }
             Op::Clone { from, to } => self.clone_object(*from, *to),
             Op::TrimStream { id, .. } => match self.shadow(*id)?.kind {
-                ObjectKind::Stream => Ok(OpNeed {
-                    fixed_bytes: 17,
-                    ..OpNeed::default()
-                }),
+                ObjectKind::Stream => Ok(OpNeed { fixed_bytes: 17, ..OpNeed::default() }),
                 _ => Err(StoreError::WrongKind(*id)),
             },
             Op::Delete { id } => {
                 self.shadow(*id)?;
                 self.shadows.insert(id.0, None);
-                Ok(OpNeed {
-                    fixed_bytes: 9,
-                    ..OpNeed::default()
-                })
+                Ok(OpNeed { fixed_bytes: 9, ..OpNeed::default() })
             }
         }
     }
@@ -234,10 +200,7 @@ impl Checker<'_> {
         };
         self.shadows.insert(id.0, Some(shadow));
         self.needs.table_bytes += ENTRY_BYTES_MAX;
-        Ok(OpNeed {
-            fixed_bytes: 29,
-            ..OpNeed::default()
-        })
+        Ok(OpNeed { fixed_bytes: 29, ..OpNeed::default() })
     }
 
     fn write(&mut self, id: ObjectId, at: u64, len: u64) -> Result<OpNeed, StoreError> {
@@ -294,10 +257,7 @@ impl Checker<'_> {
             self.want_cut(&shadow, from);
             self.want_cut(&shadow, to);
         }
-        Ok(OpNeed {
-            pages: 0,
-            ..self.need_for(&shadow)
-        })
+        Ok(OpNeed { pages: 0, ..self.need_for(&shadow) })
     }
 
     fn clone_object(&mut self, from: ObjectId, to: ObjectId) -> Result<OpNeed, StoreError> {
@@ -324,17 +284,9 @@ impl Checker<'_> {
 
     fn need_for(&self, shadow: &Shadow) -> OpNeed {
         let unit = unit_pages(shadow.check, self.page_bytes);
-        let home = Home {
-            class: placement_class(shadow.lifetime),
-            owner: shadow.id,
-        };
+        let home = Home { class: placement_class(shadow.lifetime), owner: shadow.id };
         // Unmap, length, and a new sum on either side of two cuts.
-        OpNeed {
-            pages: 0,
-            home,
-            unit,
-            fixed_bytes: 2 * MAP_BYTES + 4 * 32,
-        }
+        OpNeed { pages: 0, home, unit, fixed_bytes: 2 * MAP_BYTES + 4 * 32 }
     }
 
     /// The old bytes of the unit around `page` are needed, if there is one.
@@ -344,9 +296,7 @@ impl Checker<'_> {
 
     /// As [`Checker::want_page`], when `page` lies inside a unit, not at its start.
     fn want_cut(&mut self, shadow: &Shadow, page: u64) {
-        self.needs
-            .units
-            .extend(self.unit(shadow, page).filter(|unit| unit.at < page));
+        self.needs.units.extend(self.unit(shadow, page).filter(|unit| unit.at < page));
     }
 
     fn unit(&self, shadow: &Shadow, page: u64) -> Option<Unit> {
@@ -405,11 +355,7 @@ fn shadow_of(state: &StoreState, id: ObjectId) -> Option<Shadow> {
 /// Pages that a punch frees: whole ones, and the last partial one when the range reaches the end.
 pub(crate) fn punched_pages(range: &Range<u64>, len: u64, page: u64) -> Option<(u64, u64)> {
     let from = range.start.div_ceil(page);
-    let to = if range.end >= len {
-        len.div_ceil(page)
-    } else {
-        range.end / page
-    };
+    let to = if range.end >= len { len.div_ceil(page) } else { range.end / page };
     (from < to).then_some((from, to))
 }
 
@@ -425,10 +371,5 @@ pub(crate) fn unit_around(id: u64, object: &Object, page: u64, page_bytes: usize
     let pages = unit.min(extent.run.pages - from);
     let sum = object.map.sums_of(extent.at, unit).get(index as usize).copied()?;
     let run = crate::run::Run::new(extent.run.at + u64::from(from), pages);
-    Some(Unit {
-        id,
-        at: extent.at + u64::from(from),
-        run,
-        sum,
-    })
+    Some(Unit { id, at: extent.at + u64::from(from), run, sum })
 }

@@ -13,43 +13,23 @@ pub(crate) fn fresh() -> (Arc<dyn Device>, Store) {
 }
 
 pub(crate) fn open(device: &Arc<dyn Device>) -> Store {
-    Store::open(Arc::clone(device), &OpenOptions::default())
-        .unwrap()
-        .0
+    Store::open(Arc::clone(device), &OpenOptions::default()).unwrap().0
 }
 
 pub(crate) fn plain(check: Check) -> CreateOptions {
-    CreateOptions {
-        check,
-        ..CreateOptions::default()
-    }
+    CreateOptions { check, ..CreateOptions::default() }
 }
 
 pub(crate) fn stream() -> CreateOptions {
-    CreateOptions {
-        kind: ObjectKind::Stream,
-        ..CreateOptions::default()
-    }
+    CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() }
 }
 
 pub(crate) fn commit(store: &Store, ops: Vec<Op>) -> Lsn {
-    store
-        .commit(
-            Txn {
-                ops,
-                after: Vec::new(),
-            },
-            Ack::Durable,
-        )
-        .wait()
-        .unwrap()
+    store.commit(Txn { ops, after: Vec::new() }, Ack::Durable).wait().unwrap()
 }
 
 pub(crate) fn read(store: &Store, id: u64) -> Bytes {
-    store
-        .read(ObjectId(id), 0..u64::MAX, Class::Foreground)
-        .wait()
-        .unwrap()
+    store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait().unwrap()
 }
 
 pub(crate) fn bytes(len: usize, seed: u64) -> Bytes {

@@ -13,41 +13,20 @@ fn count(store: &Store, work: impl FnOnce()) -> Counters {
 #[test]
 fn a_solo_durable_append_is_one_durable_write_and_no_metadata() {
     let (_device, store) = fresh();
-    commit(
-        &store,
-        vec![Op::Create {
-            id: ObjectId(1),
-            opts: stream(),
-        }],
-    );
+    commit(&store, vec![Op::Create { id: ObjectId(1), opts: stream() }]);
     // The first append enters an extent: one more write and a flush for both.
-    store
-        .append_frame(ObjectId(1), bytes(100, 0), None, Ack::Durable)
-        .wait()
-        .unwrap();
+    store.append_frame(ObjectId(1), bytes(100, 0), None, Ack::Durable).wait().unwrap();
     for _ in 0..20 {
         let done = count(&store, || {
-            store
-                .append_frame(ObjectId(1), bytes(512, 0), None, Ack::Durable)
-                .wait()
-                .unwrap();
+            store.append_frame(ObjectId(1), bytes(512, 0), None, Ack::Durable).wait().unwrap();
         });
         assert_eq!(
-            (
-                done.writes,
-                done.fua_writes,
-                done.flushes,
-                done.write_bytes,
-                done.reads
-            ),
+            (done.writes, done.fua_writes, done.flushes, done.write_bytes, done.reads),
             (1, 1, 0, 4096, 0)
         );
     }
     let done = count(&store, || {
-        store
-            .append_frame(ObjectId(1), bytes(10_000, 0), None, Ack::Durable)
-            .wait()
-            .unwrap();
+        store.append_frame(ObjectId(1), bytes(10_000, 0), None, Ack::Durable).wait().unwrap();
     });
     assert_eq!((done.writes, done.write_bytes, done.flushes), (1, 12_288, 0));
 }
@@ -59,26 +38,13 @@ fn a_durable_transaction_over_n_objects_is_n_writes_a_record_and_one_flush() {
         let base = 100 * n;
         commit(
             &store,
-            (0..n)
-                .map(|i| Op::Create {
-                    id: ObjectId(base + i),
-                    opts: plain(Check::Pages),
-                })
-                .collect(),
+            (0..n).map(|i| Op::Create { id: ObjectId(base + i), opts: plain(Check::Pages) }).collect(),
         );
         let done = count(&store, || {
-            let ops = (0..n).map(|i| Op::Append {
-                id: ObjectId(base + i),
-                at: 0,
-                data: bytes(4096, i),
-            });
+            let ops = (0..n).map(|i| Op::Append { id: ObjectId(base + i), at: 0, data: bytes(4096, i) });
             commit(&store, ops.collect());
         });
-        assert_eq!(
-            (done.writes, done.flushes, done.reads),
-            (n + 1, 1, 0),
-            "{n} objects"
-        );
+        assert_eq!((done.writes, done.flushes, done.reads), (n + 1, 1, 0), "{n} objects");
     }
 }
 
@@ -89,26 +55,10 @@ fn ordered_commits_flush_nothing() {
         for i in 0..50 {
             let id = ObjectId(10 + i);
             let ops = vec![
-                Op::Create {
-                    id,
-                    opts: plain(Check::Pages),
-                },
-                Op::Append {
-                    id,
-                    at: 0,
-                    data: bytes(4096, i),
-                },
+                Op::Create { id, opts: plain(Check::Pages) },
+                Op::Append { id, at: 0, data: bytes(4096, i) },
             ];
-            store
-                .commit(
-                    Txn {
-                        ops,
-                        after: Vec::new(),
-                    },
-                    Ack::Ordered,
-                )
-                .wait()
-                .unwrap();
+            store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
         }
     });
     assert_eq!(done.flushes, 0);
@@ -122,21 +72,9 @@ fn table_manifest_and_log_drop_are_one_flush() {
     let (table, manifest, log) = (ObjectId(1), ObjectId(2), ObjectId(3));
     commit(
         &store,
-        vec![
-            Op::Create {
-                id: manifest,
-                opts: plain(Check::Pages),
-            },
-            Op::Create {
-                id: log,
-                opts: stream(),
-            },
-        ],
+        vec![Op::Create { id: manifest, opts: plain(Check::Pages) }, Op::Create { id: log, opts: stream() }],
     );
-    store
-        .append_frame(log, bytes(100, 0), None, Ack::Durable)
-        .wait()
-        .unwrap();
+    store.append_frame(log, bytes(100, 0), None, Ack::Durable).wait().unwrap();
     let mut writer = store.writer(table, plain(Check::Caller)).unwrap();
     writer.append(&bytes(2_000_000, 5)).unwrap();
     let staged = writer.finish().unwrap();
@@ -145,11 +83,7 @@ fn table_manifest_and_log_drop_are_one_flush() {
             &store,
             vec![
                 Op::Publish(staged),
-                Op::Append {
-                    id: manifest,
-                    at: 0,
-                    data: bytes(200, 6),
-                },
+                Op::Append { id: manifest, at: 0, data: bytes(200, 6) },
                 Op::Delete { id: log },
             ],
         );
@@ -164,17 +98,7 @@ fn a_byte_range_is_one_read_of_the_blocks_that_cover_it() {
     let id = ObjectId(1);
     commit(
         &store,
-        vec![
-            Op::Create {
-                id,
-                opts: plain(Check::Caller),
-            },
-            Op::Append {
-                id,
-                at: 0,
-                data: data.clone(),
-            },
-        ],
+        vec![Op::Create { id, opts: plain(Check::Caller) }, Op::Append { id, at: 0, data: data.clone() }],
     );
     let done = count(&store, || {
         let part = store.read(id, 70_000..75_000, Class::Foreground).wait().unwrap();
@@ -214,24 +138,11 @@ fn a_range_takes_as_many_reads_wherever_in_an_extent_it_begins() {
 fn an_append_that_ends_inside_a_page_reads_nothing_back() {
     let (_device, store) = fresh();
     let id = ObjectId(1);
-    commit(
-        &store,
-        vec![Op::Create {
-            id,
-            opts: plain(Check::Caller),
-        }],
-    );
+    commit(&store, vec![Op::Create { id, opts: plain(Check::Caller) }]);
     let mut len = 0;
     for i in 0..20 {
         let done = count(&store, || {
-            commit(
-                &store,
-                vec![Op::Append {
-                    id,
-                    at: len,
-                    data: bytes(5000, i),
-                }],
-            );
+            commit(&store, vec![Op::Append { id, at: len, data: bytes(5000, i) }]);
         });
         assert_eq!(done.reads, 0);
         len += 5000;

@@ -67,41 +67,19 @@ fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
         commit(
             &store,
             vec![
-                Op::Create {
-                    id: A,
-                    opts: plain(check),
-                },
-                Op::Append {
-                    id: A,
-                    at: 0,
-                    data: data.slice(..100_000),
-                },
-                Op::Append {
-                    id: A,
-                    at: 100_000,
-                    data: data.slice(100_000..100_500),
-                },
+                Op::Create { id: A, opts: plain(check) },
+                Op::Append { id: A, at: 0, data: data.slice(..100_000) },
+                Op::Append { id: A, at: 100_000, data: data.slice(100_000..100_500) },
             ],
         );
-        commit(
-            &store,
-            vec![Op::Append {
-                id: A,
-                at: 100_500,
-                data: data.slice(100_500..),
-            }],
-        );
+        commit(&store, vec![Op::Append { id: A, at: 100_500, data: data.slice(100_500..) }]);
         assert_eq!(read(&store, 1), data);
         drop(store);
         let store = backend.open();
         assert_eq!(read(&store, 1), data);
         store.close().unwrap();
         assert_eq!(
-            store
-                .commit(Txn::default(), Ack::Durable)
-                .wait()
-                .unwrap_err()
-                .to_string(),
+            store.commit(Txn::default(), Ack::Durable).wait().unwrap_err().to_string(),
             StoreError::Fenced.to_string()
         );
         drop(store);
@@ -114,19 +92,10 @@ fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
 
 fn frames_come_back_in_order(make: Make) {
     let (backend, store) = make();
-    commit(
-        &store,
-        vec![Op::Create {
-            id: A,
-            opts: stream(),
-        }],
-    );
+    commit(&store, vec![Op::Create { id: A, opts: stream() }]);
     for frame in 0..50u64 {
         let ack = [Ack::Durable, Ack::Written, Ack::Ordered][frame as usize % 3];
-        let pos = store
-            .append_frame(A, bytes(1 + 300 * frame as usize, frame), None, ack)
-            .wait()
-            .unwrap();
+        let pos = store.append_frame(A, bytes(1 + 300 * frame as usize, frame), None, ack).wait().unwrap();
         assert_eq!(pos, FramePos(frame));
     }
     for _ in 0..3 {
@@ -145,10 +114,7 @@ fn frames_come_back_in_order(make: Make) {
     drop(store);
     let store = backend.open();
     check(&store);
-    store
-        .append_frame(A, bytes(10, 99), None, Ack::Durable)
-        .wait()
-        .unwrap();
+    store.append_frame(A, bytes(10, 99), None, Ack::Durable).wait().unwrap();
     store.close().unwrap();
     drop(store);
     let store = backend.open();
@@ -171,10 +137,7 @@ fn a_published_object_is_read_and_deleted(make: Make) {
         drop(store);
         let store = backend.open();
         assert_eq!(read(&store, 1), data);
-        let part = store
-            .read(A, 3_000_000..3_001_000, Class::Foreground)
-            .wait()
-            .unwrap();
+        let part = store.read(A, 3_000_000..3_001_000, Class::Foreground).wait().unwrap();
         assert_eq!(part, data.slice(3_000_000..3_001_000));
         commit(&store, vec![Op::Clone { from: A, to: B }, Op::Delete { id: A }]);
         assert_eq!(read(&store, 2), data);

@@ -53,10 +53,7 @@ impl Device for Hooked {
 }
 
 fn change(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
-    let txn = Txn {
-        ops,
-        after: Vec::new(),
-    };
+    let txn = Txn { ops, after: Vec::new() };
     store.commit(txn, Ack::Ordered).wait()
 }
 
@@ -64,10 +61,7 @@ fn create(store: &Store, id: u64, mib: usize) -> Result<Lsn, StoreError> {
     let id = ObjectId(id);
     let opts = plain(Check::Caller);
     let data = bytes(mib << 20, 3);
-    change(
-        store,
-        vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }],
-    )
+    change(store, vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }])
 }
 
 fn delete(store: &Store, id: u64) {
@@ -83,10 +77,7 @@ fn full() -> (Arc<Hooked>, Store) {
     });
     let below: Arc<dyn Device> = device.clone();
     Store::mkfs(&below, &MkfsOptions::default()).unwrap();
-    let options = OpenOptions {
-        max_size_bytes: Some(64 << 20),
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { max_size_bytes: Some(64 << 20), ..OpenOptions::default() };
     let store = Store::open(below, &options).unwrap().0;
     create(&store, 1, 8).unwrap();
     let last = create(&store, 2, 16).unwrap();

@@ -9,11 +9,7 @@ use std::sync::Arc;
 fn store(order: Order) -> (Arc<FaultDevice>, Arc<dyn Device>, Store) {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
-        FaultOptions {
-            order,
-            record: false,
-            ..FaultOptions::default()
-        },
+        FaultOptions { order, record: false, ..FaultOptions::default() },
     );
     let dyn_device: Arc<dyn Device> = device.clone();
     Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
@@ -24,65 +20,21 @@ fn store(order: Order) -> (Arc<FaultDevice>, Arc<dyn Device>, Store) {
 #[test]
 fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
     for fault in [
-        Fault::Write {
-            skip: 0,
-            fault: WriteFault::Error,
-        },
-        Fault::Write {
-            skip: 1,
-            fault: WriteFault::Error,
-        },
-        Fault::Flush {
-            skip: 0,
-            fault: FlushFault::Error,
-        },
+        Fault::Write { skip: 0, fault: WriteFault::Error },
+        Fault::Write { skip: 1, fault: WriteFault::Error },
+        Fault::Flush { skip: 0, fault: FlushFault::Error },
     ] {
         let (device, _, store) = store(Order::Fifo);
         let id = ObjectId(1);
         commit(
             &store,
-            vec![
-                Op::Create {
-                    id,
-                    opts: plain(Check::Pages),
-                },
-                Op::Append {
-                    id,
-                    at: 0,
-                    data: bytes(10, 1),
-                },
-            ],
+            vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: bytes(10, 1) }],
         );
         device.inject(fault);
-        let append = |at| {
-            vec![Op::Append {
-                id,
-                at,
-                data: bytes(5000, 2),
-            }]
-        };
-        let failed = store
-            .commit(
-                Txn {
-                    ops: append(10),
-                    after: Vec::new(),
-                },
-                Ack::Durable,
-            )
-            .wait();
-        assert!(
-            matches!(failed, Err(StoreError::Device(_))),
-            "{fault:?}: {failed:?}"
-        );
-        let fenced = store
-            .commit(
-                Txn {
-                    ops: append(5010),
-                    after: Vec::new(),
-                },
-                Ack::Ordered,
-            )
-            .wait();
+        let append = |at| vec![Op::Append { id, at, data: bytes(5000, 2) }];
+        let failed = store.commit(Txn { ops: append(10), after: Vec::new() }, Ack::Durable).wait();
+        assert!(matches!(failed, Err(StoreError::Device(_))), "{fault:?}: {failed:?}");
+        let fenced = store.commit(Txn { ops: append(5010), after: Vec::new() }, Ack::Ordered).wait();
         assert!(matches!(fenced, Err(StoreError::Fenced)));
         assert!(store.sync(Lsn(u64::MAX)).wait().is_err() && store.close().is_err());
         device.heal();
@@ -100,40 +52,18 @@ fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
 /// host, and nothing acknowledged is lost.
 #[test]
 fn a_host_that_runs_full_in_a_write_is_named_until_the_store_is_reopened() {
-    let write = Fault::Write {
-        skip: 0,
-        fault: WriteFault::HostFull,
-    };
-    let flush = Fault::Flush {
-        skip: 0,
-        fault: FlushFault::HostFull,
-    };
+    let write = Fault::Write { skip: 0, fault: WriteFault::HostFull };
+    let flush = Fault::Flush { skip: 0, fault: FlushFault::HostFull };
     for fault in [write, flush] {
         let (device, _, store) = store(Order::Fifo);
         let id = ObjectId(1);
-        commit(
-            &store,
-            vec![Op::Create {
-                id,
-                opts: plain(Check::Pages),
-            }],
-        );
-        let append = |at| Txn {
-            ops: vec![Op::Append {
-                id,
-                at,
-                data: bytes(5000, 2),
-            }],
-            after: Vec::new(),
-        };
+        commit(&store, vec![Op::Create { id, opts: plain(Check::Pages) }]);
+        let append = |at| Txn { ops: vec![Op::Append { id, at, data: bytes(5000, 2) }], after: Vec::new() };
         store.commit(append(0), Ack::Durable).wait().unwrap();
         device.inject(fault);
         for _ in 0..2 {
             let refused = store.commit(append(5000), Ack::Durable).wait().unwrap_err();
-            assert!(
-                refused.is_host_full() && !refused.is_no_space(),
-                "{fault:?}: {refused}"
-            );
+            assert!(refused.is_host_full() && !refused.is_no_space(), "{fault:?}: {refused}");
         }
         let refused = store.append_frame(id, bytes(10, 3), None, Ack::Ordered).wait();
         assert!(refused.unwrap_err().is_host_full());
@@ -152,14 +82,8 @@ fn a_failed_frame_fences_the_store() {
     let (device, _, store) = store(Order::Fifo);
     let id = ObjectId(1);
     commit(&store, vec![Op::Create { id, opts: stream() }]);
-    store
-        .append_frame(id, bytes(10, 1), None, Ack::Durable)
-        .wait()
-        .unwrap();
-    device.inject(Fault::Write {
-        skip: 0,
-        fault: WriteFault::Error,
-    });
+    store.append_frame(id, bytes(10, 1), None, Ack::Durable).wait().unwrap();
+    device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
     assert!(matches!(
         store.append_frame(id, bytes(10, 2), None, Ack::Durable).wait(),
         Err(StoreError::Device(_))
@@ -181,50 +105,17 @@ fn a_read_of_bytes_in_flight_returns_them() {
         let (_, _, store) = store(order);
         let id = ObjectId(1);
         for check in [Check::Pages, Check::Caller] {
-            let ops = vec![
-                Op::Create {
-                    id,
-                    opts: plain(check),
-                },
-                Op::Append {
-                    id,
-                    at: 0,
-                    data: bytes(9000, 1),
-                },
-            ];
-            store
-                .commit(
-                    Txn {
-                        ops,
-                        after: Vec::new(),
-                    },
-                    Ack::Ordered,
-                )
-                .wait()
-                .unwrap();
+            let ops =
+                vec![Op::Create { id, opts: plain(check) }, Op::Append { id, at: 0, data: bytes(9000, 1) }];
+            store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
             let found = store.read(id, 0..u64::MAX, Class::Foreground).wait().unwrap();
             assert_eq!(found, bytes(9000, 1));
             // The last page is on its way: merged from memory.
             for i in 0..5 {
-                let ops = vec![Op::Append {
-                    id,
-                    at: 9000 + 100 * i,
-                    data: bytes(100, i),
-                }];
-                store
-                    .commit(
-                        Txn {
-                            ops,
-                            after: Vec::new(),
-                        },
-                        Ack::Ordered,
-                    )
-                    .wait()
-                    .unwrap();
+                let ops = vec![Op::Append { id, at: 9000 + 100 * i, data: bytes(100, i) }];
+                store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
             }
-            let found = store
-                .read_many(&[(id, 9300..9400), (id, 0..10)], Class::Background)
-                .wait();
+            let found = store.read_many(&[(id, 9300..9400), (id, 0..10)], Class::Background).wait();
             assert_eq!(found[0].as_ref().unwrap(), &bytes(100, 3));
             assert_eq!(found[1].as_ref().unwrap(), &bytes(9000, 1).slice(..10));
             commit(&store, vec![Op::Delete { id }]);
@@ -239,29 +130,16 @@ fn waiting_commits_and_frames_share_flushes() {
     let id = ObjectId(1);
     commit(
         &store,
-        vec![
-            Op::Create { id, opts: stream() },
-            Op::Create {
-                id: ObjectId(2),
-                opts: plain(Check::Pages),
-            },
-        ],
+        vec![Op::Create { id, opts: stream() }, Op::Create { id: ObjectId(2), opts: plain(Check::Pages) }],
     );
-    store
-        .append_frame(id, bytes(10, 0), None, Ack::Durable)
-        .wait()
-        .unwrap();
+    store.append_frame(id, bytes(10, 0), None, Ack::Durable).wait().unwrap();
     let before = store.counters();
     let mut frames = Vec::new();
     let mut commits = Vec::new();
     for i in 0..16u64 {
         commits.push(store.commit(
             Txn {
-                ops: vec![Op::Append {
-                    id: ObjectId(2),
-                    at: i * 4096,
-                    data: bytes(4096, i),
-                }],
+                ops: vec![Op::Append { id: ObjectId(2), at: i * 4096, data: bytes(4096, i) }],
                 after: Vec::new(),
             },
             Ack::Durable,
@@ -285,49 +163,18 @@ fn a_value_and_the_frame_that_points_to_it_are_one_flush() {
     let (log, values) = (ObjectId(1), ObjectId(2));
     commit(
         &store,
-        vec![
-            Op::Create {
-                id: log,
-                opts: stream(),
-            },
-            Op::Create {
-                id: values,
-                opts: plain(Check::Caller),
-            },
-        ],
+        vec![Op::Create { id: log, opts: stream() }, Op::Create { id: values, opts: plain(Check::Caller) }],
     );
-    store
-        .append_frame(log, bytes(10, 0), None, Ack::Durable)
-        .wait()
-        .unwrap();
+    store.append_frame(log, bytes(10, 0), None, Ack::Durable).wait().unwrap();
     let before = store.counters();
-    let ops = vec![Op::Append {
-        id: values,
-        at: 0,
-        data: bytes(100_000, 5),
-    }];
-    let lsn = store
-        .commit(
-            Txn {
-                ops,
-                after: Vec::new(),
-            },
-            Ack::Ordered,
-        )
-        .wait()
-        .unwrap();
-    store
-        .append_frame(log, bytes(50, 1), Some(lsn), Ack::Durable)
-        .wait()
-        .unwrap();
+    let ops = vec![Op::Append { id: values, at: 0, data: bytes(100_000, 5) }];
+    let lsn = store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
+    store.append_frame(log, bytes(50, 1), Some(lsn), Ack::Durable).wait().unwrap();
     let done = store.counters() - before;
     assert_eq!((done.flushes, done.fua_writes), (1, 0));
     drop(store);
     let store = open(&dyn_device);
-    assert_eq!(
-        store.read(values, 0..u64::MAX, Class::Foreground).wait().unwrap(),
-        bytes(100_000, 5)
-    );
+    assert_eq!(store.read(values, 0..u64::MAX, Class::Foreground).wait().unwrap(), bytes(100_000, 5));
 }
 
 #[test]
@@ -336,17 +183,7 @@ fn a_damaged_sector_fails_the_read_and_nothing_else() {
     let id = ObjectId(1);
     commit(
         &store,
-        vec![
-            Op::Create {
-                id,
-                opts: plain(Check::Pages),
-            },
-            Op::Append {
-                id,
-                at: 0,
-                data: bytes(9000, 1),
-            },
-        ],
+        vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: bytes(9000, 1) }],
     );
     store.close().unwrap();
     drop(store);
@@ -361,35 +198,15 @@ fn a_damaged_sector_fails_the_read_and_nothing_else() {
             page[..] == wanted[4096..8192]
         })
         .unwrap();
-    device.inject(Fault::BitFlip {
-        at: place * 4096 + 7,
-        bit: 1,
-    });
+    device.inject(Fault::BitFlip { at: place * 4096 + 7, bit: 1 });
     let error = store.read(id, 5000..5001, Class::Foreground).wait().unwrap_err();
     assert!(matches!(error, StoreError::Corrupt { range, .. } if range == (4096..8192)));
     assert!(store.read(id, 0..4096, Class::Foreground).wait().is_ok());
-    let report = store
-        .check(&CheckOptions {
-            data: true,
-            repair: true,
-        })
-        .unwrap();
-    assert_eq!(
-        report.damages,
-        [Damage::Object {
-            id,
-            range: 4096..8192
-        }]
-    );
+    let report = store.check(&CheckOptions { data: true, repair: true }).unwrap();
+    assert_eq!(report.damages, [Damage::Object { id, range: 4096..8192 }]);
     assert!(!report.is_clean());
-    device.inject(Fault::ReadError {
-        at: place * 4096,
-        len: 4096,
-    });
-    assert!(matches!(
-        store.read(id, 5000..5001, Class::Foreground).wait(),
-        Err(StoreError::Device(_))
-    ));
+    device.inject(Fault::ReadError { at: place * 4096, len: 4096 });
+    assert!(matches!(store.read(id, 5000..5001, Class::Foreground).wait(), Err(StoreError::Device(_))));
     commit(&store, vec![Op::Delete { id }]);
 }
 
@@ -404,37 +221,15 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
         let (device, dyn_device, store) = store(Order::Shuffled);
         let log = ObjectId(9);
         let objects: Vec<ObjectId> = (1..4).map(ObjectId).collect();
-        let creates = objects.iter().map(|&id| Op::Create {
-            id,
-            opts: plain(Check::Pages),
-        });
-        commit(
-            &store,
-            creates
-                .chain([Op::Create {
-                    id: log,
-                    opts: stream(),
-                }])
-                .collect(),
-        );
+        let creates = objects.iter().map(|&id| Op::Create { id, opts: plain(Check::Pages) });
+        commit(&store, creates.chain([Op::Create { id: log, opts: stream() }]).collect());
         let mut model = vec![Vec::new(); 3];
         let mut frames = Vec::new();
         let skip = next(40) as u32;
         device.inject(match seed % 3 {
-            0 => Fault::Write {
-                skip,
-                fault: WriteFault::Lost,
-            },
-            1 => Fault::Write {
-                skip,
-                fault: WriteFault::Misdirected {
-                    to: next(3000) * 4096,
-                },
-            },
-            _ => Fault::BitFlip {
-                at: (272 + next(3000)) * 4096 + next(4096),
-                bit: next(8) as u8,
-            },
+            0 => Fault::Write { skip, fault: WriteFault::Lost },
+            1 => Fault::Write { skip, fault: WriteFault::Misdirected { to: next(3000) * 4096 } },
+            _ => Fault::BitFlip { at: (272 + next(3000)) * 4096 + next(4096), bit: next(8) as u8 },
         });
         for step in 0..30 {
             let which = next(3) as usize;
@@ -444,22 +239,8 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
             content.resize(content.len().max(at + len), 0);
             content[at..at + len].copy_from_slice(&data);
             let ack = if next(3) == 0 { Ack::Durable } else { Ack::Ordered };
-            let ops = vec![Op::Write {
-                id: objects[which],
-                at: at as u64,
-                data,
-            }];
-            if store
-                .commit(
-                    Txn {
-                        ops,
-                        after: Vec::new(),
-                    },
-                    ack,
-                )
-                .wait()
-                .is_err()
-            {
+            let ops = vec![Op::Write { id: objects[which], at: at as u64, data }];
+            if store.commit(Txn { ops, after: Vec::new() }, ack).wait().is_err() {
                 // Old bytes to merge with were damaged: that is a report too.
                 break;
             }
@@ -474,20 +255,11 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
             reported += 1;
             continue;
         };
-        let clean = store
-            .check(&CheckOptions {
-                data: true,
-                repair: false,
-            })
-            .unwrap()
-            .is_clean();
+        let clean = store.check(&CheckOptions { data: true, repair: false }).unwrap().is_clean();
         reported += usize::from(!clean || !complete);
         for (id, content) in objects.iter().zip(&model) {
             match store.read(*id, 0..u64::MAX, Class::Foreground).wait() {
-                Ok(found) => assert!(
-                    found == content[..] || !complete,
-                    "seed {seed}: {id:?} reads wrong"
-                ),
+                Ok(found) => assert!(found == content[..] || !complete, "seed {seed}: {id:?} reads wrong"),
                 Err(error) => assert!(error.is_corruption() && !clean, "seed {seed}: {error}"),
             }
         }
@@ -513,53 +285,19 @@ fn a_commit_after_a_frame_is_written_when_the_frame_is() {
     let (log, id) = (ObjectId(1), ObjectId(2));
     commit(
         &store,
-        vec![
-            Op::Create {
-                id: log,
-                opts: stream(),
-            },
-            Op::Create {
-                id,
-                opts: plain(Check::Pages),
-            },
-        ],
+        vec![Op::Create { id: log, opts: stream() }, Op::Create { id, opts: plain(Check::Pages) }],
     );
-    store
-        .append_frame(log, bytes(10, 0), None, Ack::Durable)
-        .wait()
-        .unwrap();
-    let pos = store
-        .append_frame(log, bytes(10, 1), None, Ack::Ordered)
-        .wait()
-        .unwrap();
-    let ops = vec![Op::Append {
-        id,
-        at: 0,
-        data: bytes(10, 2),
-    }];
-    let mut written = store.commit(
-        Txn {
-            ops,
-            after: vec![(log, pos)],
-        },
-        Ack::Written,
-    );
+    store.append_frame(log, bytes(10, 0), None, Ack::Durable).wait().unwrap();
+    let pos = store.append_frame(log, bytes(10, 1), None, Ack::Ordered).wait().unwrap();
+    let ops = vec![Op::Append { id, at: 0, data: bytes(10, 2) }];
+    let mut written = store.commit(Txn { ops, after: vec![(log, pos)] }, Ack::Written);
     let frame = device.pending().first().unwrap().id;
     for io in device.pending().into_iter().filter(|io| io.id != frame) {
         device.complete(io.id);
     }
     assert!(written.try_take().is_none(), "the frame is still on its way");
     // The stream may go; the commit still waits for the frame it came after.
-    store
-        .commit(
-            Txn {
-                ops: vec![Op::Delete { id: log }],
-                after: Vec::new(),
-            },
-            Ack::Ordered,
-        )
-        .wait()
-        .unwrap();
+    store.commit(Txn { ops: vec![Op::Delete { id: log }], after: Vec::new() }, Ack::Ordered).wait().unwrap();
     assert!(written.try_take().is_none());
     assert!(device.complete(frame));
     written.wait().unwrap();
@@ -567,11 +305,7 @@ fn a_commit_after_a_frame_is_written_when_the_frame_is() {
 
 /// What an opening for reading finds; the numbers of what recovery replayed and dropped, and what two objects hold.
 fn opened(device: Arc<dyn Device>, accept_tail_loss: bool) -> Result<(String, Vec<u8>, usize), OpenError> {
-    let options = OpenOptions {
-        read_only: true,
-        accept_tail_loss,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { read_only: true, accept_tail_loss, ..OpenOptions::default() };
     let (store, mut report) = Store::open(device, &options)?;
     report.superblock_copies_repaired = 0;
     report.checkpoint_pages_repaired = 0;
@@ -590,27 +324,9 @@ fn opened(device: Arc<dyn Device>, accept_tail_loss: bool) -> Result<(String, Ve
 #[test]
 fn a_read_of_an_opening_that_fails_is_no_damage() {
     let (device, dyn_device, store) = store(Order::Fifo);
-    let append = |at, data| {
-        vec![Op::Append {
-            id: ObjectId(1),
-            at,
-            data,
-        }]
-    };
-    commit(
-        &store,
-        vec![Op::Create {
-            id: ObjectId(1),
-            opts: plain(Check::Pages),
-        }],
-    );
-    commit(
-        &store,
-        vec![Op::Create {
-            id: ObjectId(2),
-            opts: stream(),
-        }],
-    );
+    let append = |at, data| vec![Op::Append { id: ObjectId(1), at, data }];
+    commit(&store, vec![Op::Create { id: ObjectId(1), opts: plain(Check::Pages) }]);
+    commit(&store, vec![Op::Create { id: ObjectId(2), opts: stream() }]);
     commit(&store, append(0, bytes(12_000, 1)));
     store.close().unwrap();
     let store = open(&dyn_device);

@@ -28,14 +28,8 @@ fn history(force_pread: bool) {
         (0..4)
             .flat_map(|t| {
                 [
-                    Op::Create {
-                        id: ObjectId(t),
-                        opts: stream(),
-                    },
-                    Op::Create {
-                        id: ObjectId(10 + t),
-                        opts: plain(Check::Caller),
-                    },
+                    Op::Create { id: ObjectId(t), opts: stream() },
+                    Op::Create { id: ObjectId(10 + t), opts: plain(Check::Caller) },
                 ]
             })
             .collect(),
@@ -50,21 +44,9 @@ fn history(force_pread: bool) {
                     let (id, at) = (ObjectId(10 + t), len);
                     len += data.len() as u64;
                     let ops = vec![Op::Append { id, at, data }];
-                    let lsn = store
-                        .commit(
-                            Txn {
-                                ops,
-                                after: Vec::new(),
-                            },
-                            Ack::Ordered,
-                        )
-                        .wait()
-                        .unwrap();
+                    let lsn = store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
                     let ack = if i % 4 == 0 { Ack::Durable } else { Ack::Written };
-                    store
-                        .append_frame(ObjectId(t), bytes(100, i), Some(lsn), ack)
-                        .wait()
-                        .unwrap();
+                    store.append_frame(ObjectId(t), bytes(100, i), Some(lsn), ack).wait().unwrap();
                 }
             });
         }
@@ -74,24 +56,14 @@ fn history(force_pread: bool) {
     let part = bytes(1 << 20, 9);
     (0..70).for_each(|_| writer.append(&part).unwrap());
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
-    assert!(
-        store
-            .check(&CheckOptions {
-                data: true,
-                repair: false
-            })
-            .unwrap()
-            .damages
-            .is_empty()
-    );
+    assert!(store.check(&CheckOptions { data: true, repair: false }).unwrap().damages.is_empty());
     drop(store);
     drop(dev);
     let dev = device(&path, false, !force_pread);
     let store = Store::open(Arc::clone(&dev), &OpenOptions::default()).unwrap().0;
     for t in 0..4u64 {
-        let wanted: Vec<u8> = (0..40u64)
-            .flat_map(|i| bytes(20_000 + 777 * i as usize, t * 100 + i))
-            .collect();
+        let wanted: Vec<u8> =
+            (0..40u64).flat_map(|i| bytes(20_000 + 777 * i as usize, t * 100 + i)).collect();
         assert!(read(&store, 10 + t) == wanted[..]);
         let mut reader = store.frames(ObjectId(t), FramePos(0)).unwrap();
         for i in 0..40 {
@@ -122,44 +94,19 @@ fn a_file_opened_without_the_right_to_write_is_read() {
     let (id, data) = (ObjectId(1), bytes(10_000, 1));
     commit(
         &store,
-        vec![
-            Op::Create {
-                id,
-                opts: plain(Check::Pages),
-            },
-            Op::Append {
-                id,
-                at: 0,
-                data: data.clone(),
-            },
-        ],
+        vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: data.clone() }],
     );
     drop(store);
     let before = std::fs::read(&path).unwrap();
-    let options = FileOptions {
-        read_only: true,
-        unsafe_volatile: true,
-        allow_cow: true,
-        ..FileOptions::default()
-    };
+    let options =
+        FileOptions { read_only: true, unsafe_volatile: true, allow_cow: true, ..FileOptions::default() };
     let dev = open_file(&path, &options).unwrap();
     let refused = Store::open(Arc::clone(&dev), &OpenOptions::default());
     assert!(matches!(refused, Err(OpenError::Device(_))));
-    let options = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let store = Store::open(dev, &options).unwrap().0;
     assert_eq!(read(&store, 1), data);
-    assert!(
-        store
-            .check(&CheckOptions {
-                data: true,
-                repair: false
-            })
-            .unwrap()
-            .is_clean()
-    );
+    assert!(store.check(&CheckOptions { data: true, repair: false }).unwrap().is_clean());
     drop(store);
     assert!(before == std::fs::read(&path).unwrap());
 }

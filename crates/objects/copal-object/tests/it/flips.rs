@@ -24,62 +24,29 @@ enum Left {
 fn image(left: Left) -> Image {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
-        FaultOptions {
-            order: Order::Immediate,
-            record: false,
-            ..FaultOptions::default()
-        },
+        FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() },
     );
     let dyn_device: Arc<dyn Device> = device.clone();
-    let options = MkfsOptions {
-        journal_bytes: Some(32 * PAGE),
-        ..MkfsOptions::default()
-    };
+    let options = MkfsOptions { journal_bytes: Some(32 * PAGE), ..MkfsOptions::default() };
     Store::mkfs(&dyn_device, &options).unwrap();
     let store = open(&dyn_device);
     commit(
         &store,
         vec![
-            Op::Create {
-                id: ObjectId(1),
-                opts: plain(Check::Pages),
-            },
-            Op::Append {
-                id: ObjectId(1),
-                at: 0,
-                data: bytes(5000, 1),
-            },
-            Op::Create {
-                id: ObjectId(2),
-                opts: plain(Check::Caller),
-            },
-            Op::Append {
-                id: ObjectId(2),
-                at: 0,
-                data: bytes(9000, 2),
-            },
-            Op::Create {
-                id: ObjectId(3),
-                opts: stream(),
-            },
+            Op::Create { id: ObjectId(1), opts: plain(Check::Pages) },
+            Op::Append { id: ObjectId(1), at: 0, data: bytes(5000, 1) },
+            Op::Create { id: ObjectId(2), opts: plain(Check::Caller) },
+            Op::Append { id: ObjectId(2), at: 0, data: bytes(9000, 2) },
+            Op::Create { id: ObjectId(3), opts: stream() },
         ],
     );
     for frame in 0..3 {
-        store
-            .append_frame(ObjectId(3), bytes(100 + 3000 * frame, 3), None, Ack::Durable)
-            .wait()
-            .unwrap();
+        store.append_frame(ObjectId(3), bytes(100 + 3000 * frame, 3), None, Ack::Durable).wait().unwrap();
     }
     let mut writer = store.writer(ObjectId(4), plain(Check::Caller)).unwrap();
     writer.append(&bytes(4000, 4)).unwrap();
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
-    commit(
-        &store,
-        vec![Op::Clone {
-            from: ObjectId(1),
-            to: ObjectId(5),
-        }],
-    );
+    commit(&store, vec![Op::Clone { from: ObjectId(1), to: ObjectId(5) }]);
     match left {
         Left::Closed => store.close().unwrap(),
         Left::Opened => {
@@ -145,12 +112,7 @@ fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
         Err(OpenError::NotAStore) => panic!("byte {at}: the store is not seen any more"),
         Err(_) => return Fate::OpenRefused,
     };
-    let report = store
-        .check(&CheckOptions {
-            data: true,
-            repair: false,
-        })
-        .unwrap();
+    let report = store.check(&CheckOptions { data: true, repair: false }).unwrap();
     let found = contents(&store);
     for ((id, found), (_, expected)) in found.0.iter().zip(&expected.0) {
         match found {
@@ -160,36 +122,19 @@ fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
                     .damages
                     .iter()
                     .any(|damage| matches!(damage, Damage::Object { id: damaged, .. } if damaged.0 == *id));
-                assert!(
-                    named && [2, 4].contains(id),
-                    "byte {at}: object {id} reads wrong data unnoticed"
-                );
+                assert!(named && [2, 4].contains(id), "byte {at}: object {id} reads wrong data unnoticed");
             }
             Some(_) => {}
-            None => assert!(
-                !report.is_clean(),
-                "byte {at}: a read fails and the check says nothing"
-            ),
+            None => assert!(!report.is_clean(), "byte {at}: a read fails and the check says nothing"),
         }
     }
-    let frames = found
-        .1
-        .iter()
-        .zip(&expected.1)
-        .all(|(found, expected)| found == expected);
+    let frames = found.1.iter().zip(&expected.1).all(|(found, expected)| found == expected);
     assert!(frames, "byte {at}: a frame reads wrong");
     if !report.is_clean() || !found.2 {
-        assert!(
-            !report.is_clean(),
-            "byte {at}: a stream is damaged and the check says nothing"
-        );
+        assert!(!report.is_clean(), "byte {at}: a stream is damaged and the check says nothing");
         return Fate::Reported;
     }
-    assert_eq!(
-        found.1.len(),
-        expected.1.len(),
-        "byte {at}: frames are gone unnoticed"
-    );
+    assert_eq!(found.1.len(), expected.1.len(), "byte {at}: frames are gone unnoticed");
     if recovery.superblock_copies_repaired + recovery.checkpoint_pages_repaired > 0 {
         Fate::Repaired
     } else {
@@ -213,16 +158,7 @@ fn flip_everything(left: Left, stride: u64) -> [usize; 4] {
     let device = MemoryDevice::from_image(image.clone(), u64::MAX);
     let store = open(&device);
     let expected = contents(&store);
-    assert!(
-        store
-            .check(&CheckOptions {
-                data: true,
-                repair: false
-            })
-            .unwrap()
-            .damages
-            .is_empty()
-    );
+    assert!(store.check(&CheckOptions { data: true, repair: false }).unwrap().damages.is_empty());
     drop(store);
     let mut fates = [0; 4];
     for page in used_pages(&image) {
@@ -240,10 +176,7 @@ fn flip_everything(left: Left, stride: u64) -> [usize; 4] {
 
 /// Every so many bytes in `make test`; `COPAL_FLIP_STRIDE=1` takes every one.
 fn stride(usual: u64) -> u64 {
-    std::env::var("COPAL_FLIP_STRIDE")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(usual)
+    std::env::var("COPAL_FLIP_STRIDE").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
 /// Symptom: 20 of 350 flipped bits in a store of 25 MB kept it from opening.
@@ -259,29 +192,18 @@ fn every_flipped_byte_of_a_closed_store_is_repaired_or_reported() {
 #[test]
 fn every_flipped_byte_behind_a_crash_is_repaired_or_reported() {
     let [refused, repaired, reported, _] = flip_everything(Left::Opened, stride(11));
-    assert!(
-        refused > 10 && repaired > 1500 && reported > 1800,
-        "{refused}, {repaired}, {reported}"
-    );
+    assert!(refused > 10 && repaired > 1500 && reported > 1800, "{refused}, {repaired}, {reported}");
 }
 
 /// Every granule, so every sum, and what lies between: one byte in each is enough, since a CRC32C differs for any change
 /// within 32 bits, and the 128-bit hashes of checkpoint and sums differ but for one chance in 2^128.
 fn map_of(image: &Image) -> Vec<(Range<u64>, Covered)> {
     let device = MemoryDevice::from_image(image.clone(), u64::MAX);
-    let options = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let (store, _) = Store::open(device, &options).unwrap();
     let mut map = Vec::new();
-    let options = CheckOptions {
-        data: true,
-        repair: false,
-    };
-    let report = store
-        .check_coverage(&options, &mut |range, covered| map.push((range, covered)))
-        .unwrap();
+    let options = CheckOptions { data: true, repair: false };
+    let report = store.check_coverage(&options, &mut |range, covered| map.push((range, covered))).unwrap();
     assert!(report.damages.is_empty(), "{:?}", report.damages);
     map
 }
@@ -295,11 +217,7 @@ fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
         let mut end = 0;
         let mut last: Option<(Range<u64>, Covered)> = None;
         for (range, covered) in map {
-            assert!(
-                range.start <= end,
-                "bytes {end} to {} are in no range",
-                range.start
-            );
+            assert!(range.start <= end, "bytes {end} to {} are in no range", range.start);
             // Only the clone's pages stand under two sums.
             if range.start < end {
                 let both = (last, covered);
@@ -335,20 +253,13 @@ fn each_sum_of_a_marked_store_that_was_killed_is_reported() {
         .unwrap();
     let mut kinds = [0; 6];
     for (range, covered) in map {
-        for at in [
-            range.start,
-            range.start + (range.end - range.start) / 2,
-            range.end - 1,
-        ] {
+        for at in [range.start, range.start + (range.end - range.start) / 2, range.end - 1] {
             let fate = fate(&image, at, &expected);
             match covered {
                 Covered::Summed(Summed::Superblock { .. }) => assert_eq!(fate, Fate::Repaired, "byte {at}"),
                 Covered::Summed(Summed::Checkpoint) => {
                     // The second copy is looked at by the check, the first already by the open.
-                    assert!(
-                        [Fate::Repaired, Fate::Reported].contains(&fate),
-                        "byte {at}: {fate:?}"
-                    );
+                    assert!([Fate::Repaired, Fate::Reported].contains(&fate), "byte {at}: {fate:?}");
                 }
                 Covered::Summed(Summed::Record { seq }) if seq == mark => {
                     assert_eq!(fate, Fate::Free, "byte {at}");
@@ -382,11 +293,7 @@ fn damaged_metadata_of_an_open_store_is_repaired() {
     let image = image(Left::Opened);
     let device = FaultDevice::with_options(
         image,
-        FaultOptions {
-            order: Order::Immediate,
-            record: false,
-            ..FaultOptions::default()
-        },
+        FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() },
     );
     let dyn_device: Arc<dyn Device> = device.clone();
     let store = open(&dyn_device);
@@ -394,23 +301,9 @@ fn damaged_metadata_of_an_open_store_is_repaired() {
     for at in [100, (272 + 32) * PAGE + 40, 272 * PAGE + 8] {
         device.inject(Fault::BitFlip { at, bit: 3 });
     }
-    let report = store
-        .check(&CheckOptions {
-            data: true,
-            repair: true,
-        })
-        .unwrap();
+    let report = store.check(&CheckOptions { data: true, repair: true }).unwrap();
     assert!(report.damages.len() >= 2 && report.is_clean(), "{report:?}");
-    assert!(
-        store
-            .check(&CheckOptions {
-                data: true,
-                repair: false
-            })
-            .unwrap()
-            .damages
-            .is_empty()
-    );
+    assert!(store.check(&CheckOptions { data: true, repair: false }).unwrap().damages.is_empty());
     drop(store);
     assert!(contents(&open(&dyn_device)).2);
 }
@@ -435,10 +328,7 @@ fn a_store_that_lost_free_space_opens_and_has_its_length_again() {
     let mut outcomes = [0; 2];
     for missing in (1..=56).map(|part| part * (1 << 20) - 4096 * (part % 2)) {
         let device = cut(&image, image.size() - missing);
-        let read_only = OpenOptions {
-            read_only: true,
-            ..OpenOptions::default()
-        };
+        let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
         match Store::open(Arc::clone(&device), &read_only) {
             Ok((store, report)) => {
                 assert_eq!(report.cut_bytes, missing);
@@ -448,10 +338,7 @@ fn a_store_that_lost_free_space_opens_and_has_its_length_again() {
                 assert_eq!(report.cut_bytes, missing);
                 assert_eq!(store.device_bytes(), image.size());
                 assert_eq!(contents(&store), expected);
-                let all = CheckOptions {
-                    data: true,
-                    repair: false,
-                };
+                let all = CheckOptions { data: true, repair: false };
                 assert!(store.check(&all).unwrap().is_clean());
                 store.close().unwrap();
                 drop(store);
@@ -473,10 +360,7 @@ const STREAM_STORE_BYTES: u64 = 64 << 20;
 /// A store whose last pages belong to a stream, left with and without a close, and with its first frames trimmed or not.
 fn stream_at_the_end(is_closed: bool, is_trimmed: bool) -> Image {
     let device = MemoryDevice::new(STREAM_STORE_BYTES);
-    let options = MkfsOptions {
-        journal_bytes: Some(32 * PAGE),
-        ..MkfsOptions::default()
-    };
+    let options = MkfsOptions { journal_bytes: Some(32 * PAGE), ..MkfsOptions::default() };
     Store::mkfs(&device, &options).unwrap();
     let store = open(&device);
     // A store of which less than a quarter is left is not opened, so another stream comes first.
@@ -492,10 +376,7 @@ fn stream_at_the_end(is_closed: bool, is_trimmed: bool) -> Image {
         append(&store, frame);
     }
     if is_trimmed {
-        let op = Op::TrimStream {
-            id: ObjectId(3),
-            upto: FramePos(4),
-        };
+        let op = Op::TrimStream { id: ObjectId(3), upto: FramePos(4) };
         commit(&store, vec![op]);
     }
     if is_closed {
@@ -503,9 +384,7 @@ fn stream_at_the_end(is_closed: bool, is_trimmed: bool) -> Image {
     }
     drop(store);
     let mut all = vec![0; STREAM_STORE_BYTES as usize];
-    let read = device
-        .read_now(0, copal_device::AlignedBuf::zeroed(all.len()))
-        .unwrap();
+    let read = device.read_now(0, copal_device::AlignedBuf::zeroed(all.len())).unwrap();
     all.copy_from_slice(&read);
     let mut image = Image::zeroed(STREAM_STORE_BYTES);
     image.write(0, &all);
@@ -513,12 +392,7 @@ fn stream_at_the_end(is_closed: bool, is_trimmed: bool) -> Image {
 }
 
 fn append(store: &Store, frame: usize) {
-    let frame = store.append_frame(
-        ObjectId(3),
-        bytes(100 + 3000 * (frame % 4), 3),
-        None,
-        Ack::Durable,
-    );
+    let frame = store.append_frame(ObjectId(3), bytes(100 + 3000 * (frame % 4), 3), None, Ack::Durable);
     frame.wait().unwrap();
 }
 
@@ -541,9 +415,7 @@ fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
         assert_eq!(expected.len(), if is_trimmed { 3 } else { 7 });
         drop(whole);
         let map = map_of(&image);
-        let reserves = map
-            .iter()
-            .filter(|(_, covered)| *covered == Covered::Unused(Unused::Stream));
+        let reserves = map.iter().filter(|(_, covered)| *covered == Covered::Unused(Unused::Stream));
         let end = reserves.map(|(range, _)| range.end).max().unwrap();
         let frames_at = map
             .iter()
@@ -551,20 +423,14 @@ fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
             .map(|(range, _)| range.clone());
         let start = frames_at.clone().map(|range| range.start).min().unwrap();
         let written = frames_at.map(|range| range.end).max().unwrap();
-        assert!(
-            start >= STREAM_STORE_BYTES / 4 && written + 4 * PAGE < end,
-            "{start}, {written}, {end}"
-        );
+        assert!(start >= STREAM_STORE_BYTES / 4 && written + 4 * PAGE < end, "{start}, {written}, {end}");
         let near = |len: u64| len < written + 4 * PAGE || len + 2 * PAGE > end;
         for len in (start..end + 3 * PAGE).step_by(PAGE as usize) {
             if !near(len) && !(len / PAGE).is_multiple_of(16) {
                 continue;
             }
             let device = cut(&image, len);
-            let read_only = OpenOptions {
-                read_only: true,
-                ..OpenOptions::default()
-            };
+            let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
             if len < written + PAGE {
                 for options in [read_only, OpenOptions::default()] {
                     let error = Store::open(Arc::clone(&device), &options).map(drop).unwrap_err();
@@ -592,10 +458,7 @@ fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
             let found = frames(&store);
             assert_eq!(found.len(), expected.len() + more);
             assert_eq!(found[..expected.len()], expected);
-            let all = CheckOptions {
-                data: true,
-                repair: false,
-            };
+            let all = CheckOptions { data: true, repair: false };
             assert!(store.check(&all).unwrap().is_clean());
         }
     }

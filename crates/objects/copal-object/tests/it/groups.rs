@@ -17,26 +17,16 @@ const RECORD_BYTES_MAX: usize = 1 << 20;
 
 fn create(id: u64) -> Op {
     let opts = plain(Check::Caller);
-    Op::Create {
-        id: ObjectId(id),
-        opts,
-    }
+    Op::Create { id: ObjectId(id), opts }
 }
 
 fn ordered(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
-    let txn = Txn {
-        ops,
-        ..Txn::default()
-    };
+    let txn = Txn { ops, ..Txn::default() };
     store.commit(txn, Ack::Ordered).wait()
 }
 
 fn device_and_store(bytes: u64) -> (Arc<FaultDevice>, Store) {
-    let options = FaultOptions {
-        record: false,
-        order: Order::Fifo,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { record: false, order: Order::Fifo, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(bytes), options);
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -76,10 +66,7 @@ fn many_small_transactions_fit_while_the_journal_waits() {
     let killed: Arc<dyn Device> = device.reopen();
     drop(store);
     let store = open(&killed);
-    assert!(
-        store.stat(ObjectId(1)).is_some(),
-        "an acknowledged commit is gone"
-    );
+    assert!(store.stat(ObjectId(1)).is_some(), "an acknowledged commit is gone");
     assert!(commit(&store, Vec::new()) > last, "positions are given twice");
 }
 
@@ -95,14 +82,10 @@ fn a_growth_enters_a_nearly_full_group_as_everything_else_does() {
     // Creates and deletes fill the group up to less than what a growth takes.
     let rest = RECORD_BYTES_MAX - RECORD_HEADER_BYTES - EACH as usize * CREATE_BYTES;
     let fits = |deletes: &usize| (rest - deletes * DELETE_BYTES) % CREATE_BYTES < DELETE_BYTES;
-    let deletes = (0..10)
-        .find(fits)
-        .expect("some number of deletes leaves little room");
+    let deletes = (0..10).find(fits).expect("some number of deletes leaves little room");
     let last = id + ((rest - deletes * DELETE_BYTES) / CREATE_BYTES) as u64;
     let mut ops: Vec<Op> = (id..last).map(create).collect();
-    ops.extend((0..deletes as u64).map(|n| Op::Delete {
-        id: ObjectId(500 + n),
-    }));
+    ops.extend((0..deletes as u64).map(|n| Op::Delete { id: ObjectId(500 + n) }));
     ordered(&store, ops).unwrap();
     let before = store.space().size_bytes;
     drop(store.reserve(60 << 20).unwrap());
@@ -140,10 +123,7 @@ fn a_name_used_again_in_one_group_loses_nothing_in_a_crash() {
             let crashed = FaultDevice::with_options(device.image(), FaultOptions::default());
             let crashed: Arc<dyn Device> = crashed;
             let (survivor, report) = Store::open(crashed, &OpenOptions::default()).unwrap();
-            assert_eq!(
-                report.tail_dropped, None,
-                "{before:?} to {after:?}, {pages} pages"
-            );
+            assert_eq!(report.tail_dropped, None, "{before:?} to {after:?}, {pages} pages");
             let read = survivor.read(ObjectId(1), 0..u64::MAX, Class::Foreground).wait();
             assert_eq!(read.unwrap(), vec![41 - pages as u8; (41 - pages) * 4096]);
             commit(&store, vec![Op::Delete { id: ObjectId(1) }]);

@@ -19,13 +19,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn create(id: u64, data: bytes::Bytes) -> Vec<Op> {
     let id = ObjectId(id);
-    vec![
-        Op::Create {
-            id,
-            opts: plain(Check::Pages),
-        },
-        Op::Append { id, at: 0, data },
-    ]
+    vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data }]
 }
 
 #[test]
@@ -42,18 +36,12 @@ fn a_file_goes_with_its_object_and_leftovers_go_at_open() {
     drop(store);
     let store = open();
     let after = names(dir.path());
-    assert!(
-        before.iter().any(|name| !after.contains(name)),
-        "{before:?} became {after:?}"
-    );
+    assert!(before.iter().any(|name| !after.contains(name)), "{before:?} became {after:?}");
     assert_eq!(read(&store, 2), bytes(50_000, 2));
     drop(store);
     std::fs::write(dir.path().join("objects/00abcd"), [7; 5000]).unwrap();
     let store = open();
-    assert!(
-        !names(dir.path()).contains(&"00abcd".into()),
-        "no record names it"
-    );
+    assert!(!names(dir.path()).contains(&"00abcd".into()), "no record names it");
     commit(&store, create(3, bytes(10_000, 3)));
     assert_eq!(read(&store, 3), bytes(10_000, 3));
 }
@@ -65,15 +53,9 @@ fn an_object_goes_on_in_its_file_after_a_reopen() {
     store.close().unwrap();
     drop(store);
     let store = backend.open();
-    let crate::conformance::Backend::Directory(dir) = &backend else {
-        unreachable!()
-    };
+    let crate::conformance::Backend::Directory(dir) = &backend else { unreachable!() };
     let before = names(dir.path());
-    let more = Op::Append {
-        id: ObjectId(1),
-        at: 8192,
-        data: bytes(8192, 2),
-    };
+    let more = Op::Append { id: ObjectId(1), at: 8192, data: bytes(8192, 2) };
     commit(&store, vec![more]);
     assert_eq!(names(dir.path()), before);
 }
@@ -82,22 +64,11 @@ fn an_object_goes_on_in_its_file_after_a_reopen() {
 fn a_limit_is_kept_and_deleting_makes_room() {
     let dir = tempfile::tempdir().unwrap();
     Store::mkfs_dir(dir.path(), &MkfsOptions::default()).unwrap();
-    let options = OpenOptions {
-        max_size_bytes: Some(32 << 20),
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { max_size_bytes: Some(32 << 20), ..OpenOptions::default() };
     let (store, _) = Store::open_dir(dir.path(), &options).unwrap();
     let fill = |id| {
         let ops = create(id, bytes(4 << 20, id));
-        store
-            .commit(
-                Txn {
-                    ops,
-                    after: Vec::new(),
-                },
-                Ack::Durable,
-            )
-            .wait()
+        store.commit(Txn { ops, after: Vec::new() }, Ack::Durable).wait()
     };
     let full = (1..20).find(|&id| fill(id).is_err()).unwrap();
     assert!(full > 2);
@@ -110,9 +81,7 @@ fn a_limit_is_kept_and_deleting_makes_room() {
 fn a_store_is_opened_as_what_it_is() {
     let (backend, store) = in_a_directory();
     drop(store);
-    let crate::conformance::Backend::Directory(dir) = &backend else {
-        unreachable!()
-    };
+    let crate::conformance::Backend::Directory(dir) = &backend else { unreachable!() };
     let head = std::fs::read(dir.path().join("store")).unwrap();
     let mut image = copal_device::Image::zeroed(64 << 20);
     let whole = head.len() / 4096 * 4096;
@@ -120,26 +89,18 @@ fn a_store_is_opened_as_what_it_is() {
     let device = MemoryDevice::from_image(image, u64::MAX);
     let error = Store::open(Arc::clone(&device), &OpenOptions::default()).unwrap_err();
     assert!(matches!(error, OpenError::Backend { .. }), "{error}");
-    assert!(
-        Store::mkfs_dir(dir.path(), &MkfsOptions::default()).is_err(),
-        "it is there already"
-    );
+    assert!(Store::mkfs_dir(dir.path(), &MkfsOptions::default()).is_err(), "it is there already");
 }
 
 #[test]
 fn checking_finds_nothing_wrong_and_then_what_is() {
     let (backend, store) = in_a_directory();
     commit(&store, create(1, bytes(500_000, 1)));
-    let all = CheckOptions {
-        data: true,
-        ..CheckOptions::default()
-    };
+    let all = CheckOptions { data: true, ..CheckOptions::default() };
     assert!(store.check(&all).unwrap().damages.is_empty());
     store.close().unwrap();
     drop(store);
-    let crate::conformance::Backend::Directory(dir) = &backend else {
-        unreachable!()
-    };
+    let crate::conformance::Backend::Directory(dir) = &backend else { unreachable!() };
     for name in names(dir.path()) {
         let path = dir.path().join("objects").join(name);
         let mut content = std::fs::read(&path).unwrap();
@@ -156,12 +117,8 @@ fn checking_finds_nothing_wrong_and_then_what_is() {
 fn sizes(dir: &Path) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     let files = names(dir).into_iter().map(|name| dir.join("objects").join(name));
-    let all = files
-        .chain([dir.join("store")])
-        .map(|path| std::fs::metadata(path).unwrap());
-    all.fold((0, 0), |(len, taken), file| {
-        (len + file.len(), taken + file.blocks() * 512)
-    })
+    let all = files.chain([dir.join("store")]).map(|path| std::fs::metadata(path).unwrap());
+    all.fold((0, 0), |(len, taken), file| (len + file.len(), taken + file.blocks() * 512))
 }
 
 #[test]
@@ -170,9 +127,7 @@ fn opening_and_closing_leaves_a_store_as_large_as_it_was() {
     commit(&store, create(1, bytes(8192, 1)));
     store.close().unwrap();
     drop(store);
-    let crate::conformance::Backend::Directory(dir) = &backend else {
-        unreachable!()
-    };
+    let crate::conformance::Backend::Directory(dir) = &backend else { unreachable!() };
     for _ in 0..3 {
         backend.open().close().unwrap();
     }

@@ -12,16 +12,8 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Thing {
-    Object {
-        bytes: Vec<u8>,
-        check: Check,
-        sealed: bool,
-        published: bool,
-    },
-    Stream {
-        frames: Vec<Vec<u8>>,
-        trimmed: usize,
-    },
+    Object { bytes: Vec<u8>, check: Check, sealed: bool, published: bool },
+    Stream { frames: Vec<Vec<u8>>, trimmed: usize },
 }
 
 /// What the history does next.
@@ -57,10 +49,7 @@ fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, 
         Some(Thing::Stream { frames, trimmed }) => match choices.next(4) {
             0 => {
                 *trimmed = *trimmed + choices.next((frames.len() - *trimmed) as u64 + 1) as usize;
-                ops.push(Op::TrimStream {
-                    id: oid,
-                    upto: FramePos(*trimmed as u64),
-                });
+                ops.push(Op::TrimStream { id: oid, upto: FramePos(*trimmed as u64) });
             }
             1 if choices.next(5) == 0 => {
                 model.remove(&id);
@@ -68,12 +57,7 @@ fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, 
             }
             _ => {}
         },
-        Some(Thing::Object {
-            bytes,
-            sealed,
-            published,
-            ..
-        }) => match choices.next(9) {
+        Some(Thing::Object { bytes, sealed, published, .. }) => match choices.next(9) {
             choice @ 0..=4 if !*sealed => change(choices, choice, oid, bytes, ops),
             5 if !*published => punch(choices, oid, bytes, ops),
             6 if !*sealed && choices.next(3) == 0 => {
@@ -85,10 +69,7 @@ fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, 
                 let to = 1 + choices.next(12);
                 if let std::collections::btree_map::Entry::Vacant(slot) = model.entry(to) {
                     slot.insert(copy);
-                    ops.push(Op::Clone {
-                        from: oid,
-                        to: ObjectId(to),
-                    });
+                    ops.push(Op::Clone { from: oid, to: ObjectId(to) });
                 }
             }
             8 if choices.next(2) == 0 => {
@@ -105,23 +86,12 @@ fn create(choices: &mut Choices, store: &Store, id: ObjectId, ops: &mut Vec<Op>)
     match choices.next(3) {
         0 => {
             ops.push(Op::Create { id, opts: stream() });
-            Thing::Stream {
-                frames: Vec::new(),
-                trimmed: 0,
-            }
+            Thing::Stream { frames: Vec::new(), trimmed: 0 }
         }
         1 => {
             let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
-            ops.push(Op::Create {
-                id,
-                opts: plain(check),
-            });
-            Thing::Object {
-                bytes: Vec::new(),
-                check,
-                sealed: false,
-                published: false,
-            }
+            ops.push(Op::Create { id, opts: plain(check) });
+            Thing::Object { bytes: Vec::new(), check, sealed: false, published: false }
         }
         _ => {
             let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
@@ -130,12 +100,7 @@ fn create(choices: &mut Choices, store: &Store, id: ObjectId, ops: &mut Vec<Op>)
             let mut writer = store.writer(id, plain(check)).unwrap();
             bytes.chunks(5000).for_each(|part| writer.append(part).unwrap());
             ops.push(Op::Publish(writer.finish().unwrap()));
-            Thing::Object {
-                bytes,
-                check,
-                sealed: true,
-                published: true,
-            }
+            Thing::Object { bytes, check, sealed: true, published: true }
         }
     }
 }
@@ -146,22 +111,14 @@ fn change(choices: &mut Choices, choice: u64, id: ObjectId, bytes: &mut Vec<u8>,
         0 | 1 => {
             let len = choices.len();
             let data = choices.bytes(len);
-            ops.push(Op::Append {
-                id,
-                at: bytes.len() as u64,
-                data: Bytes::from(data.clone()),
-            });
+            ops.push(Op::Append { id, at: bytes.len() as u64, data: Bytes::from(data.clone()) });
             bytes.extend(data);
         }
         2 | 3 => {
             let at = choices.next(bytes.len() as u64 + 10_000) as usize;
             let len = choices.len();
             let data = choices.bytes(len);
-            ops.push(Op::Write {
-                id,
-                at: at as u64,
-                data: Bytes::from(data.clone()),
-            });
+            ops.push(Op::Write { id, at: at as u64, data: Bytes::from(data.clone()) });
             if !data.is_empty() {
                 bytes.resize(bytes.len().max(at + data.len()), 0);
                 bytes[at..at + data.len()].copy_from_slice(&data);
@@ -178,35 +135,21 @@ fn change(choices: &mut Choices, choice: u64, id: ObjectId, bytes: &mut Vec<u8>,
 fn punch(choices: &mut Choices, id: ObjectId, bytes: &mut [u8], ops: &mut Vec<Op>) {
     let from = choices.next(bytes.len() as u64 + 1) as usize;
     let to = from + choices.len();
-    ops.push(Op::Punch {
-        id,
-        range: from as u64..to as u64,
-    });
+    ops.push(Op::Punch { id, range: from as u64..to as u64 });
     let first = from.next_multiple_of(PAGE);
-    let last = if to >= bytes.len() {
-        bytes.len()
-    } else {
-        to / PAGE * PAGE
-    };
+    let last = if to >= bytes.len() { bytes.len() } else { to / PAGE * PAGE };
     if first < last {
         bytes[first..last].fill(0);
     }
 }
 
 fn compare(store: &Store, model: &BTreeMap<u64, Thing>) {
-    let listed: Vec<u64> = store
-        .list(ObjectId(0), 1000)
-        .iter()
-        .map(|stat| stat.id.0)
-        .collect();
+    let listed: Vec<u64> = store.list(ObjectId(0), 1000).iter().map(|stat| stat.id.0).collect();
     assert_eq!(listed, model.keys().copied().collect::<Vec<_>>());
     for (&id, thing) in model {
         match thing {
             Thing::Object { bytes, sealed, .. } => {
-                let found = store
-                    .read(ObjectId(id), 0..u64::MAX, Class::Foreground)
-                    .wait()
-                    .unwrap();
+                let found = store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait().unwrap();
                 assert_eq!(found.len(), bytes.len(), "object {id}");
                 assert!(found == bytes[..], "object {id} differs");
                 assert_eq!(store.stat(ObjectId(id)).unwrap().sealed, *sealed);
@@ -233,16 +176,7 @@ fn run(make: Make, seed: u64, steps: u32) {
             step(&mut choices, &store, &mut model, &mut ops);
         }
         let ack = [Ack::Ordered, Ack::Written, Ack::Durable][choices.next(3) as usize];
-        store
-            .commit(
-                Txn {
-                    ops,
-                    after: Vec::new(),
-                },
-                ack,
-            )
-            .wait()
-            .unwrap();
+        store.commit(Txn { ops, after: Vec::new() }, ack).wait().unwrap();
         for (&id, thing) in &mut model {
             if let Thing::Stream { frames, .. } = thing
                 && choices.next(2) == 0
@@ -250,10 +184,8 @@ fn run(make: Make, seed: u64, steps: u32) {
                 let len = choices.len();
                 let frame = choices.bytes(len);
                 let ack = [Ack::Ordered, Ack::Written, Ack::Durable][choices.next(3) as usize];
-                let pos = store
-                    .append_frame(ObjectId(id), Bytes::from(frame.clone()), None, ack)
-                    .wait()
-                    .unwrap();
+                let pos =
+                    store.append_frame(ObjectId(id), Bytes::from(frame.clone()), None, ack).wait().unwrap();
                 assert_eq!(pos.0, frames.len() as u64);
                 frames.push(frame);
             }

@@ -20,24 +20,15 @@ const TIMES: [u64; 6] = [1, 2, 3, 4, 8, ALWAYS];
 
 /// A store of two states with all kinds of objects; its process died.
 fn image() -> Image {
-    let options = FaultOptions {
-        order: Order::Fifo,
-        record: false,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { order: Order::Fifo, record: false, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(64 << 20), options);
     let dyn_device: Arc<dyn Device> = device.clone();
-    let options = MkfsOptions {
-        journal_bytes: Some(256 << 10),
-        ..MkfsOptions::default()
-    };
+    let options = MkfsOptions { journal_bytes: Some(256 << 10), ..MkfsOptions::default() };
     Store::mkfs(&dyn_device, &options).unwrap();
     let store = open(&dyn_device);
-    for (id, opts, len) in [
-        (1, plain(Check::Pages), 12_000),
-        (2, plain(Check::Caller), 20_000),
-        (3, stream(), 0),
-    ] {
+    for (id, opts, len) in
+        [(1, plain(Check::Pages), 12_000), (2, plain(Check::Caller), 20_000), (3, stream(), 0)]
+    {
         let id = ObjectId(id);
         commit(&store, vec![Op::Create { id, opts }]);
         if len > 0 {
@@ -114,21 +105,13 @@ fn fails_at_each_read<T: PartialEq + std::fmt::Debug>(
 
 #[test]
 fn a_rescue_opens_the_newest_state_or_says_that_it_cannot_be_read_now() {
-    let options = OpenOptions {
-        read_only: true,
-        salvage: true,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { read_only: true, salvage: true, ..OpenOptions::default() };
     fails_at_each_read(&image(), |device| opened(device, &options));
 }
 
 #[test]
 fn an_opening_that_may_drop_the_tail_drops_nothing_for_an_error_that_passes() {
-    let options = OpenOptions {
-        read_only: true,
-        accept_tail_loss: true,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { read_only: true, accept_tail_loss: true, ..OpenOptions::default() };
     fails_at_each_read(&image(), |device| opened(device, &options));
 }
 
@@ -136,33 +119,19 @@ fn an_opening_that_may_drop_the_tail_drops_nothing_for_an_error_that_passes() {
 fn a_store_that_was_cut_off_is_not_called_so_for_an_error_that_passes() {
     let mut image = image();
     image.resize(image.size() - (1 << 20));
-    let options = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
-    assert!(
-        opened(device(&image), &options)
-            .unwrap()
-            .0
-            .contains("cut_bytes: 1048576")
-    );
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    assert!(opened(device(&image), &options).unwrap().0.contains("cut_bytes: 1048576"));
     fails_at_each_read(&image, |device| opened(device, &options));
 }
 
 /// The findings of a check.
 fn checked(device: Arc<dyn Device>) -> Result<String, DeviceError> {
-    let options = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let (store, _) = Store::open(device, &options).map_err(|error| match error {
         OpenError::Device(error) => error,
         error => panic!("an error that passes is no reason for: {error}"),
     })?;
-    let options = CheckOptions {
-        data: true,
-        repair: false,
-    };
+    let options = CheckOptions { data: true, repair: false };
     let report = store.check(&options).map_err(|error| match error {
         StoreError::Device(error) => error,
         error => panic!("an error that passes is no reason for: {error}"),

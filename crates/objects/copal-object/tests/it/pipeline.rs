@@ -18,13 +18,7 @@ fn three_on_their_way(
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
     let store = open(&dynamic);
-    commit(
-        &store,
-        vec![Op::Create {
-            id: LOG,
-            opts: stream(),
-        }],
-    );
+    commit(&store, vec![Op::Create { id: LOG, opts: stream() }]);
     // The first frame enters space and waits for that; from then on a frame alone is one durable write.
     let append = |i: u64, placed: &mut dyn FnMut(FramePos)| {
         let frame = store.reserve_frame(LOG, &bytes(100, i), None, Ack::Durable)?;
@@ -60,10 +54,7 @@ fn durable_frames_overlap_and_are_acknowledged_in_their_order() {
         device.let_through(1);
         // Both are on the medium once their threads have looked at the first one; nobody may tell before it is there.
         device.wait(|gate| gate.done == 2);
-        assert!(
-            answers.try_recv().is_err(),
-            "acknowledged before an earlier frame"
-        );
+        assert!(answers.try_recv().is_err(), "acknowledged before an earlier frame");
         device.let_through(0);
         let mut told: Vec<_> = answers.iter().take(3).map(|(i, r)| (i, r.unwrap())).collect();
         told.sort_unstable_by_key(|(i, _)| *i);
@@ -105,30 +96,15 @@ fn a_frame_that_was_reserved_and_dropped_is_written_as_any_other() {
     let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let store = open(&device);
-    let ops = vec![Op::Create {
-        id: LOG,
-        opts: stream(),
-    }];
+    let ops = vec![Op::Create { id: LOG, opts: stream() }];
     commit(&store, ops);
     let append = |i: u64, ack: Ack| store.append_frame(LOG, bytes(100, i), None, ack).wait().unwrap();
     append(0, Ack::Durable);
     // One is a write of its own, the other waits for a flush with others.
-    drop(
-        store
-            .reserve_frame(LOG, &bytes(100, 1), None, Ack::Durable)
-            .unwrap(),
-    );
+    drop(store.reserve_frame(LOG, &bytes(100, 1), None, Ack::Durable).unwrap());
     append(2, Ack::Ordered);
-    drop(
-        store
-            .reserve_frame(LOG, &bytes(100, 3), None, Ack::Durable)
-            .unwrap(),
-    );
-    assert_eq!(
-        append(4, Ack::Durable),
-        FramePos(4),
-        "behind a hole nothing is durable"
-    );
+    drop(store.reserve_frame(LOG, &bytes(100, 3), None, Ack::Durable).unwrap());
+    assert_eq!(append(4, Ack::Durable), FramePos(4), "behind a hole nothing is durable");
     drop(store);
     let store = open(&device);
     let mut reader = store.frames(LOG, FramePos(0)).unwrap();

@@ -9,12 +9,8 @@ const MIB: u64 = 1 << 20;
 
 /// On a host that has no room but what it was asked to keep.
 fn full_host(image: Image) -> Arc<FaultDevice> {
-    let options = FaultOptions {
-        order: Order::Immediate,
-        record: false,
-        full_host: true,
-        ..FaultOptions::default()
-    };
+    let options =
+        FaultOptions { order: Order::Immediate, record: false, full_host: true, ..FaultOptions::default() };
     FaultDevice::with_options(image, options)
 }
 
@@ -35,10 +31,7 @@ fn put(store: &Store, id: u64, len: u64) {
     let id = ObjectId(id);
     let data = bytes(len as usize, id.0);
     let opts = plain(Check::Caller);
-    commit(
-        store,
-        vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }],
-    );
+    commit(store, vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }]);
 }
 
 fn delete(store: &Store, ids: impl Iterator<Item = u64>) {
@@ -46,10 +39,7 @@ fn delete(store: &Store, ids: impl Iterator<Item = u64>) {
 }
 
 fn expect_clean(store: &Store) {
-    let looked = CheckOptions {
-        data: true,
-        repair: false,
-    };
+    let looked = CheckOptions { data: true, repair: false };
     let report = store.check(&looked).unwrap();
     assert!(report.is_clean(), "{:?}", report.damages);
     let space = store.space();
@@ -73,10 +63,7 @@ fn a_store_gives_back_its_end_and_what_is_free_inside_and_asks_for_it_again() {
     let size = device.geometry().size;
     let after = store.space();
     assert_eq!(shrunk.cut_bytes, grown - size);
-    assert_eq!(
-        (after.size_bytes, after.hollow_bytes),
-        (size, shrunk.hollow_bytes)
-    );
+    assert_eq!((after.size_bytes, after.hollow_bytes), (size, shrunk.hollow_bytes));
     assert!(size <= 160 * MIB, "{size} bytes are left");
     assert!(shrunk.hollow_bytes > 50 * MIB, "{shrunk:?}");
     assert!(after.live_bytes <= before.live_bytes + MIB);
@@ -84,21 +71,14 @@ fn a_store_gives_back_its_end_and_what_is_free_inside_and_asks_for_it_again() {
     assert_eq!(discarded, shrunk.hollow_bytes);
     expect_clean(&store);
     let again = store.shrink().unwrap();
-    assert!(
-        again.cut_bytes == 0 && again.hollow_bytes < MIB,
-        "all was given: {again:?}"
-    );
+    assert!(again.cut_bytes == 0 && again.hollow_bytes < MIB, "all was given: {again:?}");
     let hollow = store.space().hollow_bytes;
     drop(store);
     // A kill later it is as it was, and takes as much as before: no write meets a hole.
     let (device, store) = reopen(&device);
     assert_eq!(store.space().hollow_bytes, hollow);
     (200..280).for_each(|id| put(&store, id, 2 * MIB));
-    assert_eq!(
-        store.space().hollow_bytes,
-        0,
-        "holes are filled before the file grows"
-    );
+    assert_eq!(store.space().hollow_bytes, 0, "holes are filled before the file grows");
     assert!(device.geometry().size > size);
     let kept = (0..60).filter(|id| id % 4 == 0);
     let all = || kept.clone().chain(200..280);
@@ -123,16 +103,9 @@ fn a_store_that_gave_its_space_back_lives_on_a_full_host() {
     };
     no_room();
     let id = ObjectId(50);
-    let too_much = Op::Append {
-        id,
-        at: 0,
-        data: bytes(40 << 20, 1),
-    };
+    let too_much = Op::Append { id, at: 0, data: bytes(40 << 20, 1) };
     let opts = plain(Check::Caller);
-    let txn = Txn {
-        ops: vec![Op::Create { id, opts }, too_much],
-        after: Vec::new(),
-    };
+    let txn = Txn { ops: vec![Op::Create { id, opts }, too_much], after: Vec::new() };
     let refused = store.commit(txn, Ack::Durable).wait();
     assert!(matches!(refused, Err(StoreError::NoSpace { .. })), "{refused:?}");
     drop(reserved);
@@ -194,8 +167,7 @@ fn the_file_system_has_the_blocks_again_while_threads_go_on() {
                 for round in 0..6 {
                     let ids = (0..4).map(|nth| thread * 1000 + round * 10 + nth);
                     ids.clone().for_each(|id| put(store, id, 3 * MIB));
-                    ids.clone()
-                        .for_each(|id| assert!(read(store, id) == bytes(3 << 20, id)));
+                    ids.clone().for_each(|id| assert!(read(store, id) == bytes(3 << 20, id)));
                     delete(store, ids.skip(1));
                 }
             });
@@ -209,21 +181,14 @@ fn the_file_system_has_the_blocks_again_while_threads_go_on() {
     store.shrink().unwrap();
     store.close().unwrap();
     drop(store);
-    let (metadata, after) = (std::fs::metadata(&path).unwrap(), |meta: &std::fs::Metadata| {
-        meta.blocks() * 512
-    });
+    let (metadata, after) =
+        (std::fs::metadata(&path).unwrap(), |meta: &std::fs::Metadata| meta.blocks() * 512);
     let store = open(&device);
     let space = store.space();
     assert_eq!(metadata.len(), space.size_bytes);
     let used = space.live_bytes;
     let allocated = after(&metadata);
-    assert!(
-        allocated < before && allocated >= used,
-        "{before}, {allocated}, {used}"
-    );
-    assert!(
-        allocated <= used + used / 10 + 16 * MIB,
-        "{allocated} of {used} used"
-    );
+    assert!(allocated < before && allocated >= used, "{before}, {allocated}, {used}");
+    assert!(allocated <= used + used / 10 + 16 * MIB, "{allocated} of {used} used");
     expect_clean(&store);
 }

@@ -13,10 +13,7 @@ fn sum(space: &Space) -> u64 {
 fn limited(max_size_bytes: u64) -> (Arc<dyn Device>, Store) {
     let device = MemoryDevice::new(64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
-    let options = OpenOptions {
-        max_size_bytes: Some(max_size_bytes),
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { max_size_bytes: Some(max_size_bytes), ..OpenOptions::default() };
     let store = Store::open(Arc::clone(&device), &options).unwrap().0;
     (device, store)
 }
@@ -25,38 +22,14 @@ fn limited(max_size_bytes: u64) -> (Arc<dyn Device>, Store) {
 fn fill(store: &Store) -> Vec<ObjectId> {
     let data = bytes(1 << 20, 3);
     let mut ids = Vec::new();
-    let first = store
-        .list(ObjectId(0), usize::MAX)
-        .last()
-        .map_or(100, |stat| stat.id.0 + 100);
+    let first = store.list(ObjectId(0), usize::MAX).last().map_or(100, |stat| stat.id.0 + 100);
     for id in first.. {
         let id = ObjectId(id);
-        let ops = vec![
-            Op::Create {
-                id,
-                opts: plain(Check::Caller),
-            },
-            Op::Append {
-                id,
-                at: 0,
-                data: data.clone(),
-            },
-        ];
-        match store
-            .commit(
-                Txn {
-                    ops,
-                    after: Vec::new(),
-                },
-                Ack::Ordered,
-            )
-            .wait()
-        {
+        let ops =
+            vec![Op::Create { id, opts: plain(Check::Caller) }, Op::Append { id, at: 0, data: data.clone() }];
+        match store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait() {
             Ok(_) => ids.push(id),
-            Err(StoreError::NoSpace {
-                needed_bytes,
-                free_bytes,
-            }) => {
+            Err(StoreError::NoSpace { needed_bytes, free_bytes }) => {
                 assert!(needed_bytes == 1 << 20 && free_bytes < needed_bytes);
                 return ids;
             }
@@ -69,70 +42,30 @@ fn fill(store: &Store) -> Vec<ObjectId> {
 #[test]
 fn a_full_store_refuses_early_and_takes_deletes_and_trims() {
     let (device, store) = limited(64 << 20);
-    commit(
-        &store,
-        vec![Op::Create {
-            id: ObjectId(1),
-            opts: stream(),
-        }],
-    );
+    commit(&store, vec![Op::Create { id: ObjectId(1), opts: stream() }]);
     for _ in 0..20 {
-        store
-            .append_frame(ObjectId(1), bytes(100_000, 1), None, Ack::Written)
-            .wait()
-            .unwrap();
+        store.append_frame(ObjectId(1), bytes(100_000, 1), None, Ack::Written).wait().unwrap();
     }
     let ids = fill(&store);
     assert!(ids.len() > 40, "{} MiB fit", ids.len());
     assert!(store.stat(*ids.last().unwrap()).is_some());
     let space = store.space();
-    assert!(
-        space.free_bytes < 1 << 20 && sum(&space) == space.size_bytes,
-        "{space:?}"
-    );
+    assert!(space.free_bytes < 1 << 20 && sum(&space) == space.size_bytes, "{space:?}");
     // Refusing poisoned nothing; what frees space still works, and what it freed can be had.
+    commit(&store, vec![Op::TrimStream { id: ObjectId(1), upto: FramePos(20) }]);
     commit(
         &store,
-        vec![Op::TrimStream {
-            id: ObjectId(1),
-            upto: FramePos(20),
-        }],
-    );
-    commit(
-        &store,
-        vec![
-            Op::Punch {
-                id: ids[0],
-                range: 0..512 << 10,
-            },
-            Op::Truncate {
-                id: ids[1],
-                len: 1000,
-            },
-        ],
+        vec![Op::Punch { id: ids[0], range: 0..512 << 10 }, Op::Truncate { id: ids[1], len: 1000 }],
     );
     for id in &ids[2..] {
         commit(&store, vec![Op::Delete { id: *id }]);
     }
     let again = fill(&store);
-    assert!(
-        again.len() + 2 > ids.len(),
-        "{} of {} fit again",
-        again.len(),
-        ids.len()
-    );
+    assert!(again.len() + 2 > ids.len(), "{} of {} fit again", again.len(), ids.len());
     drop(store);
     let store = open(&device);
     assert_eq!(store.stat(ids[1]).unwrap().len, 1000);
-    assert!(
-        store
-            .check(&CheckOptions {
-                data: true,
-                repair: false
-            })
-            .unwrap()
-            .is_clean()
-    );
+    assert!(store.check(&CheckOptions { data: true, repair: false }).unwrap().is_clean());
 }
 
 #[test]
@@ -142,37 +75,12 @@ fn churn_in_a_nearly_full_store_drains_the_quarantine_instead_of_failing() {
     let (victim, data) = (ids[0], bytes(1 << 20, 7));
     for _ in 0..30 {
         let ops = vec![Op::Delete { id: victim }];
-        store
-            .commit(
-                Txn {
-                    ops,
-                    after: Vec::new(),
-                },
-                Ack::Ordered,
-            )
-            .wait()
-            .unwrap();
+        store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
         let ops = vec![
-            Op::Create {
-                id: victim,
-                opts: plain(Check::Pages),
-            },
-            Op::Append {
-                id: victim,
-                at: 0,
-                data: data.clone(),
-            },
+            Op::Create { id: victim, opts: plain(Check::Pages) },
+            Op::Append { id: victim, at: 0, data: data.clone() },
         ];
-        store
-            .commit(
-                Txn {
-                    ops,
-                    after: Vec::new(),
-                },
-                Ack::Ordered,
-            )
-            .wait()
-            .unwrap();
+        store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
     }
     assert_eq!(read(&store, victim.0), data);
 }
@@ -231,15 +139,8 @@ fn a_full_host_is_no_space_and_nothing_else() {
     commit(
         &store,
         vec![
-            Op::Create {
-                id: ObjectId(1),
-                opts: plain(Check::Pages),
-            },
-            Op::Append {
-                id: ObjectId(1),
-                at: 0,
-                data: bytes(1 << 19, 1),
-            },
+            Op::Create { id: ObjectId(1), opts: plain(Check::Pages) },
+            Op::Append { id: ObjectId(1), at: 0, data: bytes(1 << 19, 1) },
         ],
     );
 }
@@ -247,23 +148,11 @@ fn a_full_host_is_no_space_and_nothing_else() {
 #[test]
 fn streams_go_on_in_grown_space() {
     let (device, store) = limited(u64::MAX);
-    commit(
-        &store,
-        vec![Op::Create {
-            id: ObjectId(1),
-            opts: stream(),
-        }],
-    );
+    commit(&store, vec![Op::Create { id: ObjectId(1), opts: stream() }]);
     for i in 0..80 {
-        store
-            .append_frame(ObjectId(1), bytes(1_000_000, i), None, Ack::Ordered)
-            .wait()
-            .unwrap();
+        store.append_frame(ObjectId(1), bytes(1_000_000, i), None, Ack::Ordered).wait().unwrap();
     }
-    store
-        .append_frame(ObjectId(1), bytes(10, 80), None, Ack::Durable)
-        .wait()
-        .unwrap();
+    store.append_frame(ObjectId(1), bytes(10, 80), None, Ack::Durable).wait().unwrap();
     drop(store);
     let store = open(&device);
     let mut reader = store.frames(ObjectId(1), FramePos(0)).unwrap();
@@ -320,11 +209,7 @@ fn a_stream_takes_no_more_ahead_than_an_eighth_of_what_is_free() {
         let appended = store.append_frame(id, bytes(100_000, 1), None, Ack::Durable);
         appended.wait().unwrap();
         let held = store.stat(id).unwrap().allocated_bytes;
-        assert!(
-            held - before <= (free / 8).max(1 << 20),
-            "{} of {free} bytes",
-            held - before
-        );
+        assert!(held - before <= (free / 8).max(1 << 20), "{} of {free} bytes", held - before);
         before = held;
     }
 }
@@ -337,11 +222,7 @@ fn reserved_space_is_kept_for_its_owner() {
     let with = fill(&store);
     drop(reservation);
     let rest = store.space().free_bytes;
-    assert!(
-        (10 << 20..11 << 20).contains(&rest),
-        "{rest} after {} objects",
-        with.len()
-    );
+    assert!((10 << 20..11 << 20).contains(&rest), "{rest} after {} objects", with.len());
 }
 
 #[test]
@@ -369,87 +250,41 @@ fn a_read_only_open_writes_nothing() {
     commit(
         &store,
         vec![
-            Op::Create {
-                id: ObjectId(1),
-                opts: plain(Check::Pages),
-            },
-            Op::Append {
-                id: ObjectId(1),
-                at: 0,
-                data: bytes(5000, 1),
-            },
-            Op::Create {
-                id: ObjectId(2),
-                opts: stream(),
-            },
+            Op::Create { id: ObjectId(1), opts: plain(Check::Pages) },
+            Op::Append { id: ObjectId(1), at: 0, data: bytes(5000, 1) },
+            Op::Create { id: ObjectId(2), opts: stream() },
         ],
     );
-    store
-        .append_frame(ObjectId(2), bytes(10, 1), None, Ack::Durable)
-        .wait()
-        .unwrap();
+    store.append_frame(ObjectId(2), bytes(10, 1), None, Ack::Durable).wait().unwrap();
     drop(store);
     let before = device.counters();
-    let options = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let (store, _) = Store::open(Arc::clone(&device), &options).unwrap();
     assert_eq!(read(&store, 1), bytes(5000, 1));
-    assert!(
-        store
-            .frames(ObjectId(2), FramePos(0))
-            .unwrap()
-            .next_frame()
-            .unwrap()
-            .is_some()
-    );
-    assert!(
-        store
-            .check(&CheckOptions {
-                data: true,
-                repair: true
-            })
-            .unwrap()
-            .is_clean()
-    );
+    assert!(store.frames(ObjectId(2), FramePos(0)).unwrap().next_frame().unwrap().is_some());
+    assert!(store.check(&CheckOptions { data: true, repair: true }).unwrap().is_clean());
     let refused = store.commit(Txn::default(), Ack::Durable).wait();
     assert!(matches!(refused, Err(StoreError::ReadOnly)));
     assert!(matches!(
-        store
-            .append_frame(ObjectId(2), bytes(1, 1), None, Ack::Durable)
-            .wait(),
+        store.append_frame(ObjectId(2), bytes(1, 1), None, Ack::Durable).wait(),
         Err(StoreError::ReadOnly)
     ));
     assert!(store.writer(ObjectId(3), plain(Check::Pages)).is_err() && store.reserve(1).is_err());
     store.close().unwrap();
     let done = device.counters() - before;
-    assert_eq!(
-        (done.writes, done.flushes, done.zeroes, done.discards),
-        (0, 0, 0, 0)
-    );
+    assert_eq!((done.writes, done.flushes, done.zeroes, done.discards), (0, 0, 0, 0));
 }
 
 #[test]
 fn what_is_no_store_is_named_and_left_alone() {
     let empty = MemoryDevice::new(64 << 20);
-    assert!(matches!(
-        Store::open(Arc::clone(&empty), &OpenOptions::default()),
-        Err(OpenError::NotAStore)
-    ));
+    assert!(matches!(Store::open(Arc::clone(&empty), &OpenOptions::default()), Err(OpenError::NotAStore)));
     let small = MemoryDevice::new(32 << 20);
-    assert!(matches!(
-        Store::mkfs(&small, &MkfsOptions::default()),
-        Err(OpenError::Options { .. })
-    ));
+    assert!(matches!(Store::mkfs(&small, &MkfsOptions::default()), Err(OpenError::Options { .. })));
 
     let device = FaultDevice::with_options(
         Image::zeroed(96 << 20),
-        FaultOptions {
-            order: Order::Immediate,
-            record: false,
-            ..FaultOptions::default()
-        },
+        FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() },
     );
     let dyn_device: Arc<dyn Device> = device.clone();
     Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
@@ -465,10 +300,7 @@ fn what_is_no_store_is_named_and_left_alone() {
         image.write(at + 50, &[1, 2, 3]);
     }
     let broken = MemoryDevice::from_image(image, u64::MAX);
-    assert!(matches!(
-        Store::open(broken, &OpenOptions::default()),
-        Err(OpenError::Damaged { .. })
-    ));
+    assert!(matches!(Store::open(broken, &OpenOptions::default()), Err(OpenError::Damaged { .. })));
 }
 
 #[test]
@@ -477,102 +309,35 @@ fn a_transaction_that_is_refused_changes_nothing() {
     let id = ObjectId(1);
     commit(
         &store,
-        vec![
-            Op::Create {
-                id,
-                opts: plain(Check::Pages),
-            },
-            Op::Append {
-                id,
-                at: 0,
-                data: bytes(10, 1),
-            },
-        ],
+        vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: bytes(10, 1) }],
     );
     let free = store.space().free_bytes;
-    let refused = |ops: Vec<Op>| {
-        store
-            .commit(
-                Txn {
-                    ops,
-                    after: Vec::new(),
-                },
-                Ack::Durable,
-            )
-            .wait()
-            .unwrap_err()
-    };
+    let refused =
+        |ops: Vec<Op>| store.commit(Txn { ops, after: Vec::new() }, Ack::Durable).wait().unwrap_err();
     let other = ObjectId(2);
-    let create = || Op::Create {
-        id: other,
-        opts: plain(Check::Pages),
-    };
+    let create = || Op::Create { id: other, opts: plain(Check::Pages) };
     assert!(matches!(
-        refused(vec![
-            create(),
-            Op::Create {
-                id,
-                opts: plain(Check::Pages)
-            }
-        ]),
+        refused(vec![create(), Op::Create { id, opts: plain(Check::Pages) }]),
         StoreError::Exists(_)
     ));
     assert!(matches!(
-        refused(vec![
-            create(),
-            Op::Append {
-                id,
-                at: 9,
-                data: bytes(5, 1)
-            }
-        ]),
-        StoreError::WrongLength {
-            given: 9,
-            actual: 10,
-            ..
-        }
+        refused(vec![create(), Op::Append { id, at: 9, data: bytes(5, 1) }]),
+        StoreError::WrongLength { given: 9, actual: 10, .. }
     ));
+    assert!(matches!(refused(vec![create(), Op::Delete { id: ObjectId(9) }]), StoreError::NotFound(_)));
+    assert!(matches!(refused(vec![Op::Seal { id }, Op::Truncate { id, len: 1 }]), StoreError::WrongKind(_)));
     assert!(matches!(
-        refused(vec![create(), Op::Delete { id: ObjectId(9) }]),
-        StoreError::NotFound(_)
-    ));
-    assert!(matches!(
-        refused(vec![Op::Seal { id }, Op::Truncate { id, len: 1 }]),
+        refused(vec![create(), Op::TrimStream { id, upto: FramePos(0) }]),
         StoreError::WrongKind(_)
     ));
     assert!(matches!(
-        refused(vec![
-            create(),
-            Op::TrimStream {
-                id,
-                upto: FramePos(0)
-            }
-        ]),
-        StoreError::WrongKind(_)
-    ));
-    assert!(matches!(
-        refused(vec![Op::Write {
-            id,
-            at: u64::MAX - 3,
-            data: bytes(10, 1)
-        }]),
+        refused(vec![Op::Write { id, at: u64::MAX - 3, data: bytes(10, 1) }]),
         StoreError::TooLarge
     ));
     let after = vec![(ObjectId(77), FramePos(0))];
-    let lost = store
-        .commit(
-            Txn {
-                ops: vec![create()],
-                after,
-            },
-            Ack::Durable,
-        )
-        .wait();
+    let lost = store.commit(Txn { ops: vec![create()], after }, Ack::Durable).wait();
     assert!(matches!(lost, Err(StoreError::UnknownDependency { .. })));
-    assert_eq!(
-        (store.list(ObjectId(0), 10).len(), store.space().free_bytes),
-        (1, free)
-    );
+    assert_eq!((store.list(ObjectId(0), 10).len(), store.space().free_bytes), (1, free));
     let found = store.read(id, 5..100, Class::Foreground).wait().unwrap();
     assert_eq!(found, bytes(10, 1).slice(5..));
 }
@@ -596,10 +361,7 @@ fn long_objects_that_come_and_go_leave_little_in_quarantine() {
         }
         let mut ops = vec![Op::Publish(writer.finish().unwrap())];
         ops.extend((id > 1).then(|| Op::Delete { id: ObjectId(id - 1) }));
-        let txn = Txn {
-            ops,
-            ..Txn::default()
-        };
+        let txn = Txn { ops, ..Txn::default() };
         store.commit(txn, Ack::Ordered).wait().unwrap();
         most = most.max(store.space().quarantine_bytes);
     }
@@ -622,10 +384,7 @@ fn what_is_lent_of_a_full_store_leaves_room_for_checkpoints() {
     store.checkpoint().unwrap();
     store.close().unwrap();
     drop(store);
-    let options = OpenOptions {
-        max_size_bytes: Some(64 << 20),
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { max_size_bytes: Some(64 << 20), ..OpenOptions::default() };
     let store = Store::open(device, &options).unwrap().0;
     let all = ids.iter().chain(&more);
     assert!(all.clone().all(|id| read(&store, id.0) == bytes(1 << 20, 3)));
@@ -653,10 +412,7 @@ fn a_host_that_refuses_growth_takes_the_room_away_until_it_has_space() {
         );
         let dyn_device: Arc<dyn Device> = device.clone();
         Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
-        let options = OpenOptions {
-            max_size_bytes: limit,
-            ..OpenOptions::default()
-        };
+        let options = OpenOptions { max_size_bytes: limit, ..OpenOptions::default() };
         let store = Store::open(dyn_device, &options).unwrap().0;
         let of_bytes = |limit: Option<u64>| limit.unwrap_or(store.space().size_bytes);
         assert_eq!(store.room().is_open_ended, limit.is_none());
@@ -668,10 +424,7 @@ fn a_host_that_refuses_growth_takes_the_room_away_until_it_has_space() {
         let size = store.space().size_bytes;
         assert!(size > 96 << 20, "{size}");
         let room = store.room();
-        assert!(
-            room.bytes < 2 << 20 && room.of_bytes == size && !room.is_open_ended,
-            "{room:?}"
-        );
+        assert!(room.bytes < 2 << 20 && room.of_bytes == size && !room.is_open_ended, "{room:?}");
         store.grow_again().unwrap();
         assert_eq!(store.room(), room, "the host still refuses");
         device.limit_growth(512 << 20);

@@ -16,17 +16,11 @@ const FOR_EVER: Duration = Duration::from_secs(120);
 
 fn create(id: u64) -> Op {
     let opts = plain(Check::Caller);
-    Op::Create {
-        id: ObjectId(id),
-        opts,
-    }
+    Op::Create { id: ObjectId(id), opts }
 }
 
 fn ordered(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
-    let txn = Txn {
-        ops,
-        ..Txn::default()
-    };
+    let txn = Txn { ops, ..Txn::default() };
     store.commit(txn, Ack::Ordered).wait()
 }
 
@@ -47,18 +41,9 @@ fn a_reader_of_a_fenced_store_is_answered() {
     let store = open(&dynamic);
     let id = ObjectId(1);
     commit(&store, vec![Op::Create { id, opts: stream() }]);
-    store
-        .append_frame(id, bytes(100, 1), None, Ack::Durable)
-        .wait()
-        .unwrap();
-    device.inject(Fault::Write {
-        skip: 0,
-        fault: WriteFault::Error,
-    });
-    store
-        .append_frame(id, bytes(100, 2), None, Ack::Ordered)
-        .wait()
-        .unwrap();
+    store.append_frame(id, bytes(100, 1), None, Ack::Durable).wait().unwrap();
+    device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
+    store.append_frame(id, bytes(100, 2), None, Ack::Ordered).wait().unwrap();
     let lsn = ordered(&store, vec![create(5)]).unwrap();
     assert!(store.sync(lsn).wait().is_err());
     let read = unless_it_hangs(move || {
@@ -117,11 +102,7 @@ impl Device for SlowReads {
 fn overwriting_goes_on_while_another_object_is_checked() {
     let below = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&below, &MkfsOptions::default()).unwrap();
-    let device = Arc::new(SlowReads {
-        below,
-        hold: AtomicBool::new(false),
-        inside: AtomicBool::new(false),
-    });
+    let device = Arc::new(SlowReads { below, hold: AtomicBool::new(false), inside: AtomicBool::new(false) });
     let store = open(&(device.clone() as Arc<dyn Device>));
     for (id, len) in [(5, 4 << 20), (6, 12 << 20)] {
         let data = bytes(len, 1);
@@ -132,10 +113,7 @@ fn overwriting_goes_on_while_another_object_is_checked() {
     device.inside.store(false, SeqCst);
     let looked = store.clone();
     let check = std::thread::spawn(move || {
-        let options = CheckOptions {
-            data: true,
-            repair: false,
-        };
+        let options = CheckOptions { data: true, repair: false };
         looked.check(&options).map(|report| report.is_clean())
     });
     while !device.inside.load(SeqCst) {
@@ -156,12 +134,7 @@ fn overwriting_goes_on_while_another_object_is_checked() {
 
 /// A store that may not grow beyond `max_size`.
 fn limited(max_size: u64) -> (Arc<FaultDevice>, Store) {
-    let options = FaultOptions {
-        max_size,
-        record: false,
-        order: Order::Fifo,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { max_size, record: false, order: Order::Fifo, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(64 << 20), options);
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -209,10 +182,7 @@ fn a_full_store_takes_deletes_closes_and_opens_again() {
     let other = store.clone();
     let deleted = unless_it_hangs(move || {
         let ops = vec![Op::Delete { id: victim }];
-        let txn = Txn {
-            ops,
-            ..Txn::default()
-        };
+        let txn = Txn { ops, ..Txn::default() };
         other.commit(txn, Ack::Durable).wait().map(drop)
     });
     deleted.expect("the delete returns").unwrap();
@@ -220,9 +190,7 @@ fn a_full_store_takes_deletes_closes_and_opens_again() {
     drop(store);
     let opened = unless_it_hangs(move || open(&killed)).expect("opening returns");
     assert!(opened.stat(victim).is_none());
-    unless_it_hangs(move || opened.close())
-        .expect("close returns")
-        .unwrap();
+    unless_it_hangs(move || opened.close()).expect("close returns").unwrap();
 }
 
 /// See [`a_full_store_takes_deletes_closes_and_opens_again`]: with nothing deleted.
@@ -231,9 +199,7 @@ fn a_full_store_closes() {
     let (_device, store) = limited(64 << 20);
     fill(&store);
     crowd(&store);
-    unless_it_hangs(move || store.close())
-        .expect("close returns")
-        .unwrap();
+    unless_it_hangs(move || store.close()).expect("close returns").unwrap();
 }
 
 /// Symptom: `reserve(u64::MAX)` overflowed, and smaller nonsense made the store grow for nothing. Cause: pages were added up
@@ -263,10 +229,7 @@ fn rot_in_trimmed_frames_harms_no_kept_one() {
     commit(&store, vec![Op::Create { id, opts: stream() }]);
     for n in 0..10u8 {
         let payload = vec![0xa0 + n; 200].into();
-        store
-            .append_frame(id, payload, None, Ack::Durable)
-            .wait()
-            .unwrap();
+        store.append_frame(id, payload, None, Ack::Durable).wait().unwrap();
     }
     let upto = FramePos(8);
     commit(&store, vec![Op::TrimStream { id, upto }]);
@@ -287,11 +250,7 @@ fn rot_in_trimmed_frames_harms_no_kept_one() {
     for rotten in [0, 3, 7] {
         let at = frame_at(rotten).expect("the frame is somewhere") + 100;
         device.inject(Fault::BitFlip { at, bit: 1 });
-        assert_eq!(
-            kept(&store),
-            [(8, 0xa8), (9, 0xa9)],
-            "in the open store, frame {rotten}"
-        );
+        assert_eq!(kept(&store), [(8, 0xa8), (9, 0xa9)], "in the open store, frame {rotten}");
     }
     store.close().unwrap();
     drop(store);

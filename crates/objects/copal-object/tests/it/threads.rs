@@ -7,15 +7,7 @@ use copal_object::*;
 #[test]
 fn threads_commit_append_and_read_side_by_side() {
     let (device, store) = fresh();
-    commit(
-        &store,
-        (0..8)
-            .map(|t| Op::Create {
-                id: ObjectId(t),
-                opts: stream(),
-            })
-            .collect(),
-    );
+    commit(&store, (0..8).map(|t| Op::Create { id: ObjectId(t), opts: stream() }).collect());
     std::thread::scope(|scope| {
         for t in 0..8u64 {
             let store = store.clone();
@@ -26,30 +18,11 @@ fn threads_commit_append_and_read_side_by_side() {
                     if i >= 10 {
                         ops.push(Op::Delete { id });
                     }
-                    ops.push(Op::Create {
-                        id,
-                        opts: plain(Check::Pages),
-                    });
-                    ops.push(Op::Append {
-                        id,
-                        at: 0,
-                        data: bytes(3000 + 100 * i as usize, t * 1000 + i),
-                    });
+                    ops.push(Op::Create { id, opts: plain(Check::Pages) });
+                    ops.push(Op::Append { id, at: 0, data: bytes(3000 + 100 * i as usize, t * 1000 + i) });
                     let ack = [Ack::Ordered, Ack::Written, Ack::Durable][(i % 3) as usize];
-                    store
-                        .commit(
-                            Txn {
-                                ops,
-                                after: Vec::new(),
-                            },
-                            ack,
-                        )
-                        .wait()
-                        .unwrap();
-                    store
-                        .append_frame(ObjectId(t), bytes(200, i), None, ack)
-                        .wait()
-                        .unwrap();
+                    store.commit(Txn { ops, after: Vec::new() }, ack).wait().unwrap();
+                    store.append_frame(ObjectId(t), bytes(200, i), None, ack).wait().unwrap();
                     let found = store.read(id, 0..u64::MAX, Class::Foreground).wait().unwrap();
                     assert_eq!(found, bytes(3000 + 100 * i as usize, t * 1000 + i));
                     if i % 20 == 0 {
@@ -58,36 +31,16 @@ fn threads_commit_append_and_read_side_by_side() {
                         let staged = writer.finish().unwrap();
                         let mut ops = Vec::new();
                         if i > 0 {
-                            ops.push(Op::Delete {
-                                id: ObjectId(5000 + t),
-                            });
+                            ops.push(Op::Delete { id: ObjectId(5000 + t) });
                         }
                         ops.push(Op::Publish(staged));
-                        store
-                            .commit(
-                                Txn {
-                                    ops,
-                                    after: Vec::new(),
-                                },
-                                ack,
-                            )
-                            .wait()
-                            .unwrap();
+                        store.commit(Txn { ops, after: Vec::new() }, ack).wait().unwrap();
                     }
                 }
             });
         }
     });
-    assert!(
-        store
-            .check(&CheckOptions {
-                data: true,
-                repair: false
-            })
-            .unwrap()
-            .damages
-            .is_empty()
-    );
+    assert!(store.check(&CheckOptions { data: true, repair: false }).unwrap().damages.is_empty());
     store.sync(Lsn(u64::MAX)).wait().unwrap();
     drop(store);
     let store = open(&device);
@@ -98,14 +51,5 @@ fn threads_commit_append_and_read_side_by_side() {
         }
         assert!(reader.next_frame().unwrap().is_none());
     }
-    assert!(
-        store
-            .check(&CheckOptions {
-                data: true,
-                repair: false
-            })
-            .unwrap()
-            .damages
-            .is_empty()
-    );
+    assert!(store.check(&CheckOptions { data: true, repair: false }).unwrap().damages.is_empty());
 }

@@ -46,9 +46,7 @@ fn place_of(device: &FaultDevice, n: u8) -> u64 {
 /// Numbers of the frames that are read, from the first kept one on.
 fn kept(store: &Store) -> Vec<u64> {
     let mut frames = store.frames(LOG, FramePos(0)).unwrap();
-    std::iter::from_fn(|| frames.next_frame().unwrap())
-        .map(|(pos, _)| pos.0)
-        .collect()
+    std::iter::from_fn(|| frames.next_frame().unwrap()).map(|(pos, _)| pos.0).collect()
 }
 
 /// Two more frames get the next numbers, and are read at once and by two later openings.
@@ -57,9 +55,7 @@ fn goes_on_at_ten(device: &Arc<dyn Device>) {
     assert!(report.damaged_streams.is_empty(), "{report:?}");
     assert_eq!(kept(&store), []);
     for number in [10, 11] {
-        let next = store
-            .append_frame(LOG, bytes(9, number), None, Ack::Durable)
-            .wait();
+        let next = store.append_frame(LOG, bytes(9, number), None, Ack::Durable).wait();
         assert_eq!(next.unwrap(), FramePos(number));
     }
     assert_eq!(kept(&store), [10, 11]);
@@ -80,10 +76,7 @@ fn goes_on_at_ten(device: &Arc<dyn Device>) {
 #[test]
 fn a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim() {
     let (device, store) = ten_frames(Ack::Ordered);
-    let txn = Txn {
-        ops: vec![trim(10)],
-        ..Txn::default()
-    };
+    let txn = Txn { ops: vec![trim(10)], ..Txn::default() };
     store.commit(txn, Ack::Written).wait().unwrap();
     // Frame and trim are of one epoch, which was not flushed: any part of it may be lost.
     let mut crashed = device.image();

@@ -9,10 +9,7 @@ fn a_failed_handshake_says_what_is_at_fault() {
     let fault = |error: rustls::Error| handshake_fault(&io::Error::other(error), &name);
     let of_certificate = rustls::Error::InvalidCertificate;
     for (error, sentence) in [
-        (
-            of_certificate(CertificateError::NotValidForName),
-            "its certificate is not that of master.copal",
-        ),
+        (of_certificate(CertificateError::NotValidForName), "its certificate is not that of master.copal"),
         (
             of_certificate(CertificateError::UnknownIssuer),
             "the certificate of master.copal is not signed by the authority",
@@ -25,10 +22,7 @@ fn a_failed_handshake_says_what_is_at_fault() {
             of_certificate(CertificateError::NotValidYet),
             "the certificate of master.copal and its authority's were never good at the same time",
         ),
-        (
-            of_certificate(CertificateError::BadSignature),
-            "the certificate of master.copal cannot be used",
-        ),
+        (of_certificate(CertificateError::BadSignature), "the certificate of master.copal cannot be used"),
         (
             rustls::Error::AlertReceived(AlertDescription::CertificateExpired),
             "the certificate of this process for ended: it is, or the clock there is wrong",

@@ -56,9 +56,7 @@ impl From<ListReply> for Page {
         let last = listed.files.last().map(|file| file.name.clone());
         let named = listed.files.into_iter();
         Page {
-            files: named
-                .map(|file| (file.name, file.head.unwrap_or_default()))
-                .collect(),
+            files: named.map(|file| (file.name, file.head.unwrap_or_default())).collect(),
             goes_on_after: last.filter(|_| listed.more),
         }
     }
@@ -76,10 +74,7 @@ impl Cluster {
         loop {
             let view = self.view(wanted.vid, end).await?;
             let request = wanted.request(&view);
-            match self
-                .ask_each::<ListReply>(&view, Method::List, &request, end)
-                .await
-            {
+            match self.ask_each::<ListReply>(&view, Method::List, &request, end).await {
                 Answers::All { whole, others } if whole.iter().any(Option::is_some) => {
                     let are_whole = others.is_empty();
                     let pages = |replies: Vec<Option<ListReply>>| {
@@ -128,10 +123,7 @@ impl Cluster {
                 files.extend(judged?);
             }
         }
-        Ok(Page {
-            files,
-            goes_on_after: merged.goes_on_after,
-        })
+        Ok(Page { files, goes_on_after: merged.goes_on_after })
     }
 }
 
@@ -163,10 +155,7 @@ fn merged(whole: Vec<Page>, others: Vec<Page>) -> Merged {
         let is_agreed = are_equal && heads.len() == count;
         (name, heads.pop().filter(|_| is_agreed))
     });
-    Merged {
-        names: names.collect(),
-        goes_on_after,
-    }
+    Merged { names: names.collect(), goes_on_after }
 }
 
 #[cfg(test)]
@@ -180,18 +169,11 @@ mod tests {
             name: Bytes::from_static(name.as_bytes()),
             head: Some(head(*fid)),
         });
-        Page::from(ListReply {
-            files: listed.collect(),
-            more,
-            role: 0,
-        })
+        Page::from(ListReply { files: listed.collect(), more, role: 0 })
     }
 
     fn head(fid: u128) -> FileHead {
-        FileHead {
-            fid: Some(of_id(fid)),
-            ..FileHead::default()
-        }
+        FileHead { fid: Some(of_id(fid)), ..FileHead::default() }
     }
 
     fn shown(merged: &Merged) -> Vec<(&str, Option<u128>)> {
@@ -208,10 +190,7 @@ mod tests {
         let one = page(&[("a", 1), ("b", 2), ("d", 4)], false);
         let two = page(&[("a", 1), ("b", 9), ("c", 3), ("d", 4)], false);
         let merged = merged(vec![one, two], vec![]);
-        assert_eq!(
-            shown(&merged),
-            [("a", Some(1)), ("b", None), ("c", None), ("d", Some(4))]
-        );
+        assert_eq!(shown(&merged), [("a", Some(1)), ("b", None), ("c", None), ("d", Some(4))]);
         assert_eq!(merged.goes_on_after, None);
     }
 

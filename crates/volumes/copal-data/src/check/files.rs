@@ -121,20 +121,15 @@ fn check_owners(spaces: &Spaces, vid: VolumeId, passes: u64, pass: u64, report: 
     let range = keys::range(&keys::volume(vid), None);
     // What cannot be read was reported before.
     let mut unheard = CheckReport::default();
-    walk(
-        &spaces.files,
-        "",
-        &range,
-        false,
-        &mut unheard,
-        &mut |key, row, unheard| match FileHead::parse(key, &row) {
-            Ok(head) if head.inline.is_none() && mine(head.fid) => {
-                owners.insert(head.fid);
-            }
-            Ok(_) => {}
-            Err(error) => unheard.found(None, None, error.to_string()),
-        },
-    );
+    walk(&spaces.files, "", &range, false, &mut unheard, &mut |key, row, unheard| match FileHead::parse(
+        key, &row,
+    ) {
+        Ok(head) if head.inline.is_none() && mine(head.fid) => {
+            owners.insert(head.fid);
+        }
+        Ok(_) => {}
+        Err(error) => unheard.found(None, None, error.to_string()),
+    });
     let heads_unread = !unheard.is_clean();
     walk(
         &spaces.uploads,
@@ -160,25 +155,18 @@ fn check_owners(spaces: &Spaces, vid: VolumeId, passes: u64, pass: u64, report: 
     }
     for (space, what) in [(&spaces.extents, "a piece"), (&spaces.sums, "checksums")] {
         let mut last = None;
-        walk(
-            space,
-            &format!("{what} of volume {vid}"),
-            &range,
-            true,
-            report,
-            &mut |key, _, report| {
-                let piece = keys::split(key).and_then(|(_, rest)| keys::split_piece(rest));
-                let Some((fid, _)) = piece else {
-                    let what = format!("{what} has the key \"{}\"", key.escape_ascii());
-                    return report.found(Some(vid), None, what);
-                };
-                if mine(fid) && !owners.contains(&fid) && last != Some(fid) {
-                    last = Some(fid);
-                    let what = format!("{what} of file {fid}, which does not exist, takes space");
-                    report.found(Some(vid), None, what);
-                }
-            },
-        );
+        walk(space, &format!("{what} of volume {vid}"), &range, true, report, &mut |key, _, report| {
+            let piece = keys::split(key).and_then(|(_, rest)| keys::split_piece(rest));
+            let Some((fid, _)) = piece else {
+                let what = format!("{what} has the key \"{}\"", key.escape_ascii());
+                return report.found(Some(vid), None, what);
+            };
+            if mine(fid) && !owners.contains(&fid) && last != Some(fid) {
+                last = Some(fid);
+                let what = format!("{what} of file {fid}, which does not exist, takes space");
+                report.found(Some(vid), None, what);
+            }
+        });
     }
 }
 
@@ -188,26 +176,19 @@ pub(super) fn check_strays(spaces: &Spaces, volumes: &[VolumeId], report: &mut C
     let all = keys::range(b"", None);
     for (space, what) in spaces.of_files().into_iter().zip(names) {
         let mut last = None;
-        walk(
-            space,
-            what,
-            &all,
-            true,
-            report,
-            &mut |key, _, report| match keys::split(key) {
-                Some((vid, _)) if volumes.binary_search(&vid).is_ok() || last == Some(vid) => {}
-                Some((vid, _)) => {
-                    last = Some(vid);
-                    if !matches!(spaces.volumes.contains(&keys::volume(vid)), Ok(true)) {
-                        let what = format!("{what} of a volume that does not exist take space");
-                        report.found(Some(vid), None, what);
-                    }
+        walk(space, what, &all, true, report, &mut |key, _, report| match keys::split(key) {
+            Some((vid, _)) if volumes.binary_search(&vid).is_ok() || last == Some(vid) => {}
+            Some((vid, _)) => {
+                last = Some(vid);
+                if !matches!(spaces.volumes.contains(&keys::volume(vid)), Ok(true)) {
+                    let what = format!("{what} of a volume that does not exist take space");
+                    report.found(Some(vid), None, what);
                 }
-                None => {
-                    let what = format!("{what}: the key \"{}\"", key.escape_ascii());
-                    report.found(None, None, what);
-                }
-            },
-        );
+            }
+            None => {
+                let what = format!("{what}: the key \"{}\"", key.escape_ascii());
+                report.found(None, None, what);
+            }
+        });
     }
 }

@@ -99,11 +99,7 @@ impl CheckReport {
             self.more_damage += 1;
             return;
         }
-        self.damage.push(Damage {
-            volume,
-            file: file.map(<[u8]>::to_vec),
-            what: what.into(),
-        });
+        self.damage.push(Damage { volume, file: file.map(<[u8]>::to_vec), what: what.into() });
     }
 }
 

@@ -41,97 +41,70 @@ fn fixed<T, E: std::fmt::Display>(
 /// Identity, group, clock marks.
 pub(super) fn check_node(spaces: &Spaces, report: &mut CheckReport) {
     let identity = "the identity of the store";
-    fixed(&spaces.node, IDENTITY_KEY, identity, report, |_, row| {
-        parse_identity(row)
-    });
+    fixed(&spaces.node, IDENTITY_KEY, identity, report, |_, row| parse_identity(row));
     let group = "the row of the group";
-    fixed(&spaces.groups, &GROUP.to_be_bytes(), group, report, |key, row| {
-        parse_group_row(key, row)
-    });
+    fixed(&spaces.groups, &GROUP.to_be_bytes(), group, report, |key, row| parse_group_row(key, row));
     let range = keys::range(MARK_PREFIX, None);
-    walk(
-        &spaces.node,
-        "clock marks",
-        &range,
-        false,
-        report,
-        &mut |key, row, report| {
-            if let Err(error) = parse_mark(key, &row) {
-                report.found(None, None, format!("a clock mark: {error}"));
-            }
-        },
-    );
+    walk(&spaces.node, "clock marks", &range, false, report, &mut |key, row, report| {
+        if let Err(error) = parse_mark(key, &row) {
+            report.found(None, None, format!("a clock mark: {error}"));
+        }
+    });
 }
 
 /// Checks volumes against names; returns the volumes that are there, ascending.
 pub(super) fn check(spaces: &Spaces, report: &mut CheckReport) -> Vec<VolumeId> {
     let next_vid = "the next volume id";
-    let next = fixed(&spaces.node, NEXT_VID_KEY, next_vid, report, |key, row| {
-        parse_number_row(key, row)
-    });
+    let next = fixed(&spaces.node, NEXT_VID_KEY, next_vid, report, |key, row| parse_number_row(key, row));
     let mut volumes = Vec::new();
     let all = keys::range(b"", None);
-    walk(
-        &spaces.volumes,
-        "the rows of volumes",
-        &all,
-        false,
-        report,
-        &mut |key, row, report| {
-            let Some((vid, [])) = keys::split(key) else {
-                let what = format!("a volume has the key \"{}\"", key.escape_ascii());
-                return report.found(None, None, what);
-            };
-            match VolumeRow::parse(key, &row) {
-                Ok(row) if row.state == VolumeState::Removing => {}
-                Ok(row) => {
-                    volumes.push(vid);
-                    check_name(spaces, vid, &row, report);
-                }
-                Err(error) => {
-                    // Its files are still checked.
-                    volumes.push(vid);
-                    report.found(Some(vid), None, format!("the row of the volume: {error}"));
-                }
+    walk(&spaces.volumes, "the rows of volumes", &all, false, report, &mut |key, row, report| {
+        let Some((vid, [])) = keys::split(key) else {
+            let what = format!("a volume has the key \"{}\"", key.escape_ascii());
+            return report.found(None, None, what);
+        };
+        match VolumeRow::parse(key, &row) {
+            Ok(row) if row.state == VolumeState::Removing => {}
+            Ok(row) => {
+                volumes.push(vid);
+                check_name(spaces, vid, &row, report);
             }
-            if next.is_some_and(|next| vid.0 >= next) {
-                let what = "its id is not below the next volume id, and would be given again";
-                report.found(Some(vid), None, what);
+            Err(error) => {
+                // Its files are still checked.
+                volumes.push(vid);
+                report.found(Some(vid), None, format!("the row of the volume: {error}"));
             }
-        },
-    );
+        }
+        if next.is_some_and(|next| vid.0 >= next) {
+            let what = "its id is not below the next volume id, and would be given again";
+            report.found(Some(vid), None, what);
+        }
+    });
     volumes.sort_unstable();
     volumes.dedup();
     report.volumes = volumes.len() as u64;
-    walk(
-        &spaces.names,
-        "the names of volumes",
-        &all,
-        false,
-        report,
-        &mut |key, row, report| {
-            let Some((parent, name)) = keys::split(key) else {
-                let what = format!("a name has the key \"{}\"", key.escape_ascii());
-                return report.found(None, None, what);
-            };
-            let name = name.escape_ascii();
-            match parse_name_row(key, &row) {
-                Ok(vid) if volumes.binary_search(&vid).is_err() => {
-                    let what = format!("the name \"{name}\" leads to it, but it has no row");
-                    report.found(Some(vid), None, what);
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    let what = format!("the name \"{name}\" below it: {error}");
-                    report.found(Some(parent), None, what);
-                }
+    walk(&spaces.names, "the names of volumes", &all, false, report, &mut |key, row, report| {
+        let Some((parent, name)) = keys::split(key) else {
+            let what = format!("a name has the key \"{}\"", key.escape_ascii());
+            return report.found(None, None, what);
+        };
+        let name = name.escape_ascii();
+        match parse_name_row(key, &row) {
+            Ok(vid) if volumes.binary_search(&vid).is_err() => {
+                let what = format!("the name \"{name}\" leads to it, but it has no row");
+                report.found(Some(vid), None, what);
             }
-            if parent != VolumeId::ROOT && volumes.binary_search(&parent).is_err() {
-                let what = format!("the name \"{name}\" is below it, but it has no row");
+            Ok(_) => {}
+            Err(error) => {
+                let what = format!("the name \"{name}\" below it: {error}");
                 report.found(Some(parent), None, what);
             }
-        },
-    );
+        }
+        if parent != VolumeId::ROOT && volumes.binary_search(&parent).is_err() {
+            let what = format!("the name \"{name}\" is below it, but it has no row");
+            report.found(Some(parent), None, what);
+        }
+    });
     volumes
 }
 

@@ -79,18 +79,13 @@ pub(super) fn open(kind: Kind, known_flags: u16, input: &mut Reader<'_>) -> Resu
     let flags = input.u16()?;
     let stored = input.u32()?;
     if found != kind as u8 {
-        return Err(RowError::Kind {
-            found,
-            wanted: kind as u8,
-        });
+        return Err(RowError::Kind { found, wanted: kind as u8 });
     }
     if version != VERSION {
         return Err(RowError::Version { found: version });
     }
     if flags & !known_flags != 0 {
-        return Err(RowError::Flags {
-            found: flags & !known_flags,
-        });
+        return Err(RowError::Flags { found: flags & !known_flags });
     }
     Ok(Frame { flags, stored })
 }
@@ -99,10 +94,7 @@ pub(super) fn open(kind: Kind, known_flags: u16, input: &mut Reader<'_>) -> Resu
 pub(super) fn verify(frame: &Frame, key: &[u8], row: &[u8]) -> Result<(), RowError> {
     let computed = checksum(key, row);
     if computed != frame.stored {
-        return Err(RowError::Checksum {
-            stored: frame.stored,
-            computed,
-        });
+        return Err(RowError::Checksum { stored: frame.stored, computed });
     }
     Ok(())
 }

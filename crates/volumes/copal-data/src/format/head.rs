@@ -73,14 +73,7 @@ impl FileHead {
             None
         };
         input.finish()?;
-        Ok(FileHead {
-            fid,
-            op,
-            size,
-            crc32c,
-            metadata: row.slice(metadata_at..end),
-            inline,
-        })
+        Ok(FileHead { fid, op, size, crc32c, metadata: row.slice(metadata_at..end), inline })
     }
 
     /// What callers of the store see. The metadata is copied, so that a list of heads does not

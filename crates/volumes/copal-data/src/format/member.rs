@@ -64,10 +64,7 @@ impl MemberRow {
         input.finish()?;
         // Whoever is away writes no rows.
         let role = Role::of_letter(char::from(letter)).filter(|role| role.is_up());
-        let role = role.ok_or(RowError::Value {
-            field: "role",
-            value: u64::from(letter),
-        })?;
+        let role = role.ok_or(RowError::Value { field: "role", value: u64::from(letter) })?;
         if covered > 1 {
             return Err(value("covered", covered.into()));
         }
@@ -197,11 +194,7 @@ mod tests {
             name: Bytes::from_static(b"name"),
         };
         assert_eq!(JournalRow::parse(b"k", &journal.row(b"k")), Ok(journal.clone()));
-        let tomb = TombRow {
-            vid: VolumeId(3),
-            op: 5,
-            name: Bytes::from_static(b"name"),
-        };
+        let tomb = TombRow { vid: VolumeId(3), op: 5, name: Bytes::from_static(b"name") };
         assert_eq!(TombRow::parse(b"k", &tomb.row(b"k")), Ok(tomb.clone()));
         assert!(MemberRow::parse(b"l", &member.row(b"k")).is_err());
         assert!(JournalRow::parse(b"l", &journal.row(b"k")).is_err());

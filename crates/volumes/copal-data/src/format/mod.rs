@@ -43,8 +43,7 @@ pub(crate) fn pieces_of(size: u64) -> u32 {
 
 /// Bytes of piece `index` of a body of `size` bytes.
 pub(crate) fn piece_len(size: u64, index: u32) -> u64 {
-    size.saturating_sub(u64::from(index) * PIECE_BYTES)
-        .min(PIECE_BYTES)
+    size.saturating_sub(u64::from(index) * PIECE_BYTES).min(PIECE_BYTES)
 }
 
 #[cfg(test)]

@@ -19,22 +19,12 @@ pub(crate) const MARK_PREFIX: &[u8] = b"mark/";
 /// A group's key is its big-endian number.
 pub(crate) const GROUP_KEY_LEN: usize = 4;
 
-const IDENTITY: Format = Format {
-    magic: *b"COPALDAT",
-    name: "volume store",
-    oldest: 1,
-    version: 1,
-    known_flags: 0,
-};
+const IDENTITY: Format =
+    Format { magic: *b"COPALDAT", name: "volume store", oldest: 1, version: 1, known_flags: 0 };
 
 /// A data server's rows stand under groups that other disks keep too: an embedded store refuses them by the version.
-const MEMBER_IDENTITY: Format = Format {
-    magic: *b"COPALDAT",
-    name: "data server's store",
-    oldest: 2,
-    version: 2,
-    known_flags: 0,
-};
+const MEMBER_IDENTITY: Format =
+    Format { magic: *b"COPALDAT", name: "data server's store", oldest: 2, version: 2, known_flags: 0 };
 
 /// Whose disk this is, and how often its server has booted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,10 +150,7 @@ pub(crate) fn parse_mark(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
     time.finish()?;
     // A store at the end of time has no ids left to give.
     if mark_ms > LAST_ID_MS {
-        return Err(RowError::Value {
-            field: "time",
-            value: mark_ms,
-        });
+        return Err(RowError::Value { field: "time", value: mark_ms });
     }
     Ok(mark_ms)
 }
@@ -188,10 +175,7 @@ pub(crate) fn parse_group_row(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
     input.zeros(7)?;
     input.finish()?;
     if role != b'N' {
-        return Err(RowError::Value {
-            field: "role",
-            value: u64::from(role),
-        });
+        return Err(RowError::Value { field: "role", value: u64::from(role) });
     }
     Ok(epoch)
 }

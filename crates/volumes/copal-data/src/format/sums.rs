@@ -35,10 +35,7 @@ pub(crate) fn parse_sums(key: &[u8], row: &[u8], len: u64) -> Result<Vec<u32>, R
     let blocks = len.div_ceil(BLOCK_BYTES);
     let found = (row.len() - FRAME_LEN) as u64;
     if found != blocks * 4 {
-        return Err(RowError::Value {
-            field: "length",
-            value: found,
-        });
+        return Err(RowError::Value { field: "length", value: found });
     }
     (0..blocks).map(|_| Ok(input.u32()?)).collect()
 }

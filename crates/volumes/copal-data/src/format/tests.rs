@@ -53,10 +53,7 @@ fn example_upload() -> UploadRow {
 }
 
 fn example_staged_piece() -> StagedPieceRow {
-    StagedPieceRow {
-        len: 100_000,
-        crc32c: copal_codec::crc32c(0, &[9; 100_000]),
-    }
+    StagedPieceRow { len: 100_000, crc32c: copal_codec::crc32c(0, &[9; 100_000]) }
 }
 
 /// Every kind of row once: (key, row).
@@ -107,10 +104,7 @@ fn the_examples_of_the_document_are_what_we_write_and_read() {
         written.push(key);
         written.push(row.to_vec());
     }
-    let identity = StoreIdentity {
-        uuid: *b"0123456789abcdef",
-        created_ms: 1_000,
-    };
+    let identity = StoreIdentity { uuid: *b"0123456789abcdef", created_ms: 1_000 };
     written.push(IDENTITY_KEY.to_vec());
     written.push(identity.row().to_vec());
     let examples = examples();
@@ -125,11 +119,7 @@ fn the_examples_of_the_document_are_what_we_write_and_read() {
 fn every_row_comes_back() {
     let (key, head) = example_head();
     assert_eq!(FileHead::parse(&key, &head.row(&key)), Ok(head.clone()));
-    let large = FileHead {
-        size: 100_000,
-        inline: None,
-        ..head
-    };
+    let large = FileHead { size: 100_000, inline: None, ..head };
     assert_eq!(FileHead::parse(&key, &large.row(&key)), Ok(large));
     let (key, volume) = example_volume();
     assert_eq!(VolumeRow::parse(&key, &volume.row(&key)), Ok(volume.clone()));
@@ -173,10 +163,7 @@ fn a_row_of_another_key_is_damage() {
         let last = other.len() - 1;
         other[last] ^= 1;
         let read = reads(kind, &other, row);
-        assert!(
-            matches!(read, Err(RowError::Checksum { .. })),
-            "kind {kind}: {read:?}"
-        );
+        assert!(matches!(read, Err(RowError::Checksum { .. })), "kind {kind}: {read:?}");
     }
     let piece = keys::piece(VolumeId(1), FileId(2), 3);
     assert_ne!(block_sum(&piece, 0, b"x"), block_sum(&piece, 1, b"x"));
@@ -187,13 +174,7 @@ fn rows_of_other_kinds_and_versions_are_named() {
     let rows = all_rows();
     let (key, row) = &rows[4];
     let read = reads(3, key, row);
-    assert_eq!(
-        read,
-        Err(RowError::Kind {
-            found: b'N',
-            wanted: b'V'
-        })
-    );
+    assert_eq!(read, Err(RowError::Kind { found: b'N', wanted: b'V' }));
     let mut newer = row.to_vec();
     newer[0] = 2;
     let read = reads(4, key, &Bytes::from(newer));
@@ -209,8 +190,5 @@ fn pieces_of_a_body() {
     assert_eq!(piece_len(piece + 1, 0), piece);
     assert_eq!(piece_len(piece + 1, 1), 1);
     assert_eq!(piece_len(piece + 1, 2), 0);
-    assert_eq!(
-        u64::from(pieces_of(copal_volume::MAX_FILE_BYTES)),
-        (64 << 30) / piece
-    );
+    assert_eq!(u64::from(pieces_of(copal_volume::MAX_FILE_BYTES)), (64 << 30) / piece);
 }

@@ -57,17 +57,9 @@ impl UploadRow {
         let at = input.position();
         let client = row.slice(at..);
         if client.len() != len {
-            return Err(RowError::Value {
-                field: "length of a client's name",
-                value: len as u64,
-            });
+            return Err(RowError::Value { field: "length of a client's name", value: len as u64 });
         }
-        Ok(Some(UploadRow {
-            touched_ms,
-            bytes,
-            client,
-            incarnation,
-        }))
+        Ok(Some(UploadRow { touched_ms, bytes, client, incarnation }))
     }
 }
 
@@ -98,10 +90,7 @@ impl StagedPieceRow {
         let (len, crc32c) = (input.u32()?, input.u32()?);
         input.finish()?;
         if len == 0 || u64::from(len) > PIECE_BYTES {
-            return Err(RowError::Value {
-                field: "length of a piece",
-                value: len.into(),
-            });
+            return Err(RowError::Value { field: "length of a piece", value: len.into() });
         }
         Ok(StagedPieceRow { len, crc32c })
     }
@@ -124,11 +113,7 @@ mod tests {
         assert_eq!(UploadRow::parse(b"k", &row), Ok(Some(upload)));
         assert!(UploadRow::parse(b"l", &row).is_err());
         assert!(UploadRow::parse(b"k", &row.slice(..row.len() - 1)).is_err());
-        assert_eq!(
-            UploadRow::parse(b"k", &upload_row(b"k", 7)),
-            Ok(None),
-            "of an earlier release"
-        );
+        assert_eq!(UploadRow::parse(b"k", &upload_row(b"k", 7)), Ok(None), "of an earlier release");
         let piece = StagedPieceRow { len: 5, crc32c: 6 };
         assert_eq!(StagedPieceRow::parse(b"k", &piece.row(b"k")), Ok(piece));
         let none = StagedPieceRow { len: 0, ..piece };

@@ -108,19 +108,13 @@ impl VolumeRow {
 const _: () = assert!(MAX_VOLUME_NAME_BYTES <= u8::MAX as usize);
 
 fn value(field: &'static str, value: u8) -> RowError {
-    RowError::Value {
-        field,
-        value: u64::from(value),
-    }
+    RowError::Value { field, value: u64::from(value) }
 }
 
 fn text(field: &'static str, bytes: &[u8]) -> Result<String, RowError> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
-        Err(error) => Err(RowError::Value {
-            field,
-            value: u64::from(bytes[error.valid_up_to()]),
-        }),
+        Err(error) => Err(RowError::Value { field, value: u64::from(bytes[error.valid_up_to()]) }),
     }
 }
 

@@ -29,12 +29,7 @@ struct Part {
 
 impl Part {
     fn new(inner: &LocalCore) -> Part {
-        Part {
-            batch: inner.kv.batch(),
-            answers: Vec::new(),
-            spared: Vec::new(),
-            taken_bytes: 0,
-        }
+        Part { batch: inner.kv.batch(), answers: Vec::new(), spared: Vec::new(), taken_bytes: 0 }
     }
 }
 
@@ -44,10 +39,8 @@ impl LocalCore {
         vid: VolumeId,
         files: Vec<(Bytes, Bytes, PutOptions)>,
     ) -> Result<Vec<Answer<FileInfo>>, VolumeError> {
-        let bytes: usize = files
-            .iter()
-            .map(|(name, body, options)| name.len() + body.len() + options.metadata.len())
-            .sum();
+        let bytes: usize =
+            files.iter().map(|(name, body, options)| name.len() + body.len() + options.metadata.len()).sum();
         if bytes > MAX_BATCH_BYTES {
             return Err(VolumeError::TooLarge {
                 what: "the batch",

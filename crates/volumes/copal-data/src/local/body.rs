@@ -173,9 +173,7 @@ fn read_part(
     let first = range.start / BLOCK_BYTES;
     let cover = first * BLOCK_BYTES..range.end.next_multiple_of(BLOCK_BYTES).min(len);
     let bytes = spaces.extents.get_range(&key, cover.clone());
-    let bytes = bytes
-        .map_err(|e| of_engine(&e))?
-        .ok_or_else(|| missing(head, index))?;
+    let bytes = bytes.map_err(|e| of_engine(&e))?.ok_or_else(|| missing(head, index))?;
     if bytes.len() as u64 != cover.end - cover.start {
         return Err(wrong_length(head, index, bytes.len(), cover.end - cover.start));
     }
@@ -200,12 +198,8 @@ pub(crate) fn piece_sums(
 ) -> Result<Vec<u32>, VolumeError> {
     let row = spaces.sums.get(key).map_err(|e| of_engine(&e))?;
     let row = row.ok_or_else(|| missing(head, index))?;
-    parse_sums(key, &row, piece_len(head.size, index)).map_err(|error| {
-        corrupt(format!(
-            "the checksums of piece {index} of file {}: {error}",
-            head.fid
-        ))
-    })
+    parse_sums(key, &row, piece_len(head.size, index))
+        .map_err(|error| corrupt(format!("the checksums of piece {index} of file {}: {error}", head.fid)))
 }
 
 fn missing(head: &FileHead, index: u32) -> VolumeError {
@@ -213,10 +207,7 @@ fn missing(head: &FileHead, index: u32) -> VolumeError {
 }
 
 fn wrong_length(head: &FileHead, index: u32, found: usize, wanted: u64) -> VolumeError {
-    corrupt(format!(
-        "piece {index} of file {} gave {found} bytes, not {wanted}",
-        head.fid
-    ))
+    corrupt(format!("piece {index} of file {} gave {found} bytes, not {wanted}", head.fid))
 }
 
 #[cfg(test)]
@@ -235,25 +226,14 @@ mod tests {
         let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
         copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
         let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
-        let options = Options {
-            memory_bytes: 4 << 20,
-            ..Options::default()
-        };
+        let options = Options { memory_bytes: 4 << 20, ..Options::default() };
         let kv = Store::open(objects, options).unwrap();
         let spaces = Spaces::open(&kv).unwrap();
         let (vid, fid, next) = (VolumeId(3), FileId(7), FileId(8));
         let last = pieces_of(MAX_FILE_BYTES) - 1;
         let mut batch = kv.batch();
         for (fid, index) in [(fid, 0), (fid, 300), (fid, last), (next, 0)] {
-            add_piece(
-                &spaces,
-                &mut batch,
-                vid,
-                fid,
-                index,
-                Bytes::from(vec![1; 9000]),
-                false,
-            );
+            add_piece(&spaces, &mut batch, vid, fid, index, Bytes::from(vec![1; 9000]), false);
         }
         batch.commit(Durability::Process).unwrap();
         let mut batch = kv.batch();

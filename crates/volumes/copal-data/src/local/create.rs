@@ -36,13 +36,7 @@ pub(super) enum Body {
 impl NewFile {
     /// A file of at most one piece.
     pub(super) fn small(fid: FileId, body: Bytes, metadata: Bytes) -> NewFile {
-        NewFile {
-            fid,
-            size: body.len() as u64,
-            crc32c: crc32c(0, &body),
-            metadata,
-            body: Body::Here(body),
-        }
+        NewFile { fid, size: body.len() as u64, crc32c: crc32c(0, &body), metadata, body: Body::Here(body) }
     }
 
     /// Adds the rows that make the file visible to a batch; returns the head.
@@ -177,11 +171,7 @@ impl LocalCore {
 /// Refuses a file above the limit.
 pub(super) fn check_size(bytes: u64) -> Result<(), VolumeError> {
     if bytes > MAX_FILE_BYTES {
-        return Err(VolumeError::TooLarge {
-            what: "the file",
-            bytes,
-            limit: MAX_FILE_BYTES,
-        });
+        return Err(VolumeError::TooLarge { what: "the file", bytes, limit: MAX_FILE_BYTES });
     }
     Ok(())
 }

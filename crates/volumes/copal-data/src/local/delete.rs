@@ -45,9 +45,7 @@ impl LocalCore {
     /// Deletes those files whose names still mean them, in one durable batch, or in several where one has no room for all.
     fn delete_keys(&self, vid: VolumeId, files: &[(Vec<u8>, FileId)]) -> Result<(), VolumeError> {
         let inside = self.name_locks.enter(vid, self)?;
-        let _reserved = self
-            .name_locks
-            .reserve(files.iter().map(|(key, _)| key.clone()).collect());
+        let _reserved = self.name_locks.reserve(files.iter().map(|(key, _)| key.clone()).collect());
         if self.is_spared(vid) {
             let mut spares = self.kv.batch();
             for (key, fid) in files {

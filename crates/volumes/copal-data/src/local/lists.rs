@@ -67,10 +67,7 @@ impl LocalCore {
             let (key, row) = row.map_err(|e| of_engine(&e))?;
             let name = keys::split(&key).map_or(&[][..], |(_, name)| name);
             let head = FileHead::parse(&key, &row).map_err(|error| {
-                corrupt(format!(
-                    "the head of file \"{}\" in volume {vid}: {error}",
-                    name.escape_ascii()
-                ))
+                corrupt(format!("the head of file \"{}\" in volume {vid}: {error}", name.escape_ascii()))
             })?;
             if !visit(name, &head) {
                 break;

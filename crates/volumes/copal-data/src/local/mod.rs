@@ -117,10 +117,7 @@ impl Drop for LocalCore {
 impl LocalCore {
     /// Refuses when an earlier write failed.
     fn writable(&self) -> Result<(), VolumeError> {
-        self.stopped
-            .lock()
-            .as_ref()
-            .map_or(Ok(()), |stop| Err(stop.refusal()))
+        self.stopped.lock().as_ref().map_or(Ok(()), |stop| Err(stop.refusal()))
     }
 
     /// Commits a batch that makes something visible. Any failure but a clean refusal leaves the
@@ -129,9 +126,7 @@ impl LocalCore {
         match batch.commit(Durability::Device) {
             Ok(()) => Ok(()),
             Err(error) if refused_cleanly(&error) => Err(CommitError::Refused(of_engine(&error))),
-            Err(error) => Err(CommitError::Open {
-                reason: self.fail(&error),
-            }),
+            Err(error) => Err(CommitError::Open { reason: self.fail(&error) }),
         }
     }
 

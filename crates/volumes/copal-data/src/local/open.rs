@@ -32,9 +32,7 @@ pub struct LocalOptions {
 
 impl std::fmt::Debug for LocalOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LocalOptions")
-            .field("incarnation", &self.incarnation)
-            .finish_non_exhaustive()
+        f.debug_struct("LocalOptions").field("incarnation", &self.incarnation).finish_non_exhaustive()
     }
 }
 
@@ -74,16 +72,12 @@ impl LocalStore {
             }
             swept => swept?,
         }
-        Ok(LocalStore {
-            inner: Arc::new(inner),
-        })
+        Ok(LocalStore { inner: Arc::new(inner) })
     }
 }
 
 fn no_randomness(error: impl std::fmt::Display) -> VolumeError {
-    VolumeError::Failed {
-        reason: format!("the operating system gives no randomness: {error}"),
-    }
+    VolumeError::Failed { reason: format!("the operating system gives no randomness: {error}") }
 }
 
 /// The identity of the store.
@@ -93,9 +87,7 @@ pub(super) fn identity(spaces: &Spaces) -> Result<[u8; 16], VolumeError> {
     match parse_identity(&row) {
         Ok(identity) => Ok(identity.uuid),
         Err(error) if error.is_damage() => Err(corrupt(format!("the identity of the store: {error}"))),
-        Err(error) => Err(VolumeError::Failed {
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(VolumeError::Failed { reason: error.to_string() }),
     }
 }
 

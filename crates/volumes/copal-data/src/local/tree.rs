@@ -28,9 +28,8 @@ impl LocalCore {
     }
 
     fn resolve(&self, path: &[&str]) -> Result<VolumeId, VolumeError> {
-        path.iter().try_fold(VolumeId::ROOT, |parent, name| {
-            self.child(parent, name)?.ok_or(VolumeError::NotFound)
-        })
+        path.iter()
+            .try_fold(VolumeId::ROOT, |parent, name| self.child(parent, name)?.ok_or(VolumeError::NotFound))
     }
 
     pub(super) fn open_volume(&self, path: &str) -> Result<VolumeId, VolumeError> {
@@ -103,14 +102,9 @@ impl LocalCore {
             Some(taken) => return Err(VolumeError::VolumeExists { vid: taken }),
             None => {}
         }
-        let row = self
-            .volume_row(vid)?
-            .ok_or_else(|| corrupt(format!("the row of volume {vid} is missing")))?;
-        let row = VolumeRow {
-            parent: new_parent,
-            name: to_name.to_owned(),
-            ..row
-        };
+        let row =
+            self.volume_row(vid)?.ok_or_else(|| corrupt(format!("the row of volume {vid} is missing")))?;
+        let row = VolumeRow { parent: new_parent, name: to_name.to_owned(), ..row };
         let mut batch = self.kv.batch();
         let old_key = keys::named(old_parent, from_name.as_bytes());
         batch.delete(&self.spaces.names, &old_key);
@@ -165,10 +159,7 @@ impl LocalCore {
         let mut batch = self.kv.batch();
         let name_key = keys::named(row.parent, row.name.as_bytes());
         batch.delete(&self.spaces.names, &name_key);
-        let row = VolumeRow {
-            state: VolumeState::Removing,
-            ..row
-        };
+        let row = VolumeRow { state: VolumeState::Removing, ..row };
         let key = keys::volume(vid);
         batch.put(&self.spaces.volumes, &key, row.row(&key));
         self.commit(batch).map_err(super::CommitError::of_other)?;
@@ -194,9 +185,7 @@ impl LocalCore {
     pub(super) fn purge(&self, vid: VolumeId) -> Result<(), VolumeError> {
         let prefix = keys::volume(vid);
         for space in self.spaces.of_files() {
-            space
-                .purge_prefix(&prefix, Durability::Deferred)
-                .map_err(|e| of_engine(&e))?;
+            space.purge_prefix(&prefix, Durability::Deferred).map_err(|e| of_engine(&e))?;
         }
         let mut batch = self.kv.batch();
         batch.delete(&self.spaces.volumes, &prefix);
@@ -209,9 +198,7 @@ impl LocalCore {
         self.writable()?;
         let range = keys::range(&keys::volume(vid), None);
         for space in self.spaces.of_files() {
-            space
-                .compact_range(keys::borrowed(&range))
-                .map_err(|e| of_engine(&e))?;
+            space.compact_range(keys::borrowed(&range)).map_err(|e| of_engine(&e))?;
         }
         Ok(())
     }

@@ -31,11 +31,7 @@ pub(super) fn start(
     drop(inner.name_locks.enter(vid, &**inner)?);
     let key = keys::named(vid, name);
     inner.must_be_free(&key)?;
-    Ok(Box::new(LocalWriter {
-        upload: Upload::start(inner, vid),
-        key,
-        metadata: options.metadata.clone(),
-    }))
+    Ok(Box::new(LocalWriter { upload: Upload::start(inner, vid), key, metadata: options.metadata.clone() }))
 }
 
 struct LocalWriter {
@@ -102,10 +98,7 @@ impl Upload {
     fn try_append(&mut self, mut data: Bytes) -> Result<(), VolumeError> {
         let size = self.size + data.len() as u64;
         check_size(size)?;
-        self.inner
-            .name_locks
-            .enter(self.vid, &*self.inner)?
-            .would_fit(size)?;
+        self.inner.name_locks.enter(self.vid, &*self.inner)?.would_fit(size)?;
         self.crc32c = crc32c(self.crc32c, &data);
         self.size = size;
         const PIECE: usize = PIECE_BYTES as usize;
@@ -158,13 +151,7 @@ impl Upload {
             if !rest.is_empty() {
                 self.stage(rest)?;
             }
-            NewFile {
-                fid: self.fid,
-                size: self.size,
-                crc32c: self.crc32c,
-                metadata,
-                body: Body::Staged,
-            }
+            NewFile { fid: self.fid, size: self.size, crc32c: self.crc32c, metadata, body: Body::Staged }
         };
         let inside = inner.name_locks.enter(self.vid, &*inner)?;
         let created = inner.create(&inside, self.vid, key, &file);

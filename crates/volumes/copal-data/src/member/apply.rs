@@ -86,12 +86,7 @@ impl<'a> Batching<'a> {
     /// Decides an operation, and adds its rows.
     pub(super) fn add(&mut self, operation: &Operation) -> Result<(), NotHeld> {
         match operation {
-            Operation::Create {
-                vid,
-                name,
-                head,
-                body,
-            } => {
+            Operation::Create { vid, name, head, body } => {
                 self.may_create(*vid)?;
                 self.check_id(head.fid)?;
                 let accept =
@@ -144,13 +139,7 @@ impl<'a> Batching<'a> {
                     }
                 }
             }
-            Operation::TakeOver {
-                vid,
-                name,
-                head,
-                body,
-                is_journalled,
-            } => {
+            Operation::TakeOver { vid, name, head, body, is_journalled } => {
                 match decide_union(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)? {
                     Accept::Again | Accept::Done => {}
                     accept => self.take(accept, *vid, name, head, body)?,
@@ -197,9 +186,7 @@ impl<'a> Batching<'a> {
     /// Takes the tombstones of a file away again, those that this batch has written as well.
     fn unbury(&mut self, entry: &JournalEntry) -> Result<(), NotHeld> {
         let called = Called::told(entry.vid, &entry.name);
-        let deleted = self
-            .core
-            .delete_tomb(&mut self.batch, self.group, called, entry.fid);
+        let deleted = self.core.delete_tomb(&mut self.batch, self.group, called, entry.fid);
         self.is_split |= deleted.map_err(NotHeld::Failed)?;
         for (key, tomb) in self.overlay.tombs_of(entry.fid) {
             if called.may_be(tomb.called()) {
@@ -215,10 +202,7 @@ impl<'a> Batching<'a> {
 
     /// Refuses a new file whose id another file has (VOL-72), or which was drawn behind its create's.
     fn must_be_unused(&self, vid: VolumeId, name: &[u8], head: &NewHead) -> Result<(), NotHeld> {
-        let called = Called {
-            vid,
-            name: Some(name),
-        };
+        let called = Called { vid, name: Some(name) };
         let fid = head.fid;
         let has_upload = self.core.uploads.lock().get(vid, fid).is_some();
         // A small file of an id that is fresh shares nothing, and the journal knows the other.
@@ -371,22 +355,14 @@ impl Batching<'_> {
             None => {
                 let mut used = self.core.live_bytes(vid).map_err(NotHeld::Failed)?;
                 // What the batch has added so far is in no row yet.
-                let added = self
-                    .added
-                    .iter()
-                    .filter(|(of, _)| *of == vid)
-                    .map(|(_, bytes)| bytes);
+                let added = self.added.iter().filter(|(of, _)| *of == vid).map(|(_, bytes)| bytes);
                 used = used.saturating_add_signed(added.sum());
                 self.core.used.lock().insert(vid, used);
                 used
             }
         };
         match used.saturating_add(size) > quota {
-            true => Err(NotHeld::Refused(Answer::QuotaExceeded {
-                quota,
-                used,
-                wanted: size,
-            })),
+            true => Err(NotHeld::Refused(Answer::QuotaExceeded { quota, used, wanted: size })),
             false => Ok(()),
         }
     }
@@ -402,15 +378,7 @@ impl Batching<'_> {
             Body::Here(bytes) if new.size <= INLINE_BYTES => return Ok(Some(bytes.clone())),
             Body::Here(bytes) => {
                 let alone = is_alone(new.size);
-                add_piece(
-                    &self.core.spaces,
-                    &mut self.batch,
-                    vid,
-                    new.fid,
-                    0,
-                    bytes.clone(),
-                    alone,
-                );
+                add_piece(&self.core.spaces, &mut self.batch, vid, new.fid, 0, bytes.clone(), alone);
             }
             Body::Staged => self.finish_upload(vid, new, &UploadOrigin::default())?,
             Body::StagedBy(origin) => self.finish_upload(vid, new, origin)?,
@@ -433,12 +401,7 @@ impl Batching<'_> {
         let indices: Vec<u32> = pieces.keys().copied().collect();
         let behind: Vec<u32> = pieces.range(count..).map(|(index, _)| *index).collect();
         delete_piece_rows(&mut self.batch, &[&spaces.uploads], (vid, new.fid), &indices);
-        delete_piece_rows(
-            &mut self.batch,
-            &[&spaces.extents, &spaces.sums],
-            (vid, new.fid),
-            &behind,
-        );
+        delete_piece_rows(&mut self.batch, &[&spaces.extents, &spaces.sums], (vid, new.fid), &behind);
         self.batch.delete(&spaces.uploads, &keys::upload(vid, new.fid));
         self.finished.push((vid, new.fid));
         Ok(())
@@ -479,11 +442,7 @@ impl Batching<'_> {
             delete_pieces(&self.core.spaces, &mut self.batch, vid, fid, head.size);
             self.overlay.set(true, beside, None);
         }
-        let row = TombRow {
-            vid,
-            op: op.0,
-            name: name.clone(),
-        };
+        let row = TombRow { vid, op: op.0, name: name.clone() };
         self.batch.put(&self.core.own.tombs, &tomb, row.row(&tomb));
         self.overlay.bury(fid, tomb, row);
         // As it was told: the journals of all members are to be equal.
@@ -527,9 +486,7 @@ impl Batching<'_> {
             let len = piece_len(new.size, index);
             let sums = self.core.spaces.sums.get(&key).map_err(failed)?;
             let is_whole = sums.is_some_and(|sums| parse_sums(&key, &sums, len).is_ok());
-            let Some(piece) = pieces
-                .get(&index)
-                .filter(|piece| is_whole && u64::from(piece.len) == len)
+            let Some(piece) = pieces.get(&index).filter(|piece| is_whole && u64::from(piece.len) == len)
             else {
                 return Ok(false);
             };
@@ -563,12 +520,7 @@ impl Batching<'_> {
 
     fn journal(&mut self, did: Did, vid: VolumeId, name: &Bytes, fid: FileId, op: OpId) {
         let key = keys::journal(self.group, op);
-        let row = JournalRow {
-            did,
-            vid,
-            fid,
-            name: name.clone(),
-        };
+        let row = JournalRow { did, vid, fid, name: name.clone() };
         self.batch.put(&self.core.own.journal, &key, row.row(&key));
         if self.closing.is_closed(op) {
             self.late.insert(Bucket::of(op));
@@ -584,9 +536,7 @@ impl Batching<'_> {
         let finished = self.finished;
         let committed = match self.has_files {
             false => core.commit_essential(self.batch, Durability::Device),
-            true => core
-                .writable()
-                .and_then(|()| core.outcome(self.batch.commit(Durability::Device))),
+            true => core.writable().and_then(|()| core.outcome(self.batch.commit(Durability::Device))),
         };
         if committed.is_err() {
             // Refused, or the disk takes nothing more and its counts are no longer asked for.
@@ -608,10 +558,7 @@ impl Batching<'_> {
         let key = keys::named(vid, name);
         match self.overlay.get(false, &key) {
             Some(known) => Ok(known.clone()),
-            None => self
-                .core
-                .head(&self.core.spaces.files, &key)
-                .map_err(NotHeld::Failed),
+            None => self.core.head(&self.core.spaces.files, &key).map_err(NotHeld::Failed),
         }
     }
 
@@ -623,10 +570,7 @@ impl Batching<'_> {
         let key = keys::sibling(vid, name, fid);
         match self.overlay.get(true, &key) {
             Some(known) => Ok(known.clone()),
-            None => self
-                .core
-                .head(&self.core.own.siblings, &key)
-                .map_err(NotHeld::Failed),
+            None => self.core.head(&self.core.own.siblings, &key).map_err(NotHeld::Failed),
         }
     }
 
@@ -645,9 +589,7 @@ impl Batching<'_> {
         if tombs.any(|(_, tomb)| called.may_be(tomb.called())) {
             return Ok(true);
         }
-        self.core
-            .is_buried(self.group, called, fid)
-            .map_err(NotHeld::Failed)
+        self.core.is_buried(self.group, called, fid).map_err(NotHeld::Failed)
     }
 
     fn is_gone(&self, vid: VolumeId) -> Result<bool, NotHeld> {

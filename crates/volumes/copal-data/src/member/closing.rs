@@ -82,10 +82,7 @@ impl MemberStore {
         let queues: Vec<Arc<GroupQueue>> = queues.collect::<Result<_, _>>()?;
         let mut members: Vec<_> = queues.iter().map(|queue| queue.member.lock()).collect();
         let rows = closes.iter().zip(&members).map(|(&(group, closing), member)| {
-            let row = member.map(|row| MemberRow {
-                closing: row.closing.joined(closing),
-                ..row
-            });
+            let row = member.map(|row| MemberRow { closing: row.closing.joined(closing), ..row });
             (group, row)
         });
         let rows: Vec<(GroupId, Option<MemberRow>)> = rows.filter(|(_, row)| row.is_some()).collect();
@@ -162,11 +159,9 @@ impl MemberStore {
         }
         self.change(group, |row| match row.is_covered {
             true => row,
-            false => MemberRow {
-                horizon: row.horizon.max(horizon),
-                closing: row.closing.joined(closed),
-                ..row
-            },
+            false => {
+                MemberRow { horizon: row.horizon.max(horizon), closing: row.closing.joined(closed), ..row }
+            }
         })?;
         self.core.void(group, horizon)
     }
@@ -209,25 +204,15 @@ impl MemberStore {
             let cut = || corrupt("the key of a file beside another is cut");
             let (vid, rest) = keys::split(&key).ok_or_else(cut)?;
             let (name, _) = keys::split_sibling(rest).ok_or_else(cut)?;
-            if disputed
-                .iter()
-                .any(|known| known.vid == vid && known.name == name)
-            {
+            if disputed.iter().any(|known| known.vid == vid && known.name == name) {
                 continue;
             }
             if disputed.len() == limit {
                 break;
             }
             let beside = self.core.siblings(vid, name)?;
-            let claims = self
-                .claim(vid, name)?
-                .into_iter()
-                .chain(beside.iter().map(claim_of));
-            disputed.push(Disputed {
-                vid,
-                name: Bytes::copy_from_slice(name),
-                claims: claims.collect(),
-            });
+            let claims = self.claim(vid, name)?.into_iter().chain(beside.iter().map(claim_of));
+            disputed.push(Disputed { vid, name: Bytes::copy_from_slice(name), claims: claims.collect() });
         }
         Ok(disputed)
     }
@@ -304,21 +289,13 @@ pub struct Disputed {
 }
 
 fn claim_of(head: &FileHead) -> Claim {
-    Claim {
-        fid: head.fid,
-        op: head.op,
-    }
+    Claim { fid: head.fid, op: head.op }
 }
 
 impl JournalEntry {
     /// The operation as digests count it.
     pub fn record(&self) -> Record {
-        Record {
-            is_create: self.is_create,
-            op: self.op,
-            vid: self.vid,
-            fid: self.fid,
-        }
+        Record { is_create: self.is_create, op: self.op, vid: self.vid, fid: self.fid }
     }
 }
 
@@ -392,12 +369,10 @@ impl MemberCore {
         };
         let mut void: Vec<JournalEntry> = Vec::new();
         let mut buried: BTreeSet<FileId> = BTreeSet::new();
-        self.each_record(group, Bucket(0), None, |entry| {
-            match Bucket::of(entry.op) < horizon {
-                true => void.push(entry.clone()),
-                false if !entry.is_create => drop(buried.insert(entry.fid)),
-                false => {}
-            }
+        self.each_record(group, Bucket(0), None, |entry| match Bucket::of(entry.op) < horizon {
+            true => void.push(entry.clone()),
+            false if !entry.is_create => drop(buried.insert(entry.fid)),
+            false => {}
         })?;
         let failed = |error| match error {
             NotHeld::Failed(error) => error,
@@ -410,9 +385,7 @@ impl MemberCore {
             if batch.is_full() || batch.is_split {
                 std::mem::replace(&mut batch, Batching::new(self, group, &row)).commit()?;
             }
-            batch
-                .take_away(entry, buried.contains(&entry.fid))
-                .map_err(failed)?;
+            batch.take_away(entry, buried.contains(&entry.fid)).map_err(failed)?;
         }
         batch.commit()
     }
@@ -431,10 +404,7 @@ impl MemberCore {
             if end[..] <= start[..] {
                 return Ok(());
             }
-            let range = (
-                std::ops::Bound::Included(&start[..]),
-                std::ops::Bound::Excluded(&end[..]),
-            );
+            let range = (std::ops::Bound::Included(&start[..]), std::ops::Bound::Excluded(&end[..]));
             let mut batch = self.kv.batch();
             let (mut count, mut is_split) = (0, false);
             for row in self.own.journal.iter(range).take(CUT_ROWS) {

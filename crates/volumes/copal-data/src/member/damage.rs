@@ -81,10 +81,7 @@ impl MemberStore {
     /// # Errors
     /// `Corrupt`: damage that does not go away. `NoSpace`, `Failed`.
     pub fn give_up_damaged(&self, group: GroupId) -> Result<GivenUp, VolumeError> {
-        let mut given_up = GivenUp {
-            ranges: self.salvage(group)?,
-            files: 0,
-        };
+        let mut given_up = GivenUp { ranges: self.salvage(group)?, files: 0 };
         let own = &self.core.own;
         for space in [&own.tombs, &own.journal, &own.siblings] {
             self.walk(group, space, &mut given_up, |_, _| Ok(()))?;
@@ -101,11 +98,7 @@ impl MemberStore {
                 },
                 Err(_) => None,
             };
-            unreadable.push(Unreadable {
-                key: key.clone(),
-                vid,
-                file,
-            });
+            unreadable.push(Unreadable { key: key.clone(), vid, file });
             Ok(())
         })?;
         for file in unreadable {
@@ -165,9 +158,7 @@ impl MemberStore {
             let queue = self.core.queue(group)?;
             // Nobody writes there meanwhile.
             let _member = queue.member.lock();
-            let end = end
-                .as_ref()
-                .map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
+            let end = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
             let salvaged = space.salvage((Bound::Included(&start[..]), end));
             salvaged.map_err(|error| of_engine(&error))?;
             tracing::warn!(%group, keyspace = damage.keyspace, what = damage.what, "damaged rows were given up");
@@ -198,9 +189,7 @@ impl MemberStore {
     /// A keyspace whose rows other members have as well.
     fn space_of_group(&self, name: &str) -> Option<&Keyspace> {
         let (spaces, own) = (self.core.spaces.of_files(), &self.core.own);
-        let all = spaces
-            .into_iter()
-            .chain([&own.tombs, &own.journal, &own.siblings]);
+        let all = spaces.into_iter().chain([&own.tombs, &own.journal, &own.siblings]);
         let mut named = all.filter(|space| space.name() == name);
         named.next()
     }

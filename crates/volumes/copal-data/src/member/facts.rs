@@ -57,10 +57,7 @@ impl Overlay {
                 return false;
             };
             let name = &rest[..rest.len().saturating_sub(behind)];
-            !called.may_be(Called {
-                vid,
-                name: Some(name),
-            })
+            !called.may_be(Called { vid, name: Some(name) })
         })
     }
 

@@ -35,10 +35,7 @@ pub(super) struct Called<'a> {
 impl<'a> Called<'a> {
     /// A name that is told; who settles a create may know none (VOL-60).
     pub(super) fn told(vid: VolumeId, name: &'a [u8]) -> Called<'a> {
-        Called {
-            vid,
-            name: (name != UNKNOWN_FILE_NAME).then_some(name),
-        }
+        Called { vid, name: (name != UNKNOWN_FILE_NAME).then_some(name) }
     }
 
     /// Whether another volume and name are, or may be, the same.
@@ -114,10 +111,7 @@ impl MemberCore {
                     continue;
                 };
                 let name = &rest[..rest.len().saturating_sub(behind)];
-                let owner = Called {
-                    vid,
-                    name: Some(name),
-                };
+                let owner = Called { vid, name: Some(name) };
                 if !called.may_be(owner) {
                     return Ok(true);
                 }

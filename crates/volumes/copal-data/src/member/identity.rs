@@ -18,8 +18,7 @@ impl MemberStore {
     pub fn identity(&self) -> Result<Option<MemberIdentity>, VolumeError> {
         let row = self.core.spaces.node.get(IDENTITY_KEY);
         let row = row.map_err(|error| of_engine(&error))?;
-        row.map(|row| MemberIdentity::parse(&row).map_err(|error| corrupt(error.to_string())))
-            .transpose()
+        row.map(|row| MemberIdentity::parse(&row).map_err(|error| corrupt(error.to_string()))).transpose()
     }
 
     /// Makes the disk that of a server, before its first boot.
@@ -28,9 +27,7 @@ impl MemberStore {
     pub fn found(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
         match self.identity()? {
             None => self.keep(identity),
-            Some(_) => Err(VolumeError::Denied {
-                reason: "the disk belongs to a server already".to_owned(),
-            }),
+            Some(_) => Err(VolumeError::Denied { reason: "the disk belongs to a server already".to_owned() }),
         }
     }
 

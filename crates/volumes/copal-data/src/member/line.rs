@@ -34,11 +34,7 @@ pub(super) struct GroupQueue {
 
 impl GroupQueue {
     pub(super) fn of(member: Option<MemberRow>) -> GroupQueue {
-        GroupQueue {
-            line: Mutex::default(),
-            member: Mutex::new(member),
-            shown: Mutex::new(member),
-        }
+        GroupQueue { line: Mutex::default(), member: Mutex::new(member), shown: Mutex::new(member) }
     }
 
     /// What the member knew about itself last.

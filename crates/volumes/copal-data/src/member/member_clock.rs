@@ -17,10 +17,7 @@ pub(super) struct MemberClock {
 
 impl MemberClock {
     pub(super) fn new(own: Arc<dyn Clock>) -> MemberClock {
-        MemberClock {
-            own,
-            reference: RwLock::default(),
-        }
+        MemberClock { own, reference: RwLock::default() }
     }
 
     /// Goes by a reference as soon as that is told.
@@ -46,7 +43,6 @@ impl MemberClock {
     /// The time up to which buckets may be sealed.
     pub(super) fn sealing_ms(&self) -> u64 {
         let own_ms = self.own.now_ms();
-        self.reference_ms()
-            .map_or(own_ms, |reference| reference.min(own_ms))
+        self.reference_ms().map_or(own_ms, |reference| reference.min(own_ms))
     }
 }

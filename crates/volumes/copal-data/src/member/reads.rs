@@ -123,11 +123,7 @@ impl MemberStore {
             return Ok(Known::Buried);
         }
         if let Some((name, head)) = self.core.named(vid, fid)? {
-            return Ok(Known::Live {
-                name,
-                info: head.info(),
-                op: head.op,
-            });
+            return Ok(Known::Live { name, info: head.info(), op: head.op });
         }
         self.core.alive(vid)?;
         Ok(Known::Nothing)

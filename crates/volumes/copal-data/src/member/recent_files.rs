@@ -82,9 +82,7 @@ impl RecentFiles {
             return true;
         };
         let hash = self.hasher.hash_one(fid.0);
-        of_group
-            .get(&bucket_of(fid))
-            .is_some_and(|ids| ids.contains(&hash))
+        of_group.get(&bucket_of(fid)).is_some_and(|ids| ids.contains(&hash))
     }
 
     /// Nothing of a group is here any more.

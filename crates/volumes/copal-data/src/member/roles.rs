@@ -106,10 +106,7 @@ impl MemberStore {
             if before.is_some_and(|row| view.epoch <= row.epoch) {
                 continue;
             }
-            let own = before.map(|row| OwnState {
-                role: row.role,
-                last_normal: row.last_normal,
-            });
+            let own = before.map(|row| OwnState { role: row.role, last_normal: row.last_normal });
             let role = own_role(own, view.role, view.missed);
             let row = self.core.next_row(view.group, before, view.epoch, role)?;
             rows.push((view.group, Some(row)));
@@ -130,10 +127,7 @@ impl MemberStore {
             let queue = self.core.queue(membership.group)?;
             let mut member = queue.member.lock();
             if let Some(row) = member.filter(|row| row.role == Role::Normal) {
-                let row = MemberRow {
-                    role: Role::Recovering,
-                    ..row
-                };
+                let row = MemberRow { role: Role::Recovering, ..row };
                 queue.set(&mut member, Some(row));
                 rows.push((membership.group, Some(row)));
             }
@@ -281,9 +275,7 @@ impl MemberCore {
         let row = self.spaces.groups.get(&key).map_err(|error| of_engine(&error))?;
         let row = row.map(|row| parse(&key, &row)).transpose()?;
         let mut queues = self.queues.lock();
-        let queue = queues
-            .entry(group)
-            .or_insert_with(|| Arc::new(GroupQueue::of(row)));
+        let queue = queues.entry(group).or_insert_with(|| Arc::new(GroupQueue::of(row)));
         Ok(Arc::clone(queue))
     }
 }

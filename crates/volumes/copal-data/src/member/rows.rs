@@ -59,10 +59,7 @@ impl MemberCore {
     }
 
     pub(super) fn writable(&self) -> Result<(), VolumeError> {
-        self.stopped
-            .lock()
-            .as_ref()
-            .map_or(Ok(()), |stop| Err(stop.refusal()))
+        self.stopped.lock().as_ref().map_or(Ok(()), |stop| Err(stop.refusal()))
     }
 
     /// Commits rows without which the disk could not be opened, closed or emptied: they may use what a full disk keeps back.
@@ -84,9 +81,7 @@ impl MemberCore {
         match committed {
             Ok(()) => Ok(()),
             Err(error) if refused_cleanly(&error) => Err(of_engine(&error)),
-            Err(error) => Err(VolumeError::Failed {
-                reason: self.fail(&error),
-            }),
+            Err(error) => Err(VolumeError::Failed { reason: self.fail(&error) }),
         }
     }
 

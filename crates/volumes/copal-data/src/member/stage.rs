@@ -52,24 +52,15 @@ impl MemberStore {
     /// # Errors
     /// `NoSpace`, `Failed`; `VolumeGone`; `Denied`: the file is there, was deleted, or the piece lies beyond any file.
     pub fn stage(&self, vid: VolumeId, fid: FileId, index: u32, bytes: Bytes) -> Result<(), VolumeError> {
-        let piece = Piece {
-            vid,
-            fid,
-            index,
-            bytes,
-            origin: UploadOrigin::default(),
-            may_do_everything: true,
-        };
-        self.stage_while(piece, || Ok(()))
-            .map_err(|refused| match refused {
-                NotHeld::Failed(error) => error,
-                NotHeld::Refused(Answer::VolumeGone) => VolumeError::VolumeGone,
-                NotHeld::Refused(Answer::NoSpace) => VolumeError::NoSpace,
-                NotHeld::Denied { reason } => VolumeError::Denied { reason },
-                other => VolumeError::Denied {
-                    reason: format!("the piece is not taken: {other:?}"),
-                },
-            })
+        let piece =
+            Piece { vid, fid, index, bytes, origin: UploadOrigin::default(), may_do_everything: true };
+        self.stage_while(piece, || Ok(())).map_err(|refused| match refused {
+            NotHeld::Failed(error) => error,
+            NotHeld::Refused(Answer::VolumeGone) => VolumeError::VolumeGone,
+            NotHeld::Refused(Answer::NoSpace) => VolumeError::NoSpace,
+            NotHeld::Denied { reason } => VolumeError::Denied { reason },
+            other => VolumeError::Denied { reason: format!("the piece is not taken: {other:?}") },
+        })
     }
 
     /// Keeps a piece of a client's file to come, unless `may_run` refuses it when its turn has come. Blocks.
@@ -80,10 +71,7 @@ impl MemberStore {
         piece: Piece,
         may_run: impl FnOnce() -> Result<(), NotHeld>,
     ) -> Result<(), NotHeld> {
-        let queue = self
-            .core
-            .queue(piece.vid.birth_group())
-            .map_err(NotHeld::Failed)?;
+        let queue = self.core.queue(piece.vid.birth_group()).map_err(NotHeld::Failed)?;
         let member = queue.member.lock();
         let Some(row) = *member else {
             return Err(NotHeld::NoMember);
@@ -97,16 +85,12 @@ impl MemberStore {
     /// `NotFound`, `Failed`.
     pub fn staged_piece(&self, vid: VolumeId, fid: FileId, index: u32) -> Result<Bytes, VolumeError> {
         let piece = self.core.spaces.extents.get(&keys::piece(vid, fid, index));
-        piece
-            .map_err(|error| of_engine(&error))?
-            .ok_or(VolumeError::NotFound)
+        piece.map_err(|error| of_engine(&error))?.ok_or(VolumeError::NotFound)
     }
 }
 
 fn denied(reason: &str) -> NotHeld {
-    NotHeld::Denied {
-        reason: reason.to_owned(),
-    }
+    NotHeld::Denied { reason: reason.to_owned() }
 }
 
 impl MemberCore {
@@ -145,15 +129,8 @@ impl MemberCore {
         if row.has_everything() && !piece.origin.is_own() {
             self.check_room(vid, added)?;
         }
-        let upload = Upload {
-            touched_ms: now_ms,
-            bytes: upload.bytes + added,
-            ..upload
-        };
-        let staged = StagedPieceRow {
-            len: len as u32,
-            crc32c: crc32c(0, &piece.bytes),
-        };
+        let upload = Upload { touched_ms: now_ms, bytes: upload.bytes + added, ..upload };
+        let staged = StagedPieceRow { len: len as u32, crc32c: crc32c(0, &piece.bytes) };
         let mut batch = self.kv.batch();
         let of_upload = keys::upload(vid, fid);
         batch.put(&self.spaces.uploads, &of_upload, upload.row().row(&of_upload));
@@ -185,10 +162,7 @@ impl MemberCore {
             return Err(NotHeld::Refused(Answer::NoSpace));
         }
         let called = Called { vid, name: None };
-        match self
-            .is_buried(vid.birth_group(), called, fid)
-            .map_err(NotHeld::Failed)?
-        {
+        match self.is_buried(vid.birth_group(), called, fid).map_err(NotHeld::Failed)? {
             true => Err(NotHeld::Refused(Answer::Buried)),
             false => Ok(()),
         }
@@ -209,15 +183,9 @@ impl MemberCore {
             };
         }
         // No file is meant: whatever has the id is another.
-        let nothing = Called {
-            vid: VolumeId::ROOT,
-            name: None,
-        };
+        let nothing = Called { vid: VolumeId::ROOT, name: None };
         let group = vid.birth_group();
-        match self
-            .belongs_to_another(group, nothing, fid, now_ms)
-            .map_err(NotHeld::Failed)?
-        {
+        match self.belongs_to_another(group, nothing, fid, now_ms).map_err(NotHeld::Failed)? {
             true => Err(denied("another file has this id")),
             false => Ok(false),
         }
@@ -249,12 +217,7 @@ impl MemberCore {
 
 impl Upload {
     fn begin(piece: &Piece) -> Upload {
-        Upload {
-            origin: piece.origin.clone(),
-            touched_ms: 0,
-            bytes: 0,
-            is_legacy: false,
-        }
+        Upload { origin: piece.origin.clone(), touched_ms: 0, bytes: 0, is_legacy: false }
     }
 }
 

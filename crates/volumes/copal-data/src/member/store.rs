@@ -41,11 +41,8 @@ impl MemberStore {
             };
             kv.keyspace(name, options).map_err(|error| of_engine(&error))
         };
-        let own = MemberSpaces {
-            tombs: rows("tombs")?,
-            journal: rows("journal")?,
-            siblings: rows("siblings")?,
-        };
+        let own =
+            MemberSpaces { tombs: rows("tombs")?, journal: rows("journal")?, siblings: rows("siblings")? };
         let spaces = Spaces::of_member(&kv)?;
         let core = MemberCore {
             uploads: Mutex::new(Uploads::load(&spaces)),
@@ -114,21 +111,11 @@ impl MemberStore {
         tell: impl FnOnce(Reply) + Send + 'static,
     ) -> Result<Option<Work>, VolumeError> {
         let queue = self.core.queue(group)?;
-        let queued = Queued {
-            epoch,
-            operation,
-            may_run: Box::new(may_run),
-            tell: Box::new(tell),
-        };
+        let queued = Queued { epoch, operation, may_run: Box::new(may_run), tell: Box::new(tell) };
         let core = Arc::clone(&self.core);
         let serves = queue.push(queued);
         // Made only for who is to serve: dropping one abandons the queue.
-        Ok(serves.then(|| Work {
-            core,
-            group,
-            queue,
-            is_done: false,
-        }))
+        Ok(serves.then(|| Work { core, group, queue, is_done: false }))
     }
 
     /// As [`MemberStore::submit`], and waits.
@@ -190,10 +177,7 @@ impl MemberStore {
             return 0;
         }
         let below_mark = self.core.room.below_mark();
-        self.core
-            .kv
-            .room_bytes()
-            .map_or(below_mark, |bytes| bytes.min(below_mark))
+        self.core.kv.room_bytes().map_or(below_mark, |bytes| bytes.min(below_mark))
     }
 
     /// Why the disk failed, and takes no more writes; `None`: it has not. A full host is no failure.

@@ -23,10 +23,7 @@ pub(super) fn member_with(role: Role, clock: impl Clock + 'static) -> MemberStor
     let device: Arc<dyn Device> = MemoryDevice::new(128 << 20);
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
-    let options = copal_kv::Options {
-        memory_bytes: 16 << 20,
-        ..copal_kv::Options::default()
-    };
+    let options = copal_kv::Options { memory_bytes: 16 << 20, ..copal_kv::Options::default() };
     let kv = Store::open(objects, options).unwrap();
     let store = MemberStore::open(kv, Arc::new(clock)).unwrap();
     store.enter_view(GROUP, Epoch(5), role).unwrap();
@@ -78,27 +75,18 @@ fn a_file_is_there_with_its_journal_and_gone_with_its_tomb() {
     let store = member(Role::Normal);
     for (number, len) in [(1, 100), (2, 5000), (3, 300_000)] {
         let body = bytes(len);
-        let held = store
-            .apply(GROUP, Epoch(5), create(number, "a", body.clone()))
-            .unwrap();
+        let held = store.apply(GROUP, Epoch(5), create(number, "a", body.clone())).unwrap();
         assert_eq!(held, Ok(Role::Normal));
         let (read, info) = store.get(vid(), b"a", 0..u64::MAX, None).unwrap();
         assert_eq!((read, info.fid), (body, fid(number)));
-        assert_eq!(
-            store.apply(GROUP, Epoch(5), delete(number, "a")).unwrap(),
-            Ok(Role::Normal)
-        );
+        assert_eq!(store.apply(GROUP, Epoch(5), delete(number, "a")).unwrap(), Ok(Role::Normal));
         assert_eq!(store.stat(vid(), b"a", None), Err(VolumeError::NotFound));
         assert_eq!(store.find(vid(), fid(number)), Ok(Known::Buried));
     }
     let journal = store.snapshot(GROUP).unwrap().journal(None, 100).unwrap();
     let creates = journal.iter().filter(|entry| entry.is_create).count();
     assert_eq!((journal.len(), creates), (6, 3));
-    let rest = store
-        .snapshot(GROUP)
-        .unwrap()
-        .journal(Some(&journal[3].key), 100)
-        .unwrap();
+    let rest = store.snapshot(GROUP).unwrap().journal(Some(&journal[3].key), 100).unwrap();
     assert_eq!(rest, journal[4..]);
 }
 
@@ -108,12 +96,8 @@ fn a_file_is_there_with_its_journal_and_gone_with_its_tomb() {
 #[test]
 fn a_second_delete_of_a_file_is_journalled_too() {
     let store = member(Role::Normal);
-    let deleted_by = |op: OpId| Operation::Delete {
-        vid: vid(),
-        name: Bytes::from_static(b"a"),
-        fid: fid(1),
-        op,
-    };
+    let deleted_by =
+        |op: OpId| Operation::Delete { vid: vid(), name: Bytes::from_static(b"a"), fid: fid(1), op };
     let (one, other) = (OpId(FileId::new(NOW, 2, 8).0), OpId(FileId::new(NOW, 2, 9).0));
     let too_old = OpId(FileId::new(NOW - 61_000, 2, 9).0);
     for op in [one, other, too_old, one] {
@@ -131,17 +115,11 @@ fn a_second_delete_of_a_file_is_journalled_too() {
 #[test]
 fn a_delete_that_knows_no_name_finds_the_file_by_its_id() {
     let by_id = |number| {
-        let Operation::Delete { vid, fid, op, .. } = delete(number, "?") else {
-            unreachable!()
-        };
+        let Operation::Delete { vid, fid, op, .. } = delete(number, "?") else { unreachable!() };
         let name = Bytes::from_static(copal_volume::UNKNOWN_FILE_NAME);
         Operation::TakeOverDelete { vid, name, fid, op }
     };
-    for (role, hidden) in [
-        (Role::Normal, false),
-        (Role::Recovering, false),
-        (Role::Recovering, true),
-    ] {
+    for (role, hidden) in [(Role::Normal, false), (Role::Recovering, false), (Role::Recovering, true)] {
         let store = member(role);
         let apply = |operation| store.apply(GROUP, Epoch(5), operation).unwrap().unwrap();
         if hidden {
@@ -153,10 +131,7 @@ fn a_delete_that_knows_no_name_finds_the_file_by_its_id() {
         let left = hidden.then(|| fid(1)).ok_or(VolumeError::NotFound);
         assert_eq!(store.stat(vid(), b"a", None).map(|info| info.fid), left);
         assert_eq!(store.find(vid(), fid(2)), Ok(Known::Buried));
-        assert!(
-            store.core.named(vid(), fid(2)).unwrap().is_none(),
-            "it hides nowhere"
-        );
+        assert!(store.core.named(vid(), fid(2)).unwrap().is_none(), "it hides nowhere");
         assert_eq!(store.stat(vid(), b"?", None).map(|info| info.fid), Ok(fid(3)));
         apply(by_id(3));
         assert_eq!(store.stat(vid(), b"?", None), Err(VolumeError::NotFound));
@@ -166,10 +141,7 @@ fn a_delete_that_knows_no_name_finds_the_file_by_its_id() {
 #[test]
 fn of_two_creators_of_a_name_one_is_told_who_won() {
     let store = member(Role::Normal);
-    store
-        .apply(GROUP, Epoch(5), create(1, "a", bytes(10)))
-        .unwrap()
-        .unwrap();
+    store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap().unwrap();
     let second = store.apply(GROUP, Epoch(5), create(2, "a", bytes(10))).unwrap();
     assert_eq!(second, Err(NotHeld::Refused(Answer::Exists { fid: fid(1) })));
     let again = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
@@ -179,23 +151,13 @@ fn of_two_creators_of_a_name_one_is_told_who_won() {
 #[test]
 fn who_may_have_missed_a_delete_keeps_both_until_one_is_buried() {
     let store = member(Role::Recovering);
-    store
-        .apply(GROUP, Epoch(5), create(1, "a", bytes(10)))
-        .unwrap()
-        .unwrap();
-    store
-        .apply(GROUP, Epoch(5), create(2, "a", bytes(20_000)))
-        .unwrap()
-        .unwrap();
+    store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap().unwrap();
+    store.apply(GROUP, Epoch(5), create(2, "a", bytes(20_000))).unwrap().unwrap();
     assert_eq!(store.stat(vid(), b"a", None).unwrap().fid, fid(1));
     assert!(matches!(store.find(vid(), fid(2)), Ok(Known::Live { name, .. }) if &name[..] == b"a"));
     store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap().unwrap();
     let (read, info) = store.get(vid(), b"a", 0..u64::MAX, None).unwrap();
-    assert_eq!(
-        (info.fid, read.len()),
-        (fid(2), 20_000),
-        "the name belongs to the other now"
-    );
+    assert_eq!((info.fid, read.len()), (fid(2), 20_000), "the name belongs to the other now");
 }
 
 #[test]
@@ -220,20 +182,12 @@ fn who_is_about_to_be_whole_takes_no_second_file_of_a_name() {
     let store = member(Role::Recovering);
     let made = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
     assert_eq!(made, Ok(Role::Recovering));
-    let taken = Taken {
-        group: GROUP,
-        epoch: Epoch(5),
-        closing: Closing::default(),
-    };
+    let taken = Taken { group: GROUP, epoch: Epoch(5), closing: Closing::default() };
     assert_eq!(store.begin_whole(&[taken]).unwrap(), [GROUP]);
     let second = store.apply(GROUP, Epoch(5), create(2, "a", bytes(10))).unwrap();
     assert_eq!(second, Err(NotHeld::Refused(Answer::Exists { fid: fid(1) })));
     let other = store.apply(GROUP, Epoch(5), create(3, "b", bytes(10))).unwrap();
-    assert_eq!(
-        other,
-        Ok(Role::Recovering),
-        "it is not whole before the master knows"
-    );
+    assert_eq!(other, Ok(Role::Recovering), "it is not whole before the master knows");
     let ended = store.end_whole(&[(GROUP, Epoch(5))]).unwrap();
     assert_eq!(ended[0].role, Role::Normal);
 }
@@ -266,10 +220,7 @@ fn what_nobody_waits_for_any_more_is_not_begun() {
     );
     unwanted.unwrap().expect("nobody else serves the group").run();
     assert_eq!(told.recv().unwrap(), Err(NotHeld::Unwanted));
-    assert!(matches!(
-        store.stat(vid(), b"a", None),
-        Err(VolumeError::NotFound)
-    ));
+    assert!(matches!(store.stat(vid(), b"a", None), Err(VolumeError::NotFound)));
     let wanted = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
     assert_eq!(wanted, Ok(Role::Normal));
 }
@@ -301,23 +252,14 @@ fn another_epoch_is_refused_and_an_epoch_never_falls() {
 fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
     let (donor, member) = (member(Role::Normal), member(Role::Recovering));
     for (number, name) in [(1, "a"), (2, "b"), (3, "c")] {
-        donor
-            .apply(GROUP, Epoch(5), create(number, name, bytes(9000)))
-            .unwrap()
-            .unwrap();
+        donor.apply(GROUP, Epoch(5), create(number, name, bytes(9000))).unwrap().unwrap();
     }
     donor.apply(GROUP, Epoch(5), delete(3, "c")).unwrap().unwrap();
-    member
-        .apply(GROUP, Epoch(5), create(1, "a", bytes(9000)))
-        .unwrap()
-        .unwrap();
+    member.apply(GROUP, Epoch(5), create(1, "a", bytes(9000))).unwrap().unwrap();
     member.apply(GROUP, Epoch(5), delete(2, "b")).unwrap().unwrap();
     let snapshot = donor.snapshot(GROUP).unwrap();
     let live = snapshot.live(None, 10).unwrap();
-    let lacking: Vec<bool> = live
-        .iter()
-        .map(|entry| member.lacks_file(entry).unwrap())
-        .collect();
+    let lacking: Vec<bool> = live.iter().map(|entry| member.lacks_file(entry).unwrap()).collect();
     assert_eq!((live.len(), lacking), (2, vec![false, false]));
     let journal = snapshot.journal(None, 10).unwrap();
     let lacking = |entry: &&JournalEntry| member.lacks_operation(GROUP, entry).unwrap();
@@ -326,25 +268,11 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
         lacking.into_iter().partition(|entry| entry.is_create);
     assert_eq!((creates.len(), deletes.len()), (2, 1));
     let (vid, op) = (deletes[0].vid, deletes[0].op);
-    let taken = Operation::TakeOverDelete {
-        vid,
-        name: deletes[0].name.clone(),
-        fid: deletes[0].fid,
-        op,
-    };
+    let taken = Operation::TakeOverDelete { vid, name: deletes[0].name.clone(), fid: deletes[0].fid, op };
     member.apply(GROUP, Epoch(5), taken).unwrap().unwrap();
     assert!(!member.lacks_operation(GROUP, deletes[0]).unwrap());
-    let (info, op, body) = donor
-        .fetch((vid, &live[0].name, live[0].fid), 0..u64::MAX)
-        .unwrap()
-        .unwrap();
-    let head = NewHead {
-        fid: info.fid,
-        op,
-        size: info.size,
-        crc32c: info.crc32c,
-        metadata: info.metadata,
-    };
+    let (info, op, body) = donor.fetch((vid, &live[0].name, live[0].fid), 0..u64::MAX).unwrap().unwrap();
+    let head = NewHead { fid: info.fid, op, size: info.size, crc32c: info.crc32c, metadata: info.metadata };
     let take = |name: Bytes| Operation::TakeOver {
         vid,
         name,
@@ -352,10 +280,7 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
         body: Body::Here(body.clone()),
         is_journalled: true,
     };
-    assert_eq!(
-        member.apply(GROUP, Epoch(5), take(live[0].name.clone())).unwrap(),
-        Ok(Role::Recovering)
-    );
+    assert_eq!(member.apply(GROUP, Epoch(5), take(live[0].name.clone())).unwrap(), Ok(Role::Recovering));
 }
 
 /// Symptom: red now and then. Cause: the test asked the engine whether it is full, which ends as soon as the engine's worker
@@ -382,19 +307,10 @@ fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
         body: Body::Here(bytes(10)),
         is_journalled: true,
     };
-    assert_eq!(
-        store.apply(GROUP, Epoch(5), taken_over).unwrap(),
-        Ok(Role::Normal)
-    );
-    assert_eq!(
-        store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap(),
-        Ok(Role::Normal)
-    );
+    assert_eq!(store.apply(GROUP, Epoch(5), taken_over).unwrap(), Ok(Role::Normal));
+    assert_eq!(store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap(), Ok(Role::Normal));
     store.watch_room(|| (50, 100));
-    assert_eq!(
-        store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap(),
-        Ok(Role::Normal)
-    );
+    assert_eq!(store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap(), Ok(Role::Normal));
     assert_eq!(shortages(), 1);
 }
 
@@ -402,12 +318,7 @@ fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
 #[test]
 fn what_cannot_be_read_is_given_up_and_taken_over_like_what_never_came() {
     let store = member(Role::Normal);
-    for (number, name, len) in [
-        (1, "a", 100),
-        (2, "b", 30_000),
-        (3, "c", 9_000_000),
-        (4, "d", 30_000),
-    ] {
+    for (number, name, len) in [(1, "a", 100), (2, "b", 30_000), (3, "c", 9_000_000), (4, "d", 30_000)] {
         let created = create(number, name, bytes(len));
         let created = match (created, len > 4 << 20) {
             (created, false) => created,
@@ -417,12 +328,7 @@ fn what_cannot_be_read_is_given_up_and_taken_over_like_what_never_came() {
                     store.stage(vid, head.fid, index as u32, piece).unwrap();
                 }
                 let body = Body::Staged;
-                Operation::Create {
-                    vid,
-                    name,
-                    head,
-                    body,
-                }
+                Operation::Create { vid, name, head, body }
             }
             (other, _) => other,
         };
@@ -436,20 +342,12 @@ fn what_cannot_be_read_is_given_up_and_taken_over_like_what_never_came() {
         piece[5000] ^= 1;
         extents.put(&key, &piece, copal_kv::Durability::Device).unwrap();
     }
-    assert!(
-        store
-            .get(vid(), b"b", 0..u64::MAX, None)
-            .unwrap_err()
-            .is_corruption()
-    );
+    assert!(store.get(vid(), b"b", 0..u64::MAX, None).unwrap_err().is_corruption());
     store.note_damage(GROUP).unwrap();
     let given_up = store.give_up_damaged(GROUP).unwrap();
     assert_eq!((given_up.files, given_up.ranges), (2, 0));
     let membership = store.membership(GROUP).unwrap().unwrap();
-    assert_eq!(
-        (membership.role, membership.is_covered),
-        (Role::Recovering, false)
-    );
+    assert_eq!((membership.role, membership.is_covered), (Role::Recovering, false));
     for (name, is_there) in [("a", true), ("b", false), ("c", false), ("d", true)] {
         let found = store.stat(vid(), name.as_bytes(), None);
         assert_eq!(found.is_ok(), is_there, "{name}");
@@ -464,20 +362,14 @@ fn what_cannot_be_read_is_given_up_and_taken_over_like_what_never_came() {
         is_journalled: false,
     };
     assert_eq!(store.apply(GROUP, Epoch(5), again).unwrap(), Ok(Role::Recovering));
-    assert_eq!(
-        store.get(vid(), b"b", 0..u64::MAX, None).unwrap().0,
-        bytes(30_000)
-    );
+    assert_eq!(store.get(vid(), b"b", 0..u64::MAX, None).unwrap().0, bytes(30_000));
     assert_eq!(store.give_up_damaged(GROUP).unwrap(), GivenUp::default());
 }
 
 #[test]
 fn a_member_shows_which_volumes_of_a_group_are_gone() {
     let store = member_with(Role::Normal, Arc::new(ManualClock::new(NOW)));
-    let others = [
-        VolumeId::in_group(GROUP, 77),
-        VolumeId::in_group(GroupId(GROUP.0 + 1), 5),
-    ];
+    let others = [VolumeId::in_group(GROUP, 77), VolumeId::in_group(GroupId(GROUP.0 + 1), 5)];
     assert_eq!(store.gone_volumes(GROUP).unwrap(), []);
     let quota_bytes = Some(100);
     store.tell_volume(vid(), Told::Live { quota_bytes }).unwrap();
@@ -509,10 +401,7 @@ fn a_removal_that_nobody_decides_ends_by_itself() {
     let taken = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
     assert_eq!(taken, Ok(Role::Normal));
     let beyond = store.apply(GROUP, Epoch(5), create(2, "b", bytes(95))).unwrap();
-    assert!(
-        matches!(beyond, Err(NotHeld::Refused(Answer::QuotaExceeded { .. }))),
-        "{beyond:?}"
-    );
+    assert!(matches!(beyond, Err(NotHeld::Refused(Answer::QuotaExceeded { .. }))), "{beyond:?}");
 }
 
 /// Symptom: a member that was started again could count as whole, although it may have missed operations, and no test noticed.
@@ -534,13 +423,8 @@ fn a_boot_leaves_no_group_whole() {
     store.boot(7).unwrap();
     let roles = |store: &MemberStore| -> Vec<Role> {
         let all = store.memberships().unwrap();
-        let shown = all
-            .iter()
-            .map(|row| store.membership(row.group).unwrap().unwrap().role);
-        assert_eq!(
-            shown.collect::<Vec<_>>(),
-            all.iter().map(|row| row.role).collect::<Vec<_>>()
-        );
+        let shown = all.iter().map(|row| store.membership(row.group).unwrap().unwrap().role);
+        assert_eq!(shown.collect::<Vec<_>>(), all.iter().map(|row| row.role).collect::<Vec<_>>());
         all.iter().map(|row| row.role).collect()
     };
     assert_eq!(roles(&store), [Role::Recovering, Role::Recovering]);

@@ -49,11 +49,7 @@ impl MemberStore {
     /// # Errors
     /// `Failed`.
     pub fn snapshot(&self, group: GroupId) -> Result<GroupSnapshot, VolumeError> {
-        Ok(GroupSnapshot {
-            core: Arc::clone(&self.core),
-            group,
-            snapshot: self.core.kv.snapshot(),
-        })
+        Ok(GroupSnapshot { core: Arc::clone(&self.core), group, snapshot: self.core.kv.snapshot() })
     }
 }
 
@@ -108,13 +104,7 @@ fn entry(key: Bytes, row: &Bytes) -> Result<SnapshotEntry, VolumeError> {
     let damaged = |error: String| corrupt(format!("a row of a group: {error}"));
     let head = FileHead::parse(&key, row).map_err(|error| damaged(error.to_string()))?;
     let (vid, name) = keys::split(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
-    Ok(SnapshotEntry {
-        vid,
-        name: Bytes::copy_from_slice(name),
-        fid: head.fid,
-        op: head.op,
-        key,
-    })
+    Ok(SnapshotEntry { vid, name: Bytes::copy_from_slice(name), fid: head.fid, op: head.op, key })
 }
 
 impl MemberStore {

@@ -128,17 +128,9 @@ impl Uploads {
 impl Upload {
     fn of(row: Option<UploadRow>) -> Upload {
         let is_legacy = row.is_none();
-        let row = row.unwrap_or(UploadRow {
-            touched_ms: 0,
-            bytes: 0,
-            client: Bytes::new(),
-            incarnation: 0,
-        });
+        let row = row.unwrap_or(UploadRow { touched_ms: 0, bytes: 0, client: Bytes::new(), incarnation: 0 });
         Upload {
-            origin: UploadOrigin {
-                client: row.client,
-                incarnation: row.incarnation,
-            },
+            origin: UploadOrigin { client: row.client, incarnation: row.incarnation },
             touched_ms: row.touched_ms,
             bytes: row.bytes,
             is_legacy,

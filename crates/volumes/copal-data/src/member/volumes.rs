@@ -68,14 +68,8 @@ impl MemberStore {
         let mut batch = core.kv.batch();
         let now_ms = core.clock.now_ms();
         let row = |state, quota_bytes| {
-            let options = VolumeOptions {
-                quota_bytes,
-                ..VolumeOptions::default()
-            };
-            let row = VolumeRow {
-                state,
-                ..VolumeRow::new(VolumeId::ROOT, "", now_ms, &options)
-            };
+            let options = VolumeOptions { quota_bytes, ..VolumeOptions::default() };
+            let row = VolumeRow { state, ..VolumeRow::new(VolumeId::ROOT, "", now_ms, &options) };
             row.row(&key)
         };
         // Should the removal be forgotten, the quota is not.

@@ -56,10 +56,7 @@ impl MemberStore {
         self.change_many(told.iter().copied(), |at, row| {
             // Looked up while no operation is under way: a second file that came meanwhile would be hidden on a whole member.
             let is_whole = row.has_everything() && !self.core.has_siblings(told[at].0)?;
-            Ok(MemberRow {
-                role: if is_whole { Role::Normal } else { row.role },
-                ..row
-            })
+            Ok(MemberRow { role: if is_whole { Role::Normal } else { row.role }, ..row })
         })?;
         let now = told.iter().map(|(group, _)| self.membership(*group));
         now.filter_map(Result::transpose).collect()

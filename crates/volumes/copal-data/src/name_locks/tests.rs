@@ -105,19 +105,11 @@ fn whoever_waited_for_a_removed_volume_does_not_find_it() {
 #[test]
 fn quotas_are_taken_and_given_back() {
     let locks = NameLocks::default();
-    let rows = Rows {
-        quota_bytes: Some(100),
-        used_bytes: 40,
-        ..Rows::default()
-    };
+    let rows = Rows { quota_bytes: Some(100), used_bytes: 40, ..Rows::default() };
     let inside = locks.enter(VID, &rows).expect("the volume is there");
     assert_eq!(inside.would_fit(60), Ok(()));
     assert_eq!(inside.take(50), Ok(()));
-    let refused = VolumeError::QuotaExceeded {
-        quota: 100,
-        used: 90,
-        wanted: 11,
-    };
+    let refused = VolumeError::QuotaExceeded { quota: 100, used: 90, wanted: 11 };
     assert_eq!(inside.would_fit(11), Err(refused.clone()));
     assert_eq!(inside.take(11), Err(refused));
     inside.give_back(1);

@@ -15,11 +15,7 @@ fn the_store_keeps_every_promise_on_a_file() {
     copal_volume::conformance::run(&|| {
         made.set(made.get() + 1);
         let path = directory.path().join(format!("store-{}", made.get()));
-        let options = FileOptions {
-            create_size: Some(128 * MIB),
-            allow_cow: true,
-            ..FileOptions::default()
-        };
+        let options = FileOptions { create_size: Some(128 * MIB), allow_cow: true, ..FileOptions::default() };
         let device = open_file(&path, &options).expect("a preallocated file");
         format(&device);
         let store = open(&device);

@@ -41,19 +41,13 @@ impl Run {
     fn step(&mut self, operation: impl FnOnce(&mut Run)) {
         let began = self.device.step();
         operation(self);
-        self.steps.push(Step {
-            began,
-            acknowledged: self.device.step(),
-            model: self.model.clone(),
-        });
+        self.steps.push(Step { began, acknowledged: self.device.step(), model: self.model.clone() });
     }
 
     fn create(&mut self, volume: &str) {
         self.step(|run| {
-            let vid = run
-                .store
-                .create_volume("", volume, &VolumeOptions::default())
-                .expect("create a volume");
+            let vid =
+                run.store.create_volume("", volume, &VolumeOptions::default()).expect("create a volume");
             run.vids.insert(volume.to_owned(), vid);
             run.model.insert(volume.to_owned(), BTreeMap::new());
         });
@@ -65,10 +59,7 @@ impl Run {
             let (vid, seed) = (run.vids[volume], run.seed);
             let bytes = body(seed, size);
             let info = if stream {
-                let mut writer = run
-                    .store
-                    .writer(vid, name, &PutOptions::default())
-                    .expect("writer");
+                let mut writer = run.store.writer(vid, name, &PutOptions::default()).expect("writer");
                 writer.append(bytes.slice(..size / 3)).expect("append");
                 writer.append(bytes.slice(size / 3..)).expect("append");
                 writer.commit()
@@ -91,19 +82,15 @@ impl Run {
 
     fn drop_stream(&mut self, volume: &str, size: usize) {
         self.step(|run| {
-            let mut writer = run
-                .store
-                .writer(run.vids[volume], b"dropped", &PutOptions::default())
-                .expect("writer");
+            let mut writer =
+                run.store.writer(run.vids[volume], b"dropped", &PutOptions::default()).expect("writer");
             writer.append(body(1, size)).expect("append");
         });
     }
 
     fn remove(&mut self, volume: &str) {
         self.step(|run| {
-            run.store
-                .remove_volume(run.vids[volume], Remove::WithFiles)
-                .expect("remove");
+            run.store.remove_volume(run.vids[volume], Remove::WithFiles).expect("remove");
             run.model.remove(volume);
         });
     }
@@ -160,11 +147,7 @@ fn history() -> (History, Vec<Step>) {
         store,
         vids: BTreeMap::new(),
         model: Model::new(),
-        steps: vec![Step {
-            began: 0,
-            acknowledged: 0,
-            model: Model::new(),
-        }],
+        steps: vec![Step { began: 0, acknowledged: 0, model: Model::new() }],
         seed: 0,
     };
     run.create("a");
@@ -200,10 +183,7 @@ fn contents(store: &LocalStore) -> Model {
     let mut model = Model::new();
     for (volume, vid) in store.list_volumes("", None, 100).expect("list volumes") {
         let mut files = BTreeMap::new();
-        for (name, info) in store
-            .list(vid, b"", None, 100, &ReadOptions::default())
-            .expect("list")
-        {
+        for (name, info) in store.list(vid, b"", None, 100, &ReadOptions::default()).expect("list") {
             let bytes = get(store, vid, &name).expect("a listed file is whole");
             let seed = (0..200).find(|&seed| body(seed, bytes.len()) == bytes);
             let seed = seed.expect("bytes that somebody wrote");
@@ -218,10 +198,7 @@ fn contents(store: &LocalStore) -> Model {
 fn verify(device: &Arc<dyn Device>, step: usize, steps: &[Step], what: &str) {
     let store = open(device);
     let found = contents(&store);
-    let done = steps
-        .iter()
-        .rposition(|s| s.acknowledged <= step)
-        .expect("the first step");
+    let done = steps.iter().rposition(|s| s.acknowledged <= step).expect("the first step");
     let under_way = steps.get(done + 1).filter(|next| next.began < step);
     let fits = found == steps[done].model || under_way.is_some_and(|next| found == next.model);
     assert!(
@@ -236,9 +213,7 @@ fn verify(device: &Arc<dyn Device>, step: usize, steps: &[Step], what: &str) {
     // The store works on.
     let vid = match store.open_volume("a") {
         Ok(vid) => vid,
-        Err(_) => store
-            .create_volume("", "a", &VolumeOptions::default())
-            .expect("create"),
+        Err(_) => store.create_volume("", "a", &VolumeOptions::default()).expect("create"),
     };
     let put = store.put(vid, b"after", body(999, 5000), &PutOptions::default());
     put.unwrap_or_else(|error| panic!("{what}: put after the crash: {error}"));
@@ -289,13 +264,8 @@ fn no_space_leaks_over_power_cuts() {
     let (history, _) = history();
     let cuts: Vec<_> = crash::cuts(&history).collect();
     let mut random = Random::new(2);
-    let never_used = emptied(&open(
-        &cuts[0]
-            .states(&crash::Limits::default())
-            .get(0)
-            .expect("a state")
-            .device(),
-    ));
+    let never_used =
+        emptied(&open(&cuts[0].states(&crash::Limits::default()).get(0).expect("a state").device()));
     let stride = cuts.len().div_ceil(24).max(1);
     for cut in cuts.iter().step_by(stride) {
         let states = cut.states(&crash::Limits::default());
@@ -340,13 +310,7 @@ fn racing_history() -> (History, Vec<Create>) {
             Err(VolumeError::Exists { .. }) => None,
             Err(error) => panic!("put: {error}"),
         };
-        Create {
-            name,
-            seed,
-            size,
-            began,
-            acknowledged,
-        }
+        Create { name, seed, size, began, acknowledged }
     };
     let creates = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)

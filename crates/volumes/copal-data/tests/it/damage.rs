@@ -6,10 +6,7 @@ use copal_kv::{Durability, Keyspace};
 use copal_volume::{FileInfo, ReadOptions, VolumeError, VolumeId, VolumeStore};
 
 fn check(store: &LocalStore, read_data: bool) -> CheckReport {
-    let options = CheckOptions {
-        read_data,
-        engine: true,
-    };
+    let options = CheckOptions { read_data, engine: true };
     store.check(&options, &mut |_| {}).expect("check")
 }
 
@@ -27,11 +24,8 @@ fn space(store: &LocalStore, name: &str) -> Keyspace {
 /// Changes the one row of a keyspace whose key ends with `end`.
 fn change(store: &LocalStore, keyspace: &str, end: &[u8], how: impl Fn(&mut Vec<u8>)) {
     let space = space(store, keyspace);
-    let rows: Vec<_> = space
-        .prefix(b"")
-        .map(|row| row.expect("row"))
-        .filter(|(key, _)| key.ends_with(end))
-        .collect();
+    let rows: Vec<_> =
+        space.prefix(b"").map(|row| row.expect("row")).filter(|(key, _)| key.ends_with(end)).collect();
     assert_eq!(rows.len(), 1, "one row of {keyspace} ends with {end:?}");
     let mut row = rows[0].1.to_vec();
     how(&mut row);
@@ -54,10 +48,7 @@ fn piece_end(info: &FileInfo, index: u32) -> Vec<u8> {
 }
 
 fn is_corrupt<T: std::fmt::Debug>(answer: Result<T, VolumeError>) {
-    assert!(
-        matches!(&answer, Err(error) if error.is_corruption()),
-        "damage was not noticed: {answer:?}"
-    );
+    assert!(matches!(&answer, Err(error) if error.is_corruption()), "damage was not noticed: {answer:?}");
 }
 
 struct Files {
@@ -111,10 +102,7 @@ fn what_the_engine_reads_is_told_on_the_way() {
     let mut told = Vec::new();
     let mut note = |so_far: &CheckReport| told.push(so_far.engine_bytes);
     let report = store.check(&everything(), &mut note).expect("check");
-    assert!(
-        report.is_clean() && report.engine_bytes > 300 * 20_000,
-        "{report:?}"
-    );
+    assert!(report.is_clean() && report.engine_bytes > 300 * 20_000, "{report:?}");
     told.retain(|bytes| *bytes > 0);
     assert!(told.is_sorted() && told.len() > 300 / 64, "{told:?}");
     assert!(told[0] < report.engine_bytes / 3, "{told:?}");
@@ -130,13 +118,7 @@ fn a_damaged_head_is_corrupt_and_the_others_read_on() {
     is_corrupt(put(&store, files.vid, b"medium", body(9, 1)));
     is_corrupt(store.list(files.vid, b"", None, 10, &ReadOptions::default()));
     assert_eq!(get(&store, files.vid, b"small"), Ok(body(1, 100)));
-    assert_eq!(
-        store
-            .list(files.vid, b"s", None, 10, &ReadOptions::default())
-            .expect("list")
-            .len(),
-        1
-    );
+    assert_eq!(store.list(files.vid, b"s", None, 10, &ReadOptions::default()).expect("list").len(), 1);
     let found = findings(&store, false);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("\"medium\": its head"), "{found:?}");
@@ -226,10 +208,7 @@ fn damaged_checksums_are_corrupt_and_not_trusted() {
     change(&store, "sums", &piece_end(&files.large, 0), |row| row[9] ^= 1);
     let options = ReadOptions::default();
     is_corrupt(store.get(files.vid, b"large", 0..9, &options));
-    assert!(
-        get(&store, files.vid, b"large").is_ok(),
-        "the whole file has a checksum of its own"
-    );
+    assert!(get(&store, files.vid, b"large").is_ok(), "the whole file has a checksum of its own");
     let found = findings(&store, false).join("\n");
     assert!(found.contains("checksums of piece 0"), "{found}");
 }
@@ -261,10 +240,7 @@ fn volumes_and_names_must_lead_to_one_another() {
     delete(&store, "volumes", &vid_end);
     let found = findings(&store, false).join("\n");
     assert!(found.contains("its name \"v\" is missing"), "{found}");
-    assert!(
-        found.contains("the name \"other\" leads to it, but it has no row"),
-        "{found}"
-    );
+    assert!(found.contains("the name \"other\" leads to it, but it has no row"), "{found}");
 }
 
 #[test]

@@ -19,28 +19,15 @@ fn a_member_whose_disk_failed_takes_nothing_more_and_says_why() {
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
     let (store, epoch) = boot_member(&dynamic);
-    let apply = |number| {
-        store
-            .apply(GROUP, epoch, create(number, 70_000))
-            .expect("it is served")
-    };
+    let apply = |number| store.apply(GROUP, epoch, create(number, 70_000)).expect("it is served");
     assert_eq!(apply(1), Ok(Role::Normal));
     assert_eq!(store.failure(), None);
-    device.inject(Fault::Write {
-        skip: 0,
-        fault: WriteFault::Error,
-    });
+    device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
     let failed = apply(2);
-    assert!(
-        matches!(failed, Err(NotHeld::Failed(VolumeError::Failed { .. }))),
-        "{failed:?}"
-    );
+    assert!(matches!(failed, Err(NotHeld::Failed(VolumeError::Failed { .. }))), "{failed:?}");
     let why = store.failure().expect("it says why");
     let later = store.apply(GROUP, epoch, delete(1)).expect("it is served");
-    assert_eq!(
-        later,
-        Err(NotHeld::Failed(VolumeError::Failed { reason: why.clone() }))
-    );
+    assert_eq!(later, Err(NotHeld::Failed(VolumeError::Failed { reason: why.clone() })));
     assert_eq!(store.failure(), Some(why));
 }
 
@@ -71,14 +58,8 @@ fn a_member_whose_host_ran_full_is_full_and_not_failed() {
         let refused = apply(&store, epoch, later);
         assert_eq!(refused, Err(NotHeld::Failed(VolumeError::NoSpace)));
     }
-    assert_eq!(
-        store.enter_view(GROUP, Epoch(epoch.0 + 1), Role::Normal),
-        Err(VolumeError::NoSpace)
-    );
-    assert_eq!(
-        (store.failure(), store.is_full(), store.room_bytes()),
-        (None, true, 0)
-    );
+    assert_eq!(store.enter_view(GROUP, Epoch(epoch.0 + 1), Role::Normal), Err(VolumeError::NoSpace));
+    assert_eq!((store.failure(), store.is_full(), store.room_bytes()), (None, true, 0));
     assert!(store.is_host_full());
     drop(store);
     let dynamic: Arc<dyn Device> = device.reopen();
@@ -115,14 +96,8 @@ fn put_until_failure(store: &LocalStore, vid: VolumeId, size: usize) -> (Vec<u64
 #[test]
 fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
     let faults = [0, 1, 3, 10].into_iter().flat_map(|skip| {
-        let write = Fault::Write {
-            skip,
-            fault: WriteFault::Error,
-        };
-        let flush = Fault::Flush {
-            skip,
-            fault: FlushFault::Error,
-        };
+        let write = Fault::Write { skip, fault: WriteFault::Error };
+        let flush = Fault::Flush { skip, fault: FlushFault::Error };
         [(write, 100), (write, 70_000), (flush, 70_000), (write, 5_000_000)]
     });
     let mut unknowns = 0;
@@ -137,10 +112,7 @@ fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
         assert!(matches!(refused, Err(VolumeError::Failed { .. })), "{refused:?}");
         if let Some((_, fid)) = unknown {
             let settled = store.settle(vid, fid, Settle::Abort);
-            assert!(
-                matches!(settled, Err(VolumeError::Failed { .. })),
-                "not final yet"
-            );
+            assert!(matches!(settled, Err(VolumeError::Failed { .. })), "not final yet");
             unknowns += 1;
         }
         drop(store);
@@ -170,16 +142,10 @@ fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
 fn a_local_store_whose_host_ran_full_refuses_for_lack_of_space() {
     let (device, store, vid) = device();
     put(&store, vid, b"before", body(1, 5000)).expect("put");
-    device.inject(Fault::Write {
-        skip: 0,
-        fault: WriteFault::HostFull,
-    });
+    device.inject(Fault::Write { skip: 0, fault: WriteFault::HostFull });
     let unknown = put(&store, vid, b"a", body(2, 5000));
     assert!(matches!(unknown, Err(VolumeError::Unknown { .. })), "{unknown:?}");
-    assert_eq!(
-        put(&store, vid, b"b", body(3, 1)).err(),
-        Some(VolumeError::NoSpace)
-    );
+    assert_eq!(put(&store, vid, b"b", body(3, 1)).err(), Some(VolumeError::NoSpace));
     assert_eq!(store.close(), Err(VolumeError::NoSpace));
     drop(store);
     let device: Arc<dyn Device> = device.reopen();
@@ -192,10 +158,7 @@ fn a_local_store_whose_host_ran_full_refuses_for_lack_of_space() {
 fn reads_go_on_after_a_failed_write() {
     let (device, store, vid) = device();
     put(&store, vid, b"a", body(1, 5000)).expect("put");
-    device.inject(Fault::Write {
-        skip: 0,
-        fault: WriteFault::Error,
-    });
+    device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
     put_until_failure(&store, vid, 100);
     assert_eq!(get(&store, vid, b"a"), Ok(body(1, 5000)));
 }

@@ -20,11 +20,7 @@ const LEN: usize = 20_000;
 
 fn unpacked() -> Image {
     let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/full.copal.gz");
-    let unpacked = Command::new("gzip")
-        .arg("-dc")
-        .arg(archive)
-        .output()
-        .expect("gzip");
+    let unpacked = Command::new("gzip").arg("-dc").arg(archive).output().expect("gzip");
     assert!(unpacked.status.success());
     let mut image = Image::zeroed(unpacked.stdout.len() as u64);
     image.write(0, &unpacked.stdout);
@@ -51,20 +47,13 @@ fn a_disk_that_an_older_build_filled_opens_and_gives_room_back() {
     let files = store.list(VOLUME, b"", None, 10_000).expect("a list");
     assert!(files.len() > 2300, "{}", files.len());
     for (name, info) in &files {
-        let (read, _) = store
-            .get(VOLUME, name, 0..u64::MAX, Some(info.fid))
-            .expect("a file");
+        let (read, _) = store.get(VOLUME, name, 0..u64::MAX, Some(info.fid)).expect("a file");
         assert!(read.len() == LEN && read.iter().all(|byte| *byte == 0));
     }
     let apply = |operation| store.apply(group, epoch, operation).expect("it is served");
     let op = |counter| OpId(FileId::new(FILLED_MS, counter, 9).0);
     for (at, (name, info)) in files.iter().enumerate().filter(|(at, _)| at % 2 == 0) {
-        let gone = Operation::Delete {
-            vid: VOLUME,
-            name: name.clone(),
-            fid: info.fid,
-            op: op(at as u16),
-        };
+        let gone = Operation::Delete { vid: VOLUME, name: name.clone(), fid: info.fid, op: op(at as u16) };
         assert_eq!(apply(gone), Ok(Role::Normal));
     }
     let new: Vec<_> = (0..20).map(|number| created(number, group)).collect();
@@ -77,9 +66,7 @@ fn a_disk_that_an_older_build_filled_opens_and_gives_room_back() {
 
     let store = open();
     store.boot(8).expect("boot");
-    store
-        .enter_view(group, Epoch(epoch.0 + 1), Role::Normal)
-        .expect("a view");
+    store.enter_view(group, Epoch(epoch.0 + 1), Role::Normal).expect("a view");
     let left = store.list(VOLUME, b"", None, 10_000).expect("a list");
     assert_eq!(left.len(), files.len() / 2 + new.len());
     for (_, name, bytes) in &new {
@@ -99,11 +86,7 @@ fn created(number: u16, group: GroupId) -> (Operation, Bytes, Bytes) {
         crc32c: copal_codec::crc32c(0, &bytes),
         metadata: Bytes::new(),
     };
-    let operation = Operation::Create {
-        vid: VOLUME,
-        name: name.clone(),
-        head,
-        body: Body::Here(bytes.clone()),
-    };
+    let operation =
+        Operation::Create { vid: VOLUME, name: name.clone(), head, body: Body::Here(bytes.clone()) };
     (operation, name, bytes)
 }

@@ -53,16 +53,11 @@ fn what_a_member_has_acknowledged_survives_a_power_cut() {
     let (store, epoch) = boot_member(&dynamic);
     let mut acknowledged = Vec::new();
     let mut done = |looks: Looks| {
-        acknowledged.push(Acknowledged {
-            from: device.step(),
-            looks,
-        });
+        acknowledged.push(Acknowledged { from: device.step(), looks });
     };
     let boot = |store: &MemberStore| store.identity().expect("an identity").map(|own| own.incarnation);
     let booted = boot(&store);
-    done(Box::new(move |store| {
-        assert_eq!(boot(store), booted, "a boot that is over")
-    }));
+    done(Box::new(move |store| assert_eq!(boot(store), booted, "a boot that is over")));
     let apply = |operation| {
         let held = store.apply(GROUP, epoch, operation).expect("it is served");
         assert_eq!(held, Ok(Role::Normal));
@@ -75,12 +70,7 @@ fn what_a_member_has_acknowledged_survives_a_power_cut() {
     for (index, piece) in (0..).zip([bytes.slice(..4 << 20), bytes.slice(4 << 20..)]) {
         store.stage(vid(), new.fid, index, piece).expect("a piece");
     }
-    apply(Operation::Create {
-        vid: vid(),
-        name: name(4),
-        head: new,
-        body: Body::Staged,
-    });
+    apply(Operation::Create { vid: vid(), name: name(4), head: new, body: Body::Staged });
     done(is_live(4, 5_000_000));
     apply(create(5, 100));
     apply(delete(5));
@@ -94,11 +84,7 @@ fn what_a_member_has_acknowledged_survives_a_power_cut() {
     store.enter_view(GROUP, later, Role::Normal).expect("a view");
     done(Box::new(move |store| {
         let found = store.membership(GROUP).expect("a membership");
-        assert_eq!(
-            found.map(|found| found.epoch),
-            Some(later),
-            "a view that was entered"
-        );
+        assert_eq!(found.map(|found| found.epoch), Some(later), "a view that was entered");
     }));
     let other = VolumeId::in_group(GROUP, 2);
     store.tell_volume(other, Told::Gone).expect("a removal");

@@ -20,10 +20,7 @@ fn fill(store: &MemberStore, epoch: Epoch, next: &AtomicU64, len: usize) -> Vec<
         let mut held = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            match store
-                .apply(GROUP, epoch, create(number, len))
-                .expect("it is served")
-            {
+            match store.apply(GROUP, epoch, create(number, len)).expect("it is served") {
                 Ok(_) => held.push(number),
                 Err(NotHeld::Refused(Answer::NoSpace) | NotHeld::Failed(VolumeError::NoSpace)) => {
                     return held;
@@ -34,9 +31,7 @@ fn fill(store: &MemberStore, epoch: Epoch, next: &AtomicU64, len: usize) -> Vec<
     };
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..8).map(|_| scope.spawn(writer)).collect();
-        let held = writers
-            .into_iter()
-            .flat_map(|writer| writer.join().expect("a writer"));
+        let held = writers.into_iter().flat_map(|writer| writer.join().expect("a writer"));
         held.collect()
     })
 }
@@ -48,9 +43,7 @@ fn goes_on(store: &MemberStore, epoch: Epoch) -> Epoch {
     store.enter_view(GROUP, next, Role::Normal).expect("a view");
     store.close_due(&Default::default()).expect("closing");
     store.raise_horizon(GROUP, Bucket(1)).expect("a horizon");
-    let quota = Told::Live {
-        quota_bytes: Some(1 << 40),
-    };
+    let quota = Told::Live { quota_bytes: Some(1 << 40) };
     store.tell_volume(vid(), quota).expect("a quota");
     // A burial of what never came adds rows and frees nothing.
     let buried = store.apply(GROUP, next, delete(u64::MAX)).expect("it is served");
@@ -99,9 +92,7 @@ fn a_full_disk_starts_goes_on_and_gives_back_what_is_deleted() {
             }
             kept = left;
             for &number in kept.iter().step_by(13) {
-                let (bytes, info) = store
-                    .get(vid(), &name(number), 0..u64::MAX, None)
-                    .expect("a file");
+                let (bytes, info) = store.get(vid(), &name(number), 0..u64::MAX, None).expect("a file");
                 assert!(bytes == body(number, len) && info.fid == fid(number));
             }
             assert_eq!(store.failure(), None);
@@ -124,9 +115,7 @@ fn a_delete_beside_a_create_that_does_not_fit_is_done() {
     let hand_in = |what: &'static str, operation| {
         let told = told.clone();
         let tell = move |reply| drop(told.send((what, reply)));
-        store
-            .submit(GROUP, epoch, operation, tell)
-            .expect("it is handed in")
+        store.submit(GROUP, epoch, operation, tell).expect("it is handed in")
     };
     // They wait for whoever serves the queue, and are one batch.
     let work = hand_in("create", create(NOW, 4_000_000));
@@ -139,16 +128,10 @@ fn a_delete_beside_a_create_that_does_not_fit_is_done() {
     let (what, refused) = replies.remove(0);
     assert_eq!((what, replies.len()), ("create", 3));
     assert!(
-        matches!(
-            refused,
-            Err(NotHeld::Failed(VolumeError::NoSpace) | NotHeld::Refused(Answer::NoSpace))
-        ),
+        matches!(refused, Err(NotHeld::Failed(VolumeError::NoSpace) | NotHeld::Refused(Answer::NoSpace))),
         "{refused:?}"
     );
-    assert!(
-        replies.iter().all(|(_, reply)| *reply == Ok(Role::Normal)),
-        "{replies:?}"
-    );
+    assert!(replies.iter().all(|(_, reply)| *reply == Ok(Role::Normal)), "{replies:?}");
 }
 
 /// Symptom: the mark above which a disk takes no files was looked at once a second, and a burst of creates ran far past it.
@@ -162,9 +145,7 @@ fn the_mark_is_looked_at_where_a_create_is_applied() {
     for number in 1..=10 {
         let told = told.clone();
         let tell = move |reply: copal_data::Reply| assert!(told.send(reply.is_ok()).is_ok());
-        let served = store
-            .submit(GROUP, epoch, create(number, 10_000), tell)
-            .expect("handed in");
+        let served = store.submit(GROUP, epoch, create(number, 10_000), tell).expect("handed in");
         work = work.or(served);
     }
     work.expect("the first one serves").run();

@@ -70,12 +70,7 @@ pub(crate) fn head(number: u64, len: usize) -> (NewHead, Bytes) {
 
 pub(crate) fn create(number: u64, len: usize) -> Operation {
     let (head, bytes) = head(number, len);
-    Operation::Create {
-        vid: vid(),
-        name: name(number),
-        head,
-        body: Body::Here(bytes),
-    }
+    Operation::Create { vid: vid(), name: name(number), head, body: Body::Here(bytes) }
 }
 
 pub(crate) fn delete(number: u64) -> Operation {

@@ -16,35 +16,21 @@ fn image() -> (Image, Vec<u64>) {
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
     let store = open(&dynamic);
-    let spared = VolumeOptions {
-        spare_copies: true,
-        ..VolumeOptions::default()
-    };
+    let spared = VolumeOptions { spare_copies: true, ..VolumeOptions::default() };
     for (name, options) in [("roots", spared), ("rest", VolumeOptions::default())] {
         let vid = store.create_volume("", name, &options).unwrap();
         for n in 0..FILES {
-            store
-                .put(vid, &file(n), body(n, 60), &PutOptions::default())
-                .unwrap();
+            store.put(vid, &file(n), body(n, 60), &PutOptions::default()).unwrap();
         }
         // What was deleted does not come back.
-        let gone = store
-            .put(vid, b"gone", body(1, 60), &PutOptions::default())
-            .unwrap();
+        let gone = store.put(vid, b"gone", body(1, 60), &PutOptions::default()).unwrap();
         store.delete(vid, b"gone", gone.fid).unwrap();
     }
-    let short_lived = store
-        .create_volume("", "short-lived", &VolumeOptions::default())
-        .unwrap();
-    store
-        .remove_volume(short_lived, copal_volume::Remove::WithFiles)
-        .unwrap();
+    let short_lived = store.create_volume("", "short-lived", &VolumeOptions::default()).unwrap();
+    store.remove_volume(short_lived, copal_volume::Remove::WithFiles).unwrap();
     store.kv().flush().unwrap();
     let mut pages = Vec::new();
-    let all = CheckOptions {
-        data: true,
-        repair: false,
-    };
+    let all = CheckOptions { data: true, repair: false };
     store.close().unwrap();
     drop(store);
     let (objects, _) = copal_object::Store::open(dynamic, &copal_object::OpenOptions::default()).unwrap();
@@ -64,17 +50,10 @@ fn file(n: u64) -> Vec<u8> {
 
 /// What is saved of an image.
 fn saved(image: Image) -> LocalStore {
-    let options = copal_object::OpenOptions {
-        read_only: true,
-        salvage: true,
-        ..copal_object::OpenOptions::default()
-    };
+    let options =
+        copal_object::OpenOptions { read_only: true, salvage: true, ..copal_object::OpenOptions::default() };
     let (objects, _) = copal_object::Store::open(FaultDevice::from_image(image, 1), &options).unwrap();
-    let options = copal_kv::Options {
-        read_only: true,
-        salvage: true,
-        ..copal_kv::Options::default()
-    };
+    let options = copal_kv::Options { read_only: true, salvage: true, ..copal_kv::Options::default() };
     let from = copal_kv::Store::open(objects, options).unwrap();
     let device: Arc<dyn Device> = FaultDevice::new(64 * MIB, 7);
     format(&device);
@@ -113,9 +92,7 @@ fn no_damaged_page_costs_a_volume_or_a_file_with_a_spare_copy() {
         }
         let new = store.create_volume("", "new", &VolumeOptions::default()).unwrap();
         assert!(volumes.iter().all(|(_, vid)| *vid < new), "page at {at}: {new:?}");
-        let report = store
-            .check(&copal_data::CheckOptions::default(), &mut |_| {})
-            .unwrap();
+        let report = store.check(&copal_data::CheckOptions::default(), &mut |_| {}).unwrap();
         assert_eq!(report.damage, [], "page at {at}");
     }
     assert!(lost > 0, "a file without a spare copy was in one of them");

@@ -10,11 +10,8 @@ use std::sync::Arc;
 fn everything_acknowledged_is_there_after_a_restart() {
     let device = blank(256 * MIB);
     let sizes = [0, 10, 4096, 4097, 65_536, 65_537, 9_000_000];
-    let options = VolumeOptions {
-        quota_bytes: Some(50_000_000),
-        spare_copies: true,
-        ..VolumeOptions::default()
-    };
+    let options =
+        VolumeOptions { quota_bytes: Some(50_000_000), spare_copies: true, ..VolumeOptions::default() };
     let (uuid, vid, infos) = {
         let store = open(&device);
         let a = volume(&store, "a");
@@ -42,10 +39,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
         }
     }
     let quota = put(&store, vid, b"too much", body(1, 45_000_000));
-    assert!(
-        matches!(quota, Err(VolumeError::QuotaExceeded { .. })),
-        "the quota is kept: {quota:?}"
-    );
+    assert!(matches!(quota, Err(VolumeError::QuotaExceeded { .. })), "the quota is kept: {quota:?}");
     let next = volume(&store, "next");
     assert!(next.0 > vid.0 + 1, "ids of removed volumes are not given again");
     let report = store.check(&everything(), &mut |_| {}).expect("check");
@@ -132,27 +126,15 @@ fn a_store_opened_for_reading_reads_and_refuses_to_write() {
         vid
     };
     let read_only = || {
-        let options = copal_object::OpenOptions {
-            read_only: true,
-            ..Default::default()
-        };
+        let options = copal_object::OpenOptions { read_only: true, ..Default::default() };
         let objects = copal_object::Store::open(Arc::clone(&device), &options);
-        let options = copal_kv::Options {
-            read_only: true,
-            ..Default::default()
-        };
+        let options = copal_kv::Options { read_only: true, ..Default::default() };
         copal_kv::Store::open(objects.expect("objects").0, options).expect("engine")
     };
     let written = device.counters().writes;
     let store = copal_data::LocalStore::open(read_only()).expect("volumes");
     assert_eq!(get(&store, vid, b"f"), Ok(body(1, 100_000)));
-    assert_eq!(
-        store
-            .list(vid, b"", None, 9, &ReadOptions::default())
-            .expect("list")
-            .len(),
-        1
-    );
+    assert_eq!(store.list(vid, b"", None, 9, &ReadOptions::default()).expect("list").len(), 1);
     assert_eq!(store.open_volume("v"), Ok(vid));
     let denied = |answer: Result<(), VolumeError>| {
         assert!(matches!(answer, Err(VolumeError::Denied { .. })), "{answer:?}");
@@ -196,11 +178,7 @@ fn a_clock_mark_at_the_end_of_time_stops_nothing() {
             assert!(created.iter().all(Result::is_ok));
         }
         let info = put(&store, vid, b"last", body(1, 10)).expect("put");
-        assert!(
-            info.created_ms < copal_volume::LAST_CLOCK_MS,
-            "{}",
-            info.created_ms
-        );
+        assert!(info.created_ms < copal_volume::LAST_CLOCK_MS, "{}", info.created_ms);
         let report = store.check(&everything(), &mut |_| {}).expect("check");
         assert_eq!(report.damage.len(), 1, "{:?}", report.damage);
     }

@@ -22,11 +22,7 @@ impl Restarting {
         let device = FaultDevice::new(device_bytes, seed);
         let dyn_device: Arc<dyn Device> = device.clone();
         format(&dyn_device);
-        Restarting {
-            store: Some(open(&dyn_device)),
-            device,
-            random: Random::new(seed),
-        }
+        Restarting { store: Some(open(&dyn_device)), device, random: Random::new(seed) }
     }
 
     fn store(&self) -> &LocalStore {
@@ -106,18 +102,14 @@ fn a_store_at_the_edge_of_its_space_keeps_what_it_acknowledged() {
                     let deleted = store.delete(vid, &name, fid);
                     deleted.unwrap_or_else(|error| panic!("{what}: delete: {error}"));
                 }
-                8 => store
-                    .reclaim(vid)
-                    .unwrap_or_else(|error| panic!("{what}: reclaim: {error}")),
+                8 => store.reclaim(vid).unwrap_or_else(|error| panic!("{what}: reclaim: {error}")),
                 _ => {
                     subject.restart();
                     let store = subject.store();
                     for (name, (_, seed, size)) in &files {
                         assert!(get(store, vid, name) == Ok(body(*seed, *size)), "{what}");
                     }
-                    let listed = store
-                        .list(vid, b"", None, 1000, &ReadOptions::default())
-                        .expect("list");
+                    let listed = store.list(vid, b"", None, 1000, &ReadOptions::default()).expect("list");
                     assert_eq!(listed.len(), files.len(), "{what}: a refused file is there");
                 }
             }

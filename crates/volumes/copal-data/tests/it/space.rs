@@ -36,12 +36,8 @@ fn a_full_store_refuses_and_deletes_bring_it_back() {
         assert!(get(&store, vid, name) == Ok(body(n as u64, 2 << 20)));
     }
     // A stream meets the end of the space too, and leaves nothing.
-    let mut writer = store
-        .writer(vid, b"stream", &PutOptions::default())
-        .expect("writer");
-    let failed = (0..64_u64)
-        .map(|n| writer.append(body(n, 2 << 20)))
-        .find(Result::is_err);
+    let mut writer = store.writer(vid, b"stream", &PutOptions::default()).expect("writer");
+    let failed = (0..64_u64).map(|n| writer.append(body(n, 2 << 20))).find(Result::is_err);
     assert_eq!(failed, Some(Err(VolumeError::NoSpace)));
     drop(writer);
     for name in &names[..names.len() / 2] {
@@ -58,10 +54,7 @@ fn a_full_store_refuses_and_deletes_bring_it_back() {
     drop(store);
     let store = open(&device);
     assert_eq!(get(&store, other, b"keep"), Ok(body(7, 100_000)));
-    assert_eq!(
-        store.volume_stats(vid).expect("stats").files,
-        (names.len() - names.len() / 2 + again) as u64
-    );
+    assert_eq!(store.volume_stats(vid).expect("stats").files, (names.len() - names.len() / 2 + again) as u64);
 }
 
 #[test]
@@ -73,9 +66,7 @@ fn deleting_filling_and_deleting_again_leaks_nothing() {
             let info = put(&store, vid, &n.to_be_bytes(), body(seed + n, 3 << 20)).expect("put");
             store.delete(vid, &n.to_be_bytes(), info.fid).expect("delete");
         }
-        let mut writer = store
-            .writer(vid, b"dropped", &PutOptions::default())
-            .expect("writer");
+        let mut writer = store.writer(vid, b"dropped", &PutOptions::default()).expect("writer");
         writer.append(body(seed, 9 << 20)).expect("append");
         drop(writer);
         store.reclaim(vid).expect("reclaim");
@@ -84,10 +75,7 @@ fn deleting_filling_and_deleting_again_leaks_nothing() {
     let first = round(0);
     for n in 1..8 {
         let now = round(n * 100);
-        assert!(
-            now + 4 * MIB > first,
-            "round {n}: {now} bytes free, {first} after the first round"
-        );
+        assert!(now + 4 * MIB > first, "round {n}: {now} bytes free, {first} after the first round");
     }
 }
 
@@ -108,11 +96,7 @@ fn a_removed_volume_gives_its_space_back_without_being_read() {
     let reads = device.counters().read_bytes;
     store.remove_volume(vid, Remove::WithFiles).expect("remove");
     store.reclaim(keep).expect("reclaim");
-    assert!(
-        free(&store) + 8 * MIB > before,
-        "{} bytes free, {before} before the volume came",
-        free(&store)
-    );
+    assert!(free(&store) + 8 * MIB > before, "{} bytes free, {before} before the volume came", free(&store));
     let read = device.counters().read_bytes - reads;
     assert!(read < 16 * MIB, "removing 100 MiB read {read} bytes");
     assert_eq!(get(&store, keep, b"f"), Ok(body(1, 3 << 20)));
@@ -127,10 +111,7 @@ fn a_removed_volume_gives_its_space_back_without_being_read() {
 fn batches_of_many_files_need_little_memory() {
     const FILES: u32 = 20_000;
     let device = blank(256 * MIB);
-    let memory = copal_kv::Options {
-        memory_bytes: 4 * MIB,
-        ..copal_kv::Options::default()
-    };
+    let memory = copal_kv::Options { memory_bytes: 4 * MIB, ..copal_kv::Options::default() };
     let objects = copal_object::Store::open(device, &copal_object::OpenOptions::default());
     let kv = copal_kv::Store::open(objects.expect("objects").0, memory).expect("engine");
     let store = LocalStore::open(kv).expect("volumes");
@@ -139,23 +120,13 @@ fn batches_of_many_files_need_little_memory() {
     let file = |n: u32| (name(n), body(u64::from(n), 20), PutOptions::default());
     // A name that is taken, in between.
     put(&store, vid, &name(15_000), body(1, 10)).expect("put");
-    let answers = store
-        .put_batch(vid, (0..FILES).map(file).collect())
-        .expect("a batch");
+    let answers = store.put_batch(vid, (0..FILES).map(file).collect()).expect("a batch");
     let refused: Vec<_> = answers.iter().filter(|answer| answer.is_err()).collect();
-    assert!(
-        matches!(refused[..], [Err(VolumeError::Exists { .. })]),
-        "{refused:?}"
-    );
+    assert!(matches!(refused[..], [Err(VolumeError::Exists { .. })]), "{refused:?}");
     assert_eq!(store.volume_stats(vid).expect("stats").files, u64::from(FILES));
-    assert_eq!(
-        get(&store, vid, &name(FILES - 1)),
-        Ok(body(u64::from(FILES - 1), 20))
-    );
-    let created = answers
-        .iter()
-        .zip(0..)
-        .filter_map(|(answer, n)| Some((name(n), answer.as_ref().ok()?.fid)));
+    assert_eq!(get(&store, vid, &name(FILES - 1)), Ok(body(u64::from(FILES - 1), 20)));
+    let created =
+        answers.iter().zip(0..).filter_map(|(answer, n)| Some((name(n), answer.as_ref().ok()?.fid)));
     let created: Vec<_> = created.collect();
     let deleted = store.delete_batch(vid, &created).expect("a batch");
     assert!(deleted.iter().all(Result::is_ok));

@@ -28,10 +28,7 @@ pub(crate) fn engine(device: &Arc<dyn Device>) -> copal_kv::Store {
         ..copal_object::OpenOptions::default()
     };
     let (objects, _) = copal_object::Store::open(Arc::clone(device), &options).expect("objects");
-    let options = copal_kv::Options {
-        memory_bytes: 16 * MIB,
-        ..copal_kv::Options::default()
-    };
+    let options = copal_kv::Options { memory_bytes: 16 * MIB, ..copal_kv::Options::default() };
     copal_kv::Store::open(objects, options).expect("engine")
 }
 
@@ -42,10 +39,7 @@ pub(crate) fn open(device: &Arc<dyn Device>) -> LocalStore {
 
 /// The volumes on the device, on a clock of the test's.
 pub(crate) fn open_at(device: &Arc<dyn Device>, clock: &Arc<ManualClock>) -> LocalStore {
-    let options = LocalOptions {
-        clock: Some(clock.clone()),
-        incarnation: None,
-    };
+    let options = LocalOptions { clock: Some(clock.clone()), incarnation: None };
     LocalStore::open_with(engine(device), options).expect("volumes")
 }
 
@@ -56,9 +50,7 @@ pub(crate) fn fresh() -> LocalStore {
 
 /// A new volume below the root.
 pub(crate) fn volume(store: &LocalStore, name: &str) -> VolumeId {
-    store
-        .create_volume("", name, &VolumeOptions::default())
-        .expect("create a volume")
+    store.create_volume("", name, &VolumeOptions::default()).expect("create a volume")
 }
 
 /// Creates a file without metadata.
@@ -89,8 +81,5 @@ pub(crate) fn body(seed: u64, len: usize) -> Bytes {
 
 /// A check that reads every byte there is.
 pub(crate) fn everything() -> CheckOptions {
-    CheckOptions {
-        read_data: true,
-        engine: true,
-    }
+    CheckOptions { read_data: true, engine: true }
 }

@@ -2,18 +2,11 @@ use super::*;
 use crate::{Holder, Joiner, MasterOptions, Opened, Pool, SqliteStore, back_up, put_back};
 use std::path::Path;
 
-const POOL: Pool = Pool {
-    replicas: 3,
-    min_ack: 2,
-    groups: 4,
-};
+const POOL: Pool = Pool { replicas: 3, min_ack: 2, groups: 4 };
 
 fn open(database: &Path, after_restore: bool) -> Mastered<Master> {
     let store = Box::new(SqliteStore::open(database)?);
-    let options = MasterOptions {
-        after_restore,
-        ..MasterOptions::default()
-    };
+    let options = MasterOptions { after_restore, ..MasterOptions::default() };
     let drawn = Holder([1; 24]);
     match Master::open_as(store, drawn, options)? {
         Opened::Leads(master) => Ok(*master),
@@ -49,12 +42,7 @@ fn founded(database: &Path, servers: u8) -> Master {
 fn seen(master: &Master, disk: u32, epoch: u64) -> SeenBy {
     let map = master.map();
     let groups = map.groups_of(disk).map(|row| (row.group, Epoch(epoch)));
-    SeenBy {
-        disk,
-        term: master.term(),
-        version: master.map().version,
-        groups: groups.collect(),
-    }
+    SeenBy { disk, term: master.term(), version: master.map().version, groups: groups.collect() }
 }
 
 #[test]
@@ -67,10 +55,7 @@ fn who_is_behind_leads_neither_now_nor_when_it_is_started_again() {
     told.version += 1;
     let refused = master.check_age(&[told]).unwrap_err();
     assert!(matches!(&refused, MasterError::Older(_)), "{refused}");
-    assert!(
-        refused.to_string().contains("data2 has heard of reign"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("data2 has heard of reign"), "{refused}");
     assert!(refused.to_string().contains("--after-restore"), "{refused}");
     assert!(master.is_older());
     drop(master);
@@ -89,20 +74,13 @@ fn a_copy_that_was_put_back_leads_only_where_that_is_said() {
     back_up(&database, &kept).unwrap();
     put_back(&kept, &database, &[], 5).unwrap();
     let refused = open(&database, false).map(drop).unwrap_err();
-    assert!(
-        refused.to_string().contains("a copy that was put back"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("a copy that was put back"), "{refused}");
     let master = open(&database, true).unwrap();
     let all: Vec<SeenBy> = (1..=3).map(|disk| seen(&master, disk, 3)).collect();
     let (version, term) = (master.map().version, master.term());
     let master = master.rise(&all, 10).unwrap();
     assert!(master.map().version > version && master.term() > term);
-    assert_eq!(
-        master.map().missed.len(),
-        0,
-        "all were whole as lately as the others"
-    );
+    assert_eq!(master.map().missed.len(), 0, "all were whole as lately as the others");
     drop(master);
     open(&database, false).unwrap();
 }
@@ -111,14 +89,7 @@ fn a_copy_that_was_put_back_leads_only_where_that_is_said() {
 fn who_does_not_answer_or_was_whole_earlier_takes_everything_over() {
     let scratch = tempfile::tempdir().unwrap();
     let master = founded(&scratch.path().join("master.db"), 3);
-    let heard = [
-        SeenBy {
-            version: 1 << 40,
-            term: 1 << 35,
-            ..seen(&master, 1, 9)
-        },
-        seen(&master, 2, 8),
-    ];
+    let heard = [SeenBy { version: 1 << 40, term: 1 << 35, ..seen(&master, 1, 9) }, seen(&master, 2, 8)];
     let master = master.rise(&heard, 10).unwrap();
     assert!(master.map().version > 1 << 40 && master.term() > 1 << 35);
     let map = master.map();
@@ -141,13 +112,10 @@ fn a_group_that_moved_after_the_copy_was_made_stays_where_it_is() {
     let map = master.map();
     let row = map.groups.values().next().unwrap().clone();
     let (left, others) = (row.members[0].0, [row.members[1].0, row.members[2].0]);
-    let came = (1..=4)
-        .find(|disk| row.members.iter().all(|(member, _)| member != disk))
-        .unwrap();
+    let came = (1..=4).find(|disk| row.members.iter().all(|(member, _)| member != disk)).unwrap();
     let heard = (1..=4).map(|disk| {
         let mut seen = seen(&master, disk, 20);
-        seen.groups
-            .retain(|(group, _)| *group != row.group || disk != left);
+        seen.groups.retain(|(group, _)| *group != row.group || disk != left);
         if disk == came {
             seen.groups.push((row.group, Epoch(20)));
         }
@@ -167,11 +135,7 @@ fn a_group_that_moved_after_the_copy_was_made_stays_where_it_is() {
 fn a_heartbeat_tells_it_too() {
     let scratch = tempfile::tempdir().unwrap();
     let master = founded(&scratch.path().join("master.db"), 3);
-    let beat = |seen_term, seen_version| crate::Beat {
-        seen_term,
-        seen_version,
-        ..crate::tests::beat(1, 1)
-    };
+    let beat = |seen_term, seen_version| crate::Beat { seen_term, seen_version, ..crate::tests::beat(1, 1) };
     let (term, version) = (master.term(), master.map().version);
     master.beat(beat(term, version), 2000).unwrap();
     let refused = master.beat(beat(term, master.map().version + 1), 2000);

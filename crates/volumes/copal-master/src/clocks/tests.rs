@@ -35,8 +35,7 @@ impl House {
     }
 
     fn now_ms(&self) -> u64 {
-        self.ruler_ms
-            .saturating_add_signed(self.master.reference_ahead_ms())
+        self.ruler_ms.saturating_add_signed(self.master.reference_ahead_ms())
     }
 
     /// Lets seconds pass: each server beats once in each.
@@ -79,10 +78,7 @@ fn a_server_with_a_wrong_clock_is_shut_out_until_it_is_right() {
         assert!(house.master.clock_verdict(2).is_wrong, "told at once");
         house.pass(4);
         assert_eq!(house.state(2), ServerState::Failed);
-        assert_eq!(
-            (house.state(1), house.state(3)),
-            (ServerState::Normal, ServerState::Normal)
-        );
+        assert_eq!((house.state(1), house.state(3)), (ServerState::Normal, ServerState::Normal));
         assert_eq!(house.master.reference_ahead_ms(), 0);
         let status = house.master.status(house.now_ms());
         let sentence = status["sentence"].as_str().unwrap();
@@ -92,11 +88,7 @@ fn a_server_with_a_wrong_clock_is_shut_out_until_it_is_right() {
         house.servers[1].1 = 0;
         house.pass(2);
         assert_eq!(house.state(2), ServerState::Normal);
-        assert!(
-            house.events().contains("the clock of data2 is right again"),
-            "{}",
-            house.events()
-        );
+        assert!(house.events().contains("the clock of data2 is right again"), "{}", house.events());
     }
 }
 
@@ -130,25 +122,13 @@ fn the_only_whole_server_is_not_shut_out() {
 #[test]
 fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
     let mut house = House::new();
-    let epoch = |house: &House| {
-        house
-            .master
-            .map()
-            .views_since(0)
-            .map(|view| view.epoch)
-            .max()
-            .unwrap()
-    };
+    let epoch = |house: &House| house.master.map().views_since(0).map(|view| view.epoch).max().unwrap();
     house.pass(3);
     let before = epoch(&house);
     house.pass(3);
     assert_eq!(epoch(&house), before, "nothing has changed");
     let sealed = |house: &House| {
-        let beat = Beat {
-            clock_ahead_ms: Some(0),
-            has_future_seals: true,
-            ..beat(1, 1)
-        };
+        let beat = Beat { clock_ahead_ms: Some(0), has_future_seals: true, ..beat(1, 1) };
         house.master.beat(beat, house.now_ms()).unwrap();
     };
     sealed(&house);
@@ -196,11 +176,7 @@ fn a_leader_with_a_wrong_clock_goes_by_the_servers_and_nobody_is_shut_out_or_fai
         for number in 1..=3 {
             assert_eq!(house.state(number), ServerState::Normal);
         }
-        assert!(
-            house.events().contains("the master that leads"),
-            "{}",
-            house.events()
-        );
+        assert!(house.events().contains("the master that leads"), "{}", house.events());
         let ends = house.master.lease_ends("a", lease.number, house.now_ms());
         assert!(ends.is_some_and(|ends_ms| ends_ms - house.now_ms() <= 25_000));
     }
@@ -228,11 +204,7 @@ fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before(
         assert!(ends.is_some_and(|ends_ms| (20_000..=26_000).contains(&(ends_ms - house.now_ms()))));
         house.servers.remove(0);
         house.pass(11);
-        assert_eq!(
-            house.state(1),
-            ServerState::Failed,
-            "who is silent is noticed still"
-        );
+        assert_eq!(house.state(1), ServerState::Failed, "who is silent is noticed still");
     }
 }
 

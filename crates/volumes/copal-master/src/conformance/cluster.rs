@@ -22,10 +22,7 @@ pub(super) fn only_a_leader_changes(subject: &dyn Subject) {
     store.found([7; 16], POOL).unwrap();
     let root = copal_volume::VolumeId::ROOT;
     assert!(matches!(store.add_server(&server(1)), Err(MetaError::Deposed)));
-    assert!(matches!(
-        store.mkdir(root, "a", GroupId(1), None),
-        Err(MetaError::Deposed)
-    ));
+    assert!(matches!(store.mkdir(root, "a", GroupId(1), None), Err(MetaError::Deposed)));
     assert!(matches!(store.note(1, "word", "text"), Err(MetaError::Deposed)));
     assert!(matches!(store.remove_server(1), Err(MetaError::Deposed)));
     assert!(!store.renew().unwrap());
@@ -64,11 +61,7 @@ pub(super) fn each_reign_has_a_term_of_its_own(subject: &dyn Subject) {
     };
     assert!(term > 0);
     assert!(store.renew().unwrap());
-    assert_eq!(
-        store.cluster().unwrap().unwrap().term,
-        term,
-        "a reign that is renewed goes on"
-    );
+    assert_eq!(store.cluster().unwrap().unwrap().term, term, "a reign that is renewed goes on");
     let next = Lead::Mine { term: term + 1 };
     assert_eq!(store.lead(holder(1)).unwrap(), next);
     assert!(store.renew().unwrap());
@@ -83,22 +76,11 @@ pub(super) fn servers_come_back_and_versions_grow(subject: &dyn Subject) {
         let (disk, version) = store.add_server(&server(number)).unwrap();
         assert!(version > last);
         last = version;
-        let row = ServerRow {
-            disk,
-            version,
-            ..server(number)
-        };
+        let row = ServerRow { disk, version, ..server(number) };
         rows.push(row);
     }
-    assert!(
-        store.add_server(&server(2)).is_err(),
-        "names and uuids are one server's"
-    );
-    assert_eq!(
-        store.cluster().unwrap().unwrap().map_version,
-        last,
-        "undone as a whole"
-    );
+    assert!(store.add_server(&server(2)).is_err(), "names and uuids are one server's");
+    assert_eq!(store.cluster().unwrap().unwrap().map_version, last, "undone as a whole");
     rows[1] = ServerRow {
         name: "zweiter ü".to_owned(),
         address: "[::1]:1".to_owned(),
@@ -134,21 +116,14 @@ pub(super) fn members_of_groups_come_back_in_order(subject: &dyn Subject) {
     let mut store = founded(subject);
     assert_eq!(store.groups().unwrap(), []);
     let whole = vec![(1, Full), (2, Full), (3, Full)];
-    let first = store
-        .change_groups(&[(GroupId(2), whole.clone()), (GroupId(1), whole.clone())], &[])
-        .unwrap();
+    let first =
+        store.change_groups(&[(GroupId(2), whole.clone()), (GroupId(1), whole.clone())], &[]).unwrap();
     let moving = vec![(2, Leaving), (3, Full), (9, Joining)];
-    let second = store
-        .change_groups(&[(GroupId(2), moving.clone())], &[(GroupId(2), 1)])
-        .unwrap();
+    let second = store.change_groups(&[(GroupId(2), moving.clone())], &[(GroupId(2), 1)]).unwrap();
     assert!(second > first);
     let mut store = reopened(subject, store);
-    let rows: Vec<_> = store
-        .groups()
-        .unwrap()
-        .into_iter()
-        .map(|row| (row.group.0, row.version, row.members))
-        .collect();
+    let rows: Vec<_> =
+        store.groups().unwrap().into_iter().map(|row| (row.group.0, row.version, row.members)).collect();
     assert_eq!(rows, [(1, first, whole), (2, second, moving)]);
 }
 
@@ -158,9 +133,7 @@ pub(super) fn who_missed_something_is_kept(subject: &dyn Subject) {
     for number in 1..=3 {
         store.add_server(&server(number)).unwrap();
     }
-    let groups: Vec<_> = [1, 2]
-        .map(|group| (GroupId(group), vec![(1, Full), (2, Full), (3, Full)]))
-        .into();
+    let groups: Vec<_> = [1, 2].map(|group| (GroupId(group), vec![(1, Full), (2, Full), (3, Full)])).into();
     store.change_groups(&groups, &[]).unwrap();
     assert_eq!(store.missed().unwrap(), []);
     let mut away = store.servers().unwrap()[1].clone();
@@ -173,21 +146,12 @@ pub(super) fn who_missed_something_is_kept(subject: &dyn Subject) {
         missed.sort();
         missed
     };
-    assert_eq!(
-        sorted(store.missed().unwrap()),
-        [(both[0], first), (both[1], second)]
-    );
+    assert_eq!(sorted(store.missed().unwrap()), [(both[0], first), (both[1], second)]);
     // Whoever is replaced is forgotten, whoever joins takes part from this version on.
     let replaced = (GroupId(1), vec![(1, Full), (3, Full), (4, Joining)]);
-    let third = store
-        .change_groups(&[replaced], &[(GroupId(1), 4), (GroupId(1), 3)])
-        .unwrap();
+    let third = store.change_groups(&[replaced], &[(GroupId(1), 4), (GroupId(1), 3)]).unwrap();
     let mut store = reopened(subject, store);
-    let kept = [
-        ((GroupId(1), 3), third),
-        ((GroupId(1), 4), third - 1),
-        (both[1], second),
-    ];
+    let kept = [((GroupId(1), 3), third), ((GroupId(1), 4), third - 1), (both[1], second)];
     assert_eq!(sorted(store.missed().unwrap()), kept);
     store.forget_missed(both[1].1, &[both[1].0, GroupId(9)]).unwrap();
     store.forget_missed(both[0].1, &[]).unwrap();
@@ -218,10 +182,7 @@ pub(super) fn events_are_numbered_and_paged(subject: &dyn Subject) {
     let all = store.events(0, 100).unwrap();
     assert!(all.windows(2).all(|pair| pair[0].number < pair[1].number));
     assert!(all.iter().map(|event| event.at_ms).eq(0..10));
-    assert_eq!(
-        (all[0].kind.as_str(), all[0].text.as_str()),
-        ("joined", long.as_str())
-    );
+    assert_eq!((all[0].kind.as_str(), all[0].text.as_str()), ("joined", long.as_str()));
     let mut store = reopened(subject, store);
     assert_eq!(store.events(0, 3).unwrap(), all[7..], "the newest");
     assert_eq!(store.events(all[8].number, 3).unwrap(), all[9..]);
@@ -246,10 +207,7 @@ pub(super) fn tasks_of_groups_are_kept_until_they_end(subject: &dyn Subject) {
     let boost = |by| TaskRow::Boost { group, by };
     let (from, to) = (3, u32::MAX);
     let moved = TaskRow::Move { group, from, to };
-    let other = TaskRow::Boost {
-        group: GroupId(2),
-        by: 1,
-    };
+    let other = TaskRow::Boost { group: GroupId(2), by: 1 };
     store.change_tasks(&[boost(1), moved, other], &[]).unwrap();
     store.change_tasks(&[boost(9)], &[]).unwrap();
     let mut store = reopened(subject, store);
@@ -277,9 +235,7 @@ pub(super) fn what_is_raised_is_above_all_that_was_given(subject: &dyn Subject) 
     assert!(next.0 > vid.0 + 1_000_000);
     // The reign goes on, and further ones follow it.
     assert!(store.renew().unwrap());
-    let again = store
-        .raise(after.map_version + (1 << 40), after.term + 5)
-        .unwrap();
+    let again = store.raise(after.map_version + (1 << 40), after.term + 5).unwrap();
     assert!(again > after.term + 5);
     let last = store.cluster().unwrap().unwrap();
     assert!(last.map_version > after.map_version + (1 << 40));

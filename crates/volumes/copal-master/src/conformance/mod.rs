@@ -42,11 +42,7 @@ pub(crate) fn run(mut fresh: impl FnMut() -> Box<dyn Subject>) {
     }
 }
 
-pub(crate) const POOL: Pool = Pool {
-    replicas: 3,
-    min_ack: 2,
-    groups: 8,
-};
+pub(crate) const POOL: Pool = Pool { replicas: 3, min_ack: 2, groups: 8 };
 
 pub(crate) fn holder(number: u8) -> Holder {
     Holder([number; 24])
@@ -102,9 +98,6 @@ fn sqlite_is_a_store_of_the_master() {
     run(|| {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("master.db");
-        Box::new(InFile {
-            _scratch: scratch,
-            path,
-        })
+        Box::new(InFile { _scratch: scratch, path })
     });
 }

@@ -77,27 +77,12 @@ pub(super) fn removal_is_marked_undone_and_done(subject: &dyn Subject) {
     let (at, at_below) = (place(ROOT, "a", a), place(a, "below", below));
     assert_eq!(store.mark_removing(at, true).unwrap(), Err(VolumeError::NotEmpty));
     store.mark_removing(at_below, true).unwrap().unwrap();
-    assert_eq!(
-        resolve(&mut *store, &["a", "below"]),
-        [a],
-        "its name leads nowhere"
-    );
+    assert_eq!(resolve(&mut *store, &["a", "below"]), [a], "its name leads nowhere");
     assert_eq!(store.list(a, None, 10).unwrap(), []);
     let taken = store.mkdir(a, "below", GroupId(1), None).unwrap();
-    assert_eq!(
-        taken,
-        Err(VolumeError::VolumeExists { vid: below }),
-        "still there"
-    );
-    assert_eq!(
-        store.rename(at_below, ROOT, "b").unwrap(),
-        Err(VolumeError::NotFound)
-    );
-    assert_eq!(
-        store.mark_removing(at, true).unwrap(),
-        Err(VolumeError::NotEmpty),
-        "it may yet be undone"
-    );
+    assert_eq!(taken, Err(VolumeError::VolumeExists { vid: below }), "still there");
+    assert_eq!(store.rename(at_below, ROOT, "b").unwrap(), Err(VolumeError::NotFound));
+    assert_eq!(store.mark_removing(at, true).unwrap(), Err(VolumeError::NotEmpty), "it may yet be undone");
     let mut store = reopened(subject, store);
     assert_eq!(store.unmark_all().unwrap(), 1);
     assert_eq!(store.unmark_all().unwrap(), 0);
@@ -105,11 +90,8 @@ pub(super) fn removal_is_marked_undone_and_done(subject: &dyn Subject) {
     store.mark_removing(at_below, false).unwrap().unwrap();
     assert_eq!(resolve(&mut *store, &["a", "below"]), [a, below]);
     // Neither another volume of that name nor another name of that volume.
-    for wrong in [
-        place(a, "below", VolumeId(below.0 + 9)),
-        place(ROOT, "below", below),
-        place(a, "b", below),
-    ] {
+    for wrong in [place(a, "below", VolumeId(below.0 + 9)), place(ROOT, "below", below), place(a, "b", below)]
+    {
         let gone = Err(VolumeError::VolumeGone);
         assert_eq!(store.mark_removing(wrong, true).unwrap(), gone);
         assert_eq!(store.remove(wrong).unwrap().map(|_| ()), gone);
@@ -127,10 +109,7 @@ pub(super) fn removal_is_marked_undone_and_done(subject: &dyn Subject) {
     store.forget_gone(below).unwrap();
     let mut store = reopened(subject, store);
     assert_eq!(store.gone(0).unwrap(), [(a, later)]);
-    assert!(
-        !([a, below].contains(&mkdir(&mut *store, ROOT, "a"))),
-        "ids are given once"
-    );
+    assert!(!([a, below].contains(&mkdir(&mut *store, ROOT, "a"))), "ids are given once");
 }
 
 pub(super) fn a_volume_moves_with_those_below_it(subject: &dyn Subject) {
@@ -139,10 +118,7 @@ pub(super) fn a_volume_moves_with_those_below_it(subject: &dyn Subject) {
     let b = mkdir(&mut *store, ROOT, "b");
     let below = mkdir(&mut *store, a, "below");
     let at = place(ROOT, "a", a);
-    assert_eq!(
-        store.rename(at, ROOT, "b").unwrap(),
-        Err(VolumeError::VolumeExists { vid: b })
-    );
+    assert_eq!(store.rename(at, ROOT, "b").unwrap(), Err(VolumeError::VolumeExists { vid: b }));
     assert_eq!(store.rename(at, ROOT, "a").unwrap(), Ok(()), "as it is");
     for wrong in [place(ROOT, "b", a), place(b, "a", a), place(ROOT, "none", a)] {
         assert_eq!(store.rename(wrong, b, "c").unwrap(), Err(VolumeError::NotFound));
@@ -162,10 +138,7 @@ pub(super) fn quotas_go_with_their_volume(subject: &dyn Subject) {
     let before = store.cluster().unwrap().unwrap().map_version;
     mkdir(&mut *store, ROOT, "without");
     assert_eq!(store.cluster().unwrap().unwrap().map_version, before);
-    let a = store
-        .mkdir(ROOT, "a", GroupId(1), Some(100_000))
-        .unwrap()
-        .unwrap();
+    let a = store.mkdir(ROOT, "a", GroupId(1), Some(100_000)).unwrap().unwrap();
     let b = store.mkdir(a, "b", GroupId(1), Some(0)).unwrap().unwrap();
     let mut store = reopened(subject, store);
     let rows = store.quotas(0).unwrap();
@@ -176,9 +149,5 @@ pub(super) fn quotas_go_with_their_volume(subject: &dyn Subject) {
     let taken = store.mkdir(ROOT, "a", GroupId(1), Some(1)).unwrap();
     assert_eq!(taken, Err(VolumeError::VolumeExists { vid: a }));
     store.remove(place(a, "b", b)).unwrap().unwrap();
-    assert_eq!(
-        store.quotas(0).unwrap(),
-        rows[..1],
-        "nothing of the refused one, nothing of the removed"
-    );
+    assert_eq!(store.quotas(0).unwrap(), rows[..1], "nothing of the refused one, nothing of the removed");
 }

@@ -52,11 +52,7 @@ impl Files for SystemFiles {
 /// A file refused; then the old files have their names again, unless that failed too.
 pub(super) fn exchange(half: &Path, to: &Path, files: &mut dyn Files) -> Result<(), FileError> {
     files.sync(half).map_err(failed(half))?;
-    let mut moves = Moves {
-        to,
-        files,
-        done: Vec::new(),
-    };
+    let mut moves = Moves { to, files, done: Vec::new() };
     let done = moves.exchange(half);
     if done.is_err() {
         moves.undo();
@@ -125,9 +121,7 @@ fn free_name(to: &Path) -> PathBuf {
 
 /// A file of the database's name, or of one of its logs.
 pub(super) fn found(database: &Path) -> Option<PathBuf> {
-    ENDS.iter()
-        .map(|end| beside(database, end))
-        .find(|path| is_there(path))
+    ENDS.iter().map(|end| beside(database, end)).find(|path| is_there(path))
 }
 
 /// A new empty file for an unfinished copy, for its owner alone; the files of an earlier try are removed.
@@ -135,11 +129,7 @@ pub(super) fn found(database: &Path) -> Option<PathBuf> {
 /// A file refused.
 pub(super) fn begin(half: &Path) -> Result<(), FileError> {
     remove(half)?;
-    let new = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(half);
+    let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(half);
     new.map(drop).map_err(failed(half))
 }
 
@@ -168,10 +158,7 @@ fn is_there(path: &Path) -> bool {
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> FileError {
-    move |source| FileError {
-        path: path.to_owned(),
-        source,
-    }
+    move |source| FileError { path: path.to_owned(), source }
 }
 
 #[cfg(test)]

@@ -2,11 +2,7 @@ use super::*;
 use crate::{Holder, MetaStore, Pool, SqliteStore};
 use copal_volume::{VolumeId, group::GroupId};
 
-const POOL: Pool = Pool {
-    replicas: 3,
-    min_ack: 2,
-    groups: 4,
-};
+const POOL: Pool = Pool { replicas: 3, min_ack: 2, groups: 4 };
 const HOLDER: Holder = Holder([1; 24]);
 
 /// A database that a master has open, with a volume below another.
@@ -14,10 +10,7 @@ fn ruled(path: &Path) -> (SqliteStore, VolumeId) {
     let mut store = SqliteStore::open(path).unwrap();
     store.found([7; 16], POOL).unwrap();
     store.lead(HOLDER).unwrap();
-    let mail = store
-        .mkdir(VolumeId::ROOT, "mail", GroupId(1), Some(1 << 20))
-        .unwrap()
-        .unwrap();
+    let mail = store.mkdir(VolumeId::ROOT, "mail", GroupId(1), Some(1 << 20)).unwrap().unwrap();
     store.mkdir(mail, "old", GroupId(2), None).unwrap().unwrap();
     (store, mail)
 }
@@ -30,10 +23,7 @@ fn a_copy_is_made_while_a_master_rules_and_its_successor_gives_no_number_twice()
     let first = back_up(&database, &kept).unwrap();
     assert_eq!((first.volumes, first.servers), (2, 0));
     // Given after the copy was made: nobody may ever get it again.
-    let later = store
-        .mkdir(VolumeId::ROOT, "later", GroupId(1), Some(1))
-        .unwrap()
-        .unwrap();
+    let later = store.mkdir(VolumeId::ROOT, "later", GroupId(1), Some(1)).unwrap().unwrap();
     let term = store.cluster().unwrap().unwrap().term;
     drop(store);
 
@@ -44,10 +34,7 @@ fn a_copy_is_made_while_a_master_rules_and_its_successor_gives_no_number_twice()
     let cluster = store.cluster().unwrap().unwrap();
     assert!(cluster.map_version > first.map_version + 1000 && cluster.term > term);
     store.lead(HOLDER).unwrap();
-    let next = store
-        .mkdir(VolumeId::ROOT, "next", GroupId(1), None)
-        .unwrap()
-        .unwrap();
+    let next = store.mkdir(VolumeId::ROOT, "next", GroupId(1), None).unwrap().unwrap();
     assert!(next.0 > later.0, "{next:?} after {later:?}");
     drop(store);
     assert_eq!(check(&database).unwrap(), Vec::<String>::new());
@@ -68,47 +55,17 @@ fn a_file_that_is_there_is_not_written_over_and_what_is_no_database_is_refused()
 #[test]
 fn each_disagreement_of_the_tables_is_named() {
     let broken = [
-        (
-            "INSERT INTO member VALUES (99, 1, 'full')",
-            "group 99, which is not there",
-        ),
-        (
-            "INSERT INTO member VALUES (1, 8, 'full')",
-            "disk 8 is a member and of no server",
-        ),
-        (
-            "INSERT INTO member VALUES (1, 8, 'full')",
-            "group 1 has 1 full members",
-        ),
-        (
-            "INSERT INTO member VALUES (1, 8, 'full')",
-            "group 2 has no members",
-        ),
-        (
-            "UPDATE vgroup SET version = 1000 WHERE gid = 3",
-            "group 3 is newer than the map",
-        ),
-        (
-            "INSERT INTO dir VALUES (0, 'twin', (SELECT min(vid) FROM dir), 0)",
-            "has several names",
-        ),
-        (
-            "INSERT INTO dir VALUES (0, 'odd', 9 << 44, 0)",
-            "was born in a group that is not there",
-        ),
+        ("INSERT INTO member VALUES (99, 1, 'full')", "group 99, which is not there"),
+        ("INSERT INTO member VALUES (1, 8, 'full')", "disk 8 is a member and of no server"),
+        ("INSERT INTO member VALUES (1, 8, 'full')", "group 1 has 1 full members"),
+        ("INSERT INTO member VALUES (1, 8, 'full')", "group 2 has no members"),
+        ("UPDATE vgroup SET version = 1000 WHERE gid = 3", "group 3 is newer than the map"),
+        ("INSERT INTO dir VALUES (0, 'twin', (SELECT min(vid) FROM dir), 0)", "has several names"),
+        ("INSERT INTO dir VALUES (0, 'odd', 9 << 44, 0)", "was born in a group that is not there"),
         ("UPDATE vgroup SET next_volume = 1", "would be given again"),
-        (
-            "INSERT INTO gone_vol SELECT vid, 1 FROM dir",
-            "has a name and is gone",
-        ),
-        (
-            "DELETE FROM dir WHERE name = CAST('mail' AS BLOB)",
-            "no path leads to volume",
-        ),
-        (
-            "DELETE FROM dir WHERE name = CAST('mail' AS BLOB)",
-            "a quota is of volume",
-        ),
+        ("INSERT INTO gone_vol SELECT vid, 1 FROM dir", "has a name and is gone"),
+        ("DELETE FROM dir WHERE name = CAST('mail' AS BLOB)", "no path leads to volume"),
+        ("DELETE FROM dir WHERE name = CAST('mail' AS BLOB)", "a quota is of volume"),
         ("DELETE FROM cluster", "there are 0 clusters"),
         (
             "INSERT INTO server VALUES (1, 'data1', 'a', x'01', x'02', 'Z', 0, 1, 0, 0, 0)",
@@ -122,15 +79,9 @@ fn each_disagreement_of_the_tables_is_named() {
         assert_eq!(check(&database).unwrap(), Vec::<String>::new());
         Connection::open(&database).unwrap().execute(change, []).unwrap();
         let found = check(&database).unwrap();
-        assert!(
-            found.iter().any(|found| found.contains(expected)),
-            "{change}: {found:?}"
-        );
+        assert!(found.iter().any(|found| found.contains(expected)), "{change}: {found:?}");
         let kept = scratch.path().join("kept");
-        assert!(
-            matches!(back_up(&database, &kept), Err(KeepError::Damaged { .. })),
-            "{change}"
-        );
+        assert!(matches!(back_up(&database, &kept), Err(KeepError::Damaged { .. })), "{change}");
         assert!(!kept.exists());
     }
 }
@@ -144,9 +95,7 @@ fn who_was_away_has_missed_something_and_who_is_unknown_is_named() {
     for disk in 1..=3 {
         let server = "INSERT INTO server VALUES (?1, 'data' || ?1, 'a', randomblob(16), randomblob(16), 'N', 1, 1, 0, 0, 0)";
         tables.execute(server, [disk]).unwrap();
-        tables
-            .execute("INSERT INTO member SELECT gid, ?1, 'full' FROM vgroup", [disk])
-            .unwrap();
+        tables.execute("INSERT INTO member SELECT gid, ?1, 'full' FROM vgroup", [disk]).unwrap();
     }
     drop(tables);
     back_up(&database, &kept).unwrap();
@@ -158,12 +107,7 @@ fn who_was_away_has_missed_something_and_who_is_unknown_is_named() {
     let version = store.cluster().unwrap().unwrap().map_version;
     let missed = store.missed().unwrap();
     assert_eq!(missed.len(), 4);
-    assert!(
-        missed
-            .iter()
-            .all(|((_, disk), since)| *disk == 2 && *since == version),
-        "{missed:?}"
-    );
+    assert!(missed.iter().all(|((_, disk), since)| *disk == 2 && *since == version), "{missed:?}");
     let servers = store.servers().unwrap();
     let failed: Vec<&str> = servers
         .iter()
@@ -179,10 +123,7 @@ fn killed(database: &Path) -> Vec<String> {
     let mut made = Vec::new();
     for number in 0..40 {
         let name = format!("later-{number}-{}", "x".repeat(180));
-        store
-            .mkdir(VolumeId::ROOT, &name, GroupId(1), None)
-            .unwrap()
-            .unwrap();
+        store.mkdir(VolumeId::ROOT, &name, GroupId(1), None).unwrap().unwrap();
         made.push(name);
     }
     // Closing would empty the log.
@@ -230,10 +171,7 @@ fn a_copy_is_not_put_beside_the_log_of_another_database() {
         }
         let copied = beside(&database, "-wal").metadata().unwrap().len();
         put_back(&kept, &database, &[], 0).unwrap();
-        assert_eq!(
-            beside(&database, ".replaced-wal").metadata().unwrap().len(),
-            copied
-        );
+        assert_eq!(beside(&database, ".replaced-wal").metadata().unwrap().len(), copied);
         assert!(!beside(&database, "-wal").exists(), "lost: {lost}");
         assert_eq!(check(&database).unwrap(), Vec::<String>::new());
         assert_eq!(volumes(&database).unwrap(), 2, "lost: {lost}");
@@ -241,11 +179,7 @@ fn a_copy_is_not_put_beside_the_log_of_another_database() {
         assert!(cluster.term > RAISED_VERSIONS, "the fence is there");
         if !lost {
             let old = volumes(&beside(&database, ".replaced")).unwrap();
-            assert_eq!(
-                old,
-                2 + made.len() as i64,
-                "the old database is kept with its log"
-            );
+            assert_eq!(old, 2 + made.len() as i64, "the old database is kept with its log");
         }
     }
 }
@@ -260,20 +194,14 @@ fn a_rollback_journal_and_the_log_of_a_killed_restore_are_in_no_new_database() {
     }
     put_back(&kept, &database, &[], 0).unwrap();
     assert_eq!(volumes(&database).unwrap(), 2);
-    assert_eq!(
-        std::fs::read(beside(&database, ".replaced-journal")).unwrap(),
-        [0xd9; 4096]
-    );
+    assert_eq!(std::fs::read(beside(&database, ".replaced-journal")).unwrap(), [0xd9; 4096]);
     for end in ["-journal", ".part", ".part-wal", ".part-journal", ".part-shm"] {
         assert!(!beside(&database, end).exists(), "{end}");
     }
     // A new copy is not made beside the log of an older one of its name.
     let taken = scratch.path().join("taken");
     std::fs::write(beside(&taken, "-wal"), "old").unwrap();
-    assert!(matches!(
-        back_up(&database, &taken),
-        Err(KeepError::System { .. })
-    ));
+    assert!(matches!(back_up(&database, &taken), Err(KeepError::System { .. })));
     assert!(!taken.exists());
 }
 
@@ -316,11 +244,7 @@ fn a_restore_is_safe_at_each_step() {
             let kept = copy_of_two(scratch.path());
             let made = killed(&database);
             let old = 2 + made.len() as i64;
-            let mut failing = Failing {
-                fails_at,
-                dies,
-                steps: 0,
-            };
+            let mut failing = Failing { fails_at, dies, steps: 0 };
             put_back_by(&kept, &database, &[], 0, &mut failing).unwrap_err();
             assert!(failing.steps > fails_at, "a restore has four steps");
             // Looked at in a copy: SQLite changes what it opens.
@@ -335,11 +259,7 @@ fn a_restore_is_safe_at_each_step() {
             put_back(&kept, &database, &[], 0).unwrap();
             assert_eq!(volumes(&database).unwrap(), 2, "step {fails_at}");
             let replaced = beside(&database, ".replaced");
-            assert_eq!(
-                volumes(&replaced).unwrap(),
-                old,
-                "step {fails_at}: nothing old is lost"
-            );
+            assert_eq!(volumes(&replaced).unwrap(), old, "step {fails_at}: nothing old is lost");
         }
     }
     // A second restore keeps what the first has put aside.
@@ -360,9 +280,7 @@ fn a_restore_is_safe_at_each_step() {
 fn a_database_and_its_copies_are_their_owners_alone() {
     use std::os::unix::{ffi::OsStrExt, fs::PermissionsExt};
     let scratch = tempfile::tempdir().unwrap();
-    let directory = scratch
-        .path()
-        .join(std::ffi::OsStr::from_bytes(b"not \xff UTF-8"));
+    let directory = scratch.path().join(std::ffi::OsStr::from_bytes(b"not \xff UTF-8"));
     std::fs::create_dir(&directory).unwrap();
     let (database, kept) = (directory.join("master.db"), directory.join("kept"));
     let lock = beside(&database, ".lock");

@@ -60,10 +60,7 @@ impl Connection {
                 "SET SESSION sql_mode = 'STRICT_ALL_TABLES'".to_owned(),
                 format!("SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_S}"),
             ]);
-        let mut connection = Connection {
-            options: options.into(),
-            open: None,
-        };
+        let mut connection = Connection { options: options.into(), open: None };
         schema::make(connection.get()?)?;
         Ok(connection)
     }

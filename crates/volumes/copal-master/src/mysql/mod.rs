@@ -40,10 +40,7 @@ impl MysqlStore {
     /// # Errors
     /// It cannot be reached, or another release wrote it.
     pub fn open(url: &str) -> Result<MysqlStore, MetaError> {
-        Ok(MysqlStore {
-            connection: Connection::open(url)?,
-            reign: None,
-        })
+        Ok(MysqlStore { connection: Connection::open(url)?, reign: None })
     }
 
     fn change<T>(
@@ -83,11 +80,7 @@ impl MetaStore for MysqlStore {
             uuid: rows::fixed(uuid)?,
             map_version,
             term,
-            pool: Pool {
-                replicas,
-                min_ack,
-                groups,
-            },
+            pool: Pool { replicas, min_ack, groups },
         }))
     }
 
@@ -97,10 +90,7 @@ impl MetaStore for MysqlStore {
                 "INSERT INTO cluster VALUES (1, ?, 1, ?, ?, ?)",
                 (uuid.to_vec(), pool.replicas, pool.min_ack, pool.groups),
             )?;
-            on.exec_drop(
-                "INSERT INTO leader VALUES (1, 0, ?, '2000-01-01 00:00:00', 0)",
-                (vec![0_u8; 24],),
-            )?;
+            on.exec_drop("INSERT INTO leader VALUES (1, 0, ?, '2000-01-01 00:00:00', 0)", (vec![0_u8; 24],))?;
             let groups: Vec<u32> = (1..=pool.groups).collect();
             for some in groups.chunks(1000) {
                 let rows: Vec<String> = some.iter().map(|group| format!("({group}, 0, 1)")).collect();
@@ -132,9 +122,7 @@ impl MetaStore for MysqlStore {
                 let left_ms = u64::try_from(left_us / 1000).unwrap_or(0);
                 Ok(Lead::Theirs { left_ms })
             }
-            None => Err(MetaError::Failed(
-                "it holds no cluster; make one first".to_owned(),
-            )),
+            None => Err(MetaError::Failed("it holds no cluster; make one first".to_owned())),
         }
     }
 
@@ -212,10 +200,7 @@ impl MetaStore for MysqlStore {
     fn change_tasks(&mut self, keep: &[TaskRow], forget: &[(TaskKind, GroupId)]) -> Result<(), MetaError> {
         self.change_always(|on| {
             for (kind, group) in forget {
-                on.exec_drop(
-                    "DELETE FROM task WHERE kind = ? AND gid = ?",
-                    (kind.word(), group.0),
-                )?;
+                on.exec_drop("DELETE FROM task WHERE kind = ? AND gid = ?", (kind.word(), group.0))?;
             }
             for task in keep {
                 on.exec_drop("REPLACE INTO task VALUES (?, ?, ?, ?)", task.columns())?;
@@ -225,9 +210,8 @@ impl MetaStore for MysqlStore {
     }
 
     fn masters(&mut self) -> Result<Vec<String>, MetaError> {
-        let rows: Vec<(Vec<u8>,)> = self
-            .connection
-            .read(|on| all(on, "SELECT address FROM master ORDER BY number", ()))?;
+        let rows: Vec<(Vec<u8>,)> =
+            self.connection.read(|on| all(on, "SELECT address FROM master ORDER BY number", ()))?;
         let text = |(address,): (Vec<u8>,)| {
             let text = String::from_utf8(address);
             text.map_err(|_| MetaError::Failed("the address of a master is no text".to_owned()))
@@ -314,11 +298,7 @@ impl MetaStore for MysqlStore {
             let (group, member) = (GroupId(group), (disk, rows::kind(&word)?));
             match groups.last_mut().filter(|last| last.group == group) {
                 Some(last) => last.members.push(member),
-                None => groups.push(GroupRow {
-                    group,
-                    version,
-                    members: vec![member],
-                }),
+                None => groups.push(GroupRow { group, version, members: vec![member] }),
             }
         }
         Ok(groups)
@@ -385,15 +365,9 @@ impl MetaStore for MysqlStore {
             let select = "SELECT next_volume FROM vgroup WHERE gid = ? FOR UPDATE";
             let next: Option<(u64,)> = first(on, select, (group.0,))?;
             let (next,) = next.ok_or_else(|| Trouble::Row(format!("it knows no group {}", group.0)))?;
-            on.exec_drop(
-                "UPDATE vgroup SET next_volume = next_volume + 1 WHERE gid = ?",
-                (group.0,),
-            )?;
+            on.exec_drop("UPDATE vgroup SET next_volume = next_volume + 1 WHERE gid = ?", (group.0,))?;
             let vid = VolumeId::in_group(group, next);
-            on.exec_drop(
-                "INSERT INTO dir VALUES (?, ?, ?, 0)",
-                (parent.0, name.as_bytes(), vid.0),
-            )?;
+            on.exec_drop("INSERT INTO dir VALUES (?, ?, ?, 0)", (parent.0, name.as_bytes(), vid.0))?;
             if let Some(quota) = quota {
                 let version = next_version(on)?;
                 on.exec_drop("INSERT INTO quota VALUES (?, ?, ?)", (vid.0, quota, version))?;
@@ -405,11 +379,7 @@ impl MetaStore for MysqlStore {
     fn quotas(&mut self, since: u64) -> Result<Vec<QuotaRow>, MetaError> {
         let select = "SELECT vid, bytes, version FROM quota WHERE version > ? ORDER BY version";
         let rows: Vec<(u64, u64, u64)> = self.connection.read(|on| all(on, select, (since,)))?;
-        let row = |(vid, bytes, version)| QuotaRow {
-            vid: VolumeId(vid),
-            bytes,
-            version,
-        };
+        let row = |(vid, bytes, version)| QuotaRow { vid: VolumeId(vid), bytes, version };
         Ok(rows.into_iter().map(row).collect())
     }
 
@@ -429,9 +399,8 @@ impl MetaStore for MysqlStore {
         let select = "SELECT name, vid, removing FROM dir WHERE parent = ? AND name > ? AND removing = 0
             ORDER BY name LIMIT ?";
         let after = after.unwrap_or_default().as_bytes();
-        let rows: Vec<DirColumns> = self
-            .connection
-            .read(|on| all(on, select, (parent.0, after, limit as u64)))?;
+        let rows: Vec<DirColumns> =
+            self.connection.read(|on| all(on, select, (parent.0, after, limit as u64)))?;
         Ok(rows.into_iter().map(rows::dir).collect())
     }
 
@@ -491,10 +460,7 @@ impl MetaStore for MysqlStore {
     fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError> {
         let select = "SELECT vid, version FROM gone_vol WHERE version > ? ORDER BY version";
         let rows: Vec<(u64, u64)> = self.connection.read(|on| all(on, select, (since,)))?;
-        Ok(rows
-            .into_iter()
-            .map(|(vid, version)| (VolumeId(vid), version))
-            .collect())
+        Ok(rows.into_iter().map(|(vid, version)| (VolumeId(vid), version)).collect())
     }
 
     fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError> {
@@ -523,10 +489,7 @@ impl MetaStore for MysqlStore {
     fn volumes_by_group(&mut self) -> Result<Vec<(GroupId, u64)>, MetaError> {
         let select = "SELECT gid, next_volume - 1 FROM vgroup ORDER BY gid";
         let rows: Vec<(u32, u64)> = self.connection.read(|on| all(on, select, ()))?;
-        Ok(rows
-            .into_iter()
-            .map(|(group, count)| (GroupId(group), count))
-            .collect())
+        Ok(rows.into_iter().map(|(group, count)| (GroupId(group), count)).collect())
     }
 
     fn add_token(&mut self, hash: [u8; 32], ends_ms: u64) -> Result<(), MetaError> {
@@ -547,23 +510,14 @@ impl MetaStore for MysqlStore {
         let select = "SELECT name, path, rights, made FROM client ORDER BY name";
         let rows: Vec<(Vec<u8>, Vec<u8>, u32, u64)> = self.connection.read(|on| all(on, select, ()))?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let row = |(name, path, rights, made_ms)| ClientRow {
-            name: text(name),
-            path: text(path),
-            rights,
-            made_ms,
-        };
+        let row =
+            |(name, path, rights, made_ms)| ClientRow { name: text(name), path: text(path), rights, made_ms };
         Ok(rows.into_iter().map(row).collect())
     }
 
     fn add_client(&mut self, client: &ClientRow) -> Result<bool, MetaError> {
         let add = "INSERT IGNORE INTO client VALUES (?, ?, ?, ?)";
-        let ClientRow {
-            name,
-            path,
-            rights,
-            made_ms,
-        } = client;
+        let ClientRow { name, path, rights, made_ms } = client;
         self.change_always(|on| {
             on.exec_drop(add, (name.as_bytes(), path.as_bytes(), rights, made_ms))?;
             Ok(on.affected_rows() == 1)
@@ -584,15 +538,9 @@ impl MetaStore for MysqlStore {
 
     fn events(&mut self, after: u64, limit: usize) -> Result<Vec<EventRow>, MetaError> {
         let select = "SELECT number, at, kind, text FROM event WHERE number > ? ORDER BY number DESC LIMIT ?";
-        let rows: Vec<(u64, u64, String, String)> = self
-            .connection
-            .read(|on| all(on, select, (after, limit as u64)))?;
-        let row = |(number, at_ms, kind, text)| EventRow {
-            number,
-            at_ms,
-            kind,
-            text,
-        };
+        let rows: Vec<(u64, u64, String, String)> =
+            self.connection.read(|on| all(on, select, (after, limit as u64)))?;
+        let row = |(number, at_ms, kind, text)| EventRow { number, at_ms, kind, text };
         Ok(rows.into_iter().rev().map(row).collect())
     }
 }

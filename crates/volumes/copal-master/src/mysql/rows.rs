@@ -8,27 +8,14 @@ use mysql::{Transaction, prelude::Queryable};
 /// name, vid, removing
 pub(super) type DirColumns = (String, u64, bool);
 /// All columns of a server, in their order, and where it stands: zone, a zero byte, rack. A row has twelve columns at most.
-pub(super) type ServerColumns = (
-    u32,
-    String,
-    String,
-    Vec<u8>,
-    Vec<u8>,
-    String,
-    u64,
-    u64,
-    bool,
-    u64,
-    u64,
-    Vec<u8>,
-);
+pub(super) type ServerColumns =
+    (u32, String, String, Vec<u8>, Vec<u8>, String, u64, u64, bool, u64, u64, Vec<u8>);
 
 /// Takes the map's next version.
 pub(super) fn next_version(on: &mut Transaction<'_>) -> Result<u64, Trouble> {
     on.query_drop("UPDATE cluster SET map_version = map_version + 1 WHERE id = 1")?;
     let row: Option<(u64,)> = first(on, "SELECT map_version FROM cluster WHERE id = 1", ())?;
-    row.map(|(version,)| version)
-        .ok_or_else(|| Trouble::Row("it holds no cluster".to_owned()))
+    row.map(|(version,)| version).ok_or_else(|| Trouble::Row("it holds no cluster".to_owned()))
 }
 
 /// Keeps since when operations can hold without members. One that is joining takes part from this version on, so of it the
@@ -61,11 +48,7 @@ pub(super) fn dir_at(
 }
 
 pub(super) fn dir((name, vid, is_removing): DirColumns) -> DirRow {
-    DirRow {
-        vid: VolumeId(vid),
-        name,
-        is_removing,
-    }
+    DirRow { vid: VolumeId(vid), name, is_removing }
 }
 
 pub(super) fn server(columns: ServerColumns) -> Result<ServerRow, Trouble> {
@@ -112,7 +95,5 @@ pub(super) fn kind(word: &str) -> Result<MemberKind, Trouble> {
 /// Bytes of a fixed width.
 pub(super) fn fixed<const N: usize>(bytes: Vec<u8>) -> Result<[u8; N], Trouble> {
     let len = bytes.len();
-    bytes
-        .try_into()
-        .map_err(|_| Trouble::Row(format!("an id of it has {len} bytes, not {N}")))
+    bytes.try_into().map_err(|_| Trouble::Row(format!("an id of it has {len} bytes, not {N}")))
 }

@@ -80,7 +80,5 @@ pub(super) fn all<T: FromRow>(
     parameters: impl Into<Params>,
 ) -> Result<Vec<T>, Trouble> {
     let rows = on.exec_opt(statement, parameters)?;
-    rows.into_iter()
-        .map(|row| row.map_err(|error| Trouble::Row(error.to_string())))
-        .collect()
+    rows.into_iter().map(|row| row.map_err(|error| Trouble::Row(error.to_string()))).collect()
 }

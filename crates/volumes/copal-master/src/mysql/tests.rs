@@ -84,10 +84,7 @@ fn a_lease_that_ended_is_taken_and_the_term_grows() {
     let (mut first, mut second) = (database.store(), database.store());
     let before = term(first.lead(holder(1)).unwrap());
     let left = second.lead(holder(2)).unwrap();
-    assert!(
-        matches!(left, Lead::Theirs { left_ms } if (1..=LEASE_MS).contains(&left_ms)),
-        "{left:?}"
-    );
+    assert!(matches!(left, Lead::Theirs { left_ms } if (1..=LEASE_MS).contains(&left_ms)), "{left:?}");
     database.let_lease_end();
     assert!(first.renew().unwrap(), "nobody else has had it");
     assert!(matches!(second.lead(holder(2)).unwrap(), Lead::Theirs { .. }));
@@ -112,11 +109,7 @@ fn a_master_that_was_paused_beyond_its_lease_changes_nothing() {
     paused.note(1, "word", "text").unwrap();
     let mut next = database.store();
     let reign = term(next.lead(holder(2)).unwrap());
-    let at = Place {
-        parent: root,
-        name: "a",
-        vid: a,
-    };
+    let at = Place { parent: root, name: "a", vid: a };
     let before = next.cluster().unwrap();
     let deposed: [Result<(), MetaError>; 5] = [
         paused.mkdir(root, "b", GroupId(1), None).map(|_| ()),
@@ -148,12 +141,8 @@ fn a_reign_begins_after_what_the_one_before_had_under_way() {
     let mut between = mysql::Conn::new(database.url.as_str()).unwrap();
     database.let_lease_end();
     let mut under_way = between.start_transaction(mysql::TxOpts::default()).unwrap();
-    under_way
-        .query_drop("UPDATE leader SET beat = beat + 1 WHERE id = 1")
-        .unwrap();
-    under_way
-        .query_drop("UPDATE cluster SET map_version = 77 WHERE id = 1")
-        .unwrap();
+    under_way.query_drop("UPDATE leader SET beat = beat + 1 WHERE id = 1").unwrap();
+    under_way.query_drop("UPDATE cluster SET map_version = 77 WHERE id = 1").unwrap();
     let mut next = database.store();
     let taking = std::thread::spawn(move || {
         let reign = term(next.lead(holder(2)).unwrap());
@@ -195,17 +184,11 @@ fn a_transaction_that_meets_a_deadlock_is_run_again_as_a_whole() {
         look.query_first::<u64, _>(&waits).unwrap() == Some(1)
     });
     assert!(is_waiting);
-    holding
-        .query_drop("UPDATE leader SET beat = beat + 1 WHERE id = 1")
-        .unwrap();
+    holding.query_drop("UPDATE leader SET beat = beat + 1 WHERE id = 1").unwrap();
     holding.commit().unwrap();
     let (mut store, made) = made.join().unwrap();
     let vid = made.unwrap().unwrap();
-    assert_eq!(
-        store.volumes_by_group().unwrap()[0],
-        (GroupId(1), 1),
-        "it took one number"
-    );
+    assert_eq!(store.volumes_by_group().unwrap()[0], (GroupId(1), 1), "it took one number");
     assert_eq!(store.resolve(&["a"]).unwrap()[0].vid, vid);
 }
 

@@ -42,11 +42,7 @@ fn who_missed(master: &Master, group: GroupId) -> BTreeSet<u32> {
 fn all_others_have_missed_what_was_before_the_order_and_the_chosen_one_nothing() {
     let (master, row) = bereft();
     let group = row.group;
-    assert_eq!(
-        who_missed(&master, group),
-        BTreeSet::from([1, 3]),
-        "the second was the last whole one"
-    );
+    assert_eq!(who_missed(&master, group), BTreeSet::from([1, 3]), "the second was the last whole one");
     let epoch = master.accept(group, "data3", "{}", 4000).unwrap();
     assert_eq!(who_missed(&master, group), BTreeSet::from([1, 2]));
     let map = master.map();
@@ -56,10 +52,7 @@ fn all_others_have_missed_what_was_before_the_order_and_the_chosen_one_nothing()
     }
     // The database says the same to the next master.
     let kept = master.reign.lock().meta.missed().unwrap().into_iter();
-    let kept: BTreeSet<u32> = kept
-        .filter(|((of, _), _)| *of == group)
-        .map(|((_, disk), _)| disk)
-        .collect();
+    let kept: BTreeSet<u32> = kept.filter(|((of, _), _)| *of == group).map(|((_, disk), _)| disk).collect();
     assert_eq!(kept, BTreeSet::from([1, 2]));
 }
 

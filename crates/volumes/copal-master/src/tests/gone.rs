@@ -21,10 +21,7 @@ fn removed() -> (Master, VolumeId, u64) {
 }
 
 fn told(master: &Master, number: u8, map_version: u64, now_ms: u64) {
-    let beat = Beat {
-        map_version,
-        ..beat(number, 1)
-    };
+    let beat = Beat { map_version, ..beat(number, 1) };
     master.beat(beat, now_ms).unwrap();
 }
 
@@ -86,17 +83,9 @@ fn who_has_just_become_a_member_is_told_first() {
     }
     let mut members = master.map().groups[&group].members.clone();
     members[2] = (4, MemberKind::Full);
-    master
-        .reign
-        .lock()
-        .change_members(vec![(group, members)])
-        .unwrap();
+    master.reign.lock().change_members(vec![(group, members)]).unwrap();
     master.tick(20_000).unwrap();
-    assert_eq!(
-        gone(&master),
-        1,
-        "the fourth was told of nothing when it was no member"
-    );
+    assert_eq!(gone(&master), 1, "the fourth was told of nothing when it was no member");
     for number in 1..=4 {
         told(&master, number, master.map().version, 31_000);
     }
@@ -116,10 +105,9 @@ fn a_new_member_is_told_of_volumes_that_went_before_it_came() {
     assert_eq!(delta(version - 1).gone_volumes, [vid.0]);
     assert_eq!(delta(version).gone_volumes, [0_u64; 0]);
     let kept = master.resolve("kept").unwrap();
-    for (of, gone, limits) in [
-        (group, vec![vid.0], Vec::new()),
-        (kept.birth_group(), Vec::new(), vec![kept.0]),
-    ] {
+    for (of, gone, limits) in
+        [(group, vec![vid.0], Vec::new()), (kept.birth_group(), Vec::new(), vec![kept.0])]
+    {
         let since = master.map().version;
         let mut members = master.map().groups[&of].members.clone();
         members[2] = (4, MemberKind::Full);

@@ -45,11 +45,7 @@ impl Cluster {
 
     fn in_racks(servers: u8, groups: u32, options: MasterOptions, servers_a_rack: u8) -> Cluster {
         let mut meta = SqliteStore::in_memory().unwrap();
-        let pool = Pool {
-            replicas: 3,
-            min_ack: 2,
-            groups,
-        };
+        let pool = Pool { replicas: 3, min_ack: 2, groups };
         Master::found(&mut meta, [7; 16], pool).unwrap();
         let master = Master::open(Box::new(meta), options).unwrap();
         let mut cluster = Cluster {
@@ -98,10 +94,7 @@ impl Cluster {
     }
 
     fn join(&mut self, number: u8) {
-        let joiner = Joiner {
-            rack: self.rack(number),
-            ..joiner(number)
-        };
+        let joiner = Joiner { rack: self.rack(number), ..joiner(number) };
         self.master.join(&joiner, self.now_ms).unwrap();
         self.up.insert(number, 1);
         self.boots.insert(number, 1);
@@ -116,9 +109,7 @@ impl Cluster {
 
     fn kill(&mut self, number: u8) {
         self.up.remove(&number);
-        self.master
-            .fail(number.into(), "refuses connections", self.now_ms)
-            .unwrap();
+        self.master.fail(number.into(), "refuses connections", self.now_ms).unwrap();
         self.copied.retain(|(_, disk), _| *disk != u32::from(number));
     }
 
@@ -143,12 +134,7 @@ impl Cluster {
             let has_donor = row.members.iter().any(|(other, _)| {
                 self.up.contains_key(&(*other as u8)) && self.whole.contains(&(group, *other))
             });
-            let tells = || {
-                self.master
-                    .become_whole(disk, &[(group, view.epoch)])
-                    .unwrap()
-                    .is_empty()
-            };
+            let tells = || self.master.become_whole(disk, &[(group, view.epoch)]).unwrap().is_empty();
             if lacks && is_done && has_donor && tells() {
                 self.whole.insert((group, disk));
             }
@@ -166,10 +152,7 @@ impl Cluster {
         self.now_ms += STEP_MS;
         for (number, boot) in self.up.clone() {
             let groups = self.told(number);
-            let sizes = groups
-                .iter()
-                .map(|(group, ..)| (*group, self.bytes_of_group))
-                .collect();
+            let sizes = groups.iter().map(|(group, ..)| (*group, self.bytes_of_group)).collect();
             let used_bytes = match self.used.get(&number) {
                 Some(used) => *used,
                 None => groups.len() as u64 * self.bytes_of_group,
@@ -179,11 +162,7 @@ impl Cluster {
                 sizes,
                 used_bytes,
                 rack: self.rack(number),
-                map_version: if self.unaware.contains(&number) {
-                    0
-                } else {
-                    u64::MAX
-                },
+                map_version: if self.unaware.contains(&number) { 0 } else { u64::MAX },
                 ..beat(number, boot)
             };
             self.master.beat(beat, self.now_ms).unwrap();
@@ -211,17 +190,11 @@ impl Cluster {
     }
 
     fn tasks(&self) -> Vec<serde_json::Value> {
-        self.master.status(self.now_ms)["tasks"]
-            .as_array()
-            .unwrap()
-            .clone()
+        self.master.status(self.now_ms)["tasks"].as_array().unwrap().clone()
     }
 
     fn sentence(&self) -> String {
-        self.master.status(self.now_ms)["sentence"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        self.master.status(self.now_ms)["sentence"].as_str().unwrap().to_owned()
     }
 
     fn events(&self, kind: &str) -> usize {
@@ -234,24 +207,14 @@ impl Cluster {
     fn check(&mut self) {
         let map = self.master.map();
         for (group, row) in &map.groups {
-            let before = self
-                .before
-                .insert(*group, row.members.clone())
-                .unwrap_or_default();
-            let whole = row
-                .members
-                .iter()
-                .filter(|(disk, _)| self.whole.contains(&(*group, *disk)))
-                .count();
+            let before = self.before.insert(*group, row.members.clone()).unwrap_or_default();
+            let whole = row.members.iter().filter(|(disk, _)| self.whole.contains(&(*group, *disk))).count();
             for (disk, _) in before {
                 let has_left = row.members.iter().all(|(member, _)| *member != disk);
                 if has_left {
                     let was_whole = self.whole.remove(&(*group, disk));
                     self.copied.remove(&(*group, disk));
-                    assert!(
-                        !was_whole || whole >= 3,
-                        "group {group}: {disk} left, {whole} are whole"
-                    );
+                    assert!(!was_whole || whole >= 3, "group {group}: {disk} left, {whole} are whole");
                 }
             }
         }
@@ -282,22 +245,14 @@ fn a_server_that_is_given_up_is_replaced_by_as_many_copies_at_a_time_as_disks_al
     cluster.step();
     let status = cluster.master.status(cluster.now_ms);
     let task = &status["tasks"][0];
-    assert_eq!(
-        (&task["kind"], &task["state"]),
-        (&"copy".into(), &"running".into()),
-        "{task}"
-    );
+    assert_eq!((&task["kind"], &task["state"]), (&"copy".into(), &"running".into()), "{task}");
     assert_eq!(task["priority"]["whole_copies"], 2);
     assert_eq!(
         status["recovery"]["running"].as_u64().unwrap() + status["recovery"]["waiting"].as_u64().unwrap(),
         held as u64
     );
     cluster.pass(5000);
-    assert!(
-        cluster.master.status(cluster.now_ms)["recovery"]["ends_in_s"]
-            .as_u64()
-            .is_some()
-    );
+    assert!(cluster.master.status(cluster.now_ms)["recovery"]["ends_in_s"].as_u64().is_some());
     assert!(cluster.sentence().contains("done in"), "{}", cluster.sentence());
     cluster.settle();
     assert_eq!(cluster.most_running, 4, "half the servers");
@@ -306,10 +261,7 @@ fn a_server_that_is_given_up_is_replaced_by_as_many_copies_at_a_time_as_disks_al
 
 #[test]
 fn no_more_copies_run_than_the_operator_allows() {
-    let options = MasterOptions {
-        copies_at_once: Some(2),
-        ..MasterOptions::default()
-    };
+    let options = MasterOptions { copies_at_once: Some(2), ..MasterOptions::default() };
     let mut cluster = Cluster::with(8, 128, options);
     cluster.kill(3);
     cluster.master.lose("data3", cluster.now_ms).unwrap();
@@ -322,20 +274,14 @@ fn no_more_copies_run_than_the_operator_allows() {
 /// gives it up once it is taken for failed.
 #[test]
 fn a_server_that_is_known_to_have_lost_its_data_is_replaced_at_once() {
-    let other_disk = |beat: Beat| Beat {
-        disk_uuid: [0; 16],
-        ..beat
-    };
+    let other_disk = |beat: Beat| Beat { disk_uuid: [0; 16], ..beat };
     for shows_first in [true, false] {
         let mut cluster = Cluster::new(5, 16);
         let moved = cluster.groups_of(2);
         assert!(moved > 0);
         let show = |cluster: &Cluster| {
             let shown = other_disk(beat(2, 2));
-            assert!(matches!(
-                cluster.master.beat(shown, cluster.now_ms),
-                Err(MasterError::Denied(_))
-            ));
+            assert!(matches!(cluster.master.beat(shown, cluster.now_ms), Err(MasterError::Denied(_))));
         };
         if shows_first {
             show(&cluster);
@@ -363,10 +309,7 @@ fn the_last_copies_are_copied_first() {
     let mut cluster = Cluster::new(8, 256);
     for number in [3, 5] {
         cluster.kill(number);
-        cluster
-            .master
-            .lose(&format!("data{number}"), cluster.now_ms)
-            .unwrap();
+        cluster.master.lose(&format!("data{number}"), cluster.now_ms).unwrap();
     }
     let single = |cluster: &Cluster| {
         let map = cluster.master.map();
@@ -403,9 +346,7 @@ fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
     assert_eq!(cluster.tasks(), [] as [serde_json::Value; 0]);
     assert_eq!(cluster.events("hold"), 1);
     assert!(
-        cluster
-            .sentence()
-            .contains("blocked: 2 of 6 servers failed within a minute"),
+        cluster.sentence().contains("blocked: 2 of 6 servers failed within a minute"),
         "{}",
         cluster.sentence()
     );
@@ -421,11 +362,7 @@ fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
     cluster.step();
     cluster.master.lose("data1", cluster.now_ms).unwrap();
     cluster.pass(1000);
-    assert!(
-        cluster.sentence().contains("2 of 6 servers failed"),
-        "{}",
-        cluster.sentence()
-    );
+    assert!(cluster.sentence().contains("2 of 6 servers failed"), "{}", cluster.sentence());
     assert!(cluster.tasks().iter().any(|task| task["state"] == "running"));
     for number in [2, 3] {
         cluster.start(number);
@@ -437,10 +374,7 @@ fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
 #[test]
 fn an_administrator_puts_a_group_before_others_of_its_age() {
     let mut cluster = Cluster::new(5, 64);
-    assert!(matches!(
-        cluster.master.boost(GroupId(65), 0),
-        Err(MasterError::Volume(VolumeError::NotFound))
-    ));
+    assert!(matches!(cluster.master.boost(GroupId(65), 0), Err(MasterError::Volume(VolumeError::NotFound))));
     cluster.kill(2);
     cluster.master.lose("data2", cluster.now_ms).unwrap();
     let last = cluster.tasks().last().unwrap()["gid"].as_u64().unwrap() as u32;
@@ -474,10 +408,7 @@ fn a_group_without_a_place_says_what_it_needs() {
     cluster.master.lose("data3", cluster.now_ms).unwrap();
     cluster.pass(2000);
     let sentence = cluster.sentence();
-    assert!(
-        sentence.contains("each needs 3 servers, 2 are there"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("each needs 3 servers, 2 are there"), "{sentence}");
     cluster.join(4);
     cluster.settle();
 }
@@ -501,10 +432,7 @@ fn whatever_fails_meanwhile_no_whole_copy_is_let_go_too_early() {
             let number = 1 + draw(7) as u8;
             match (away, draw(3)) {
                 (Some(number), 0) if lost < 2 => {
-                    cluster
-                        .master
-                        .lose(&format!("data{number}"), cluster.now_ms)
-                        .unwrap();
+                    cluster.master.lose(&format!("data{number}"), cluster.now_ms).unwrap();
                     (away, lost) = (None, lost + 1);
                 }
                 (Some(number), _) => {
@@ -542,37 +470,16 @@ fn whatever_fails_meanwhile_no_whole_copy_is_let_go_too_early() {
 fn a_server_is_emptied_and_takes_part_until_the_last_of_its_groups_has_left() {
     let mut cluster = Cluster::new(5, 32);
     let held = cluster.groups_of(2);
-    let dry = cluster
-        .master
-        .drain("data2", false, true, cluster.now_ms)
-        .unwrap();
-    assert_eq!(
-        (&dry["groups"], &dry["blocked"]),
-        (&held.into(), &serde_json::json!([])),
-        "{dry}"
-    );
+    let dry = cluster.master.drain("data2", false, true, cluster.now_ms).unwrap();
+    assert_eq!((&dry["groups"], &dry["blocked"]), (&held.into(), &serde_json::json!([])), "{dry}");
     cluster.pass(1000);
-    assert_eq!(
-        (cluster.groups_of(2), cluster.tasks().len()),
-        (held, 0),
-        "nothing was done"
-    );
-    cluster
-        .master
-        .drain("data2", false, false, cluster.now_ms)
-        .unwrap();
+    assert_eq!((cluster.groups_of(2), cluster.tasks().len()), (held, 0), "nothing was done");
+    cluster.master.drain("data2", false, false, cluster.now_ms).unwrap();
     cluster.step();
     assert_eq!(cluster.tasks()[0]["kind"], "drain");
-    assert!(
-        cluster.sentence().contains("data2 is being emptied"),
-        "{}",
-        cluster.sentence()
-    );
+    assert!(cluster.sentence().contains("data2 is being emptied"), "{}", cluster.sentence());
     let refused = cluster.master.remove("data2", false, cluster.now_ms).unwrap_err();
-    assert!(
-        refused.to_string().contains("holds") && refused.to_string().contains("groups"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("holds") && refused.to_string().contains("groups"), "{refused}");
     // It may fail and come back meanwhile, and so may who takes its groups.
     cluster.has_sources = false;
     cluster.pass(2000);
@@ -584,11 +491,7 @@ fn a_server_is_emptied_and_takes_part_until_the_last_of_its_groups_has_left() {
     cluster.start(4);
     cluster.settle();
     assert_eq!(cluster.groups_of(2), 0);
-    assert!(
-        cluster.sentence().contains("`copal node rm data2`"),
-        "{}",
-        cluster.sentence()
-    );
+    assert!(cluster.sentence().contains("`copal node rm data2`"), "{}", cluster.sentence());
     assert_eq!(cluster.events("drain"), 2, "begun, and empty");
     cluster.master.remove("data2", false, cluster.now_ms).unwrap();
     assert!(cluster.master.map().server_named("data2").is_none());
@@ -599,17 +502,11 @@ fn a_server_is_emptied_and_takes_part_until_the_last_of_its_groups_has_left() {
 fn emptying_a_server_stops_where_it_stands_and_nobody_has_too_few_copies() {
     let mut cluster = Cluster::new(5, 64);
     cluster.beats = 10;
-    cluster
-        .master
-        .drain("data1", false, false, cluster.now_ms)
-        .unwrap();
+    cluster.master.drain("data1", false, false, cluster.now_ms).unwrap();
     cluster.pass(5000);
     let left = cluster.groups_of(1);
     assert!(!cluster.running().is_empty() && left > 5);
-    cluster
-        .master
-        .drain("data1", true, false, cluster.now_ms)
-        .unwrap();
+    cluster.master.drain("data1", true, false, cluster.now_ms).unwrap();
     cluster.settle();
     assert_eq!(cluster.groups_of(1), left);
     for row in cluster.master.map().groups.values() {
@@ -620,15 +517,9 @@ fn emptying_a_server_stops_where_it_stands_and_nobody_has_too_few_copies() {
 #[test]
 fn what_blocks_emptying_is_named_and_ends_with_a_new_server() {
     let mut cluster = Cluster::new(3, 8);
-    let told = cluster
-        .master
-        .drain("data3", false, false, cluster.now_ms)
-        .unwrap();
+    let told = cluster.master.drain("data3", false, false, cluster.now_ms).unwrap();
     let blocked = "8 groups wait for a server: each needs 3 servers, 2 are there that stay";
-    assert!(
-        told["blocked"][0].as_str().unwrap().starts_with(blocked),
-        "{told}"
-    );
+    assert!(told["blocked"][0].as_str().unwrap().starts_with(blocked), "{told}");
     cluster.pass(1000);
     assert!(cluster.sentence().contains(blocked), "{}", cluster.sentence());
     assert_eq!(cluster.groups_of(3), 8);
@@ -640,28 +531,14 @@ fn what_blocks_emptying_is_named_and_ends_with_a_new_server() {
 #[test]
 fn a_server_whose_absence_is_announced_is_not_given_up_before_it_ends() {
     let mut cluster = Cluster::new(4, 16);
-    assert!(
-        cluster
-            .master
-            .announce("data2", 2 * 24 * 3_600_000, false, cluster.now_ms)
-            .is_err()
-    );
-    cluster
-        .master
-        .announce("data2", 60 * 60_000, false, cluster.now_ms)
-        .unwrap();
+    assert!(cluster.master.announce("data2", 2 * 24 * 3_600_000, false, cluster.now_ms).is_err());
+    cluster.master.announce("data2", 60 * 60_000, false, cluster.now_ms).unwrap();
     cluster.pass(1000);
     cluster.kill(2);
     cluster.kill(3);
     cluster.step();
     assert_eq!(cluster.events("hold"), 0, "one was announced");
-    assert!(
-        cluster
-            .sentence()
-            .contains("data2 away as announced for 60 min more"),
-        "{}",
-        cluster.sentence()
-    );
+    assert!(cluster.sentence().contains("data2 away as announced for 60 min more"), "{}", cluster.sentence());
     cluster.start(3);
     cluster.pass(59 * 60_000);
     assert!(cluster.tasks().is_empty());
@@ -672,56 +549,31 @@ fn a_server_whose_absence_is_announced_is_not_given_up_before_it_ends() {
     cluster.pass(1000);
     assert_eq!(cluster.groups_of(2), 0);
     // Taken back.
-    cluster
-        .master
-        .announce("data3", 60_000, false, cluster.now_ms)
-        .unwrap();
-    cluster
-        .master
-        .announce("data3", 0, false, cluster.now_ms)
-        .unwrap();
+    cluster.master.announce("data3", 60_000, false, cluster.now_ms).unwrap();
+    cluster.master.announce("data3", 0, false, cluster.now_ms).unwrap();
     cluster.kill(3);
-    assert!(
-        cluster.sentence().contains("data3 down 0 s"),
-        "{}",
-        cluster.sentence()
-    );
+    assert!(cluster.sentence().contains("data3 down 0 s"), "{}", cluster.sentence());
 }
 
 pub(super) fn wanted(group: u32, from: &str, to: &str) -> WantedMove {
-    WantedMove {
-        group: GroupId(group),
-        from: from.to_owned(),
-        to: to.to_owned(),
-    }
+    WantedMove { group: GroupId(group), from: from.to_owned(), to: to.to_owned() }
 }
 
 impl Cluster {
     fn members(&self, group: u32) -> Vec<u32> {
         let map = self.master.map();
-        map.groups[&GroupId(group)]
-            .members
-            .iter()
-            .map(|(disk, _)| *disk)
-            .collect()
+        map.groups[&GroupId(group)].members.iter().map(|(disk, _)| *disk).collect()
     }
 
     /// A move of a group that is possible.
     fn some_move(&self, group: u32) -> WantedMove {
         let members = self.members(group);
-        let to = self
-            .up
-            .keys()
-            .find(|number| !members.contains(&u32::from(**number)))
-            .unwrap();
+        let to = self.up.keys().find(|number| !members.contains(&u32::from(**number))).unwrap();
         wanted(group, &format!("data{}", members[0]), &format!("data{to}"))
     }
 
     fn denied(&self, moves: &[WantedMove]) -> String {
-        self.master
-            .rebalance_apply(moves, false, self.now_ms)
-            .unwrap_err()
-            .to_string()
+        self.master.rebalance_apply(moves, false, self.now_ms).unwrap_err().to_string()
     }
 }
 
@@ -736,14 +588,8 @@ fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
     assert_eq!(cluster.members(7), before);
     cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
     cluster.pass(1000);
-    assert_eq!(
-        (cluster.members(7).len(), &cluster.tasks()[0]["kind"]),
-        (4, &"move".into())
-    );
-    cluster
-        .master
-        .cancel_move(GroupId(7), false, cluster.now_ms)
-        .unwrap();
+    assert_eq!((cluster.members(7).len(), &cluster.tasks()[0]["kind"]), (4, &"move".into()));
+    cluster.master.cancel_move(GroupId(7), false, cluster.now_ms).unwrap();
     cluster.settle();
     assert_eq!(cluster.members(7), before);
     cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
@@ -752,31 +598,17 @@ fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
     // Once more: it is done.
     let again = cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
     assert_eq!((&again["groups"], &again["done"]), (&0.into(), &1.into()));
-    assert_eq!(
-        cluster.master.cancel_move(GroupId(7), false, 0).unwrap()["moves"],
-        false
-    );
-    assert!(
-        cluster
-            .master
-            .move_group(&wanted(17, "data1", "data2"), false, 0)
-            .is_err()
-    );
+    assert_eq!(cluster.master.cancel_move(GroupId(7), false, 0).unwrap()["moves"], false);
+    assert!(cluster.master.move_group(&wanted(17, "data1", "data2"), false, 0).is_err());
 }
 
 #[test]
 fn a_plan_with_a_move_that_cannot_be_is_refused_as_a_whole() {
     let mut cluster = Cluster::new(5, 16);
     let good = cluster.some_move(1);
-    let taken = WantedMove {
-        to: format!("data{}", cluster.members(2)[1]),
-        ..cluster.some_move(2)
-    };
+    let taken = WantedMove { to: format!("data{}", cluster.members(2)[1]), ..cluster.some_move(2) };
     let refused = cluster.denied(&[good.clone(), taken]);
-    assert!(
-        refused.contains("group 2 cannot move") && refused.contains("nothing was begun"),
-        "{refused}"
-    );
+    assert!(refused.contains("group 2 cannot move") && refused.contains("nothing was begun"), "{refused}");
     let unknown = cluster.denied(&[good.clone(), wanted(2, "data1", "nobody")]);
     assert!(unknown.contains("there is no server nobody"), "{unknown}");
     assert!(cluster.denied(&[good.clone(), good.clone()]).contains("twice"));
@@ -808,28 +640,18 @@ fn a_plan_spreads_groups_over_new_servers_and_may_be_paused() {
         })
         .collect();
     assert!((20..=40).contains(&moves.len()), "{plan:#}");
-    cluster
-        .master
-        .rebalance_apply(&moves, false, cluster.now_ms)
-        .unwrap();
+    cluster.master.rebalance_apply(&moves, false, cluster.now_ms).unwrap();
     cluster.pass(3000);
     let paused = cluster.master.rebalance_pause(false, cluster.now_ms).unwrap();
     assert!(paused["left_out"].as_u64() > Some(0), "{paused}");
     cluster.settle();
     let held = cluster.groups_of(5);
     assert!(held > 0 && held < moves.len());
-    let again = cluster
-        .master
-        .rebalance_apply(&moves, false, cluster.now_ms)
-        .unwrap();
+    let again = cluster.master.rebalance_apply(&moves, false, cluster.now_ms).unwrap();
     assert_eq!(again["done"].as_u64(), Some(held as u64));
     cluster.settle();
-    let told: Vec<u64> = plan["disks"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|disk| disk["after_groups"].as_u64().unwrap())
-        .collect();
+    let told: Vec<u64> =
+        plan["disks"].as_array().unwrap().iter().map(|disk| disk["after_groups"].as_u64().unwrap()).collect();
     let found: Vec<u64> = (1..=5).map(|number| cluster.groups_of(number) as u64).collect();
     assert_eq!(found, told, "what was planned, and nothing else");
     assert_eq!(cluster.master.rebalance_plan()["moves"], serde_json::json!([]));
@@ -847,21 +669,13 @@ fn a_disk_above_85_percent_is_brought_down_to_80_by_itself() {
     }
     cluster.pass(120_000);
     let left = cluster.groups_of(1) as u64;
-    assert!(
-        left < held && left * cluster.bytes_of_group <= capacity / 100 * 81,
-        "{left} of {held}"
-    );
-    assert!(
-        (left + 1) * cluster.bytes_of_group > capacity / 100 * 80,
-        "no more than that: {left} of {held}"
-    );
+    assert!(left < held && left * cluster.bytes_of_group <= capacity / 100 * 81, "{left} of {held}");
+    assert!((left + 1) * cluster.bytes_of_group > capacity / 100 * 80, "no more than that: {left} of {held}");
     assert_eq!(cluster.events("rebalance"), 1);
     cluster.used.insert(1, capacity / 100 * 97);
     cluster.pass(1000);
     assert!(
-        cluster
-            .sentence()
-            .contains("data1 is full (96 %) and takes no new files"),
+        cluster.sentence().contains("data1 is full (96 %) and takes no new files"),
         "{}",
         cluster.sentence()
     );
@@ -911,18 +725,11 @@ fn only_who_was_whole_in_the_present_view_is_told_to_be_whole_no_more() {
     let group = GroupId(1);
     let epoch = map.view(&map.groups[&group]).epoch;
     let tell = |epoch, role| {
-        let told = Beat {
-            groups: vec![(group, epoch, role)],
-            ..beat(2, 1)
-        };
+        let told = Beat { groups: vec![(group, epoch, role)], ..beat(2, 1) };
         cluster.master.beat(told, cluster.now_ms).unwrap();
         cluster.events("repair")
     };
-    assert_eq!(
-        tell(copal_volume::group::Epoch(1), Role::Recovering),
-        0,
-        "of an older view"
-    );
+    assert_eq!(tell(copal_volume::group::Epoch(1), Role::Recovering), 0, "of an older view");
     assert_eq!(tell(epoch, Role::Normal), 0);
     assert_eq!(tell(epoch, Role::Recovering), 1);
     assert_eq!(tell(epoch, Role::Recovering), 1, "told once");
@@ -939,11 +746,7 @@ fn what_was_ordered_is_wanted_by_the_next_master_too() {
     let held: Vec<u32> = row.members.iter().map(|(disk, _)| *disk).collect();
     let target = (1..=4).find(|disk| !held.contains(disk)).unwrap();
     let name = |disk: u32| map.server(disk).unwrap().name.clone();
-    let wanted = WantedMove {
-        group,
-        from: name(held[0]),
-        to: name(target),
-    };
+    let wanted = WantedMove { group, from: name(held[0]), to: name(target) };
     cluster.master.move_group(&wanted, false, cluster.now_ms).unwrap();
     cluster.change_master();
     assert_eq!(cluster.master.reign.lock().recovery.moves[&group].to, target);
@@ -962,15 +765,7 @@ fn what_was_ordered_is_wanted_by_the_next_master_too() {
     cluster.kill(1);
     cluster.master.lose("data1", cluster.now_ms).unwrap();
     cluster.step();
-    let waiting = cluster
-        .master
-        .reign
-        .lock()
-        .recovery
-        .queue
-        .waiting()
-        .last()
-        .map(|job| job.group);
+    let waiting = cluster.master.reign.lock().recovery.queue.waiting().last().map(|job| job.group);
     let waiting = waiting.expect("copies wait for others");
     cluster.master.boost(waiting, cluster.now_ms).unwrap();
     cluster.change_master();
@@ -980,12 +775,7 @@ fn what_was_ordered_is_wanted_by_the_next_master_too() {
 #[test]
 fn a_name_of_a_client_is_given_once() {
     let cluster = Cluster::new(3, 1);
-    let client = ClientRow {
-        name: "nightly".to_owned(),
-        path: "vms".to_owned(),
-        rights: 3,
-        made_ms: 1,
-    };
+    let client = ClientRow { name: "nightly".to_owned(), path: "vms".to_owned(), rights: 3, made_ms: 1 };
     assert!(cluster.master.add_client(&client).unwrap());
     assert!(!cluster.master.add_client(&client).unwrap(), "it is there");
     assert!(!cluster.master.remove_client("other", 2).unwrap());

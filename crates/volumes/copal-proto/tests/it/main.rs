@@ -49,19 +49,9 @@ fn frame(
 
 /// The example of the page, by the names of its blocks.
 fn example() -> Vec<(&'static str, Vec<u8>)> {
-    let members = [1, 2, 3].map(|disk| Member {
-        disk,
-        role: Role::Normal.into(),
-        missed: 0,
-        ..Member::default()
-    });
-    let view = View {
-        group: 1,
-        epoch: 9,
-        members: members.to_vec(),
-        replicas: 3,
-        min_ack: 2,
-    };
+    let members =
+        [1, 2, 3].map(|disk| Member { disk, role: Role::Normal.into(), missed: 0, ..Member::default() });
+    let view = View { group: 1, epoch: 9, members: members.to_vec(), replicas: 3, min_ack: 2 };
     let disk = Disk {
         disk: 1,
         server: "data1".to_owned(),
@@ -79,10 +69,7 @@ fn example() -> Vec<(&'static str, Vec<u8>)> {
         ..Map::default()
     };
     // 48 bits of milliseconds, 16 of a counter; then the client's incarnation.
-    let id = |counter: u64| Id {
-        high: (1_800_000_000_000 << 16) | counter,
-        low: 0xa1b2_c3d4_e5f6_0718,
-    };
+    let id = |counter: u64| Id { high: (1_800_000_000_000 << 16) | counter, low: 0xa1b2_c3d4_e5f6_0718 };
     let put = Put {
         group: 1,
         epoch: 9,
@@ -98,9 +85,7 @@ fn example() -> Vec<(&'static str, Vec<u8>)> {
         body: Bytes::from_static(b"hello"),
         staged: false,
     };
-    let held = Held {
-        role: Role::Normal.into(),
-    };
+    let held = Held { role: Role::Normal.into() };
     let taken = Failure {
         code: Code::Exists.into(),
         text: "taken".to_owned(),
@@ -108,13 +93,8 @@ fn example() -> Vec<(&'static str, Vec<u8>)> {
         ..Failure::default()
     };
     let watch = WatchMap { since: 0, wait_ms: 0 };
-    let resolve = Resolve {
-        path: "mail".to_owned(),
-    };
-    let resolved = Resolved {
-        volume: VOLUME,
-        options: None,
-    };
+    let resolve = Resolve { path: "mail".to_owned() };
+    let resolved = Resolved { volume: VOLUME, options: None };
     vec![
         ("watch", sent(1, Method::WatchMap, 0, &watch)),
         ("map", reply(1, Method::WatchMap, false, &map)),

@@ -47,28 +47,17 @@ fn permit() -> messages::Permit {
 }
 
 fn get(volume: u64) -> messages::Get {
-    messages::Get {
-        volume,
-        ..messages::Get::default()
-    }
+    messages::Get { volume, ..messages::Get::default() }
 }
 
 fn delete(fid: FileId) -> messages::Delete {
-    messages::Delete {
-        volume: 5,
-        fid: Some(copal_proto::of_id(fid.0)),
-        ..messages::Delete::default()
-    }
+    messages::Delete { volume: 5, fid: Some(copal_proto::of_id(fid.0)), ..messages::Delete::default() }
 }
 
 #[test]
 fn members_masters_and_the_clusters_own_client_need_no_permit() {
     let scene = Scene::new();
-    for name in [
-        "client.copal",
-        "master.copal",
-        "00112233445566778899aabbccddeeff.copal",
-    ] {
+    for name in ["client.copal", "master.copal", "00112233445566778899aabbccddeeff.copal"] {
         let peer = scene.peer(name, None);
         assert_eq!(scene.check(&peer, Method::Get, &get(5)), Ok(()));
         assert_eq!(scene.check(&peer, Method::Gossip, &get(5)), Ok(()));
@@ -81,38 +70,19 @@ fn a_named_client_does_what_its_permit_says_and_nothing_else() {
     let peer = scene.peer("nightly.client.copal", Some(&permit()));
     assert_eq!(scene.check(&peer, Method::Get, &get(5)), Ok(()));
     assert_eq!(
-        scene.check(
-            &peer,
-            Method::Put,
-            &messages::Put {
-                volume: 5,
-                ..messages::Put::default()
-            }
-        ),
+        scene.check(&peer, Method::Put, &messages::Put { volume: 5, ..messages::Put::default() }),
         Ok(())
     );
     let other = scene.check(&peer, Method::Get, &get(6));
     assert_eq!(other.unwrap_err(), "the permit is for another volume");
     let deleted = scene.check(&peer, Method::Delete, &delete(FileId::new(NOW, 1, 9)));
-    assert_eq!(
-        deleted.unwrap_err(),
-        "nightly was granted read,create, and this takes delete"
-    );
-    for method in [
-        Method::Gossip,
-        Method::SyncOpen,
-        Method::VolumeState,
-        Method::Verify,
-        Method::Heartbeat,
-    ] {
+    assert_eq!(deleted.unwrap_err(), "nightly was granted read,create, and this takes delete");
+    for method in [Method::Gossip, Method::SyncOpen, Method::VolumeState, Method::Verify, Method::Heartbeat] {
         let refused = scene.check(&peer, method, &get(5));
         assert_eq!(refused.unwrap_err(), "nightly may not do that", "{method:?}");
     }
     let none = scene.peer("nightly.client.copal", None);
-    assert_eq!(
-        scene.check(&none, Method::Get, &get(5)).unwrap_err(),
-        "nightly has to show a permit"
-    );
+    assert_eq!(scene.check(&none, Method::Get, &get(5)).unwrap_err(), "nightly has to show a permit");
 }
 
 #[test]
@@ -123,19 +93,10 @@ fn a_permit_that_is_stolen_old_forged_or_foreign_is_none() {
     assert_eq!(refusal(&thief), "the permit was given to somebody else");
     let everything = scene.peer("client.copal", Some(&permit()));
     assert_eq!(refusal(&everything), "the permit was given to somebody else");
-    let old = messages::Permit {
-        until_ms: NOW,
-        ..permit()
-    };
+    let old = messages::Permit { until_ms: NOW, ..permit() };
     let old = scene.peer("nightly.client.copal", Some(&old));
-    assert_eq!(
-        refusal(&old),
-        "the permit has ended: another is to be had of a master"
-    );
-    let foreign = messages::Permit {
-        cluster: vec![8; 16].into(),
-        ..permit()
-    };
+    assert_eq!(refusal(&old), "the permit has ended: another is to be had of a master");
+    let foreign = messages::Permit { cluster: vec![8; 16].into(), ..permit() };
     let foreign = scene.peer("nightly.client.copal", Some(&foreign));
     assert_eq!(refusal(&foreign), "the permit is of another cluster");
     // Any changed bit: of the permit or of the signature.
@@ -143,31 +104,19 @@ fn a_permit_that_is_stolen_old_forged_or_foreign_is_none() {
     for bit in 0..good.permit.len() * 8 {
         let mut bytes = good.permit.to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        let forged = Peer {
-            permit: bytes.into(),
-            ..good.clone()
-        };
+        let forged = Peer { permit: bytes.into(), ..good.clone() };
         assert!(scene.check(&forged, Method::Get, &get(5)).is_err(), "bit {bit}");
     }
     let other = Authority::new("other").unwrap();
     let forged = other.permit(&permit()).unwrap().encode_to_vec();
-    let forged = Peer {
-        permit: forged.into(),
-        ..good
-    };
-    assert_eq!(
-        refusal(&forged),
-        "the permit is not signed by the cluster's authority"
-    );
+    let forged = Peer { permit: forged.into(), ..good };
+    assert_eq!(refusal(&forged), "the permit is not signed by the cluster's authority");
 }
 
 #[test]
 fn a_client_buries_what_it_is_creating_itself_without_the_right_to_delete() {
     let scene = Scene::new();
-    let permit = messages::Permit {
-        incarnation: 77,
-        ..permit()
-    };
+    let permit = messages::Permit { incarnation: 77, ..permit() };
     let peer = scene.peer("nightly.client.copal", Some(&permit));
     let may = |ms: u64, incarnation: u64| {
         let fid = FileId::new(ms, 1, incarnation);
@@ -177,10 +126,7 @@ fn a_client_buries_what_it_is_creating_itself_without_the_right_to_delete() {
     assert!(!may(NOW - 60_000, 78), "of somebody else");
     assert!(!may(NOW - OWN_FOR_MS, 77), "long there");
     // A permit without an incarnation is of a client that draws no ids.
-    let unnumbered = messages::Permit {
-        incarnation: 0,
-        ..permit
-    };
+    let unnumbered = messages::Permit { incarnation: 0, ..permit };
     let peer = scene.peer("nightly.client.copal", Some(&unnumbered));
     let zero = delete(FileId::new(NOW - 60_000, 1, 0));
     assert!(scene.check(&peer, Method::Delete, &zero).is_err());
@@ -218,10 +164,7 @@ fn a_right_to_write_does_nothing_once_the_next_was_seen() {
         path: path.to_owned(),
         ..permit()
     };
-    let put = messages::Put {
-        volume: 5,
-        ..messages::Put::default()
-    };
+    let put = messages::Put { volume: 5, ..messages::Put::default() };
     let writes = |number: u64, path: &str| {
         let peer = scene.peer("client.copal", Some(&under(number, path)));
         scene.check(&peer, Method::Put, &put).is_ok()
@@ -244,12 +187,7 @@ fn a_right_to_write_does_nothing_once_the_next_was_seen() {
 fn what_was_let_through_is_looked_at_again() {
     let scene = Scene::new();
     let of = |lease: u64, until_ms: u64| {
-        let permit = messages::Permit {
-            lease,
-            until_ms,
-            path: "vms/a".to_owned(),
-            ..permit()
-        };
+        let permit = messages::Permit { lease, until_ms, path: "vms/a".to_owned(), ..permit() };
         let peer = scene.peer("nightly.client.copal", Some(&permit));
         scene.check(&peer, Method::Get, &get(5)).unwrap();
         scene.access.caller(&peer).unwrap()
@@ -267,18 +205,10 @@ fn what_was_let_through_is_looked_at_again() {
     let first = of(7, NOW + 1000);
     assert_eq!(refusal(&first, NOW + 999), Ok(()));
     let second = of(8, NOW + 1000);
-    assert!(
-        refusal(&first, NOW)
-            .unwrap_err()
-            .contains("somebody else has the right")
-    );
+    assert!(refusal(&first, NOW).unwrap_err().contains("somebody else has the right"));
     assert_eq!(refusal(&second, NOW), Ok(()));
     let none = scene.access.caller(&scene.peer("client.copal", None)).unwrap();
-    assert_eq!(
-        refusal(&none, u64::MAX),
-        Ok(()),
-        "nothing was shown, and nothing is needed"
-    );
+    assert_eq!(refusal(&none, u64::MAX), Ok(()), "nothing was shown, and nothing is needed");
 }
 
 /// An upload belongs to a name and an incarnation, however a piece of it comes: a member that passes it on shows the permit.
@@ -286,10 +216,7 @@ fn what_was_let_through_is_looked_at_again() {
 fn an_upload_has_the_same_origin_over_every_way() {
     let scene = Scene::new();
     let own = u64::from(copal_proto::incarnation_prefix("nightly")) << 32 | 9;
-    let shown = messages::Permit {
-        incarnation: own,
-        ..permit()
-    };
+    let shown = messages::Permit { incarnation: own, ..permit() };
     let origin = |name: &str, permit: Option<&messages::Permit>, fid: FileId| {
         let caller = scene.access.caller(&scene.peer(name, permit)).unwrap();
         caller.must_have_drawn(fid).map_err(|refused| refused.text)?;
@@ -299,18 +226,12 @@ fn an_upload_has_the_same_origin_over_every_way() {
     let fid = FileId::new(NOW, 0, own);
     let direct = origin("nightly.client.copal", Some(&shown), fid).unwrap();
     assert_eq!(origin(member, Some(&shown), fid), Ok(direct.clone()));
-    assert_eq!(
-        (&direct.client[..], direct.incarnation),
-        (&b"nightly.client.copal"[..], own)
-    );
+    assert_eq!((&direct.client[..], direct.incarnation), (&b"nightly.client.copal"[..], own));
     let foreign = FileId::new(NOW, 0, 5);
     assert!(origin("nightly.client.copal", Some(&shown), foreign).is_err());
     assert!(origin(member, Some(&shown), foreign).is_err());
     // One that may do everything is known by the ids that it draws.
     let of_all = origin("client.copal", None, foreign).unwrap();
     assert_eq!(origin(member, None, foreign), Ok(of_all.clone()));
-    assert_eq!(
-        (&of_all.client[..], of_all.incarnation),
-        (&b"client.copal"[..], 5)
-    );
+    assert_eq!((&of_all.client[..], of_all.incarnation), (&b"client.copal"[..], 5));
 }

@@ -34,12 +34,7 @@ async fn stage(scene: &MemberScene, caller: &Caller, fid: FileId, index: u32) ->
 async fn a_piece_is_staged_only_while_its_callers_permit_lasts() {
     let scene = scene().await;
     for (index, until_ms, is_good) in [(0, NOW - 1, false), (1, NOW + 3_600_000, true)] {
-        let caller = Caller {
-            permit: Some(messages::Permit {
-                until_ms,
-                ..messages::Permit::default()
-            }),
-        };
+        let caller = Caller { permit: Some(messages::Permit { until_ms, ..messages::Permit::default() }) };
         let code = stage(&scene, &caller, fid(1, NOW), index).await;
         assert_eq!(code, (!is_good).then_some(Code::Denied));
         let there = scene.data.store.staged_piece(vid(), fid(1, NOW), index);

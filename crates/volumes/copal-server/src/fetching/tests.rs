@@ -13,13 +13,8 @@ async fn fetch(parts: Vec<Part>) -> Result<Option<Operation>, FetchError> {
         assert_eq!(method, Method::SyncFetch);
         let asked = messages::SyncFetch::decode(message).unwrap();
         let part = parts.iter().find(|(start, ..)| *start == asked.start);
-        let (_, head, bytes) = part
-            .ok_or_else(|| refused(Code::NotFound, "it was deleted"))?
-            .clone();
-        told(&messages::SyncFetched {
-            head: Some(head),
-            bytes,
-        })
+        let (_, head, bytes) = part.ok_or_else(|| refused(Code::NotFound, "it was deleted"))?.clone();
+        told(&messages::SyncFetched { head: Some(head), bytes })
     };
     let scene = MemberScene::new((Role::Recovering, Role::Normal), script).await;
     let (source, name) = (scene.source().await, Bytes::from_static(b"a"));
@@ -47,13 +42,7 @@ async fn what_a_donor_sends_is_compared_with_the_heads_sum() {
         (at, large.clone(), body.slice(PIECE_BYTES..)),
     ])
     .await;
-    assert!(matches!(
-        right,
-        Ok(Some(Operation::TakeOver {
-            body: Body::Staged,
-            ..
-        }))
-    ));
+    assert!(matches!(right, Ok(Some(Operation::TakeOver { body: Body::Staged, .. }))));
     let other = |len: usize| {
         let mut other = vec![7; len];
         other[len / 2] ^= 1;
@@ -61,40 +50,25 @@ async fn what_a_donor_sends_is_compared_with_the_heads_sum() {
     };
     let wrong: [(&str, Vec<Part>); 7] = [
         ("one bit of a small file", vec![(0, small.clone(), other(1000))]),
-        (
-            "a file of another id",
-            vec![(0, head(2, &body[..1000], NOW), body.slice(..1000))],
-        ),
+        ("a file of another id", vec![(0, head(2, &body[..1000], NOW), body.slice(..1000))]),
         ("too few bytes", vec![(0, small.clone(), body.slice(..999))]),
         ("too many bytes", vec![(0, small, body.slice(..1001))]),
         (
             "one bit of the first piece",
-            vec![
-                (0, large.clone(), other(PIECE_BYTES)),
-                (at, large.clone(), body.slice(PIECE_BYTES..)),
-            ],
+            vec![(0, large.clone(), other(PIECE_BYTES)), (at, large.clone(), body.slice(PIECE_BYTES..))],
         ),
         (
             "one bit of the last piece",
-            vec![
-                (0, large.clone(), body.slice(..PIECE_BYTES)),
-                (at, large.clone(), other(1000)),
-            ],
+            vec![(0, large.clone(), body.slice(..PIECE_BYTES)), (at, large.clone(), other(1000))],
         ),
         (
             "a piece that ends early",
-            vec![
-                (0, large.clone(), body.slice(..1000)),
-                (1000, large, body.slice(1000..)),
-            ],
+            vec![(0, large.clone(), body.slice(..1000)), (1000, large, body.slice(1000..))],
         ),
     ];
     for (what, parts) in wrong {
         let fetched = fetch(parts).await;
         assert!(is_corrupt(&fetched), "{what}: {fetched:?}");
     }
-    assert!(
-        matches!(fetch(Vec::new()).await, Ok(None)),
-        "it was deleted meanwhile"
-    );
+    assert!(matches!(fetch(Vec::new()).await, Ok(None)), "it was deleted meanwhile");
 }

@@ -11,10 +11,8 @@ use copal_volume::group::Epoch;
 const ROLES: (Role, Role) = (Role::Recovering, Role::Normal);
 
 async fn scene() -> MemberScene {
-    MemberScene::new(ROLES, |method, _| {
-        Err(refused(Code::Denied, format!("{method:?} is not expected")))
-    })
-    .await
+    MemberScene::new(ROLES, |method, _| Err(refused(Code::Denied, format!("{method:?} is not expected"))))
+        .await
 }
 
 /// Symptom: a server that was started anew could answer in the view of the boot before, and no test noticed: it would take a second
@@ -38,14 +36,8 @@ async fn the_views_of_a_master_whose_reign_is_over_are_not_entered() {
     assert!(scene.data.store.hear(Term(9)).unwrap());
     let old = scene.map(next, ROLES, Epoch(0));
     scene.data.enter(old.clone(), machine::now()).await.unwrap();
-    assert_eq!(
-        (entered(), scene.data.entered.load(Ordering::Acquire)),
-        (EPOCH, 1)
-    );
+    assert_eq!((entered(), scene.data.entered.load(Ordering::Acquire)), (EPOCH, 1));
     let new = messages::Map { term: 9, ..old };
     scene.data.enter(new, machine::now()).await.unwrap();
-    assert_eq!(
-        (entered(), scene.data.entered.load(Ordering::Acquire)),
-        (next, next.0)
-    );
+    assert_eq!((entered(), scene.data.entered.load(Ordering::Acquire)), (next, next.0));
 }

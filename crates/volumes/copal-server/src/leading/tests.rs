@@ -14,11 +14,7 @@ fn candidate(authority: Authority, servers: Vec<ServerRow>, options: MasterOptio
     let identity = authority.identity("master.copal").unwrap();
     let open = move || -> Result<Box<dyn MetaStore>, MetaError> {
         let mut meta = SqliteStore::in_memory()?;
-        let pool = Pool {
-            replicas: 3,
-            min_ack: 2,
-            groups: 1,
-        };
+        let pool = Pool { replicas: 3, min_ack: 2, groups: 1 };
         meta.found([7; 16], pool)?;
         meta.lead(Holder([1; 24]))?;
         for server in &servers {
@@ -44,21 +40,11 @@ fn value(page: &str, sample: &str) -> Option<f64> {
 
 #[tokio::test]
 async fn a_monitor_sees_the_age_of_a_lease_that_ends_and_of_no_other() {
-    let candidate = candidate(
-        Authority::new("test").unwrap(),
-        Vec::new(),
-        MasterOptions::default(),
-    );
-    let pages = OfMaster {
-        candidate: Arc::clone(&candidate),
-        traffic: Arc::new(Traffic::default()),
-    };
+    let candidate = candidate(Authority::new("test").unwrap(), Vec::new(), MasterOptions::default());
+    let pages = OfMaster { candidate: Arc::clone(&candidate), traffic: Arc::new(Traffic::default()) };
     let told = || {
         let page = pages.metrics();
-        (
-            value(&page, "copal_master_lease_age_seconds"),
-            value(&page, "copal_master_lease_left_seconds"),
-        )
+        (value(&page, "copal_master_lease_age_seconds"), value(&page, "copal_master_lease_left_seconds"))
     };
     assert_eq!(told(), (None, None), "it does not lead");
     assert!(candidate.try_to_lead().await.unwrap());
@@ -90,10 +76,7 @@ struct Behind;
 impl Handler for Behind {
     async fn call(self: Arc<Self>, _: Peer, method: Method, _: Bytes) -> Result<Bytes, Refused> {
         assert_eq!(method, Method::WhatSeen);
-        let seen = messages::Seen {
-            clock_ms: machine::wall_ms() - HOUR_MS,
-            ..messages::Seen::default()
-        };
+        let seen = messages::Seen { clock_ms: machine::wall_ms() - HOUR_MS, ..messages::Seen::default() };
         Ok(seen.encode_to_vec().into())
     }
 }
@@ -133,17 +116,11 @@ async fn a_new_leader_goes_by_the_median_of_clocks_before_it_answers() {
         for number in 1..=3 {
             servers.push(server_behind(&authority, number).await);
         }
-        let options = MasterOptions {
-            after_restore,
-            ..MasterOptions::default()
-        };
+        let options = MasterOptions { after_restore, ..MasterOptions::default() };
         let candidate = candidate(authority, servers, options);
         assert_eq!(candidate.clock_ms(), None, "it does not lead");
         assert!(candidate.try_to_lead().await.unwrap());
         let behind_ms = machine::wall_ms() - candidate.clock_ms().unwrap();
-        assert!(
-            behind_ms > HOUR_MS / 2,
-            "{behind_ms} ms, after a restore: {after_restore}"
-        );
+        assert!(behind_ms > HOUR_MS / 2, "{behind_ms} ms, after a restore: {after_restore}");
     }
 }

@@ -79,10 +79,8 @@ async fn start_with(authority: &Authority, echo: Arc<Echo>) -> (String, Arc<Traf
 
 async fn start_within(authority: &Authority, echo: Arc<Echo>, budgets: &Budgets) -> (String, Arc<Traffic>) {
     let identity = authority.identity("master.copal").unwrap();
-    let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap())
-        .await
-        .unwrap()
-        .with_budgets(budgets);
+    let listener =
+        Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap()).await.unwrap().with_budgets(budgets);
     let (address, traffic) = (listener.address().unwrap().to_string(), listener.traffic());
     tokio::spawn(listener.serve(echo));
     (address, traffic)
@@ -101,9 +99,7 @@ async fn many_calls_share_a_connection_and_refusals_come_as_such() {
     let calls = (0..500).map(|number| {
         let connection = connection.clone();
         tokio::spawn(async move {
-            let asked = Told {
-                json: "x".repeat(number * 10),
-            };
+            let asked = Told { json: "x".repeat(number * 10) };
             let told: Told = connection.call(Method::Ask, &asked, SOON).await.unwrap();
             assert_eq!(told, asked);
         })
@@ -119,10 +115,7 @@ async fn many_calls_share_a_connection_and_refusals_come_as_such() {
 async fn nobody_of_another_authority_gets_in_and_nobody_talks_to_one() {
     let (authority, other) = (Authority::new("ours").unwrap(), Authority::new("theirs").unwrap());
     let (address, _) = start(&authority).await;
-    assert!(matches!(
-        connect(&address, &other).await,
-        Err(CallError::Unreachable { .. })
-    ));
+    assert!(matches!(connect(&address, &other).await, Err(CallError::Unreachable { .. })));
     // Who trusts the server, and whom the server does not trust, learns it by the first call at the latest.
     let mut identity = other.identity("client.copal").unwrap();
     identity.authority = authority.certificate().to_owned();
@@ -186,18 +179,12 @@ async fn a_handshake_succeeds_between_certificates_that_have_ended_by_the_own_cl
     let made_ms = machine::wall_ms() - (398 * 24 + 12) * HOUR_MS;
     let [server, client] =
         ["master.copal", "client.copal"].map(|name| authority.identity_at(name, made_ms).unwrap());
-    let listener = Listener::bind("127.0.0.1:0", server_tls(&server).unwrap())
-        .await
-        .unwrap();
+    let listener = Listener::bind("127.0.0.1:0", server_tls(&server).unwrap()).await.unwrap();
     let address = listener.address().unwrap().to_string();
     tokio::spawn(listener.serve(Arc::<Echo>::default()));
-    let connection = Connection::open(&address, name_of_master(), client_tls(&client).unwrap())
-        .await
-        .unwrap();
-    connection
-        .call::<Ping>(Method::Ping, &Ping {}, SOON)
-        .await
-        .unwrap();
+    let connection =
+        Connection::open(&address, name_of_master(), client_tls(&client).unwrap()).await.unwrap();
+    connection.call::<Ping>(Method::Ping, &Ping {}, SOON).await.unwrap();
 }
 
 /// Each call is judged by its caller's certificate and the cluster's clock. Only its end counts: after the reference has stepped back,
@@ -213,16 +200,10 @@ async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
         ("master.copal", "it gets another as soon as a master answers"),
     ];
     let day = |days: i64| MADE_MS.saturating_add_signed(days * 24 * 3_600_000);
-    for (clock_ms, has_ended) in [
-        (None, false),
-        (Some(day(-30)), false),
-        (Some(day(397)), false),
-        (Some(day(400)), true),
-    ] {
-        let echo = Arc::new(Echo {
-            clock_ms,
-            ..Echo::default()
-        });
+    for (clock_ms, has_ended) in
+        [(None, false), (Some(day(-30)), false), (Some(day(397)), false), (Some(day(400)), true)]
+    {
+        let echo = Arc::new(Echo { clock_ms, ..Echo::default() });
         let (address, _) = start_with(&authority, Arc::clone(&echo)).await;
         for (name, advice) in callers {
             let own = authority.identity_at(name, MADE_MS).unwrap();
@@ -232,11 +213,8 @@ async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
             let answer = connection.call::<Ping>(Method::Ping, &Ping {}, SOON).await;
             match has_ended {
                 true => {
-                    let told = answer
-                        .as_ref()
-                        .err()
-                        .and_then(copal_client::ended_certificate)
-                        .unwrap_or_default();
+                    let told =
+                        answer.as_ref().err().and_then(copal_client::ended_certificate).unwrap_or_default();
                     assert!(told.contains(advice), "{name}: {answer:?}");
                 }
                 false => assert!(answer.is_ok(), "{name}: {answer:?}"),
@@ -250,11 +228,7 @@ async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
             };
             assert_eq!(code_of(renewal), code, "{name}");
             let begun = echo.begun.load(Ordering::SeqCst) - before;
-            assert_eq!(
-                begun,
-                usize::from(!has_ended) + usize::from(code == Code::Denied),
-                "{name}"
-            );
+            assert_eq!(begun, usize::from(!has_ended) + usize::from(code == Code::Denied), "{name}");
         }
     }
 }
@@ -264,10 +238,7 @@ async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
 #[tokio::test]
 async fn a_kept_connection_is_opened_again_when_another_certificate_is_shown() {
     let authority = Authority::new("test").unwrap();
-    let echo = Arc::new(Echo {
-        clock_ms: Some(MADE_MS + 400 * 24 * 3_600_000),
-        ..Echo::default()
-    });
+    let echo = Arc::new(Echo { clock_ms: Some(MADE_MS + 400 * 24 * 3_600_000), ..Echo::default() });
     let (address, _) = start_with(&authority, Arc::clone(&echo)).await;
     let name = name_of_server(&[7; 16]).to_str().into_owned();
     let own = authority.identity_at(&name, MADE_MS).unwrap();
@@ -316,20 +287,13 @@ async fn a_request_is_signed_for_the_name_that_was_given_and_no_other() {
     let request = wish.serialize_request(&key).unwrap().pem().unwrap();
     let identity = copal_client::Identity {
         authority: authority.certificate().to_owned(),
-        certificate: authority
-            .sign(&request, "data7.copal", machine::wall_ms())
-            .unwrap(),
+        certificate: authority.sign(&request, "data7.copal", machine::wall_ms()).unwrap(),
         key: key.serialize_pem(),
     };
-    let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap())
-        .await
-        .unwrap();
+    let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap()).await.unwrap();
     let address = listener.address().unwrap().to_string();
     tokio::spawn(listener.serve(Arc::new(Echo::default())));
-    assert!(
-        connect(&address, &authority).await.is_err(),
-        "it is not the master"
-    );
+    assert!(connect(&address, &authority).await.is_err(), "it is not the master");
 }
 
 fn code_of<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Code {
@@ -399,11 +363,7 @@ async fn the_time_that_is_left_goes_with_each_call_and_nobody_asks_for_hours() {
         assert!(Duration::from_millis(given) <= LONGEST, "{given} ms");
     }
     // Nothing left: nothing is sent.
-    let late = with_end(
-        Instant::now(),
-        connection.call::<Told>(Method::Leading, &Ping {}, SOON),
-    )
-    .await;
+    let late = with_end(Instant::now(), connection.call::<Told>(Method::Leading, &Ping {}, SOON)).await;
     assert!(matches!(late, Err(CallError::Deadline)), "{late:?}");
 }
 
@@ -427,10 +387,7 @@ async fn who_waits_is_told_in_time_and_what_was_begun_is_brought_to_its_end() {
 
 /// A piece of a body, as large as they are.
 fn piece() -> Bytes {
-    let piece = messages::PutPiece {
-        bytes: vec![7; 4 << 20].into(),
-        ..messages::PutPiece::default()
-    };
+    let piece = messages::PutPiece { bytes: vec![7; 4 << 20].into(), ..messages::PutPiece::default() };
     piece.encode_to_vec().into()
 }
 
@@ -442,10 +399,7 @@ async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_m
     const BUDGET: usize = 16 << 20;
     let authority = Authority::new("test").unwrap();
     let echo = Arc::new(Echo::default());
-    let budgets = Budgets {
-        bulk: BUDGET,
-        ..Budgets::default()
-    };
+    let budgets = Budgets { bulk: BUDGET, ..Budgets::default() };
     let (address, traffic) = start_within(&authority, Arc::clone(&echo), &budgets).await;
     let message = piece();
     let puts = (0..CLIENTS).map(|_| {
@@ -456,9 +410,7 @@ async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_m
             let put = async || {
                 let connection = Connection::open(&address, name_of_master(), tls.clone()).await?;
                 let message = message.clone();
-                connection
-                    .call_encoded::<Ping>(Method::PutPiece, message, LONGEST)
-                    .await
+                connection.call_encoded::<Ping>(Method::PutPiece, message, LONGEST).await
             };
             while let Err(CallError::Unreachable { .. } | CallError::Broken { .. }) = put().await {}
         })
@@ -476,10 +428,7 @@ async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_m
 async fn who_finds_no_room_is_told_when_to_come_again_and_other_classes_go_on() {
     let authority = Authority::new("test").unwrap();
     let echo = Arc::new(Echo::default());
-    let budgets = Budgets {
-        bulk: 9 << 20,
-        ..Budgets::default()
-    };
+    let budgets = Budgets { bulk: 9 << 20, ..Budgets::default() };
     let (address, traffic) = start_within(&authority, Arc::clone(&echo), &budgets).await;
     let connection = connect(&address, &authority).await.unwrap();
     let held = [Method::GetPiece, Method::GetPiece].map(|method| {
@@ -489,9 +438,7 @@ async fn who_finds_no_room_is_told_when_to_come_again_and_other_classes_go_on() 
     while echo.begun.load(Ordering::SeqCst) < held.len() {
         tokio::task::yield_now().await;
     }
-    let refused = connection
-        .call_once::<Ping>(Method::PutPiece, piece(), SOON)
-        .await;
+    let refused = connection.call_once::<Ping>(Method::PutPiece, piece(), SOON).await;
     let Err(CallError::Failed(failure)) = refused else {
         panic!("it was to find no room: {refused:?}");
     };
@@ -504,21 +451,14 @@ async fn who_finds_no_room_is_told_when_to_come_again_and_other_classes_go_on() 
     }
     let again = tokio::spawn({
         let connection = connection.clone();
-        async move {
-            connection
-                .call_encoded::<Ping>(Method::PutPiece, piece(), SOON)
-                .await
-        }
+        async move { connection.call_encoded::<Ping>(Method::PutPiece, piece(), SOON).await }
     });
     for call in held {
         echo.go_on.notify_one();
         call.await.unwrap();
     }
     again.await.unwrap().unwrap();
-    while Class::ALL
-        .iter()
-        .any(|class| traffic.admitted(*class).held_bytes > 0)
-    {
+    while Class::ALL.iter().any(|class| traffic.admitted(*class).held_bytes > 0) {
         tokio::task::yield_now().await;
     }
 }
@@ -555,10 +495,7 @@ async fn silent_connections_shut_nobody_out() {
     for _ in 0..220 {
         silent.push(TcpStream::connect(&address).await.unwrap());
     }
-    let connection = timeout(SOON, connect(&address, &authority))
-        .await
-        .unwrap()
-        .unwrap();
+    let connection = timeout(SOON, connect(&address, &authority)).await.unwrap().unwrap();
     let _: Ping = connection.call(Method::Ping, &Ping {}, SOON).await.unwrap();
     // All of them, as far as they are in time.
     assert!(traffic.connections().0 > 64);

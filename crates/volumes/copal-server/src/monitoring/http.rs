@@ -172,17 +172,9 @@ async fn answer(request: &Request<Incoming>, pages: Arc<dyn Pages>) -> Response<
         "/metrics" => text(StatusCode::OK, pages.metrics()),
         "/health" => json(&pages.health()),
         "/ready" => json(&pages.ready()),
-        _ => text(
-            StatusCode::NOT_FOUND,
-            "there are /metrics, /health and /ready\n".to_owned(),
-        ),
+        _ => text(StatusCode::NOT_FOUND, "there are /metrics, /health and /ready\n".to_owned()),
     });
-    let failed = |_| {
-        text(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the answer ended early\n".to_owned(),
-        )
-    };
+    let failed = |_| text(StatusCode::INTERNAL_SERVER_ERROR, "the answer ended early\n".to_owned());
     told.await.unwrap_or_else(failed)
 }
 

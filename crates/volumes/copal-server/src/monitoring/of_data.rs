@@ -13,12 +13,8 @@ use std::{
 const SILENCE: Duration = Duration::from_secs(10);
 /// Operations of the journals that are counted at most.
 const COUNTED: u64 = 100_000;
-const ROLES: [(Role, &str); 4] = [
-    (Role::Normal, "N"),
-    (Role::Recovering, "R"),
-    (Role::Failed, "F"),
-    (Role::Joining, "M"),
-];
+const ROLES: [(Role, &str); 4] =
+    [(Role::Normal, "N"), (Role::Recovering, "R"), (Role::Failed, "F"), (Role::Joining, "M")];
 
 /// A data server and its counts.
 pub(crate) struct OfData {
@@ -33,23 +29,11 @@ impl Pages for OfData {
         self.groups(&mut numbers);
         self.journals(&mut numbers);
         let (used, capacity) = self.server.room.bytes();
-        numbers.gauge(
-            "copal_store_used_bytes",
-            "Bytes of the store that are used.",
-            used,
-        );
-        numbers.gauge(
-            "copal_store_capacity_bytes",
-            "Bytes that the store may take.",
-            capacity,
-        );
+        numbers.gauge("copal_store_used_bytes", "Bytes of the store that are used.", used);
+        numbers.gauge("copal_store_capacity_bytes", "Bytes that the store may take.", capacity);
         if let Some(age) = self.server.silence() {
             let age = seconds(age.as_micros() as u64);
-            numbers.gauge(
-                "copal_heartbeat_age_seconds",
-                "Since a master took a heartbeat.",
-                age,
-            );
+            numbers.gauge("copal_heartbeat_age_seconds", "Since a master took a heartbeat.", age);
         }
         let clock = *self.server.clock.lock();
         numbers.gauge(
@@ -82,11 +66,7 @@ impl Pages for OfData {
             repairs.differing.load(Ordering::Relaxed),
         );
         let entered = self.server.entered.load(Ordering::Acquire);
-        numbers.gauge(
-            "copal_map_version",
-            "The newest map that this server has entered.",
-            entered,
-        );
+        numbers.gauge("copal_map_version", "The newest map that this server has entered.", entered);
         numbers.gauge(
             "copal_map_heard_version",
             "The newest map that this server has heard of.",
@@ -137,10 +117,7 @@ impl Pages for OfData {
             true => "calls are answered",
             false => "this server has heard of no view since it was started",
         };
-        Said {
-            is_good,
-            json: json!({ "ready": is_good, "sentence": sentence }),
-        }
+        Said { is_good, json: json!({ "ready": is_good, "sentence": sentence }) }
     }
 }
 
@@ -149,11 +126,7 @@ impl OfData {
         let Ok(memberships) = self.server.store.memberships() else {
             return;
         };
-        numbers.name(
-            "copal_groups",
-            "gauge",
-            "Groups that this disk is a member of, by its role.",
-        );
+        numbers.name("copal_groups", "gauge", "Groups that this disk is a member of, by its role.");
         for (role, letter) in ROLES {
             let count = memberships.iter().filter(|own| own.role == role).count();
             numbers.sample("copal_groups", &[("role", letter)], count);
@@ -184,9 +157,8 @@ impl OfData {
             depth.unstable,
         );
         let now_ms = self.server.map.now_ms();
-        let age = depth.oldest.map_or(0, |oldest| {
-            now_ms.saturating_sub(oldest.0.saturating_mul(BUCKET_MS)) / 1000
-        });
+        let age =
+            depth.oldest.map_or(0, |oldest| now_ms.saturating_sub(oldest.0.saturating_mul(BUCKET_MS)) / 1000);
         numbers.gauge(
             "copal_oldest_unstable_seconds",
             "Age of the oldest bucket with an operation that is not known to be on every member.",
@@ -196,98 +168,34 @@ impl OfData {
 
     fn engine(&self, numbers: &mut Numbers) {
         let stats = self.server.store.kv().stats();
-        numbers.gauge(
-            "copal_memory_bytes",
-            "Memory of the engine's classes together.",
-            stats.memory_bytes,
-        );
-        numbers.gauge(
-            "copal_kv_debt_bytes",
-            "Bytes by which merges are behind.",
-            stats.debt_bytes,
-        );
-        numbers.gauge(
-            "copal_kv_damaged_ranges",
-            "Key ranges that cannot be read.",
-            stats.damaged_ranges,
-        );
+        numbers.gauge("copal_memory_bytes", "Memory of the engine's classes together.", stats.memory_bytes);
+        numbers.gauge("copal_kv_debt_bytes", "Bytes by which merges are behind.", stats.debt_bytes);
+        numbers.gauge("copal_kv_damaged_ranges", "Key ranges that cannot be read.", stats.damaged_ranges);
         numbers.gauge(
             "copal_kv_value_objects",
             "Value objects, which hold bodies above 4 KiB.",
             stats.value_objects,
         );
-        numbers.gauge(
-            "copal_kv_value_bytes",
-            "Bytes of value objects.",
-            stats.value_bytes,
-        );
-        numbers.gauge(
-            "copal_kv_dead_value_bytes",
-            "Those that nothing needs.",
-            stats.dead_value_bytes,
-        );
+        numbers.gauge("copal_kv_value_bytes", "Bytes of value objects.", stats.value_bytes);
+        numbers.gauge("copal_kv_dead_value_bytes", "Those that nothing needs.", stats.dead_value_bytes);
         for (name, help, count) in [
             ("copal_kv_gets_total", "Look-ups of one key.", stats.gets),
-            (
-                "copal_kv_batches_total",
-                "Batches that were committed.",
-                stats.writes,
-            ),
-            (
-                "copal_kv_log_groups_total",
-                "Writes of the log; each has a number of batches.",
-                stats.groups,
-            ),
-            (
-                "copal_kv_flushes_total",
-                "Memtables that were written to tables.",
-                stats.flushes,
-            ),
+            ("copal_kv_batches_total", "Batches that were committed.", stats.writes),
+            ("copal_kv_log_groups_total", "Writes of the log; each has a number of batches.", stats.groups),
+            ("copal_kv_flushes_total", "Memtables that were written to tables.", stats.flushes),
             ("copal_kv_merges_total", "Steps of merges.", stats.merges),
-            (
-                "copal_kv_user_bytes_total",
-                "Bytes of keys and values that were given.",
-                stats.user_bytes,
-            ),
-            (
-                "copal_device_reads_total",
-                "Read commands of the device.",
-                stats.device_reads,
-            ),
-            (
-                "copal_device_read_bytes_total",
-                "Bytes they read.",
-                stats.device_read_bytes,
-            ),
-            (
-                "copal_device_writes_total",
-                "Write commands of the device.",
-                stats.device_writes,
-            ),
-            (
-                "copal_device_write_bytes_total",
-                "Bytes they wrote.",
-                stats.device_write_bytes,
-            ),
-            (
-                "copal_device_flushes_total",
-                "Flushes of the device.",
-                stats.device_flushes,
-            ),
+            ("copal_kv_user_bytes_total", "Bytes of keys and values that were given.", stats.user_bytes),
+            ("copal_device_reads_total", "Read commands of the device.", stats.device_reads),
+            ("copal_device_read_bytes_total", "Bytes they read.", stats.device_read_bytes),
+            ("copal_device_writes_total", "Write commands of the device.", stats.device_writes),
+            ("copal_device_write_bytes_total", "Bytes they wrote.", stats.device_write_bytes),
+            ("copal_device_flushes_total", "Flushes of the device.", stats.device_flushes),
         ] {
             numbers.counter(name, help, count);
         }
         for (name, help, nanos) in [
-            (
-                "copal_kv_paced_seconds_total",
-                "Time that writers were slowed by.",
-                stats.paced_nanos,
-            ),
-            (
-                "copal_kv_stalled_seconds_total",
-                "Time that writers waited for a flush.",
-                stats.stalled_nanos,
-            ),
+            ("copal_kv_paced_seconds_total", "Time that writers were slowed by.", stats.paced_nanos),
+            ("copal_kv_stalled_seconds_total", "Time that writers waited for a flush.", stats.stalled_nanos),
         ] {
             numbers.name(name, "counter", help);
             numbers.sample(name, &[], seconds(nanos / 1000));

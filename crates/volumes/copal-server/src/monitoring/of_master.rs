@@ -30,11 +30,7 @@ impl Pages for OfMaster {
             "Groups of the cluster, by how many whole copies there are.",
         );
         for copies in ["total", "whole", "two_copies", "one_copy", "incomplete"] {
-            numbers.sample(
-                "copal_cluster_groups",
-                &[("copies", copies)],
-                number(&status["groups"][copies]),
-            );
+            numbers.sample("copal_cluster_groups", &[("copies", copies)], number(&status["groups"][copies]));
         }
         numbers.name("copal_cluster_health", "gauge", "1 for what the cluster is.");
         for health in ["healthy", "recovering", "degraded", "incomplete"] {
@@ -43,21 +39,9 @@ impl Pages for OfMaster {
         }
         servers(&mut numbers, &status);
         let tasks = status["tasks"].as_array().map_or(0, Vec::len);
-        numbers.gauge(
-            "copal_tasks",
-            "Copies under way, or waiting for their turn.",
-            tasks,
-        );
-        numbers.gauge(
-            "copal_map_version",
-            "Version of the map.",
-            number(&status["map_version"]),
-        );
-        numbers.gauge(
-            "copal_master_term",
-            "Number of the reign.",
-            number(&status["master"]["term"]),
-        );
+        numbers.gauge("copal_tasks", "Copies under way, or waiting for their turn.", tasks);
+        numbers.gauge("copal_map_version", "Version of the map.", number(&status["map_version"]));
+        numbers.gauge("copal_master_term", "Number of the reign.", number(&status["master"]["term"]));
         let off_ms = status["master"]["clock_off_ms"].as_i64().unwrap_or_default();
         numbers.gauge(
             "copal_master_clock_off_seconds",
@@ -124,35 +108,21 @@ impl Pages for OfMaster {
             Some(server) => server.database_age().is_some(),
             None => self.candidate.has_reached_database(),
         };
-        Said {
-            is_good,
-            json: json!({ "ready": is_good }),
-        }
+        Said { is_good, json: json!({ "ready": is_good }) }
     }
 }
 
 fn servers(numbers: &mut Numbers, status: &Value) {
-    let servers = status["servers"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let servers = status["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |server: &Value| server["name"].as_str().unwrap_or_default().to_owned();
-    numbers.name(
-        "copal_server_up",
-        "gauge",
-        "1: the data server is up and has all it should have.",
-    );
+    numbers.name("copal_server_up", "gauge", "1: the data server is up and has all it should have.");
     for server in servers {
         let up = u8::from(server["state"] == "up");
         numbers.sample("copal_server_up", &[("server", &name(server))], up);
     }
     for (metric, field, help) in [
         ("copal_server_used_bytes", "used_bytes", "Bytes that are used."),
-        (
-            "copal_server_capacity_bytes",
-            "capacity_bytes",
-            "Bytes that there are.",
-        ),
+        ("copal_server_capacity_bytes", "capacity_bytes", "Bytes that there are."),
         ("copal_server_groups", "groups", "Groups that it is a member of."),
     ] {
         numbers.name(metric, "gauge", help);
@@ -161,38 +131,22 @@ fn servers(numbers: &mut Numbers, status: &Value) {
             numbers.sample(metric, &[("server", &name(server))], value);
         }
     }
-    numbers.name(
-        "copal_server_clock_off_seconds",
-        "gauge",
-        "How far its clock is ahead of the cluster's.",
-    );
+    numbers.name("copal_server_clock_off_seconds", "gauge", "How far its clock is ahead of the cluster's.");
     for server in servers {
         if let Some(off_ms) = server["clock_off_ms"].as_i64() {
             let labels = [("server", &*name(server))];
             numbers.sample("copal_server_clock_off_seconds", &labels, signed_seconds(off_ms));
         }
     }
-    numbers.name(
-        "copal_server_shut_out",
-        "gauge",
-        "1: it takes no part in writes until its clock is right.",
-    );
+    numbers.name("copal_server_shut_out", "gauge", "1: it takes no part in writes until its clock is right.");
     for server in servers {
         let shut_out = u8::from(server["shut_out"] == true);
         numbers.sample("copal_server_shut_out", &[("server", &name(server))], shut_out);
     }
-    numbers.name(
-        "copal_server_heartbeat_age_seconds",
-        "gauge",
-        "Since the master heard of it.",
-    );
+    numbers.name("copal_server_heartbeat_age_seconds", "gauge", "Since the master heard of it.");
     for server in servers {
         let silent_ms = server["silent_ms"].as_u64().unwrap_or_default();
         let labels = [("server", &*name(server))];
-        numbers.sample(
-            "copal_server_heartbeat_age_seconds",
-            &labels,
-            seconds(silent_ms * 1000),
-        );
+        numbers.sample("copal_server_heartbeat_age_seconds", &labels, seconds(silent_ms * 1000));
     }
 }

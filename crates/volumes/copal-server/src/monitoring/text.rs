@@ -55,11 +55,7 @@ impl Numbers {
         self.name("copal_rpc_requests_total", "counter", "Calls that were answered.");
         for (method, counts) in &called {
             let labels = [("method", method.name())];
-            self.sample(
-                "copal_rpc_requests_total",
-                &labels,
-                counts.calls.load(Ordering::Relaxed),
-            );
+            self.sample("copal_rpc_requests_total", &labels, counts.calls.load(Ordering::Relaxed));
         }
         self.name(
             "copal_rpc_errors_total",
@@ -79,11 +75,7 @@ impl Numbers {
                 self.sample("copal_rpc_bytes_total", &labels, bytes.load(Ordering::Relaxed));
             }
         }
-        self.name(
-            "copal_rpc_seconds",
-            "histogram",
-            "Time from a request to its answer.",
-        );
+        self.name("copal_rpc_seconds", "histogram", "Time from a request to its answer.");
         for (method, counts) in &called {
             self.histogram(*method, counts.latencies(), counts.micros.load(Ordering::Relaxed));
         }
@@ -94,19 +86,11 @@ impl Numbers {
         );
         for why in TurnedAway::ALL {
             let labels = [("why", why.name())];
-            self.sample(
-                "copal_connections_refused_total",
-                &labels,
-                traffic.turned_away_for(why),
-            );
+            self.sample("copal_connections_refused_total", &labels, traffic.turned_away_for(why));
         }
         self.admitted(traffic);
         let (accepted, open) = traffic.connections();
-        self.counter(
-            "copal_connections_total",
-            "Connections that were accepted.",
-            accepted,
-        );
+        self.counter("copal_connections_total", "Connections that were accepted.", accepted);
         self.gauge("copal_connections_open", "Connections that are there.", open);
     }
 
@@ -114,24 +98,11 @@ impl Numbers {
         let each = Class::ALL.map(|class| (class.name(), traffic.admitted(class)));
         type Of = fn(&Admitted) -> u64;
         let names: [(&str, &str, &str, Of); 4] = [
-            (
-                "copal_admitted_bytes",
-                "gauge",
-                "Bytes that calls under way hold, by class.",
-                |of| of.held_bytes,
-            ),
-            (
-                "copal_admitted_peak_bytes",
-                "gauge",
-                "The most that they held at a time.",
-                |of| of.peak_bytes,
-            ),
-            (
-                "copal_admitted_limit_bytes",
-                "gauge",
-                "The most that they may hold.",
-                |of| of.limit_bytes,
-            ),
+            ("copal_admitted_bytes", "gauge", "Bytes that calls under way hold, by class.", |of| {
+                of.held_bytes
+            }),
+            ("copal_admitted_peak_bytes", "gauge", "The most that they held at a time.", |of| of.peak_bytes),
+            ("copal_admitted_limit_bytes", "gauge", "The most that they may hold.", |of| of.limit_bytes),
             (
                 "copal_calls_without_room_total",
                 "counter",
@@ -172,9 +143,7 @@ pub(super) fn signed_seconds(ms: i64) -> String {
 }
 
 fn escaped(word: &str) -> String {
-    word.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    word.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]

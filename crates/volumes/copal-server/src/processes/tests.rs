@@ -81,11 +81,7 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
         now_ms: MADE_MS + DAYS_400,
         ..Map::default()
     };
-    let masters = vec![serve(
-        &runtime,
-        &authority.identity(MASTER_NAME).unwrap(),
-        map.clone(),
-    )];
+    let masters = vec![serve(&runtime, &authority.identity(MASTER_NAME).unwrap(), map.clone())];
     let refusal = format!("the certificate of {} ended", servers[0].0.to_str());
 
     let own = authority.identity("client.copal").unwrap();
@@ -95,17 +91,12 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
         let end = machine::now() + LONG;
         let called = cluster.call::<Ping>(DiskId(1), Method::Ping, &Ping {}, end).await;
         assert!(called.unwrap_err().to_string().contains(&refusal));
-        cluster
-            .call::<Ping>(DiskId(2), Method::Ping, &Ping {}, end)
-            .await
-            .unwrap();
+        cluster.call::<Ping>(DiskId(2), Method::Ping, &Ping {}, end).await.unwrap();
     });
 
     // Without a master: nobody but the test tells it the map, and nothing of it is written down.
     let mut home = ServerHome::draw("data3", "127.0.0.1:0", None).unwrap();
-    let own = authority
-        .identity(&name_of_server(&home.server_uuid()).to_str())
-        .unwrap();
+    let own = authority.identity(&name_of_server(&home.server_uuid()).to_str()).unwrap();
     home.joined([7; 16], Vec::new(), &own);
     let store = store();
     let identity = MemberIdentity {
@@ -117,16 +108,9 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
     };
     store.found(&identity).unwrap();
     let identity = store.boot(1).unwrap();
-    let process = DataProcess::start(
-        store,
-        identity,
-        &home,
-        Path::new("unused"),
-        Box::new(Empty),
-        1 << 30,
-        "",
-    )
-    .unwrap();
+    let process =
+        DataProcess::start(store, identity, &home, Path::new("unused"), Box::new(Empty), 1 << 30, "")
+            .unwrap();
     process.server.map.apply(&map);
     let call = |(name, row): &(_, Disk)| {
         let name = Clone::clone(name);
@@ -143,11 +127,7 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
             connection.call::<Ping>(Method::Ping, &Ping {}, LONG).await
         });
         let is_refused = called.as_ref().err().and_then(ended_certificate).is_some();
-        assert_eq!(
-            (is_refused, called.is_ok()),
-            (has_ended, !has_ended),
-            "{called:?}"
-        );
+        assert_eq!((is_refused, called.is_ok()), (has_ended, !has_ended), "{called:?}");
     }
     process.stop();
 }
@@ -226,11 +206,7 @@ fn a_server_that_was_away_until_its_certificate_had_ended_gets_another() {
 #[test]
 fn a_master_that_has_heard_no_other_clock_ends_no_certificate() {
     let mut meta = copal_master::SqliteStore::in_memory().unwrap();
-    let pool = copal_master::Pool {
-        replicas: 3,
-        min_ack: 2,
-        groups: 2,
-    };
+    let pool = copal_master::Pool { replicas: 3, min_ack: 2, groups: 2 };
     copal_master::Master::found(&mut meta, [7; 16], pool).unwrap();
     let master = copal_master::Master::open(Box::new(meta), MasterOptions::default()).unwrap();
     let authority = Authority::new("test").unwrap();

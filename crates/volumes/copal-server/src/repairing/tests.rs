@@ -35,8 +35,5 @@ async fn a_member_that_gives_something_up_is_not_whole() {
     assert_eq!(scene.data.repairs.generation(GROUP), 1);
     assert!(!scene.data.repairs.is_under_way(GROUP));
     let told = scene.data.untold.lock().clone();
-    assert!(
-        told.iter().any(|told| told.role == Role::Recovering),
-        "the master is told"
-    );
+    assert!(told.iter().any(|told| told.role == Role::Recovering), "the master is told");
 }

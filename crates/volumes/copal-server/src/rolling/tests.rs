@@ -14,10 +14,7 @@ fn other(
     files: Vec<u64>,
 ) -> impl Fn(Method, Bytes) -> Result<Bytes, Refused> + Send + Sync {
     move |method, message| match method {
-        Method::JournalOf => told(&messages::JournalRecords {
-            records: records.clone(),
-            more: false,
-        }),
+        Method::JournalOf => told(&messages::JournalRecords { records: records.clone(), more: false }),
         Method::SyncFetch => {
             let asked = <messages::SyncFetch as prost::Message>::decode(message).unwrap();
             let number = files.iter().find(|number| fid(**number, OLD).0 == id(asked.fid));
@@ -34,22 +31,12 @@ fn other(
 /// The report of a member that has sealed everything up to now, with or without a digest of the bucket of old operations.
 fn told_by(has_records: bool) -> OwnTold {
     let mut digest = Digest::default();
-    digest.add(
-        1,
-        &Record {
-            is_create: true,
-            op: op(1, OLD),
-            vid: vid(),
-            fid: fid(1, OLD),
-        },
-    );
+    digest.add(1, &Record { is_create: true, op: op(1, OLD), vid: vid(), fid: fid(1, OLD) });
     let digests = [(Bucket::of(op(1, OLD)), digest)];
     OwnTold {
         epoch: EPOCH,
         role: Role::Normal,
-        closing: Closing {
-            below: Bucket::first_open(NOW),
-        },
+        closing: Closing { below: Bucket::first_open(NOW) },
         horizon: Bucket(0),
         is_covered: true,
         digests: digests.into_iter().filter(|_| has_records).collect(),
@@ -97,20 +84,12 @@ async fn a_file_yields_only_to_one_that_is_there() {
 /// The create of a file that is deleted is recorded once the delete is here: deletes come first.
 #[tokio::test]
 async fn deletes_are_rolled_forward_before_creates() {
-    let delete = messages::JournalRecord {
-        op: Some(of_id(FileId::new(OLD, 2, 1).0)),
-        ..record(1, "a", OLD, false)
-    };
+    let delete =
+        messages::JournalRecord { op: Some(of_id(FileId::new(OLD, 2, 1).0)), ..record(1, "a", OLD, false) };
     let records = vec![record(1, "a", OLD, true), delete];
     let scene = MemberScene::new(ROLES, other(records, Vec::new())).await;
     roll(&scene, &[OWN, OTHER]).await.unwrap();
-    let journal = scene
-        .data
-        .store
-        .snapshot(GROUP)
-        .unwrap()
-        .journal(None, 10)
-        .unwrap();
+    let journal = scene.data.store.snapshot(GROUP).unwrap().journal(None, 10).unwrap();
     assert_eq!(journal.len(), 2, "{journal:?}");
 }
 
@@ -132,10 +111,7 @@ async fn a_file_whose_id_was_deleted_under_another_name_is_rolled_forward() {
 #[tokio::test]
 async fn a_member_that_shows_another_groups_volume_is_refused() {
     let volume = VolumeId::in_group(GroupId(GROUP.0 + 1), 1);
-    let foreign = messages::JournalRecord {
-        volume: volume.0,
-        ..record(1, "a", OLD, false)
-    };
+    let foreign = messages::JournalRecord { volume: volume.0, ..record(1, "a", OLD, false) };
     let scene = MemberScene::new(ROLES, other(vec![foreign], Vec::new())).await;
     let refusal = roll(&scene, &[OWN, OTHER]).await.unwrap_err();
     assert_eq!(refusal.code, i32::from(Code::Invalid));

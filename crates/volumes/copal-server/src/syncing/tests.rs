@@ -20,28 +20,19 @@ fn donor(
     records: Vec<messages::JournalRecord>,
 ) -> impl Fn(Method, Bytes) -> Result<Bytes, Refused> + Send + Sync {
     move |method, message| match method {
-        Method::SyncOpen => told(&messages::SyncOpened {
-            sync: 1,
-            closed_below,
-            ..messages::SyncOpened::default()
-        }),
+        Method::SyncOpen => {
+            told(&messages::SyncOpened { sync: 1, closed_below, ..messages::SyncOpened::default() })
+        }
         Method::SyncJournal => {
             let asked = messages::SyncJournal::decode(message).unwrap();
-            let records = if asked.after.is_empty() {
-                records.clone()
-            } else {
-                Vec::new()
-            };
+            let records = if asked.after.is_empty() { records.clone() } else { Vec::new() };
             told(&messages::JournalRecords { records, more: false })
         }
         Method::SyncNext => told(&messages::SyncEntries::default()),
         Method::SyncFetch => Err(refused(Code::NotFound, "it was deleted")),
         Method::SyncClose => told(&messages::Done {}),
         Method::Compare => told(&messages::CompareReply {
-            equal: vec![messages::EqualGroup {
-                group: GROUP.0,
-                closed_below,
-            }],
+            equal: vec![messages::EqualGroup { group: GROUP.0, closed_below }],
         }),
         Method::BecomeWhole => told(&messages::BecameWhole::default()),
         _ => Err(refused(Code::Denied, format!("{method:?} is not expected"))),
@@ -73,10 +64,7 @@ async fn a_repair_that_began_during_a_resync_spoils_it() {
     let before = ready(&scene, EPOCH);
     scene.data.repairs.begin(GROUP);
     let during = ready(&scene, EPOCH);
-    assert!(
-        scene.data.be_whole(&[during]).await.unwrap().is_empty(),
-        "it goes on"
-    );
+    assert!(scene.data.be_whole(&[during]).await.unwrap().is_empty(), "it goes on");
     scene.data.repairs.end(GROUP);
     assert!(scene.data.be_whole(&[before]).await.unwrap().is_empty());
     assert_eq!(own(&scene).role, Role::Recovering);
@@ -92,11 +80,7 @@ async fn a_member_that_missed_something_since_it_asked_is_not_whole() {
     let scene = scene().await;
     let next = Epoch(EPOCH.0 + 1);
     scene.learn(next, ROLES, EPOCH);
-    scene
-        .data
-        .store
-        .enter_view(GROUP, next, Role::Recovering)
-        .unwrap();
+    scene.data.store.enter_view(GROUP, next, Role::Recovering).unwrap();
     let asked_before = ready(&scene, EPOCH);
     assert!(scene.data.be_whole(&[asked_before]).await.unwrap().is_empty());
     assert_eq!(own(&scene).role, Role::Recovering);
@@ -120,12 +104,8 @@ async fn a_file_that_the_donor_has_no_more_is_left_out_only_once_it_is_deleted_h
     let wait = || scene.data.wait_for_burial(vid(), name.clone(), fid);
     let waited = wait().await;
     assert!(matches!(waited, Err(NotYet::Changed)), "{waited:?}");
-    let delete = Operation::TakeOverDelete {
-        vid: vid(),
-        name: name.clone(),
-        fid,
-        op: OpId(FileId::new(OLD, 2, 1).0),
-    };
+    let delete =
+        Operation::TakeOverDelete { vid: vid(), name: name.clone(), fid, op: OpId(FileId::new(OLD, 2, 1).0) };
     scene.data.store.apply(GROUP, EPOCH, delete).unwrap().unwrap();
     assert!(wait().await.is_ok());
 }
@@ -145,23 +125,14 @@ async fn deletes_are_taken_over_before_creates() {
     let scene = MemberScene::new(ROLES, donor(SEALED, records)).await;
     assert_eq!(scene.data.take_over(own(&scene)).await.unwrap(), 2);
     assert_eq!(own(&scene).role, Role::Normal);
-    let journal = scene
-        .data
-        .store
-        .snapshot(GROUP)
-        .unwrap()
-        .journal(None, 10)
-        .unwrap();
+    let journal = scene.data.store.snapshot(GROUP).unwrap().journal(None, 10).unwrap();
     assert_eq!(journal.len(), 2);
 }
 
 #[tokio::test]
 async fn a_donor_that_shows_another_groups_volume_is_not_copied_from() {
     let other = VolumeId::in_group(GroupId(GROUP.0 + 1), 1);
-    let records = vec![messages::JournalRecord {
-        volume: other.0,
-        ..record(1, "a", OLD, false)
-    }];
+    let records = vec![messages::JournalRecord { volume: other.0, ..record(1, "a", OLD, false) }];
     let scene = MemberScene::new(ROLES, donor(SEALED, records)).await;
     let refused = scene.data.take_over(own(&scene)).await;
     assert!(matches!(&refused, Err(NotYet::Here(refused)) if refused.code == i32::from(Code::Invalid)));
@@ -176,14 +147,7 @@ async fn a_donor_that_has_sealed_the_future_is_not_believed() {
     let refused = scene.data.take_over(own(&scene)).await;
     assert!(matches!(refused, Err(NotYet::NoDonor)), "{refused:?}");
     assert!(scene.was_asked(Method::SyncClose) && !scene.was_asked(Method::SyncJournal));
-    assert!(
-        scene
-            .data
-            .compared(OTHER, &[own(&scene)])
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert!(scene.data.compared(OTHER, &[own(&scene)]).await.unwrap().is_empty());
     assert_eq!(own(&scene).closing, Closing::default());
     assert!(!scene.was_asked(Method::BecomeWhole));
 }
@@ -211,11 +175,7 @@ async fn a_name_is_settled_in_the_view_of_the_question_only() {
         closed_before: Vec::new(),
     };
     let next = Epoch(EPOCH.0 + 1);
-    scene
-        .data
-        .store
-        .enter_view(GROUP, next, Role::Recovering)
-        .unwrap();
+    scene.data.store.enter_view(GROUP, next, Role::Recovering).unwrap();
     let bury = Operation::TakeOverDelete {
         vid: vid(),
         name: Bytes::from_static(b"a"),
@@ -225,10 +185,7 @@ async fn a_name_is_settled_in_the_view_of_the_question_only() {
     let settled = scene.data.settle_one(&donor, bury.clone()).await;
     assert!(matches!(settled, Err(NotYet::Changed)), "{settled:?}");
     assert!(scene.has("a"));
-    let donor = Donor {
-        asked_in: next,
-        ..donor
-    };
+    let donor = Donor { asked_in: next, ..donor };
     scene.data.settle_one(&donor, bury).await.unwrap();
     assert!(!scene.has("a"));
 }

@@ -24,9 +24,7 @@ fn a_group_goes_on_from_what_is_left_and_who_comes_back_brings_the_rest() {
     let mut cluster = Cluster::start(3, 1);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    let vid = client
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = client.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let group = vid.birth_group();
     let put = |name: &'static [u8]| {
         let body = Bytes::from_static(b"body");
@@ -44,14 +42,12 @@ fn a_group_goes_on_from_what_is_left_and_who_comes_back_brings_the_rest() {
     cluster.wait_for("incomplete");
     // It says of itself what it has, a moment after it is up.
     let mut found = Value::Null;
-    eventually("it is known what is left", || {
-        match order(&cluster, group.0, None, true) {
-            Ok(told) => {
-                found = told;
-                true
-            }
-            Err(_) => false,
+    eventually("it is known what is left", || match order(&cluster, group.0, None, true) {
+        Ok(told) => {
+            found = told;
+            true
         }
+        Err(_) => false,
     });
     assert_eq!(found["away"].as_array().unwrap().len(), 2, "{found}");
     let since_ms = found["may_lack_since_ms"].as_u64().unwrap();
@@ -60,17 +56,11 @@ fn a_group_goes_on_from_what_is_left_and_who_comes_back_brings_the_rest() {
     let refused = order(&cluster, group.0, Some(since_ms + 1), false).unwrap_err();
     assert!(refused.contains("may be lost"), "{refused}");
     let events = cluster.ask("events", "").to_string();
-    assert!(
-        !events.contains("force_accept"),
-        "nothing was ordered yet: {events}"
-    );
+    assert!(!events.contains("force_accept"), "nothing was ordered yet: {events}");
     let told = order(&cluster, group.0, Some(since_ms), false).unwrap();
     assert_eq!(told["whole"], true, "{told}");
     let events = cluster.ask("events", "").to_string();
-    assert!(
-        events.contains("goes on from what data3 has, by order"),
-        "{events}"
-    );
+    assert!(events.contains("goes on from what data3 has, by order"), "{events}");
     cluster.wait_for("degraded");
     let read = |name: &[u8]| client.get(vid, name, 0..u64::MAX, &ReadOptions::default());
     assert_eq!(read(b"old").unwrap(), Bytes::from_static(b"body"));

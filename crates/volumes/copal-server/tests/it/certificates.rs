@@ -13,24 +13,15 @@ fn a_client_that_is_taken_away_is_refused_by_data_servers_though_its_permit_is_g
     let cluster = Cluster::start(3, 2);
     cluster.wait_for("healthy");
     let owner = cluster.client();
-    let vid = owner
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = owner.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let named = cluster.named_client("nightly", "mail", "read,create");
     assert_eq!(named.open_volume("mail").unwrap(), vid);
     let put = |name: &str| {
-        named.put(
-            vid,
-            name.as_bytes(),
-            bytes::Bytes::from_static(b"body"),
-            &PutOptions::default(),
-        )
+        named.put(vid, name.as_bytes(), bytes::Bytes::from_static(b"body"), &PutOptions::default())
     };
     put("before").unwrap();
     cluster.ask("client", r#"{"verb":"rm","name":"nightly"}"#);
-    eventually("it is refused", || {
-        matches!(put("after"), Err(VolumeError::Denied { .. }))
-    });
+    eventually("it is refused", || matches!(put("after"), Err(VolumeError::Denied { .. })));
 }
 
 /// A machine whose clock is wrong by years is reached and told; a certificate ends when the cluster's clock says so, and the client
@@ -40,9 +31,7 @@ fn a_certificate_ends_by_the_clusters_clock_and_the_client_is_told_what_to_do() 
     let cluster = Cluster::start(3, 2);
     cluster.wait_for("healthy");
     let owner = cluster.client();
-    let vid = owner
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = owner.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let named = cluster.named_client("nightly", "mail", "read,create");
     assert_eq!(named.open_volume("mail").unwrap(), vid);
     // Clocks of all data servers go on by more than a certificate is good for; the master's own stays, and is overruled.

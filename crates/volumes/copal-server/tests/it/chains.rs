@@ -16,9 +16,7 @@ use copal_volume::{
 use prost::Message;
 
 fn volume(store: &dyn VolumeStore) -> VolumeId {
-    store
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap()
+    store.create_volume("", "mail", &VolumeOptions::default()).unwrap()
 }
 
 fn body(len: usize) -> Bytes {
@@ -157,10 +155,7 @@ fn who_is_not_reached_from_here_is_served_through_another_member() {
                 let name = format!("{transfer:?} {name} {disk}");
                 put(&client, vid, &name, len);
                 all_have(&cluster, vid, &name, len);
-                let fid = client
-                    .stat(vid, name.as_bytes(), &ReadOptions::default())
-                    .unwrap()
-                    .fid;
+                let fid = client.stat(vid, name.as_bytes(), &ReadOptions::default()).unwrap().fid;
                 client.delete(vid, name.as_bytes(), fid).unwrap();
                 let at_it = cluster.store_of(disk as usize - 1);
                 assert!(at_it.stat(vid, name.as_bytes(), None).is_err(), "{name}");
@@ -237,11 +232,7 @@ fn chains_that_nobody_should_send_are_refused_and_change_nothing() {
     let connection = client.wait(Connection::open(&place.address, name, tls)).unwrap();
     let bytes = body(200_000);
     let parts: Vec<ChainData> = ChainBody::parts(&bytes).collect();
-    let commit = ChainCommit {
-        len: bytes.len() as u64,
-        crc32c: crc32c(0, &bytes),
-        drop: false,
-    };
+    let commit = ChainCommit { len: bytes.len() as u64, crc32c: crc32c(0, &bytes), drop: false };
     let good = head(vid, epoch, "x", &bytes);
     let mut wrong_crc = parts.clone();
     wrong_crc[1].crc32c ^= 1;
@@ -255,41 +246,11 @@ fn chains_that_nobody_should_send_are_refused_and_change_nothing() {
         head
     };
     let refused: Vec<(&str, PutChain, &[ChainData], ChainCommit, Code)> = vec![
-        (
-            "itself",
-            with(|head| head.hops = vec![1]),
-            &parts,
-            commit,
-            Code::Invalid,
-        ),
-        (
-            "foreign",
-            with(|head| head.hops = vec![2, 99]),
-            &parts,
-            commit,
-            Code::Invalid,
-        ),
-        (
-            "thousand",
-            with(|head| head.hops = vec![2; 1000]),
-            &parts,
-            commit,
-            Code::Invalid,
-        ),
-        (
-            "endless",
-            with(|head| head.len = u64::MAX),
-            &parts,
-            commit,
-            Code::TooLarge,
-        ),
-        (
-            "nothing",
-            with(|head| head.put = None),
-            &parts,
-            commit,
-            Code::Invalid,
-        ),
+        ("itself", with(|head| head.hops = vec![1]), &parts, commit, Code::Invalid),
+        ("foreign", with(|head| head.hops = vec![2, 99]), &parts, commit, Code::Invalid),
+        ("thousand", with(|head| head.hops = vec![2; 1000]), &parts, commit, Code::Invalid),
+        ("endless", with(|head| head.len = u64::MAX), &parts, commit, Code::TooLarge),
+        ("nothing", with(|head| head.put = None), &parts, commit, Code::Invalid),
         (
             "two things",
             with(|head| head.delete = Some(messages::Delete::default())),
@@ -301,20 +262,8 @@ fn chains_that_nobody_should_send_are_refused_and_change_nothing() {
         ("out of turn", good.clone(), &wrong_seq, commit, Code::Invalid),
         ("too many", good.clone(), &too_many, commit, Code::Invalid),
         ("too few", good.clone(), &parts[..2], commit, Code::Invalid),
-        (
-            "another sum",
-            good.clone(),
-            &parts,
-            ChainCommit { crc32c: 0, ..commit },
-            Code::Corrupt,
-        ),
-        (
-            "given up",
-            good.clone(),
-            &parts,
-            ChainCommit { drop: true, ..commit },
-            Code::Invalid,
-        ),
+        ("another sum", good.clone(), &parts, ChainCommit { crc32c: 0, ..commit }, Code::Corrupt),
+        ("given up", good.clone(), &parts, ChainCommit { drop: true, ..commit }, Code::Invalid),
     ];
     for (what, head, parts, commit, code) in refused {
         match client.wait(send(&connection, &head, parts, commit)) {

@@ -20,39 +20,23 @@ fn writes_go_on_beside_a_server_whose_clock_is_wrong_and_it_is_said() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    let vid = client
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = client.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let body = Bytes::from_static(b"body");
     for (at, wrong_ms) in [90_000, YEAR, -HOUR].into_iter().enumerate() {
         cluster.servers[1].clock.be_wrong_by(wrong_ms);
         // Before anybody has noticed, and after.
         let name = format!("early{at}");
-        let early = client
-            .put(vid, name.as_bytes(), body.clone(), &PutOptions::default())
-            .unwrap();
+        let early = client.put(vid, name.as_bytes(), body.clone(), &PutOptions::default()).unwrap();
         let told = cluster.wait_until("shut out", |told| told["servers"][1]["shut_out"] == true);
-        assert!(
-            told["sentence"].as_str().unwrap().contains("the clock of data2"),
-            "{told}"
-        );
+        assert!(told["sentence"].as_str().unwrap().contains("the clock of data2"), "{told}");
         assert_eq!(
-            (
-                &told["servers"][0]["clock_wrong"],
-                &told["servers"][2]["clock_wrong"]
-            ),
+            (&told["servers"][0]["clock_wrong"], &told["servers"][2]["clock_wrong"]),
             (&false.into(), &false.into())
         );
         let name = format!("late{at}");
-        client
-            .put(vid, name.as_bytes(), body.clone(), &PutOptions::default())
-            .unwrap();
-        client
-            .delete(vid, format!("early{at}").as_bytes(), early.fid)
-            .unwrap();
-        client
-            .get(vid, name.as_bytes(), 0..4, &ReadOptions::STRICT)
-            .unwrap();
+        client.put(vid, name.as_bytes(), body.clone(), &PutOptions::default()).unwrap();
+        client.delete(vid, format!("early{at}").as_bytes(), early.fid).unwrap();
+        client.get(vid, name.as_bytes(), 0..4, &ReadOptions::STRICT).unwrap();
         cluster.servers[1].clock.be_wrong_by(0);
         cluster.wait_for("healthy");
     }
@@ -69,9 +53,7 @@ fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
     let cluster = Cluster::start(3, 1);
     cluster.wait_for("healthy");
     let client = cluster.client().with_deadline(std::time::Duration::from_secs(5));
-    let vid = client
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = client.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let set = |ms: i64| {
         for server in &cluster.servers {
             server.clock.be_wrong_by(ms);
@@ -91,11 +73,7 @@ fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
     let (store, group) = (cluster.store_of(2), vid.birth_group());
     put("name").unwrap();
     store.note_damage(group).unwrap();
-    apply(
-        store,
-        group,
-        &create_of(vid, "name", 4, client.cluster().map().now_ms()),
-    );
+    apply(store, group, &create_of(vid, "name", 4, client.cluster().map().now_ms()));
     // Until it has the file, it may still refuse it.
     for number in 5..10 {
         let begun = create_of(vid, "begun", number, client.cluster().map().now_ms());
@@ -139,17 +117,9 @@ fn a_cluster_that_has_sealed_the_future_takes_writes_after_its_next_start() {
     let mut cluster = Cluster::start(3, 2);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    let vid = client
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
-    let put = |name: &str| {
-        client.put(
-            vid,
-            name.as_bytes(),
-            Bytes::from_static(b"body"),
-            &PutOptions::default(),
-        )
-    };
+    let vid = client.create_volume("", "mail", &VolumeOptions::default()).unwrap();
+    let put =
+        |name: &str| client.put(vid, name.as_bytes(), Bytes::from_static(b"body"), &PutOptions::default());
     put("before").unwrap();
     for at in 0..3 {
         cluster.stop(at);
@@ -170,10 +140,7 @@ fn a_cluster_that_has_sealed_the_future_takes_writes_after_its_next_start() {
         let store = cluster.store_of(at);
         let sealed = |group| store.membership(group).unwrap().unwrap().closing.below;
         let all = [vid.birth_group(), GroupId(1), GroupId(2)];
-        let now_s = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap()
-            .as_secs();
+        let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert!(all.into_iter().all(|group| sealed(group).0 < now_s / 10 + 10));
     }
 }

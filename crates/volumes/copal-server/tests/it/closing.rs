@@ -27,12 +27,7 @@ fn left_over(store: &MemberStore, vid: VolumeId, name: &'static [u8], number: u6
         metadata: Bytes::new(),
     };
     let fid = head.fid;
-    let create = Operation::Create {
-        vid,
-        name: Bytes::from_static(name),
-        head,
-        body: Body::Here(body),
-    };
+    let create = Operation::Create { vid, name: Bytes::from_static(name), head, body: Body::Here(body) };
     apply(store, vid, create);
     fid
 }
@@ -64,24 +59,17 @@ fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    let vid = client
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = client.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let put = |name: &str| {
         let body = Bytes::from_static(b"body");
-        client
-            .put(vid, name.as_bytes(), body, &PutOptions::default())
-            .unwrap()
+        client.put(vid, name.as_bytes(), body, &PutOptions::default()).unwrap()
     };
     let (kept, gone) = (put("kept"), put("gone"));
     client.delete(vid, b"gone", gone.fid).unwrap();
     let store = |at: usize| cluster.store_of(at);
     let alone = left_over(store(0), vid, b"alone", 1);
     // Two that nobody was told of, under one name, on two members that are whole.
-    let (lower, higher) = (
-        left_over(store(0), vid, b"two", 2),
-        left_over(store(1), vid, b"two", 3),
-    );
+    let (lower, higher) = (left_over(store(0), vid, b"two", 2), left_over(store(1), vid, b"two", 3));
     let lower = lower.min(higher);
     // A delete that reached one member.
     let delete = Operation::Delete {
@@ -96,12 +84,8 @@ fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
         eventually("the file of the dead client is everywhere", || {
             live(store(at), vid, b"alone") == Some(alone)
         });
-        eventually("one file of the name is left", || {
-            live(store(at), vid, b"two") == Some(lower)
-        });
-        eventually("what one member has deleted is deleted", || {
-            live(store(at), vid, b"kept").is_none()
-        });
+        eventually("one file of the name is left", || live(store(at), vid, b"two") == Some(lower));
+        eventually("what one member has deleted is deleted", || live(store(at), vid, b"kept").is_none());
     }
     // The burial of the other file of the name is an operation of now.
     cluster.clock.move_on(LONG);
@@ -110,10 +94,7 @@ fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
             cluster.clock.move_on(Duration::from_secs(1));
             journal_len(store(at), vid.birth_group()) == 0
         });
-        assert!(
-            !store(at).is_over(vid, gone.fid).unwrap(),
-            "and what was deleted is forgotten"
-        );
+        assert!(!store(at).is_over(vid, gone.fid).unwrap(), "and what was deleted is forgotten");
     }
 }
 
@@ -125,12 +106,8 @@ fn a_strict_read_by_who_may_not_delete_waits_for_the_delete_of_another() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    client
-        .create_volume("", "vms", &VolumeOptions::default())
-        .unwrap();
-    let vid = client
-        .create_volume("vms", "vm1", &VolumeOptions::default())
-        .unwrap();
+    client.create_volume("", "vms", &VolumeOptions::default()).unwrap();
+    let vid = client.create_volume("vms", "vm1", &VolumeOptions::default()).unwrap();
     let body = Bytes::from_static(b"body");
     let put = client.put(vid, b"name", body, &PutOptions::default()).unwrap();
     let delete = Operation::Delete {
@@ -174,14 +151,10 @@ fn a_delete_that_was_cut_short_is_brought_to_its_end_by_the_next() {
     let cluster = Cluster::start(3, 1);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    let vid = client
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = client.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     // Whichever members are asked; two that lack a file are believed.
     for keeps in [0, 0, 0, 1, 1, 1, 2, 2, 2] {
-        let put = client
-            .put(vid, b"name", Bytes::from_static(b"body"), &PutOptions::default())
-            .unwrap();
+        let put = client.put(vid, b"name", Bytes::from_static(b"body"), &PutOptions::default()).unwrap();
         let delete = Operation::Delete {
             vid,
             name: Bytes::from_static(b"name"),
@@ -205,9 +178,7 @@ fn a_name_with_two_files_is_settled_by_the_donors() {
     let mut cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    let vid = client
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = client.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     cluster.stop(2);
     cluster.wait_for("degraded");
     let body = Bytes::from_static(b"body");
@@ -234,9 +205,7 @@ fn strict_reads_and_lists_show_what_all_whole_members_agree_on_and_end_what_has_
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    let vid = client
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap();
+    let vid = client.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let strict = ReadOptions::STRICT;
     let listed = || {
         let page = client.list(vid, b"", None, 9, &strict).unwrap();
@@ -262,10 +231,7 @@ fn strict_reads_and_lists_show_what_all_whole_members_agree_on_and_end_what_has_
     };
     apply(cluster.store_of(2), vid, delete);
     assert_eq!(listed(), []);
-    assert_eq!(
-        client.get(vid, b"kept", 0..9, &strict),
-        Err(VolumeError::NotFound)
-    );
+    assert_eq!(client.get(vid, b"kept", 0..9, &strict), Err(VolumeError::NotFound));
     for at in 0..3 {
         assert_eq!(live(cluster.store_of(at), vid, b"kept"), None);
     }

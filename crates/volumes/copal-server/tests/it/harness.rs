@@ -106,28 +106,18 @@ impl Room for Fixed {
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap()
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
 fn disk() -> Arc<FaultDevice> {
-    let options = FaultOptions {
-        record: false,
-        ..FaultOptions::default()
-    };
+    let options = FaultOptions { record: false, ..FaultOptions::default() };
     FaultDevice::with_options(Image::zeroed(256 << 20), options)
 }
 
 fn kv(device: &Arc<FaultDevice>) -> copal_kv::Store {
     let (objects, _) =
         copal_object::Store::open(Arc::clone(device) as _, &copal_object::OpenOptions::default()).unwrap();
-    let options = copal_kv::Options {
-        memory_bytes: 16 << 20,
-        ..copal_kv::Options::default()
-    };
+    let options = copal_kv::Options { memory_bytes: 16 << 20, ..copal_kv::Options::default() };
     copal_kv::Store::open(objects, options).unwrap()
 }
 
@@ -139,11 +129,7 @@ impl Cluster {
     pub(crate) fn with(servers: usize, groups: u32, options: MasterOptions) -> Cluster {
         let authority = Authority::new("test").unwrap();
         let mut meta = SqliteStore::in_memory().unwrap();
-        let pool = Pool {
-            replicas: 3,
-            min_ack: 2,
-            groups,
-        };
+        let pool = Pool { replicas: 3, min_ack: 2, groups };
         Master::found(&mut meta, [7; 16], pool).unwrap();
         let master = Master::open(Box::new(meta), options).unwrap();
         let runtime = runtime();
@@ -151,9 +137,7 @@ impl Cluster {
         let master_identity = authority.identity("master.copal").unwrap();
         let identity = master_identity.clone();
         let (address, token) = runtime.block_on(async {
-            let listener = Listener::bind("127.0.0.1:0", master_tls(&identity).unwrap())
-                .await
-                .unwrap();
+            let listener = Listener::bind("127.0.0.1:0", master_tls(&identity).unwrap()).await.unwrap();
             let address = listener.address().unwrap().to_string();
             let connections = Connections::new(client_tls(&identity).unwrap());
             let server = MasterServer::new(master, authority, address.clone(), connections);
@@ -209,10 +193,8 @@ impl Cluster {
             place: Default::default(),
         };
         let (of_cluster, identity) = runtime().block_on(join(token, &joining, PATIENCE)).unwrap();
-        let clock = Arc::new(ServersClock {
-            of_all: Arc::clone(&self.clock),
-            wrong_by_ms: AtomicI64::new(0),
-        });
+        let clock =
+            Arc::new(ServersClock { of_all: Arc::clone(&self.clock), wrong_by_ms: AtomicI64::new(0) });
         let store = MemberStore::open(kv(&device), Arc::clone(&clock) as _).unwrap();
         let whose = MemberIdentity {
             cluster: of_cluster,
@@ -223,15 +205,7 @@ impl Cluster {
         };
         store.found(&whose).unwrap();
         store.close().unwrap();
-        self.servers.push(Server {
-            device,
-            identity,
-            of_cluster,
-            uuid,
-            address,
-            clock,
-            running: None,
-        });
+        self.servers.push(Server { device, identity, of_cluster, uuid, address, clock, running: None });
         let at = self.servers.len() - 1;
         self.run(at);
     }
@@ -241,10 +215,7 @@ impl Cluster {
         let server = &mut self.servers[at];
         let store = MemberStore::open(kv(&server.device), Arc::clone(&server.clock) as _).unwrap();
         let identity = store.boot(getrandom::u64().unwrap()).unwrap();
-        assert_eq!(
-            (identity.cluster, identity.server),
-            (server.of_cluster, server.uuid)
-        );
+        assert_eq!((identity.cluster, identity.server), (server.of_cluster, server.uuid));
         let runtime = runtime();
         runtime.block_on(async {
             let connections = Connections::new(client_tls(&server.identity).unwrap());
@@ -296,10 +267,7 @@ impl Cluster {
 
     /// Fills the host of a server: its next write fails for lack of space, and its store stops.
     pub(crate) fn fill_host(&self, at: usize) {
-        self.servers[at].device.inject(Fault::Write {
-            skip: 0,
-            fault: WriteFault::HostFull,
-        });
+        self.servers[at].device.inject(Fault::Write { skip: 0, fault: WriteFault::HostFull });
     }
 
     /// Gives the host of a server space again, and ends its process, whose store has stopped.
@@ -364,9 +332,7 @@ impl Cluster {
 
     pub(crate) fn ask(&self, what: &str, argument: &str) -> Value {
         let client = self.client();
-        let told = client
-            .wait(client.cluster().ask(what, argument, PATIENCE))
-            .unwrap();
+        let told = client.wait(client.cluster().ask(what, argument, PATIENCE)).unwrap();
         serde_json::from_str(&told).unwrap()
     }
 

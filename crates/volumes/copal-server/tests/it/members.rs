@@ -5,16 +5,12 @@ use bytes::Bytes;
 use copal_volume::{PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore};
 
 fn volume(store: &dyn VolumeStore) -> VolumeId {
-    store
-        .create_volume("", "mail", &VolumeOptions::default())
-        .unwrap()
+    store.create_volume("", "mail", &VolumeOptions::default()).unwrap()
 }
 
 fn put(store: &dyn VolumeStore, vid: VolumeId, name: &str, len: usize) -> copal_volume::FileInfo {
     let body = Bytes::from(vec![len as u8; len]);
-    store
-        .put(vid, name.as_bytes(), body, &PutOptions::default())
-        .unwrap()
+    store.put(vid, name.as_bytes(), body, &PutOptions::default()).unwrap()
 }
 
 #[test]
@@ -41,10 +37,7 @@ fn a_member_that_was_away_has_everything_when_it_is_whole_again() {
     // Enough are up without either of the others.
     cluster.stop(0);
     let (len, info) = (
-        client
-            .get(vid, b"third", 0..u64::MAX, &ReadOptions::default())
-            .unwrap()
-            .len(),
+        client.get(vid, b"third", 0..u64::MAX, &ReadOptions::default()).unwrap().len(),
         put(&client, vid, "fourth", 5),
     );
     assert_eq!((len, info.size), (9 << 20, 5));
@@ -65,21 +58,14 @@ fn an_outcome_is_unknown_just_where_a_server_may_have_the_operation() {
     cluster.stop(1);
     let client = client.with_deadline(std::time::Duration::from_secs(3));
     let refused = client.delete(vid, b"kept", fid);
-    assert_eq!(
-        refused,
-        Err(VolumeError::Unknown { fid }),
-        "one of three may have it"
-    );
+    assert_eq!(refused, Err(VolumeError::Unknown { fid }), "one of three may have it");
     cluster.stop(2);
     // One that has no connections left from before.
     let client = cluster.client().with_deadline(std::time::Duration::from_secs(3));
     for name in [&b"small"[..], b"large"] {
         let body = Bytes::from(vec![1; if name == b"small" { 10 } else { 2 << 20 }]);
         let refused = client.put(vid, name, body, &PutOptions::default());
-        assert!(
-            matches!(refused, Err(VolumeError::Degraded { have: 0, .. })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(VolumeError::Degraded { have: 0, .. })), "{refused:?}");
     }
     for at in 0..3 {
         cluster.run(at);
@@ -100,10 +86,7 @@ fn one_member_alone_takes_nothing_and_says_how_many_it_takes() {
     let client = client.with_deadline(std::time::Duration::from_secs(6));
     let refused = client.put(vid, b"lost", Bytes::from_static(b"x"), &PutOptions::default());
     assert!(
-        matches!(
-            refused,
-            Err(VolumeError::Degraded { have: 1, need: 2 } | VolumeError::Unknown { .. })
-        ),
+        matches!(refused, Err(VolumeError::Degraded { have: 1, need: 2 } | VolumeError::Unknown { .. })),
         "{refused:?}"
     );
     // Of a large file the pieces come first: too few have them, so it is not created anywhere.
@@ -113,9 +96,7 @@ fn one_member_alone_takes_nothing_and_says_how_many_it_takes() {
     let journal = cluster.store_of(2).snapshot(vid.birth_group()).unwrap();
     let journal = journal.journal(None, 100).unwrap();
     assert!(journal.iter().all(|entry| entry.name != "pieces"), "{journal:?}");
-    let kept = client
-        .get(vid, b"kept", 0..u64::MAX, &ReadOptions::default())
-        .unwrap();
+    let kept = client.get(vid, b"kept", 0..u64::MAX, &ReadOptions::default()).unwrap();
     assert_eq!(kept.len(), 10, "one whole copy is enough to read");
     cluster.run(0);
     cluster.run(1);
@@ -137,13 +118,7 @@ fn a_cluster_that_was_off_as_a_whole_comes_back_by_itself() {
         cluster.run(at);
     }
     cluster.wait_for("healthy");
-    assert_eq!(
-        client
-            .get(vid, b"kept", 0..u64::MAX, &ReadOptions::default())
-            .unwrap()
-            .len(),
-        10_000
-    );
+    assert_eq!(client.get(vid, b"kept", 0..u64::MAX, &ReadOptions::default()).unwrap().len(), 10_000);
     put(&client, vid, "new", 10);
 }
 
@@ -161,18 +136,11 @@ fn what_is_lost_is_copied_to_a_new_server() {
     cluster.join("data4", &token);
     cluster.ask("lost", "data3");
     let told = cluster.wait_for("healthy");
-    let names: Vec<&str> = told["servers"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|server| server["name"].as_str().unwrap())
-        .collect();
+    let names: Vec<&str> =
+        told["servers"].as_array().unwrap().iter().map(|server| server["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["data1", "data2", "data4"]);
     let store = cluster.store_of(3);
-    assert_eq!(
-        store.get(vid, b"large", 0..u64::MAX, None).unwrap().0.len(),
-        5 << 20
-    );
+    assert_eq!(store.get(vid, b"large", 0..u64::MAX, None).unwrap().0.len(), 5 << 20);
     assert_eq!(store.stat(vid, b"small", None).unwrap().size, 10);
 }
 

@@ -358,11 +358,7 @@ fn failing(fault: Fault) -> Vec<&'static str> {
     CASES
         .iter()
         .filter(|(_, case)| {
-            let store = Broken {
-                twin: MemoryStore::new(),
-                fault,
-                listed: Mutex::default(),
-            };
+            let store = Broken { twin: MemoryStore::new(), fault, listed: Mutex::default() };
             catch_unwind(AssertUnwindSafe(|| case(&store))).is_err()
         })
         .map(|(name, _)| *name)
@@ -376,9 +372,6 @@ fn every_broken_promise_is_noticed() {
         let failed = failing(fault);
         assert!(!failed.is_empty(), "{fault:?} went unnoticed");
         let random = CASES[CASES.len() - 1].0;
-        assert!(
-            failed != [random],
-            "{fault:?} was noticed only by the random history"
-        );
+        assert!(failed != [random], "{fault:?} was noticed only by the random history");
     }
 }

@@ -48,9 +48,7 @@ pub(super) fn one_winner(store: &dyn VolumeStore) {
             let join = |racer: thread::ScopedJoinHandle<'_, _>| racer.join().expect("no panic");
             racers.into_iter().map(join).collect()
         });
-        let winners: Vec<usize> = (0..answers.len())
-            .filter(|&racer| answers[racer].is_ok())
-            .collect();
+        let winners: Vec<usize> = (0..answers.len()).filter(|&racer| answers[racer].is_ok()).collect();
         assert_eq!(winners.len(), 1, "round {round}: {answers:?}");
         let winner = answers[winners[0]].as_ref().expect("the winner");
         for answer in &answers {
@@ -59,10 +57,7 @@ pub(super) fn one_winner(store: &dyn VolumeStore) {
             }
         }
         let read = store.get(vid, &name, 0..u64::MAX, &ReadOptions::default());
-        assert!(
-            read.expect("get") == body(winners[0] as u64, size),
-            "the file is the winner's"
-        );
+        assert!(read.expect("get") == body(winners[0] as u64, size), "the file is the winner's");
     }
 }
 
@@ -76,9 +71,8 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
         scope.spawn(|| {
             let _done = SetOnDrop(&done);
             for n in 0..FILES {
-                let info = store
-                    .put(vid, &n.to_be_bytes(), body(n, 500), &PutOptions::default())
-                    .expect("put");
+                let info =
+                    store.put(vid, &n.to_be_bytes(), body(n, 500), &PutOptions::default()).expect("put");
                 last_time_ms.store(info.created_ms, Ordering::SeqCst);
                 acknowledged.store(n + 1, Ordering::SeqCst);
             }
@@ -95,9 +89,7 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
                         let read = store.get(vid, &n.to_be_bytes(), 0..u64::MAX, &ReadOptions::STRICT);
                         assert_eq!(read.expect("an acknowledged file"), body(n, 500));
                         let time_ms = last_time_ms.load(Ordering::SeqCst);
-                        let listed = store
-                            .list(vid, b"", None, 1000, &ReadOptions::STRICT)
-                            .expect("list");
+                        let listed = store.list(vid, b"", None, 1000, &ReadOptions::STRICT).expect("list");
                         assert!(listed.len() as u64 >= seen, "list misses acknowledged files");
                         let mine = store.put(
                             vid,
@@ -140,9 +132,7 @@ pub(super) fn strict_lists(store: &dyn VolumeStore) {
                 created.store(n + 1, Ordering::SeqCst);
                 if let Some(old) = n.checked_sub(LIVE) {
                     delete_begun.store(old + 1, Ordering::SeqCst);
-                    store
-                        .delete(vid, &old.to_be_bytes(), fids[old as usize])
-                        .expect("delete");
+                    store.delete(vid, &old.to_be_bytes(), fids[old as usize]).expect("delete");
                     deleted.store(old + 1, Ordering::SeqCst);
                 }
             }
@@ -152,9 +142,7 @@ pub(super) fn strict_lists(store: &dyn VolumeStore) {
                 loop {
                     let last_round = done.load(Ordering::SeqCst);
                     let (gone, there) = (deleted.load(Ordering::SeqCst), created.load(Ordering::SeqCst));
-                    let page = store
-                        .list(vid, b"", None, 1000, &ReadOptions::STRICT)
-                        .expect("list");
+                    let page = store.list(vid, b"", None, 1000, &ReadOptions::STRICT).expect("list");
                     let going = delete_begun.load(Ordering::SeqCst);
                     let shown: Vec<u64> = page
                         .iter()
@@ -183,9 +171,7 @@ pub(super) fn list_under_changes(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
     let name = |n: u64, noise: bool| [&n.to_be_bytes()[..], if noise { b"x" } else { b"" }].concat();
     for n in 0..STABLE {
-        store
-            .put(vid, &name(n, false), body(n, 30), &PutOptions::default())
-            .expect("put");
+        store.put(vid, &name(n, false), body(n, 30), &PutOptions::default()).expect("put");
     }
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -211,9 +197,7 @@ pub(super) fn list_under_changes(store: &dyn VolumeStore) {
                 let mut seen: Vec<Vec<u8>> = Vec::new();
                 loop {
                     let after = seen.last().map(Vec::as_slice);
-                    let page = store
-                        .list(vid, b"", after, limit, &ReadOptions::default())
-                        .expect("list");
+                    let page = store.list(vid, b"", after, limit, &ReadOptions::default()).expect("list");
                     if page.is_empty() {
                         break;
                     }
@@ -235,11 +219,7 @@ pub(super) fn list_under_changes(store: &dyn VolumeStore) {
 
 pub(super) fn remove_race(store: &dyn VolumeStore) {
     for round in 0..6_u64 {
-        let how = if round % 2 == 0 {
-            Remove::WithFiles
-        } else {
-            Remove::IfEmpty
-        };
+        let how = if round % 2 == 0 { Remove::WithFiles } else { Remove::IfEmpty };
         let vid = volume(store, "v");
         let barrier = Barrier::new(5);
         let (removed, created) = thread::scope(|scope| {
@@ -271,10 +251,7 @@ pub(super) fn remove_race(store: &dyn VolumeStore) {
         });
         match removed {
             Ok(()) => {
-                assert!(
-                    how == Remove::WithFiles || created == 0,
-                    "acknowledged files lost"
-                );
+                assert!(how == Remove::WithFiles || created == 0, "acknowledged files lost");
                 assert_eq!(store.volume_stats(vid), Err(VolumeError::VolumeGone));
                 assert_eq!(store.open_volume("v"), Err(VolumeError::NotFound));
             }

@@ -4,14 +4,7 @@ use super::{body, volume};
 use crate::store::{PutOptions, ReadOptions, VolumeStats, VolumeStore};
 
 fn put(store: &dyn VolumeStore, vid: crate::VolumeId, name: &[u8]) {
-    store
-        .put(
-            vid,
-            name,
-            body(name.len() as u64, name.len()),
-            &PutOptions::default(),
-        )
-        .expect("put");
+    store.put(vid, name, body(name.len() as u64, name.len()), &PutOptions::default()).expect("put");
 }
 
 fn names(
@@ -80,9 +73,7 @@ pub(super) fn pages(store: &dyn VolumeStore) {
         }
     }
     assert_eq!(names(store, vid, b"", Some(b"a/15"), 2), [&b"a/2"[..], b"aa"]);
-    let page = store
-        .list(vid, b"b", None, 1, &ReadOptions::default())
-        .expect("list");
+    let page = store.list(vid, b"b", None, 1, &ReadOptions::default()).expect("list");
     let stat = store.stat(vid, b"b", &ReadOptions::default()).expect("stat");
     assert_eq!(page[0].1, stat, "list and stat agree");
 }
@@ -107,11 +98,5 @@ pub(super) fn stats(store: &dyn VolumeStore) {
     expected.files -= 1;
     expected.bytes -= 70_000;
     assert_eq!(store.volume_stats(vid).expect("stats"), expected);
-    assert_eq!(
-        store
-            .list(vid, b"", None, 10, &ReadOptions::default())
-            .expect("list")
-            .len(),
-        3
-    );
+    assert_eq!(store.list(vid, b"", None, 10, &ReadOptions::default()).expect("list").len(), 3);
 }

@@ -58,14 +58,8 @@ pub const CASES: &[Case] = &[
     ("volume ids are never used twice", volumes::ids),
     ("one winner among racing creators", concurrent::one_winner),
     ("acknowledged creates are seen by all", concurrent::strict_reads),
-    (
-        "a strict list shows what is acknowledged and nothing that is gone",
-        concurrent::strict_lists,
-    ),
-    (
-        "list is exact under concurrent changes",
-        concurrent::list_under_changes,
-    ),
+    ("a strict list shows what is acknowledged and nothing that is gone", concurrent::strict_lists),
+    ("list is exact under concurrent changes", concurrent::list_under_changes),
     ("creators racing with a removal", concurrent::remove_race),
     ("a random history equals the twin's", random_model::equals_twin),
 ];
@@ -81,9 +75,7 @@ pub fn run(make: Make<'_>) {
 
 /// A volume of the given name below the root.
 fn volume(store: &dyn VolumeStore, name: &str) -> VolumeId {
-    store
-        .create_volume("", name, &VolumeOptions::default())
-        .expect("create a volume")
+    store.create_volume("", name, &VolumeOptions::default()).expect("create a volume")
 }
 
 /// `len` bytes that differ from those of any other seed.

@@ -121,11 +121,7 @@ impl History<'_> {
 
     fn name(&mut self) -> Vec<u8> {
         let n = self.random.below(NAMES);
-        let repeat = if self.random.one_in(20) {
-            1300
-        } else {
-            n as usize % 4
-        };
+        let repeat = if self.random.one_in(20) { 1300 } else { n as usize % 4 };
         [&[b'a' + n as u8 / 4][..], &vec![0xFE_u8; repeat]].concat()
     }
 
@@ -156,15 +152,8 @@ impl History<'_> {
 
     fn remove_volume(&mut self) {
         let (real, twin) = self.volume();
-        let how = if self.random.one_in(2) {
-            Remove::IfEmpty
-        } else {
-            Remove::WithFiles
-        };
-        let answers = (
-            self.subject.store().remove_volume(real, how),
-            self.twin.remove_volume(twin, how),
-        );
+        let how = if self.random.one_in(2) { Remove::IfEmpty } else { Remove::WithFiles };
+        let answers = (self.subject.store().remove_volume(real, how), self.twin.remove_volume(twin, how));
         assert_eq!(answers.0, answers.1, "remove_volume {how:?}");
     }
 
@@ -191,9 +180,7 @@ impl History<'_> {
 
     fn put(&mut self) {
         let ((real, twin), name, bytes) = (self.volume(), self.name(), self.bytes());
-        let options = PutOptions {
-            metadata: body(1, self.random.below(20) as usize),
-        };
+        let options = PutOptions { metadata: body(1, self.random.below(20) as usize) };
         let real = self.subject.store().put(real, &name, bytes.clone(), &options);
         let twin = self.twin.put(twin, &name, bytes, &options);
         self.created(real, twin);
@@ -223,10 +210,7 @@ impl History<'_> {
                 let early = matches!(
                     (&real, &twin),
                     (VolumeError::Exists { .. }, VolumeError::QuotaExceeded { .. })
-                        | (
-                            VolumeError::QuotaExceeded { .. },
-                            VolumeError::QuotaExceeded { .. }
-                        )
+                        | (VolumeError::QuotaExceeded { .. }, VolumeError::QuotaExceeded { .. })
                         | (VolumeError::QuotaExceeded { .. }, VolumeError::Exists { .. })
                 );
                 if !early {
@@ -282,16 +266,11 @@ impl History<'_> {
         let page = |store: &dyn VolumeStore, vid| {
             let page = store.list(vid, prefix, after.as_deref(), limit, &options)?;
             Ok::<_, VolumeError>(
-                page.iter()
-                    .map(|(name, info)| (name.clone(), content(info)))
-                    .collect::<Vec<_>>(),
+                page.iter().map(|(name, info)| (name.clone(), content(info))).collect::<Vec<_>>(),
             )
         };
         assert_eq!(page(self.subject.store(), real), page(&self.twin, twin), "list");
-        assert_eq!(
-            self.subject.store().volume_stats(real),
-            self.twin.volume_stats(twin)
-        );
+        assert_eq!(self.subject.store().volume_stats(real), self.twin.volume_stats(twin));
     }
 
     fn reclaim(&mut self) {

@@ -6,25 +6,13 @@ use crate::store::{PutOptions, ReadOptions, VolumeStats, VolumeStore};
 
 pub(super) fn visible_at_commit(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
-    let options = PutOptions {
-        metadata: body(5, 17),
-    };
+    let options = PutOptions { metadata: body(5, 17) };
     let bytes = body(1, 5_000_000);
     let mut writer = store.writer(vid, b"n", &options).expect("writer");
     for piece in 0..5 {
-        writer
-            .append(bytes.slice(piece * 1_000_000..(piece + 1) * 1_000_000))
-            .expect("append");
-        assert_eq!(
-            store.stat(vid, b"n", &ReadOptions::default()),
-            Err(VolumeError::NotFound)
-        );
-        assert_eq!(
-            store
-                .list(vid, b"", None, 10, &ReadOptions::STRICT)
-                .expect("list"),
-            []
-        );
+        writer.append(bytes.slice(piece * 1_000_000..(piece + 1) * 1_000_000)).expect("append");
+        assert_eq!(store.stat(vid, b"n", &ReadOptions::default()), Err(VolumeError::NotFound));
+        assert_eq!(store.list(vid, b"", None, 10, &ReadOptions::STRICT).expect("list"), []);
         assert_eq!(store.volume_stats(vid).expect("stats"), VolumeStats::default());
     }
     let info = writer.commit().expect("commit");
@@ -43,12 +31,7 @@ pub(super) fn dropped(store: &dyn VolumeStore) {
         let mut writer = store.writer(vid, b"n", &PutOptions::default()).expect("writer");
         writer.append(body(1, size)).expect("append");
         drop(writer);
-        assert_eq!(
-            store
-                .list(vid, b"", None, 10, &ReadOptions::STRICT)
-                .expect("list"),
-            []
-        );
+        assert_eq!(store.list(vid, b"", None, 10, &ReadOptions::STRICT).expect("list"), []);
         let info = store.put(vid, b"n", body(2, 8), &PutOptions::default());
         let fid = info.expect("the name is free after a dropped writer").fid;
         store.delete(vid, b"n", fid).expect("delete");
@@ -87,9 +70,7 @@ pub(super) fn sizes(store: &dyn VolumeStore) {
     let sizes = [0, 1, 4096, 4097, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE];
     for (n, size) in sizes.into_iter().enumerate() {
         let bytes = body(n as u64, size);
-        let mut writer = store
-            .writer(vid, &[n as u8], &PutOptions::default())
-            .expect("writer");
+        let mut writer = store.writer(vid, &[n as u8], &PutOptions::default()).expect("writer");
         // Uneven appends, an empty one among them.
         let mut at = 0;
         let mut step = 1;

@@ -23,32 +23,17 @@ pub(super) fn tree(store: &dyn VolumeStore) {
     let long = "x".repeat(256);
     for bad in ["", ".", "..", "a/b", "a\u{7}", &long] {
         let refused = child(store, "", bad);
-        assert!(
-            matches!(refused, Err(VolumeError::InvalidName { .. })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(VolumeError::InvalidName { .. })), "{refused:?}");
     }
     for bad in ["", "/", "/a", "a/", "a//b"] {
         let refused = store.open_volume(bad);
-        assert!(
-            matches!(refused, Err(VolumeError::InvalidName { .. })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(VolumeError::InvalidName { .. })), "{refused:?}");
     }
-    let replicas = VolumeOptions {
-        replicas: Some(1),
-        ..VolumeOptions::default()
-    };
-    let class = VolumeOptions {
-        class: Some("ssd".to_owned()),
-        ..VolumeOptions::default()
-    };
+    let replicas = VolumeOptions { replicas: Some(1), ..VolumeOptions::default() };
+    let class = VolumeOptions { class: Some("ssd".to_owned()), ..VolumeOptions::default() };
     for wish in [replicas, class] {
         let refused = store.create_volume("a", "wish", &wish);
-        assert!(
-            matches!(refused, Err(VolumeError::Denied { .. })),
-            "a wish that is not obeyed: {refused:?}"
-        );
+        assert!(matches!(refused, Err(VolumeError::Denied { .. })), "a wish that is not obeyed: {refused:?}");
     }
     for name in ["z", "m", "é", "Z", "b-c", "b0"] {
         child(store, "a", name).expect("create");
@@ -63,10 +48,7 @@ pub(super) fn tree(store: &dyn VolumeStore) {
     let top = store.list_volumes("", None, 10).expect("list");
     assert_eq!(top, [("a".to_owned(), a)]);
     assert_eq!(store.list_volumes("a/b/c", None, 10).expect("list"), []);
-    assert_eq!(
-        store.list_volumes("nowhere", None, 10),
-        Err(VolumeError::NotFound)
-    );
+    assert_eq!(store.list_volumes("nowhere", None, 10), Err(VolumeError::NotFound));
 }
 
 pub(super) fn rename(store: &dyn VolumeStore) {
@@ -74,38 +56,19 @@ pub(super) fn rename(store: &dyn VolumeStore) {
     let b = child(store, "a", "b").expect("a/b");
     let c = child(store, "a/b", "c").expect("a/b/c");
     let other = child(store, "", "other").expect("other");
-    store
-        .put(b, b"f", body(1, 6000), &PutOptions::default())
-        .expect("put");
+    store.put(b, b"f", body(1, 6000), &PutOptions::default()).expect("put");
     store.rename_volume("a/b", "other/moved").expect("rename");
     assert_eq!(store.open_volume("other/moved"), Ok(b));
-    assert_eq!(
-        store.open_volume("other/moved/c"),
-        Ok(c),
-        "volumes below move along"
-    );
+    assert_eq!(store.open_volume("other/moved/c"), Ok(c), "volumes below move along");
     assert_eq!(store.open_volume("a/b"), Err(VolumeError::NotFound));
     let read = store.get(b, b"f", 0..u64::MAX, &ReadOptions::default());
     assert_eq!(read.expect("files stay"), body(1, 6000));
-    assert_eq!(
-        store.rename_volume("a/b", "x"),
-        Err(VolumeError::NotFound),
-        "the old path is gone"
-    );
-    assert_eq!(
-        store.rename_volume("other/moved", "a"),
-        Err(VolumeError::VolumeExists { vid: a })
-    );
-    assert_eq!(
-        store.rename_volume("other/moved", "nowhere/x"),
-        Err(VolumeError::NotFound)
-    );
+    assert_eq!(store.rename_volume("a/b", "x"), Err(VolumeError::NotFound), "the old path is gone");
+    assert_eq!(store.rename_volume("other/moved", "a"), Err(VolumeError::VolumeExists { vid: a }));
+    assert_eq!(store.rename_volume("other/moved", "nowhere/x"), Err(VolumeError::NotFound));
     for below in ["other/inside", "other/moved/c/other"] {
         let refused = store.rename_volume("other", below);
-        assert!(
-            matches!(refused, Err(VolumeError::InvalidName { .. })),
-            "moved below itself: {refused:?}"
-        );
+        assert!(matches!(refused, Err(VolumeError::InvalidName { .. })), "moved below itself: {refused:?}");
     }
     store.rename_volume("other", "other").expect("to itself");
     assert_eq!(store.open_volume("other"), Ok(other));
@@ -114,9 +77,7 @@ pub(super) fn rename(store: &dyn VolumeStore) {
 
 pub(super) fn remove(store: &dyn VolumeStore) {
     let keep = volume(store, "keep");
-    store
-        .put(keep, b"f", body(9, 5000), &PutOptions::default())
-        .expect("put");
+    store.put(keep, b"f", body(9, 5000), &PutOptions::default()).expect("put");
     let a = volume(store, "a");
     let b = child(store, "a", "b").expect("a/b");
     let mut last = None;
@@ -132,44 +93,23 @@ pub(super) fn remove(store: &dyn VolumeStore) {
             "volumes below are never removed along"
         );
     }
-    assert_eq!(
-        store.remove_volume(b, Remove::IfEmpty),
-        Err(VolumeError::NotEmpty)
-    );
+    assert_eq!(store.remove_volume(b, Remove::IfEmpty), Err(VolumeError::NotEmpty));
     assert_eq!(store.volume_stats(b).expect("stats").files, 20);
-    let mut open_stream = store
-        .writer(b, b"stream", &PutOptions::default())
-        .expect("writer");
+    let mut open_stream = store.writer(b, b"stream", &PutOptions::default()).expect("writer");
     open_stream.append(body(1, 5 << 20)).expect("append");
     store.remove_volume(b, Remove::WithFiles).expect("remove");
     let gone = VolumeError::VolumeGone;
-    assert_eq!(
-        open_stream.commit(),
-        Err(gone.clone()),
-        "a stream into a removed volume"
-    );
+    assert_eq!(open_stream.commit(), Err(gone.clone()), "a stream into a removed volume");
     assert_eq!(store.open_volume("a/b"), Err(VolumeError::NotFound));
     assert_eq!(store.list_volumes("a", None, 9).expect("list"), []);
-    assert_eq!(
-        store.list(b, b"", None, 9, &ReadOptions::STRICT),
-        Err(gone.clone())
-    );
-    assert_eq!(
-        store.remove_volume(b, Remove::WithFiles),
-        Err(gone.clone()),
-        "a second removal"
-    );
+    assert_eq!(store.list(b, b"", None, 9, &ReadOptions::STRICT), Err(gone.clone()));
+    assert_eq!(store.remove_volume(b, Remove::WithFiles), Err(gone.clone()), "a second removal");
     let fid = last.expect("twenty files").fid;
     assert_eq!(store.delete(b, &19_u64.to_be_bytes(), fid), Err(gone.clone()));
     assert_eq!(store.put(b, b"x", body(1, 1), &PutOptions::default()), Err(gone));
     let again = child(store, "a", "b").expect("the name is free");
     assert_ne!(again, b, "a volume id was used twice");
-    assert_eq!(
-        store
-            .list(again, b"", None, 9, &ReadOptions::STRICT)
-            .expect("list"),
-        []
-    );
+    assert_eq!(store.list(again, b"", None, 9, &ReadOptions::STRICT).expect("list"), []);
     store.remove_volume(again, Remove::IfEmpty).expect("empty now");
     store.remove_volume(a, Remove::IfEmpty).expect("empty now");
     let top = store.list_volumes("", None, 9).expect("list");
@@ -182,10 +122,7 @@ pub(super) fn ids(store: &dyn VolumeStore) {
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..20 {
         let vid = volume(store, "again");
-        assert!(
-            vid != VolumeId::ROOT && seen.insert(vid),
-            "a volume id was used twice"
-        );
+        assert!(vid != VolumeId::ROOT && seen.insert(vid), "a volume id was used twice");
         store.remove_volume(vid, Remove::IfEmpty).expect("remove");
     }
 }

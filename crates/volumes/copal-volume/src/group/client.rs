@@ -240,12 +240,7 @@ impl ClientOp {
 
     fn bring(&mut self, event: Event) -> Vec<Action> {
         match event {
-            Event::Answered {
-                disk,
-                epoch,
-                call,
-                answer,
-            } => self.answered(disk, epoch, call, answer),
+            Event::Answered { disk, epoch, call, answer } => self.answered(disk, epoch, call, answer),
             Event::Unreachable { disk, call } => {
                 let mut actions = vec![Action::Suspect(disk)];
                 actions.extend(self.again_later(disk, call));
@@ -385,23 +380,14 @@ impl ClientOp {
     /// What the others say of a create that one has no room for. Anything but their refusals is a reason to bury it.
     fn hear_the_others(&mut self, why: Refusal, event: Event) -> Vec<Action> {
         match event {
-            Event::Answered {
-                disk,
-                answer: Answer::NoSpace | Answer::QuotaExceeded { .. },
-                ..
-            } => {
+            Event::Answered { disk, answer: Answer::NoSpace | Answer::QuotaExceeded { .. }, .. } => {
                 self.note_refused(disk, &Refusal::NoSpace);
                 match self.may_have().count() {
                     0 => self.end(Outcome::Refused(why)),
                     _ => Vec::new(),
                 }
             }
-            Event::Answered {
-                disk,
-                epoch,
-                answer: Answer::Ok { role },
-                ..
-            } => {
+            Event::Answered { disk, epoch, answer: Answer::Ok { role }, .. } => {
                 self.was_taken = true;
                 self.members.insert(disk, Reached::Has { epoch, role });
                 self.begin_burial(why)
@@ -461,10 +447,7 @@ impl ClientOp {
     fn bury(&mut self, why: Refusal, event: Event) -> Vec<Action> {
         let present = self.view.epoch;
         match event {
-            Event::Answered {
-                answer: Answer::VolumeGone,
-                ..
-            } => self.end(Outcome::Refused(why)),
+            Event::Answered { answer: Answer::VolumeGone, .. } => self.end(Outcome::Refused(why)),
             Event::Answered {
                 disk,
                 epoch,
@@ -481,47 +464,23 @@ impl ClientOp {
                     return self.end(Outcome::Refused(why));
                 }
                 let again = epoch < present && self.to_bury().contains(&disk);
-                let send = Action::Send {
-                    disk,
-                    epoch: present,
-                    call,
-                };
+                let send = Action::Send { disk, epoch: present, call };
                 again.then_some(send).into_iter().collect()
             }
-            Event::Answered {
-                disk,
-                call: call @ Call::Bury,
-                ..
-            }
-            | Event::Unreachable {
-                disk,
-                call: call @ Call::Bury,
-            } => {
-                let later = Action::SendLater {
-                    disk,
-                    epoch: present,
-                    call,
-                };
+            Event::Answered { disk, call: call @ Call::Bury, .. }
+            | Event::Unreachable { disk, call: call @ Call::Bury } => {
+                let later = Action::SendLater { disk, epoch: present, call };
                 let is_wanted = self.to_bury().contains(&disk);
                 is_wanted.then_some(later).into_iter().collect()
             }
             // An answer to a create that was on its way: the burial goes to that member already, or is needed now.
-            Event::Answered {
-                disk,
-                answer: Answer::Ok { role },
-                epoch,
-                ..
-            } => {
+            Event::Answered { disk, answer: Answer::Ok { role }, epoch, .. } => {
                 self.was_taken = true;
                 if matches!(self.members.get(&disk), Some(Reached::Buried { .. })) {
                     return Vec::new();
                 }
                 let known = self.members.insert(disk, Reached::Has { epoch, role });
-                let send = Action::Send {
-                    disk,
-                    epoch: present,
-                    call: Call::Bury,
-                };
+                let send = Action::Send { disk, epoch: present, call: Call::Bury };
                 let is_needed = matches!(known, Some(Reached::Refused) | None);
                 is_needed.then_some(send).into_iter().collect()
             }

@@ -72,10 +72,7 @@ mod tests {
     #[test]
     fn a_minority_of_wrong_clocks_does_not_move_the_reference() {
         for wrong in [-HOUR, -90_000, 90_000, 365 * 24 * HOUR] {
-            assert_eq!(
-                reference_of(&[wrong, 0, 1, 2], None),
-                Some(if wrong < 0 { 0 } else { 1 })
-            );
+            assert_eq!(reference_of(&[wrong, 0, 1, 2], None), Some(if wrong < 0 { 0 } else { 1 }));
             assert_eq!(reference_of(&[0, wrong, 0], None), Some(0));
             assert_eq!(reference_of(&[0, 0, wrong, wrong, 0], None), Some(0));
         }
@@ -85,11 +82,7 @@ mod tests {
         assert_eq!(reference_of(&[HOUR, 0], None), Some(0));
         assert_eq!(reference_of(&[0, -HOUR], None), Some(-HOUR));
         assert_eq!(reference_of(&[0, -HOUR], Some(3)), Some(0));
-        assert_eq!(
-            reference_of(&[0, HOUR, HOUR], Some(3)),
-            Some(HOUR),
-            "a majority is followed"
-        );
+        assert_eq!(reference_of(&[0, HOUR, HOUR], Some(3)), Some(HOUR), "a majority is followed");
     }
 
     #[test]

@@ -54,18 +54,14 @@ impl Closing {
     /// What is closed once all is that is due at `now_ms`: a clock that went back opens nothing.
     #[must_use]
     pub fn at(self, now_ms: u64) -> Closing {
-        self.joined(Closing {
-            below: Bucket::first_open(now_ms),
-        })
+        self.joined(Closing { below: Bucket::first_open(now_ms) })
     }
 
     /// What a member has closed that becomes whole from a donor: also what the donor had closed. Else it would take, from a
     /// client, an operation that was refused or settled before it came (VOL-17).
     #[must_use]
     pub fn joined(self, donor: Closing) -> Closing {
-        Closing {
-            below: self.below.max(donor.below),
-        }
+        Closing { below: self.below.max(donor.below) }
     }
 }
 
@@ -107,10 +103,7 @@ impl Digest {
     /// Digest of the operations of two sets that have none in common.
     #[must_use]
     pub fn plus(self, other: Digest) -> Digest {
-        Digest {
-            count: self.count.wrapping_add(other.count),
-            sum: self.sum.wrapping_add(other.sum),
-        }
+        Digest { count: self.count.wrapping_add(other.count), sum: self.sum.wrapping_add(other.sum) }
     }
 }
 
@@ -169,10 +162,7 @@ mod tests {
     }
 
     fn told(below: u64, records: &[Record]) -> Told {
-        let mut told = Told {
-            closing: Closing { below: Bucket(below) },
-            digests: BTreeMap::new(),
-        };
+        let mut told = Told { closing: Closing { below: Bucket(below) }, digests: BTreeMap::new() };
         for record in records {
             let digest = told.digests.entry(Bucket::of(record.op)).or_default();
             digest.add(7, record);
@@ -203,12 +193,7 @@ mod tests {
 
     #[test]
     fn equal_sets_have_equal_digests_in_any_order_and_others_have_not() {
-        let records = [
-            record(1, 1, true),
-            record(1, 2, true),
-            record(1, 1, false),
-            record(2, 3, true),
-        ];
+        let records = [record(1, 1, true), record(1, 2, true), record(1, 1, false), record(2, 3, true)];
         let digest = |order: &[usize]| {
             let mut digest = Digest::default();
             for &at in order {

@@ -134,10 +134,7 @@ fn one_of_a_name(files: &[File<'_>]) -> Result<(), Violation> {
     for (at, one) in files.iter().enumerate().filter(|(_, file)| stays(file)) {
         let mut others = files[at + 1..].iter().filter(stays);
         if let Some(other) = others.find(|other| (other.vid, other.name) == (one.vid, one.name)) {
-            return Err(Violation::TwoOfOneName {
-                one: one.fid,
-                other: other.fid,
-            });
+            return Err(Violation::TwoOfOneName { one: one.fid, other: other.fid });
         }
     }
     Ok(())
@@ -154,10 +151,7 @@ pub fn check_equal(members: &[impl Replica], files: &[File<'_>]) -> Result<(), V
             live(0) != live(1)
         };
         if files.iter().any(differs) {
-            return Err(Violation::Different {
-                one: two[0].disk(),
-                other: two[1].disk(),
-            });
+            return Err(Violation::Different { one: two[0].disk(), other: two[1].disk() });
         }
     }
     Ok(())
@@ -196,13 +190,7 @@ mod tests {
     }
 
     fn file(number: u64, created: Known, deleted: Known) -> File<'static> {
-        File {
-            vid: VolumeId(1),
-            name: b"a",
-            fid: FileId::new(number, 0, 0),
-            created,
-            deleted,
-        }
+        File { vid: VolumeId(1), name: b"a", fid: FileId::new(number, 0, 0), created, deleted }
     }
 
     #[test]
@@ -213,42 +201,23 @@ mod tests {
         let whole = |shown: Option<FileId>, live: &[FileId]| Shown(Role::Normal, shown, live.to_vec());
         let lost = Err(Violation::Lost { fid, disk });
         assert_eq!(check(&[whole(None, &[])], from_ref(&one)), lost);
-        assert_eq!(
-            check(&[whole(None, &[fid])], from_ref(&one)),
-            lost,
-            "hidden behind another"
-        );
+        assert_eq!(check(&[whole(None, &[fid])], from_ref(&one)), lost, "hidden behind another");
         assert_eq!(check(&[whole(Some(fid), &[fid])], from_ref(&one)), Ok(()));
         assert_eq!(check(&[whole(None, &[])], &[file(1, Held, Open)]), Ok(()));
-        assert_eq!(
-            check(&[Shown(Role::Recovering, None, vec![])], from_ref(&one)),
-            Ok(())
-        );
+        assert_eq!(check(&[Shown(Role::Recovering, None, vec![])], from_ref(&one)), Ok(()));
         let back = check(&[whole(Some(fid), &[fid])], &[file(1, Held, Held)]);
         assert_eq!(back, Err(Violation::CameBack { fid, disk }));
         let refused = check(&[whole(Some(fid), &[fid])], &[file(1, Refused, NotAsked)]);
         assert_eq!(refused, Err(Violation::RefusedAppears { fid, disk }));
         let nobody: [Shown; 0] = [];
-        let two = Violation::TwoOfOneName {
-            one: fid,
-            other: other.fid,
-        };
+        let two = Violation::TwoOfOneName { one: fid, other: other.fid };
         assert_eq!(check(&nobody, &[one.clone(), other]), Err(two));
         let unequal = check_equal(&[whole(None, &[]), whole(Some(fid), &[fid])], from_ref(&one));
-        assert_eq!(
-            unequal,
-            Err(Violation::Different {
-                one: disk,
-                other: disk
-            })
-        );
+        assert_eq!(unequal, Err(Violation::Different { one: disk, other: disk }));
         let at = |epoch, term| (Epoch(epoch), Term(term));
         assert_eq!(check_step(disk, at(2, 2), at(3, 2)), Ok(()));
         for lower in [at(1, 2), at(2, 1)] {
-            assert_eq!(
-                check_step(disk, at(2, 2), lower),
-                Err(Violation::WentBack { disk })
-            );
+            assert_eq!(check_step(disk, at(2, 2), lower), Err(Violation::WentBack { disk }));
         }
     }
 }

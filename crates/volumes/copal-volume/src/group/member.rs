@@ -218,11 +218,7 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_refused_by_who_has_everything_and_kept_beside_by_others() {
         let fid = FileId::new(5, 5, 5);
-        let taken = |has_everything| CreateFacts {
-            has_everything,
-            other: Some(fid),
-            ..facts()
-        };
+        let taken = |has_everything| CreateFacts { has_everything, other: Some(fid), ..facts() };
         for decide in [decide_create, decide_union] {
             assert_eq!(decide(&taken(true)), Err(Answer::Exists { fid }));
             assert_eq!(decide(&taken(false)), Ok(Accept::ApplyBeside));
@@ -231,20 +227,13 @@ mod tests {
 
     #[test]
     fn what_was_buried_never_comes_back() {
-        let buried = CreateFacts {
-            is_buried: true,
-            is_held: true,
-            ..facts()
-        };
+        let buried = CreateFacts { is_buried: true, is_held: true, ..facts() };
         assert_eq!(decide_create(&buried), Err(Answer::Buried));
     }
 
     #[test]
     fn a_duplicate_is_confirmed_again_and_what_is_unknown_is_asked_for() {
-        let held = CreateFacts {
-            is_held: true,
-            ..facts()
-        };
+        let held = CreateFacts { is_held: true, ..facts() };
         assert_eq!(decide_create(&held), Ok(Accept::Again));
         assert_eq!(decide_confirm(&held), Ok(Accept::Again));
         assert_eq!(decide_confirm(&facts()), Err(Answer::Missing));
@@ -252,21 +241,11 @@ mod tests {
 
     #[test]
     fn a_closed_time_takes_nothing_more_not_even_a_confirmation() {
-        let closed = CreateFacts {
-            is_closed: true,
-            is_held: true,
-            ..facts()
-        };
+        let closed = CreateFacts { is_closed: true, is_held: true, ..facts() };
         assert_eq!(decide_confirm(&closed), Err(Answer::TooOld));
-        let late = CreateFacts {
-            now_ms: NOW + MAX_OP_AGE_MS + 1,
-            ..facts()
-        };
+        let late = CreateFacts { now_ms: NOW + MAX_OP_AGE_MS + 1, ..facts() };
         assert_eq!(decide_create(&late), Err(Answer::TooOld));
-        let early = CreateFacts {
-            now_ms: NOW - MAX_OP_AHEAD_MS - 1,
-            ..facts()
-        };
+        let early = CreateFacts { now_ms: NOW - MAX_OP_AHEAD_MS - 1, ..facts() };
         assert_eq!(decide_create(&early), Err(Answer::ClockSkew));
     }
 

@@ -183,14 +183,7 @@ fn choose(
     bytes: u64,
     disks: &[DiskFacts],
 ) -> Result<DiskId, NoPlace> {
-    let mut ruled_out = NoPlace {
-        group,
-        members: 0,
-        beside: 0,
-        away: 0,
-        draining: 0,
-        full: 0,
-    };
+    let mut ruled_out = NoPlace { group, members: 0, beside: 0, away: 0, draining: 0, full: 0 };
     let mut fit = Vec::new();
     for facts in disks {
         let is_closer = || most.is_some_and(|most| crowd(facts, staying) > most);
@@ -232,9 +225,7 @@ fn best<'a>(
 fn order(group: GroupId, members: &[(DiskId, Site)], a: &DiskFacts, b: &DiskFacts) -> Ordering {
     let score = |facts: &DiskFacts| score(group, facts.identity, facts.capacity_bytes);
     let crowds = crowd(a, members).cmp(&crowd(b, members));
-    crowds
-        .then_with(|| score(b).total_cmp(&score(a)))
-        .then(a.disk.cmp(&b.disk))
+    crowds.then_with(|| score(b).total_cmp(&score(a))).then(a.disk.cmp(&b.disk))
 }
 
 #[cfg(test)]

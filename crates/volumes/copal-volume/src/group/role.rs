@@ -46,21 +46,14 @@ mod tests {
     use super::*;
 
     fn own(role: Role, last_normal: u64) -> Option<OwnState> {
-        Some(OwnState {
-            role,
-            last_normal: Epoch(last_normal),
-        })
+        Some(OwnState { role, last_normal: Epoch(last_normal) })
     }
 
     #[test]
     fn who_missed_nothing_stays_whole() {
         for told in [Role::Normal, Role::Recovering, Role::Failed, Role::Joining] {
             for role in [Role::Normal, Role::Recovering] {
-                assert_eq!(
-                    own_role(own(role, 7), told, Epoch(0)),
-                    Role::Normal,
-                    "also after a boot"
-                );
+                assert_eq!(own_role(own(role, 7), told, Epoch(0)), Role::Normal, "also after a boot");
             }
         }
     }
@@ -92,14 +85,8 @@ mod tests {
         for told in [Role::Normal, Role::Recovering, Role::Failed] {
             assert_eq!(own_role(own(Role::Normal, 7), told, Epoch(8)), Role::Recovering);
         }
-        assert_eq!(
-            own_role(own(Role::Joining, 0), Role::Joining, Epoch(8)),
-            Role::Joining
-        );
-        assert_eq!(
-            own_role(own(Role::Recovering, 0), Role::Normal, Epoch(0)),
-            Role::Recovering
-        );
+        assert_eq!(own_role(own(Role::Joining, 0), Role::Joining, Epoch(8)), Role::Joining);
+        assert_eq!(own_role(own(Role::Recovering, 0), Role::Normal, Epoch(0)), Role::Recovering);
     }
 
     #[test]

@@ -65,9 +65,9 @@ pub fn roll_forward(
         return Forward::Take;
     };
     match roles {
-        (Role::Normal, Role::Normal) if is_closed_everywhere(own.op, closings) => Forward::Bury {
-            loser: own.fid.max(theirs.fid),
-        },
+        (Role::Normal, Role::Normal) if is_closed_everywhere(own.op, closings) => {
+            Forward::Bury { loser: own.fid.max(theirs.fid) }
+        }
         // What is kept here may have been acknowledged, unlike theirs: who is not whole settles it by a donor.
         (Role::Normal, _) => Forward::Wait,
         _ => Forward::Take,
@@ -80,10 +80,7 @@ mod tests {
     use crate::group::Bucket;
 
     fn claim(ms: u64) -> Claim {
-        Claim {
-            fid: FileId::new(ms, 0, 1),
-            op: OpId(FileId::new(ms, 1, 1).0),
-        }
+        Claim { fid: FileId::new(ms, 0, 1), op: OpId(FileId::new(ms, 1, 1).0) }
     }
 
     fn closings(below: &[u64]) -> Vec<Closing> {
@@ -106,22 +103,13 @@ mod tests {
     fn what_is_closed_everywhere_is_rolled_forward() {
         let (theirs, own) = (claim(25_000), claim(15_000));
         let normal = (Role::Normal, Role::Normal);
-        assert_eq!(
-            roll_forward(normal, &theirs, None, &closings(&[3, 2])),
-            Forward::Wait
-        );
+        assert_eq!(roll_forward(normal, &theirs, None, &closings(&[3, 2])), Forward::Wait);
         let closed = closings(&[3, 3]);
         assert_eq!(roll_forward(normal, &theirs, None, &closed), Forward::Take);
-        assert_eq!(
-            roll_forward(normal, &theirs, Some(&theirs), &closed),
-            Forward::Take
-        );
+        assert_eq!(roll_forward(normal, &theirs, Some(&theirs), &closed), Forward::Take);
         let bury = Forward::Bury { loser: theirs.fid };
         assert_eq!(roll_forward(normal, &theirs, Some(&own), &closed), bury);
-        assert_eq!(
-            roll_forward(normal, &own, Some(&theirs), &closings(&[2, 2])),
-            Forward::Wait
-        );
+        assert_eq!(roll_forward(normal, &own, Some(&theirs), &closings(&[2, 2])), Forward::Wait);
         let beside = roll_forward((Role::Recovering, Role::Normal), &theirs, Some(&own), &closed);
         assert_eq!(beside, Forward::Take, "kept beside the first");
     }

@@ -175,11 +175,7 @@ mod tests {
         let vid = VolumeId::in_group(GroupId(MAX_GROUP), 77);
         assert_eq!(vid.birth_group(), GroupId(MAX_GROUP));
         assert_eq!(VolumeId::in_group(GroupId(3), 1).birth_group(), GroupId(3));
-        assert_eq!(
-            VolumeId(9).birth_group(),
-            GroupId(0),
-            "an embedded store's volumes"
-        );
+        assert_eq!(VolumeId(9).birth_group(), GroupId(0), "an embedded store's volumes");
     }
 
     #[test]
@@ -203,9 +199,6 @@ mod tests {
         view.replicas = 3;
         assert_eq!(view.needed(), 2);
         assert_eq!(view.up().collect::<Vec<_>>(), [DiskId(4)]);
-        assert_eq!(
-            (view.role(DiskId(9)), view.role(DiskId(5))),
-            (Some(Role::Failed), None)
-        );
+        assert_eq!((view.role(DiskId(9)), view.role(DiskId(5))), (Some(Role::Failed), None));
     }
 }

@@ -45,20 +45,13 @@ impl MemoryStore {
 
     /// An empty store on the given clock, drawing file ids as the given incarnation.
     pub fn with_clock(clock: Arc<dyn Clock>, incarnation: u64) -> MemoryStore {
-        MemoryStore {
-            clock,
-            state: Arc::new(Mutex::new(State::new(incarnation))),
-            is_replicated: false,
-        }
+        MemoryStore { clock, state: Arc::new(Mutex::new(State::new(incarnation))), is_replicated: false }
     }
 
     /// The same store, which says that it lies on several servers: for tests of what follows from that.
     #[must_use]
     pub fn into_replicated(self) -> MemoryStore {
-        MemoryStore {
-            is_replicated: true,
-            ..self
-        }
+        MemoryStore { is_replicated: true, ..self }
     }
 
     /// From now on creates beyond `bytes` of live files answer `NoSpace`.
@@ -107,9 +100,7 @@ impl VolumeStore for MemoryStore {
     fn rename_volume(&self, from: &str, to: &str) -> Result<(), VolumeError> {
         let (from_parent, from_name) = split_parent(from)?;
         let (to_parent, to_name) = split_parent(to)?;
-        self.state
-            .lock()
-            .rename_volume((&from_parent, from_name), (&to_parent, to_name))
+        self.state.lock().rename_volume((&from_parent, from_name), (&to_parent, to_name))
     }
 
     fn list_volumes(
@@ -213,16 +204,11 @@ impl VolumeStore for MemoryStore {
         vid: VolumeId,
         files: Vec<(Bytes, Bytes, PutOptions)>,
     ) -> Result<Vec<Result<FileInfo, VolumeError>>, VolumeError> {
-        let bytes = files
-            .iter()
-            .map(|(name, body, options)| name.len() + body.len() + options.metadata.len())
-            .sum();
+        let bytes =
+            files.iter().map(|(name, body, options)| name.len() + body.len() + options.metadata.len()).sum();
         batch_too_large(bytes)?;
         self.state.lock().volume(vid)?;
-        Ok(files
-            .into_iter()
-            .map(|(name, body, options)| self.put(vid, &name, body, &options))
-            .collect())
+        Ok(files.into_iter().map(|(name, body, options)| self.put(vid, &name, body, &options)).collect())
     }
 
     fn get_batch(
@@ -251,10 +237,7 @@ impl VolumeStore for MemoryStore {
     ) -> Result<Vec<Result<(), VolumeError>>, VolumeError> {
         batch_too_large(files.iter().map(|(name, _)| name.len()).sum())?;
         self.state.lock().volume(vid)?;
-        Ok(files
-            .iter()
-            .map(|(name, fid)| self.delete(vid, name, *fid))
-            .collect())
+        Ok(files.iter().map(|(name, fid)| self.delete(vid, name, *fid)).collect())
     }
 
     fn volume_stats(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError> {
@@ -284,11 +267,7 @@ impl FileWriter for MemoryWriter {
         }
         let bytes = self.body.len() as u64 + data.len() as u64;
         let fits = if bytes > MAX_FILE_BYTES {
-            Err(VolumeError::TooLarge {
-                what: "the file",
-                bytes,
-                limit: MAX_FILE_BYTES,
-            })
+            Err(VolumeError::TooLarge { what: "the file", bytes, limit: MAX_FILE_BYTES })
         } else {
             self.store.state.lock().room_for(self.vid, bytes)
         };
@@ -306,14 +285,7 @@ impl FileWriter for MemoryWriter {
         }
         let now_ms = self.store.clock.now_ms();
         let mut state = self.store.state.lock();
-        state.create(
-            now_ms,
-            self.vid,
-            &self.name,
-            self.fid,
-            Bytes::from(self.body),
-            &self.metadata,
-        )
+        state.create(now_ms, self.vid, &self.name, self.fid, Bytes::from(self.body), &self.metadata)
     }
 }
 
@@ -331,9 +303,7 @@ mod tests {
     #[test]
     fn a_full_store_refuses_and_keeps_what_it_has() {
         let store = MemoryStore::new();
-        let vid = store
-            .create_volume("", "v", &VolumeOptions::default())
-            .expect("create a volume");
+        let vid = store.create_volume("", "v", &VolumeOptions::default()).expect("create a volume");
         store.set_capacity(10);
         let put = |name: &[u8], len| {
             let body = Bytes::from(vec![1; len]);
@@ -349,9 +319,7 @@ mod tests {
     fn a_clock_that_goes_back_does_not_take_creation_times_along() {
         let clock = Arc::new(ManualClock::new(5_000));
         let store = MemoryStore::with_clock(clock.clone(), 9);
-        let vid = store
-            .create_volume("", "v", &VolumeOptions::default())
-            .expect("create a volume");
+        let vid = store.create_volume("", "v", &VolumeOptions::default()).expect("create a volume");
         let put = |name: &[u8]| {
             let body = Bytes::from_static(b"x");
             store.put(vid, name, body, &PutOptions::default())

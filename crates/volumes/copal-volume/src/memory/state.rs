@@ -78,10 +78,7 @@ impl State {
         let vid = VolumeId(self.next_vid);
         self.next_vid += 1;
         self.names.insert(key, vid);
-        let volume = Volume {
-            files: BTreeMap::new(),
-            quota_bytes: options.quota_bytes,
-        };
+        let volume = Volume { files: BTreeMap::new(), quota_bytes: options.quota_bytes };
         self.volumes.insert(vid, volume);
         Ok(vid)
     }
@@ -95,9 +92,7 @@ impl State {
         let old = (self.resolve(from.0)?, from.1.to_owned());
         let new = (self.resolve(to.0)?, to.1.to_owned());
         if (1..=to.0.len()).any(|depth| self.resolve(&to.0[..depth]) == Ok(vid)) {
-            return Err(VolumeError::InvalidName {
-                reason: "a volume cannot move below itself".to_owned(),
-            });
+            return Err(VolumeError::InvalidName { reason: "a volume cannot move below itself".to_owned() });
         }
         match self.names.get(&new) {
             Some(&taken) if taken == vid => return Ok(()),
@@ -160,11 +155,7 @@ impl State {
         if let Some(quota) = volume.quota_bytes {
             let used = volume.stats().bytes;
             if used.saturating_add(bytes) > quota {
-                return Err(VolumeError::QuotaExceeded {
-                    quota,
-                    used,
-                    wanted: bytes,
-                });
+                return Err(VolumeError::QuotaExceeded { quota, used, wanted: bytes });
             }
         }
         let stored: u64 = self.volumes.values().map(|v| v.stats().bytes).sum();
@@ -194,10 +185,7 @@ impl State {
             created_ms: self.ids.draw_op(now_ms).ms(),
             metadata: metadata.clone(),
         };
-        let file = File {
-            info: info.clone(),
-            body,
-        };
+        let file = File { info: info.clone(), body };
         let volume = self.volumes.get_mut(&vid).ok_or(VolumeError::VolumeGone)?;
         volume.files.insert(name.to_vec(), file);
         Ok(info)

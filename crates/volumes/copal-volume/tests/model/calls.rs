@@ -34,12 +34,7 @@ impl State {
         for action in actions {
             match action {
                 Action::Send { disk, epoch, call } | Action::SendLater { disk, epoch, call } => {
-                    self.messages.insert(Message {
-                        client,
-                        disk,
-                        epoch,
-                        call,
-                    });
+                    self.messages.insert(Message { client, disk, epoch, call });
                 }
                 Action::Suspect(_) => {}
                 Action::Finish(outcome) => self.clients[client] = Client::Ended(outcome),

@@ -21,12 +21,7 @@ fn must_fail(name: &str, invariant: &str, setup: &Setup) {
     println!("{trace}\n");
     let last = trace.lines().next_back().unwrap_or_default();
     assert!(last.starts_with(invariant), "found another: {last}");
-    let twin = Setup {
-        weak: None,
-        sync: Sync::Containment,
-        min_ack: setup.min_ack,
-        ..setup.clone()
-    };
+    let twin = Setup { weak: None, sync: Sync::Containment, min_ack: setup.min_ack, ..setup.clone() };
     let found = search(&format!("{name}, by all rules"), &twin, limit() / 2);
     if let Some(trace) = found.violation {
         panic!("{trace}");
@@ -35,12 +30,7 @@ fn must_fail(name: &str, invariant: &str, setup: &Setup) {
 
 /// A create arrives at a disk.
 fn create(client: usize, disk: u32, epoch: u64) -> Move {
-    Arrives(Message {
-        client,
-        disk: DiskId(disk),
-        epoch: Epoch(epoch),
-        call: Call::Create,
-    })
+    Arrives(Message { client, disk: DiskId(disk), epoch: Epoch(epoch), call: Call::Create })
 }
 
 /// CE1: one copy acknowledges after two failures, and its log is not handed on.
@@ -59,11 +49,7 @@ fn the_papers_log_of_missed_operations_loses_a_file() {
 /// CE2: who answers a repeated call from memory does not log it for the member that failed meanwhile.
 #[test]
 fn the_papers_cache_of_answers_loses_a_file() {
-    let setup = Setup {
-        failures: 1,
-        sync: Sync::MissedLog { cache: true },
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { failures: 1, sync: Sync::MissedLog { cache: true }, ..Setup::new(&[Create(0)]) };
     must_fail("CE2, cache of answers", "I1", &setup);
 }
 
@@ -135,11 +121,7 @@ fn a_confirmation_after_closing_loses_a_file() {
 
 #[test]
 fn a_donor_of_an_older_view_lacks_a_file() {
-    let setup = Setup {
-        failures: 1,
-        weak: Some(Weak::DonorBehind),
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { failures: 1, weak: Some(Weak::DonorBehind), ..Setup::new(&[Create(0)]) };
     must_fail("donor behind", "I1", &setup);
 }
 
@@ -156,11 +138,7 @@ fn a_member_with_two_files_of_a_name_hides_one() {
 
 #[test]
 fn a_member_that_is_not_told_what_it_missed_lacks_a_file() {
-    let setup = Setup {
-        failures: 1,
-        weak: Some(Weak::MissedNotTold),
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { failures: 1, weak: Some(Weak::MissedNotTold), ..Setup::new(&[Create(0)]) };
     must_fail("missed and not told", "I1", &setup);
 }
 

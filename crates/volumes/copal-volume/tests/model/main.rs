@@ -2,10 +2,7 @@
 //! those that servers and clients run.
 //!
 //! Design: docs/design/cluster.md#what-must-hold
-#![expect(
-    clippy::print_stdout,
-    reason = "a search says how many states it has looked at"
-)]
+#![expect(clippy::print_stdout, reason = "a search says how many states it has looked at")]
 
 mod calls;
 mod controls;

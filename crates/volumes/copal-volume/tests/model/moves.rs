@@ -82,9 +82,7 @@ impl Model for Setup {
             let mut moves = Vec::new();
             self.actions(&state, &mut moves);
             assert!(moves.contains(action), "{action:?} cannot happen; {moves:#?}");
-            state = self
-                .next_state(&state, action.clone())
-                .expect("it changes something");
+            state = self.next_state(&state, action.clone()).expect("it changes something");
         }
         state.touched = if self.before.is_empty() { 0 } else { MEMBERS };
         vec![state]
@@ -158,10 +156,7 @@ fn client_moves(setup: &Setup, state: &State, moves: &mut Vec<Move>) {
         }
     }
     for message in &state.messages {
-        if state
-            .member_of(message.disk)
-            .is_some_and(|at| at <= state.touched)
-        {
+        if state.member_of(message.disk).is_some_and(|at| at <= state.touched) {
             moves.push(Move::Arrives(*message));
             if state.left.lost_answers > 0 && matches!(state.clients[message.client], Client::At(_)) {
                 moves.push(Move::ArrivesUnheard(*message));

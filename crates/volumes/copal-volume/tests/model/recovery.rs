@@ -110,9 +110,7 @@ impl State {
             bound: donor.bound,
             buried: donor.buried,
             closing: donor.closing,
-            everywhere: Closing {
-                below: everywhere.unwrap_or_default(),
-            },
+            everywhere: Closing { below: everywhere.unwrap_or_default() },
         });
     }
 
@@ -122,11 +120,7 @@ impl State {
         let copying = member.copying.as_ref()?;
         let known = member.live.and(member.buried);
         let live = copying.live.without(known).iter().map(|file| (true, file));
-        let buried = copying
-            .buried
-            .without(member.buried)
-            .iter()
-            .map(|file| (false, file));
+        let buried = copying.buried.without(member.buried).iter().map(|file| (false, file));
         live.chain(buried).next()
     }
 
@@ -219,9 +213,7 @@ impl State {
             return None;
         }
         let everywhere = match setup.is_weak(Weak::SettleBeforeClosing) {
-            true => member.closing.joined(Closing {
-                below: Bucket(u64::MAX),
-            }),
+            true => member.closing.joined(Closing { below: Bucket(u64::MAX) }),
             false => copying.everywhere,
         };
         let donors = copying.bound.map(fid);
@@ -253,13 +245,11 @@ impl State {
             false => other.role,
         };
         let roles = (member.role, their_role);
-        lacks.iter().find_map(
-            |file| match roll_forward(roles, &claim(file), bound.as_ref(), &closings) {
-                Forward::Wait => None,
-                Forward::Take => Some(Step::Take(file)),
-                Forward::Bury { loser } => Some(Step::Bury(number(loser))),
-            },
-        )
+        lacks.iter().find_map(|file| match roll_forward(roles, &claim(file), bound.as_ref(), &closings) {
+            Forward::Wait => None,
+            Forward::Take => Some(Step::Take(file)),
+            Forward::Bury { loser } => Some(Step::Bury(number(loser))),
+        })
     }
 
     pub(crate) fn bring_over(&mut self, at: usize, step: Step) {
@@ -278,8 +268,5 @@ pub(crate) enum Step {
 }
 
 fn claim(file: usize) -> Claim {
-    Claim {
-        fid: fid(file),
-        op: create(file),
-    }
+    Claim { fid: fid(file), op: create(file) }
 }

@@ -20,10 +20,7 @@ fn must_hold(name: &str, setup: &Setup) -> bool {
 
 #[test]
 fn one_create_and_one_failure() {
-    let setup = Setup {
-        failures: 1,
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { failures: 1, ..Setup::new(&[Create(0)]) };
     let found = search("a create, a failure", &setup, 4_000_000);
     assert_eq!(found.violation, None);
     assert!(found.is_exhaustive && found.was_held);
@@ -31,42 +28,19 @@ fn one_create_and_one_failure() {
 
 #[test]
 fn members_become_equal_once_everything_is_closed() {
-    let setup = Setup {
-        closings: 1,
-        checks_equal: true,
-        ..Setup::new(&[Create(0), Create(1)])
-    };
+    let setup = Setup { closings: 1, checks_equal: true, ..Setup::new(&[Create(0), Create(1)]) };
     must_hold("two creates, clients die", &setup);
-    let setup = Setup {
-        closings: 2,
-        checks_equal: true,
-        ..Setup::new(&[Create(0), Delete(0)])
-    };
+    let setup = Setup { closings: 2, checks_equal: true, ..Setup::new(&[Create(0), Delete(0)]) };
     must_hold("a create and a delete, clients die", &setup);
 }
 
 #[test]
 fn a_create_that_is_given_up() {
-    let setup = Setup {
-        failures: 1,
-        deadlines: 1,
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { failures: 1, deadlines: 1, ..Setup::new(&[Create(0)]) };
     must_hold("given up, a failure", &setup);
-    let setup = Setup {
-        closings: 1,
-        deadlines: 1,
-        lost_answers: 1,
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { closings: 1, deadlines: 1, lost_answers: 1, ..Setup::new(&[Create(0)]) };
     must_hold("given up, closed, an answer lost", &setup);
-    let setup = Setup {
-        failures: 1,
-        closings: 1,
-        deadlines: 1,
-        lost_answers: 1,
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { failures: 1, closings: 1, deadlines: 1, lost_answers: 1, ..Setup::new(&[Create(0)]) };
     must_hold("given up, closed, a failure, an answer lost", &setup);
 }
 
@@ -74,11 +48,7 @@ fn a_create_that_is_given_up() {
 fn two_creators_of_one_name() {
     let setup = Setup::new(&[Create(0), Create(1)]);
     must_hold("two creates", &setup);
-    let setup = Setup {
-        failures: 1,
-        closings: 1,
-        ..Setup::new(&[Create(0), Create(1)])
-    };
+    let setup = Setup { failures: 1, closings: 1, ..Setup::new(&[Create(0), Create(1)]) };
     must_hold("two creates, a failure", &setup);
 }
 
@@ -86,42 +56,23 @@ fn two_creators_of_one_name() {
 fn a_name_that_is_used_again() {
     let setup = Setup::new(&[Create(0), Delete(0), Create(1)]);
     must_hold("create, delete, create", &setup);
-    let setup = Setup {
-        failures: 1,
-        closings: 1,
-        ..Setup::new(&[Create(0), Delete(0), Create(1)])
-    };
+    let setup = Setup { failures: 1, closings: 1, ..Setup::new(&[Create(0), Delete(0), Create(1)]) };
     must_hold("create, delete, create, a failure", &setup);
 }
 
 #[test]
 fn a_second_failure_and_a_new_disk() {
-    let setup = Setup {
-        failures: 2,
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { failures: 2, ..Setup::new(&[Create(0)]) };
     must_hold("a create, two failures", &setup);
-    let setup = Setup {
-        failures: 2,
-        replacements: 1,
-        closings: 1,
-        ..Setup::new(&[Create(0), Delete(0)])
-    };
+    let setup = Setup { failures: 2, replacements: 1, closings: 1, ..Setup::new(&[Create(0), Delete(0)]) };
     must_hold("create and delete, two failures, a new disk", &setup);
 }
 
 #[test]
 fn all_members_start_again() {
-    let setup = Setup {
-        restarts: 3,
-        ..Setup::new(&[Create(0)])
-    };
+    let setup = Setup { restarts: 3, ..Setup::new(&[Create(0)]) };
     must_hold("a create, three restarts", &setup);
-    let setup = Setup {
-        restarts: 3,
-        closings: 1,
-        ..Setup::new(&[Create(1), Create(0)])
-    };
+    let setup = Setup { restarts: 3, closings: 1, ..Setup::new(&[Create(1), Create(0)]) };
     must_hold("two creates, three restarts", &setup);
 }
 

@@ -50,11 +50,7 @@ pub(crate) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
             let state = path.last_state();
             let (seen, files) = (state.seen(), state.files(setup));
             let told = check(&seen, &files).and_then(|()| check_equal(&seen, &files));
-            let moves: Vec<String> = path
-                .into_actions()
-                .iter()
-                .map(|step| format!("{step:?}"))
-                .collect();
+            let moves: Vec<String> = path.into_actions().iter().map(|step| format!("{step:?}")).collect();
             format!(
                 "{}\n{}",
                 moves.join("\n"),

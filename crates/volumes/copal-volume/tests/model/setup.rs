@@ -101,9 +101,7 @@ impl Setup {
         View {
             group: GroupId(1),
             epoch: Epoch(1),
-            members: (1..=MEMBERS as u32)
-                .map(|disk| (DiskId(disk), Role::Normal))
-                .collect(),
+            members: (1..=MEMBERS as u32).map(|disk| (DiskId(disk), Role::Normal)).collect(),
             replicas: MEMBERS as u8,
             min_ack: self.min_ack,
         }

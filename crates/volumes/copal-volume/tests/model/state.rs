@@ -110,9 +110,7 @@ impl Member {
             live: Files::default(),
             bound: None,
             buried: Files::default(),
-            closing: Closing {
-                below: crate::setup::FIRST,
-            },
+            closing: Closing { below: crate::setup::FIRST },
             copying: None,
             missed: Default::default(),
         }
@@ -153,10 +151,7 @@ impl Member {
         if map.view.epoch <= self.epoch() {
             return;
         }
-        let own = self.map.as_ref().map(|_| OwnState {
-            role: self.role,
-            last_normal: self.last_normal,
-        });
+        let own = self.map.as_ref().map(|_| OwnState { role: self.role, last_normal: self.last_normal });
         let told = map.view.role(self.disk).unwrap_or(Role::Failed);
         let missed = match setup.is_weak(Weak::MissedNotTold) {
             true => Epoch(0),
@@ -164,11 +159,7 @@ impl Member {
         };
         self.map = Some(Arc::clone(map));
         self.be(own_role(own, told, missed));
-        if self
-            .copying
-            .as_ref()
-            .is_some_and(|copying| missed >= copying.asked_in)
-        {
+        if self.copying.as_ref().is_some_and(|copying| missed >= copying.asked_in) {
             self.copying = None;
         }
     }
@@ -259,9 +250,7 @@ impl State {
         };
         State {
             members: disks.map(member).collect(),
-            master: Master {
-                map: Arc::clone(&map),
-            },
+            master: Master { map: Arc::clone(&map) },
             clients: vec![Client::NotStarted; setup.work.len()],
             messages: BTreeSet::new(),
             touched: 0,

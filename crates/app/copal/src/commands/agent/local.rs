@@ -92,17 +92,12 @@ impl Directory {
     fn of(place: &Place) -> Option<Directory> {
         let directory = pins::store_directory(place)?;
         let flags = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC).bits();
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags as i32)
-            .open(directory);
+        let opened = OpenOptions::new().read(true).custom_flags(flags as i32).open(directory);
         opened.ok().map(Directory)
     }
 
     fn socket(&self) -> PathBuf {
-        Path::new("/proc/self/fd")
-            .join(self.0.as_raw_fd().to_string())
-            .join(SOCKET)
+        Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(SOCKET)
     }
 }
 
@@ -138,11 +133,7 @@ pub(super) fn answer(place: &Place, repository: &Arc<Repository>) -> Option<Answ
             }
         }
     });
-    Some(Answering {
-        stop,
-        thread: Some(thread.ok()?),
-        socket: named,
-    })
+    Some(Answering { stop, thread: Some(thread.ok()?), socket: named })
 }
 
 fn serve(mut stream: &UnixStream, repository: &Repository) -> std::io::Result<()> {
@@ -153,9 +144,9 @@ fn serve(mut stream: &UnixStream, repository: &Repository) -> std::io::Result<()
     BufReader::new(stream.take(MOST_ASKED_BYTES)).read_line(&mut asked)?;
     let answer = match serde_json::from_str(&asked) {
         Ok(question) => answer_to(&question, repository),
-        Err(error) => Answer::Failed(format!(
-            "the agents do not understand that; use the copal they run: {error}"
-        )),
+        Err(error) => {
+            Answer::Failed(format!("the agents do not understand that; use the copal they run: {error}"))
+        }
     };
     let mut line = serde_json::to_vec(&answer)?;
     line.push(b'\n');
@@ -164,15 +155,9 @@ fn serve(mut stream: &UnixStream, repository: &Repository) -> std::io::Result<()
 
 fn answer_to(question: &Question, repository: &Repository) -> Answer {
     let answered = match question {
-        Question::Agents => repository
-            .holders()
-            .map(agents_of)
-            .map_err(|error| error.to_string()),
+        Question::Agents => repository.holders().map(agents_of).map_err(|error| error.to_string()),
         Question::Job(job) => report_of(repository, job.as_deref()).map_err(|error| error.to_string()),
-        Question::Popular => repository
-            .popular_status()
-            .map(popular_of)
-            .map_err(|error| error.to_string()),
+        Question::Popular => repository.popular_status().map(popular_of).map_err(|error| error.to_string()),
     };
     answered.unwrap_or_else(Answer::Failed)
 }
@@ -186,11 +171,7 @@ fn report_of(repository: &Repository, job: Option<&str>) -> Result<Answer, JobEr
 
 fn agents_of(holders: Vec<HolderInfo>) -> Answer {
     let agents = holders.into_iter().filter(|holder| !holder.address.is_empty());
-    Answer::Agents(
-        agents
-            .map(|holder| (holder.name, holder.address, holder.beat_age_ms))
-            .collect(),
-    )
+    Answer::Agents(agents.map(|holder| (holder.name, holder.address, holder.beat_age_ms)).collect())
 }
 
 fn popular_of(status: PopularStatus) -> Answer {

@@ -28,13 +28,8 @@ pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
             })
             .collect(),
         nbd_socket: live.nbd_socket.clone(),
-        fleece: Fleece {
-            directory: live.fleece_dir.clone(),
-            limit_millionths: live.fleece_limit,
-        },
-        freeze: live
-            .freeze
-            .map(|FreezeWord::Agent| Freeze::Agent(live.agent_socket.clone())),
+        fleece: Fleece { directory: live.fleece_dir.clone(), limit_millionths: live.fleece_limit },
+        freeze: live.freeze.map(|FreezeWord::Agent| Freeze::Agent(live.agent_socket.clone())),
     })
 }
 

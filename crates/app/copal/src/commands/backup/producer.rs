@@ -25,10 +25,7 @@ use std::{
 };
 
 /// How often the wish of a person to stop is looked for.
-const STEP: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Starts the command; its output is the source.
 pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSource> {
@@ -53,20 +50,10 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
         Failure::new(exit::SOURCE, "source", sentence)
     };
     let mut child = command.spawn().map_err(failed)?;
-    let output = child
-        .stdout
-        .take()
-        .ok_or_else(|| failed(io::Error::other("it has no output")))?;
-    let producer = Arc::new(Producer {
-        name: program.display().to_string(),
-        child: Mutex::new(child),
-        has_group,
-    });
-    let reader = ProducerOutput {
-        output,
-        cancel: cancel.clone(),
-        _producer: Arc::clone(&producer),
-    };
+    let output = child.stdout.take().ok_or_else(|| failed(io::Error::other("it has no output")))?;
+    let producer =
+        Arc::new(Producer { name: program.display().to_string(), child: Mutex::new(child), has_group });
+    let reader = ProducerOutput { output, cancel: cancel.clone(), _producer: Arc::clone(&producer) };
     let cancel = cancel.clone();
     let end = Box::new(move || producer.end(&cancel));
     Ok(StreamSource::with_end(what, Box::new(reader), end))

@@ -53,10 +53,7 @@ mod tests {
     #[test]
     fn standard_input_is_no_file_of_the_working_directory() {
         let here = Place::Store(StoreLocation::Files(std::env::current_dir().unwrap()));
-        assert!(
-            here.holds(Path::new("-")),
-            "a file of that name would lie in the store"
-        );
+        assert!(here.holds(Path::new("-")), "a file of that name would lie in the store");
         assert!(refuse_own(&here, OsStr::new("-")).is_ok());
         assert!(refuse_own(&here, OsStr::new("disk.raw")).is_err());
     }

@@ -21,10 +21,7 @@ pub(super) fn run(
     progress: &dyn Progress,
 ) -> Result<BackupSummary> {
     let name = asking::own_name();
-    request.holder = Holder {
-        name: name.clone(),
-        address: String::new(),
-    };
+    request.holder = Holder { name: name.clone(), address: String::new() };
     let spool = asking::spool_directory()?;
     let client = Client::connect(repository, &name, spool.path(), timeout)?;
     if client.is_none() {

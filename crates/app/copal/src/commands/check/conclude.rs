@@ -19,9 +19,7 @@ pub(super) fn conclude(
     list_damages(context, report);
     for (snapshot, misdated) in &report.misdated {
         let short = snapshot.short();
-        context.output.notice(&format!(
-            "snapshot {short} is {misdated}: a clock was wrong, nothing is lost"
-        ));
+        context.output.notice(&format!("snapshot {short} is {misdated}: a clock was wrong, nothing is lost"));
     }
     let mut fields = fields(command, report);
     if let (Value::Object(fields), Value::Object(more)) = (&mut fields, more) {
@@ -68,10 +66,7 @@ fn list_damages(context: &Context<'_>, report: &CheckReport) {
             sentence.push_str(&format!("; hurts {}", shorts(hurt)));
         }
         let hurt: Vec<String> = hurt.iter().map(ToString::to_string).collect();
-        context.output.error(
-            json!({ "code": "damaged", "message": sentence, "snapshots": hurt }),
-            &sentence,
-        );
+        context.output.error(json!({ "code": "damaged", "message": sentence, "snapshots": hurt }), &sentence);
     }
 }
 
@@ -101,16 +96,9 @@ fn text(subject: &str, report: &CheckReport) -> String {
     );
     if report.decoded_frames > 0 {
         let bytes = human::bytes(report.decoded_bytes);
-        text.push_str(&format!(
-            ", {} chunks decoded from {bytes}",
-            report.decoded_frames
-        ));
+        text.push_str(&format!(", {} chunks decoded from {bytes}", report.decoded_frames));
     }
-    text.push_str(if count(report) == 0 {
-        "; no damage found\n"
-    } else {
-        "\n"
-    });
+    text.push_str(if count(report) == 0 { "; no damage found\n" } else { "\n" });
     text
 }
 

@@ -44,11 +44,7 @@ struct WalkProgress {
 
 impl Walk<'_> {
     pub(super) fn new(to: &dyn Progress, read_data: bool, store_bytes: u64) -> Walk<'_> {
-        Walk {
-            to,
-            store_bytes: if read_data { store_bytes } else { 0 },
-            state: Mutex::default(),
-        }
+        Walk { to, store_bytes: if read_data { store_bytes } else { 0 }, state: Mutex::default() }
     }
 
     /// A layer begins; whatever the one before has not counted is done.

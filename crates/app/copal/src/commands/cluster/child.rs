@@ -11,9 +11,6 @@ pub(super) fn end_with_parent(parent: u32) -> Outcome<()> {
     // process 1.
     match getppid().is_some_and(|now| now.as_raw_nonzero().get().unsigned_abs() == parent) {
         true => Ok(()),
-        false => Err(Failure::plain(
-            "start",
-            "the process that started this one has ended",
-        )),
+        false => Err(Failure::plain("start", "the process that started this one has ended")),
     }
 }

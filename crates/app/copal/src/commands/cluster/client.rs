@@ -13,19 +13,12 @@ use std::path::{Path, PathBuf};
 
 pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
     match verb {
-        Client::Add {
-            name,
-            path,
-            rights,
-            out,
-        } => add(context, name, path, rights, out),
+        Client::Add { name, path, rights, out } => add(context, name, path, rights, out),
         Client::Ls => {
             let store = cluster::connect(&context.arguments.common)?;
             let told = cluster::ask(&store, "client", r#"{"verb":"ls"}"#)?;
             let rows = rows(&told);
-            context
-                .output
-                .answer(told, || human::table(&["Name", "Path", "Rights", "Since"], &rows));
+            context.output.answer(told, || human::table(&["Name", "Path", "Rights", "Since"], &rows));
             Ok(())
         }
         Client::Renew { name, out } => renew(context, name, out.as_deref()),
@@ -37,9 +30,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
                     return Err(no_client(name));
                 }
                 let told = json!({ "removed": name, "dry_run": true });
-                context
-                    .output
-                    .answer(told, || format!("client {name} would be taken away\n"));
+                context.output.answer(told, || format!("client {name} would be taken away\n"));
                 return Ok(());
             }
             let order = json!({ "verb": "rm", "name": name });
@@ -95,10 +86,7 @@ fn renew(context: &Context<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
         .map_err(|error| Failure::plain("profile", format!("{error}; try again where there is room")))?;
     let told = json!({ "name": name, "profile": out.display().to_string() });
     context.output.answer(told, || {
-        format!(
-            "the new profile of client {name} is {}, for its owner alone\n",
-            out.display()
-        )
+        format!("the new profile of client {name} is {}, for its owner alone\n", out.display())
     });
     Ok(())
 }
@@ -129,10 +117,7 @@ fn add(context: &Context<'_>, name: &str, path: &str, rights: &str, out: &Path) 
         return Err(Failure::new(
             exit::DENIED,
             "denied",
-            format!(
-                "{} exists; name a new file for the client's profile",
-                out.display()
-            ),
+            format!("{} exists; name a new file for the client's profile", out.display()),
         ));
     }
     let store = cluster::connect(&context.arguments.common)?;

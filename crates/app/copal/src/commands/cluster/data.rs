@@ -74,11 +74,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         json!({ "name": home.name, "pid": std::process::id(), "address": process.address(), "http": http }),
     );
     let monitored = super::monitored(http.as_deref());
-    context.output.line(&format!(
-        "ready: {} listens at {}{monitored}",
-        home.name,
-        process.address()
-    ));
+    context.output.line(&format!("ready: {} listens at {}{monitored}", home.name, process.address()));
     let mut refused = None;
     while refused.is_none() && !context.is_ended() {
         refused = process.sent_away(LOOK);
@@ -205,11 +201,10 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
     };
     let capacity = words.limit.into_iter().chain(free_bytes(&words.dir)).min();
     let capacity = capacity.unwrap_or_default();
-    home.join(&token, capacity, TO_JOIN)
-        .map_err(|error| match error {
-            copal_server::JoinError::Call(error) => crate::cluster::of_call(error),
-            other => start_failure(other),
-        })?;
+    home.join(&token, capacity, TO_JOIN).map_err(|error| match error {
+        copal_server::JoinError::Call(error) => crate::cluster::of_call(error),
+        other => start_failure(other),
+    })?;
     if let Some(unfinished) = unfinished {
         found_store(context, &home, unfinished, &options)?;
     }
@@ -241,10 +236,7 @@ fn found_store(
 }
 
 fn store_options(context: &Context<'_>, limit_bytes: Option<u64>) -> StoreOptions {
-    StoreOptions {
-        limit_bytes,
-        ..context.arguments.common.store_options()
-    }
+    StoreOptions { limit_bytes, ..context.arguments.common.store_options() }
 }
 
 /// What the memory of this start, or of the last that was told, is for.

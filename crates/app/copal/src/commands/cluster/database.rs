@@ -14,20 +14,16 @@ const MOST_BYTES: u64 = 4096;
 #[derive(Clone)]
 pub(super) enum Database {
     File(PathBuf),
-    Shared {
-        url: String,
-        password_file: Option<PathBuf>,
-    },
+    Shared { url: String, password_file: Option<PathBuf> },
 }
 
 impl Database {
     pub(super) fn of(home: &MasterHome, directory: &Path) -> Database {
         match &home.meta {
             None => Database::File(MasterHome::database(directory)),
-            Some(url) => Database::Shared {
-                url: url.clone(),
-                password_file: home.meta_password_file.clone(),
-            },
+            Some(url) => {
+                Database::Shared { url: url.clone(), password_file: home.meta_password_file.clone() }
+            }
         }
     }
 
@@ -52,9 +48,7 @@ impl Database {
 fn read(path: &Path) -> Result<String, MetaError> {
     let failed = |error: std::io::Error| {
         let path = path.display();
-        MetaError::Failed(format!(
-            "the file {path} with its password cannot be read: {error}"
-        ))
+        MetaError::Failed(format!("the file {path} with its password cannot be read: {error}"))
     };
     if path.metadata().map_err(failed)?.len() > MOST_BYTES {
         return Err(failed(std::io::Error::other("it is too long for one")));
@@ -104,17 +98,9 @@ mod tests {
     #[test]
     fn a_password_is_put_where_it_belongs_and_not_taken_from_words() {
         let url = "mysql://copal@127.0.0.1:3306/copal";
-        assert_eq!(
-            with_password(url, "a:b@/é"),
-            "mysql://copal:a%3Ab%40%2F%C3%A9@127.0.0.1:3306/copal"
-        );
+        assert_eq!(with_password(url, "a:b@/é"), "mysql://copal:a%3Ab%40%2F%C3%A9@127.0.0.1:3306/copal");
         assert!(check_url(url).is_ok());
-        for wrong in [
-            "copal",
-            "mysql://127.0.0.1/copal",
-            "mysql://copal@host",
-            "mysql://copal:pw@host/db",
-        ] {
+        for wrong in ["copal", "mysql://127.0.0.1/copal", "mysql://copal@host", "mysql://copal:pw@host/db"] {
             assert!(check_url(wrong).is_err(), "{wrong}");
         }
     }

@@ -18,12 +18,7 @@ pub(super) struct Wanted<'a> {
 }
 
 pub(super) fn run(context: &Context<'_>, store: &ClusterStore, wanted: &Wanted<'_>) -> Outcome<()> {
-    let Wanted {
-        group,
-        from,
-        lose_since,
-        dry_run,
-    } = *wanted;
+    let Wanted { group, from, lose_since, dry_run } = *wanted;
     let argument = |dry_run: bool| json!({ "group": group, "from": from, "lose_since_ms": lose_since, "dry_run": dry_run });
     let found = ask_of_group(store, group, "force_accept", &argument(true))?;
     let since_ms = found["may_lack_since_ms"].as_u64().unwrap_or(0);
@@ -76,10 +71,7 @@ fn outlook(group: u32, from: &str, found: &Value) -> String {
 
 /// A time as --lose-since takes it.
 fn time(ms: u64) -> String {
-    match i64::try_from(ms)
-        .ok()
-        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
-    {
+    match i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
         Some(time) if ms > 0 => time.to_string(),
         _ => "everything".to_owned(),
     }

@@ -28,10 +28,7 @@ const PAGE: usize = 1000;
 
 pub(crate) fn run(context: &Context<'_>, words: &Fs) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?.with_deadline(words.deadline);
-    let fs = Files {
-        context,
-        store: &store,
-    };
+    let fs = Files { context, store: &store };
     match &words.verb {
         FsVerb::Mkdir { volume, quota } => fs.mkdir(volume, *quota),
         FsVerb::Put { file, from, transfer } => {
@@ -49,9 +46,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Fs) -> Outcome<()> {
         FsVerb::Rmdir { volume, with_files } => fs.rmdir(volume, *with_files),
         FsVerb::Mv { from, to } => {
             store.rename_volume(from, to).map_err(of_volume)?;
-            context.output.summary(json!({ "from": from, "to": to }), || {
-                format!("{from} is {to} now\n")
-            });
+            context.output.summary(json!({ "from": from, "to": to }), || format!("{from} is {to} now\n"));
             Ok(())
         }
         FsVerb::Where { volume, .. } => fs.show_where(volume),
@@ -81,18 +76,10 @@ impl Files<'_> {
 
     fn mkdir(&self, path: &str, quota_bytes: Option<u64>) -> Outcome<()> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let options = VolumeOptions {
-            quota_bytes,
-            ..VolumeOptions::default()
-        };
-        let vid = self
-            .store
-            .create_volume(parent, name, &options)
-            .map_err(of_volume)?;
+        let options = VolumeOptions { quota_bytes, ..VolumeOptions::default() };
+        let vid = self.store.create_volume(parent, name, &options).map_err(of_volume)?;
         let fields = json!({ "volume": path, "vid": vid.0, "group": vid.birth_group().0 });
-        self.context
-            .output
-            .summary(fields, || format!("made {path} in group {}\n", vid.birth_group()));
+        self.context.output.summary(fields, || format!("made {path} in group {}\n", vid.birth_group()));
         Ok(())
     }
 
@@ -101,26 +88,16 @@ impl Files<'_> {
         let mut source: Box<dyn Read> = match from.as_os_str() == "-" {
             true => Box::new(Stdin::new(self.context.cancel.clone())),
             false => Box::new(File::open(from).map_err(|error| {
-                Failure::new(
-                    exit::SOURCE,
-                    "source",
-                    format!("cannot read {}: {error}", from.display()),
-                )
+                Failure::new(exit::SOURCE, "source", format!("cannot read {}: {error}", from.display()))
             })?),
         };
         let named = |error| named(file, error);
         let options = PutOptions::default();
         let first = read_chunk(&mut source, from)?;
         let info = match first.len() < CHUNK {
-            true => self
-                .store
-                .put(vid, file.name.as_bytes(), first, &options)
-                .map_err(named)?,
+            true => self.store.put(vid, file.name.as_bytes(), first, &options).map_err(named)?,
             false => {
-                let mut writer = self
-                    .store
-                    .writer(vid, file.name.as_bytes(), &options)
-                    .map_err(named)?;
+                let mut writer = self.store.writer(vid, file.name.as_bytes(), &options).map_err(named)?;
                 let mut chunk = first;
                 while !chunk.is_empty() {
                     if self.context.is_ended() {
@@ -137,13 +114,7 @@ impl Files<'_> {
             }
         };
         self.context.output.summary(as_json(&info), || {
-            format!(
-                "{}/{}: {}, file {}\n",
-                file.volume,
-                file.name,
-                human::bytes(info.size),
-                info.fid
-            )
+            format!("{}/{}: {}, file {}\n", file.volume, file.name, human::bytes(info.size), info.fid)
         });
         Ok(())
     }
@@ -152,21 +123,14 @@ impl Files<'_> {
         let vid = self.volume(&file.volume)?;
         let name = file.name.as_bytes();
         let options = how(strict);
-        let info = self
-            .store
-            .stat(vid, name, &options)
-            .map_err(|error| named(file, error))?;
+        let info = self.store.stat(vid, name, &options).map_err(|error| named(file, error))?;
         let is_stdout = to.as_os_str() == "-";
         let failed = |error: std::io::Error| {
             let what = match error.kind() {
                 ErrorKind::AlreadyExists => "it exists; give another name".to_owned(),
                 _ => error.to_string(),
             };
-            Failure::new(
-                exit::FAILURE,
-                "target",
-                format!("cannot write {}: {what}", to.display()),
-            )
+            Failure::new(exit::FAILURE, "target", format!("cannot write {}: {what}", to.display()))
         };
         let mut target: Box<dyn Write> = match is_stdout {
             true => Box::new(std::io::stdout()),
@@ -186,9 +150,9 @@ impl Files<'_> {
             });
         }
         if !is_stdout {
-            self.context.output.summary(as_json(&info), || {
-                format!("{}: {}\n", to.display(), human::bytes(info.size))
-            });
+            self.context
+                .output
+                .summary(as_json(&info), || format!("{}: {}\n", to.display(), human::bytes(info.size)));
         }
         Ok(())
     }
@@ -205,13 +169,7 @@ impl Files<'_> {
                 let after = files.last().map(|(name, _)| name.clone());
                 let page = self
                     .store
-                    .list(
-                        vid,
-                        prefix.as_bytes(),
-                        after.as_deref(),
-                        PAGE,
-                        &ReadOptions::STRICT,
-                    )
+                    .list(vid, prefix.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)
                     .map_err(of_volume)?;
                 let is_last = page.len() < PAGE;
                 files.extend(page);
@@ -228,29 +186,23 @@ impl Files<'_> {
                 file
             })
             .collect();
-        let below: Vec<Value> = volumes
-            .iter()
-            .map(|(name, vid)| json!({ "name": name, "vid": vid.0 }))
-            .collect();
-        self.context
-            .output
-            .answer(json!({ "volumes": below, "files": listed }), || {
-                let mut rows: Vec<Vec<String>> = volumes
-                    .iter()
-                    .map(|(name, vid)| {
-                        vec![format!("{name}/"), String::new(), String::new(), vid.to_string()]
-                    })
-                    .collect();
-                rows.extend(files.iter().map(|(name, info)| {
-                    vec![
-                        String::from_utf8_lossy(name).into_owned(),
-                        human::bytes(info.size),
-                        human::local_time(info.created_ms),
-                        info.fid.to_string(),
-                    ]
-                }));
-                human::table(&["Name", "Size", "Created", "Id"], &rows)
-            });
+        let below: Vec<Value> =
+            volumes.iter().map(|(name, vid)| json!({ "name": name, "vid": vid.0 })).collect();
+        self.context.output.answer(json!({ "volumes": below, "files": listed }), || {
+            let mut rows: Vec<Vec<String>> = volumes
+                .iter()
+                .map(|(name, vid)| vec![format!("{name}/"), String::new(), String::new(), vid.to_string()])
+                .collect();
+            rows.extend(files.iter().map(|(name, info)| {
+                vec![
+                    String::from_utf8_lossy(name).into_owned(),
+                    human::bytes(info.size),
+                    human::local_time(info.created_ms),
+                    info.fid.to_string(),
+                ]
+            }));
+            human::table(&["Name", "Size", "Created", "Id"], &rows)
+        });
         Ok(())
     }
 
@@ -258,10 +210,7 @@ impl Files<'_> {
         let mut volumes: Vec<(String, VolumeId)> = Vec::new();
         loop {
             let after = volumes.last().map(|(name, _)| name.clone());
-            let page = self
-                .store
-                .list_volumes(path, after.as_deref(), PAGE)
-                .map_err(of_volume)?;
+            let page = self.store.list_volumes(path, after.as_deref(), PAGE).map_err(of_volume)?;
             let is_last = page.len() < PAGE;
             volumes.extend(page);
             if is_last {
@@ -277,10 +226,7 @@ impl Files<'_> {
         (vid, info): (VolumeId, &FileInfo),
         target: &mut dyn Write,
     ) -> Result<(), Cut> {
-        let of_this = ReadOptions {
-            if_file: Some(info.fid),
-            ..ReadOptions::default()
-        };
+        let of_this = ReadOptions { if_file: Some(info.fid), ..ReadOptions::default() };
         let mut at = 0;
         while at < info.size {
             let end = info.size.min(at + CHUNK as u64);
@@ -298,10 +244,8 @@ impl Files<'_> {
 
     fn stat(&self, file: &FileWords, strict: bool) -> Outcome<()> {
         let vid = self.volume(&file.volume)?;
-        let info = self
-            .store
-            .stat(vid, file.name.as_bytes(), &how(strict))
-            .map_err(|error| named(file, error))?;
+        let info =
+            self.store.stat(vid, file.name.as_bytes(), &how(strict)).map_err(|error| named(file, error))?;
         self.context.output.answer(as_json(&info), || {
             format!(
                 "{}/{}\nsize     {} bytes\ncreated  {}\nfile     {}\ncrc32c   {:08x}\n",
@@ -323,10 +267,7 @@ impl Files<'_> {
         let fid = match meant {
             Some(fid) => fid,
             None => {
-                self.store
-                    .stat(vid, name, &ReadOptions::default())
-                    .map_err(|error| named(file, error))?
-                    .fid
+                self.store.stat(vid, name, &ReadOptions::default()).map_err(|error| named(file, error))?.fid
             }
         };
         let delete = self.store.cluster().delete(vid, name, fid, self.store.end());
@@ -341,11 +282,9 @@ impl Files<'_> {
             ),
             (error, _) => named(file, error),
         })?;
-        self.context
-            .output
-            .summary(json!({ "fid": fid.to_string() }), || {
-                format!("deleted {}/{}\n", file.volume, file.name)
-            });
+        self.context.output.summary(json!({ "fid": fid.to_string() }), || {
+            format!("deleted {}/{}\n", file.volume, file.name)
+        });
         Ok(())
     }
 
@@ -356,9 +295,7 @@ impl Files<'_> {
             false => Remove::IfEmpty,
         };
         self.store.remove_volume(vid, how).map_err(of_volume)?;
-        self.context
-            .output
-            .summary(json!({ "volume": path }), || format!("removed {path}\n"));
+        self.context.output.summary(json!({ "volume": path }), || format!("removed {path}\n"));
         Ok(())
     }
 
@@ -389,9 +326,7 @@ impl Files<'_> {
             Settled::Aborted => "aborted",
         };
         let fields = json!({ "fid": fid.to_string(), "outcome": word });
-        self.context
-            .output
-            .answer(fields, || format!("file {fid} is {word}\n"));
+        self.context.output.answer(fields, || format!("file {fid} is {word}\n"));
         Ok(())
     }
 }
@@ -422,11 +357,7 @@ fn read_chunk(source: &mut dyn Read, from: &Path) -> Outcome<Bytes> {
     let mut chunk = Vec::new();
     let read = source.take(CHUNK as u64).read_to_end(&mut chunk);
     read.map_err(|error| {
-        Failure::new(
-            exit::SOURCE,
-            "source",
-            format!("cannot read {}: {error}", from.display()),
-        )
+        Failure::new(exit::SOURCE, "source", format!("cannot read {}: {error}", from.display()))
     })?;
     Ok(Bytes::from(chunk))
 }
@@ -454,10 +385,7 @@ mod tests {
     /// Symptom: after exit code 43 the command to settle the file named no volume. Fix: it can be pasted.
     #[test]
     fn an_unknown_outcome_says_what_decides_it() {
-        let file = FileWords {
-            volume: "mail/2026".to_owned(),
-            name: "m1".to_owned(),
-        };
+        let file = FileWords { volume: "mail/2026".to_owned(), name: "m1".to_owned() };
         let fid = FileId::new(1, 2, 3);
         let failure = named(&file, VolumeError::Unknown { fid });
         assert_eq!(failure.exit_code, exit::UNKNOWN);

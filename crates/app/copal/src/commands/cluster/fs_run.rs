@@ -96,11 +96,7 @@ pub(crate) fn run(context: &Context<'_>, store: &ClusterStore, parallel: usize) 
     });
     started.map_err(super::start_failure)?;
     match context.is_ended() {
-        true => Err(Failure::new(
-            crate::failure::exit::INTERRUPTED,
-            "cancelled",
-            "interrupted",
-        )),
+        true => Err(Failure::new(crate::failure::exit::INTERRUPTED, "cancelled", "interrupted")),
         false => Ok(()),
     }
 }
@@ -115,15 +111,9 @@ fn answer(store: &ClusterStore, volumes: &Volumes, text: &str) {
     let start = now_ns();
     let (id, outcome) = match serde_json::from_str::<Line>(text) {
         Ok(line) => {
-            let deadline = line
-                .deadline_ms
-                .map_or(Duration::from_secs(30), Duration::from_millis);
-            let operation = Operation {
-                cluster: store.cluster(),
-                volumes,
-                line: &line,
-                end: Instant::now() + deadline,
-            };
+            let deadline = line.deadline_ms.map_or(Duration::from_secs(30), Duration::from_millis);
+            let operation =
+                Operation { cluster: store.cluster(), volumes, line: &line, end: Instant::now() + deadline };
             (line.id.clone(), store.wait(operation.run()))
         }
         Err(error) => (Value::Null, Err(Wrong::Words(error.to_string()))),
@@ -180,13 +170,10 @@ impl Operation<'_> {
         match line.op.as_str() {
             "put" => {
                 let body = line.body_b64.as_deref().unwrap_or_default();
-                let body = STANDARD
-                    .decode(body)
-                    .map_err(|error| Wrong::Words(format!("body_b64: {error}")))?;
+                let body =
+                    STANDARD.decode(body).map_err(|error| Wrong::Words(format!("body_b64: {error}")))?;
                 let vid = self.volume().await?;
-                let info = cluster
-                    .put(vid, name, Bytes::from(body), &PutOptions::default(), end)
-                    .await?;
+                let info = cluster.put(vid, name, Bytes::from(body), &PutOptions::default(), end).await?;
                 Ok(as_json(&info))
             }
             "get" => {
@@ -214,14 +201,7 @@ impl Operation<'_> {
             "list" => {
                 let vid = self.volume().await?;
                 let files = cluster
-                    .list(
-                        vid,
-                        line.prefix.as_bytes(),
-                        None,
-                        MOST_LISTED,
-                        &self.options()?,
-                        end,
-                    )
+                    .list(vid, line.prefix.as_bytes(), None, MOST_LISTED, &self.options()?, end)
                     .await?;
                 let names: Vec<Value> = files
                     .iter()
@@ -231,9 +211,7 @@ impl Operation<'_> {
             }
             "mkdir" => {
                 let (parent, name) = line.volume.rsplit_once('/').unwrap_or(("", &line.volume));
-                let vid = cluster
-                    .create_volume(parent, name, &VolumeOptions::default(), end)
-                    .await?;
+                let vid = cluster.create_volume(parent, name, &VolumeOptions::default(), end).await?;
                 Ok(json!({ "vid": vid.0 }))
             }
             "rmdir" => {
@@ -248,9 +226,7 @@ impl Operation<'_> {
             }
             "settle" => {
                 let vid = self.volume().await?;
-                let fid = self
-                    .fid()?
-                    .ok_or_else(|| Wrong::Words("settle takes a fid".to_owned()))?;
+                let fid = self.fid()?.ok_or_else(|| Wrong::Words("settle takes a fid".to_owned()))?;
                 let want = match line.abort {
                     true => Settle::Abort,
                     false => Settle::Commit,
@@ -288,9 +264,6 @@ impl Operation<'_> {
             Some("strict") => Consistency::Strict,
             Some(other) => return Err(Wrong::Words(format!("{other} is no consistency"))),
         };
-        Ok(ReadOptions {
-            consistency,
-            if_file: None,
-        })
+        Ok(ReadOptions { consistency, if_file: None })
     }
 }

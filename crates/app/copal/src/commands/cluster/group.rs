@@ -24,14 +24,9 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
                 let members = group["members"].as_array().map(Vec::as_slice).unwrap_or_default();
                 members.iter().any(|member| member["role"] != "N")
             };
-            let shown: Vec<Value> = groups
-                .iter()
-                .filter(|group| !degraded || lacks(group))
-                .cloned()
-                .collect();
-            context
-                .output
-                .answer(json!({ "groups": shown }), || as_table(&shown));
+            let shown: Vec<Value> =
+                groups.iter().filter(|group| !degraded || lacks(group)).cloned().collect();
+            context.output.answer(json!({ "groups": shown }), || as_table(&shown));
         }
         Group::Show { group } => {
             let told = cluster::ask(&store, "group", &group.to_string())?;
@@ -53,13 +48,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
                 None => format!("group {group} is being copied\n"),
             });
         }
-        Group::Move {
-            group,
-            from,
-            to,
-            cancel,
-            dry_run,
-        } => {
+        Group::Move { group, from, to, cancel, dry_run } => {
             let text = if *cancel {
                 let argument = json!({ "group": group, "dry_run": dry_run });
                 let told = cluster::ask_of_group(&store, *group, "cancel_move", &argument)?;
@@ -78,20 +67,10 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
             let (told, text) = text;
             context.output.answer(told, || text);
         }
-        Group::ForceAccept {
-            group,
-            from,
-            lose_since,
-            dry_run,
-        } => force_accept::run(
+        Group::ForceAccept { group, from, lose_since, dry_run } => force_accept::run(
             context,
             &store,
-            &Wanted {
-                group: *group,
-                from,
-                lose_since: *lose_since,
-                dry_run: *dry_run,
-            },
+            &Wanted { group: *group, from, lose_since: *lose_since, dry_run: *dry_run },
         )?,
         Group::Verify { group, deep, .. } => {
             let groups = match group {
@@ -144,19 +123,10 @@ pub(super) fn as_table(groups: &[Value]) -> String {
         let members: Vec<String> = members
             .iter()
             .map(|member| {
-                format!(
-                    "{} {} {}",
-                    text(&member["name"]),
-                    text(&member["address"]),
-                    text(&member["role"])
-                )
+                format!("{} {} {}", text(&member["name"]), text(&member["address"]), text(&member["role"]))
             })
             .collect();
-        vec![
-            group["group"].to_string(),
-            group["epoch"].to_string(),
-            members.join(", "),
-        ]
+        vec![group["group"].to_string(), group["epoch"].to_string(), members.join(", ")]
     };
     let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
     human::table(&["Group", "Epoch", "Members"], &rows)
@@ -169,9 +139,8 @@ fn verify(context: &Context<'_>, store: &ClusterStore, groups: &[GroupId], deep:
         if context.is_ended() {
             return Err(Failure::new(exit::INTERRUPTED, "cancelled", "interrupted"));
         }
-        let report: GroupReport = store
-            .wait(store.cluster().verify(*group, deep, store.end()))
-            .map_err(cluster::of_volume)?;
+        let report: GroupReport =
+            store.wait(store.cluster().verify(*group, deep, store.end())).map_err(cluster::of_volume)?;
         files += report.files;
         bytes += report.bytes;
         for difference in report.differences {

@@ -78,10 +78,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     );
     let stands_by = if process.leads() { "" } else { ", and stands by" };
     let monitored = super::monitored(http.as_deref());
-    context.output.line(&format!(
-        "ready: the master listens at {}{stands_by}{monitored}",
-        process.address()
-    ));
+    context.output.line(&format!("ready: the master listens at {}{stands_by}{monitored}", process.address()));
     context.wait_for_end(LOOK);
     process.stop();
     Ok(())
@@ -155,11 +152,7 @@ fn make(words: &Master) -> Outcome<MasterHome> {
         None => "",
     };
     let mut meta = opened.map_err(|error| start_failure(format!("no cluster was made: {error}{advice}")))?;
-    let pool = Pool {
-        replicas: words.replicas,
-        min_ack: words.replicas.min(2),
-        groups: words.groups,
-    };
+    let pool = Pool { replicas: words.replicas, min_ack: words.replicas.min(2), groups: words.groups };
     Cluster::found(meta.as_mut(), uuid, pool).map_err(of_master)?;
     write_profile(words, uuid, vec![addresses.1.to_owned()], &authority)?;
     // Last: without it nothing of a half made cluster counts.
@@ -170,9 +163,7 @@ fn make(words: &Master) -> Outcome<MasterHome> {
 fn write_profile(words: &Master, uuid: [u8; 16], masters: Vec<String>, authority: &Authority) -> Outcome<()> {
     let client = authority.identity(CLIENT_NAME).map_err(start_failure)?;
     let profile = Profile::new(uuid, masters, client.authority, client.certificate, client.key);
-    profile
-        .write(&words.dir.join("client.json"))
-        .map_err(start_failure)
+    profile.write(&words.dir.join("client.json")).map_err(start_failure)
 }
 
 /// Writes another certificate into the profile beside a master when half of the time of the one in it is over: whoever starts a
@@ -219,10 +210,7 @@ fn taken(directory: &Path) -> Failure {
     Failure::new(
         exit::DENIED,
         "exists",
-        format!(
-            "{} has a master already; start it without --new",
-            directory.display()
-        ),
+        format!("{} has a master already; start it without --new", directory.display()),
     )
 }
 
@@ -232,10 +220,7 @@ fn find(words: &Master) -> Outcome<MasterHome> {
         copal_server::HomeError::Missing { .. } => Failure::new(
             exit::NO_REPOSITORY,
             "no_master",
-            format!(
-                "there is no master in {}; make one with --new",
-                words.dir.display()
-            ),
+            format!("there is no master in {}; make one with --new", words.dir.display()),
         ),
         error => start_failure(error),
     })?;

@@ -30,16 +30,11 @@ pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
                     "start it with `copal master --dir {} --after-restore` while all data servers run",
                     dir.display()
                 ),
-                false => format!(
-                    "put master.json of the old master into {} before it is started",
-                    dir.display()
-                ),
+                false => {
+                    format!("put master.json of the old master into {} before it is started", dir.display())
+                }
             };
-            told(
-                context,
-                &kept,
-                &format!("put back into {}; {then}", dir.display()),
-            );
+            told(context, &kept, &format!("put back into {}; {then}", dir.display()));
             Ok(())
         }
         Meta::Check { dir, file } => {
@@ -47,20 +42,16 @@ pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
                 (_, Some(file)) => file.clone(),
                 (Some(dir), None) => found(dir)?,
                 (None, None) => {
-                    return Err(Failure::usage(
-                        "check what? give --dir DIR, or the FILE of a copy",
-                    ));
+                    return Err(Failure::usage("check what? give --dir DIR, or the FILE of a copy"));
                 }
             };
             let found = copal_master::check_tables(&database).map_err(failure)?;
             for sentence in &found {
                 context.output.error(json!({ "message": sentence }), sentence);
             }
-            context
-                .output
-                .summary(json!({ "disagreements": found.len() }), || {
-                    format!("{}: {} disagreements\n", database.display(), found.len())
-                });
+            context.output.summary(json!({ "disagreements": found.len() }), || {
+                format!("{}: {} disagreements\n", database.display(), found.len())
+            });
             match found.len() {
                 0 => Ok(()),
                 _ => Err(Failure::new(
@@ -104,9 +95,9 @@ fn found(dir: &Path) -> Outcome<PathBuf> {
 
 fn told(context: &Context<'_>, kept: &Kept, what: &str) {
     let fields = json!({ "volumes": kept.volumes, "servers": kept.servers, "map_version": kept.map_version });
-    context.output.summary(fields, || {
-        format!("{} volumes and {} servers {what}\n", kept.volumes, kept.servers)
-    });
+    context
+        .output
+        .summary(fields, || format!("{} volumes and {} servers {what}\n", kept.volumes, kept.servers));
 }
 
 fn failure(error: KeepError) -> Failure {

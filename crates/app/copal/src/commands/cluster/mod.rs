@@ -47,20 +47,14 @@ fn take(directory: &Path) -> crate::failure::Outcome<DirectoryLock> {
 
 /// The rest of the line that says where a process listens.
 fn monitored(http: Option<&str>) -> String {
-    http.map_or_else(String::new, |http| {
-        format!(", for monitors at http://{http}/metrics")
-    })
+    http.map_or_else(String::new, |http| format!(", for monitors at http://{http}/metrics"))
 }
 
 /// Zone and rack of a server in one word; nothing where neither was told.
 fn site_as_text(server: &serde_json::Value) -> String {
     let word = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let words = [word("zone"), word("rack")];
-    let told: Vec<&str> = words
-        .iter()
-        .map(String::as_str)
-        .filter(|word| !word.is_empty())
-        .collect();
+    let told: Vec<&str> = words.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();
     match told.is_empty() {
         true => "-".to_owned(),
         false => told.join("/"),
@@ -113,9 +107,7 @@ fn check_listens(address: &str) -> crate::failure::Outcome<()> {
 
 /// An address as it is typed: HOST:PORT.
 fn check_address(address: &str) -> crate::failure::Outcome<()> {
-    let port = address
-        .rsplit_once(':')
-        .and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    let port = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
     match port {
         Some((host, _)) if !host.is_empty() => Ok(()),
         _ => Err(Failure::usage(format!("{address} is no address; give HOST:PORT"))),

@@ -22,11 +22,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
                 let rows: Vec<Vec<String>> = nodes
                     .iter()
                     .map(|node| {
-                        let draining = if node["draining"] == true {
-                            ", draining"
-                        } else {
-                            ""
-                        };
+                        let draining = if node["draining"] == true { ", draining" } else { "" };
                         let shut_out = match node["shut_out"] == true {
                             true => ", clock wrong",
                             false => "",
@@ -46,10 +42,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
                         ]
                     })
                     .collect();
-                human::table(
-                    &["Name", "State", "Address", "Rack", "Process", "Boot", "Groups"],
-                    &rows,
-                )
+                human::table(&["Name", "State", "Address", "Rack", "Process", "Boot", "Groups"], &rows)
             });
         }
         Node::Token { master } => {
@@ -69,41 +62,27 @@ pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
             if !dry_run {
                 cluster::ask(&store, "lost", name)?;
             }
-            context.output.answer(
-                json!({ "lost": name, "groups": groups, "dry_run": dry_run }),
-                || match dry_run {
+            context.output.answer(json!({ "lost": name, "groups": groups, "dry_run": dry_run }), || {
+                match dry_run {
                     true => format!("{name} would be given up, and its {groups} groups copied from others\n"),
                     false => format!("{name} is given up; its {groups} groups are copied from others\n"),
-                },
-            );
+                }
+            });
         }
         Node::Drain { name, undo, dry_run } => {
-            let told = order(
-                &store,
-                name,
-                "drain",
-                &json!({ "name": name, "undo": undo, "dry_run": dry_run }),
-            )?;
+            let told =
+                order(&store, name, "drain", &json!({ "name": name, "undo": undo, "dry_run": dry_run }))?;
             let text = drain_as_text(&told, *undo);
             context.output.answer(told, || text);
         }
         Node::Rm { name, dry_run } => {
-            let told = order(
-                &store,
-                name,
-                "remove",
-                &json!({ "name": name, "dry_run": dry_run }),
-            )?;
+            let told = order(&store, name, "remove", &json!({ "name": name, "dry_run": dry_run }))?;
             context.output.answer(told, || match dry_run {
                 true => format!("{name} is empty, and would be removed\n"),
                 false => format!("{name} is removed\n"),
             });
         }
-        Node::Maintenance {
-            name,
-            duration,
-            dry_run,
-        } => {
+        Node::Maintenance { name, duration, dry_run } => {
             let for_ms = duration.as_millis() as u64;
             let argument = json!({ "name": name, "for_ms": for_ms, "dry_run": dry_run });
             let told = order(&store, name, "maintenance", &argument)?;

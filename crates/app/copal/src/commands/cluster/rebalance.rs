@@ -36,11 +36,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Rebalance) -> Outcome<()> {
             context.output.answer(told, || text);
         }
         Rebalance::Pause { dry_run } => {
-            let told = cluster::ask(
-                &store,
-                "rebalance_pause",
-                &json!({ "dry_run": dry_run }).to_string(),
-            )?;
+            let told = cluster::ask(&store, "rebalance_pause", &json!({ "dry_run": dry_run }).to_string())?;
             let (left_out, running) = (told["left_out"].clone(), told["running"].clone());
             context.output.answer(told, || {
                 let would = if *dry_run { "would be" } else { "are" };
@@ -52,21 +48,14 @@ pub(crate) fn run(context: &Context<'_>, verb: &Rebalance) -> Outcome<()> {
 }
 
 fn write(out: &Path, plan: &Value) -> Outcome<()> {
-    std::fs::write(out, format!("{plan:#}\n")).map_err(|error| {
-        Failure::usage(format!(
-            "the plan cannot be written to {}: {error}",
-            out.display()
-        ))
-    })
+    std::fs::write(out, format!("{plan:#}\n"))
+        .map_err(|error| Failure::usage(format!("the plan cannot be written to {}: {error}", out.display())))
 }
 
 /// The moves of a plan.
 fn read(path: &Path) -> Outcome<Value> {
     let unusable = |why: String| Failure::usage(format!("{} is no plan: {why}", path.display()));
-    let length = path
-        .metadata()
-        .map_err(|error| unusable(error.to_string()))?
-        .len();
+    let length = path.metadata().map_err(|error| unusable(error.to_string()))?.len();
     if length > MOST_BYTES {
         return Err(unusable(format!("it has {length} bytes")));
     }
@@ -78,9 +67,8 @@ fn read(path: &Path) -> Outcome<Value> {
     let moves = plan["moves"].as_array();
     let moves = moves.ok_or_else(|| unusable("it has no moves".to_owned()))?;
     // What it says of bytes and disks is for who reads it.
-    let named = moves
-        .iter()
-        .map(|next| json!({ "group": next["group"], "from": next["from"], "to": next["to"] }));
+    let named =
+        moves.iter().map(|next| json!({ "group": next["group"], "from": next["from"], "to": next["to"] }));
     Ok(named.collect())
 }
 

@@ -43,11 +43,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Serve) -> Outcome<()> {
     }
     let _lock = super::take(&words.dir)?;
     let program = std::env::current_exe().map_err(super::start_failure)?;
-    let serving = Serving {
-        context,
-        words,
-        program,
-    };
+    let serving = Serving { context, words, program };
     let mut processes = Vec::new();
     let started = serving.start_all(&mut processes);
     let ended = started.and_then(|()| serving.watch(&mut processes));
@@ -97,10 +93,7 @@ impl Serving<'_> {
         const FURTHER_PORTS: u16 = 70;
         let (name, port) = match number {
             1 => ("master".to_owned(), self.words.port),
-            _ => (
-                format!("master{number}"),
-                self.words.port + FURTHER_PORTS + number - 2,
-            ),
+            _ => (format!("master{number}"), self.words.port + FURTHER_PORTS + number - 2),
         };
         let directory = dir.join(&name);
         let is_new = !directory.join("master.json").exists();
@@ -131,9 +124,7 @@ impl Serving<'_> {
         let process = self.start(&name, directory.clone(), typed, &again, token)?;
         // Where people look for it; the master's own is as good.
         let profile = Profile::read(&directory.join("client.json")).map_err(super::start_failure)?;
-        profile
-            .write(&dir.join("client.json"))
-            .map_err(super::start_failure)?;
+        profile.write(&dir.join("client.json")).map_err(super::start_failure)?;
         Ok(process)
     }
 
@@ -175,9 +166,7 @@ impl Serving<'_> {
     ) -> Outcome<Process> {
         let mut command = Command::new(&self.program);
         let parent = std::process::id().to_string();
-        command
-            .args(&typed)
-            .args(["--json", "--end-with-parent", &parent]);
+        command.args(&typed).args(["--json", "--end-with-parent", &parent]);
         // Files in memory are asked for by who serves there.
         if self.context.arguments.common.allow_volatile {
             command.arg("--allow-volatile");
@@ -186,16 +175,8 @@ impl Serving<'_> {
             command.arg("--allow-cow");
         }
         command.env_remove("COPAL_PASSWORD");
-        let stdin = if input.is_some() {
-            Stdio::piped()
-        } else {
-            Stdio::null()
-        };
-        let mut child = command
-            .stdin(stdin)
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(super::start_failure)?;
+        let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
+        let mut child = command.stdin(stdin).stdout(Stdio::piped()).spawn().map_err(super::start_failure)?;
         if let (Some(input), Some(mut pipe)) = (input, child.stdin.take()) {
             // A process that ends at once is noticed below.
             let _ = pipe.write_all(input.as_bytes());
@@ -274,17 +255,12 @@ impl Serving<'_> {
                 let (name, pid) = (&process.name, process.child.id());
                 let fields = json!({ "name": name, "pid": pid, "status": status.to_string(), "again": process.command });
                 self.context.output.message("ended", fields);
-                self.context.output.line(&format!(
-                    "{name} (process {pid}) ended: {status}; again: {}",
-                    process.command
-                ));
+                self.context
+                    .output
+                    .line(&format!("{name} (process {pid}) ended: {status}; again: {}", process.command));
             }
             if processes.iter().all(|process| process.has_ended) {
-                return Err(Failure::new(
-                    exit::FAILURE,
-                    "ended",
-                    "all processes of the cluster have ended",
-                ));
+                return Err(Failure::new(exit::FAILURE, "ended", "all processes of the cluster have ended"));
             }
             self.context.pause(LOOK);
         }

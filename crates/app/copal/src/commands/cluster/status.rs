@@ -18,9 +18,7 @@ pub(crate) fn status(context: &Context<'_>, words: &Status) -> Outcome<()> {
     let wanted = match &context.arguments.common.wait {
         Some(Wait::Until(health)) => Some(health.as_str()),
         Some(Wait::For(_)) => {
-            return Err(Failure::usage(
-                "wait for what? --wait healthy; --timeout says how long",
-            ));
+            return Err(Failure::usage("wait for what? --wait healthy; --timeout says how long"));
         }
         None => None,
     };
@@ -90,15 +88,8 @@ fn as_text(told: &Value) -> String {
             ]
         })
         .collect();
-    let titles = [
-        "Server", "State", "Address", "Process", "Used", "Capacity", "Groups",
-    ];
-    format!(
-        "{}\n{}{}",
-        text(&told["sentence"]),
-        human::table(&titles, &rows),
-        recovery_as_text(told)
-    )
+    let titles = ["Server", "State", "Address", "Process", "Used", "Capacity", "Groups"];
+    format!("{}\n{}{}", text(&told["sentence"]), human::table(&titles, &rows), recovery_as_text(told))
 }
 
 /// Copies that run, how many wait, and what blocks them; nothing while there are none.
@@ -129,11 +120,7 @@ fn recovery_as_text(told: &Value) -> String {
         };
         said = format!("\n{counts}; {end}\n{}", human::table(&titles, &rows));
     }
-    for blocked in recovery["blocked"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default()
-    {
+    for blocked in recovery["blocked"].as_array().map(Vec::as_slice).unwrap_or_default() {
         said.push_str(&format!("\nblocked: {}\n", text(blocked)));
     }
     said

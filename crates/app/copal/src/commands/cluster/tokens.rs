@@ -15,6 +15,5 @@ pub(super) fn read(typed: &str) -> Outcome<JoinToken> {
         let read = std::io::stdin().take(MOST_BYTES).read_to_string(&mut text);
         read.map_err(|error| Failure::usage(format!("no token on standard input: {error}")))?;
     }
-    text.parse()
-        .map_err(|error: NoToken| Failure::usage(error.to_string()))
+    text.parse().map_err(|error: NoToken| Failure::usage(error.to_string()))
 }

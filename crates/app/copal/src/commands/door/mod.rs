@@ -92,11 +92,7 @@ impl Door {
             shown,
             is_deleted: AtomicBool::new(false),
         });
-        Ok(Door {
-            keeper: Keeper::start(&shared)?,
-            shared,
-            cache: Arc::new(ServeCache::new(CACHE_BYTES)),
-        })
+        Ok(Door { keeper: Keeper::start(&shared)?, shared, cache: Arc::new(ServeCache::new(CACHE_BYTES)) })
     }
 
     fn lender(&self) -> Arc<dyn Lender> {
@@ -123,22 +119,13 @@ impl Door {
 
     /// Closes the store, then removes the pins.
     fn close(self, context: &Context<'_>) -> Outcome<()> {
-        let Door {
-            shared,
-            cache: _,
-            keeper,
-        } = self;
+        let Door { shared, cache: _, keeper } = self;
         shared.closing.close();
         keeper.end();
         let Some(shared) = Arc::into_inner(shared) else {
             return Ok(());
         };
-        let Shared {
-            lending,
-            pin,
-            catalog_pin,
-            ..
-        } = shared;
+        let Shared { lending, pin, catalog_pin, .. } = shared;
         if let Some(pin) = catalog_pin.into_inner()
             && let Ok(repository) = lending.lend()
             && let Err(error) = pin.end(&repository)

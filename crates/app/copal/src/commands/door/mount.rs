@@ -21,11 +21,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     context.memory()?;
     let opened = context.open(Access::Read)?;
     // By its number from here on: a name may go to another VM.
-    let found = words
-        .vm
-        .as_deref()
-        .map(|name| vm_named(&opened, name))
-        .transpose();
+    let found = words.vm.as_deref().map(|name| vm_named(&opened, name)).transpose();
     let vm = match found {
         Err(failure) => return close(opened, Err(failure)),
         Ok(vm) => vm,
@@ -42,9 +38,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
 /// The UUID of a VM, by that or by its name.
 fn vm_named(opened: &Opened, name: &str) -> Outcome<uuid::Uuid> {
     let vms = opened.repository().vms()?;
-    let found = vms
-        .iter()
-        .find(|vm| vm.name == name || vm.uuid.to_string() == name);
+    let found = vms.iter().find(|vm| vm.name == name || vm.uuid.to_string() == name);
     found.map(|vm| vm.uuid).ok_or_else(|| {
         let name = name.to_owned();
         Failure::from(Error::NotFound { what: "VM", name })

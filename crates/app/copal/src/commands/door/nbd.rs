@@ -60,11 +60,7 @@ fn choose(opened: &Opened, words: &Nbd) -> Outcome<(Snapshot, Vec<Snapshot>)> {
         Some(name) if !names.contains(&name.as_str()) => {
             return Err(Failure::plain(
                 "not_found",
-                format!(
-                    "snapshot {} has no disk {name}; it has {}",
-                    snapshot.id.short(),
-                    names.join(", ")
-                ),
+                format!("snapshot {} has no disk {name}; it has {}", snapshot.id.short(), names.join(", ")),
             ));
         }
         None if words.cow.is_some() && names.len() > 1 => {
@@ -98,10 +94,8 @@ fn serve_until_ended(
         let overlay = Overlay::open(file, snapshot.id.0, disk.name(), disk.size_bytes());
         overlays.insert(disk.name().to_owned(), overlay.map_err(of_overlay)?);
     }
-    let sizes: Vec<(String, u64)> = disks
-        .iter()
-        .map(|disk| (disk.name().to_owned(), disk.size_bytes()))
-        .collect();
+    let sizes: Vec<(String, u64)> =
+        disks.iter().map(|disk| (disk.name().to_owned(), disk.size_bytes())).collect();
     let ids = others.iter().map(|other| other.id).collect();
     let others = Others::new(&lender, &door.cache, ids);
     let exports = SnapshotExports::new(disks, overlays, &others, door.closing());
@@ -154,9 +148,7 @@ fn warn_of_strangers(context: &Context<'_>, address: &ServerAddress) {
     if let ServerAddress::Tcp(host, _) = address
         && !is_loopback(host)
     {
-        context.output.notice(&format!(
-            "whoever reaches {host} can read these disks: NBD has no password"
-        ));
+        context.output.notice(&format!("whoever reaches {host} can read these disks: NBD has no password"));
     }
 }
 

@@ -32,10 +32,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Dump) -> Out
     match words.object {
         None => dump::outline(&objects, &mut sink),
         Some(object) => {
-            let options = DumpOptions {
-                entries: words.entries,
-                partition: words.partition,
-            };
+            let options = DumpOptions { entries: words.entries, partition: words.partition };
             dump::object(&objects, object, &options, &mut sink)
         }
     }
@@ -43,11 +40,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Dump) -> Out
     let fields = json!({ "command": "kv dump", "lines": lines, "damages": damages });
     context.output.answer(fields, String::new);
     if damages > 0 {
-        return Err(damaged(
-            &path,
-            damages,
-            "`copal kv verify --deep` lists all of it",
-        ));
+        return Err(damaged(&path, damages, "`copal kv verify --deep` lists all of it"));
     }
     Ok(())
 }

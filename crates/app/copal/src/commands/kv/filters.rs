@@ -64,9 +64,7 @@ fn target_failure(path: &Path, error: &std::io::Error) -> Failure {
 fn look_up(context: &Context<'_>, store: &Store, file: &Path, keyspace: &str) -> Outcome<u64> {
     let space = store.open_keyspace(keyspace).map_err(failed)?;
     let space = space.ok_or_else(|| {
-        Failure::usage(format!(
-            "there is no keyspace {keyspace}; `copal kv dump` lists them"
-        ))
+        Failure::usage(format!("there is no keyspace {keyspace}; `copal kv dump` lists them"))
     })?;
     let unreadable =
         |error: std::io::Error| Failure::plain("source", format!("cannot read {}: {error}", file.display()));
@@ -126,11 +124,7 @@ fn terminal_width() -> usize {
 
 /// What a run is called.
 pub(super) fn run_name(run: &RunFilters) -> String {
-    if run.bottom {
-        "bottom".to_owned()
-    } else {
-        format!("level {} run {}", run.level, run.run)
-    }
+    if run.bottom { "bottom".to_owned() } else { format!("level {} run {}", run.level, run.run) }
 }
 
 /// Bits of loaded filter per key.
@@ -229,12 +223,9 @@ fn as_text(filters: &Filters, width: usize) -> String {
     let columns = width.saturating_sub(MARGIN + 2);
     let hottest = hottest(filters);
     for run in &filters.runs {
-        let heat: String = resample(&run.cells, columns)
-            .map(|cell| block(heat_of(cell), hottest))
-            .collect();
-        let units: String = resample(&run.cells, columns)
-            .map(|cell| digit(bits(cell.bytes, cell.keys)))
-            .collect();
+        let heat: String = resample(&run.cells, columns).map(|cell| block(heat_of(cell), hottest)).collect();
+        let units: String =
+            resample(&run.cells, columns).map(|cell| digit(bits(cell.bytes, cell.keys))).collect();
         text.push_str(&format!("{:<MARGIN$}▕{heat}▏\n", run_name(run)));
         text.push_str(&format!("{:<MARGIN$}▕{units}▏\n", ""));
     }
@@ -248,11 +239,8 @@ fn classes_as_text(filters: &Filters) -> String {
         let hot = run.classes.iter().rev();
         let classes: Vec<String> = hot
             .map(|class| {
-                let name = if class.class == i32::MIN {
-                    "no heat".to_owned()
-                } else {
-                    class.class.to_string()
-                };
+                let name =
+                    if class.class == i32::MIN { "no heat".to_owned() } else { class.class.to_string() };
                 let units = class.units as f64 / class.partitions.max(1) as f64;
                 format!("{name}: {} x {units:.1}", class.partitions)
             })
@@ -271,11 +259,7 @@ fn classes_as_text(filters: &Filters) -> String {
 
 /// Heat per key of a cell.
 pub(super) fn heat_of(cell: &HeatCell) -> f64 {
-    if cell.keys > 0.0 {
-        cell.heat / cell.keys
-    } else {
-        0.0
-    }
+    if cell.keys > 0.0 { cell.heat / cell.keys } else { 0.0 }
 }
 
 /// The most of it anywhere.
@@ -315,11 +299,7 @@ mod tests {
     use super::*;
 
     fn cell(keys: f64, heat: f64) -> HeatCell {
-        HeatCell {
-            keys,
-            heat,
-            ..HeatCell::default()
-        }
+        HeatCell { keys, heat, ..HeatCell::default() }
     }
 
     #[test]

@@ -28,9 +28,7 @@ pub(super) fn draw(filters: &Filters) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"11\">"
     ));
-    line(format_args!(
-        "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>"
-    ));
+    line(format_args!("<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>"));
     line(format_args!(
         "<text x=\"10\" y=\"18\" font-size=\"13\">Filter units: {} of {} bytes, {} look-ups</text>",
         filters.loaded_bytes, filters.budget_bytes, filters.gets
@@ -42,11 +40,7 @@ pub(super) fn draw(filters: &Filters) -> String {
     let hottest = hottest(filters);
     for (row, run) in filters.runs.iter().enumerate() {
         let y = TOP + row as f64 * ROW_HEIGHT;
-        line(format_args!(
-            "<text x=\"10\" y=\"{}\">{}</text>",
-            y + ROW_HEIGHT / 2.0,
-            run_name(run)
-        ));
+        line(format_args!("<text x=\"10\" y=\"{}\">{}</text>", y + ROW_HEIGHT / 2.0, run_name(run)));
         for (column, cell) in run.cells.iter().enumerate() {
             let x = LEFT + column as f64 * CELL_WIDTH;
             line(format_args!(
@@ -71,11 +65,7 @@ pub(super) fn draw(filters: &Filters) -> String {
 }
 
 fn bits(cell: &HeatCell) -> f64 {
-    if cell.keys > 0.0 {
-        8.0 * cell.bytes / cell.keys
-    } else {
-        0.0
-    }
+    if cell.keys > 0.0 { 8.0 * cell.bytes / cell.keys } else { 0.0 }
 }
 
 fn title(cell: &HeatCell) -> String {
@@ -91,12 +81,7 @@ fn title(cell: &HeatCell) -> String {
 /// From grey-blue to red.
 fn colour(level: f64) -> String {
     let mix = |cold: f64, hot: f64| (cold + (hot - cold) * level).round() as u8;
-    format!(
-        "#{:02x}{:02x}{:02x}",
-        mix(208.0, 190.0),
-        mix(218.0, 30.0),
-        mix(230.0, 20.0)
-    )
+    format!("#{:02x}{:02x}{:02x}", mix(208.0, 190.0), mix(218.0, 30.0), mix(230.0, 20.0))
 }
 
 #[cfg(test)]
@@ -105,9 +90,6 @@ mod tests {
 
     #[test]
     fn colours_go_from_cold_to_hot() {
-        assert_eq!(
-            (colour(0.0).as_str(), colour(1.0).as_str()),
-            ("#d0dae6", "#be1e14")
-        );
+        assert_eq!((colour(0.0).as_str(), colour(1.0).as_str()), ("#d0dae6", "#be1e14"));
     }
 }

@@ -19,11 +19,8 @@ use copal_object::Store as Objects;
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
-    let place = Where {
-        common: &context.arguments.common,
-        store: kv.store.as_ref(),
-        patience: context.patience(),
-    };
+    let place =
+        Where { common: &context.arguments.common, store: kv.store.as_ref(), patience: context.patience() };
     if place.common.record_gets.is_some() {
         return Err(Failure::usage(
             "--record-gets records what commands on a repository look up; `copal kv` looks nothing up by itself",
@@ -64,10 +61,7 @@ fn bare(path: &Path) -> Outcome<StoreLocation> {
             "no_store",
             format!("there is no store at {}; check the path", path.display()),
         )),
-        Err(error) => Err(Failure::plain(
-            "open",
-            format!("cannot look at {}: {error}", path.display()),
-        )),
+        Err(error) => Err(Failure::plain("open", format!("cannot look at {}: {error}", path.display()))),
     }
 }
 
@@ -85,10 +79,8 @@ fn engine(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Store)> {
         read_only: access == Access::Read,
         ..Options::default()
     };
-    let store = Store::open(objects, options).map_err(|source| NodeError::Engine {
-        path: path.clone(),
-        source,
-    })?;
+    let store =
+        Store::open(objects, options).map_err(|source| NodeError::Engine { path: path.clone(), source })?;
     Ok((path, store))
 }
 

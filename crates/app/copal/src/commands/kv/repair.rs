@@ -21,16 +21,8 @@ struct Done {
 }
 
 pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> Outcome<()> {
-    let access = if words.dry_run {
-        Access::Read
-    } else {
-        Access::Write
-    };
-    let replica = words
-        .from
-        .as_ref()
-        .map(|path| open_replica(place, path))
-        .transpose()?;
+    let access = if words.dry_run { Access::Read } else { Access::Write };
+    let replica = words.from.as_ref().map(|path| open_replica(place, path)).transpose()?;
     let (_, store) = engine(place, access)?;
     let done = repair(context, &store, replica.as_ref(), words);
     if let Some(replica) = replica {
@@ -70,10 +62,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> O
     Err(Failure::new(
         exit::DAMAGED,
         "damaged",
-        format!(
-            "{} damaged ranges are left; `copal kv verify --deep` names them",
-            left.len()
-        ),
+        format!("{} damaged ranges are left; `copal kv verify --deep` names them", left.len()),
     ))
 }
 
@@ -84,10 +73,8 @@ fn open_replica(place: &Where<'_>, path: &Path) -> Outcome<Store> {
         read_only: true,
         ..Options::default()
     };
-    let opened = Store::open(objects, options).map_err(|source| NodeError::Engine {
-        path: path.to_owned(),
-        source,
-    });
+    let opened =
+        Store::open(objects, options).map_err(|source| NodeError::Engine { path: path.to_owned(), source });
     Ok(opened?)
 }
 
@@ -136,9 +123,6 @@ fn keyspace(store: &Store, name: &str) -> Outcome<Keyspace> {
 }
 
 fn bounds(range: &DamagedRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    let end = range
-        .end
-        .as_ref()
-        .map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
+    let end = range.end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
     (Bound::Included(&range.start[..]), end)
 }

@@ -19,11 +19,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>) -> Outcome<()> {
 }
 
 fn level_name(level: &LevelStats) -> String {
-    if level.level == LevelStats::BOTTOM {
-        "bottom".to_owned()
-    } else {
-        level.level.to_string()
-    }
+    if level.level == LevelStats::BOTTOM { "bottom".to_owned() } else { level.level.to_string() }
 }
 
 /// Memory by class; the names are part of the promise of the JSON lines.
@@ -55,18 +51,12 @@ fn units_by_class(filters: &Filters) -> Vec<(Option<i32>, u64, u64)> {
         sum.1 += class.units;
     }
     let named = |class: i32| (class != i32::MIN).then_some(class);
-    classes
-        .into_iter()
-        .rev()
-        .map(|(class, (partitions, units))| (named(class), partitions, units))
-        .collect()
+    classes.into_iter().rev().map(|(class, (partitions, units))| (named(class), partitions, units)).collect()
 }
 
 fn as_json(stats: &Stats, filters: &Filters) -> Value {
-    let memory: serde_json::Map<String, Value> = memory(&stats.memory)
-        .into_iter()
-        .map(|(name, bytes)| (name.to_owned(), json!(bytes)))
-        .collect();
+    let memory: serde_json::Map<String, Value> =
+        memory(&stats.memory).into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect();
     json!({
         "levels": levels_as_json(stats),
         "value_objects": stats.value_objects,
@@ -162,11 +152,7 @@ fn as_text(stats: &Stats, filters: &Filters) -> String {
         text.push_str(&format!("{name:<24} {value}\n"));
     }
     for (name, bytes) in memory(&stats.memory).into_iter().filter(|(_, bytes)| *bytes > 0) {
-        text.push_str(&format!(
-            "  {:<22} {}\n",
-            name.replace('_', " "),
-            human::bytes(bytes)
-        ));
+        text.push_str(&format!("  {:<22} {}\n", name.replace('_', " "), human::bytes(bytes)));
     }
     text.push_str(&format!(
         "{:<24} {} of {}, {} units loaded, {} dropped\n",
@@ -178,9 +164,7 @@ fn as_text(stats: &Stats, filters: &Filters) -> String {
     ));
     for (class, partitions, units) in units_by_class(filters) {
         let class = class.map_or("cold".to_owned(), |class| class.to_string());
-        text.push_str(&format!(
-            "  class {class:<16} {partitions} partitions, {units} units\n"
-        ));
+        text.push_str(&format!("  class {class:<16} {partitions} partitions, {units} units\n"));
     }
     text
 }
@@ -201,22 +185,10 @@ fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
         ("Damaged ranges", stats.damaged_ranges.to_string()),
         ("Look-ups", stats.gets.to_string()),
         ("  reads per look-up", format!("{:.3}", stats.reads_per_get())),
-        (
-            "  false positives",
-            format!("{:.4} per look-up", stats.false_positives_per_get()),
-        ),
-        (
-            "Batches, log groups",
-            format!("{}, {}", stats.writes, stats.groups),
-        ),
-        (
-            "  write amplification",
-            format!("{:.2}", stats.write_amplification()),
-        ),
-        (
-            "  flushes per batch",
-            format!("{:.3}", stats.flushes_per_commit()),
-        ),
+        ("  false positives", format!("{:.4} per look-up", stats.false_positives_per_get())),
+        ("Batches, log groups", format!("{}, {}", stats.writes, stats.groups)),
+        ("  write amplification", format!("{:.2}", stats.write_amplification())),
+        ("  flushes per batch", format!("{:.3}", stats.flushes_per_commit())),
         (
             "Device",
             format!(

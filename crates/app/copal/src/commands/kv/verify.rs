@@ -66,11 +66,7 @@ fn verify(context: &Context<'_>, path: &Path, store: &Store, deep: bool) -> Outc
         text.push_str(&as_text(&ranges));
         text
     });
-    if report.is_sound() {
-        Ok(())
-    } else {
-        Err(damaged(path, places, ADVICE))
-    }
+    if report.is_sound() { Ok(()) } else { Err(damaged(path, places, ADVICE)) }
 }
 
 fn scrub(context: &Context<'_>, path: &Path, store: &Store, rate: u64) -> Outcome<()> {
@@ -129,9 +125,7 @@ fn scrub(context: &Context<'_>, path: &Path, store: &Store, rate: u64) -> Outcom
 }
 
 fn problem_found(context: &Context<'_>, problem: &str) {
-    context
-        .output
-        .error(json!({ "code": "damaged", "message": problem }), problem);
+    context.output.error(json!({ "code": "damaged", "message": problem }), problem);
 }
 
 /// A range as JSON.
@@ -157,10 +151,7 @@ pub(super) fn as_text(ranges: &[DamagedRange]) -> String {
         } else {
             range.start.escape_ascii().to_string()
         };
-        format!(
-            "damaged: keyspace {}, keys from {start} to {end}\n",
-            range.keyspace
-        )
+        format!("damaged: keyspace {}, keys from {start} to {end}\n", range.keyspace)
     };
     ranges.iter().map(line).collect()
 }

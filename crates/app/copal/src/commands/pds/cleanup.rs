@@ -106,18 +106,11 @@ fn clean_up(
     repository: &Repository,
     others: &Collaboration<'_>,
 ) -> Outcome<Done> {
-    let wanted = |vm: &Vm| {
-        words
-            .vm
-            .as_ref()
-            .is_none_or(|only| *only == vm.name || *only == vm.uuid.to_string())
-    };
+    let wanted =
+        |vm: &Vm| words.vm.as_ref().is_none_or(|only| *only == vm.name || *only == vm.uuid.to_string());
     let vms: Vec<Vm> = repository.vms()?.into_iter().filter(wanted).collect();
     if let (Some(name), true) = (&words.vm, vms.is_empty()) {
-        return Err(Failure::plain(
-            "not_found",
-            format!("no VM is named {name}; `copal vm ls` lists them"),
-        ));
+        return Err(Failure::plain("not_found", format!("no VM is named {name}; `copal vm ls` lists them")));
     }
     let mut done = Done::default();
     let meter = context.meter();
@@ -162,11 +155,7 @@ fn one(
     };
     let moved = summary.moved;
     if moved > 0 {
-        let options = PruneOptions {
-            vm: Some(vm.uuid),
-            memory_bytes,
-            ..PruneOptions::default()
-        };
+        let options = PruneOptions { vm: Some(vm.uuid), memory_bytes, ..PruneOptions::default() };
         let pruned = repository.prune(&options, meter, &context.cancel)?;
         done.returned_bytes += prune::freed_bytes(&pruned);
     }

@@ -50,16 +50,10 @@ pub(crate) fn run(context: &Context<'_>, words: &PdsPrune) -> Outcome<()> {
 
 fn text(dry_run: bool, found: &UnneededPacks, waiting_for: &[&str]) -> String {
     if dry_run {
-        return format!(
-            "no snapshot needs a chunk of {} popular packs\n",
-            found.unneeded_packs
-        );
+        return format!("no snapshot needs a chunk of {} popular packs\n", found.unneeded_packs);
     }
-    let mut text = format!(
-        "{} popular packs removed, {}\n",
-        found.removed_packs,
-        human::bytes(found.removed_bytes)
-    );
+    let mut text =
+        format!("{} popular packs removed, {}\n", found.removed_packs, human::bytes(found.removed_bytes));
     if let Some(first) = waiting_for.first() {
         text += &format!(
             "{} VMs are being backed up, such as {first}: run it again when they are not\n",

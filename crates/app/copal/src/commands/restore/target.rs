@@ -79,10 +79,7 @@ mod tests {
     #[test]
     fn standard_output_is_no_file_of_the_working_directory() {
         let here = Place::Store(StoreLocation::Files(std::env::current_dir().unwrap()));
-        assert!(
-            here.holds(Path::new("-")),
-            "a file of that name would lie in the store"
-        );
+        assert!(here.holds(Path::new("-")), "a file of that name would lie in the store");
         assert!(open(&here, OsStr::new("-"), false).is_ok());
     }
     use std::process::Command;
@@ -95,19 +92,13 @@ mod tests {
         /// Over a file, or over another device.
         #[expect(clippy::print_stderr, reason = "a skipped test says so")]
         fn attach(over: &Path) -> Option<Loop> {
-            let made = Command::new("losetup")
-                .args(["--find", "--show"])
-                .arg(over)
-                .output();
+            let made = Command::new("losetup").args(["--find", "--show"]).arg(over).output();
             match made {
                 Ok(made) if made.status.success() => {
                     Some(Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
                 }
                 refused => {
-                    assert!(
-                        std::env::var_os("COPAL_TEST_REQUIRE_LOOP").is_none(),
-                        "{refused:?}"
-                    );
+                    assert!(std::env::var_os("COPAL_TEST_REQUIRE_LOOP").is_none(), "{refused:?}");
                     eprintln!("skipped: no loop device to be had here (root and losetup make one)");
                     None
                 }

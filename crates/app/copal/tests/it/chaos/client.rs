@@ -43,11 +43,7 @@ impl Client {
                 tell.send(answer).unwrap();
             }
         });
-        Client {
-            input: Mutex::new(child.stdin.take().unwrap()),
-            child,
-            waiting,
-        }
+        Client { input: Mutex::new(child.stdin.take().unwrap()), child, waiting }
     }
 
     pub(super) fn ask(&self, id: u64, mut line: Value) -> Value {
@@ -56,8 +52,7 @@ impl Client {
         line["id"] = json!(id);
         line["deadline_ms"] = json!(20_000);
         writeln!(self.input.lock().unwrap(), "{line}").unwrap();
-        told.recv_timeout(Duration::from_secs(60))
-            .unwrap_or_else(|_| panic!("no answer: {line}"))
+        told.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("no answer: {line}"))
     }
 
     /// Ends it; it ends well.

@@ -91,12 +91,7 @@ impl House {
         if let Some(url) = database {
             let password = self.scratch.path().join("pw");
             std::fs::write(&password, "secret\n").unwrap();
-            more.extend(words(&[
-                "--meta",
-                url,
-                "--meta-password-file",
-                password.to_str().unwrap(),
-            ]));
+            more.extend(words(&["--meta", url, "--meta-password-file", password.to_str().unwrap()]));
         }
         self.first(place, "master", &format!("master{number}"), &more);
     }
@@ -129,9 +124,7 @@ impl House {
         // That of the last master names all of them.
         let known = (1..=self.masters).rev().map(|number| format!("master{number}"));
         let mut written = known.map(|name| self.dir(&name).join("client.json"));
-        written
-            .find(|path| path.exists())
-            .unwrap_or_else(|| self.dir("master1/client.json"))
+        written.find(|path| path.exists()).unwrap_or_else(|| self.dir("master1/client.json"))
     }
 
     /// `copal` at a place.
@@ -154,15 +147,8 @@ impl House {
 
     pub(super) fn good(&self, words: &[&str]) -> String {
         let run = self.copal(words).output().unwrap();
-        let (stdout, stderr) = (
-            String::from_utf8_lossy(&run.stdout),
-            String::from_utf8_lossy(&run.stderr),
-        );
-        assert!(
-            run.status.success(),
-            "{words:?}: {stdout}{stderr}\n{}",
-            self.logs()
-        );
+        let (stdout, stderr) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+        assert!(run.status.success(), "{words:?}: {stdout}{stderr}\n{}", self.logs());
         stdout.into_owned()
     }
 
@@ -184,9 +170,7 @@ impl House {
         let told: Value = serde_json::from_str(&self.insist(&["status", "--json"])).unwrap();
         let address = told["master"]["address"].as_str().unwrap();
         let mut masters = (1..=self.masters).map(Place::Master);
-        masters
-            .find(|place| self.network.address(*place) == address)
-            .unwrap()
+        masters.find(|place| self.network.address(*place) == address).unwrap()
     }
 
     /// What the processes wrote on standard error.
@@ -222,11 +206,7 @@ impl House {
     /// Starts a process, and waits until it is ready.
     fn spawn(&self, place: Place, typed: &[String]) -> Child {
         let (child, first) = self.begin(place, typed);
-        assert!(
-            first.is_some_and(|line| line.starts_with("ready")),
-            "{typed:?}: {}",
-            self.logs()
-        );
+        assert!(first.is_some_and(|line| line.starts_with("ready")), "{typed:?}: {}", self.logs());
         child
     }
 
@@ -241,11 +221,7 @@ impl House {
         let dir = self.dir(name);
         let typed = words(&["data", "--dir", dir.to_str().unwrap()]);
         let address = self.network.address(place);
-        let all: Vec<String> = typed
-            .iter()
-            .cloned()
-            .chain(words(&["--listen", &address]))
-            .collect();
+        let all: Vec<String> = typed.iter().cloned().chain(words(&["--listen", &address])).collect();
         let child = Some(self.spawn(place, &all));
         self.names.insert(place, name.to_owned());
         self.processes.insert(place, Process { words: typed, child });
@@ -264,18 +240,12 @@ impl House {
             if Instant::now() >= end {
                 child.kill().unwrap();
                 child.wait().unwrap();
-                panic!(
-                    "{place} was let in with a disk that is not its own\n{}",
-                    self.logs()
-                );
+                panic!("{place} was let in with a disk that is not its own\n{}", self.logs());
             }
             thread::park_timeout(Duration::from_millis(50));
         };
         let log = std::fs::read(self.log(place)).unwrap();
-        Ended {
-            status,
-            said: String::from_utf8_lossy(&log[before..]).into_owned(),
-        }
+        Ended { status, said: String::from_utf8_lossy(&log[before..]).into_owned() }
     }
 
     fn process(&mut self, place: Place) -> &mut Process {
@@ -334,11 +304,7 @@ fn start_database(network: &Network, scratch: &Path) -> (MariaDb, String) {
     let (server, host) = match network.database() {
         None => (MariaDb::start(&directory, 32), "127.0.0.1".to_owned()),
         Some(address) => {
-            let at = MariaDbAt {
-                through: &network.prefix(Place::Database),
-                address: &address,
-                port: 3306,
-            };
+            let at = MariaDbAt { through: &network.prefix(Place::Database), address: &address, port: 3306 };
             (MariaDb::start_at(&directory, 32, at), address)
         }
     };

@@ -4,37 +4,17 @@ use std::path::Path;
 
 /// Words of lines that are expected, and why.
 const EXPECTED: [(&str, &str); 4] = [
-    (
-        "this master cannot ask for the lease",
-        "its database is cut off, or was not there when it looked",
-    ),
-    (
-        "the lease could not be renewed yet",
-        "its database is cut off, and the lease has not ended",
-    ),
-    (
-        "this master leads no more",
-        "it was frozen or cut off, and another leads",
-    ),
-    (
-        "the master cannot write its database",
-        "its database is cut off: whoever watches it is to look",
-    ),
+    ("this master cannot ask for the lease", "its database is cut off, or was not there when it looked"),
+    ("the lease could not be renewed yet", "its database is cut off, and the lease has not ended"),
+    ("this master leads no more", "it was frozen or cut off, and another leads"),
+    ("the master cannot write its database", "its database is cut off: whoever watches it is to look"),
 ];
 
 /// Lines of a log that nobody expects.
 pub(super) fn unlisted(log: &Path) -> Vec<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
-    let is_alarm = |line: &&str| {
-        [" WARN ", " ERROR ", "panicked at"]
-            .iter()
-            .any(|word| line.contains(word))
-    };
+    let is_alarm = |line: &&str| [" WARN ", " ERROR ", "panicked at"].iter().any(|word| line.contains(word));
     let is_listed = |line: &&str| EXPECTED.iter().any(|(words, _)| line.contains(words));
-    text.lines()
-        .filter(is_alarm)
-        .filter(|line| !is_listed(line))
-        .map(str::to_owned)
-        .collect()
+    text.lines().filter(is_alarm).filter(|line| !is_listed(line)).map(str::to_owned).collect()
 }

@@ -82,11 +82,7 @@ impl Trial {
         }
         contest.verify(&mut workers[0], client);
         for ((volume, name), held) in &self.left {
-            let got = self
-                .house
-                .copal(&["fs", "get", &format!("v{volume}"), name, "-"])
-                .output()
-                .unwrap();
+            let got = self.house.copal(&["fs", "get", &format!("v{volume}"), name, "-"]).output().unwrap();
             let is_whole = got.status.success() && got.stdout == body_of(name);
             let is_absent = got.status.code() == Some(40);
             assert!(is_whole || (is_absent && !held), "{name}, held {held}: {got:?}");
@@ -106,19 +102,13 @@ impl Trial {
     fn scan_logs(&self) {
         for place in self.house.places().into_iter().chain([Place::Client]) {
             let unlisted = logs::unlisted(&self.house.log(place));
-            assert!(
-                unlisted.is_empty(),
-                "{place} warns of what nobody expects: {unlisted:#?}"
-            );
+            assert!(unlisted.is_empty(), "{place} warns of what nobody expects: {unlisted:#?}");
         }
     }
 }
 
 #[test]
-#[expect(
-    clippy::print_stderr,
-    reason = "what happened is printed where something is lost, and the figures"
-)]
+#[expect(clippy::print_stderr, reason = "what happened is printed where something is lost, and the figures")]
 fn nothing_acknowledged_is_lost_whoever_is_killed_or_frozen() {
     let (seconds, seed) = (setting("COPAL_CHAOS_SECONDS", 20), setting("COPAL_CHAOS_SEED", 1));
     let masters = setting("COPAL_CHAOS_MASTERS", 1) as usize;
@@ -131,14 +121,8 @@ fn nothing_acknowledged_is_lost_whoever_is_killed_or_frozen() {
     }
     let client = Client::start(&house);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let mut trial = Trial {
-        house,
-        seed,
-        end,
-        is_long: seconds >= 60,
-        troubles: Vec::new(),
-        left: Left::new(),
-    };
+    let mut trial =
+        Trial { house, seed, end, is_long: seconds >= 60, troubles: Vec::new(), left: Left::new() };
     let contest = Contest::default();
     let mut workers: Vec<Worker> = (0..WORKERS).map(|number| Worker::new(seed, number)).collect();
     let outcome = catch_unwind(AssertUnwindSafe(|| {

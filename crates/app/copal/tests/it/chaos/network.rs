@@ -119,10 +119,9 @@ impl Network {
     pub(super) fn prefix(&self, place: Place) -> Vec<String> {
         match self {
             Network::Loopback(_) => Vec::new(),
-            Network::Spaces { .. } => vec![
-                "nsenter".to_owned(),
-                format!("--net=/run/netns/{}", place.space()),
-            ],
+            Network::Spaces { .. } => {
+                vec!["nsenter".to_owned(), format!("--net=/run/netns/{}", place.space())]
+            }
         }
     }
 
@@ -176,8 +175,6 @@ fn ip(words: &str) {
 
 fn tc(words: &str) -> bool {
     let mut tc = Command::new("tc");
-    tc.args(words.split(' '))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    tc.args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::null());
     tc.status().is_ok_and(|status| status.success())
 }

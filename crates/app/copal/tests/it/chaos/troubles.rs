@@ -118,14 +118,7 @@ impl House {
         if self.is_away(other) {
             self.again(other);
         }
-        format!(
-            "{server} killed, and {other} {}",
-            if in_recovery {
-                "when it was back"
-            } else {
-                "as well"
-            }
-        )
+        format!("{server} killed, and {other} {}", if in_recovery { "when it was back" } else { "as well" })
     }
 
     /// Whoever leads is killed, three times running.
@@ -156,11 +149,7 @@ impl House {
                 self.heal();
             }
         }
-        let how = if waits {
-            "each when the last was whole"
-        } else {
-            "without a pause"
-        };
+        let how = if waits { "each when the last was whole" } else { "without a pause" };
         format!("everything started anew, {how}")
     }
 
@@ -197,11 +186,8 @@ impl House {
     fn older_copy(&mut self, random: &mut Random) -> String {
         let server = some_server(random);
         let name = self.names[&server].clone();
-        let (dir, old, new) = (
-            self.dir(&name),
-            self.dir(&format!("{name}.old")),
-            self.dir(&format!("{name}.new")),
-        );
+        let (dir, old, new) =
+            (self.dir(&name), self.dir(&format!("{name}.old")), self.dir(&format!("{name}.new")));
         self.stop(server);
         copy(&dir, &old);
         self.again(server);
@@ -255,18 +241,12 @@ impl House {
             ),
             4 => (
                 format!("{server} and all others"),
-                others()
-                    .chain(masters.iter().copied())
-                    .map(|other| (server, other))
-                    .collect(),
+                others().chain(masters.iter().copied()).map(|other| (server, other)).collect(),
             ),
             5 => (format!("{server} and the client"), vec![(server, Place::Client)]),
             6 if self.masters > 1 => {
                 let leader = self.leader();
-                (
-                    format!("{leader}, which led, and the database"),
-                    vec![(leader, Place::Database)],
-                )
+                (format!("{leader}, which led, and the database"), vec![(leader, Place::Database)])
             }
             _ => {
                 let leader = self.leader();
@@ -327,9 +307,6 @@ fn exchange(one: &Path, two: &Path) {
 }
 
 fn copy(from: &Path, to: &Path) {
-    let copied = Command::new("cp")
-        .args(["-a", "--sparse=always"])
-        .args([from, to])
-        .status();
+    let copied = Command::new("cp").args(["-a", "--sparse=always"]).args([from, to]).status();
     assert!(copied.unwrap().success());
 }

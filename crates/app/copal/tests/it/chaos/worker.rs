@@ -118,10 +118,7 @@ impl Worker {
 
     fn ask(&mut self, client: &Client, line: Value) -> Value {
         self.asked += 1;
-        let (name, op) = (
-            format!("{}/{}", line["volume"], line["name"]),
-            line["op"].to_string(),
-        );
+        let (name, op) = (format!("{}/{}", line["volume"], line["name"]), line["op"].to_string());
         let mut answer = client.ask(self.number << 32 | self.asked, line);
         let body = answer.as_object_mut().unwrap().remove("body_b64");
         let told = self.told.entry(name).or_default();
@@ -138,9 +135,7 @@ impl Worker {
     /// What led to this.
     fn history(&self, line: &Value) -> String {
         let name = format!("{}/{}", line["volume"], line["name"]);
-        self.told
-            .get(&name)
-            .map_or_else(String::new, |told| told.join("\n"))
+        self.told.get(&name).map_or_else(String::new, |told| told.join("\n"))
     }
 
     pub(super) fn step(&mut self, client: &Client, contest: &Contest) {
@@ -161,28 +156,20 @@ impl Worker {
                     _ => self.random.below(6000),
                 };
                 let mut body = vec![0; len as usize];
-                body.iter_mut()
-                    .for_each(|byte| *byte = self.random.below(256) as u8);
+                body.iter_mut().for_each(|byte| *byte = self.random.below(256) as u8);
                 line["op"] = json!("put");
                 line["body_b64"] = json!(STANDARD.encode(&body));
                 let answer = self.ask(client, line);
                 match answer["ok"] == true {
                     true => {
                         let history = self.history(&words);
-                        assert!(
-                            may.contains(&None),
-                            "put over a file that is there: {answer}\n{history}"
-                        );
+                        assert!(may.contains(&None), "put over a file that is there: {answer}\n{history}");
                         self.acknowledged += 1;
                         vec![Some(body)]
                     }
                     false if answer["error"] == "exists" => {
                         let held: May = may.into_iter().filter(Option::is_some).collect();
-                        assert!(
-                            !held.is_empty(),
-                            "nothing was there: {answer}\n{}",
-                            self.history(&words)
-                        );
+                        assert!(!held.is_empty(), "nothing was there: {answer}\n{}", self.history(&words));
                         held
                     }
                     false if certainly(&answer) => may,
@@ -199,11 +186,7 @@ impl Worker {
                 match answer["ok"] == true || answer["error"] == "not_found" {
                     true if answer["error"] == "not_found" => {
                         let history = self.history(&words);
-                        assert!(
-                            may.contains(&None),
-                            "lost {key:?} of {}: {answer}\n{history}",
-                            self.number
-                        );
+                        assert!(may.contains(&None), "lost {key:?} of {}: {answer}\n{history}", self.number);
                         vec![None]
                     }
                     true => {
@@ -254,8 +237,5 @@ impl Worker {
 
 /// Nothing of it was done, and will not be.
 fn certainly(answer: &Value) -> bool {
-    matches!(
-        answer["error"].as_str(),
-        Some("degraded" | "unavailable" | "incomplete" | "exists")
-    )
+    matches!(answer["error"].as_str(), Some("degraded" | "unavailable" | "incomplete" | "exists"))
 }

@@ -22,9 +22,7 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn new(words: &[&str]) -> Work {
-        Work {
-            words: words.iter().map(|word| (*word).to_owned()).collect(),
-        }
+        Work { words: words.iter().map(|word| (*word).to_owned()).collect() }
     }
 }
 
@@ -68,15 +66,8 @@ impl Running {
         };
         let (stdout, stderr) = self.output.take().unwrap().join().unwrap();
         assert!(!stderr.contains("panicked"), "{:?}: {stderr}", self.words);
-        assert!(
-            status.code().is_some() || self.was_killed,
-            "{:?}: {status}",
-            self.words
-        );
-        let told = stdout
-            .lines()
-            .last()
-            .and_then(|line| serde_json::from_str(line).ok());
+        assert!(status.code().is_some() || self.was_killed, "{:?}: {status}", self.words);
+        let told = stdout.lines().last().and_then(|line| serde_json::from_str(line).ok());
         Ended {
             code: status.code(),
             told: told.unwrap_or_default(),
@@ -104,11 +95,7 @@ pub(super) struct Hosts {
 
 impl Hosts {
     pub(super) fn start() -> Hosts {
-        let mut hosts = Hosts {
-            cluster: Served::start(&[]),
-            agents: Vec::new(),
-            servers: Vec::new(),
-        };
+        let mut hosts = Hosts { cluster: Served::start(&[]), agents: Vec::new(), servers: Vec::new() };
         hosts.cluster.file("pw", b"correct horse\n");
         hosts.servers.resize_with(hosts.processes().len(), || None);
         let init = ["init", "--layout", "fleet", "--pds-fraction", "60%"];
@@ -139,10 +126,7 @@ impl Hosts {
     }
 
     fn command(&self, words: &[String]) -> Command {
-        let words: Vec<&str> = ["--json"]
-            .into_iter()
-            .chain(words.iter().map(String::as_str))
-            .collect();
+        let words: Vec<&str> = ["--json"].into_iter().chain(words.iter().map(String::as_str)).collect();
         let mut command = self.cluster.command(&words);
         command
             .env("COPAL_REPOSITORY", self.cluster.ready["url"].as_str().unwrap())
@@ -161,12 +145,7 @@ impl Hosts {
             let errors = thread::spawn(move || read_all(&mut stderr));
             (read_all(&mut stdout), errors.join().unwrap())
         });
-        Running {
-            words: work.words.clone(),
-            child,
-            was_killed: false,
-            output: Some(output),
-        }
+        Running { words: work.words.clone(), child, was_killed: false, output: Some(output) }
     }
 
     #[track_caller]
@@ -179,68 +158,33 @@ impl Hosts {
     /// A backup of a VM by its host, beside the host's agent.
     pub(super) fn backup(&self, vm: u64) -> Work {
         let host = HOSTS[((vm - 1) / VMS_OF_A_HOST) as usize];
-        let (name, image, key) = (
-            format!("vm{vm}"),
-            format!("sda=vm{vm}.raw"),
-            format!("{host}.key"),
-        );
-        Work::new(&[
-            "backup",
-            "--vm",
-            &name,
-            "--disk",
-            &image,
-            "--key",
-            &key,
-            "--timeout",
-            "5s",
-        ])
+        let (name, image, key) = (format!("vm{vm}"), format!("sda=vm{vm}.raw"), format!("{host}.key"));
+        Work::new(&["backup", "--vm", &name, "--disk", &image, "--key", &key, "--timeout", "5s"])
     }
 
     pub(super) fn snapshots(&self, vm: u64) -> Vec<String> {
         let told = self.good(&["snapshots", "--vm", &format!("vm{vm}"), "--key", "ops.key"]);
         let snapshots = told["snapshots"].as_array().unwrap().iter();
-        snapshots
-            .map(|snapshot| snapshot["id"].as_str().unwrap().to_owned())
-            .collect()
+        snapshots.map(|snapshot| snapshot["id"].as_str().unwrap().to_owned()).collect()
     }
 
     pub(super) fn restored(&self, vm: u64, snapshot: &str) -> Vec<u8> {
         let name = format!("vm{vm}");
-        let words = [
-            "restore",
-            snapshot,
-            "--vm",
-            &name,
-            "--target",
-            "out.raw",
-            "--overwrite",
-            "--key",
-            "ops.key",
-        ];
+        let words =
+            ["restore", snapshot, "--vm", &name, "--target", "out.raw", "--overwrite", "--key", "ops.key"];
         self.good(&words);
         std::fs::read(self.cluster.scratch.path().join("out.raw")).unwrap()
     }
 
     fn agent(&self, host: &str) -> Agent {
         let (key, state, plan) = (format!("{host}.key"), format!("s/{host}"), format!("{host}.json"));
-        let words = [
-            "agent", "--name", host, "--key", &key, "--state", &state, "--plan", &plan,
-        ];
+        let words = ["agent", "--name", host, "--key", &key, "--state", &state, "--plan", &plan];
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let log = self.cluster.scratch.path().join(format!("{host}.log"));
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(log)
-            .unwrap();
+        let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
         let mut child = self.command(&words).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(
-            lines.next().is_some(),
-            "agent {host} did not start: {}",
-            self.said()
-        );
+        assert!(lines.next().is_some(), "agent {host} did not start: {}", self.said());
         thread::spawn(move || lines.count());
         Agent { child }
     }
@@ -281,27 +225,11 @@ impl Hosts {
 
     fn server(&self, number: usize) -> Child {
         let told = &self.processes()[number];
-        let (name, directory) = (
-            told["name"].as_str().unwrap(),
-            told["directory"].as_str().unwrap(),
-        );
-        let kind = if name.starts_with("master") {
-            "master"
-        } else {
-            "data"
-        };
+        let (name, directory) = (told["name"].as_str().unwrap(), told["directory"].as_str().unwrap());
+        let kind = if name.starts_with("master") { "master" } else { "data" };
         let log = self.cluster.scratch.path().join(format!("{name}.log"));
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(log)
-            .unwrap();
-        self.cluster
-            .command(&[kind, "--dir", directory])
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap()
+        let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
+        self.cluster.command(&[kind, "--dir", directory]).stdout(Stdio::null()).stderr(log).spawn().unwrap()
     }
 
     /// The cluster is whole again, and no backup is under way: whoever had one was killed, or has ended.
@@ -315,10 +243,8 @@ impl Hosts {
 
     /// What agents and servers have said.
     pub(super) fn said(&self) -> String {
-        let names = HOSTS
-            .iter()
-            .copied()
-            .chain(self.processes().iter().filter_map(|told| told["name"].as_str()));
+        let names =
+            HOSTS.iter().copied().chain(self.processes().iter().filter_map(|told| told["name"].as_str()));
         let mut all = String::new();
         for name in names {
             let log = std::fs::read(self.cluster.scratch.path().join(format!("{name}.log")));
@@ -333,11 +259,7 @@ impl Hosts {
     pub(super) fn end(self) {
         for host in HOSTS {
             let log = std::fs::read(self.cluster.scratch.path().join(format!("{host}.log"))).unwrap();
-            assert!(
-                !String::from_utf8_lossy(&log).contains("panicked"),
-                "{}",
-                self.said()
-            );
+            assert!(!String::from_utf8_lossy(&log).contains("panicked"), "{}", self.said());
         }
     }
 }

@@ -66,10 +66,7 @@ impl Trial {
         let work: Vec<Work> = match self.random.below(8) {
             0..=2 => vec![job()],
             3 => self.deletion(vm),
-            4 => vec![self.hosts.backup(vm)]
-                .into_iter()
-                .chain(self.deletion(vm))
-                .collect(),
+            4 => vec![self.hosts.backup(vm)].into_iter().chain(self.deletion(vm)).collect(),
             5 => vec![ops(&["repair", "leak", "--vm", &format!("vm{vm}")])],
             6 if self.random.one_in(2) => vec![ops(&["pds", "prune"])],
             6 => vec![ops(&["pds", "cleanup"])],
@@ -81,10 +78,7 @@ impl Trial {
         // Most work takes less than a second.
         let magnitude = self.random.below(12);
         let after = self.random.below(1 << magnitude);
-        self.told.push(format!(
-            "day {day}: {} | {victim:?} after {after} ms",
-            names.join(" | ")
-        ));
+        self.told.push(format!("day {day}: {} | {victim:?} after {after} ms", names.join(" | ")));
         thread::park_timeout(Duration::from_millis(after));
         match victim {
             Victim::Command(number) => running[number].kill(),
@@ -122,8 +116,7 @@ impl Trial {
     fn learn(&mut self, told: &Value) {
         let of_job = told["vms"].as_array().into_iter().flatten();
         for vm in of_job.filter(|vm| vm["state"] == "done") {
-            self.twin
-                .published(vm["vm"].as_str().unwrap(), vm["snapshot"].as_str().unwrap());
+            self.twin.published(vm["vm"].as_str().unwrap(), vm["snapshot"].as_str().unwrap());
         }
         if let (Some(vm), Some(snapshot)) = (told["vm"]["name"].as_str(), told["snapshot"].as_str()) {
             self.twin.published(vm, snapshot);
@@ -141,10 +134,7 @@ impl Trial {
                     let bytes = self.hosts.restored(vm, snapshot);
                     let was = day_of(&bytes);
                     assert!(was <= day, "vm{vm} {snapshot} is of day {was}, it is day {day}");
-                    assert!(
-                        bytes == image(vm, was),
-                        "vm{vm} {snapshot} is not as it was on day {was}"
-                    );
+                    assert!(bytes == image(vm, was), "vm{vm} {snapshot} is not as it was on day {was}");
                     self.twin.seen(vm, snapshot, was);
                 }
             }
@@ -166,25 +156,11 @@ impl Trial {
         assert_eq!(pruned.code, Some(0), "{pruned:?}");
         self.look(day, true);
         for vm in 1..=VMS {
-            let stats = self
-                .hosts
-                .begin(&Work::new(&["stats", "--vm", &format!("vm{vm}")]))
-                .end();
-            let count = |name: &str| {
-                stats.told[name]
-                    .as_u64()
-                    .unwrap_or_else(|| panic!("{name}: {stats:?}"))
-            };
-            assert_eq!(
-                (count("dead_frames"), count("unfinished_sessions")),
-                (0, 0),
-                "{stats:?}"
-            );
+            let stats = self.hosts.begin(&Work::new(&["stats", "--vm", &format!("vm{vm}")])).end();
+            let count = |name: &str| stats.told[name].as_u64().unwrap_or_else(|| panic!("{name}: {stats:?}"));
+            assert_eq!((count("dead_frames"), count("unfinished_sessions")), (0, 0), "{stats:?}");
             let (stored, needed) = (count("chunk_pack_bytes"), unique_bytes(&self.twin.days(vm)));
-            assert!(
-                stored <= needed,
-                "vm{vm} stores {stored} bytes of its own, its snapshots have {needed}"
-            );
+            assert!(stored <= needed, "vm{vm} stores {stored} bytes of its own, its snapshots have {needed}");
         }
         let checked = self.hosts.begin(&Work::new(&["check", "--read-data"])).end();
         assert_eq!(checked.code, Some(0), "{checked:?}");
@@ -200,15 +176,9 @@ fn ops(words: &[&str]) -> Work {
 }
 
 #[test]
-#[expect(
-    clippy::print_stderr,
-    reason = "what happened is printed where something is lost, and the figures"
-)]
+#[expect(clippy::print_stderr, reason = "what happened is printed where something is lost, and the figures")]
 fn nothing_published_is_lost_whoever_of_a_fleet_is_killed() {
-    let (rounds, seed) = (
-        setting("COPAL_FLEET_CHAOS_ROUNDS", 4),
-        setting("COPAL_CHAOS_SEED", 1),
-    );
+    let (rounds, seed) = (setting("COPAL_FLEET_CHAOS_ROUNDS", 4), setting("COPAL_CHAOS_SEED", 1));
     let mut trial = Trial::start(seed);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         for day in 1..=rounds {
@@ -223,9 +193,6 @@ fn nothing_published_is_lost_whoever_of_a_fleet_is_killed() {
     if rounds > 10 {
         eprintln!("{:#?}", trial.told);
     }
-    eprintln!(
-        "seed {seed}: {rounds} rounds, {} snapshots published, none lost",
-        trial.twin.count()
-    );
+    eprintln!("seed {seed}: {rounds} rounds, {} snapshots published, none lost", trial.twin.count());
     trial.hosts.end();
 }

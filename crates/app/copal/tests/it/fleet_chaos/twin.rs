@@ -70,10 +70,7 @@ impl Twin {
             assert!(is_there, "{snapshot} of {vm} is lost: {listed:?}");
         }
         for snapshot in listed {
-            assert!(
-                !self.gone.contains(snapshot),
-                "{snapshot} of {vm} was forgotten, and is back"
-            );
+            assert!(!self.gone.contains(snapshot), "{snapshot} of {vm} was forgotten, and is back");
             self.published(&vm, snapshot);
         }
     }
@@ -86,10 +83,7 @@ impl Twin {
     pub(super) fn seen(&mut self, vm: u64, snapshot: &str, day: u64) {
         let key = (format!("vm{vm}"), snapshot.to_owned());
         let known = self.published.entry(key).or_default();
-        assert!(
-            known.is_none_or(|known| known == day),
-            "vm{vm} {snapshot} was of {known:?}, is of {day}"
-        );
+        assert!(known.is_none_or(|known| known == day), "vm{vm} {snapshot} was of {known:?}, is of {day}");
         *known = Some(day);
     }
 

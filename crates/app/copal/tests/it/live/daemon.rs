@@ -31,10 +31,7 @@ pub(crate) fn have_daemon() -> bool {
     let have = there("qemu-storage-daemon") && there("qemu-io") && there("qemu-img");
     if !have {
         let required = std::env::var_os("COPAL_TEST_REQUIRE_QEMU").is_some();
-        assert!(
-            !required,
-            "qemu-storage-daemon is missing: apt install qemu-system-common qemu-utils"
-        );
+        assert!(!required, "qemu-storage-daemon is missing: apt install qemu-system-common qemu-utils");
         eprintln!("SKIPPED: qemu-storage-daemon is missing; apt install qemu-system-common qemu-utils");
     }
     have
@@ -105,14 +102,8 @@ impl Daemon {
         let dir = house.path("vm");
         std::fs::create_dir(&dir).unwrap();
         let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
-        tool(
-            "qemu-img",
-            &["create", "-q", "-f", "qcow2", &path("vm0.qcow2"), "16M"],
-        );
-        File::create(path("vm1.raw"))
-            .unwrap()
-            .set_len(DISK_BYTES)
-            .unwrap();
+        tool("qemu-img", &["create", "-q", "-f", "qcow2", &path("vm0.qcow2"), "16M"]);
+        File::create(path("vm1.raw")).unwrap().set_len(DISK_BYTES).unwrap();
         Daemon {
             child: spawn(&dir, serves),
             dir,
@@ -131,10 +122,7 @@ impl Daemon {
     /// Holds up whoever reads the second disk: that many bytes a second, or as many as there are.
     pub(super) fn limit_reads(&self, bytes: u64) {
         let limits = json!({ "bps-read": bytes });
-        self.execute(
-            "qom-set",
-            json!({ "path": "slow", "property": "limits", "value": limits }),
-        );
+        self.execute("qom-set", json!({ "path": "slow", "property": "limits", "value": limits }));
     }
 
     /// Whether it runs.
@@ -176,10 +164,7 @@ impl Daemon {
     /// What lies there now, by another program.
     pub(super) fn read_back(&mut self) {
         let out = self.path("read");
-        tool(
-            "qemu-img",
-            &["convert", "-f", "raw", "-O", "raw", &self.uri(0), &out],
-        );
+        tool("qemu-img", &["convert", "-f", "raw", "-O", "raw", &self.uri(0), &out]);
         self.bytes[0] = std::fs::read(&out).unwrap();
         std::fs::remove_file(&out).unwrap();
     }
@@ -190,11 +175,7 @@ impl Daemon {
         self.execute("block-export-del", json!({ "id": guest, "mode": "hard" }));
         let is_gone = || {
             let exports = self.execute("query-block-exports", json!({}));
-            exports
-                .as_array()
-                .unwrap()
-                .iter()
-                .all(|export| export["id"] != guest)
+            exports.as_array().unwrap().iter().all(|export| export["id"] != guest)
         };
         wait_until("the end of an export", is_gone);
         self.execute("block_resize", json!({ "node-name": top, "size": size }));
@@ -211,11 +192,8 @@ impl Daemon {
     /// Named nodes, in order.
     pub(super) fn nodes(&self) -> Vec<String> {
         let listed = self.execute("query-named-block-nodes", json!({ "flat": true }));
-        let names = listed
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|node| node["node-name"].as_str().unwrap().to_owned());
+        let names =
+            listed.as_array().unwrap().iter().map(|node| node["node-name"].as_str().unwrap().to_owned());
         let mut names: Vec<String> = names.filter(|name| !name.starts_with('#')).collect();
         names.sort();
         names
@@ -224,10 +202,7 @@ impl Daemon {
     /// Waits until a backup has passed its point in time, and both disks are served.
     pub(super) fn wait_for_moment(&self) {
         let is_up = || {
-            let listed = Command::new("nbdinfo")
-                .args(["--list", &self.uri(0)])
-                .output()
-                .unwrap();
+            let listed = Command::new("nbdinfo").args(["--list", &self.uri(0)]).output().unwrap();
             String::from_utf8_lossy(&listed.stdout).contains("-snap1")
         };
         wait_until("the point in time", is_up);
@@ -291,14 +266,9 @@ fn pattern_of(number: u64) -> u8 {
 /// round before.
 pub(super) fn moment_of(disk: &[u8]) -> Option<usize> {
     let blocks: Vec<&[u8]> = disk.chunks(BLOCK_BYTES as usize).take(BLOCKS as usize).collect();
-    let whole = blocks
-        .iter()
-        .all(|block| block.iter().all(|byte| byte == &block[0]));
+    let whole = blocks.iter().all(|block| block.iter().all(|byte| byte == &block[0]));
     let first = blocks[0][0];
-    let at = blocks
-        .iter()
-        .position(|block| block[0] != first)
-        .unwrap_or(blocks.len());
+    let at = blocks.iter().position(|block| block[0] != first).unwrap_or(blocks.len());
     let is_before = blocks[at..].iter().all(|block| block[0] == blocks[at][0]);
     (whole && is_before).then_some(at)
 }
@@ -325,16 +295,8 @@ impl Drop for Daemon {
 
 fn spawn(dir: &Path, serves: Serves) -> Child {
     let mut command = Command::new("qemu-storage-daemon");
-    command
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
-    command.args([
-        "--chardev",
-        "socket,path=qmp.sock,server=on,wait=off,id=c0",
-        "--monitor",
-        "chardev=c0",
-    ]);
+    command.current_dir(dir).stdin(Stdio::null()).stderr(Stdio::null());
+    command.args(["--chardev", "socket,path=qmp.sock,server=on,wait=off,id=c0", "--monitor", "chardev=c0"]);
     command.args([
         "--blockdev",
         "driver=qcow2,node-name=vm0,discard=unmap,file.driver=file,file.filename=vm0.qcow2,file.discard=unmap",
@@ -344,10 +306,7 @@ fn spawn(dir: &Path, serves: Serves) -> Child {
          file.file.filename=vm1.raw,file.file.discard=unmap";
     command.args(["--blockdev", &format!("driver=raw,node-name=vm1,{slow}")]);
     for disk in 0..2 {
-        command.args([
-            "--blockdev",
-            &format!("driver=raw,node-name=top{disk},file=vm{disk},discard=unmap"),
-        ]);
+        command.args(["--blockdev", &format!("driver=raw,node-name=top{disk},file=vm{disk},discard=unmap")]);
     }
     if matches!(serves, Serves::BesideThread(_)) {
         command.args(["--object", "iothread,id=io0"]);

@@ -44,20 +44,12 @@ fn a_node_that_the_guest_does_not_write_to_is_refused() {
         "blockdev-add",
         json!({ "driver": "qcow2", "node-name": "spare", "file": { "driver": "file", "filename": spare } }),
     );
-    refused(
-        &house,
-        &words(&["sdb=spare"]),
-        "no device of the guest uses spare",
-    );
+    refused(&house, &words(&["sdb=spare"]), "no device of the guest uses spare");
     machine.execute(
         "blockdev-mirror",
         json!({ "job-id": "copy", "device": "vm1", "target": "spare", "sync": "full", "speed": 1 }),
     );
-    refused(
-        &house,
-        &words(&["sdb=vm1"]),
-        "a block job (mirror_top) works on vm1",
-    );
+    refused(&house, &words(&["sdb=vm1"]), "a block job (mirror_top) works on vm1");
     assert!(machine.runs());
     assert_eq!(house.snapshots().len(), 2);
 }
@@ -87,10 +79,7 @@ fn another_program_may_list_the_block_nodes_and_disks_of_any_size_are_incrementa
     let house = House::plain();
     let odd = house.path("odd.raw");
     File::create(&odd).unwrap().set_len(100 << 10).unwrap();
-    let node = format!(
-        "driver=raw,node-name=odd,file.driver=file,file.filename={}",
-        odd.display()
-    );
+    let node = format!("driver=raw,node-name=odd,file.driver=file,file.filename={}", odd.display());
     let third = ["-blockdev", &node, "-device", "virtio-blk-pci,drive=odd,id=d2"];
     let machine = Machine::start(&house, &[&DEVICES[..], &third].concat());
     let words = machine.words(&machine.path("qmp.sock"), &["sda=vm0", "sdb=vm1", "sdc=odd"]);
@@ -149,10 +138,7 @@ fn backups_that_begin_in_one_moment_and_a_server_that_was_left_do_no_harm() {
         json!({ "driver": "file", "node-name": "copal-0badcafe-anchor1", "filename": anchor, "read-only": true }),
     );
     let socket = left.join("nbd.sock");
-    machine.execute(
-        "nbd-server-start",
-        json!({ "addr": { "type": "unix", "data": { "path": socket } } }),
-    );
+    machine.execute("nbd-server-start", json!({ "addr": { "type": "unix", "data": { "path": socket } } }));
     house.summary(&sockets[0]);
     assert!(!left.exists());
     let nodes = machine.execute("query-named-block-nodes", json!({ "flat": true }));

@@ -14,14 +14,8 @@ use std::{
 const BOTH: [&str; 2] = ["sda=vm0", "sdb=vm1"];
 const BLOCKS: u64 = 32;
 const BLOCK_BYTES: usize = 4096;
-const MODULES: [&str; 6] = [
-    "virtio_ring",
-    "virtio",
-    "virtio_pci_legacy_dev",
-    "virtio_pci_modern_dev",
-    "virtio_pci",
-    "virtio_blk",
-];
+const MODULES: [&str; 6] =
+    ["virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"];
 /// The first commands of both guests.
 const BOOT: &str = "#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
@@ -94,23 +88,15 @@ fn parts() -> Option<Parts> {
             }
         });
     }
-    let has_qemu = Command::new("qemu-system-x86_64")
-        .arg("--version")
-        .output()
-        .is_ok();
+    let has_qemu = Command::new("qemu-system-x86_64").arg("--version").output().is_ok();
     match (kernel, std::fs::read("/bin/busybox")) {
-        (Some(kernel), Ok(busybox)) if has_qemu && modules.len() == MODULES.len() => Some(Parts {
-            kernel,
-            modules,
-            busybox,
-        }),
+        (Some(kernel), Ok(busybox)) if has_qemu && modules.len() == MODULES.len() => {
+            Some(Parts { kernel, modules, busybox })
+        }
         _ => {
             let missing = "qemu-system-x86_64, busybox-static or a cloud kernel is missing: apt install qemu-system-x86 busybox-static \
                            linux-image-cloud-amd64 (or let scripts/guest-kernel.sh unpack the last one and set COPAL_TEST_KERNEL)";
-            assert!(
-                std::env::var_os("COPAL_TEST_REQUIRE_GUEST").is_none(),
-                "{missing}"
-            );
+            assert!(std::env::var_os("COPAL_TEST_REQUIRE_GUEST").is_none(), "{missing}");
             eprintln!("SKIPPED: {missing}");
             None
         }
@@ -137,9 +123,7 @@ fn archive(files: &[(&str, u32, &[u8])]) -> Vec<u8> {
             0,
         ];
         bytes.extend_from_slice(b"070701");
-        fields
-            .iter()
-            .for_each(|field| bytes.extend(format!("{field:08x}").bytes()));
+        fields.iter().for_each(|field| bytes.extend(format!("{field:08x}").bytes()));
         bytes.extend(name.bytes().chain([0]));
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes.extend_from_slice(content);
@@ -164,12 +148,7 @@ impl Guest {
         files.push(("bin/busybox", 0o100_755, &parts.busybox));
         let init = format!("{BOOT}{program}");
         files.push(("init", 0o100_755, init.as_bytes()));
-        files.extend(
-            parts
-                .modules
-                .iter()
-                .map(|(name, bytes)| (name.as_str(), 0o100_644, &bytes[..])),
-        );
+        files.extend(parts.modules.iter().map(|(name, bytes)| (name.as_str(), 0o100_644, &bytes[..])));
         std::fs::write(dir.join("initrd"), archive(&files)).unwrap();
         for (disk, size) in sizes_mib.iter().enumerate() {
             let (image, raw) = (dir.join(format!("vm{disk}.qcow2")), dir.join("raw"));
@@ -188,31 +167,16 @@ impl Guest {
 
     fn wait_until_it_writes(&self) {
         let console = || std::fs::read(self.dir.join("console")).unwrap_or_default();
-        wait_until("the guest", || {
-            String::from_utf8_lossy(&console()).contains("it writes")
-        });
+        wait_until("the guest", || String::from_utf8_lossy(&console()).contains("it writes"));
     }
 
     /// Both disks, in this order of their nodes.
     fn words(&self, nodes: [&str; 2]) -> Vec<String> {
         let (qmp, dir) = (self.dir.join("qmp.sock"), self.dir.to_str().unwrap());
-        let words = [
-            "backup",
-            "--vm",
-            "db1",
-            "--qmp",
-            qmp.to_str().unwrap(),
-            "--node",
-            nodes[0],
-            "--node",
-            nodes[1],
-        ];
+        let words =
+            ["backup", "--vm", "db1", "--qmp", qmp.to_str().unwrap(), "--node", nodes[0], "--node", nodes[1]];
         let fleece = ["--fleece-dir", dir, "--fleece-limit", "50%"];
-        words
-            .iter()
-            .chain(&fleece)
-            .map(|word| (*word).to_owned())
-            .collect()
+        words.iter().chain(&fleece).map(|word| (*word).to_owned()).collect()
     }
 }
 
@@ -226,26 +190,9 @@ impl Drop for Guest {
 /// The first disk hangs on its device, the second one below a raw node: both ways of a guest's writes.
 fn spawn(dir: &Path, kernel: &Path) -> Child {
     let mut command = Command::new("qemu-system-x86_64");
-    command
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    command.args([
-        "-accel",
-        "tcg",
-        "-m",
-        "128",
-        "-display",
-        "none",
-        "-nodefaults",
-        "-no-reboot",
-    ]);
-    command.args([
-        "-serial",
-        "file:console",
-        "-qmp",
-        "unix:qmp.sock,server=on,wait=off",
-    ]);
+    command.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
+    command.args(["-accel", "tcg", "-m", "128", "-display", "none", "-nodefaults", "-no-reboot"]);
+    command.args(["-serial", "file:console", "-qmp", "unix:qmp.sock,server=on,wait=off"]);
     command.arg("-kernel").arg(kernel);
     command.args(["-initrd", "initrd", "-append", "console=ttyS0 quiet panic=-1"]);
     for disk in 0..2 {
@@ -270,9 +217,8 @@ fn spawn(dir: &Path, kernel: &Path) -> Child {
 /// The number of the last write, if the disk is one of a moment: its blocks bear numbers in a row, each in its place.
 fn moment_of(disk: &[u8]) -> Option<u64> {
     let blocks = disk.chunks(BLOCK_BYTES).take(BLOCKS as usize);
-    let numbers: Option<Vec<u64>> = blocks
-        .map(|block| std::str::from_utf8(block).ok()?.trim().parse().ok())
-        .collect();
+    let numbers: Option<Vec<u64>> =
+        blocks.map(|block| std::str::from_utf8(block).ok()?.trim().parse().ok()).collect();
     let numbers = numbers?;
     let newest = *numbers.iter().max()?;
     let is_right =
@@ -283,11 +229,7 @@ fn moment_of(disk: &[u8]) -> Option<u64> {
 /// The numbers of the files that a file system has. Panics where it, or one of them, is not as the guest may have had it.
 fn files_of(image: &Path, into: &Path) -> BTreeSet<u64> {
     // A power cut is mended by the journal; what is wrong beyond that is an exit code of 4 or more.
-    let checked = Command::new("e2fsck")
-        .args(["-f", "-p"])
-        .arg(image)
-        .output()
-        .unwrap();
+    let checked = Command::new("e2fsck").args(["-f", "-p"]).arg(image).output().unwrap();
     assert!(matches!(checked.status.code(), Some(0 | 1)), "{checked:?}");
     std::fs::create_dir(into).unwrap();
     let dump = format!("rdump / {}", into.to_str().unwrap());
@@ -296,18 +238,12 @@ fn files_of(image: &Path, into: &Path) -> BTreeSet<u64> {
     for entry in std::fs::read_dir(into).unwrap() {
         let (name, content) = match entry.unwrap() {
             directory if directory.path().is_dir() => continue,
-            file => (
-                file.file_name().into_string().unwrap(),
-                std::fs::read(file.path()).unwrap(),
-            ),
+            file => (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap()),
         };
         let Some(number) = name.strip_prefix('f') else {
             continue;
         };
-        assert!(
-            content.len() == FILE_BYTES && content.trim_ascii() == number.as_bytes(),
-            "{name}"
-        );
+        assert!(content.len() == FILE_BYTES && content.trim_ascii() == number.as_bytes(), "{name}");
         numbers.insert(number.parse().unwrap());
     }
     std::fs::remove_dir_all(into).unwrap();
@@ -332,15 +268,7 @@ fn files_that_a_guest_deletes_and_trims_meanwhile_are_in_the_snapshot() {
     let mut newest = 0;
     for more in ["--full", "--strict-incremental"] {
         let made = house.summary([&words[..], &[more.to_owned()]].concat());
-        house.good([
-            "restore",
-            &id(&made),
-            "--disk",
-            "sdb",
-            "--target",
-            &house.word("out"),
-            "--overwrite",
-        ]);
+        house.good(["restore", &id(&made), "--disk", "sdb", "--target", &house.word("out"), "--overwrite"]);
         let files = files_of(&house.path("out"), &house.path("files"));
         assert!(matches!(files.len(), 7..=9), "{files:?}");
         assert!(*files.last().unwrap() > newest, "{files:?} after {newest}");
@@ -377,10 +305,7 @@ fn a_guest_that_writes_all_the_time_is_backed_up_at_moments() {
             })
             .collect();
         // One moment for both: a number is on the first disk before it is on the second.
-        assert!(
-            moments[0] == moments[1] || moments[0] == moments[1] + 1,
-            "{moments:?}"
-        );
+        assert!(moments[0] == moments[1] || moments[0] == moments[1] + 1, "{moments:?}");
         assert!(moments[0] > last || mode == "rescan", "{moments:?} after {last}");
         last = moments[0];
     };

@@ -28,12 +28,7 @@ pub(super) fn qemu_of(daemon: &Daemon, major: u64, minor: u64) -> (String, JoinH
         }
         Some(line.to_string())
     };
-    between(
-        daemon.path("qmp.sock"),
-        daemon.path("versioned.qmp"),
-        Some,
-        version,
-    )
+    between(daemon.path("qmp.sock"), daemon.path("versioned.qmp"), Some, version)
 }
 
 /// A QEMU between which and `copal` lines are changed, or are the last ones where they become `None`. Serves one connection.

@@ -22,16 +22,10 @@ use std::{
 /// Whether the program is there.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
 pub(super) fn have_machine() -> bool {
-    let have = Command::new("qemu-system-x86_64")
-        .arg("--version")
-        .output()
-        .is_ok();
+    let have = Command::new("qemu-system-x86_64").arg("--version").output().is_ok();
     if !have {
         let required = std::env::var_os("COPAL_TEST_REQUIRE_GUEST").is_some();
-        assert!(
-            !required,
-            "qemu-system-x86_64 is missing: apt install qemu-system-x86"
-        );
+        assert!(!required, "qemu-system-x86_64 is missing: apt install qemu-system-x86");
         eprintln!("SKIPPED: qemu-system-x86_64 is missing; apt install qemu-system-x86");
     }
     have && have_daemon()
@@ -48,28 +42,14 @@ impl Machine {
         let dir = house.path("vm");
         std::fs::create_dir(&dir).unwrap();
         let mut command = Command::new("qemu-system-x86_64");
-        command
-            .current_dir(&dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        command.args([
-            "-machine",
-            "q35,accel=tcg",
-            "-m",
-            "64",
-            "-display",
-            "none",
-            "-nodefaults",
-        ]);
+        command.current_dir(&dir).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(["-machine", "q35,accel=tcg", "-m", "64", "-display", "none", "-nodefaults"]);
         for socket in ["qmp.sock", "other.sock"] {
             command.args(["-qmp", &format!("unix:{socket},server=on,wait=off")]);
         }
         for disk in 0..2 {
             let image = dir.join(format!("{disk}.qcow2"));
-            tool(
-                "qemu-img",
-                &["create", "-q", "-f", "qcow2", image.to_str().unwrap(), "16M"],
-            );
+            tool("qemu-img", &["create", "-q", "-f", "qcow2", image.to_str().unwrap(), "16M"]);
             let node = format!("driver=qcow2,node-name=vm{disk},file.driver=file,file.filename={disk}.qcow2");
             command.args(["-blockdev", &node]);
         }
@@ -97,9 +77,7 @@ impl Machine {
     fn marks(&self) -> usize {
         let objects = self.execute("qom-list", json!({ "path": "/objects" }));
         let objects = objects.as_array().unwrap().iter();
-        objects
-            .filter(|object| object["name"].as_str().unwrap().starts_with("copal-"))
-            .count()
+        objects.filter(|object| object["name"].as_str().unwrap().starts_with("copal-")).count()
     }
 
     pub(super) fn words(&self, qmp: &str, nodes: &[&str]) -> Vec<String> {
@@ -120,12 +98,8 @@ impl Drop for Machine {
     }
 }
 
-pub(super) const DEVICES: [&str; 4] = [
-    "-device",
-    "virtio-blk-pci,drive=vm0,id=d0",
-    "-device",
-    "virtio-blk-pci,drive=vm1,id=d1",
-];
+pub(super) const DEVICES: [&str; 4] =
+    ["-device", "virtio-blk-pci,drive=vm0,id=d0", "-device", "virtio-blk-pci,drive=vm1,id=d1"];
 pub(super) const BOTH: [&str; 2] = ["sda=vm0", "sdb=vm1"];
 
 /// Symptom: a backup that was killed between `stop` and `cont` left its guest paused, and the next backup did not notice.
@@ -180,12 +154,7 @@ fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
     // One that somebody else has stopped stays so, and is said to.
     machine.execute("stop", json!({}));
     let next = house.summary(machine.words(&machine.path("qmp.sock"), &BOTH));
-    assert!(
-        next["warnings"]
-            .to_string()
-            .contains("somebody else has stopped it"),
-        "{next}"
-    );
+    assert!(next["warnings"].to_string().contains("somebody else has stopped it"), "{next}");
     assert!(!machine.runs());
     house.check();
 }
@@ -202,12 +171,7 @@ fn a_disk_whose_device_or_controller_has_a_thread_is_refused_and_others_are_not(
     let devices: [(&[&str], &str); 2] = [
         (&["-device", "virtio-blk-pci,drive=vm0,id=d0,iothread=io0"], "d0"),
         (
-            &[
-                "-device",
-                "virtio-scsi-pci,id=s0,iothread=io0",
-                "-device",
-                "scsi-hd,drive=vm0,bus=s0.0,id=d0",
-            ],
+            &["-device", "virtio-scsi-pci,id=s0,iothread=io0", "-device", "scsi-hd,drive=vm0,bus=s0.0,id=d0"],
             "d0",
         ),
     ];
@@ -220,10 +184,7 @@ fn a_disk_whose_device_or_controller_has_a_thread_is_refused_and_others_are_not(
             assert_eq!(machine.child.try_wait().unwrap(), None, "{run:?}");
             assert_eq!(run.code, Some(3), "{run:?}");
             let sentence = run.sentence();
-            assert!(
-                sentence.contains("runs in the iothread io0") && sentence.contains(name),
-                "{sentence}"
-            );
+            assert!(sentence.contains("runs in the iothread io0") && sentence.contains(name), "{sentence}");
         }
         house.good(machine.words(&qmp, &BOTH[1..]));
         assert_eq!(machine.child.try_wait().unwrap(), None);

@@ -28,10 +28,7 @@ fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
     };
     type Trick<'a> = &'a dyn Fn(&mut Daemon, &str, &str);
     let tricks: [(Trick<'_>, &str); 6] = [
-        (
-            &|daemon, name, _| on(daemon, "block-dirty-bitmap-clear", name),
-            "lacks marks",
-        ),
+        (&|daemon, name, _| on(daemon, "block-dirty-bitmap-clear", name), "lacks marks"),
         (
             &|daemon, name, _| {
                 on(daemon, "block-dirty-bitmap-remove", name);
@@ -40,18 +37,9 @@ fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
             },
             "lacks marks",
         ),
-        (
-            &|daemon, _, sentinel| on(daemon, "block-dirty-bitmap-remove", sentinel),
-            "lost its sentinel",
-        ),
-        (
-            &|daemon, _, sentinel| on(daemon, "block-dirty-bitmap-clear", sentinel),
-            "lost its sentinel",
-        ),
-        (
-            &|daemon, _, sentinel| on(daemon, "block-dirty-bitmap-enable", sentinel),
-            "lost its sentinel",
-        ),
+        (&|daemon, _, sentinel| on(daemon, "block-dirty-bitmap-remove", sentinel), "lost its sentinel"),
+        (&|daemon, _, sentinel| on(daemon, "block-dirty-bitmap-clear", sentinel), "lost its sentinel"),
+        (&|daemon, _, sentinel| on(daemon, "block-dirty-bitmap-enable", sentinel), "lost its sentinel"),
         (
             &|daemon, name, _| {
                 on(daemon, "block-dirty-bitmap-disable", name);
@@ -72,9 +60,7 @@ fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
             false => &["--spot-check", "0%"],
         };
         let made = backup(&house, &daemon, more);
-        let [(mode, why), second] = &modes(&made)[..] else {
-            panic!("{made}")
-        };
+        let [(mode, why), second] = &modes(&made)[..] else { panic!("{made}") };
         assert!(*mode == "rescan" && why.contains(reason), "{made}");
         assert_eq!(*second, ("incremental", ""), "{made}");
         assert_holds(&house, &made, &daemon.bytes);
@@ -82,15 +68,7 @@ fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
     }
     let made = backup(&house, &daemon, &["--strict-incremental"]);
     assert_holds(&house, &made, &daemon.bytes);
-    house.good([
-        "bitmap",
-        "rm",
-        "--qmp",
-        &daemon.path("qmp.sock"),
-        "--node",
-        "vm0",
-        "--all",
-    ]);
+    house.good(["bitmap", "rm", "--qmp", &daemon.path("qmp.sock"), "--node", "vm0", "--all"]);
     assert_eq!(daemon.bitmaps("vm0").len(), 0);
 }
 
@@ -118,13 +96,8 @@ fn files_with_relative_names_are_looked_at() {
     std::fs::rename(daemon.path("other"), &image).unwrap();
     daemon.start_again();
     let other = backup(&house, &daemon, &[]);
-    let [(mode, why), _] = &modes(&other)[..] else {
-        panic!("{other}")
-    };
-    assert!(
-        *mode == "rescan" && why.contains("lies on another disk"),
-        "{other}"
-    );
+    let [(mode, why), _] = &modes(&other)[..] else { panic!("{other}") };
+    assert!(*mode == "rescan" && why.contains("lies on another disk"), "{other}");
     assert_holds(&house, &other, &daemon.bytes);
     // Cut below the running daemon.
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

@@ -52,10 +52,7 @@ impl GuestDisk {
         self.0.write_all(&request)?;
         let mut reply = [0; 16];
         self.0.read_exact(&mut reply)?;
-        assert_eq!(
-            reply, *b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x07",
-            "{command:?} {range:?}"
-        );
+        assert_eq!(reply, *b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x07", "{command:?} {range:?}");
         Ok(())
     }
 
@@ -139,34 +136,21 @@ impl Writers {
             };
             let told = Arc::clone(&stop);
             let thread = std::thread::spawn(move || guest.run(&told));
-            Region {
-                disk,
-                place,
-                log,
-                thread,
-                known: (0, first),
-            }
+            Region { disk, place, log, thread, known: (0, first) }
         };
-        Writers {
-            regions: (0..8).map(start).collect(),
-            stop,
-        }
+        Writers { regions: (0..8).map(start).collect(), stop }
     }
 
     /// How many requests of each region were answered.
     pub(super) fn answered(&self) -> Vec<usize> {
         let regions = self.regions.iter();
-        regions
-            .map(|region| region.log.lock().unwrap().answered)
-            .collect()
+        regions.map(|region| region.log.lock().unwrap().answered).collect()
     }
 
     /// How many were sent.
     pub(super) fn sent(&self) -> Vec<usize> {
         let regions = self.regions.iter();
-        regions
-            .map(|region| region.log.lock().unwrap().requests.len())
-            .collect()
+        regions.map(|region| region.log.lock().unwrap().requests.len()).collect()
     }
 
     /// Ends them; all contents are known then.
@@ -216,11 +200,7 @@ impl Guest {
                 content.put(&mut data);
             }
             let range = self.place.start + within.start as u64..self.place.start + within.end as u64;
-            self.log
-                .lock()
-                .unwrap()
-                .requests
-                .push((within.clone(), content.clone()));
+            self.log.lock().unwrap().requests.push((within.clone(), content.clone()));
             self.disk.ask(command, &range, &data).unwrap();
             let content = match command.0 {
                 TRIM => self.trimmed(&range, &within),

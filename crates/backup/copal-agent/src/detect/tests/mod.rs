@@ -22,14 +22,7 @@ pub(super) fn ids(numbers: std::ops::Range<u64>) -> Vec<ShortId> {
 }
 
 pub(super) fn batch(vm: u32, batch: u64, partition: u32) -> BatchHeader {
-    BatchHeader {
-        job: [1; 16],
-        round: 1,
-        host: [vm as u8; 16],
-        vm,
-        batch,
-        partition,
-    }
+    BatchHeader { job: [1; 16], round: 1, host: [vm as u8; 16], vm, batch, partition }
 }
 
 /// A log in memory.
@@ -39,12 +32,7 @@ pub(super) struct Log(pub(super) Vec<PopularPack>, pub(super) Vec<u32>);
 impl Log {
     pub(super) fn append(&mut self, first_ordinal: u32, ids: Vec<ShortId>, is_checked: bool) {
         let position = self.newest() + 3;
-        self.0.push(PopularPack {
-            position,
-            first_ordinal,
-            ids,
-            is_checked,
-        });
+        self.0.push(PopularPack { position, first_ordinal, ids, is_checked });
     }
 }
 
@@ -85,9 +73,7 @@ pub(super) type Replies = Vec<(BatchHeader, Vec<Answer>)>;
 pub(super) fn compare(detector: &Detector, partition: u32, now: Instant, log: &Log) -> (Replies, Compared) {
     let mut replies = Vec::new();
     let compared = detector
-        .compare(partition, now, log, &mut |header, answers| {
-            replies.push((*header, answers.to_vec()))
-        })
+        .compare(partition, now, log, &mut |header, answers| replies.push((*header, answers.to_vec())))
         .unwrap();
     (replies, compared)
 }
@@ -105,12 +91,7 @@ impl Alone {
         let home = tempfile::tempdir().unwrap();
         let detector = Detector::open(home.path(), 0, popular_millionths).unwrap();
         let (log, now) = (Log::default(), Instant::now());
-        Alone {
-            home,
-            detector,
-            log,
-            now,
-        }
+        Alone { home, detector, log, now }
     }
 
     /// What VM `vm` is answered when it alone asks.
@@ -120,10 +101,7 @@ impl Alone {
 
     /// The same, in another round.
     fn ask_in(&self, round: u32, vm: u32, ids: &[ShortId]) -> Vec<Answer> {
-        let header = BatchHeader {
-            round,
-            ..batch(vm, 0, 0)
-        };
+        let header = BatchHeader { round, ..batch(vm, 0, 0) };
         self.detector.take(&header, ids).unwrap();
         let (mut replies, _) = compare(&self.detector, 0, self.now, &self.log);
         assert_eq!(replies.len(), 1);
@@ -172,19 +150,9 @@ fn what_most_vms_ask_for_goes_first_and_no_more_than_the_fraction() {
     }
     let (replies, compared) = compare(&alone.detector, 0, alone.now, &alone.log);
     assert_eq!(compared.candidates, 60);
-    assert_eq!(
-        compared.stores_popular, 3,
-        "10 % of 60 are 6; above 3 a third VM is needed"
-    );
+    assert_eq!(compared.stores_popular, 3, "10 % of 60 are 6; above 3 a third VM is needed");
     assert_eq!(replies[0].1[10..], [A::STORE_POPULAR; 2]);
-    assert_eq!(
-        alone
-            .ask(9, &ids(0..10))
-            .iter()
-            .filter(|answer| **answer == A::STORE_POPULAR)
-            .count(),
-        3
-    );
+    assert_eq!(alone.ask(9, &ids(0..10)).iter().filter(|answer| **answer == A::STORE_POPULAR).count(), 3);
 }
 
 #[test]
@@ -220,11 +188,7 @@ fn a_grant_lapses_with_the_next_question_of_its_holder_or_with_its_session() {
     assert_eq!(alone.ask(3, &[id(1)]), [A::CARRY]);
     // It asks for something else, and for one of them again: it has stored neither, and will not.
     assert_eq!(alone.ask_in(2, 2, &[id(2), id(7)]), [A::NEW, A::NEW]);
-    assert_eq!(
-        alone.ask(3, &[id(1), id(2)]),
-        [A::STORE_POPULAR; 2],
-        "whoever asks next does"
-    );
+    assert_eq!(alone.ask(3, &[id(1), id(2)]), [A::STORE_POPULAR; 2], "whoever asks next does");
     // Its backup ends. At first one looks at nothing: it has only just been told.
     alone.log.1.push(3);
     assert_eq!(alone.ask(4, &[id(1)]), [A::CARRY]);
@@ -240,10 +204,7 @@ fn a_stored_id_is_a_hit_once_it_is_checked_and_the_copy_checked_first_counts() {
     let mut alone = Alone::new(1_000_000);
     alone.log.append(5, ids(0..3), false);
     alone.log.append(50, ids(2..4), false);
-    assert_eq!(
-        alone.ask(1, &ids(0..5)),
-        [A::CARRY, A::CARRY, A::CARRY, A::CARRY, A::NEW]
-    );
+    assert_eq!(alone.ask(1, &ids(0..5)), [A::CARRY, A::CARRY, A::CARRY, A::CARRY, A::NEW]);
     alone.log.append(50, ids(2..4), true);
     let hit = |ordinal| A::hit(ordinal).unwrap();
     assert_eq!(alone.ask(1, &ids(1..4)), [A::CARRY, hit(50), hit(51)]);
@@ -253,11 +214,7 @@ fn a_stored_id_is_a_hit_once_it_is_checked_and_the_copy_checked_first_counts() {
     fs::remove_file(alone.path("popular")).unwrap();
     assert_eq!(alone.ask(1, &ids(0..4)), expected, "made anew");
     alone.log = Log::default();
-    assert_eq!(
-        alone.ask(1, &[id(0)]),
-        [A::NEW],
-        "a run ahead of the log is another log's"
-    );
+    assert_eq!(alone.ask(1, &[id(0)]), [A::NEW], "a run ahead of the log is another log's");
 }
 
 #[test]
@@ -271,29 +228,17 @@ fn ordinals_that_no_frame_can_have_are_left_out() {
 #[test]
 fn batches_out_of_bounds_are_refused_and_counted() {
     let home = tempfile::tempdir().unwrap();
-    let limits = Limits {
-        spool_bytes: 150,
-        ..Limits::default()
-    };
+    let limits = Limits { spool_bytes: 150, ..Limits::default() };
     let detector = Detector::open_limited(home.path(), 1, 40_000, limits).unwrap();
     let inside = id((0..).find(|&number| id(number)[0] < 0x80).unwrap());
     let outside = id((0..).find(|&number| id(number)[0] >= 0x80).unwrap());
     let take = |partition, ids: &[ShortId]| detector.take(&batch(1, 1, partition), ids);
     assert!(matches!(take(2, &[inside]), Err(Refusal::NoSuchPartition(2))));
-    assert!(matches!(
-        take(0, &[inside, outside]),
-        Err(Refusal::OutsidePartition(0))
-    ));
+    assert!(matches!(take(0, &[inside, outside]), Err(Refusal::OutsidePartition(0))));
     assert!(matches!(take(0, &[]), Err(Refusal::Len(0))));
-    assert!(matches!(
-        take(0, &[inside; MAX_BATCH_IDS + 1]),
-        Err(Refusal::Len(4097))
-    ));
+    assert!(matches!(take(0, &[inside; MAX_BATCH_IDS + 1]), Err(Refusal::Len(4097))));
     take(0, &[inside]).unwrap();
-    assert!(matches!(
-        take(1, &[outside]),
-        Err(Refusal::SpoolFull { spooled_bytes: 116 })
-    ));
+    assert!(matches!(take(1, &[outside]), Err(Refusal::SpoolFull { spooled_bytes: 116 })));
     assert_eq!(detector.refused(), 5);
     assert_eq!(detector.waiting(), [0]);
     compare(&detector, 0, Instant::now(), &Log::default());
@@ -303,27 +248,17 @@ fn batches_out_of_bounds_are_refused_and_counted() {
         detector.compare(2, Instant::now(), &Log::default(), &mut |_, _| {}),
         Err(DetectError::NoSuchPartition { .. })
     ));
-    assert!(matches!(
-        Detector::open(home.path(), 17, 0),
-        Err(DetectError::TooManyBits { bits: 17 })
-    ));
+    assert!(matches!(Detector::open(home.path(), 17, 0), Err(DetectError::TooManyBits { bits: 17 })));
 }
 
 #[test]
 fn memory_stays_within_its_bound_however_much_comes() {
     let home = tempfile::tempdir().unwrap();
-    let limits = Limits {
-        memory_bytes: 2 << 20,
-        ..Limits::default()
-    };
+    let limits = Limits { memory_bytes: 2 << 20, ..Limits::default() };
     let detector = Detector::open_limited(home.path(), 0, 40_000, limits).unwrap();
     let mut log = Log::default();
     (0..10).for_each(|pack| {
-        log.append(
-            pack * 10_000,
-            ids(u64::from(pack) * 10_000..u64::from(pack + 1) * 10_000),
-            true,
-        )
+        log.append(pack * 10_000, ids(u64::from(pack) * 10_000..u64::from(pack + 1) * 10_000), true)
     });
     for number in 0..16 {
         let asked = ids(number * 4096..(number + 1) * 4096);
@@ -336,20 +271,10 @@ fn memory_stays_within_its_bound_however_much_comes() {
     assert_eq!((compared.hits, compared.popular), (compared.requests, 100_000));
     assert_eq!(replies.len(), 4016);
     let rows_of_all = compared.requests * 36;
-    assert!(
-        compared.slices >= rows_of_all.div_ceil(limits.slice_bytes()),
-        "{compared:?}"
-    );
-    assert!(
-        compared.peak_bytes <= limits.slice_bytes(),
-        "{compared:?} of {}",
-        limits.slice_bytes()
-    );
+    assert!(compared.slices >= rows_of_all.div_ceil(limits.slice_bytes()), "{compared:?}");
+    assert!(compared.peak_bytes <= limits.slice_bytes(), "{compared:?} of {}", limits.slice_bytes());
     for memory_bytes in [0, 2 << 20, 5 << 20, 12 << 20, 64 << 20] {
-        let limits = Limits {
-            memory_bytes,
-            ..limits
-        };
+        let limits = Limits { memory_bytes, ..limits };
         let grants = grants::most_grants(limits.grants_bytes()) as u64 / 7 * 8 * 29;
         let buffers = BUFFERS * BUFFER_BYTES as u64;
         let all = limits.slice_bytes() + limits.new_rows_bytes() + grants + buffers;
@@ -360,10 +285,7 @@ fn memory_stays_within_its_bound_however_much_comes() {
 #[test]
 fn who_finds_no_room_among_the_grants_asks_again() {
     let home = tempfile::tempdir().unwrap();
-    let limits = Limits {
-        memory_bytes: 0,
-        ..Limits::default()
-    };
+    let limits = Limits { memory_bytes: 0, ..Limits::default() };
     let detector = Detector::open_limited(home.path(), 0, 1_000_000, limits).unwrap();
     for vm in 0..3 {
         (0..2).for_each(|half| {
@@ -374,28 +296,20 @@ fn who_finds_no_room_among_the_grants_asks_again() {
     let (_, compared) = compare(&detector, 0, Instant::now(), &Log::default());
     let most_grants = grants::most_grants(limits.grants_bytes()) as u64;
     assert!((1..8000).contains(&most_grants));
-    assert_eq!(
-        (compared.slices, compared.stores_popular, compared.new),
-        (1, most_grants, 0)
-    );
+    assert_eq!((compared.slices, compared.stores_popular, compared.new), (1, most_grants, 0));
 }
 
 #[test]
 fn requests_that_were_not_answered_are_kept() {
     let alone = Alone::new(1_000_000);
     alone.detector.take(&batch(1, 1, 0), &[id(1)]).unwrap();
-    let failed = alone
-        .detector
-        .compare(0, alone.now, &Unreadable, &mut |_, _| panic!("answered"));
+    let failed = alone.detector.compare(0, alone.now, &Unreadable, &mut |_, _| panic!("answered"));
     assert!(matches!(failed, Err(DetectError::Popular(_))));
     alone.detector.take(&batch(2, 2, 0), &[id(1)]).unwrap();
     assert_eq!(alone.detector.waiting(), [0]);
     let (replies, compared) = compare(&alone.detector, 0, alone.now, &alone.log);
     assert_eq!((replies.len(), compared.slices), (2, 2));
-    assert_eq!(
-        (&replies[0].1, &replies[1].1),
-        (&vec![A::NEW], &vec![A::STORE_POPULAR])
-    );
+    assert_eq!((&replies[0].1, &replies[1].1), (&vec![A::NEW], &vec![A::STORE_POPULAR]));
 }
 
 #[test]
@@ -407,10 +321,7 @@ fn batches_are_taken_while_others_are_answered() {
         replies += 1;
         alone.detector.take(&batch(2, 2, 0), &[id(2)]).unwrap();
     };
-    alone
-        .detector
-        .compare(0, alone.now, &alone.log, &mut reply)
-        .unwrap();
+    alone.detector.compare(0, alone.now, &alone.log, &mut reply).unwrap();
     assert_eq!((replies, alone.detector.waiting()), (1, vec![0]));
 }
 

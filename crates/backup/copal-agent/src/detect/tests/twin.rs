@@ -29,16 +29,13 @@ impl Twin {
             return Vec::new();
         }
         let stored = self.stored(partition, log);
-        self.grants
-            .retain(|_, (_, at)| now - *at < Duration::from_secs(600));
+        self.grants.retain(|_, (_, at)| now - *at < Duration::from_secs(600));
         let mut replies = Vec::new();
         let mut rest = requests.as_slice();
         while !rest.is_empty() {
             let bytes =
                 |batches: usize| slice_bytes(batches, rest[..batches].iter().map(|(_, ids)| ids.len()).sum());
-            let batches = (2..=rest.len())
-                .take_while(|&batches| bytes(batches) <= self.slice_bytes)
-                .last();
+            let batches = (2..=rest.len()).take_while(|&batches| bytes(batches) <= self.slice_bytes).last();
             let (slice, behind) = rest.split_at(batches.unwrap_or(1));
             replies.extend(self.compare_slice(partition, now, &stored, slice));
             rest = behind;
@@ -89,11 +86,7 @@ impl Twin {
         wanted.retain(|(_, id, _)| !self.grants.contains_key(id));
         wanted.sort();
         let known = (stored.len() + candidates.len()) as u64;
-        let granted = self
-            .grants
-            .keys()
-            .filter(|id| id[0] >> 7 == partition as u8)
-            .count();
+        let granted = self.grants.keys().filter(|id| id[0] >> 7 == partition as u8).count();
         let mut popular = (stored.len() + granted) as u64;
         let others = self.tallies.iter().filter(|(other, _)| **other != partition);
         let (others_popular, others_known) = others.fold((0, 0), |(a, b), (_, (c, d))| (a + c, b + d));
@@ -103,11 +96,7 @@ impl Twin {
         for (Reverse(vms), id, first) in wanted {
             let all = popular + others_popular;
             let is_of_all = self.popular_millionths >= 1_000_000;
-            let threshold = if is_of_all || all * 2_000_000 < allowed {
-                2
-            } else {
-                3
-            };
+            let threshold = if is_of_all || all * 2_000_000 < allowed { 2 } else { 3 };
             let is_fair = popular as f64 <= mean + 3.0 * mean.sqrt();
             if vms >= threshold && (all + 1) * 1_000_000 <= allowed && is_fair {
                 self.grants.insert(id, (first, now));
@@ -215,20 +204,13 @@ impl Pair {
 
     fn take(&mut self, vm: u32, asked: &[ShortId]) {
         for partition in 0..2 {
-            let ids: Vec<ShortId> = asked
-                .iter()
-                .copied()
-                .filter(|id| u32::from(id[0] >> 7) == partition)
-                .collect();
+            let ids: Vec<ShortId> =
+                asked.iter().copied().filter(|id| u32::from(id[0] >> 7) == partition).collect();
             for ids in ids.chunks(MAX_BATCH_IDS) {
                 self.batches += 1;
                 let header = batch(vm, self.batches, partition);
                 self.detector.take(&header, ids).unwrap();
-                self.twin
-                    .spools
-                    .entry(partition)
-                    .or_default()
-                    .push((header, ids.to_vec()));
+                self.twin.spools.entry(partition).or_default().push((header, ids.to_vec()));
             }
         }
     }
@@ -253,11 +235,7 @@ impl Pair {
         match step {
             Step::Take { vm, numbers } => self.take(vm, &numbers.into_iter().map(id).collect::<Vec<_>>()),
             Step::Compare(partition) => assert!(self.compare(partition) < 2),
-            Step::Pack {
-                first_ordinal,
-                numbers,
-                is_checked,
-            } => {
+            Step::Pack { first_ordinal, numbers, is_checked } => {
                 let ids = numbers.into_iter().map(id).collect();
                 self.log.append(first_ordinal, ids, is_checked);
             }
@@ -268,12 +246,7 @@ impl Pair {
                 self.twin.grants.clear();
                 self.twin.tallies.clear();
             }
-            Step::Damage {
-                candidates,
-                partition,
-                at,
-                cut,
-            } => {
+            Step::Damage { candidates, partition, at, cut } => {
                 let path = self.path(candidates, partition);
                 let Ok(mut bytes) = fs::read(&path) else { return };
                 // It may have been cut to nothing before.
@@ -290,10 +263,7 @@ impl Pair {
                     self.twin.candidates.remove(&partition);
                 }
             }
-            Step::Delete {
-                candidates,
-                partition,
-            } => {
+            Step::Delete { candidates, partition } => {
                 let _ = fs::remove_file(self.path(candidates, partition));
                 if candidates {
                     self.twin.candidates.remove(&partition);
@@ -319,10 +289,7 @@ proptest! {
 /// Requests of several slices, index rows of several merges.
 #[test]
 fn slices_and_merges_in_pieces_answer_as_the_twin() {
-    let limits = Limits {
-        memory_bytes: 2 << 20,
-        ..Limits::default()
-    };
+    let limits = Limits { memory_bytes: 2 << 20, ..Limits::default() };
     let mut pair = Pair::new(40_000, limits);
     for job in 0..3 {
         for vm in 0..6 {

@@ -37,35 +37,20 @@ fn a_time_that_does_not_fit_between_its_neighbours_cannot_be() {
         (&[0, 1, 2], 3, vec![None; 3]),
         // Seen from a clock that is right again.
         (&[0, 1, 7000, 3], 4, vec![None, None, Some(Ahead), None]),
-        (
-            &[0, 1, 7000, 7001, 4],
-            5,
-            vec![None, None, Some(Ahead), Some(Ahead), None],
-        ),
+        (&[0, 1, 7000, 7001, 4], 5, vec![None, None, Some(Ahead), Some(Ahead), None]),
         // Its time has come: those that were made later still show what it was.
-        (
-            &[0, 1, 20, 3, 4, 5],
-            30,
-            vec![None, None, Some(Ahead), None, None, None],
-        ),
+        (&[0, 1, 20, 3, 4, 5], 30, vec![None, None, Some(Ahead), None, None, None]),
         (&[100, 101, 2, 103], 104, vec![None, None, Some(Behind), None]),
         // Seen from a clock that is behind itself.
         (&[100, 101, 102], 1, vec![Some(Ahead); 3]),
         (&[5, 5, 5], 5, vec![None; 3]),
     ];
     for (times, now, expected) in cases {
-        assert_eq!(
-            misdated(&days(times), START + now * DAY),
-            expected,
-            "{times:?} at {now}"
-        );
+        assert_eq!(misdated(&days(times), START + now * DAY), expected, "{times:?} at {now}");
     }
     // A clock that is set back by minutes is no wrong one.
     let minutes = |minutes: &[u64]| minutes.iter().map(|n| START + n * 60_000).collect::<Vec<_>>();
-    assert_eq!(
-        misdated(&minutes(&[0, 50, 20, 60]), START + 30 * 60_000),
-        [None; 4]
-    );
+    assert_eq!(misdated(&minutes(&[0, 50, 20, 60]), START + 30 * 60_000), [None; 4]);
 }
 
 /// Symptom: one backup with the clock ahead stamped every later snapshot with that day; retention, which takes them for
@@ -77,10 +62,7 @@ fn a_clock_that_was_ahead_once_pushes_no_day_out() {
     for ahead in [1, 3, 4, 20, 7000] {
         let mut times = days(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         times[3] += ahead * DAY;
-        let policy = Policy {
-            daily: 7,
-            ..Policy::default()
-        };
+        let policy = Policy { daily: 7, ..Policy::default() };
         let kept = kept(&policy, &times, START + 11 * DAY + 1);
         let newest: Vec<usize> = kept.iter().copied().filter(|at| *at >= 5).collect();
         assert_eq!(newest, [5, 6, 7, 8, 9, 10, 11], "{ahead} days ahead: {kept:?}");
@@ -91,28 +73,18 @@ fn a_clock_that_was_ahead_once_pushes_no_day_out() {
 fn while_a_clock_is_ahead_nothing_goes_that_only_its_time_lets_go() {
     let times = days(&[0, 1, 2, 3, 7000]);
     let now_ms = START + 7000 * DAY + 1;
-    let policy = Policy {
-        within: Some(SignedDuration::from_hours(24 * 30)),
-        ..Policy::default()
-    };
+    let policy = Policy { within: Some(SignedDuration::from_hours(24 * 30)), ..Policy::default() };
     let clock = Believed::new(times.clone(), now_ms);
     assert_eq!(clock.until_ms, times[3]);
     let verdicts = judge_by_clock(&policy, &candidates(&times), &clock, &TimeZone::UTC);
     assert_eq!(verdicts[..4], vec![Verdict::Doubt(Doubt::Within); 4]);
     assert!(verdicts[4].is_keep());
     let accepted = judge_by_clock(&policy, &candidates(&times), &clock.accepted(), &TimeZone::UTC);
-    assert!(
-        accepted[..4]
-            .iter()
-            .all(|verdict| matches!(verdict, Verdict::Remove(_)))
-    );
+    assert!(accepted[..4].iter().all(|verdict| matches!(verdict, Verdict::Remove(_))));
 
     let mut held = candidates(&times);
     held[0].held_until_ms = START + 100 * DAY;
-    let last = Policy {
-        last: 1,
-        ..Policy::default()
-    };
+    let last = Policy { last: 1, ..Policy::default() };
     let verdicts = judge_by_clock(&last, &held, &clock, &TimeZone::UTC);
     assert_eq!(verdicts[0], Verdict::Doubt(Doubt::Held));
     // What a count lets go is no matter of the clock.

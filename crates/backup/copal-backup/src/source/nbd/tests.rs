@@ -83,16 +83,10 @@ fn converse(stream: &mut UnixStream, size: u64, status: Status) -> std::io::Resu
             chunk
         };
         let reply = match request[7] {
-            0 => chunk(
-                1,
-                1,
-                &[&offset.to_be_bytes()[..], &vec![0; len as usize]].concat(),
-            ),
+            0 => chunk(1, 1, &[&offset.to_be_bytes()[..], &vec![0; len as usize]].concat()),
             7 => {
                 let extents = status(offset, len);
-                let pairs = extents
-                    .iter()
-                    .flat_map(|(len, flags)| [len.to_be_bytes(), flags.to_be_bytes()]);
+                let pairs = extents.iter().flat_map(|(len, flags)| [len.to_be_bytes(), flags.to_be_bytes()]);
                 let pairs = pairs.collect::<Vec<_>>().concat();
                 let mut reply = Vec::new();
                 for (at, context) in contexts.iter().enumerate() {
@@ -127,12 +121,7 @@ fn an_export_that_shrinks_or_grows_is_an_error_and_one_that_is_gone_is_not() {
     for size in [32 << 20, 65 << 20, 0] {
         let error = look(&[64 << 20, size]).unwrap_err();
         assert!(matches!(error, SourceError::Changed { .. }), "{error}");
-        assert!(
-            error
-                .to_string()
-                .contains(&format!("from 67108864 to {size} bytes")),
-            "{error}"
-        );
+        assert!(error.to_string().contains(&format!("from 67108864 to {size} bytes")), "{error}");
     }
 }
 
@@ -173,11 +162,7 @@ fn a_bitmap_of_many_runs_is_made_coarser_and_counts_what_it_names() {
     let status: Status = |offset, len| {
         let pairs = [(512, 1), (512, 0)].repeat(60_000);
         let whole = u64::from(len) / 1024;
-        let pairs = if whole < 60_000 {
-            pairs[..2 * whole as usize].to_vec()
-        } else {
-            pairs
-        };
+        let pairs = if whole < 60_000 { pairs[..2 * whole as usize].to_vec() } else { pairs };
         assert!(offset.is_multiple_of(1024));
         pairs
     };
@@ -278,11 +263,7 @@ fn a_point_in_time_is_read_cluster_by_cluster_and_never_twice_at_once() {
         offset / CLUSTER == (offset + u64::from(*len) - 1) / CLUSTER
     };
     assert_eq!(seen.iter().filter(in_one).count(), seen.len(), "{seen:?}");
-    assert!(
-        seen.iter()
-            .all(|(kind, _, _, overlapping)| (*kind, *overlapping) == (0, 0)),
-        "{seen:?}"
-    );
+    assert!(seen.iter().all(|(kind, _, _, overlapping)| (*kind, *overlapping) == (0, 0)), "{seen:?}");
     assert_eq!(seen.len(), 9 + 3 * 10);
 }
 

@@ -51,9 +51,7 @@ fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
     fs::write(root.join("devices/loop0/loop/backing_file"), backing).unwrap();
     device(root, "2259:0", "loop0p1", Some("loop0"), &[]);
 
-    let listing = Listing {
-        root: root.join("numbers"),
-    };
+    let listing = Listing { root: root.join("numbers") };
     let share = |one: &str, other: &str| {
         let both = listing.share_bytes(id(one), id(other));
         assert_eq!(both, listing.share_bytes(id(other), id(one)));
@@ -82,9 +80,7 @@ fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
         assert!(!share(one, other), "{one} and {other}");
     }
     let image = StorageId::of(&image).unwrap();
-    let StorageId::File { device: home, .. } = image else {
-        panic!("a file")
-    };
+    let StorageId::File { device: home, .. } = image else { panic!("a file") };
     let beside = StorageId::of(&root.join("devices/sda/dev")).unwrap();
     for (lower, shared) in [(image, true), (StorageId::Device(home), true), (beside, false)] {
         assert_eq!(listing.share_bytes(id("2259:0"), lower), shared, "{lower:?}");
@@ -97,9 +93,7 @@ fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
 #[test]
 fn the_same_file_by_two_names_is_one() {
     let scratch = tempfile::tempdir().unwrap();
-    let (file, link, other) = ["file", "link", "other"]
-        .map(|name| scratch.path().join(name))
-        .into();
+    let (file, link, other) = ["file", "link", "other"].map(|name| scratch.path().join(name)).into();
     fs::write(&file, "").unwrap();
     fs::write(&other, "").unwrap();
     fs::hard_link(&file, &link).unwrap();
@@ -118,10 +112,7 @@ fn a_shared_lock_is_waited_for_and_an_exclusive_one_is_not() {
     let node = scratch.path().join("node");
     fs::write(&node, "").unwrap();
     assert_eq!(super::lock_on(&node), super::DeviceLock::Free);
-    assert_eq!(
-        super::lock_on(&scratch.path().join("none")),
-        super::DeviceLock::Free
-    );
+    assert_eq!(super::lock_on(&scratch.path().join("none")), super::DeviceLock::Free);
     let holder = fs::File::open(&node).unwrap();
     rustix::fs::flock(&holder, FlockOperation::LockExclusive).unwrap();
     assert_eq!(super::lock_on(&node), super::DeviceLock::Exclusive);

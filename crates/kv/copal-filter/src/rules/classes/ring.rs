@@ -29,12 +29,7 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new() -> Ring {
-        Ring {
-            lists: Lists::new(WIDTH as usize),
-            used: 0,
-            base: -BELOW,
-            classes: Vec::new(),
-        }
+        Ring { lists: Lists::new(WIDTH as usize), used: 0, base: -BELOW, classes: Vec::new() }
     }
 
     fn list(&self, class: i64) -> usize {

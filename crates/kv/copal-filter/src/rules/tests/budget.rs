@@ -19,14 +19,7 @@ fn random_history(kind: RuleKind, seed: u64) {
                 let units = [Kind::Ribbon, Kind::Bloom][random.below(2) as usize];
                 let shape = shape(units, 1 + random.below(2021) as u32, random.below(5) as u8);
                 let loaded = random.below(u64::from(shape.units) + 1) as u8;
-                store.add(
-                    &mut *rule,
-                    random.below(60) as u32,
-                    shape,
-                    random.below(50) as f64,
-                    loaded,
-                    now,
-                );
+                store.add(&mut *rule, random.below(60) as u32, shape, random.below(50) as f64, loaded, now);
             }
             3 => store.remove(&mut *rule, random.below(60) as u32),
             4 => budget = random.below(200_000),

@@ -30,11 +30,7 @@ fn skewed(
     for _ in 0..gets {
         *now += 1;
         let part = random.below(count / 10);
-        let id = if random.below(10) > 0 {
-            u64::from(hot) + part
-        } else {
-            random.below(count)
-        };
+        let id = if random.below(10) > 0 { u64::from(hot) + part } else { random.below(count) };
         rule.observe(&[negative(id as u32)], *now);
         store.step(rule, budget, *now);
     }
@@ -51,34 +47,21 @@ fn units_follow_the_workload_when_it_moves() {
     };
     skewed(&mut rule, &mut store, &mut random, 0, &mut now, 20_000, budget);
     let (hot, cold) = (mean(&store, 0..10), mean(&store, 10..100));
-    assert!(
-        hot > cold + 4.0,
-        "{hot} units where nine of ten Gets go, {cold} elsewhere"
-    );
+    assert!(hot > cold + 4.0, "{hot} units where nine of ten Gets go, {cold} elsewhere");
     // The hot set moves to the other end.
     skewed(&mut rule, &mut store, &mut random, 90, &mut now, 40_000, budget);
     let (hot, once_hot) = (mean(&store, 90..100), mean(&store, 0..10));
-    assert!(
-        hot > once_hot + 4.0,
-        "{hot} units at the new place, {once_hot} at the old"
-    );
+    assert!(hot > once_hot + 4.0, "{hot} units at the new place, {once_hot} at the old");
 }
 
 #[test]
 fn only_negative_probes_are_heat() {
     let mut rule = Classes::default();
     let (mut store, unit) = partitions(&mut rule, 2);
-    let probe = |id, outcome| Probe {
-        partition: PartitionId(id),
-        outcome,
-    };
+    let probe = |id, outcome| Probe { partition: PartitionId(id), outcome };
     for now in 0..50 {
         rule.observe(
-            &[
-                probe(0, Outcome::Hit),
-                probe(1, Outcome::FalsePositive),
-                probe(1, Outcome::Negative),
-            ],
+            &[probe(0, Outcome::Hit), probe(1, Outcome::FalsePositive), probe(1, Outcome::Negative)],
             now,
         );
         store.step(&mut rule, 10 * unit, now);
@@ -96,10 +79,7 @@ fn heat_halves_in_32_gets_per_partition() {
     rule.observe(&[negative(3); 8], 5);
     for (half_lives, expected) in [(0, 8.0), (1, 4.0), (2, 2.0), (10, 8.0 / 1024.0), (700, 0.0)] {
         let heat = rule.heat(PartitionId(3), 5 + 320 * half_lives).0;
-        assert!(
-            (heat - expected).abs() < 0.02 * expected + 1e-9,
-            "{half_lives}: {heat}"
-        );
+        assert!((heat - expected).abs() < 0.02 * expected + 1e-9, "{half_lives}: {heat}");
     }
 }
 
@@ -129,10 +109,7 @@ fn thousands_of_half_lives_change_nothing_in_how_units_follow() {
 #[test]
 fn units_worth_nothing_do_not_wander() {
     // Partitions that nobody asked for had units taken from one another without end.
-    let options = ClassesOptions {
-        min_saved_reads: 0.0,
-        ..ClassesOptions::default()
-    };
+    let options = ClassesOptions { min_saved_reads: 0.0, ..ClassesOptions::default() };
     let mut rule = Classes::new(options);
     let (mut store, unit) = partitions(&mut rule, 3);
     assert!(store.step(&mut rule, 2 * unit, 1).is_empty());
@@ -176,11 +153,7 @@ fn a_new_partition_gets_every_unit_worth_more_than_the_cheapest() {
     let budget = 15 * unit;
     rule.observe(&[negative(0); 40], 1);
     store.step(&mut rule, budget, 1);
-    assert_eq!(
-        store.units(0),
-        15,
-        "the last of them saves a thousandth of a read"
-    );
+    assert_eq!(store.units(0), 15, "the last of them saves a thousandth of a read");
     let hot = shape(Kind::Ribbon, KEYS, 0);
     // The cheapest unit loses 40/2^15; of a partition as hot, the 14th gains twice as much.
     assert_eq!(rule.predict(hot, rule.heat(PartitionId(0), 1), 1), 14);
@@ -202,26 +175,12 @@ fn heat_survives_a_merge() {
     let expected = heat(0).0 + heat(1).0 * 505.0 / 2021.0;
     assert!((inherited.0 - expected).abs() < 1e-9 * expected);
     let units = rule.predict(shape(Kind::Ribbon, KEYS, 0), inherited, now);
-    assert!(
-        units.abs_diff(store.units(0)) <= 2,
-        "{units} predicted, {} before",
-        store.units(0)
-    );
+    assert!(units.abs_diff(store.units(0)) <= 2, "{units} predicted, {} before", store.units(0));
     store.remove(&mut rule, 0);
     store.remove(&mut rule, 1);
-    store.add(
-        &mut rule,
-        20,
-        shape(Kind::Ribbon, KEYS, 0),
-        inherited.0,
-        units,
-        now,
-    );
+    store.add(&mut rule, 20, shape(Kind::Ribbon, KEYS, 0), inherited.0, units, now);
     let after = rule.heat(PartitionId(20), now).0;
-    assert!(
-        (after - expected).abs() < 1e-9 * expected,
-        "{after} instead of {expected}"
-    );
+    assert!((after - expected).abs() < 1e-9 * expected, "{after} instead of {expected}");
     assert_eq!(inherit([]), Heat(0.0));
     assert_eq!(inherit([(Heat(5.0), 3, 0)]), Heat(0.0));
 }

@@ -7,12 +7,7 @@ use crate::{
 };
 
 fn io(partitions: &[(Shape, Heat)], units: &[u8]) -> f64 {
-    optimum::extra_io(
-        partitions
-            .iter()
-            .zip(units)
-            .map(|(&(shape, heat), &units)| (shape, heat, units)),
-    )
+    optimum::extra_io(partitions.iter().zip(units).map(|(&(shape, heat), &units)| (shape, heat, units)))
 }
 
 fn bytes(partitions: &[(Shape, Heat)], units: &[u8]) -> u64 {
@@ -61,10 +56,7 @@ fn the_greedy_optimum_is_the_optimum() {
         let budget = bytes(&partitions, &priced);
         assert_eq!(optimum::units(&partitions, budget), priced);
         let (greedy, best) = (io(&partitions, &priced), exhaustive(&partitions, budget));
-        assert!(
-            (greedy - best).abs() < 1e-9 * best.max(1.0),
-            "{greedy} instead of {best}"
-        );
+        assert!((greedy - best).abs() < 1e-9 * best.max(1.0), "{greedy} instead of {best}");
         // Elsewhere it leaves less than a unit unused.
         let more = budget + random.below(300);
         let units = optimum::units(&partitions, more);
@@ -79,11 +71,8 @@ fn settled(kinds: &[Kind], skew: f64, partitions: u32, seed: u64) -> (f64, f64) 
     let mut store = Store::default();
     let mut heats = Vec::new();
     for id in 0..partitions {
-        let shape = shape(
-            kinds[random.below(kinds.len() as u64) as usize],
-            500 + random.below(1500) as u32,
-            0,
-        );
+        let shape =
+            shape(kinds[random.below(kinds.len() as u64) as usize], 500 + random.below(1500) as u32, 0);
         store.add(&mut rule, id, shape, 0.0, 0, 0);
         heats.push((shape, Heat(f64::from(id + 1).powf(-skew))));
     }
@@ -102,9 +91,7 @@ fn settled(kinds: &[Kind], skew: f64, partitions: u32, seed: u64) -> (f64, f64) 
     let mut get = |store: &mut Store, gets: u64| {
         for _ in 0..gets {
             let at = random.below(1 << 52) as f64 / (1u64 << 52) as f64;
-            let id = cumulative
-                .partition_point(|&end| end < at)
-                .min(partitions as usize - 1);
+            let id = cumulative.partition_point(|&end| end < at).min(partitions as usize - 1);
             now += 1;
             crate::rules::Rule::observe(&mut rule, &[negative(id as u32)], now);
             if now.is_multiple_of(64) {
@@ -119,41 +106,21 @@ fn settled(kinds: &[Kind], skew: f64, partitions: u32, seed: u64) -> (f64, f64) 
     for _ in 0..windows {
         get(&mut store, 8 * u64::from(partitions));
         let units = (0..partitions).map(|id| store.units(id));
-        io += optimum::extra_io(
-            heats
-                .iter()
-                .zip(units)
-                .map(|(&(shape, heat), units)| (shape, heat, units)),
-        );
+        io += optimum::extra_io(heats.iter().zip(units).map(|(&(shape, heat), units)| (shape, heat, units)));
     }
     let best = optimum::units(&heats, budget);
-    let best = optimum::extra_io(
-        heats
-            .iter()
-            .zip(best)
-            .map(|(&(shape, heat), units)| (shape, heat, units)),
-    );
-    (
-        io / f64::from(windows) / best,
-        (store.loads - before) as f64 / (128 * partitions) as f64,
-    )
+    let best = optimum::extra_io(heats.iter().zip(best).map(|(&(shape, heat), units)| (shape, heat, units)));
+    (io / f64::from(windows) / best, (store.loads - before) as f64 / (128 * partitions) as f64)
 }
 
 #[test]
 fn the_class_rule_settles_near_the_optimum_without_moving_to_and_fro() {
     let all = [Kind::Ribbon, Kind::Bloom];
-    for (kinds, skew) in [
-        (&all[..1], 0.0),
-        (&all[..1], 0.8),
-        (&all[..1], 1.2),
-        (&all[1..2], 0.8),
-        (&all[..], 0.8),
-    ] {
+    for (kinds, skew) in
+        [(&all[..1], 0.0), (&all[..1], 0.8), (&all[..1], 1.2), (&all[1..2], 0.8), (&all[..], 0.8)]
+    {
         let (factor, loads) = settled(kinds, skew, 300, 5);
-        assert!(
-            factor < 1.25,
-            "{kinds:?}, skew {skew}: {factor} times the optimum"
-        );
+        assert!(factor < 1.25, "{kinds:?}, skew {skew}: {factor} times the optimum");
         assert!(loads <= 0.005, "{kinds:?}, skew {skew}: {loads} loads per Get");
     }
 }

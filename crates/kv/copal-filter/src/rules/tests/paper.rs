@@ -9,10 +9,7 @@ use crate::{
 const KEYS: u32 = 1000;
 
 fn paper(life_time: u64) -> PaperMq {
-    PaperMq::new(PaperMqOptions {
-        life_time: LifeTime::Gets(life_time),
-        ..PaperMqOptions::default()
-    })
+    PaperMq::new(PaperMqOptions { life_time: LifeTime::Gets(life_time), ..PaperMqOptions::default() })
 }
 
 /// `tables` tables of Bloom units in Q_0, and the bytes of one unit.
@@ -73,11 +70,7 @@ fn every_read_renews_the_expired_time() {
         for _ in 0..5 {
             get(&mut rule, &mut store, 1, unit, now + 5);
         }
-        assert_eq!(
-            (store.units(0), store.units(1)),
-            (1, 0),
-            "only expired tables pay"
-        );
+        assert_eq!((store.units(0), store.units(1)), (1, 0), "only expired tables pay");
     }
 }
 
@@ -149,11 +142,7 @@ fn without_enough_room_the_adjustment_is_skipped_and_nobody_pays() {
     get(&mut rule, &mut store, 1, budget, 222);
     assert_eq!(store.units(1), 0, "table 2 is not expired");
     get(&mut rule, &mut store, 1, budget, 400);
-    assert_eq!(
-        [0, 1, 2].map(|table| store.units(table)),
-        [0, 1, 0],
-        "both were needed"
-    );
+    assert_eq!([0, 1, 2].map(|table| store.units(table)), [0, 1, 0], "both were needed");
 }
 
 #[test]
@@ -179,38 +168,18 @@ fn a_colder_table_does_not_displace_a_hotter_one() {
 fn every_access_counts_and_nothing_ages() {
     let mut rule = paper(10);
     let (mut store, unit) = tables(&mut rule, 1);
-    for (i, outcome) in [Outcome::Hit, Outcome::Negative, Outcome::FalsePositive]
-        .into_iter()
-        .enumerate()
-    {
-        rule.observe(
-            &[Probe {
-                partition: PartitionId(0),
-                outcome,
-            }],
-            1000 * i as u64,
-        );
+    for (i, outcome) in [Outcome::Hit, Outcome::Negative, Outcome::FalsePositive].into_iter().enumerate() {
+        rule.observe(&[Probe { partition: PartitionId(0), outcome }], 1000 * i as u64);
         store.step(&mut rule, unit, 1000 * i as u64);
     }
     assert_eq!(rule.heat(PartitionId(0), 1_000_000), Heat(3.0));
-    assert_eq!(
-        rule.predict(shape(Kind::Bloom, KEYS, 0), Heat(100.0), 0),
-        0,
-        "new tables start in Q_0"
-    );
+    assert_eq!(rule.predict(shape(Kind::Bloom, KEYS, 0), Heat(100.0), 0), 0, "new tables start in Q_0");
 }
 
 #[test]
 fn a_new_table_may_start_with_the_mean_frequency_of_its_queue() {
-    for (new_heat, expected) in [
-        (NewHeat::Zero, 0.0),
-        (NewHeat::Inherited, 7.0),
-        (NewHeat::QueueMean, 1.5),
-    ] {
-        let options = PaperMqOptions {
-            new_heat,
-            ..PaperMqOptions::default()
-        };
+    for (new_heat, expected) in [(NewHeat::Zero, 0.0), (NewHeat::Inherited, 7.0), (NewHeat::QueueMean, 1.5)] {
+        let options = PaperMqOptions { new_heat, ..PaperMqOptions::default() };
         let mut rule = PaperMq::new(options);
         let (mut store, _) = tables(&mut rule, 2);
         for (now, table) in [(1, 0), (2, 1), (3, 1)] {
@@ -223,10 +192,7 @@ fn a_new_table_may_start_with_the_mean_frequency_of_its_queue() {
 
 #[test]
 fn a_relative_threshold_holds_small_adjustments_back() {
-    let options = PaperMqOptions {
-        min_relative_gain: 0.5,
-        ..PaperMqOptions::default()
-    };
+    let options = PaperMqOptions { min_relative_gain: 0.5, ..PaperMqOptions::default() };
     let mut rule = PaperMq::new(options);
     let (mut store, unit) = tables(&mut rule, 3);
     for now in 1..=3 {
@@ -252,20 +218,13 @@ fn units_follow_the_workload_when_it_moves() {
     let mut play = |store: &mut Store, hot: u64, gets: u64| {
         for _ in 0..gets {
             now += 1;
-            let table = if random.below(10) > 0 {
-                hot + random.below(10)
-            } else {
-                random.below(100)
-            };
+            let table = if random.below(10) > 0 { hot + random.below(10) } else { random.below(100) };
             get(&mut rule, store, table as u32, budget, now);
         }
     };
     play(&mut store, 0, 2000);
     let (hot, other) = (units(&store, 0..10), units(&store, 90..100));
-    assert!(
-        hot > 30 && other < 10,
-        "{hot} units where nine of ten Gets go, {other} elsewhere"
-    );
+    assert!(hot > 30 && other < 10, "{hot} units where nine of ten Gets go, {other} elsewhere");
     play(&mut store, 90, 6000);
     let (once_hot, now_hot) = (units(&store, 0..10), units(&store, 90..100));
     // Two each: a third would save less than the second of a table that was hot once, for nothing ages here.
@@ -292,14 +251,7 @@ fn expected_extra_io_never_rises_at_an_adjustment() {
         let kinds = [Kind::Ribbon, Kind::Bloom];
         for id in 0..40 {
             let kind = kinds[random.below(2) as usize];
-            store.add(
-                &mut rule,
-                id,
-                shape(kind, 100 + random.below(1900) as u32, 0),
-                0.0,
-                0,
-                0,
-            );
+            store.add(&mut rule, id, shape(kind, 100 + random.below(1900) as u32, 0), 0.0, 0, 0);
         }
         let budget = random.below(60_000);
         let mut adjustments = 0;
@@ -317,10 +269,7 @@ fn expected_extra_io_never_rises_at_an_adjustment() {
                 adjustments += 1;
                 assert!(after < before, "seed {seed}, Get {now}: {before} to {after}");
             }
-            assert!(
-                (rule.expected_extra_io() - after).abs() < 1e-6 * after.max(1.0),
-                "kept by differences"
-            );
+            assert!((rule.expected_extra_io() - after).abs() < 1e-6 * after.max(1.0), "kept by differences");
         }
         assert!(adjustments > 0 || budget < 1000);
     }

@@ -66,15 +66,7 @@ impl SlowRule {
     fn add(&mut self, id: u32, shape: Shape, heat: f64, units: u8, now: u64) {
         self.remove(id);
         self.advance(now);
-        self.parts.insert(
-            id,
-            Part {
-                shape,
-                units,
-                heat: heat * self.clock.weight(),
-                stamp: 0,
-            },
-        );
+        self.parts.insert(id, Part { shape, units, heat: heat * self.clock.weight(), stamp: 0 });
         self.stamp(id, true);
     }
 
@@ -158,13 +150,9 @@ impl SlowRule {
             self.release(payer);
         }
         loop {
-            let growing = self
-                .parts
-                .iter()
-                .filter(|(_, part)| part.units < part.shape.units);
-            let best = growing
-                .max_by_key(|(_, part)| (part.class(part.gain()), part.stamp))
-                .map(|(&id, _)| id);
+            let growing = self.parts.iter().filter(|(_, part)| part.units < part.shape.units);
+            let best =
+                growing.max_by_key(|(_, part)| (part.class(part.gain()), part.stamp)).map(|(&id, _)| id);
             if !best.is_some_and(|id| self.promote(id)) {
                 break;
             }
@@ -177,10 +165,7 @@ impl SlowRule {
 
 /// One random history through both; the units must be equal after every step.
 fn agree(seed: u64, kinds: &[Kind]) -> u64 {
-    let options = ClassesOptions {
-        half_life_gets: 20.0,
-        ..ClassesOptions::default()
-    };
+    let options = ClassesOptions { half_life_gets: 20.0, ..ClassesOptions::default() };
     let mut fast = Classes::new(options);
     let mut slow = SlowRule {
         options,
@@ -198,11 +183,8 @@ fn agree(seed: u64, kinds: &[Kind]) -> u64 {
             0..=2 => {
                 let kind = kinds[random.below(kinds.len() as u64) as usize];
                 let shape = shape(kind, 200 + random.below(1800) as u32, 0);
-                let (id, units, heat) = (
-                    random.below(40) as u32,
-                    random.below(5) as u8,
-                    random.below(30) as f64,
-                );
+                let (id, units, heat) =
+                    (random.below(40) as u32, random.below(5) as u8, random.below(30) as f64);
                 store.add(&mut fast, id, shape, heat, units, now);
                 slow.add(id, shape, heat, units, now);
             }
@@ -237,10 +219,7 @@ fn agree(seed: u64, kinds: &[Kind]) -> u64 {
         moves += store.step(&mut fast, budget, now).len() as u64;
         slow.step(budget, now);
         for (&PartitionId(id), &(_, units)) in &store.held {
-            assert_eq!(
-                units, slow.parts[&id].units,
-                "partition {id}, seed {seed}, Get {now}"
-            );
+            assert_eq!(units, slow.parts[&id].units, "partition {id}, seed {seed}, Get {now}");
             let heat = slow.parts[&id].heat / slow.clock.weight();
             assert_eq!(fast.heat(PartitionId(id), now), Heat(heat));
         }

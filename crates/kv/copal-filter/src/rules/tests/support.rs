@@ -9,20 +9,11 @@ use crate::{
 use std::collections::BTreeMap;
 
 pub(super) fn shape(kind: Kind, keys: u32, level: u8) -> Shape {
-    Shape {
-        kind,
-        keys,
-        unit_bytes: kind.unit_bytes(keys),
-        units: kind.units(),
-        level,
-    }
+    Shape { kind, keys, unit_bytes: kind.unit_bytes(keys), units: kind.units(), level }
 }
 
 pub(super) fn negative(partition: u32) -> Probe {
-    Probe {
-        partition: PartitionId(partition),
-        outcome: Outcome::Negative,
-    }
+    Probe { partition: PartitionId(partition), outcome: Outcome::Negative }
 }
 
 /// Carries changes out one by one, as an engine does.
@@ -46,10 +37,7 @@ impl Store {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.held
-            .values()
-            .map(|(shape, units)| u64::from(shape.unit_bytes) * u64::from(*units))
-            .sum()
+        self.held.values().map(|(shape, units)| u64::from(shape.unit_bytes) * u64::from(*units)).sum()
     }
 
     pub(super) fn units(&self, id: u32) -> u8 {
@@ -61,10 +49,7 @@ impl Store {
         // What was loaded beyond the budget before the step may only become less.
         let mut most = self.bytes().max(budget);
         for &Change { partition, units } in &changes {
-            let held = self
-                .held
-                .get_mut(&partition)
-                .expect("a rule changes partitions it was told of");
+            let held = self.held.get_mut(&partition).expect("a rule changes partitions it was told of");
             assert!(units <= held.0.units, "{partition:?} has no {units} units");
             assert_ne!(units, held.1, "a change that changes nothing");
             if units > held.1 {

@@ -15,10 +15,7 @@ fn settling_locks_the_writer_before_the_step_as_an_ingest_does() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
-    let options = Options {
-        memory_bytes: 4 << 20,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: 4 << 20, ..Options::default() };
     let store = Store::open(objects, options).unwrap();
     let engine = store.engine();
     for _ in 0..300 {

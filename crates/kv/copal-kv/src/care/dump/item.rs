@@ -58,11 +58,7 @@ pub struct Item {
 
 impl Item {
     pub(crate) fn new(depth: u8, kind: &'static str) -> Item {
-        Item {
-            depth,
-            kind,
-            fields: Vec::new(),
-        }
+        Item { depth, kind, fields: Vec::new() }
     }
 
     fn with(mut self, name: &'static str, field: Field) -> Item {

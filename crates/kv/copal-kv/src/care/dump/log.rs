@@ -59,10 +59,9 @@ fn show(frame: u64, group: &Group, options: &DumpOptions, sink: &mut Sink<'_>) -
 
 fn operation(op: &LogOp, new: impl FnOnce(&'static str) -> Item) -> Item {
     match op {
-        LogOp::Put { key, value } => new("put")
-            .key("key", key)
-            .number("value_bytes", value.len() as u64)
-            .bytes("value", value),
+        LogOp::Put { key, value } => {
+            new("put").key("key", key).number("value_bytes", value.len() as u64).bytes("value", value)
+        }
         LogOp::Delete { key } => new("delete").key("key", key),
         LogOp::DeleteRange { start, end } => new("delete-range").key("start", start).key("end", end),
         LogOp::Pointer { key, pointer } => pointed(new("pointer").key("key", key), pointer),

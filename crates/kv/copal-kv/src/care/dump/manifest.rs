@@ -18,9 +18,7 @@ pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Resu
         edits => edits?,
     };
     let (version, seed) = edits.header;
-    let header = Item::new(1, "header")
-        .number("version", version)
-        .number("seed", seed);
+    let header = Item::new(1, "header").number("version", version).number("seed", seed);
     if !sink(header) {
         return Ok(false);
     }
@@ -46,11 +44,7 @@ pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Resu
 
 /// Names a level as people do.
 pub(super) fn level(level: Level) -> String {
-    if level == Level::BOTTOM {
-        "bottom".to_owned()
-    } else {
-        level.0.to_string()
-    }
+    if level == Level::BOTTOM { "bottom".to_owned() } else { level.0.to_string() }
 }
 
 fn record(record: &Record) -> Vec<Item> {
@@ -72,20 +66,13 @@ fn record(record: &Record) -> Vec<Item> {
             .number("newest_sequence", meta.max_seq)
             .key("start", &meta.start)
             .key("end", &meta.end),
-        Record::Slices {
-            object,
-            level: at,
-            run,
-            parts,
-        } => {
+        Record::Slices { object, level: at, run, parts } => {
             let head = new(if parts.is_empty() { "drop-table" } else { "slices" })
                 .number("object", object.0)
                 .text("level", level(*at))
                 .number("run", *run);
             let part = |part: &std::ops::Range<Bytes>| {
-                Item::new(3, "slice")
-                    .key("start", &part.start)
-                    .key("end", &part.end)
+                Item::new(3, "slice").key("start", &part.start).key("end", &part.end)
             };
             return std::iter::once(head).chain(parts.iter().map(part)).collect();
         }
@@ -100,24 +87,17 @@ fn record(record: &Record) -> Vec<Item> {
         Record::Dead { object, ranges } => new("dead")
             .number("object", object.0)
             .number("ranges", ranges.len() as u64)
-            .number(
-                "bytes",
-                ranges.iter().map(|range| range.end - range.start).sum::<u64>(),
-            ),
-        Record::Flushed { generation, last_seq } => new("flushed")
-            .number("generation", *generation)
-            .number("newest_sequence", *last_seq),
-        Record::Counters {
-            next_object,
-            next_run,
-            next_keyspace,
-        } => new("counters")
+            .number("bytes", ranges.iter().map(|range| range.end - range.start).sum::<u64>()),
+        Record::Flushed { generation, last_seq } => {
+            new("flushed").number("generation", *generation).number("newest_sequence", *last_seq)
+        }
+        Record::Counters { next_object, next_run, next_keyspace } => new("counters")
             .number("next_object", *next_object)
             .number("next_run", *next_run)
             .number("next_keyspace", *next_keyspace),
-        Record::Ingested { object, seq } => new("ingested")
-            .number("object", object.0)
-            .number("sequence", *seq),
+        Record::Ingested { object, seq } => {
+            new("ingested").number("object", object.0).number("sequence", *seq)
+        }
         Record::Settled { below } => new("settled").number("below_object", *below),
     };
     vec![item]

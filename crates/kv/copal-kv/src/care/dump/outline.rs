@@ -36,11 +36,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
     );
     items.extend(stopped.iter().map(|error| damage(1, error)));
     for (id, space) in &state.keyspaces {
-        items.push(
-            Item::new(0, "keyspace")
-                .number("id", id.0)
-                .text("name", space.name.clone()),
-        );
+        items.push(Item::new(0, "keyspace").number("id", id.0).text("name", space.name.clone()));
     }
     let mut runs = Runs::new();
     for (object, table) in &state.tables {
@@ -57,11 +53,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
                 .number("bytes", bytes),
         );
         tables.sort_by(|a, b| a.1.meta.start.cmp(&b.1.meta.start));
-        items.extend(
-            tables
-                .into_iter()
-                .map(|(object, table)| show_table(objects, *object, table)),
-        );
+        items.extend(tables.into_iter().map(|(object, table)| show_table(objects, *object, table)));
     }
     for (object, value) in &state.values {
         let missing = objects.stat(*object).is_none();
@@ -71,11 +63,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
             .bytes("group", &value.meta.group)
             .number("accounted_bytes", value.meta.accounted)
             .number("dead_bytes", value.dead.total());
-        items.push(if missing {
-            item.text("damage", "it is missing")
-        } else {
-            item
-        });
+        items.push(if missing { item.text("damage", "it is missing") } else { item });
     }
     let found = Found::list(objects);
     let mut logged = HashSet::new();
@@ -109,35 +97,17 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
     }
     if let Some(room) = found.page_cache_log {
         let bytes = objects.stat(room).map_or(0, |stat| stat.allocated_bytes);
-        items.push(
-            Item::new(0, "page-cache-log")
-                .number("object", room.0)
-                .number("allocated_bytes", bytes),
-        );
+        items.push(Item::new(0, "page-cache-log").number("object", room.0).number("allocated_bytes", bytes));
     }
     for object in logged.iter().filter(|object| !state.values.contains_key(object)) {
         items.push(
-            Item::new(0, "value-object")
-                .number("object", object.0)
-                .text("what", "named by a log only"),
+            Item::new(0, "value-object").number("object", object.0).text("what", "named by a log only"),
         );
     }
-    for Unnamed {
-        object,
-        role,
-        explained,
-    } in unnamed(&state, &found, |value| logged.contains(value))
-    {
-        let what = if explained {
-            "left over from an interrupted run"
-        } else {
-            "belongs to no one"
-        };
+    for Unnamed { object, role, explained } in unnamed(&state, &found, |value| logged.contains(value)) {
+        let what = if explained { "left over from an interrupted run" } else { "belongs to no one" };
         items.push(
-            Item::new(0, "unnamed")
-                .number("object", object.0)
-                .text("role", role.word())
-                .text("what", what),
+            Item::new(0, "unnamed").number("object", object.0).text("role", role.word()).text("what", what),
         );
     }
     for item in items {

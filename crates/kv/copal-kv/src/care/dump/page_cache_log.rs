@@ -11,9 +11,7 @@ pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Resu
     match page_cache_log::header_of(&extent) {
         Ok(None) => Ok(true),
         Ok(Some(header)) => Ok(sink(
-            Item::new(1, "session")
-                .number("session", header.session)
-                .number("half_bytes", header.half_bytes),
+            Item::new(1, "session").number("session", header.session).number("half_bytes", header.half_bytes),
         )),
         Err(error) if error.is_corruption() => Ok(sink(damage(1, &error))),
         Err(error) => Err(error),

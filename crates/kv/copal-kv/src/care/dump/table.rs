@@ -98,18 +98,8 @@ fn show_partition(
     options: &DumpOptions,
     sink: &mut Sink<'_>,
 ) -> Result<bool, Error> {
-    let PartitionView {
-        fence,
-        offset,
-        data_len,
-        index_len,
-        filter_len,
-        uid,
-        keys,
-        entries,
-        blocks,
-        filter,
-    } = table.view_partition(partition)?;
+    let PartitionView { fence, offset, data_len, index_len, filter_len, uid, keys, entries, blocks, filter } =
+        table.view_partition(partition)?;
     let head = Item::new(1, "partition")
         .number("number", partition)
         .key("fence", &fence)
@@ -157,13 +147,9 @@ fn show_entry(entry: &Entry<'_>) -> Item {
         EntryKind::Delete => "delete",
         EntryKind::Pointer => "pointer",
     };
-    let item = Item::new(2, kind)
-        .key("key", entry.key)
-        .number("sequence", entry.seq);
+    let item = Item::new(2, kind).key("key", entry.key).number("sequence", entry.seq);
     match entry.kind {
-        EntryKind::Put => item
-            .number("value_bytes", entry.value.len() as u64)
-            .bytes("value", entry.value),
+        EntryKind::Put => item.number("value_bytes", entry.value.len() as u64).bytes("value", entry.value),
         EntryKind::Delete => item,
         EntryKind::Pointer => pointed(item, entry.value),
     }

@@ -37,18 +37,14 @@ pub(super) fn dump(
             .number("accounted_bytes", value.meta.accounted)
             .number("dead_bytes", value.dead.total())
             .number("newest_sequence", value.meta.max_seq)
-            .text(
-                "written_by",
-                if value.meta.by_worker { "flush" } else { "commit" },
-            ),
+            .text("written_by", if value.meta.by_worker { "flush" } else { "commit" }),
     };
     if !sink(known) {
         return Ok(false);
     }
     for range in state.values.get(&id).iter().flat_map(|value| value.dead.iter()) {
-        let item = Item::new(1, "dead")
-            .number("offset", range.start)
-            .number("bytes", range.end - range.start);
+        let item =
+            Item::new(1, "dead").number("offset", range.start).number("bytes", range.end - range.start);
         if !sink(item) {
             return Ok(false);
         }
@@ -77,10 +73,7 @@ pub(super) fn dump(
             let mut found = Vec::new();
             let report = table.verify_partition(partition, Class::Background, &mut |entry| {
                 if entry.kind == EntryKind::Pointer {
-                    found.push((
-                        Bytes::copy_from_slice(entry.key),
-                        Bytes::copy_from_slice(entry.value),
-                    ));
+                    found.push((Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value)));
                 }
             })?;
             for (key, pointer) in found {
@@ -149,10 +142,8 @@ fn show(
     if decoded.object != id {
         return Ok(true);
     }
-    let item = Item::new(2, "value")
-        .key("key", key)
-        .number("offset", decoded.offset)
-        .number("bytes", decoded.len);
+    let item =
+        Item::new(2, "value").key("key", key).number("offset", decoded.offset).number("bytes", decoded.len);
     match value::read(objects, pointer, &(0..u64::from(decoded.len)), Class::Background) {
         Err(error) if error.is_corruption() => Ok(sink(item.text("damage", error.to_string()))),
         read => {

@@ -79,18 +79,12 @@ impl Engine {
             let run = if level == bottom.level { bottom.run } else { run };
             change.add_table(written, level, run);
             if self.broken(Flaw::IngestInParts) {
-                change.records.push(Record::Flushed {
-                    generation: writer.log.generation - 1,
-                    last_seq: seq,
-                });
+                change.records.push(Record::Flushed { generation: writer.log.generation - 1, last_seq: seq });
                 self.install(std::mem::take(&mut change))?;
                 self.too_early(Vec::new())?;
             }
         }
-        change.records.push(Record::Flushed {
-            generation: writer.log.generation - 1,
-            last_seq: seq,
-        });
+        change.records.push(Record::Flushed { generation: writer.log.generation - 1, last_seq: seq });
         drop(version);
         // Rows from before must be gone when the sequence becomes visible.
         let KeyRange { start, end } = keyspace.handle.id.range();
@@ -120,10 +114,7 @@ impl Engine {
 
 /// The deepest level where a table of `range` hides nothing newer and is hidden by nothing older.
 fn level_for(version: &Version, range: &KeyRange) -> Level {
-    let overlaps = version
-        .runs
-        .iter()
-        .find(|run| run.overlapping(range).next().is_some());
+    let overlaps = version.runs.iter().find(|run| run.overlapping(range).next().is_some());
     match overlaps.map(|run| run.level) {
         None => Level::BOTTOM,
         Some(Level::BOTTOM) => Level(TIERS - 1),

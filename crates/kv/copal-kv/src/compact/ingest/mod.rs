@@ -77,11 +77,7 @@ impl<'a> IngestWriter<'a> {
             engine,
             // Ingests go where few keys are: their filters begin without heat of others.
             output: Output::new(engine, Bytes::new(), true, (Arc::default(), u8::MAX)),
-            separation: Some(Separation::new(
-                &engine.objects,
-                &engine.budget,
-                &WorkerValues::default(),
-            )),
+            separation: Some(Separation::new(&engine.objects, &engine.budget, &WorkerValues::default())),
             owned: Vec::new(),
             survivors: Survivors::new(&[], Stripes::default(), true),
             last_key: None,
@@ -121,23 +117,14 @@ impl<'a> IngestWriter<'a> {
             let border = last.map_or_else(|| key.clone(), |last| border_between(last, key));
             self.output.cut(&self.survivors, border)?;
         }
-        let inline = Entry {
-            key,
-            seq: 0,
-            kind: EntryKind::Put,
-            value,
-        };
+        let inline = Entry { key, seq: 0, kind: EntryKind::Put, value };
         let options = self.keyspace.options();
         let long = value.len() >= options.separate_from_bytes as usize;
         match group_of(options, key).filter(|_| long) {
             None => self.output.add(inline, false),
             Some(group) => {
                 let pointer = self.separate(&group, value)?;
-                let entry = Entry {
-                    kind: EntryKind::Pointer,
-                    value: &pointer,
-                    ..inline
-                };
+                let entry = Entry { kind: EntryKind::Pointer, value: &pointer, ..inline };
                 self.output.add(entry, false)
             }
         }
@@ -152,13 +139,7 @@ impl<'a> IngestWriter<'a> {
         };
         let separation = self.separation.as_mut().ok_or(Error::Closed)?;
         let pointer = separation
-            .place(
-                group,
-                value,
-                self.keyspace.options().head_of(value),
-                0,
-                new_object,
-            )
+            .place(group, value, self.keyspace.options().head_of(value), 0, new_object)
             .map_err(|error| engine.poison.failed_write(error))?;
         Ok(pointer.to_vec())
     }
@@ -177,9 +158,7 @@ impl<'a> IngestWriter<'a> {
         let end = self.keyspace.handle.id.range().end;
         self.output.cut(&self.survivors, end)?;
         let separation = self.separation.as_mut().ok_or(Error::Closed)?;
-        let values = separation
-            .finish()
-            .map_err(|error| self.engine.poison.failed_write(error))?;
+        let values = separation.finish().map_err(|error| self.engine.poison.failed_write(error))?;
         let separated = separation.written;
         let written = std::mem::take(&mut self.output.written);
         let table_bytes: u64 = written.iter().map(|written| written.meta.bytes).sum();
@@ -196,10 +175,7 @@ impl Drop for IngestWriter<'_> {
     fn drop(&mut self) {
         // Held, so that the store is not closed meanwhile. Once it is, the next opening frees what was written: it was
         // told that this was not finished.
-        let writer = self
-            .separation
-            .is_some()
-            .then(|| self.engine.writes.writer.lock());
+        let writer = self.separation.is_some().then(|| self.engine.writes.writer.lock());
         if writer.as_ref().is_some_and(|writer| writer.check_open().is_err()) {
             return;
         }

@@ -23,12 +23,7 @@ pub(super) fn worker_with_share(bottom_share: u32) -> Worker {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
-    let options = Options {
-        memory_bytes: 4 << 20,
-        bottom_share,
-        table_bytes: 1 << 20,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: 4 << 20, bottom_share, table_bytes: 1 << 20, ..Options::default() };
     Worker::new(recovery::open(objects, options, None).unwrap())
 }
 
@@ -102,15 +97,8 @@ fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
         worker.job_steps();
     }
     assert_eq!((worker.runs(0), worker.all_runs()), (2, 3));
-    let blocks = worker
-        .engine
-        .super_version()
-        .version
-        .level(Level(0))
-        .map(|run| run.bytes())
-        .sum::<u64>()
-        / 4096
-        + 1;
+    let blocks =
+        worker.engine.super_version().version.level(Level(0)).map(|run| run.bytes()).sum::<u64>() / 4096 + 1;
     worker.job_steps();
     worker.look_up(blocks - 1);
     assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "not paid for yet");
@@ -118,11 +106,7 @@ fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
     let write = Write::new(vec![WriteOp::Delete { key }], Durability::Process);
     worker.engine.commit(write).unwrap();
     worker.look_up(1);
-    assert_eq!(
-        (worker.job_steps(), worker.runs(0)),
-        (0, 2),
-        "a write came in between"
-    );
+    assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "a write came in between");
     worker.look_up(blocks);
     assert!(worker.timeout().is_some(), "it looks again by itself");
     assert!(worker.job_steps() > 0);
@@ -206,17 +190,11 @@ fn a_full_tier_ends_a_merge_for_readers() {
     }
     worker.look_up(1 << 14);
     assert!(worker.job_step().unwrap());
-    assert_eq!(
-        worker.jobs.last().map(|job| job.urgency),
-        Some(Urgency::ReadTriggered)
-    );
+    assert_eq!(worker.jobs.last().map(|job| job.urgency), Some(Urgency::ReadTriggered));
     round += 1;
     worker.flushed_memtable(round);
     worker.job_step().unwrap();
-    assert_eq!(
-        worker.jobs.iter().map(|job| job.urgency).collect::<Vec<_>>(),
-        [Urgency::Tier(Level(0))]
-    );
+    assert_eq!(worker.jobs.iter().map(|job| job.urgency).collect::<Vec<_>>(), [Urgency::Tier(Level(0))]);
     worker.job_steps();
     worker.check(round);
     worker.look_up(1 << 14);
@@ -245,10 +223,7 @@ fn merges_for_readers_move_no_large_run_for_a_small_one() {
     assert_eq!(worker.all_runs(), 1, "a fourth of the bottom goes into it");
     worker.check(5);
     let version = worker.engine.super_version().version.clone();
-    assert!(
-        read_triggered(&version, || 0, 10).is_none(),
-        "nothing is left to do"
-    );
+    assert!(read_triggered(&version, || 0, 10).is_none(), "nothing is left to do");
 }
 
 /// Symptom: ten runs above a bottom that they are a tenth of stayed until walks had paid for moving the bottom as well.
@@ -344,11 +319,7 @@ fn a_flush_logs_deferred_writes_that_are_due() {
     put(1, Durability::Deferred);
     engine.writes.writer.lock().make_deferred_due();
     assert!(engine.flush_all().unwrap());
-    assert_eq!(
-        engine.writes.writer.lock().deferred_since(),
-        None,
-        "still not in the log"
-    );
+    assert_eq!(engine.writes.writer.lock().deferred_since(), None, "still not in the log");
 }
 
 /// Symptom: two tables of one run overlapped after a merge for readers, and look-ups found what either held. Cause: the number of a new run was read from the manifest,
@@ -383,10 +354,7 @@ fn a_merge_takes_twelve_runs_of_a_tier_at_most() {
     assert_eq!(oldest.len(), 15);
     oldest.drain(..3);
     let job = pick(&version, || 99, 0, None).unwrap();
-    assert_eq!(
-        job.inputs,
-        oldest.iter().map(|id| (Level(0), *id)).collect::<Vec<_>>()
-    );
+    assert_eq!(job.inputs, oldest.iter().map(|id| (Level(0), *id)).collect::<Vec<_>>());
     drop(version);
     worker.job_steps();
     assert_eq!((worker.runs(0), worker.runs(1)), (3, 1));
@@ -429,23 +397,12 @@ fn a_flush_during_a_count_of_dead_values_loses_none() {
         assert!(engine.flush_all().unwrap());
     };
     flush(1);
-    let objects: HashSet<ObjectId> = engine
-        .stored
-        .tree
-        .lock()
-        .manifest
-        .state
-        .values
-        .keys()
-        .copied()
-        .collect();
+    let objects: HashSet<ObjectId> =
+        engine.stored.tree.lock().manifest.state.values.keys().copied().collect();
     assert_eq!(objects.len(), 1);
     let (accounted, view) = (engine.accounted(&objects), engine.super_version());
     flush(2);
-    assert!(
-        engine.accounted(&objects).values().sum::<u64>() >= 10_000,
-        "the same object"
-    );
+    assert!(engine.accounted(&objects).values().sum::<u64>() >= 10_000, "the same object");
     engine.recount_in(&view, objects, &accounted).unwrap();
     drop(view);
     engine.free_garbage().unwrap();

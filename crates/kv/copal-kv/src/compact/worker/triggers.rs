@@ -37,13 +37,7 @@ impl Worker {
     }
 
     fn table_bytes(&self) -> u64 {
-        self.engine
-            .super_version()
-            .version
-            .runs
-            .iter()
-            .map(|run| run.bytes())
-            .sum()
+        self.engine.super_version().version.runs.iter().map(|run| run.bytes()).sum()
     }
 
     /// Bytes that flushes and merges have written.
@@ -85,10 +79,7 @@ const VALUE_BYTES: usize = 700;
 const KEY_BYTES: u64 = 12;
 
 fn put(i: u64, len: usize) -> WriteOp {
-    WriteOp::Put {
-        key: Worker::key(i),
-        value: Bytes::from(vec![i as u8; len]),
-    }
+    WriteOp::Put { key: Worker::key(i), value: Bytes::from(vec![i as u8; len]) }
 }
 
 fn delete(i: u64) -> WriteOp {
@@ -124,11 +115,7 @@ fn deletions_rewrite_no_bottom_that_is_mostly_alive() {
         worker.job_steps();
     }
     let written = worker.written() - before;
-    assert!(
-        written <= 16 * 5500 * KEY_BYTES,
-        "{written} bytes for {} bytes of deletions",
-        5500 * KEY_BYTES
-    );
+    assert!(written <= 16 * 5500 * KEY_BYTES, "{written} bytes for {} bytes of deletions", 5500 * KEY_BYTES);
     for i in [0, 5499, 5500, 11_999] {
         assert_eq!(worker.get(i), (i >= 5500).then_some(u64::from(i as u8)));
     }
@@ -147,10 +134,7 @@ fn space_of_deleted_keys_comes_back_for_no_more_than_there_was() {
         let live = all * (KEYS - from - 1200) / KEYS;
         let held = worker.table_bytes();
         // A table of the bottom more, and what is too little to be worth it.
-        assert!(
-            held <= 2 * live + (2 << 20),
-            "{held} bytes are held, {live} of them alive"
-        );
+        assert!(held <= 2 * live + (2 << 20), "{held} bytes are held, {live} of them alive");
     }
     let written = worker.written() - before;
     let deletions = 16 * KEYS * KEY_BYTES;
@@ -189,10 +173,7 @@ fn deletions_of_absent_keys_do_not_rewrite_the_bottom_again_and_again() {
         worker.job_steps();
     }
     let written = worker.written() - before;
-    assert!(
-        written <= 2 * all + 16 * 12 * 1800 * KEY_BYTES,
-        "{written} bytes for a bottom of {all}"
-    );
+    assert!(written <= 2 * all + 16 * 12 * 1800 * KEY_BYTES, "{written} bytes for a bottom of {all}");
     assert_eq!(worker.get(0), Some(0));
 }
 
@@ -210,11 +191,7 @@ fn walks_pay_for_merging_away_what_they_pass_over() {
     assert!(looks.is_some(), "it looks again by itself");
     worker.walk_all(false, KEYS - DELETED);
     assert_eq!(passed(&worker), 2 * DELETED, "each deletion and its key");
-    assert_eq!(
-        worker.job_steps(),
-        0,
-        "a third was passed, and all would be moved"
-    );
+    assert_eq!(worker.job_steps(), 0, "a third was passed, and all would be moved");
     for round in 0..40 {
         worker.walk_all(round % 2 == 0, KEYS - DELETED);
         worker.job_steps();
@@ -275,10 +252,7 @@ fn deletions_of_separated_values_go_down_for_the_space_of_the_values() {
         let values = tree.manifest.state.values.values();
         values.map(|value| value.dead.total()).sum()
     };
-    assert!(
-        dead >= 700 * LEN as u64,
-        "{dead} bytes of 800 values were found dead"
-    );
+    assert!(dead >= 700 * LEN as u64, "{dead} bytes of 800 values were found dead");
 }
 
 /// Symptom: a store in which nothing was written any more kept the space of values that were deleted, up to an object of
@@ -308,10 +282,7 @@ fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     assert!(!worker.rewritten.is_empty());
     assert_eq!(worker.entries(), 1200);
     let freed = all - live(&worker);
-    assert!(
-        freed > 1000 * LEN as u64,
-        "{freed} of 5,040,000 dead bytes are free"
-    );
+    assert!(freed > 1000 * LEN as u64, "{freed} of 5,040,000 dead bytes are free");
     for i in 0..2400 {
         assert_eq!(worker.get(i), (i % 2 == 0).then_some(u64::from(i as u8)));
     }
@@ -366,15 +337,9 @@ fn what_could_not_be_freed_is_kept() {
     let worker = worker();
     let (objects, garbage) = (&worker.engine.objects, &worker.engine.stored.garbage);
     let ids: Vec<ObjectId> = (0..COUNT).map(|_| worker.engine.new_object()).collect();
-    let create = |&id: &ObjectId| Op::Create {
-        id,
-        opts: CreateOptions::default(),
-    };
+    let create = |&id: &ObjectId| Op::Create { id, opts: CreateOptions::default() };
     let ops = ids.iter().map(create).collect();
-    let txn = Txn {
-        ops,
-        ..Txn::default()
-    };
+    let txn = Txn { ops, ..Txn::default() };
     objects.commit(txn, Ack::Durable).wait().unwrap();
     garbage.add(0, ids.iter().map(|id| Item::Delete(*id)).collect());
     objects.close().unwrap();

@@ -151,11 +151,7 @@ impl Accounts {
     /// Charges what must be there. Pages and rows have given way when this returns.
     pub(crate) fn charge(&self, class: Class, bytes: u64) -> Charge {
         self.shared.add(class, bytes);
-        Charge {
-            budget: self.clone(),
-            class,
-            bytes,
-        }
+        Charge { budget: self.clone(), class, bytes }
     }
 
     /// Whether everything that cannot give way has room.
@@ -228,10 +224,7 @@ impl Accounts {
     ) -> Option<Charged<T>> {
         let charge = self.charge(class, bytes);
         self.check().ok()?;
-        Some(Charged {
-            value: make()?,
-            _charge: charge,
-        })
+        Some(Charged { value: make()?, _charge: charge })
     }
 
     /// Most bytes of filters beside everything else that is charged now.
@@ -310,12 +303,7 @@ impl Accounts {
 
     /// What tables and manifest take beyond half of what the fixed parts leave.
     fn overlooked(&self) -> u64 {
-        const STAY: [Class; 4] = [
-            Class::Tables,
-            Class::RangeTombstones,
-            Class::Manifest,
-            Class::Versions,
-        ];
+        const STAY: [Class; 4] = [Class::Tables, Class::RangeTombstones, Class::Manifest, Class::Versions];
         let plan = &self.shared.plan;
         let fixed = plan.reserved();
         let stays: u64 = STAY.iter().map(|class| self.used(*class)).sum();
@@ -345,9 +333,7 @@ impl Accounts {
 
 impl std::fmt::Debug for Accounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Accounts")
-            .field("total_bytes", &self.total_bytes())
-            .finish_non_exhaustive()
+        f.debug_struct("Accounts").field("total_bytes", &self.total_bytes()).finish_non_exhaustive()
     }
 }
 
@@ -397,10 +383,8 @@ impl AccountBook {
             self.gives_way.set_filter_limit(self.filter_limit());
         }
         let off = || {
-            let (capacity, room) = (
-                self.capacity.load(SeqCst),
-                self.plan.cache_capacity(self.charged.load(SeqCst)),
-            );
+            let (capacity, room) =
+                (self.capacity.load(SeqCst), self.plan.cache_capacity(self.charged.load(SeqCst)));
             capacity > room || room - capacity > 4 * self.plan.grain()
         };
         if !off() {

@@ -110,8 +110,7 @@ impl Plan {
 
     /// Most bytes of filters when everything but filters, pages and rows takes `others`.
     pub(crate) fn filter_limit(&self, others: u64) -> u64 {
-        self.filters
-            .unwrap_or(self.total.saturating_sub(others) / FILTER_SHARE)
+        self.filters.unwrap_or(self.total.saturating_sub(others) / FILTER_SHARE)
     }
 
     /// What pages and rows may take beside `charged` bytes of everything else: in whole grains, so that they do not
@@ -144,9 +143,6 @@ mod tests {
             assert_eq!(plan.cache_capacity(plan.total + 1), 0);
         }
         let large = Plan::of(1 << 30);
-        assert_eq!(
-            (large.memtable, large.log, large.merges),
-            (16 << 20, 4 << 20, 8 << 20)
-        );
+        assert_eq!((large.memtable, large.log, large.merges), (16 << 20, 4 << 20, 8 << 20));
     }
 }

@@ -151,9 +151,8 @@ impl Elastic {
             };
             while predicted.next_if(|predicted| predicted.index < index).is_some() {}
             let own = predicted.next_if(|predicted| predicted.index == index);
-            let (heat, wanted, own) = own.map_or((Heat::default(), 0, None), |own| {
-                (own.heat, own.wanted, own.units)
-            });
+            let (heat, wanted, own) =
+                own.map_or((Heat::default(), 0, None), |own| (own.heat, own.wanted, own.units));
             // The keys of the table count from now on, so that a new store has room at all.
             let budget = self.budget_of(state.keys + u64::from(shape.keys), state.partitions() + 1);
             let room = budget.saturating_sub(state.charged);
@@ -251,9 +250,7 @@ impl Elastic {
         for index in 0..table.partitions() {
             let slot = table.slot(index);
             let Some(number) = slot.number() else { continue };
-            let other = state
-                .same(number, table, index)
-                .is_some_and(|part| part.shape.level != level);
+            let other = state.same(number, table, index).is_some_and(|part| part.shape.level != level);
             if !other {
                 continue;
             }
@@ -443,35 +440,19 @@ impl Elastic {
                 (table, begun)
             };
             if let (Some(table), Some((number, index, have, want))) = (table, begun) {
-                return Some(Load {
-                    table,
-                    number,
-                    index,
-                    have,
-                    want,
-                });
+                return Some(Load { table, number, index, have, want });
             }
         }
     }
 
     fn read(&self, load: &Load) {
-        let Load {
-            ref table,
-            number,
-            index,
-            have,
-            want,
-        } = *load;
+        let Load { ref table, number, index, have, want } = *load;
         // As in the paper, each Bloom unit is read by itself; columns come with one read.
         let stepwise = self.options.rule == RuleKind::Paper;
         let first = if stepwise { have + 1 } else { want };
         let mut read = Err(Failed::Read);
         for units in first..=want {
-            read = if self.wake.stopping() {
-                Err(Failed::Read)
-            } else {
-                table.read_units(index, units)
-            };
+            read = if self.wake.stopping() { Err(Failed::Read) } else { table.read_units(index, units) };
             if read.is_err() {
                 break;
             }

@@ -63,11 +63,6 @@ impl Elastic {
         let mut state = self.state.lock();
         let heat = state.rule.heat(PartitionId(number.0), now).0;
         let part = state.same(number, table, index)?;
-        Some(Partition {
-            units: part.units,
-            unit_bytes: part.shape.unit_bytes,
-            heat,
-            seen: part.seen,
-        })
+        Some(Partition { units: part.units, unit_bytes: part.shape.unit_bytes, heat, seen: part.seen })
     }
 }

@@ -79,11 +79,7 @@ impl Units {
         let before = memory.fetch_add(count, Ordering::SeqCst);
         assert!(before + count <= LIMIT, "{} units in memory", before + count);
         let memory = memory.clone();
-        Units {
-            partition,
-            count,
-            memory,
-        }
+        Units { partition, count, memory }
     }
 }
 
@@ -143,10 +139,7 @@ impl World {
             let room = LIMIT - charged(&state);
             match &mut state[partition] {
                 Some(part) if part.units == 0 && count <= room => {
-                    *part = Part {
-                        units: count,
-                        moving: true,
-                    };
+                    *part = Part { units: count, moving: true };
                 }
                 _ => return,
             }

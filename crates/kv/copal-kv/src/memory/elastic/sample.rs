@@ -51,10 +51,7 @@ fn unpack(packed: u32) -> Probe {
         1 => Outcome::FalsePositive,
         _ => Outcome::Hit,
     };
-    Probe {
-        partition: PartitionId(packed >> OUTCOME_BITS),
-        outcome,
-    }
+    Probe { partition: PartitionId(packed >> OUTCOME_BITS), outcome }
 }
 
 /// Probes of one ring.
@@ -86,23 +83,14 @@ struct Mine {
 thread_local!(static RINGS: RefCell<Vec<Mine>> = const { RefCell::new(Vec::new()) });
 
 fn empty() -> Box<Ring> {
-    Box::new(Ring {
-        probes: [0; RING],
-        len: 0,
-        at: 0,
-    })
+    Box::new(Ring { probes: [0; RING], len: 0, at: 0 })
 }
 
 impl Sampler {
     pub(crate) fn new() -> Sampler {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (full, drain) = bounded(WAITING);
-        Sampler {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            full,
-            drain,
-            dropped: Arc::default(),
-        }
+        Sampler { id: NEXT.fetch_add(1, Ordering::Relaxed), full, drain, dropped: Arc::default() }
     }
 
     /// Notes a probe; `true`: it is time to drain. `now` is asked when that fills the ring. Never blocks.
@@ -210,10 +198,7 @@ mod tests {
         assert_eq!((probes.len(), sampler.dropped()), (4000, 0));
         for thread in 0..4u32 {
             let of_thread = probes.iter().filter(|probe| probe.partition.0 / 10_000 == thread);
-            let numbers: Vec<_> = of_thread
-                .clone()
-                .map(|probe| probe.partition.0 % 10_000)
-                .collect();
+            let numbers: Vec<_> = of_thread.clone().map(|probe| probe.partition.0 % 10_000).collect();
             assert!(numbers.iter().copied().eq(0..1000));
             for probe in of_thread {
                 let outcome = [Outcome::Negative, Outcome::FalsePositive, Outcome::Hit];

@@ -24,10 +24,7 @@ pub(crate) struct UnitSlot<U> {
 
 impl<U> Default for UnitSlot<U> {
     fn default() -> UnitSlot<U> {
-        UnitSlot {
-            number: Number::new(NONE),
-            units: Cell::default(),
-        }
+        UnitSlot { number: Number::new(NONE), units: Cell::default() }
     }
 }
 

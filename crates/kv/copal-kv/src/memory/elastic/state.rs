@@ -105,9 +105,7 @@ impl ElasticState {
         let number = match self.free.pop() {
             Some(number) => number,
             None => {
-                let number = u32::try_from(self.parts.len())
-                    .ok()
-                    .filter(|n| *n < MOST_PARTITIONS)?;
+                let number = u32::try_from(self.parts.len()).ok().filter(|n| *n < MOST_PARTITIONS)?;
                 self.parts.push(None);
                 PartitionNumber(number)
             }
@@ -151,8 +149,7 @@ impl ElasticState {
         table: &dyn FilteredTable,
         index: u32,
     ) -> Option<&mut Part> {
-        self.part(number)
-            .filter(|part| part.index == index && ptr::addr_eq(part.table.as_ptr(), table))
+        self.part(number).filter(|part| part.index == index && ptr::addr_eq(part.table.as_ptr(), table))
     }
 
     /// Passes sampled probes on.

@@ -49,12 +49,7 @@ fn table_options(kind: Kind) -> TableOptions {
 /// Even numbers.
 fn add_keys(builder: &mut TableBuilder<Vec<u8>>, number: u64) {
     for i in 0..KEYS {
-        let entry = Entry {
-            key: &key(number, 2 * i),
-            seq: 1,
-            kind: EntryKind::Put,
-            value: b"v",
-        };
+        let entry = Entry { key: &key(number, 2 * i), seq: 1, kind: EntryKind::Put, value: b"v" };
         builder.add(entry).unwrap();
     }
 }
@@ -111,10 +106,8 @@ fn what_is_charged_is_what_the_rule_granted_whatever_happens() {
         let limit = [300, 2000, 9000, 1 << 20][random.below(4) as usize];
         let filters = FilterOptions {
             rule: RuleKind::ALL[seed as usize % 4],
-            memory: [
-                FilterMemory::Bytes(u64::MAX),
-                FilterMemory::BitsPerKey(random.below(8) as f64),
-            ][random.below(2) as usize],
+            memory: [FilterMemory::Bytes(u64::MAX), FilterMemory::BitsPerKey(random.below(8) as f64)]
+                [random.below(2) as usize],
             background: false,
             ..FilterOptions::default()
         };
@@ -161,11 +154,8 @@ fn threads_that_read_while_units_move_keep_the_limit_and_get_right_answers() {
     for rule in [RuleKind::Classes, RuleKind::Paper] {
         // About two columns of each partition.
         let limit = 4 * 3 * 512;
-        let filters = FilterOptions {
-            rule,
-            memory: FilterMemory::Bytes(u64::MAX),
-            ..FilterOptions::default()
-        };
+        let filters =
+            FilterOptions { rule, memory: FilterMemory::Bytes(u64::MAX), ..FilterOptions::default() };
         let cache = TableCache::new(1 << 20, limit, filters);
         let tables: Vec<Arc<Table>> = stored.iter().map(|bytes| open(bytes, &cache)).collect();
         let stop = AtomicBool::new(false);
@@ -244,10 +234,7 @@ impl Rule for Times {
 /// Fix: each ring carries the time at which it was full.
 #[test]
 fn the_rule_learns_when_probes_were_not_when_they_were_drained() {
-    let filters = FilterOptions {
-        background: false,
-        ..FilterOptions::default()
-    };
+    let filters = FilterOptions { background: false, ..FilterOptions::default() };
     let cache = TableCache::new(1 << 20, 0, filters);
     let times = Arc::new(Mutex::new(Vec::new()));
     cache.elastic().state.lock().rule = Box::new(Times(times.clone()));
@@ -316,10 +303,7 @@ fn a_table_that_moves_to_another_run_while_units_wait_keeps_the_account() {
     assert_exact(&cache, HOT_LIMIT);
     let before = cache.bytes().filters;
     cache.adjust_filters();
-    assert!(
-        cache.bytes().filters > before,
-        "the room of the other table is used"
-    );
+    assert!(cache.bytes().filters > before, "the room of the other table is used");
     assert_exact(&cache, HOT_LIMIT);
 }
 
@@ -331,9 +315,7 @@ fn a_change_asked_for_before_a_get_loaded_units_itself_is_void() {
     // Fix: telling the rule what a partition has makes what it asked for void.
     let (cache, [a, b]) = two_hot_tables();
     let elastic = cache.elastic();
-    let numbers: Vec<_> = (0..a.partitions())
-        .map(|index| a.slot(index).number().unwrap())
-        .collect();
+    let numbers: Vec<_> = (0..a.partitions()).map(|index| a.slot(index).number().unwrap()).collect();
     for (index, number) in (0..).zip(&numbers) {
         let mut state = elastic.state.lock();
         let part = state.get(*number).unwrap();
@@ -371,13 +353,8 @@ fn units_give_way_when_others_take_of_the_same_budget() {
     let tables: Vec<_> = (0..12).map(|_| (1, open(&stored, &cache))).collect();
     cache.adjust_filters();
     let all = cache.bytes().filters;
-    assert!(
-        all < budget.accounts().filter_limit(),
-        "there is room for {all} bytes"
-    );
-    let others = budget
-        .accounts()
-        .charge(Class::Scans, 3 * budget.accounts().filter_limit() + all);
+    assert!(all < budget.accounts().filter_limit(), "there is room for {all} bytes");
+    let others = budget.accounts().charge(Class::Scans, 3 * budget.accounts().filter_limit() + all);
     let limit = budget.accounts().filter_limit();
     assert!(0 < limit && limit < all, "{limit} of {all} bytes are left");
     cache.adjust_filters();
@@ -453,11 +430,7 @@ fn a_partition_with_a_damaged_page_goes_without_and_is_not_tried_again() {
         get(&table, 1, i);
     }
     cache.adjust_filters();
-    assert_eq!(
-        cache.counts().filter_page_reads,
-        counts.filter_page_reads,
-        "tried again"
-    );
+    assert_eq!(cache.counts().filter_page_reads, counts.filter_page_reads, "tried again");
     assert_eq!(cache.counts().filter_negatives, 0);
     assert_exact(&cache, 0);
 }

@@ -18,13 +18,11 @@ impl Elastic {
             return;
         }
         let elastic = self.clone();
-        let spawned = std::thread::Builder::new()
-            .name("copal-kv-filters".to_owned())
-            .spawn(move || {
-                while elastic.wake.wait() {
-                    elastic.adjust();
-                }
-            });
+        let spawned = std::thread::Builder::new().name("copal-kv-filters".to_owned()).spawn(move || {
+            while elastic.wake.wait() {
+                elastic.adjust();
+            }
+        });
         match spawned {
             Ok(handle) => *thread = Some(handle),
             Err(error) => tracing::warn!(%error, "no thread for the filters: they stay as they are"),

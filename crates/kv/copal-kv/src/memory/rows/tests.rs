@@ -65,10 +65,7 @@ fn a_reader_at_any_sequence_is_answered_like_a_map() {
             }
         }
     }
-    assert!(
-        hits > 30_000,
-        "{hits} of about 90000 look-ups were answered by rows"
-    );
+    assert!(hits > 30_000, "{hits} of about 90000 look-ups were answered by rows");
 }
 
 #[test]
@@ -132,12 +129,7 @@ mod orders {
             let space = rows.space(SPACE);
             let mut versions = Versions::default();
             versions.put(&SPACE.key(b"k"), 1, Some(1));
-            Arc::new(World {
-                rows,
-                space,
-                versions: Lock::new(versions),
-                visible: AtomicU64::new(1),
-            })
+            Arc::new(World { rows, space, versions: Lock::new(versions), visible: AtomicU64::new(1) })
         }
 
         /// A write, or a delete of the range, in the order the commit does it.
@@ -161,8 +153,7 @@ mod orders {
                 let value = truth.and_then(|(_, value)| value);
                 assert_eq!(Some(number(&row)), value, "a reader at {seq}");
             } else if let Some((found, Some(value))) = truth {
-                self.rows
-                    .insert(&self.space, &key, &value.to_le_bytes(), found, seq);
+                self.rows.insert(&self.space, &key, &value.to_le_bytes(), found, seq);
             }
         }
     }

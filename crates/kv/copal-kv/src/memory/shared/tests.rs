@@ -26,11 +26,7 @@ fn block(len: usize) -> Cached {
 }
 
 fn page(table: u64, block: u32) -> PageKey {
-    PageKey {
-        table,
-        partition: 0,
-        block,
-    }
+    PageKey { table, partition: 0, block }
 }
 
 fn row(len: usize) -> Cached {
@@ -55,10 +51,7 @@ fn pages_give_way_before_a_charge_returns() {
     for number in 0..2000 {
         budget.keep(Key::Page(page(1, number)), block(4096));
     }
-    assert!(
-        budget.bytes().blocks + TOTAL / 16 > full,
-        "what was given back is used again"
-    );
+    assert!(budget.bytes().blocks + TOTAL / 16 > full, "what was given back is used again");
 }
 
 #[test]
@@ -99,37 +92,22 @@ fn what_does_not_fit_is_refused_before_it_is_there() {
     let most = budget.accounts().charge(Class::Tables, 3 << 19);
     assert!(budget.accounts().check().is_ok());
     let too_much = budget.accounts().charge(Class::Tables, 2 << 20);
-    assert!(matches!(
-        budget.accounts().check(),
-        Err(Error::OverBudget {
-            total_bytes: TOTAL,
-            ..
-        })
-    ));
+    assert!(matches!(budget.accounts().check(), Err(Error::OverBudget { total_bytes: TOTAL, .. })));
     drop(too_much);
     assert_eq!(budget.bytes().tables, most.bytes());
     assert!(budget.accounts().try_charge(Class::Filters, 1 << 20).is_none());
     let part = budget.accounts().try_charge(Class::Filters, 1 << 10).unwrap();
     assert_eq!(budget.bytes().filters, part.bytes());
-    assert!(
-        budget.accounts().room_for_memtable().is_ok(),
-        "two memtables are always paid for"
-    );
+    assert!(budget.accounts().room_for_memtable().is_ok(), "two memtables are always paid for");
     let _old_readers = budget.accounts().charge(Class::Versions, 1 << 20);
-    assert!(matches!(
-        budget.accounts().room_for_memtable(),
-        Err(Error::OverBudget { .. })
-    ));
+    assert!(matches!(budget.accounts().room_for_memtable(), Err(Error::OverBudget { .. })));
 }
 
 #[test]
 fn slots_left_by_many_small_rows_are_charged_when_large_pages_follow() {
     let budget = MemoryBudget::new(16 << 20);
     for number in 0..40_000u32 {
-        let key = Key::Row {
-            store: 1,
-            key: Bytes::copy_from_slice(&number.to_le_bytes()),
-        };
+        let key = Key::Row { store: 1, key: Bytes::copy_from_slice(&number.to_le_bytes()) };
         budget.keep(key, row(4));
     }
     let small = budget.bytes();
@@ -141,10 +119,7 @@ fn slots_left_by_many_small_rows_are_charged_when_large_pages_follow() {
     }
     let large = budget.bytes();
     assert!(large.slots > small.slots + (1 << 20), "{large:?}");
-    assert!(
-        large.total() <= 16 << 20 && budget.accounts().committed() <= 16 << 20,
-        "{large:?}"
-    );
+    assert!(large.total() <= 16 << 20 && budget.accounts().committed() <= 16 << 20, "{large:?}");
 }
 
 #[test]
@@ -153,13 +128,7 @@ fn stores_that_share_a_budget_share_its_memtables() {
     assert_eq!(budget.accounts().memtable_bytes(), 8 << 20);
     let first = budget.accounts().enter_store();
     let second = budget.accounts().enter_store();
-    assert_eq!(
-        (
-            budget.accounts().memtable_bytes(),
-            budget.accounts().merge_bytes()
-        ),
-        (4 << 20, 4 << 20)
-    );
+    assert_eq!((budget.accounts().memtable_bytes(), budget.accounts().merge_bytes()), (4 << 20, 4 << 20));
     drop(first);
     assert_eq!(budget.accounts().memtable_bytes(), 8 << 20);
     drop(second);
@@ -174,17 +143,12 @@ fn a_look_up_of_many_keys_keeps_to_the_budget() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Objects::mkfs(&device, &MkfsOptions::default()).unwrap();
     let objects = Objects::open(device, &OpenOptions::default()).unwrap().0;
-    let options = Options {
-        memory_bytes: TOTAL,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: TOTAL, ..Options::default() };
     let store = Store::open(objects, options).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     let key = |number: u32| [&number.to_be_bytes()[..], &[7; 200]].concat();
     for number in 0..10_000 {
-        space
-            .put(&key(number), &[number as u8; 500], Durability::Deferred)
-            .unwrap();
+        space.put(&key(number), &[number as u8; 500], Durability::Deferred).unwrap();
     }
     space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
     let budget = &store.engine().budget;

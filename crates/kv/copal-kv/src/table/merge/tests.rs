@@ -23,17 +23,14 @@ impl List {
         self.at = to.filter(|&at| at < self.entries.len());
         if self.fuse == 0 {
             self.at = None;
-            return Err(Error::Corrupt {
-                what: "fuse".to_owned(),
-            });
+            return Err(Error::Corrupt { what: "fuse".to_owned() });
         }
         self.fuse -= 1;
         Ok(())
     }
 
     fn before(&self, key: &[u8], seq: u64, last: Ordering) -> usize {
-        self.entries
-            .partition_point(|(k, s, _)| compare((k, *s), (key, seq)) <= last)
+        self.entries.partition_point(|(k, s, _)| compare((k, *s), (key, seq)) <= last)
     }
 }
 
@@ -64,12 +61,7 @@ impl Cursor for List {
 
     fn entry(&self) -> Option<Entry<'_>> {
         let (key, seq, child) = &self.entries[self.at?];
-        Some(Entry {
-            key,
-            seq: *seq,
-            kind: EntryKind::Put,
-            value: std::slice::from_ref(child),
-        })
+        Some(Entry { key, seq: *seq, kind: EntryKind::Put, value: std::slice::from_ref(child) })
     }
 }
 
@@ -82,22 +74,12 @@ fn children(random: &mut Random) -> (Vec<List>, Vec<Row>) {
     let lists = (0..random.below(7) as u8)
         .map(|child| {
             let mut entries: Vec<_> = (0..random.below(25))
-                .map(|_| {
-                    (
-                        vec![random.below(6) as u8; random.below(3) as usize],
-                        random.below(8),
-                        child,
-                    )
-                })
+                .map(|_| (vec![random.below(6) as u8; random.below(3) as usize], random.below(8), child))
                 .collect();
             entries.sort_by(|a, b| compare((&a.0, a.1), (&b.0, b.1)));
             entries.dedup();
             all.extend(entries.iter().cloned());
-            List {
-                entries,
-                at: None,
-                fuse: u32::MAX,
-            }
+            List { entries, at: None, fuse: u32::MAX }
         })
         .collect();
     all.sort_by(|a, b| compare((&a.0, a.1), (&b.0, b.1)).then(a.2.cmp(&b.2)));
@@ -142,9 +124,7 @@ fn any_walk_over_a_merge_is_a_walk_over_the_sorted_list() {
                 }
             }
             .filter(|&at| at < all.len());
-            let entry = merged
-                .entry()
-                .map(|entry| (entry.key.to_vec(), entry.seq, entry.value[0]));
+            let entry = merged.entry().map(|entry| (entry.key.to_vec(), entry.seq, entry.value[0]));
             assert_eq!(entry, at.map(|at| all[at].clone()));
             assert_eq!(merged.child(), at.map(|at| usize::from(all[at].2)));
             assert_eq!(merged.value(), at.map_or(vec![], |at| vec![all[at].2]));
@@ -167,11 +147,7 @@ fn after_a_childs_error_the_merge_is_not_valid_and_can_be_sought_again() {
             if moved.is_err() {
                 break;
             }
-            moved = if step % 5 < 3 {
-                merged.next()
-            } else {
-                merged.prev()
-            };
+            moved = if step % 5 < 3 { merged.next() } else { merged.prev() };
         }
         if moved.is_ok() {
             continue;
@@ -184,9 +160,7 @@ fn after_a_childs_error_the_merge_is_not_valid_and_can_be_sought_again() {
             list.fuse = u32::MAX;
         }
         merged.last().unwrap();
-        let entry = merged
-            .entry()
-            .map(|entry| (entry.key.to_vec(), entry.seq, entry.value[0]));
+        let entry = merged.entry().map(|entry| (entry.key.to_vec(), entry.seq, entry.value[0]));
         assert_eq!(entry, all.last().cloned());
     }
     assert!(errors > 50);

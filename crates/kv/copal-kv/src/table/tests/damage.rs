@@ -31,10 +31,7 @@ fn check_answers(table: &std::sync::Arc<Table>, model: &Model) -> usize {
         match table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)) {
             Ok(found) => {
                 let found = found.expect("a damaged key is never an absent one");
-                assert_eq!(
-                    (found.seq, found.kind, &found.value[..]),
-                    (seq.0, *kind, &value[..])
-                );
+                assert_eq!((found.seq, found.kind, &found.value[..]), (seq.0, *kind, &value[..]));
             }
             Err(error) => {
                 assert!(error.is_corruption(), "{error}");
@@ -48,16 +45,10 @@ fn check_answers(table: &std::sync::Arc<Table>, model: &Model) -> usize {
     while moved.is_ok() && cursor.valid() {
         let ((key, seq), (kind, value)) = rows.next().unwrap();
         let entry = cursor.entry().unwrap();
-        assert_eq!(
-            (entry.key, entry.seq, entry.kind, entry.value),
-            (&key[..], seq.0, *kind, &value[..])
-        );
+        assert_eq!((entry.key, entry.seq, entry.kind, entry.value), (&key[..], seq.0, *kind, &value[..]));
         moved = cursor.next();
     }
-    assert!(
-        moved.is_err() || rows.next().is_none(),
-        "a damaged table never ends early without an error"
-    );
+    assert!(moved.is_err() || rows.next().is_none(), "a damaged table never ends early without an error");
     assert!(moved.is_ok() || !cursor.valid());
     errors
 }
@@ -91,12 +82,7 @@ fn one_footer_is_enough() {
     }
     let mut changed = bytes.to_vec();
     changed[bytes.len() - 1024..].fill(0);
-    let Err(TableError::Corrupt {
-        object,
-        place: DamageAt::Footer,
-        ..
-    }) = try_open(changed)
-    else {
+    let Err(TableError::Corrupt { object, place: DamageAt::Footer, .. }) = try_open(changed) else {
         panic!("a table without footers opened")
     };
     assert_eq!(object, ID);
@@ -111,9 +97,7 @@ fn another_objects_table_is_damage_and_a_newer_one_is_not() {
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
     let other = copal_object::ObjectId(ID.0 + 1);
     let read = ReadOptions { store_seed: SEED };
-    let error = Table::open_bytes(bytes.clone(), other, cache(), read)
-        .err()
-        .unwrap();
+    let error = Table::open_bytes(bytes.clone(), other, cache(), read).err().unwrap();
     assert!(error.is_corruption(), "{error}");
 
     let mut newer = bytes.to_vec();
@@ -142,10 +126,7 @@ fn several_partitions() -> (Model, Bytes) {
     let mut model = Model::new();
     for i in 0..6000u64 {
         let value = random.bytes_up_to(59);
-        model.insert(
-            (random.bytes(9), Reverse(i)),
-            (crate::table::entry::EntryKind::Put, value),
-        );
+        model.insert((random.bytes(9), Reverse(i)), (crate::table::entry::EntryKind::Put, value));
     }
     let (bytes, meta) = build(&model, options(false, Kind::Ribbon));
     assert!(meta.partitions >= 3);
@@ -184,13 +165,8 @@ fn a_damaged_block_is_named_and_the_rest_is_read() {
     let errors = check_answers(&table, &model);
     assert!((1..200).contains(&errors), "{errors} keys of one block");
     let report = table.verify(Class::Background).unwrap();
-    let [damaged] = &report.damaged[..] else {
-        panic!("{:?}", report.damaged)
-    };
-    let place = DamageAt::Block {
-        partition: 1,
-        block: 3,
-    };
+    let [damaged] = &report.damaged[..] else { panic!("{:?}", report.damaged) };
+    let place = DamageAt::Block { partition: 1, block: 3 };
     assert!(matches!(damaged.error, TableError::Corrupt { object: ID, place: p, .. } if p == place));
     let sentence = damaged.to_string();
     assert!(
@@ -198,10 +174,7 @@ fn a_damaged_block_is_named_and_the_rest_is_read() {
         "{sentence}"
     );
     let (start, end) = damaged.lost.as_ref().unwrap();
-    assert_eq!(
-        (&start[..], end.as_deref()),
-        (whole.fences.fence(1), Some(whole.fences.fence(2)))
-    );
+    assert_eq!((&start[..], end.as_deref()), (whole.fences.fence(1), Some(whole.fences.fence(2))));
 }
 
 #[test]
@@ -248,10 +221,7 @@ fn what_reads_right_the_second_time_is_not_damaged() {
     let read = ReadOptions { store_seed: SEED };
     let table = Table::open_source(source, ID, cache.clone(), read).unwrap();
     assert_eq!(check_answers(&table, &model), 0);
-    assert_eq!(
-        (cache.counts().damaged_filters, cache.counts().rebuilt_indexes),
-        (0, 0)
-    );
+    assert_eq!((cache.counts().damaged_filters, cache.counts().rebuilt_indexes), (0, 0));
 }
 
 /// Overwrites some bytes, then mends the four-byte checksum at the end with `sum`.

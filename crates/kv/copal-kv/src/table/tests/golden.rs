@@ -40,14 +40,7 @@ fn example() -> Vec<u8> {
         (b"banana", 4, EntryKind::Put, b""),
     ];
     for (key, seq, kind, value) in entries {
-        builder
-            .add(Entry {
-                key,
-                seq,
-                kind,
-                value,
-            })
-            .unwrap();
+        builder.add(Entry { key, seq, kind, value }).unwrap();
     }
     let (start, end) = (Bytes::from_static(b"b"), Bytes::from_static(b"c"));
     builder.add_range_tombstone(RangeTombstone { start, end, seq: 5 });
@@ -56,21 +49,13 @@ fn example() -> Vec<u8> {
 
 /// The lines `offset byte byte ...` of the document's hex blocks.
 fn documented() -> Vec<(usize, Vec<u8>)> {
-    let blocks = DOCUMENT
-        .split("```hex\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next());
+    let blocks = DOCUMENT.split("```hex\n").skip(1).filter_map(|rest| rest.split("```").next());
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let offset = usize::from_str_radix(words.next().unwrap(), 16).unwrap();
-        (
-            offset,
-            words.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect(),
-        )
+        (offset, words.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect())
     };
-    blocks
-        .flat_map(|block| block.lines().map(line).collect::<Vec<_>>())
-        .collect()
+    blocks.flat_map(|block| block.lines().map(line).collect::<Vec<_>>()).collect()
 }
 
 #[test]
@@ -79,11 +64,7 @@ fn the_example_of_the_document_is_what_we_write() {
     let lines = documented();
     assert!(lines.len() >= 20);
     for (offset, expected) in lines {
-        assert_eq!(
-            bytes[offset..offset + expected.len()],
-            expected,
-            "at {offset:04x}"
-        );
+        assert_eq!(bytes[offset..offset + expected.len()], expected, "at {offset:04x}");
     }
     let whole = format!("{} bytes, CRC32C {:08x}", bytes.len(), crc32c(0, &bytes));
     assert!(DOCUMENT.contains(&whole), "the example is {whole}");
@@ -91,47 +72,24 @@ fn the_example_of_the_document_is_what_we_write() {
 
 #[test]
 fn the_example_of_the_document_can_be_read() {
-    let options = ReadOptions {
-        store_seed: STORE_SEED,
-    };
+    let options = ReadOptions { store_seed: STORE_SEED };
     let table = Table::open_bytes(example().into(), ObjectId(7), cache(), options).unwrap();
     let get = |key: &[u8], seq| {
         let found = table.get(key, seq, &KeyHash::new(key, STORE_SEED)).unwrap();
         found.map(|found| (found.seq, found.kind, found.value))
     };
-    assert_eq!(
-        get(b"apple", MAX_SEQ),
-        Some((300, EntryKind::Put, Bytes::from_static(b"red")))
-    );
+    assert_eq!(get(b"apple", MAX_SEQ), Some((300, EntryKind::Put, Bytes::from_static(b"red"))));
     assert_eq!(get(b"apple", 299), Some((2, EntryKind::Delete, Bytes::new())));
     assert_eq!(get(b"apple", 1), None);
-    assert_eq!(
-        get(b"apricot", 3),
-        Some((3, EntryKind::Pointer, pointer().into()))
-    );
+    assert_eq!(get(b"apricot", 3), Some((3, EntryKind::Pointer, pointer().into())));
     assert_eq!(get(b"avocado", MAX_SEQ), None);
-    let tombstone = RangeTombstone {
-        start: Bytes::from_static(b"b"),
-        end: Bytes::from_static(b"c"),
-        seq: 5,
-    };
+    let tombstone = RangeTombstone { start: Bytes::from_static(b"b"), end: Bytes::from_static(b"c"), seq: 5 };
     assert_eq!(table.range_tombstones(), [tombstone]);
     let meta = table.meta();
-    assert_eq!(
-        (&meta.smallest[..], &meta.largest[..]),
-        (&b"apple"[..], &b"c"[..])
-    );
+    assert_eq!((&meta.smallest[..], &meta.largest[..]), (&b"apple"[..], &b"c"[..]));
     assert!(meta.largest_is_exclusive);
-    assert_eq!(
-        (meta.entries, meta.keys, meta.deletes, meta.range_tombstones),
-        (4, 3, 1, 1)
-    );
+    assert_eq!((meta.entries, meta.keys, meta.deletes, meta.range_tombstones), (4, 3, 1, 1));
     assert_eq!((meta.min_seq, meta.max_seq), (2, 300));
-    let used = ValueUse {
-        object: ObjectId(9),
-        values: 1,
-        bytes: 70_000,
-        key_bytes: 7,
-    };
+    let used = ValueUse { object: ObjectId(9), values: 1, bytes: 70_000, key_bytes: 7 };
     assert_eq!(meta.value_objects, [used]);
 }

@@ -14,9 +14,8 @@ const AT: u64 = 500;
 #[test]
 fn look_ups_and_seeks_go_by_the_sequence_of_the_ingest() {
     let key = |i: u64| (i * 2).to_be_bytes().to_vec();
-    let model: Model = (0..3000)
-        .map(|i| ((key(i), Reverse(0)), (EntryKind::Put, vec![i as u8; 20])))
-        .collect();
+    let model: Model =
+        (0..3000).map(|i| ((key(i), Reverse(0)), (EntryKind::Put, vec![i as u8; 20]))).collect();
     let (bytes, meta) = build(&model, options(false, Kind::Ribbon));
     assert_eq!((meta.object, meta.max_seq), (ID, 0));
     let table = open(bytes, &cache());
@@ -31,19 +30,11 @@ fn look_ups_and_seeks_go_by_the_sequence_of_the_ingest() {
         let hash = KeyHash::new(&key(i), SEED);
         for seq in [0, AT - 1, AT, AT + 1, MAX_SEQ] {
             let found = table.get(&key(i), seq, &hash).unwrap();
-            assert_eq!(
-                found.map(|found| found.seq),
-                (seq >= AT).then_some(AT),
-                "key {i} at {seq}"
-            );
+            assert_eq!(found.map(|found| found.seq), (seq >= AT).then_some(AT), "key {i} at {seq}");
             // Newest first: a place at or before the entry's own sequence comes before it, a later one behind.
             cursor.seek(&key(i), seq).unwrap();
             let first = if seq >= AT { i } else { i + 1 };
-            assert_eq!(
-                position(&cursor),
-                (first < 3000).then(|| key(first)),
-                "seek {i} at {seq}"
-            );
+            assert_eq!(position(&cursor), (first < 3000).then(|| key(first)), "seek {i} at {seq}");
             cursor.seek_for_prev(&key(i), seq).unwrap();
             let last = if seq <= AT { Some(i) } else { i.checked_sub(1) };
             assert_eq!(position(&cursor), last.map(key), "seek for prev {i} at {seq}");

@@ -46,21 +46,11 @@ fn some_key(random: &mut Random, model: &Model) -> Vec<u8> {
 fn check_lookups(table: &Table, model: &Model, random: &mut Random, rounds: usize) {
     for _ in 0..rounds {
         let key = some_key(random, model);
-        let seq = if random.below(2) == 0 {
-            MAX_SEQ
-        } else {
-            random.below(1001)
-        };
+        let seq = if random.below(2) == 0 { MAX_SEQ } else { random.below(1001) };
         let found = table.get(&key, seq, &KeyHash::new(&key, SEED)).unwrap();
-        let expected = model
-            .range((key.clone(), Reverse(seq))..)
-            .next()
-            .filter(|((k, _), _)| *k == key);
+        let expected = model.range((key.clone(), Reverse(seq))..).next().filter(|((k, _), _)| *k == key);
         let found = found.map(|f| (f.seq, f.kind, f.value.to_vec()));
-        assert_eq!(
-            found,
-            expected.map(|((_, seq), (kind, value))| (seq.0, *kind, value.clone()))
-        );
+        assert_eq!(found, expected.map(|((_, seq), (kind, value))| (seq.0, *kind, value.clone())));
     }
 }
 

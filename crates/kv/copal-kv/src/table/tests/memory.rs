@@ -19,10 +19,7 @@ fn large() -> (Vec<Vec<u8>>, Bytes) {
     let mut random = Random::new(20);
     let mut model = Model::new();
     for _ in 0..KEYS {
-        model.insert(
-            (random.bytes(16), Reverse(1)),
-            (EntryKind::Put, random.bytes(1000)),
-        );
+        model.insert((random.bytes(16), Reverse(1)), (EntryKind::Put, random.bytes(1000)));
     }
     let keys = model.keys().map(|(key, _)| key.clone()).collect();
     (keys, build(&model, options(false, Kind::Ribbon)).0)
@@ -35,29 +32,17 @@ fn a_table_of_twenty_megabytes_costs_little_memory() {
     let table = open(bytes, &cache);
     // Descriptors and fences: well below a bit per key beside the fixed part of the table.
     assert_eq!(cache.bytes().resident, table.resident_bytes());
-    assert!(
-        table.resident_bytes() < 2048 + KEYS / 8,
-        "{}",
-        table.resident_bytes()
-    );
+    assert!(table.resident_bytes() < 2048 + KEYS / 8, "{}", table.resident_bytes());
     // Index pages: about 10 bits per key at 1 KB values.
     let mut index = 0;
     for i in 0..table.meta().partitions {
-        index += table
-            .index(i, copal_device::Class::Foreground)
-            .unwrap()
-            .heap_bytes() as u64;
+        index += table.index(i, copal_device::Class::Foreground).unwrap().heap_bytes() as u64;
     }
     let bits = index as f64 * 8.0 / KEYS as f64;
     assert!((7.0..13.0).contains(&bits), "{bits} bits of index per key");
     // Filters: four columns, 1.013 bits each, and a few words per partition.
     for key in &keys {
-        assert!(
-            table
-                .get(key, MAX_SEQ, &KeyHash::new(key, SEED))
-                .unwrap()
-                .is_some()
-        );
+        assert!(table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap().is_some());
     }
     let bits = cache.bytes().filters as f64 * 8.0 / KEYS as f64;
     assert!((4.0..4.6).contains(&bits), "{bits} bits of filter per key");
@@ -75,12 +60,7 @@ fn the_page_budget_holds_under_any_use() {
     let mut most = 0;
     for round in 0..5000 {
         let key = &keys[random.below(KEYS) as usize];
-        assert!(
-            table
-                .get(key, MAX_SEQ, &KeyHash::new(key, SEED))
-                .unwrap()
-                .is_some()
-        );
+        assert!(table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap().is_some());
         if round % 100 == 0 {
             let mut cursor = table.cursor(Scan::default());
             cursor.seek(key, MAX_SEQ).unwrap();
@@ -104,22 +84,13 @@ fn without_room_for_filters_look_ups_go_without_and_stay_right() {
         let found = table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap();
         assert!(found.is_some());
     }
-    assert!(
-        (600..=1000).contains(&cache.bytes().filters),
-        "{}",
-        cache.bytes().filters
-    );
+    assert!((600..=1000).contains(&cache.bytes().filters), "{}", cache.bytes().filters);
     let counts = cache.counts();
     assert_eq!(counts.filter_page_reads, 3, "a refused charge reads nothing");
     let mut random = Random::new(22);
     for _ in 0..1000 {
         let key = random.bytes(16);
-        assert!(
-            table
-                .get(&key, MAX_SEQ, &KeyHash::new(&key, SEED))
-                .unwrap()
-                .is_none()
-        );
+        assert!(table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).unwrap().is_none());
     }
 }
 
@@ -133,26 +104,14 @@ fn a_small_filter_budget_is_shared_by_all_partitions() {
         let found = table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap();
         assert!(found.is_some());
     }
-    assert_eq!(
-        cache.counts().filter_page_reads,
-        u64::from(table.meta().partitions)
-    );
-    assert!(
-        (5000..=5200).contains(&cache.bytes().filters),
-        "{}",
-        cache.bytes().filters
-    );
+    assert_eq!(cache.counts().filter_page_reads, u64::from(table.meta().partitions));
+    assert!((5000..=5200).contains(&cache.bytes().filters), "{}", cache.bytes().filters);
     let mut random = Random::new(24);
     let before = cache.counts();
     let rounds = 20_000;
     for _ in 0..rounds {
         let key = random.bytes(16);
-        assert!(
-            table
-                .get(&key, MAX_SEQ, &KeyHash::new(&key, SEED))
-                .unwrap()
-                .is_none()
-        );
+        assert!(table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).unwrap().is_none());
     }
     let passed = cache.counts().false_positives - before.false_positives;
     let rate = passed as f64 / f64::from(rounds);
@@ -176,24 +135,14 @@ fn a_miss_reads_nothing_but_false_positives_and_a_hit_one_block() {
     let rounds = 20_000;
     for _ in 0..rounds {
         let key = random.bytes(16);
-        assert!(
-            table
-                .get(&key, MAX_SEQ, &KeyHash::new(&key, SEED))
-                .unwrap()
-                .is_none()
-        );
+        assert!(table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).unwrap().is_none());
     }
     let cold = cache.counts();
-    let (probes, false_positives) = (
-        cold.filter_probes - warm.filter_probes,
-        cold.false_positives - warm.false_positives,
-    );
+    let (probes, false_positives) =
+        (cold.filter_probes - warm.filter_probes, cold.false_positives - warm.false_positives);
     let rate = false_positives as f64 / probes as f64;
     assert!((rate - 1.0 / 16.0).abs() < 0.006, "four columns: {rate}");
-    assert_eq!(
-        probes - false_positives,
-        cold.filter_negatives - warm.filter_negatives
-    );
+    assert_eq!(probes - false_positives, cold.filter_negatives - warm.filter_negatives);
     assert!(cold.data_block_reads - warm.data_block_reads <= false_positives);
     assert_eq!(cold.index_page_reads, warm.index_page_reads);
 
@@ -201,10 +150,7 @@ fn a_miss_reads_nothing_but_false_positives_and_a_hit_one_block() {
     let table = open(large().1, &small);
     for key in keys.iter().step_by(97) {
         let before = small.counts();
-        table
-            .get(key, MAX_SEQ, &KeyHash::new(key, SEED))
-            .unwrap()
-            .unwrap();
+        table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap().unwrap();
         assert_eq!(small.counts().data_block_reads, before.data_block_reads + 1);
     }
 }
@@ -217,14 +163,7 @@ fn threads_that_load_the_same_filters_charge_them_once() {
     let alone = {
         let cache = cache_with(1 << 20, 1 << 20, 4);
         let table = open_cold(large().1, &cache);
-        keys.iter().for_each(|key| {
-            drop(
-                table
-                    .get(key, MAX_SEQ, &KeyHash::new(key, SEED))
-                    .unwrap()
-                    .unwrap(),
-            )
-        });
+        keys.iter().for_each(|key| drop(table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap().unwrap()));
         cache.bytes().filters
     };
     let start = std::sync::Barrier::new(4);
@@ -239,12 +178,7 @@ fn threads_that_load_the_same_filters_charge_them_once() {
                     assert_eq!(found.unwrap().value.len(), 1000);
                     if i % 4 == 0 {
                         let key = random.bytes(16);
-                        assert!(
-                            table
-                                .get(&key, MAX_SEQ, &KeyHash::new(&key, SEED))
-                                .unwrap()
-                                .is_none()
-                        );
+                        assert!(table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).unwrap().is_none());
                     }
                 }
             });

@@ -44,17 +44,11 @@ fn table(cache: &Arc<TableCache>) -> (Arc<Table>, Vec<Vec<u8>>, Reads) {
     let mut random = Random::new(30);
     let mut model = Model::new();
     for _ in 0..9000 {
-        model.insert(
-            (random.bytes(12), Reverse(1)),
-            (EntryKind::Put, random.bytes(500)),
-        );
+        model.insert((random.bytes(12), Reverse(1)), (EntryKind::Put, random.bytes(500)));
     }
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
     let reads = Reads::default();
-    let source = Box::new(Recorded {
-        bytes,
-        reads: reads.clone(),
-    });
+    let source = Box::new(Recorded { bytes, reads: reads.clone() });
     let read = ReadOptions { store_seed: SEED };
     let table = Table::open_source(source, ID, cache.clone(), read).unwrap();
     for partition in 0..table.meta().partitions {
@@ -83,30 +77,15 @@ fn a_long_scan_reads_in_large_pieces_in_either_direction() {
         }
         assert_eq!(seen, keys.len());
         let reads = taken(&reads);
-        assert!(
-            reads.len() < 45,
-            "{} reads of {} bytes",
-            reads.len(),
-            table.meta().bytes
-        );
+        assert!(reads.len() < 45, "{} reads of {} bytes", reads.len(), table.meta().bytes);
         let bytes: u64 = reads.iter().map(|(range, _)| range.end - range.start).sum();
-        assert!(
-            bytes < table.meta().bytes + (table.meta().bytes >> 4),
-            "little is read twice: {bytes}"
-        );
-        assert!(
-            reads
-                .iter()
-                .all(|(range, _)| range.end - range.start <= 256 << 10)
-        );
+        assert!(bytes < table.meta().bytes + (table.meta().bytes >> 4), "little is read twice: {bytes}");
+        assert!(reads.iter().all(|(range, _)| range.end - range.start <= 256 << 10));
     }
     let kept = cache.bytes().pages - pages;
     // A block and windows of 16, 32 and 64 KiB each way, with what a block takes beside its bytes.
     let first_windows = (2 * (4 + 16 + 32 + 64)) << 10;
-    assert!(
-        kept < first_windows + first_windows / 8,
-        "the first windows stay, nothing else: {kept}"
-    );
+    assert!(kept < first_windows + first_windows / 8, "the first windows stay, nothing else: {kept}");
 }
 
 /// Scans of ten blocks, and then of one, in both directions: what they read at once follows.
@@ -172,14 +151,8 @@ fn a_short_scan_reads_little_and_a_repeated_one_nothing() {
         let mut cursor = table.cursor(Scan::default());
         cursor.seek(&keys[4000], MAX_SEQ).unwrap();
         cursor.next().unwrap();
-        let bytes: u64 = taken(&reads)
-            .iter()
-            .map(|(range, _)| range.end - range.start)
-            .sum();
-        assert!(
-            bytes <= if round == 0 { 21 << 10 } else { 17 << 10 },
-            "round {round}: {bytes}"
-        );
+        let bytes: u64 = taken(&reads).iter().map(|(range, _)| range.end - range.start).sum();
+        assert!(bytes <= if round == 0 { 21 << 10 } else { 17 << 10 }, "round {round}: {bytes}");
     }
 }
 
@@ -188,18 +161,11 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
     let cache = cache_with(1 << 20, 0, 6);
     let (table, keys, reads) = table(&cache);
     let pages = cache.bytes().pages;
-    let mut cursor = table.cursor(Scan {
-        class: Class::Background,
-        whole: true,
-        ahead: true,
-        ..Scan::default()
-    });
+    let mut cursor =
+        table.cursor(Scan { class: Class::Background, whole: true, ahead: true, ..Scan::default() });
     cursor.seek(&keys[100], MAX_SEQ).unwrap();
     let begun = reads.lock().unwrap().len();
-    assert_eq!(
-        begun, 2,
-        "the second window is on its way while the first is walked"
-    );
+    assert_eq!(begun, 2, "the second window is on its way while the first is walked");
     for key in &keys[100..] {
         assert_eq!(cursor.entry().unwrap().key, key);
         cursor.next().unwrap();

@@ -27,10 +27,7 @@ fn one_key_makes_a_table_of_six_kilobytes() {
     let model = Model::from([((b"only".to_vec(), Reverse(1)), put(b"value".to_vec()))]);
     let (bytes, meta) = build(&model, options(false, Kind::Ribbon));
     assert!(bytes.len() <= 6 << 10, "{}", bytes.len());
-    assert_eq!(
-        (meta.partitions, meta.keys, &meta.smallest),
-        (1, 1, &meta.largest)
-    );
+    assert_eq!((meta.partitions, meta.keys, &meta.smallest), (1, 1, &meta.largest));
     let table = open(bytes, &cache());
     assert_eq!(get(&table, b"only", MAX_SEQ), Some((1, 5)));
     assert_eq!(get(&table, b"only", 0), None);
@@ -44,10 +41,7 @@ fn the_empty_key_and_the_longest_are_keys_like_others() {
     let mut near = long.clone();
     near[MAX_KEY_BYTES - 1] = 0xfe;
     let mut model = Model::new();
-    for (i, key) in [Vec::new(), vec![0], vec![0, 0], near, long]
-        .into_iter()
-        .enumerate()
-    {
+    for (i, key) in [Vec::new(), vec![0], vec![0, 0], near, long].into_iter().enumerate() {
         model.insert((key, Reverse(i as u64)), put(vec![1; i]));
     }
     let (bytes, _) = build(&model, options(true, Kind::Ribbon));
@@ -64,32 +58,14 @@ fn thousands_of_versions_of_one_key_stay_in_one_partition() {
     let value = [7; 300];
     let versions = 40_000;
     for seq in (1..=versions).rev() {
-        builder
-            .add(Entry {
-                key: b"hot",
-                seq: seq * 2,
-                kind: EntryKind::Put,
-                value: &value,
-            })
-            .unwrap();
+        builder.add(Entry { key: b"hot", seq: seq * 2, kind: EntryKind::Put, value: &value }).unwrap();
     }
-    builder
-        .add(Entry {
-            key: b"next",
-            seq: 1,
-            kind: EntryKind::Put,
-            value: &value,
-        })
-        .unwrap();
+    builder.add(Entry { key: b"next", seq: 1, kind: EntryKind::Put, value: &value }).unwrap();
     let (bytes, meta) = builder.finish_sink().unwrap();
     assert_eq!((meta.partitions, meta.keys, meta.entries), (2, 2, versions + 1));
     let table = open(bytes.into(), &cache());
     for seq in [2, 3, 13_577, 13_578, 40_001, 80_000, MAX_SEQ] {
-        assert_eq!(
-            get(&table, b"hot", seq),
-            Some(((seq / 2 * 2).min(80_000), 300)),
-            "at {seq}"
-        );
+        assert_eq!(get(&table, b"hot", seq), Some(((seq / 2 * 2).min(80_000), 300)), "at {seq}");
     }
     assert_eq!(get(&table, b"hot", 1), None);
     // One read of a block, and its neighbour at most, however many versions there are.
@@ -111,10 +87,7 @@ fn keys_without_gaps_are_their_own_separators_and_fences() {
     // look-ups meet them exactly.
     let mut model = Model::new();
     for i in 0..5000u32 {
-        model.insert(
-            (i.to_be_bytes().to_vec(), Reverse(u64::from(i))),
-            put(vec![i as u8; 900]),
-        );
+        model.insert((i.to_be_bytes().to_vec(), Reverse(u64::from(i))), put(vec![i as u8; 900]));
     }
     let (bytes, meta) = build(&model, options(false, Kind::Ribbon));
     let table = open(bytes, &cache());
@@ -137,19 +110,13 @@ fn keys_without_gaps_are_their_own_separators_and_fences() {
 fn versions_without_gaps_are_found_across_blocks() {
     let mut model = Model::new();
     for seq in 1..=1000u64 {
-        model.insert(
-            (b"key".to_vec(), Reverse(seq)),
-            put(seq.to_le_bytes().repeat(100)),
-        );
+        model.insert((b"key".to_vec(), Reverse(seq)), put(seq.to_le_bytes().repeat(100)));
     }
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
     let table = open(bytes, &cache());
     assert!(table.index(0, Class::Foreground).unwrap().blocks() > 100);
     for seq in 1..=1000 {
-        let found = table
-            .get(b"key", seq, &KeyHash::new(b"key", SEED))
-            .unwrap()
-            .unwrap();
+        let found = table.get(b"key", seq, &KeyHash::new(b"key", SEED)).unwrap().unwrap();
         assert_eq!((found.seq, &found.value[..8]), (seq, &seq.to_le_bytes()[..]));
     }
 }
@@ -158,10 +125,7 @@ fn versions_without_gaps_are_found_across_blocks() {
 fn a_block_has_a_full_key_every_sixteen_entries() {
     let mut model = Model::new();
     for i in 0..100u32 {
-        model.insert(
-            (format!("a common prefix {i:03}").into_bytes(), Reverse(1)),
-            put(Vec::new()),
-        );
+        model.insert((format!("a common prefix {i:03}").into_bytes(), Reverse(1)), put(Vec::new()));
     }
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
     let table = open(bytes.clone(), &cache());
@@ -189,11 +153,7 @@ fn partitions_end_at_eight_megabytes_and_at_a_full_filter() {
     let (bytes, meta) = build(&small, options(false, Kind::Ribbon));
     let table = open(bytes, &cache());
     let full = (0..meta.partitions - 1).map(|i| table.partition(i).keys);
-    assert!(
-        full.clone().all(|keys| (1800..=2048).contains(&keys)),
-        "{:?}",
-        full.collect::<Vec<_>>()
-    );
+    assert!(full.clone().all(|keys| (1800..=2048).contains(&keys)), "{:?}", full.collect::<Vec<_>>());
     assert_eq!(meta.partitions, 10);
 }
 
@@ -211,10 +171,7 @@ fn a_table_may_hold_range_tombstones_alone() {
     let (bytes, meta) = builder.finish_sink().unwrap();
     assert_eq!((&meta.smallest[..], &meta.largest[..]), (&b"c"[..], &b"z"[..]));
     assert!(meta.largest_is_exclusive && !meta.covers(b"z") && meta.covers(b"y"));
-    assert_eq!(
-        (meta.entries, meta.range_tombstones, meta.min_seq, meta.max_seq),
-        (0, 2, 4, 9)
-    );
+    assert_eq!((meta.entries, meta.range_tombstones, meta.min_seq, meta.max_seq), (0, 2, 4, 9));
     let table = open(bytes.into(), &cache());
     assert_eq!(get(&table, b"p", MAX_SEQ), None);
     let mut cursor = table.cursor(Scan::default());
@@ -224,27 +181,16 @@ fn a_table_may_hold_range_tombstones_alone() {
     cursor.seek(b"p", MAX_SEQ).unwrap();
     cursor.seek_for_prev(b"p", MAX_SEQ).unwrap();
     assert!(!cursor.valid());
-    assert_eq!(
-        table.range_tombstones(),
-        [tombstone(b"c", b"d", 9), tombstone(b"m", b"z", 4)]
-    );
+    assert_eq!(table.range_tombstones(), [tombstone(b"c", b"d", 9), tombstone(b"m", b"z", 4)]);
     assert!(table.verify(Class::Background).unwrap().is_clean());
 }
 
 #[test]
 fn entries_out_of_order_are_refused() {
-    for (first, second) in [
-        ((b"k", 5), (b"k", 6)),
-        ((b"k", 5), (b"k", 5)),
-        ((b"k", 5), (b"j", 5)),
-    ] {
+    for (first, second) in [((b"k", 5), (b"k", 6)), ((b"k", 5), (b"k", 5)), ((b"k", 5), (b"j", 5))] {
         let mut builder = TableBuilder::with_sink(Vec::new(), ID, options(false, Kind::Ribbon));
-        let entry = |(key, seq): (&'static [u8; 1], u64)| Entry {
-            key,
-            seq,
-            kind: EntryKind::Put,
-            value: b"",
-        };
+        let entry =
+            |(key, seq): (&'static [u8; 1], u64)| Entry { key, seq, kind: EntryKind::Put, value: b"" };
         builder.add(entry(first)).unwrap();
         assert!(builder.add(entry(second)).unwrap_err().is_corruption());
     }
@@ -256,10 +202,7 @@ fn compression_shrinks_what_can_be_shrunk_and_only_that() {
     let (mut text, mut noise) = (Model::new(), Model::new());
     for i in 0..500u32 {
         let key = i.to_be_bytes().to_vec();
-        text.insert(
-            (key.clone(), Reverse(1)),
-            put(b"all work and no play ".repeat(10)),
-        );
+        text.insert((key.clone(), Reverse(1)), put(b"all work and no play ".repeat(10)));
         noise.insert((key, Reverse(1)), put(random.bytes(200)));
     }
     let size = |model: &Model, compress| build(model, options(compress, Kind::Ribbon)).0.len();

@@ -19,26 +19,13 @@ pub(super) const ID: ObjectId = ObjectId(7);
 pub(super) type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
 
 pub(super) fn options(compress: bool, filter: Kind) -> TableOptions {
-    TableOptions {
-        compress,
-        filter,
-        store_seed: SEED,
-        lifetime: Lifetime::Medium,
-        expected_bytes: 0,
-    }
+    TableOptions { compress, filter, store_seed: SEED, lifetime: Lifetime::Medium, expected_bytes: 0 }
 }
 
 pub(super) fn build(model: &Model, options: TableOptions) -> (Bytes, TableMeta) {
     let mut builder = TableBuilder::with_sink(Vec::new(), ID, options);
     for ((key, seq), (kind, value)) in model {
-        builder
-            .add(Entry {
-                key,
-                seq: seq.0,
-                kind: *kind,
-                value,
-            })
-            .unwrap();
+        builder.add(Entry { key, seq: seq.0, kind: *kind, value }).unwrap();
     }
     let (bytes, meta) = builder.finish_sink().unwrap();
     (bytes.into(), meta)
@@ -81,11 +68,7 @@ pub(super) fn mixed(random: &mut Random, keys: usize) -> Model {
             40..60 => b"zz".to_vec(),
             _ => Vec::new(),
         };
-        let len = if shape == 99 {
-            1 + random.below(60_000) as usize
-        } else {
-            random.below(12) as usize
-        };
+        let len = if shape == 99 { 1 + random.below(60_000) as usize } else { random.below(12) as usize };
         key.extend(random.bytes(len));
         let versions = match random.below(20) {
             0 => 1 + random.below(40),
@@ -93,21 +76,13 @@ pub(super) fn mixed(random: &mut Random, keys: usize) -> Model {
             _ => 1,
         };
         for _ in 0..versions {
-            let kind = if random.below(6) == 0 {
-                EntryKind::Delete
-            } else {
-                EntryKind::Put
-            };
+            let kind = if random.below(6) == 0 { EntryKind::Delete } else { EntryKind::Put };
             let len = match random.below(40) {
                 0 => random.below(30_000),
                 1..10 => 0,
                 _ => random.below(400),
             };
-            let value = if kind == EntryKind::Put {
-                random.bytes(len as usize)
-            } else {
-                Vec::new()
-            };
+            let value = if kind == EntryKind::Put { random.bytes(len as usize) } else { Vec::new() };
             model.insert((key.clone(), Reverse(random.below(1000))), (kind, value));
         }
     }

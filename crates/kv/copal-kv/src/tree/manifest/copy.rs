@@ -28,11 +28,7 @@ pub(super) fn create_as(id: ObjectId, of: ObjectId) -> Op {
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
         // What is expected to live differently lies elsewhere.
-        lifetime: if of == COPY {
-            Lifetime::Long
-        } else {
-            Lifetime::Medium
-        },
+        lifetime: if of == COPY { Lifetime::Long } else { Lifetime::Medium },
         expected_bytes: REWRITE_ABOVE,
         check: Check::Pages,
         label: label(Role::Manifest, 0),
@@ -43,14 +39,7 @@ pub(super) fn create_as(id: ObjectId, of: ObjectId) -> Op {
 /// Appends `data` to the manifest, and to its copy where that takes part.
 pub(super) fn append(at: u64, data: &Bytes, copied: bool) -> impl Iterator<Item = Op> {
     let copy = copied.then_some(COPY);
-    [Some(MANIFEST), copy]
-        .into_iter()
-        .flatten()
-        .map(move |id| Op::Append {
-            id,
-            at,
-            data: data.clone(),
-        })
+    [Some(MANIFEST), copy].into_iter().flatten().map(move |id| Op::Append { id, at, data: data.clone() })
 }
 
 /// Bytes of the copy read at once.

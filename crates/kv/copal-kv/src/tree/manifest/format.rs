@@ -23,13 +23,8 @@ use copal_object::ObjectId;
 pub(crate) use super::records::{Level, Record, TableMeta, ValueMeta};
 
 /// Envelope of the manifest object.
-pub(crate) const FORMAT: Format = Format {
-    magic: *b"COPALKVM",
-    name: "kv manifest",
-    oldest: 1,
-    version: 3,
-    known_flags: 0,
-};
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALKVM", name: "kv manifest", oldest: 1, version: 3, known_flags: 0 };
 /// Envelope and its body: the store's seed.
 pub(crate) const HEADER_LEN: usize = ENVELOPE_LEN + 8;
 const EDIT_HEADER: usize = 8;
@@ -73,12 +68,8 @@ pub(crate) fn parse_header(bytes: &[u8]) -> Result<(u16, u64), Error> {
     let (envelope, body) =
         Envelope::open(&FORMAT, bytes).map_err(|error| Error::corrupt("kv manifest", error))?;
     let mut input = Reader::new(body);
-    let seed = input
-        .u64()
-        .map_err(|error| Error::corrupt("kv manifest", error))?;
-    input
-        .finish()
-        .map_err(|error| Error::corrupt("kv manifest", error))?;
+    let seed = input.u64().map_err(|error| Error::corrupt("kv manifest", error))?;
+    input.finish().map_err(|error| Error::corrupt("kv manifest", error))?;
     Ok((envelope.version, seed))
 }
 
@@ -238,12 +229,7 @@ impl Record {
                 out.put_u8(TABLE);
                 meta.encode(out);
             }
-            Record::Slices {
-                object,
-                level,
-                run,
-                parts,
-            } => {
+            Record::Slices { object, level, run, parts } => {
                 out.put_u8(SLICES);
                 out.put_u64(object.0);
                 out.put_u8(level.0);
@@ -281,11 +267,7 @@ impl Record {
                 out.put_varint(*generation);
                 out.put_varint(*last_seq);
             }
-            Record::Counters {
-                next_object,
-                next_run,
-                next_keyspace,
-            } => {
+            Record::Counters { next_object, next_run, next_keyspace } => {
                 out.put_u8(COUNTERS);
                 out.put_varint(*next_object);
                 out.put_varint(*next_run);
@@ -311,12 +293,8 @@ impl Record {
                 let id = keyspace(input)?;
                 let at = input.position();
                 let name = std::str::from_utf8(input.prefixed(MAX_NAME)?);
-                let name = name
-                    .map_err(|_| DecodeError::Invalid {
-                        at,
-                        what: "name, which is text,",
-                    })?
-                    .to_owned();
+                let name =
+                    name.map_err(|_| DecodeError::Invalid { at, what: "name, which is text," })?.to_owned();
                 let mut options = KeyspaceOptions {
                     group_prefix_len: input.u8()?,
                     separate_from_bytes: input.u32()?,
@@ -347,12 +325,7 @@ impl Record {
                 let level = Level(input.u8()?);
                 let run = bounded(input, Reader::u64)?;
                 let parts = list(input, |input| Ok(key(input)?..key(input)?))?;
-                Record::Slices {
-                    object,
-                    level,
-                    run,
-                    parts,
-                }
+                Record::Slices { object, level, run, parts }
             }
             VALUE => Record::Value(ValueMeta {
                 object: object(input)?,
@@ -362,9 +335,7 @@ impl Record {
                 max_seq: sequence(input)?,
                 by_worker: input.u8()? != 0,
             }),
-            DROP_VALUE => Record::DropValue {
-                object: object(input)?,
-            },
+            DROP_VALUE => Record::DropValue { object: object(input)? },
             DEAD => {
                 let object = object(input)?;
                 let ranges = list(input, |input| {
@@ -373,22 +344,16 @@ impl Record {
                 })?;
                 Record::Dead { object, ranges }
             }
-            FLUSHED => Record::Flushed {
-                generation: bounded(input, Reader::varint)?,
-                last_seq: sequence(input)?,
-            },
+            FLUSHED => {
+                Record::Flushed { generation: bounded(input, Reader::varint)?, last_seq: sequence(input)? }
+            }
             COUNTERS => Record::Counters {
                 next_object: bounded(input, Reader::varint)?,
                 next_run: bounded(input, Reader::varint)?,
                 next_keyspace: keyspace(input)?.0,
             },
-            SETTLED => Record::Settled {
-                below: bounded(input, Reader::varint)?,
-            },
-            INGESTED => Record::Ingested {
-                object: object(input)?,
-                seq: sequence(input)?,
-            },
+            SETTLED => Record::Settled { below: bounded(input, Reader::varint)? },
+            INGESTED => Record::Ingested { object: object(input)?, seq: sequence(input)? },
             _ => {
                 return Err(DecodeError::UnknownKind {
                     at,

@@ -125,11 +125,7 @@ impl Manifest {
             edit.records().for_each(|record| state.apply(&record));
         }
         let ((version, seed), len) = (edits.header, edits.len);
-        let copy = if copy::stands(objects, len) {
-            Copied::Yes
-        } else {
-            Copied::NotYet
-        };
+        let copy = if copy::stands(objects, len) { Copied::Yes } else { Copied::NotYet };
         drop(edits);
         charge.set(state.heap_bytes());
         budget.check_used()?;
@@ -139,11 +135,7 @@ impl Manifest {
             len,
             copy,
             // An older version's header does not promise what new edits may say: the next edit rewrites it.
-            rewrite_above: if version < format::FORMAT.version {
-                0
-            } else {
-                REWRITE_ABOVE
-            },
+            rewrite_above: if version < format::FORMAT.version { 0 } else { REWRITE_ABOVE },
             retry_from: 0,
             budget: budget.clone(),
         };
@@ -158,15 +150,7 @@ impl Manifest {
         let len = bytes.len() as u64;
         let ops = [MANIFEST, copy::COPY].map(copy::create).into_iter();
         let ops = ops.chain(copy::append(0, &bytes, true)).collect();
-        objects
-            .commit(
-                Txn {
-                    ops,
-                    ..Txn::default()
-                },
-                Ack::Durable,
-            )
-            .wait()?;
+        objects.commit(Txn { ops, ..Txn::default() }, Ack::Durable).wait()?;
         let state = ManifestState {
             next_object: MANIFEST.0 + 1,
             next_run: 1,
@@ -193,11 +177,7 @@ impl Manifest {
             Copied::NoRoom => copy::finds_room(objects, self.state.encoded_bytes(), long),
         };
         if self.copy != Copied::Yes {
-            self.copy = if lacks_copy {
-                Copied::NotYet
-            } else {
-                Copied::NoRoom
-            };
+            self.copy = if lacks_copy { Copied::NotYet } else { Copied::NoRoom };
         }
         long || lacks_copy
     }
@@ -276,11 +256,7 @@ impl Manifest {
             Copied::NotYet => due,
             Copied::NoRoom => false,
         };
-        let beside = if due {
-            self.write_beside(objects, poison, copied)?
-        } else {
-            None
-        };
+        let beside = if due { self.write_beside(objects, poison, copied)? } else { None };
         let ((steps, len), copied) = match beside {
             Some((written, copied)) => (self.replace(objects, written, records, copied), copied),
             None => {
@@ -289,15 +265,7 @@ impl Manifest {
             }
         };
         ops.extend(steps);
-        let committed = objects
-            .commit(
-                Txn {
-                    ops,
-                    ..Txn::default()
-                },
-                ack,
-            )
-            .wait();
+        let committed = objects.commit(Txn { ops, ..Txn::default() }, ack).wait();
         if let Err(error) = committed {
             // Refused before anything was written.
             rewrite::discard(objects).map_err(|error| poison.failed_write(error))?;
@@ -367,10 +335,7 @@ impl Role {
     ];
 
     fn name(self) -> &'static [u8; 8] {
-        Role::ALL
-            .iter()
-            .find(|(role, _)| *role == self)
-            .map_or(b"kv manif", |(_, name)| name)
+        Role::ALL.iter().find(|(role, _)| *role == self).map_or(b"kv manif", |(_, name)| name)
     }
 }
 

@@ -56,11 +56,7 @@ fn write_edits(
         let _piece = budget.charge(Memory::Manifest, COPIES * bytes.len() as u64);
         let (at, data) = (len, Bytes::from(bytes));
         len += data.len() as u64;
-        let append = |id| Op::Append {
-            id,
-            at,
-            data: data.clone(),
-        };
+        let append = |id| Op::Append { id, at, data: data.clone() };
         commit(objects, ids().map(append).collect()).map(|()| len)
     };
     let mut at = append(header(seed))?;
@@ -99,9 +95,5 @@ pub(super) fn take_place(objects: &Store, copied: bool) -> Vec<Op> {
 pub(crate) fn discard(objects: &Store) -> Result<(), StoreError> {
     let left = BESIDE.into_iter().filter(|id| objects.stat(*id).is_some());
     let ops: Vec<Op> = left.map(|id| Op::Delete { id }).collect();
-    if ops.is_empty() {
-        Ok(())
-    } else {
-        commit(objects, ops)
-    }
+    if ops.is_empty() { Ok(()) } else { commit(objects, ops) }
 }

@@ -28,11 +28,7 @@ pub(crate) struct TableState {
 impl TableState {
     /// A whole table's part has the bounds of the table: in memory they stand once.
     fn share_bounds(&mut self) {
-        if let Some(first) = self
-            .parts
-            .first_mut()
-            .filter(|first| first.start == self.meta.start)
-        {
+        if let Some(first) = self.parts.first_mut().filter(|first| first.start == self.meta.start) {
             first.start = self.meta.start.clone();
         }
         if let Some(last) = self.parts.last_mut().filter(|last| last.end == self.meta.end) {
@@ -80,12 +76,7 @@ impl ManifestState {
             let keys: usize = table.parts.iter().map(bounds).sum();
             let is_cut = table.parts.len() != 1
                 || table.parts[0] != (table.meta.start.clone()..table.meta.end.clone());
-            let keys = keys
-                + if is_cut {
-                    table.meta.start.len() + table.meta.end.len()
-                } else {
-                    0
-                };
+            let keys = keys + if is_cut { table.meta.start.len() + table.meta.end.len() } else { 0 };
             let lists = table.parts.capacity() * size_of::<Range<Bytes>>()
                 + table.meta.values.capacity() * size_of::<(ObjectId, u64)>();
             2 * size_of::<(ObjectId, TableState)>() + keys + 2 * KEY_BYTES + lists
@@ -113,20 +104,10 @@ impl ManifestState {
             }
             Record::Table(meta) => {
                 self.next_object = self.next_object.max(meta.object.0 + 1);
-                let table = TableState {
-                    meta: meta.clone(),
-                    level: Level::TOP,
-                    run: 0,
-                    parts: Vec::new(),
-                };
+                let table = TableState { meta: meta.clone(), level: Level::TOP, run: 0, parts: Vec::new() };
                 self.tables.insert(meta.object, table);
             }
-            Record::Slices {
-                object,
-                level,
-                run,
-                parts,
-            } => {
+            Record::Slices { object, level, run, parts } => {
                 if parts.is_empty() {
                     self.tables.remove(object);
                     self.dropped.insert(*object);
@@ -149,10 +130,7 @@ impl ManifestState {
                         value.meta.accounted = accounted.max(meta.accounted);
                         value.meta.max_seq = max_seq.max(meta.max_seq);
                     })
-                    .or_insert_with(|| ValueState {
-                        meta: meta.clone(),
-                        dead,
-                    });
+                    .or_insert_with(|| ValueState { meta: meta.clone(), dead });
             }
             Record::DropValue { object } => {
                 self.values.remove(object);
@@ -169,11 +147,7 @@ impl ManifestState {
                 self.flushed_generation = self.flushed_generation.max(*generation);
                 self.last_seq = self.last_seq.max(*last_seq);
             }
-            Record::Counters {
-                next_object,
-                next_run,
-                next_keyspace,
-            } => {
+            Record::Counters { next_object, next_run, next_keyspace } => {
                 self.next_object = self.next_object.max(*next_object);
                 self.next_run = self.next_run.max(*next_run);
                 self.next_keyspace = self.next_keyspace.max(*next_keyspace);
@@ -230,9 +204,7 @@ impl ManifestState {
                 next_run: self.next_run,
                 next_keyspace: self.next_keyspace,
             },
-            Record::Settled {
-                below: self.settled_below,
-            },
+            Record::Settled { below: self.settled_below },
         ];
         let named = keyspaces.chain(tables).chain(values);
         named.chain(dropped).chain(numbers)
@@ -292,37 +264,18 @@ mod tests {
         let mut state = ManifestState::default();
         let options = KeyspaceOptions::default();
         for record in [
-            Record::Keyspace {
-                id: KeyspaceId(1),
-                name: "a".to_owned(),
-                options,
-            },
+            Record::Keyspace { id: KeyspaceId(1), name: "a".to_owned(), options },
             Record::Table(table(10)),
             slices(10, vec![key(b"a")..key(b"z")]),
             Record::Table(table(11)),
             slices(11, vec![key(b"a")..key(b"c"), key(b"d")..key(b"z")]),
             slices(10, Vec::new()),
-            Record::Ingested {
-                object: ObjectId(11),
-                seq: 9,
-            },
+            Record::Ingested { object: ObjectId(11), seq: 9 },
             Record::Value(value.clone()),
-            Record::Dead {
-                object: ObjectId(12),
-                ranges: vec![0..4096, 4096..8192],
-            },
-            Record::Dead {
-                object: ObjectId(99),
-                ranges: vec![0..1, 2..3],
-            },
-            Record::Value(ValueMeta {
-                accounted: 10_000,
-                ..value
-            }),
-            Record::Flushed {
-                generation: 3,
-                last_seq: 7,
-            },
+            Record::Dead { object: ObjectId(12), ranges: vec![0..4096, 4096..8192] },
+            Record::Dead { object: ObjectId(99), ranges: vec![0..1, 2..3] },
+            Record::Value(ValueMeta { accounted: 10_000, ..value }),
+            Record::Flushed { generation: 3, last_seq: 7 },
             Record::DropValue { object: ObjectId(8) },
             Record::Settled { below: 13 },
         ] {
@@ -334,10 +287,7 @@ mod tests {
         assert_eq!(state.tables[&ObjectId(11)].meta.max_seq, 9);
         assert_eq!(state.values[&ObjectId(12)].dead.total(), 8192);
         assert_eq!(state.values[&ObjectId(12)].meta.accounted, 10_000);
-        assert_eq!(
-            (state.next_object, state.next_run, state.next_keyspace),
-            (13, 6, 2)
-        );
+        assert_eq!((state.next_object, state.next_run, state.next_keyspace), (13, 6, 2));
         let mut again = ManifestState::default();
         for record in state.records() {
             again.apply(&record);

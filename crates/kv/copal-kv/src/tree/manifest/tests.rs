@@ -25,64 +25,41 @@ fn the_first_edit_of_an_older_manifest_rewrites_it() {
         options: KeyspaceOptions::default(),
     };
     let poison = Poison::default();
-    new.commit(&objects, &poison, Vec::new(), &[keyspace(1)], Ack::Durable)
-        .unwrap();
+    new.commit(&objects, &poison, Vec::new(), &[keyspace(1)], Ack::Durable).unwrap();
     // The same bytes under a header of version 1, which is what that version wrote.
     let len = objects.stat(MANIFEST).unwrap().len;
     let bytes = objects.read(MANIFEST, 0..len, Class::Foreground).wait().unwrap();
     let mut old = vec![0; ENVELOPE_LEN];
     old.put_u64(7);
-    let version_1 = Format {
-        version: 1,
-        ..format::FORMAT
-    };
+    let version_1 = Format { version: 1, ..format::FORMAT };
     Envelope::seal(&version_1, 0, 0, &mut old);
     old.extend_from_slice(&bytes[old.len()..]);
     let ops = vec![
         Op::Truncate { id: MANIFEST, len: 0 },
-        Op::Append {
-            id: MANIFEST,
-            at: 0,
-            data: Bytes::from(old),
-        },
+        Op::Append { id: MANIFEST, at: 0, data: Bytes::from(old) },
     ];
-    let txn = Txn {
-        ops,
-        ..Txn::default()
-    };
+    let txn = Txn { ops, ..Txn::default() };
     objects.commit(txn, Ack::Durable).wait().unwrap();
     let budget = accounts();
     let (mut manifest, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
     assert_eq!((manifest.seed, manifest.state.keyspaces.len()), (7, 1));
     for id in 2..4 {
-        manifest
-            .commit(&objects, &poison, Vec::new(), &[keyspace(id)], Ack::Durable)
-            .unwrap();
+        manifest.commit(&objects, &poison, Vec::new(), &[keyspace(id)], Ack::Durable).unwrap();
         let head = objects.read(MANIFEST, 0..format::HEADER_LEN as u64, Class::Foreground);
-        assert_eq!(
-            format::parse_header(&head.wait().unwrap()).unwrap(),
-            (format::FORMAT.version, 7)
-        );
+        assert_eq!(format::parse_header(&head.wait().unwrap()).unwrap(), (format::FORMAT.version, 7));
         let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
         assert_eq!(again.state, manifest.state);
     }
 }
 
 fn keyspace(id: u32) -> Record {
-    Record::Keyspace {
-        id: KeyspaceId(id),
-        name: format!("space {id}"),
-        options: KeyspaceOptions::default(),
-    }
+    Record::Keyspace { id: KeyspaceId(id), name: format!("space {id}"), options: KeyspaceOptions::default() }
 }
 
 /// Where the first page of the manifest and of its copy lie.
 fn pages(objects: &Store) -> [Option<u64>; 2] {
     let mut pages = [None; 2];
-    let all = copal_object::CheckOptions {
-        data: true,
-        repair: false,
-    };
+    let all = copal_object::CheckOptions { data: true, repair: false };
     let mut note = |range: std::ops::Range<u64>, covered| {
         if let Covered::Summed(Summed::Object(id)) = covered
             && let Some(slot) = [MANIFEST, copy::COPY].iter().position(|of| *of == id)
@@ -106,9 +83,7 @@ fn a_damaged_manifest_is_read_from_its_copy_and_written_anew() {
     let mut manifest = Manifest::create(&objects, 7, &budget).unwrap();
     let poison = Poison::default();
     for (round, damaged) in (1..).zip([0, 1, 0, 1]) {
-        manifest
-            .commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable)
-            .unwrap();
+        manifest.commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable).unwrap();
         let places = pages(&objects).map(Option::unwrap);
         assert!(places[0].abs_diff(places[1]) > 1 << 20, "{places:?}");
         let mut buf = AlignedBuf::zeroed(4096);
@@ -133,9 +108,7 @@ fn a_full_store_goes_on_without_the_copy_until_there_is_room() {
     let mut round = 0;
     let mut commit = |manifest: &mut Manifest| {
         round += 1;
-        manifest
-            .commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable)
-            .unwrap();
+        manifest.commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable).unwrap();
         let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
         assert_eq!(again.state.keyspaces, manifest.state.keyspaces);
     };
@@ -172,9 +145,7 @@ fn an_edit_that_a_session_had_room_for_is_read_again() {
         })
         .collect();
     let poison = Poison::default();
-    manifest
-        .commit(&objects, &poison, Vec::new(), &records, Ack::Durable)
-        .unwrap();
+    manifest.commit(&objects, &poison, Vec::new(), &records, Ack::Durable).unwrap();
     assert!(manifest.len > 5 << 18);
     let budget = accounts();
     let (again, charge) = Manifest::open(&objects, &budget).unwrap().unwrap();
@@ -190,9 +161,7 @@ fn what_a_piece_takes_is_told_once() {
     let mut manifest = Manifest::create(&objects, 7, &accounts()).unwrap();
     let record = Record::Settled { below: 9 };
     let poison = Poison::default();
-    manifest
-        .commit(&objects, &poison, Vec::new(), &[record], Ack::Durable)
-        .unwrap();
+    manifest.commit(&objects, &poison, Vec::new(), &[record], Ack::Durable).unwrap();
     let mut edits = Edits::open(&objects, MANIFEST, Class::Foreground).unwrap();
     let mut told = Vec::new();
     let mut room = |bytes| {
@@ -213,9 +182,7 @@ fn long_manifest(objects: &Store, budget: &Accounts, poison: &Poison) -> Manifes
             options: KeyspaceOptions::default(),
         })
         .collect();
-    manifest
-        .commit(objects, poison, Vec::new(), &records, Ack::Durable)
-        .unwrap();
+    manifest.commit(objects, poison, Vec::new(), &records, Ack::Durable).unwrap();
     manifest
 }
 
@@ -224,10 +191,7 @@ fn long_manifest(objects: &Store, budget: &Accounts, poison: &Poison) -> Manifes
 fn a_crash_inside_a_rewrite_leaves_the_old_manifest_or_the_new_one() {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
-        FaultOptions {
-            order: Order::Fifo,
-            ..FaultOptions::default()
-        },
+        FaultOptions { order: Order::Fifo, ..FaultOptions::default() },
     );
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -236,15 +200,9 @@ fn a_crash_inside_a_rewrite_leaves_the_old_manifest_or_the_new_one() {
     let mut manifest = long_manifest(&objects, &budget, &poison);
     let before = device.step();
     manifest.rewrite_above = 1;
-    manifest
-        .commit(&objects, &poison, Vec::new(), &[keyspace(9000)], Ack::Durable)
-        .unwrap();
+    manifest.commit(&objects, &poison, Vec::new(), &[keyspace(9000)], Ack::Durable).unwrap();
     let history = device.history();
-    let limits = Limits {
-        exhaustive: 4,
-        samples: 8,
-        seed: 5,
-    };
+    let limits = Limits { exhaustive: 4, samples: 8, seed: 5 };
     let mut outcomes = [0, 0];
     let mut half_way = 0;
     for step in (before..=history.len()).rev().step_by(5) {
@@ -264,10 +222,7 @@ fn a_crash_inside_a_rewrite_leaves_the_old_manifest_or_the_new_one() {
             assert!(report.is_sound(), "{:?}", report.problems);
         }
     }
-    assert!(
-        outcomes[0] > 10 && outcomes[1] > 0 && half_way > 5,
-        "{outcomes:?}, {half_way}"
-    );
+    assert!(outcomes[0] > 10 && outcomes[1] > 0 && half_way > 5, "{outcomes:?}, {half_way}");
 }
 
 /// Symptom, cause and fix: `deletes_go_on_where_the_manifest_leaves_no_memory_and_the_store_is_small`.
@@ -286,9 +241,7 @@ fn a_rewrite_takes_no_more_memory_than_a_piece() {
     budget.take_peak();
     let before = budget.take_peak();
     manifest.rewrite_above = 1;
-    manifest
-        .commit(&objects, &poison, Vec::new(), &[keyspace(9000)], Ack::Durable)
-        .unwrap();
+    manifest.commit(&objects, &poison, Vec::new(), &[keyspace(9000)], Ack::Durable).unwrap();
     assert!(manifest.rewrite_above > 1, "it was written anew");
     let more = budget.take_peak() - before;
     assert!(more > 0 && more < long / 2, "{more} bytes for {long}");
@@ -307,9 +260,7 @@ fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
     manifest.rewrite_above = 1;
     let commit = |manifest: &mut Manifest, round| {
         let len = manifest.len;
-        manifest
-            .commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable)
-            .unwrap();
+        manifest.commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable).unwrap();
         let left = rewrite::BESIDE.iter().any(|id| objects.stat(*id).is_some());
         assert!(!left, "nothing is left of what took no place");
         let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
@@ -338,10 +289,7 @@ fn what_a_rewrite_left_goes_before_the_next_one_begins() {
     // Without a copy the first edit writes everything anew.
     let mut ops = vec![Op::Delete { id: copy::COPY }];
     ops.extend(rewrite::BESIDE.map(|id| copy::create_as(id, MANIFEST)));
-    let txn = Txn {
-        ops,
-        ..Txn::default()
-    };
+    let txn = Txn { ops, ..Txn::default() };
     objects.commit(txn, Ack::Durable).wait().unwrap();
     manifest.copy = Copied::NoRoom;
     drop(manifest);

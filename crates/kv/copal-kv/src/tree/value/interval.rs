@@ -79,10 +79,7 @@ impl IntervalSet {
 
     /// Bytes of `self` in whole pages of `page` bytes: what punching can give back.
     pub(crate) fn whole_pages(&self, page: u64) -> u64 {
-        self.iter()
-            .filter_map(|range| page_aligned(&range, page))
-            .map(|r| r.end - r.start)
-            .sum()
+        self.iter().filter_map(|range| page_aligned(&range, page)).map(|r| r.end - r.start).sum()
     }
 }
 

@@ -36,10 +36,7 @@ impl Planned {
     /// What has to be read.
     pub(crate) fn range(&self) -> (ObjectId, Range<u64>) {
         let start = self.pointer.offset;
-        (
-            self.pointer.object,
-            start + self.cover.start..start + self.cover.end,
-        )
+        (self.pointer.object, start + self.cover.start..start + self.cover.end)
     }
 
     fn is_empty(&self) -> bool {

@@ -38,10 +38,7 @@ pub(crate) fn piece_sums(value: &[u8]) -> Vec<u32> {
     if value.is_empty() {
         return vec![0];
     }
-    value
-        .chunks(PIECE as usize)
-        .map(|piece| crc32c(0, piece))
-        .collect()
+    value.chunks(PIECE as usize).map(|piece| crc32c(0, piece)).collect()
 }
 
 fn pieces(len: u64) -> usize {
@@ -115,13 +112,7 @@ impl Pointer {
             head.extend_from_slice(input.bytes(len)?);
         }
         input.finish()?;
-        Ok(Pointer {
-            object,
-            offset,
-            len,
-            sums,
-            head,
-        })
+        Ok(Pointer { object, offset, len, sums, head })
     }
 
     /// The bytes of the object that hold the value.
@@ -147,10 +138,7 @@ impl Pointer {
             if self.sums.get(first + index) != Some(&sum) {
                 let at = self.offset + start + index as u64 * PIECE;
                 let place = format!("value in object {} at byte {at}", self.object.0);
-                return Err(Error::corrupt(
-                    place,
-                    format!("its checksum is {sum:08x}, not the pointer's"),
-                ));
+                return Err(Error::corrupt(place, format!("its checksum is {sum:08x}, not the pointer's")));
             }
         }
         Ok(())
@@ -173,15 +161,9 @@ mod tests {
         };
         let bytes = pointer.to_vec();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(
-            hex,
-            "341200000000000000000100000000000900000083920 6e3".replace(' ', "")
-        );
+        assert_eq!(hex, "341200000000000000000100000000000900000083920 6e3".replace(' ', ""));
         assert_eq!(Pointer::decode(&bytes).unwrap(), pointer);
-        let with_head = Pointer {
-            head: b"1234".to_vec(),
-            ..pointer
-        };
+        let with_head = Pointer { head: b"1234".to_vec(), ..pointer };
         let longer = with_head.to_vec();
         assert_eq!(longer[..bytes.len()], bytes);
         assert_eq!(longer[bytes.len()..], *b"\x04\x001234");
@@ -218,10 +200,7 @@ mod tests {
         let without_head = Pointer::encoded_len(value.len(), 0);
         assert_eq!(good.len(), Pointer::encoded_len(value.len(), 100));
         for cut in (0..good.len()).filter(|cut| *cut != without_head) {
-            assert!(
-                Pointer::decode(&good[..cut]).unwrap_err().is_corruption(),
-                "cut at {cut}"
-            );
+            assert!(Pointer::decode(&good[..cut]).unwrap_err().is_corruption(), "cut at {cut}");
         }
     }
 

@@ -124,25 +124,14 @@ impl Engine {
         // The half of these groups waits for what is told when the frame is there.
         let (tell, told) = Completion::pair(None);
         self.deferred_placed(writer, frame.at(), told);
-        Ok(DeferredInFlight {
-            engine: self,
-            stream: writer.log.stream,
-            frame,
-            tell,
-        })
+        Ok(DeferredInFlight { engine: self, stream: writer.log.stream, frame, tell })
     }
 
     /// Reserves the last frame of the group of all that is deferred, and writes those before it.
     fn reserve_deferred(&self, writer: &mut Writer, given: u64, ack: Ack) -> Result<ReservedFrame, Error> {
-        let Deferred {
-            ops, count, after, ..
-        } = &writer.deferred;
-        let group = LoggedGroup {
-            first_seq: given + 1 - u64::from(*count),
-            count: *count,
-            ops,
-            after: *after,
-        };
+        let Deferred { ops, count, after, .. } = &writer.deferred;
+        let group =
+            LoggedGroup { first_seq: given + 1 - u64::from(*count), count: *count, ops, after: *after };
         let reserved = writer.log.reserve_group(&self.objects, group, ack);
         reserved.map_err(|error| self.poison.failed_write(error))
     }

@@ -51,11 +51,7 @@ impl Engine {
         first_seq: u64,
     ) -> Encoded {
         log.reserve(writes.iter().map(|write| write.log_bytes).sum());
-        let mut encoded = Encoded {
-            log,
-            count: 0,
-            pointers: Vec::new(),
-        };
+        let mut encoded = Encoded { log, count: 0, pointers: Vec::new() };
         for op in writes.iter().flat_map(|write| &write.ops) {
             let seq = first_seq + u64::from(encoded.count);
             encoded.count += 1;
@@ -64,13 +60,7 @@ impl Engine {
                 WriteOp::Put { key, value } => LogOp::Put { key, value }.encode(log),
                 WriteOp::Delete { key } => LogOp::Delete { key }.encode(log),
                 WriteOp::DeleteRange { start, end } => LogOp::DeleteRange { start, end }.encode(log),
-                WriteOp::Direct {
-                    key,
-                    value,
-                    sums,
-                    head,
-                    group,
-                } => {
+                WriteOp::Direct { key, value, sums, head, group } => {
                     let (object, offset) = values.place(placement, group, value, seq, || self.new_object());
                     let pointer = Pointer {
                         object,
@@ -80,11 +70,7 @@ impl Engine {
                         head: head.to_vec(),
                     };
                     let pointer = Bytes::from(pointer.to_vec());
-                    LogOp::Pointer {
-                        key,
-                        pointer: &pointer,
-                    }
-                    .encode(log);
+                    LogOp::Pointer { key, pointer: &pointer }.encode(log);
                     encoded.pointers.push(pointer);
                 }
             }
@@ -97,10 +83,7 @@ impl Engine {
 pub(super) fn close_covered(values: &mut DirectValues, writes: &[Write]) {
     for op in writes.iter().flat_map(|write| &write.ops) {
         if let WriteOp::DeleteRange { start, end } = op {
-            values.close_within(&KeyRange {
-                start: start.clone(),
-                end: end.clone(),
-            });
+            values.close_within(&KeyRange { start: start.clone(), end: end.clone() });
         }
     }
 }
@@ -121,9 +104,7 @@ pub(super) fn insert(
             WriteOp::Delete { key } => (key, EntryKind::Delete, Bytes::new()),
             WriteOp::Direct { key, .. } => {
                 // An empty pointer in the memtable would be a value that nobody finds again.
-                let pointer = pointers
-                    .next()
-                    .expect("encoding made a pointer for each direct value");
+                let pointer = pointers.next().expect("encoding made a pointer for each direct value");
                 (key, EntryKind::Pointer, pointer)
             }
             WriteOp::DeleteRange { start, end } => {

@@ -21,11 +21,7 @@ impl InFlight {
         completion: Completion<Result<FramePos, StoreError>>,
         charge: Charge,
     ) -> InFlight {
-        InFlight {
-            completing,
-            completion,
-            charge,
-        }
+        InFlight { completing, completion, charge }
     }
 
     /// Waits until the group is as safe as it was promised to be, or has failed.
@@ -37,11 +33,7 @@ impl InFlight {
 
     /// Lets the thread that delivers the device's answer do the rest.
     pub(super) fn detach(self) {
-        let InFlight {
-            completing,
-            completion,
-            charge,
-        } = self;
+        let InFlight { completing, completion, charge } = self;
         completion.on_complete(move |result| {
             drop(charge);
             completing.complete(result.map(drop));

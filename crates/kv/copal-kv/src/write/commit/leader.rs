@@ -217,16 +217,7 @@ impl Engine {
         let mut placement = Placement::default();
         let log = std::mem::take(&mut writer.deferred.ops);
         let encoded = self.encode(log, &mut values, &mut placement, gathered.writes, given + 1);
-        Ok(EncodedGroup {
-            gathered,
-            encoded,
-            deferred_bytes,
-            values,
-            placement,
-            charge,
-            given,
-            route,
-        })
+        Ok(EncodedGroup { gathered, encoded, deferred_bytes, values, placement, charge, given, route })
     }
 
     fn route(&self, writer: &mut Writer, group: &GatheredGroup<'_>, given: u64) -> Result<Route, Error> {
@@ -308,13 +299,7 @@ impl Engine {
     fn launch(&self, group: PlacedGroup<'_>, completing: Completing) -> Option<InFlight> {
         let completion = group.frame.map(ReservedFrame::write);
         let writes = group.gathered.writes;
-        insert(
-            &group.memtable,
-            &self.caches.rows,
-            writes,
-            group.encoded,
-            group.first_seq,
-        );
+        insert(&group.memtable, &self.caches.rows, writes, group.encoded, group.first_seq);
         self.count_room_of(writes);
         self.counters.entered_room(group.route == Route::PageCacheLog);
         let bytes = writes.iter().map(|write| write.user_bytes).sum();
@@ -332,17 +317,7 @@ impl Engine {
     fn append_values(&self, placement: &mut Placement) -> Result<Option<Lsn>, StoreError> {
         let mut after = None;
         for ops in std::mem::take(&mut placement.txns) {
-            after = Some(
-                self.objects
-                    .commit(
-                        Txn {
-                            ops,
-                            ..Txn::default()
-                        },
-                        Ack::Ordered,
-                    )
-                    .wait()?,
-            );
+            after = Some(self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait()?);
         }
         Ok(after.filter(|_| !self.broken(Flaw::LogBeforeValues)))
     }
@@ -367,16 +342,7 @@ impl Engine {
                 _ => None,
             });
             let cut: Vec<ObjectId> = cut.collect();
-            let undone = self
-                .objects
-                .commit(
-                    Txn {
-                        ops,
-                        ..Txn::default()
-                    },
-                    Ack::Ordered,
-                )
-                .wait();
+            let undone = self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait();
             if let Err(StoreError::NoSpace { .. }) = undone {
                 // Nobody names the bytes, nothing is appended behind them, and the next opening cuts them off.
                 cut.into_iter().for_each(|object| values.close(object));

@@ -110,18 +110,9 @@ impl Write {
         };
         let user_bytes = ops.iter().map(|op| user(op) as u64).sum();
         let room_bytes = ops.iter().map(WriteOp::room_bytes).sum();
-        let deletes = ops
-            .iter()
-            .any(|op| matches!(op, WriteOp::Delete { .. } | WriteOp::DeleteRange { .. }));
-        let mut write = Write {
-            ops,
-            durability,
-            log_bytes,
-            user_bytes,
-            room_bytes,
-            frees_space: false,
-            room: None,
-        };
+        let deletes = ops.iter().any(|op| matches!(op, WriteOp::Delete { .. } | WriteOp::DeleteRange { .. }));
+        let mut write =
+            Write { ops, durability, log_bytes, user_bytes, room_bytes, frees_space: false, room: None };
         let put = |op: &WriteOp| matches!(op, WriteOp::Put { .. }).then(|| op.log_bytes());
         let put_bytes: usize = write.ops.iter().filter_map(put).sum();
         write.frees_space = deletes && put_bytes <= LITTLE && write.is_short();
@@ -163,10 +154,7 @@ mod tests {
     fn only_writes_that_free_space_or_are_essential_may_use_the_reserve() {
         let key = || Bytes::from_static(b"k");
         let delete = || WriteOp::Delete { key: key() };
-        let put = |len: usize| WriteOp::Put {
-            key: key(),
-            value: Bytes::from(vec![0; len]),
-        };
+        let put = |len: usize| WriteOp::Put { key: key(), value: Bytes::from(vec![0; len]) };
         assert!(Write::new(vec![delete(), put(100)], Durability::Device).frees_space);
         assert!(!Write::new(vec![put(1)], Durability::Device).frees_space);
         assert!(!Write::new(vec![delete(), put(1 << 20)], Durability::Device).frees_space);
@@ -183,19 +171,14 @@ mod tests {
 
     #[test]
     fn a_write_is_large_by_its_log_or_by_a_value_that_is_written_beside_it() {
-        let put = |len: usize| WriteOp::Put {
-            key: Bytes::from_static(b"k"),
-            value: Bytes::from(vec![0; len]),
-        };
+        let put =
+            |len: usize| WriteOp::Put { key: Bytes::from_static(b"k"), value: Bytes::from(vec![0; len]) };
         let direct = WriteOp::Direct {
             key: Bytes::from_static(b"k"),
             value: Bytes::from(vec![0; 8192]),
             sums: vec![0; 2],
             head: Bytes::new(),
-            group: GroupKey {
-                keyspace: crate::table::key::KeyspaceId(1),
-                prefix: Bytes::new(),
-            },
+            group: GroupKey { keyspace: crate::table::key::KeyspaceId(1), prefix: Bytes::new() },
         };
         assert!(!Write::new(vec![put(60_000)], Durability::Device).is_large());
         assert!(Write::new(vec![put(70_000)], Durability::Device).is_large());

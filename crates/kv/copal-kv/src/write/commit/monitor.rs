@@ -51,10 +51,7 @@ impl<T> ThreadMonitor<T> {
 
 impl<T: Send> Monitor<T> for ThreadMonitor<T> {
     fn new(value: T) -> ThreadMonitor<T> {
-        ThreadMonitor {
-            inner: Mutex::new(Watched { value, waiting: 0 }),
-            changed: Condvar::new(),
-        }
+        ThreadMonitor { inner: Mutex::new(Watched { value, waiting: 0 }), changed: Condvar::new() }
     }
 
     fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {

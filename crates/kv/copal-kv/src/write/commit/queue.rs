@@ -163,9 +163,8 @@ impl<M: Monitors> CommitQueue<M> {
         write: Write,
         lead: impl FnOnce(Turn<M>, Vec<Write>),
     ) -> Result<(), Error> {
-        let (place, next) = self
-            .line
-            .with(|line| (line.join(write, Leader::First), line.next_turn(self.width)));
+        let (place, next) =
+            self.line.with(|line| (line.join(write, Leader::First), line.next_turn(self.width)));
         let leads = place.index == 0;
         let own = matches!(&next, Some(Next::First(group)) if Arc::ptr_eq(group, &place.group));
         if !(leads && own) {
@@ -304,11 +303,7 @@ impl<M: Monitors> CommitQueue<M> {
             });
             line.placed
         });
-        Completing {
-            queue: Arc::clone(self),
-            number,
-            completed: false,
-        }
+        Completing { queue: Arc::clone(self), number, completed: false }
     }
 
     fn completed(&self, number: u64, result: Result<(), Error>) {
@@ -336,15 +331,9 @@ impl<M: Monitors> Line<M> {
             last.writes.push(write);
             last.bytes += bytes;
             last.held_bytes += held_bytes;
-            return CommitTicket {
-                group: Arc::clone(&last.group),
-                index: last.writes.len() - 1,
-            };
+            return CommitTicket { group: Arc::clone(&last.group), index: last.writes.len() - 1 };
         }
-        let group = Arc::new(Group {
-            turn: M::Of::new(false),
-            outcome: M::Of::new(None),
-        });
+        let group = Arc::new(Group { turn: M::Of::new(false), outcome: M::Of::new(None) });
         self.waiting.push_back(Gathering {
             group: Arc::clone(&group),
             leader,
@@ -377,11 +366,7 @@ impl<M: Monitors> Line<M> {
         let mut told = Vec::new();
         #[cfg(test)]
         self.move_completed_to_the_front();
-        while let Some(result) = self
-            .in_flight
-            .front_mut()
-            .and_then(|flight| flight.completed.take())
-        {
+        while let Some(result) = self.in_flight.front_mut().and_then(|flight| flight.completed.take()) {
             let Some(flight) = self.in_flight.pop_front() else {
                 break;
             };
@@ -419,8 +404,7 @@ impl<M: Monitors> Turn<M> {
     /// The group is on its way and takes the sequences up to `last_seq`; the turn is passed on next.
     pub(crate) fn place(&mut self, last_seq: u64) -> Completing<M> {
         self.placed = true;
-        self.queue
-            .place(last_seq, self.writes, Some(Arc::clone(&self.group)))
+        self.queue.place(last_seq, self.writes, Some(Arc::clone(&self.group)))
     }
 
     /// Part of the group is on its way; the turn is kept, and [`Turn::answer`] tells what became of the parts.
@@ -468,10 +452,7 @@ impl<M: Monitors> Completing<M> {
     pub(crate) fn complete(mut self, result: Result<(), StoreError>) {
         self.completed = true;
         let result = result.map_err(|error| {
-            let error = Error::Poisoned {
-                reason: error.to_string(),
-                host_full: error.is_host_full(),
-            };
+            let error = Error::Poisoned { reason: error.to_string(), host_full: error.is_host_full() };
             self.queue.poison.set_by(&error);
             error
         });
@@ -500,9 +481,7 @@ impl<M: Monitors> CommitQueue<M> {
 impl<M: Monitors> Line<M> {
     fn move_completed_to_the_front(&mut self) {
         if self.broken {
-            self.in_flight
-                .make_contiguous()
-                .sort_by_key(|flight| flight.completed.is_none());
+            self.in_flight.make_contiguous().sort_by_key(|flight| flight.completed.is_none());
         }
     }
 }

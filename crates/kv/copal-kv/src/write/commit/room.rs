@@ -91,11 +91,7 @@ impl Engine {
                 continue;
             }
             if self.signal.flush_is_stuck() {
-                return if frees_space && charged < 2 * limit {
-                    Ok(())
-                } else {
-                    Err(Error::NoSpace)
-                };
+                return if frees_space && charged < 2 * limit { Ok(()) } else { Err(Error::NoSpace) };
             }
             self.wait_for_a_flush(writer, view.frozen.len());
         }
@@ -140,10 +136,7 @@ impl Engine {
         }
         let version = self.super_version().version.clone();
         let bytes_of = |is_new: bool| -> u64 {
-            let runs = version
-                .runs
-                .iter()
-                .filter(|run| !is_new || run.level != Level::BOTTOM);
+            let runs = version.runs.iter().filter(|run| !is_new || run.level != Level::BOTTOM);
             runs.flat_map(|run| &run.slices).map(Slice::bytes).sum()
         };
         !writer.merged_in_vain || 8 * bytes_of(true) >= bytes_of(false)
@@ -235,17 +228,7 @@ impl Engine {
         if let Err(error) = writer.sync(&self.objects, self.snapshots.allocated_seq()) {
             let ops = vec![Op::Delete { id: log.stream }];
             let error = self.poison.failed_write(error);
-            if let Err(second) = self
-                .objects
-                .commit(
-                    Txn {
-                        ops,
-                        ..Txn::default()
-                    },
-                    Ack::Ordered,
-                )
-                .wait()
-            {
+            if let Err(second) = self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait() {
                 self.poison.set_by(&Error::Object(second));
             }
             return Err(error);
@@ -257,11 +240,7 @@ impl Engine {
         self.change_super_version(|view| {
             let mut frozen = view.frozen.clone();
             frozen.insert(0, view.active.clone());
-            SuperVersion {
-                active,
-                frozen,
-                version: view.version.clone(),
-            }
+            SuperVersion { active, frozen, version: view.version.clone() }
         });
         self.signal.kick_one(Sleeper::Flusher);
         Ok(())

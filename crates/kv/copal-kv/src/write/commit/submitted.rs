@@ -26,10 +26,7 @@ pub struct Commit {
 
 impl Commit {
     pub(crate) fn new(store: &Store, ticket: Option<CommitTicket>) -> Commit {
-        Commit {
-            ticket,
-            _store: store.clone(),
-        }
+        Commit { ticket, _store: store.clone() }
     }
 
     /// Waits until the commit is as safe as was asked for. Blocks.
@@ -42,9 +39,7 @@ impl Commit {
     /// Whether [`Commit::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.ticket
-            .as_ref()
-            .is_none_or(|ticket| ticket.outcome().is_some())
+        self.ticket.as_ref().is_none_or(|ticket| ticket.outcome().is_some())
     }
 }
 

@@ -126,24 +126,13 @@ impl DirectValues {
                 let object = new_object();
                 let opts = create_options(OBJECT_BYTES);
                 placement.push(Op::Create { id: object, opts }, 0);
-                OpenObject {
-                    object,
-                    len: 0,
-                    max_seq: 0,
-                }
+                OpenObject { object, len: 0, max_seq: 0 }
             }
         };
         let (object, offset) = (open.object, open.len);
         for (at, part) in pieces(value, padded) {
             let bytes = part.len();
-            placement.push(
-                Op::Append {
-                    id: object,
-                    at: offset + at,
-                    data: part,
-                },
-                bytes,
-            );
+            placement.push(Op::Append { id: object, at: offset + at, data: part }, bytes);
         }
         open.len += padded;
         open.max_seq = seq;
@@ -160,9 +149,7 @@ impl DirectValues {
         // The next one in order: any will do, and a run that is repeated closes the same one.
         let behind = (Bound::Excluded(group), Bound::Unbounded);
         let next = self.open.range(behind).next().or_else(|| self.open.iter().next());
-        let victim = next
-            .map(|(other, _)| other.clone())
-            .filter(|other| other != group);
+        let victim = next.map(|(other, _)| other.clone()).filter(|other| other != group);
         if let Some(victim) = victim {
             self.open.remove(&victim);
         }
@@ -230,10 +217,7 @@ fn pieces(value: &Bytes, padded: u64) -> Vec<(u64, Bytes)> {
         parts.push((at as u64, part));
         at = end;
     }
-    debug_assert_eq!(
-        parts.iter().map(|(_, part)| part.len() as u64).sum::<u64>(),
-        padded
-    );
+    debug_assert_eq!(parts.iter().map(|(_, part)| part.len() as u64).sum::<u64>(), padded);
     parts
 }
 
@@ -242,10 +226,7 @@ mod tests {
     use super::*;
 
     fn group(name: &'static [u8]) -> GroupKey {
-        GroupKey {
-            keyspace: KeyspaceId(1),
-            prefix: Bytes::from_static(name),
-        }
+        GroupKey { keyspace: KeyspaceId(1), prefix: Bytes::from_static(name) }
     }
 
     #[test]
@@ -256,10 +237,7 @@ mod tests {
         let first = values.place(&mut placement, &group(b"a"), &value, 1, || ObjectId(10));
         let second = values.place(&mut placement, &group(b"a"), &value, 2, || ObjectId(11));
         let other = values.place(&mut placement, &group(b"b"), &value, 3, || ObjectId(12));
-        assert_eq!(
-            (first, second, other),
-            ((ObjectId(10), 0), (ObjectId(10), 8192), (ObjectId(12), 0))
-        );
+        assert_eq!((first, second, other), ((ObjectId(10), 0), (ObjectId(10), 8192), (ObjectId(12), 0)));
         assert_eq!(placement.touched[&ObjectId(10)].accounted, 16384);
     }
 
@@ -273,13 +251,7 @@ mod tests {
         values.place(&mut failed, &group(b"a"), &value, 2, || ObjectId(11));
         values.place(&mut failed, &group(b"b"), &value, 2, || ObjectId(12));
         let ops = values.undo(failed);
-        assert!(ops.iter().any(|op| matches!(
-            op,
-            Op::Truncate {
-                id: ObjectId(10),
-                len: 4096
-            }
-        )));
+        assert!(ops.iter().any(|op| matches!(op, Op::Truncate { id: ObjectId(10), len: 4096 })));
         assert!(ops.iter().any(|op| matches!(op, Op::Delete { id: ObjectId(12) })));
         assert_eq!(values.open_objects(), vec![ObjectId(10)]);
     }
@@ -294,11 +266,7 @@ mod tests {
         assert_eq!(second, (ObjectId(11), 0));
         let per_txn = |txn: &Vec<Op>| {
             let data = |op: &Op| {
-                if let Op::Append { data, .. } = op {
-                    data.len()
-                } else {
-                    0
-                }
+                if let Op::Append { data, .. } = op { data.len() } else { 0 }
             };
             txn.iter().map(data).sum::<usize>()
         };

@@ -107,16 +107,10 @@ impl Writer {
     /// # Errors
     /// `NoSpace`: they go on waiting. Otherwise a failed write.
     pub(crate) fn sync(&mut self, objects: &Objects, given: u64) -> Result<(), StoreError> {
-        let Deferred {
-            ops, count, after, ..
-        } = &self.deferred;
+        let Deferred { ops, count, after, .. } = &self.deferred;
         if *count > 0 || self.log.unsynced {
-            let group = LoggedGroup {
-                first_seq: given + 1 - u64::from(*count),
-                count: *count,
-                ops,
-                after: *after,
-            };
+            let group =
+                LoggedGroup { first_seq: given + 1 - u64::from(*count), count: *count, ops, after: *after };
             self.log.append_durably(objects, group)?;
             self.deferred = Deferred::default();
         }

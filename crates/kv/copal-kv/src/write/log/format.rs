@@ -89,19 +89,10 @@ impl LogOp {
         let tag = input.u8()?;
         let key = slice(group, input, MAX_KEY)?;
         Ok(match tag {
-            PUT => LogOp::Put {
-                key,
-                value: slice(group, input, MAX_VALUE)?,
-            },
+            PUT => LogOp::Put { key, value: slice(group, input, MAX_VALUE)? },
             DELETE => LogOp::Delete { key },
-            POINTER => LogOp::Pointer {
-                key,
-                pointer: slice(group, input, MAX_VALUE)?,
-            },
-            DELETE_RANGE => LogOp::DeleteRange {
-                start: key,
-                end: slice(group, input, MAX_KEY)?,
-            },
+            POINTER => LogOp::Pointer { key, pointer: slice(group, input, MAX_VALUE)? },
+            DELETE_RANGE => LogOp::DeleteRange { start: key, end: slice(group, input, MAX_KEY)? },
             _ => {
                 let at = input.position();
                 return Err(DecodeError::UnknownKind {
@@ -144,14 +135,7 @@ pub(crate) struct GroupFrames<'a> {
 
 impl<'a> GroupFrames<'a> {
     pub(crate) fn new(generation: u64, first_seq: u64, count: u32, ops: &'a [u8]) -> GroupFrames<'a> {
-        GroupFrames {
-            generation,
-            first_seq,
-            count,
-            rest: ops,
-            is_begun: false,
-            limit: MAX_FRAME,
-        }
+        GroupFrames { generation, first_seq, count, rest: ops, is_begun: false, limit: MAX_FRAME }
     }
 
     /// The next payload, for the frame of this number, and whether it is the last one.
@@ -247,10 +231,7 @@ struct Open {
 
 impl Assembler {
     pub(crate) fn new(generation: u64) -> Assembler {
-        Assembler {
-            generation,
-            open: None,
-        }
+        Assembler { generation, open: None }
     }
 
     /// Bytes of a group that is not complete yet.
@@ -275,11 +256,7 @@ impl Assembler {
         }
         let part = &frame[HEADER_LEN..];
         if head.first {
-            self.open = Some(Open {
-                first_seq: head.first_seq,
-                count: head.count,
-                body: Vec::new(),
-            });
+            self.open = Some(Open { first_seq: head.first_seq, count: head.count, body: Vec::new() });
         }
         let Some(open) = &mut self.open else {
             return Err(Error::corrupt(place(), "the group it continues has no beginning"));
@@ -346,16 +323,7 @@ impl Fields {
         let (generation, first_seq) = (input.u64()?, input.u64()?);
         let (count, len) = (input.u32()?, input.u32()?);
         input.zeros(4)?;
-        Ok(Fields {
-            magic,
-            version,
-            flags,
-            generation,
-            first_seq,
-            count,
-            len,
-            sum: input.u32()?,
-        })
+        Ok(Fields { magic, version, flags, generation, first_seq, count, len, sum: input.u32()? })
     }
 }
 
@@ -366,22 +334,11 @@ impl Head {
             return Err("it does not start like a log frame".to_owned());
         }
         let part = &frame[HEADER_LEN..];
-        let (stored, computed) = (
-            fields.sum,
-            sum(generation, position, &frame[..HEADER_LEN - 4], part),
-        );
+        let (stored, computed) = (fields.sum, sum(generation, position, &frame[..HEADER_LEN - 4], part));
         if stored != computed || fields.generation != generation || part.len() != fields.len as usize {
-            return Err(format!(
-                "its checksum is {stored:08x}, its bytes give {computed:08x}"
-            ));
+            return Err(format!("its checksum is {stored:08x}, its bytes give {computed:08x}"));
         }
-        let Fields {
-            version,
-            flags,
-            first_seq,
-            count,
-            ..
-        } = fields;
+        let Fields { version, flags, first_seq, count, .. } = fields;
         if version != VERSION || flags & !(FIRST | LAST) != 0 {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
         }
@@ -389,12 +346,7 @@ impl Head {
         if first_seq > MAX_SEQ - u64::from(count) {
             return Err(format!("its sequence {first_seq} is above any that is given"));
         }
-        Ok(Head {
-            first: flags & FIRST != 0,
-            last: flags & LAST != 0,
-            first_seq,
-            count,
-        })
+        Ok(Head { first: flags & FIRST != 0, last: flags & LAST != 0, first_seq, count })
     }
 }
 

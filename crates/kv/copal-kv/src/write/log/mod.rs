@@ -56,31 +56,13 @@ impl Log {
             label: label(Role::Log, generation),
         };
         let ops = vec![Op::Create { id: stream, opts }];
-        objects
-            .commit(
-                Txn {
-                    ops,
-                    ..Txn::default()
-                },
-                Ack::Ordered,
-            )
-            .wait()?;
-        Ok(Log {
-            generation,
-            stream,
-            position: 0,
-            unsynced: true,
-        })
+        objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait()?;
+        Ok(Log { generation, stream, position: 0, unsynced: true })
     }
 
     /// Goes on with a log found at opening, behind its last whole frame.
     pub(crate) fn resume(generation: u64, stream: ObjectId, position: u64) -> Log {
-        Log {
-            generation,
-            stream,
-            position,
-            unsynced: true,
-        }
+        Log { generation, stream, position, unsynced: true }
     }
 
     /// Whether this is the log `stream`, and `frame` its last.
@@ -114,12 +96,7 @@ impl Log {
         group: LoggedGroup<'_>,
         ack: Ack,
     ) -> Result<ReservedFrame, StoreError> {
-        let LoggedGroup {
-            first_seq,
-            count,
-            ops,
-            after,
-        } = group;
+        let LoggedGroup { first_seq, count, ops, after } = group;
         let mut frames = GroupFrames::new(self.generation, first_seq, count, ops);
         loop {
             let (payload, is_last) = frames.next_frame(self.position);
@@ -199,10 +176,7 @@ pub(crate) fn replay(
         };
         held(COPIES * frame.len() as u64 + assembler.held_bytes());
         if at != position {
-            return Err(Error::corrupt(
-                format!("log {generation}"),
-                format!("frame {position} is missing"),
-            ));
+            return Err(Error::corrupt(format!("log {generation}"), format!("frame {position} is missing")));
         }
         position += 1;
         match (assembler.push(at, &frame), &mut lost) {

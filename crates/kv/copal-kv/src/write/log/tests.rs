@@ -16,10 +16,7 @@ fn fragmented() -> Store {
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let commit = |ops: Vec<Op>| {
-        let txn = Txn {
-            ops,
-            ..Txn::default()
-        };
+        let txn = Txn { ops, ..Txn::default() };
         objects.commit(txn, Ack::Durable).wait()
     };
     let opts = CreateOptions {
@@ -32,13 +29,7 @@ fn fragmented() -> Store {
     let data = Bytes::from(vec![1; OBJECT_BYTES]);
     let create = |id: u64| {
         let (id, data) = (ObjectId(id), data.clone());
-        commit(vec![
-            Op::Create {
-                id,
-                opts: opts.clone(),
-            },
-            Op::Append { id, at: 0, data },
-        ])
+        commit(vec![Op::Create { id, opts: opts.clone() }, Op::Append { id, at: 0, data }])
     };
     let ids = 1000..1000 + SIZE / OBJECT_BYTES as u64;
     let made: Vec<u64> = ids.take_while(|id| create(*id).is_ok()).collect();
@@ -63,24 +54,11 @@ fn a_group_goes_into_the_log_where_no_long_run_of_pages_is_free() {
     let long = || objects.append_frame(other, Bytes::from(vec![0; GROUP_BYTES]), None, Ack::Durable);
     let refused = (0..20).find_map(|_| long().wait().err());
     assert!(matches!(refused, Some(StoreError::NoSpace { .. })), "{refused:?}");
-    assert!(
-        objects.space().free_bytes > 6 * GROUP_BYTES as u64,
-        "{:?}",
-        objects.space()
-    );
+    assert!(objects.space().free_bytes > 6 * GROUP_BYTES as u64, "{:?}", objects.space());
     let mut ops = Vec::new();
-    format::LogOp::Put {
-        key: &b"\0\0\0\x01key"[..],
-        value: &vec![7; GROUP_BYTES][..],
-    }
-    .encode(&mut ops);
+    format::LogOp::Put { key: &b"\0\0\0\x01key"[..], value: &vec![7; GROUP_BYTES][..] }.encode(&mut ops);
     for first_seq in 1..=4 {
-        let group = LoggedGroup {
-            first_seq,
-            count: 1,
-            ops: &ops,
-            after: None,
-        };
+        let group = LoggedGroup { first_seq, count: 1, ops: &ops, after: None };
         log.append_durably(&objects, group).unwrap();
     }
     let mut found = Vec::new();

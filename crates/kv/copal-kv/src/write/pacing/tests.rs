@@ -2,12 +2,8 @@
 
 use super::*;
 
-const MEASURED: Measured = Measured {
-    merge_nanos: 1_000_000,
-    user_bytes: 1000,
-    flush_nanos: 0,
-    flushed_bytes: 0,
-};
+const MEASURED: Measured =
+    Measured { merge_nanos: 1_000_000, user_bytes: 1000, flush_nanos: 0, flushed_bytes: 0 };
 
 #[test]
 fn the_price_grows_with_the_square_of_the_debt() {
@@ -15,12 +11,7 @@ fn the_price_grows_with_the_square_of_the_debt() {
     assert_eq!((at(0.0), at(0.5), at(1.0)), (0, 250_000, 1_000_000));
     assert_eq!(delay_nanos(1000, 1.0, Measured::default()), 0);
     // Where merges were cheaper so far, a byte costs what two flushes of it take.
-    let flushes_alone = Measured {
-        merge_nanos: 500,
-        user_bytes: 100,
-        flush_nanos: 500,
-        flushed_bytes: 100,
-    };
+    let flushes_alone = Measured { merge_nanos: 500, user_bytes: 100, flush_nanos: 500, flushed_bytes: 100 };
     assert_eq!(delay_nanos(1000, 1.0, flushes_alone), 10_000);
 }
 
@@ -38,10 +29,7 @@ fn there_is_no_step_in_the_price() {
             assert!(now.0 - before.0 <= 1 << 10 && now.1 >= before.1);
             // At most what 1 KiB more may add to a square: 2 x share x (1 KiB / limit).
             let limit = delay_nanos(1 << 20, 1.0, MEASURED) as f64;
-            assert!(
-                ((now.1 - before.1) as f64) < limit * 0.003,
-                "level {level}, {kib} KiB"
-            );
+            assert!(((now.1 - before.1) as f64) < limit * 0.003, "level {level}, {kib} KiB");
             before = now;
         }
         assert!(before.1 > 0, "level {level} never had a price");
@@ -191,19 +179,13 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
     let speed = (TOTAL / 2) as f64 / (writer - at) as f64;
     let per_byte = (simulation.merge_nanos - merging) as f64 / (simulation.flushed - flushed) as f64;
     let possible = 1.0 / per_byte;
-    assert!(
-        (0.8..1.1).contains(&(speed / possible)),
-        "{speed} of {possible} bytes per ns"
-    );
+    assert!((0.8..1.1).contains(&(speed / possible)), "{speed} of {possible} bytes per ns");
     let mean = sum / groups;
     // On the way there more: the first merge into the bottom is dearer than anything measured before it.
     assert!(worst < 2.0, "debt went to {worst} of its limit");
     assert!((0.7..1.3).contains(&mean), "debt is at {mean} of its limit");
     assert!(longest <= LONGEST, "{longest:?}");
-    assert!(
-        longest < Duration::from_millis(20),
-        "{longest:?} for a group of 16 KiB"
-    );
+    assert!(longest < Duration::from_millis(20), "{longest:?} for a group of 16 KiB");
     // Between two groups the debt grows by what was written, and never by a run.
     assert!(step < 0.02, "the debt jumped by {step} of its limit");
 }
@@ -237,9 +219,7 @@ fn writers_below_the_speed_of_the_merges_pay_next_to_nothing() {
         // Half of what the merges can take: 12 bytes written per user byte, flush included.
         writer += GROUP * 1_000_000_000 / (4 << 20);
         let measured = simulation.measured();
-        paid += throttle
-            .add(delay_nanos(GROUP, simulation.debt().share, measured))
-            .unwrap_or_default();
+        paid += throttle.add(delay_nanos(GROUP, simulation.debt().share, measured)).unwrap_or_default();
     }
     let share = paid.as_nanos() as f64 / writer as f64;
     assert!(share < 0.02, "{paid:?} paid, {share} of the time");

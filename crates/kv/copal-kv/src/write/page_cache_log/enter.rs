@@ -72,13 +72,7 @@ impl Engine {
         writer.page_cache_log = PageCacheLogState::Absent;
         let session = crate::open::random_number()?;
         let new = || self.new_object();
-        match super::make(
-            &self.objects,
-            &self.budget,
-            session,
-            writer.page_cache_stream,
-            new,
-        ) {
+        match super::make(&self.objects, &self.budget, session, writer.page_cache_stream, new) {
             Ok(None) | Err(StoreError::NoSpace { .. }) => {}
             Ok(Some(cache_log)) => writer.page_cache_log = PageCacheLogState::Open(Box::new(cache_log)),
             Err(error) => return Err(self.poison.failed_write(error)),

@@ -40,10 +40,7 @@ impl Header {
     /// Of a page-cache log that is `len` bytes long.
     pub(crate) fn new(session: u64, len: u64) -> Header {
         let half = len.saturating_sub(FRONT_BYTES) / HALVES as u64;
-        Header {
-            session,
-            half_bytes: half.min(BAY_MAX.into()) as u32 & !4095,
-        }
+        Header { session, half_bytes: half.min(BAY_MAX.into()) as u32 & !4095 }
     }
 
     /// Where a half begins.
@@ -71,10 +68,7 @@ impl Header {
         let mut read = || {
             let (magic, version) = (input.u32().ok()?, input.u8().ok()?);
             let zeros = input.bytes(3).ok()?;
-            let header = Header {
-                session: input.u64().ok()?,
-                half_bytes: input.u32().ok()?,
-            };
+            let header = Header { session: input.u64().ok()?, half_bytes: input.u32().ok()? };
             let sum = input.u32().ok()?;
             let whole = magic == MAGIC && sum == crc32c(0, &bytes[..HEADER_LEN - 4]);
             whole.then_some((version, zeros == [0; 3], header))
@@ -162,11 +156,7 @@ pub(crate) struct Records<R> {
 impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
     pub(crate) fn new(header: Header, read: R) -> Records<R> {
         let half = |index| (header.half(index), header.half(index + 1));
-        Records {
-            read,
-            session: header.session,
-            halves: [half(0), half(1)],
-        }
+        Records { read, session: header.session, halves: [half(0), half(1)] }
     }
 
     /// The record that goes on behind `last_seq`; `None`: there is none. Those that end before are passed over.
@@ -225,11 +215,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
             if ops.iter().any(|op| matches!(op, LogOp::Pointer { .. })) {
                 return Ok(None);
             }
-            return Ok(Some(Found {
-                first_seq: head.first_seq,
-                encoded,
-                ops,
-            }));
+            return Ok(Some(Found { first_seq: head.first_seq, encoded, ops }));
         }
     }
 }

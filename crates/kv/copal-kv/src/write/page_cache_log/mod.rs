@@ -221,10 +221,7 @@ pub(crate) fn make(
         return Ok(None);
     }
     let commit = |ops, ack| {
-        let txn = Txn {
-            ops,
-            ..Txn::default()
-        };
+        let txn = Txn { ops, ..Txn::default() };
         objects.commit(txn, ack).wait()
     };
     let stream = if let Some(stream) = stream {

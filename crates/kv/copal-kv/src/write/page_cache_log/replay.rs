@@ -56,11 +56,8 @@ impl Engine {
         };
         let cache_log = PageCacheLog::begin(extent, session, &self.budget, false);
         let cache_log = cache_log.map_err(|error| self.poison.failed_write(error))?;
-        self.writes.writer.lock().page_cache_log = if has_cache {
-            PageCacheLogState::Open(Box::new(cache_log))
-        } else {
-            PageCacheLogState::Absent
-        };
+        self.writes.writer.lock().page_cache_log =
+            if has_cache { PageCacheLogState::Open(Box::new(cache_log)) } else { PageCacheLogState::Absent };
         Ok(())
     }
 
@@ -100,12 +97,8 @@ impl Engine {
             return Ok(());
         }
         if !self.options.read_only {
-            let group = LoggedGroup {
-                first_seq: last_seq + 1 - u64::from(count),
-                count,
-                ops: &ops,
-                after: None,
-            };
+            let group =
+                LoggedGroup { first_seq: last_seq + 1 - u64::from(count), count, ops: &ops, after: None };
             let log = &mut self.writes.writer.lock().log;
             self.in_whole_reserve(|| {
                 let logged = log.append_durably(&self.objects, group);

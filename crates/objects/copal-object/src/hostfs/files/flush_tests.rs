@@ -133,21 +133,14 @@ fn beside(
     let home = tempfile::tempdir().unwrap();
     let gates = Gates::default();
     let inner = RealDirectory::create(home.path()).unwrap();
-    let directory = GatedDirectory {
-        inner,
-        gates: gates.clone(),
-    };
+    let directory = GatedDirectory { inner, gates: gates.clone() };
     let files = HostFiles::on(Box::new(directory), false);
     flush(&files).unwrap();
     write(&files, 5, false).unwrap();
     write(&files, 7, false).unwrap();
     let (reached, at_the_gate) = mpsc::channel();
     let (let_go, told) = mpsc::channel();
-    *gates.0.lock() = Some(Gate {
-        what,
-        reached,
-        end: told,
-    });
+    *gates.0.lock() = Some(Gate { what, reached, end: told });
     std::thread::scope(|scope| {
         let one = scope.spawn(|| first(&files));
         at_the_gate.recv().unwrap();
@@ -178,10 +171,7 @@ fn waits(
     );
     let (_, answers) = beside(first, what, second, Err(io::ErrorKind::StorageFull.into()));
     for answer in answers {
-        assert!(
-            answer.as_ref().is_err_and(DeviceError::is_host_full),
-            "{answer:?}"
-        );
+        assert!(answer.as_ref().is_err_and(DeviceError::is_host_full), "{answer:?}");
     }
 }
 
@@ -215,10 +205,7 @@ fn each_command_behind_one_that_found_no_space_names_the_full_host() {
     let home = tempfile::tempdir().unwrap();
     let gates = Gates::default();
     let inner = RealDirectory::create(home.path()).unwrap();
-    let directory = GatedDirectory {
-        inner,
-        gates: gates.clone(),
-    };
+    let directory = GatedDirectory { inner, gates: gates.clone() };
     let files = HostFiles::on(Box::new(directory), false);
     write(&files, 5, false).unwrap();
     let (reached, _at_the_gate) = mpsc::channel();
@@ -226,15 +213,7 @@ fn each_command_behind_one_that_found_no_space_names_the_full_host() {
     let what = Syncing::Data;
     *gates.0.lock() = Some(Gate { what, reached, end });
     let_go.send(Err(io::ErrorKind::QuotaExceeded.into())).unwrap();
-    for answer in [
-        flush(&files),
-        write(&files, 6, false),
-        flush(&files),
-        files.write_cached(0, b"x"),
-    ] {
-        assert!(
-            answer.as_ref().is_err_and(DeviceError::is_host_full),
-            "{answer:?}"
-        );
+    for answer in [flush(&files), write(&files, 6, false), flush(&files), files.write_cached(0, b"x")] {
+        assert!(answer.as_ref().is_err_and(DeviceError::is_host_full), "{answer:?}");
     }
 }

@@ -47,11 +47,7 @@ fn what_is_closed_takes_nothing_more_from_clients_also_after_the_clock_went_back
     apply(&store, create(1, "a", bytes(10)));
     close_all(&store, &clock);
     clock.set(NOW);
-    for operation in [
-        create(1, "a", bytes(10)),
-        create(2, "b", bytes(10)),
-        delete(1, "a"),
-    ] {
+    for operation in [create(1, "a", bytes(10)), create(2, "b", bytes(10)), delete(1, "a")] {
         let refused = store.apply(GROUP, EPOCH, operation).unwrap();
         assert_eq!(refused, Err(NotHeld::Refused(Answer::TooOld)));
     }
@@ -114,18 +110,10 @@ fn what_lies_well_below_the_horizon_is_cut_and_the_files_stay() {
     close_all(&store, &clock);
     let stable = store.membership(GROUP).unwrap().unwrap().closing.below;
     let of_ops = Bucket::of(OpId(fid(1).0));
-    store
-        .raise_horizon(GROUP, Bucket(of_ops.0 + KEPT_BUCKETS))
-        .unwrap();
-    assert_eq!(
-        store.snapshot(GROUP).unwrap().journal(None, 9).unwrap().len(),
-        3,
-        "kept for a while"
-    );
+    store.raise_horizon(GROUP, Bucket(of_ops.0 + KEPT_BUCKETS)).unwrap();
+    assert_eq!(store.snapshot(GROUP).unwrap().journal(None, 9).unwrap().len(), 3, "kept for a while");
     assert!(store.is_over(vid(), fid(1)).unwrap());
-    store
-        .raise_horizon(GROUP, Bucket(of_ops.0 + KEPT_BUCKETS + 1))
-        .unwrap();
+    store.raise_horizon(GROUP, Bucket(of_ops.0 + KEPT_BUCKETS + 1)).unwrap();
     assert!(of_ops < stable);
     assert_eq!(store.snapshot(GROUP).unwrap().journal(None, 9).unwrap(), []);
     assert!(!store.is_over(vid(), fid(1)).unwrap());
@@ -148,10 +136,7 @@ fn a_group_that_nobody_writes_to_is_not_closed_and_writes_nothing() {
     let (store, clock) = member(Role::Normal);
     clock.set(NOW + 100_000);
     assert_eq!(store.close_due(&BTreeMap::new()).unwrap(), []);
-    assert_eq!(
-        store.membership(GROUP).unwrap().unwrap().closing,
-        Closing::default()
-    );
+    assert_eq!(store.membership(GROUP).unwrap().unwrap().closing, Closing::default());
     let told = BTreeMap::from([(GROUP, Closing { below: Bucket(50) })]);
     store.close_due(&told).unwrap();
     assert!(store.membership(GROUP).unwrap().unwrap().closing.below > Bucket(50));
@@ -167,10 +152,7 @@ fn who_becomes_whole_closes_what_its_donor_had_closed_and_a_name_with_two_files_
     let donors = Closing { below: Bucket(40) };
     store.begin_taking(GROUP, Bucket(30), donors).unwrap();
     let still = become_whole(&store, EPOCH, donors);
-    assert_eq!(
-        (still.role, still.closing, still.is_covered),
-        (Role::Recovering, donors, true)
-    );
+    assert_eq!((still.role, still.closing, still.is_covered), (Role::Recovering, donors, true));
     let disputed = store.disputed(GROUP, 10).unwrap();
     assert_eq!((disputed.len(), disputed[0].claims.len()), (1, 2));
     let bury = Operation::TakeOverDelete {
@@ -199,12 +181,8 @@ fn what_a_new_member_took_below_the_horizon_of_its_donor_counts_for_nothing() {
     let later = NOW + 300_000;
     apply(&store, delete(3, "c"));
     let again = OpId(FileId::new(later, 1, 7).0);
-    let bury = Operation::TakeOverDelete {
-        vid: vid(),
-        name: Bytes::from_static(b"c"),
-        fid: fid(3),
-        op: again,
-    };
+    let bury =
+        Operation::TakeOverDelete { vid: vid(), name: Bytes::from_static(b"c"), fid: fid(3), op: again };
     apply(&store, bury);
     let horizon = Bucket(Bucket::of(OpId(fid(9).0)).0 + 10);
     let closed = Closing { below: horizon };
@@ -237,10 +215,7 @@ fn what_a_new_member_took_below_the_horizon_of_its_donor_counts_for_nothing() {
 fn a_new_member_journals_nothing_that_comes_as_a_file() {
     let (store, _) = member(Role::Joining);
     let body = bytes(10);
-    let file = NewHead {
-        op: OpId(fid(7).0),
-        ..head(7, &body)
-    };
+    let file = NewHead { op: OpId(fid(7).0), ..head(7, &body) };
     apply(
         &store,
         Operation::TakeOver {
@@ -282,10 +257,7 @@ fn a_second_file_that_comes_while_a_member_becomes_whole_is_not_hidden() {
 #[test]
 fn who_has_not_told_the_master_is_not_whole() {
     let (store, _) = member(Role::Recovering);
-    assert_eq!(
-        store.begin_whole(&[taken(EPOCH, Closing::default())]).unwrap(),
-        [GROUP]
-    );
+    assert_eq!(store.begin_whole(&[taken(EPOCH, Closing::default())]).unwrap(), [GROUP]);
     let untold = store.membership(GROUP).unwrap().unwrap();
     assert_eq!((untold.role, untold.is_covered), (Role::Recovering, true));
     let told = store.end_whole(&[(GROUP, EPOCH)]).unwrap();
@@ -297,10 +269,7 @@ fn who_has_not_told_the_master_is_not_whole() {
 #[test]
 fn who_told_the_master_and_heard_no_answer_is_whole_in_the_next_view() {
     let (store, _) = member(Role::Recovering);
-    assert_eq!(
-        store.begin_whole(&[taken(EPOCH, Closing::default())]).unwrap(),
-        [GROUP]
-    );
+    assert_eq!(store.begin_whole(&[taken(EPOCH, Closing::default())]).unwrap(), [GROUP]);
     let told = |epoch, missed| ToldView {
         group: GROUP,
         epoch: Epoch(epoch),
@@ -325,11 +294,7 @@ fn damage_that_is_met_while_the_master_is_told_counts() {
 }
 
 fn taken(epoch: Epoch, closing: Closing) -> Taken {
-    Taken {
-        group: GROUP,
-        epoch,
-        closing,
-    }
+    Taken { group: GROUP, epoch, closing }
 }
 
 /// Tells a master that takes everything.
@@ -382,16 +347,10 @@ fn a_clock_that_is_behind_takes_what_the_cluster_draws_and_seals_late() {
     let (store, own, _) = member_of_cluster(NOW - BEHIND, NOW);
     apply(&store, create(1, "a", bytes(10)));
     store.close_due(&BTreeMap::new()).unwrap();
-    assert_eq!(
-        store.membership(GROUP).unwrap().unwrap().closing.below,
-        Bucket::first_open(NOW - BEHIND)
-    );
+    assert_eq!(store.membership(GROUP).unwrap().unwrap().closing.below, Bucket::first_open(NOW - BEHIND));
     own.set(NOW);
     store.close_due(&BTreeMap::new()).unwrap();
-    assert_eq!(
-        store.membership(GROUP).unwrap().unwrap().closing.below,
-        Bucket::first_open(NOW)
-    );
+    assert_eq!(store.membership(GROUP).unwrap().unwrap().closing.below, Bucket::first_open(NOW));
 }
 
 /// Symptom: after a server whose clock had been a year ahead was right again, or gone, its groups took no write: what it had sealed
@@ -439,10 +398,7 @@ fn a_seal_from_the_future_is_ignored_in_the_next_view_and_not_before() {
         assert_eq!(digests(&store).len(), 0, "it is open");
         // The horizon does not rise again above what is closed here, whatever was concluded before.
         store.raise_horizon(GROUP, sealed).unwrap();
-        assert_eq!(
-            store.membership(GROUP).unwrap().unwrap().horizon,
-            own_row.closing.below
-        );
+        assert_eq!(store.membership(GROUP).unwrap().unwrap().horizon, own_row.closing.below);
     }
 }
 
@@ -503,11 +459,7 @@ fn a_file_from_the_future_can_be_deleted() {
     let future = Operation::Create {
         vid: vid(),
         name: Bytes::from_static(b"a"),
-        head: NewHead {
-            op: OpId(FileId::new(NOW + HOUR, 2, 1).0),
-            fid,
-            ..head(1, &body)
-        },
+        head: NewHead { op: OpId(FileId::new(NOW + HOUR, 2, 1).0), fid, ..head(1, &body) },
         body: Body::Here(body),
     };
     apply(&store, future);
@@ -518,14 +470,8 @@ fn a_file_from_the_future_can_be_deleted() {
         fid,
         op: OpId(FileId::new(NOW + HOUR + 1, number, 1).0),
     };
-    let other = store
-        .apply(GROUP, EPOCH, gone(FileId::new(NOW, 9, 9), 1))
-        .unwrap();
-    assert_eq!(
-        other,
-        Err(NotHeld::Refused(Answer::ClockSkew)),
-        "it names no such file"
-    );
+    let other = store.apply(GROUP, EPOCH, gone(FileId::new(NOW, 9, 9), 1)).unwrap();
+    assert_eq!(other, Err(NotHeld::Refused(Answer::ClockSkew)), "it names no such file");
     apply(&store, gone(fid, 2));
     assert!(store.is_over(vid(), fid).unwrap());
 }
@@ -550,16 +496,9 @@ fn a_member_that_is_not_covered_cuts_nothing() {
     let before = store.membership(GROUP).unwrap().unwrap();
     assert_eq!((before.horizon, before.is_covered), (horizon, false));
     assert_eq!(count(), 3, "the journal of a member that lacks something");
-    assert!(
-        store.is_over(vid(), fid(1)).unwrap(),
-        "and what it has among the deleted"
-    );
+    assert!(store.is_over(vid(), fid(1)).unwrap(), "and what it has among the deleted");
     // Covered, it cuts the same.
-    let taken = Taken {
-        group: GROUP,
-        epoch: EPOCH,
-        closing,
-    };
+    let taken = Taken { group: GROUP, epoch: EPOCH, closing };
     store.begin_whole(&[taken]).unwrap();
     store.raise_horizon(GROUP, horizon).unwrap();
     assert_eq!(count(), 0);

@@ -27,12 +27,7 @@ fn apply(store: &MemberStore, operation: Operation) -> Reply {
 }
 
 fn delete_at(vid: VolumeId, name: &'static str, fid: FileId, op: OpId) -> Operation {
-    Operation::Delete {
-        vid,
-        name: Bytes::from_static(name.as_bytes()),
-        fid,
-        op,
-    }
+    Operation::Delete { vid, name: Bytes::from_static(name.as_bytes()), fid, op }
 }
 
 fn op_at(ms: u64, number: u64) -> OpId {
@@ -62,17 +57,8 @@ fn a_delete_under_another_volume_or_name_leaves_nothing() {
         for later in [0, 200_000] {
             clock.0.set(NOW + later);
             let op = op_at(NOW + later, 8);
-            for (vid, name) in [
-                (other_volume(), "a"),
-                (other_volume(), "x"),
-                (vid(), "x"),
-                (vid(), "aa"),
-            ] {
-                assert_eq!(
-                    apply(&store, delete_at(vid, name, fid(1), op)),
-                    OTHER_FILE,
-                    "{vid} {name}"
-                );
+            for (vid, name) in [(other_volume(), "a"), (other_volume(), "x"), (vid(), "x"), (vid(), "aa")] {
+                assert_eq!(apply(&store, delete_at(vid, name, fid(1), op)), OTHER_FILE, "{vid} {name}");
             }
             let unnamed = delete_at(other_volume(), "?", fid(1), op);
             assert_eq!(apply(&store, unnamed), OTHER_FILE);
@@ -104,10 +90,7 @@ fn a_second_name_for_an_id_is_refused() {
                 let second = Operation::Create {
                     vid,
                     name: Bytes::from_static(b"b"),
-                    head: NewHead {
-                        op: op_at(NOW + later, 3),
-                        ..head(1, &body)
-                    },
+                    head: NewHead { op: op_at(NOW + later, 3), ..head(1, &body) },
                     body: Body::Here(body),
                 };
                 assert_eq!(apply(&store, second), OTHER_FILE, "{len} {later} {second_len}");
@@ -118,10 +101,7 @@ fn a_second_name_for_an_id_is_refused() {
             Operation::Confirm {
                 vid: vid(),
                 name: Bytes::from_static(b"a"),
-                head: NewHead {
-                    op: op_at(NOW + 200_000, 4),
-                    ..head(1, &bytes(len))
-                },
+                head: NewHead { op: op_at(NOW + 200_000, 4), ..head(1, &bytes(len)) },
             },
         );
         assert_eq!(again, Ok(Role::Normal));
@@ -140,14 +120,7 @@ fn an_id_under_which_pieces_lie_is_taken() {
     crate::local::add_piece(&core.spaces, &mut batch, vid(), fid(1), 0, bytes(300_000), false);
     batch.commit(copal_kv::Durability::Device).unwrap();
     assert_eq!(apply(&store, create(1, "b", bytes(5000))), OTHER_FILE);
-    assert_eq!(
-        core.spaces
-            .extents
-            .get(&keys::piece(vid(), fid(1), 0))
-            .unwrap()
-            .unwrap(),
-        bytes(300_000)
-    );
+    assert_eq!(core.spaces.extents.get(&keys::piece(vid(), fid(1), 0)).unwrap().unwrap(), bytes(300_000));
     assert_eq!(journal_len(&store), 0);
 }
 
@@ -167,11 +140,7 @@ fn a_second_name_is_refused_within_a_batch_and_after_a_restart() {
     work.run();
     let replies: Vec<Reply> = told.try_iter().collect();
     assert!(replies.contains(&Ok(Role::Normal)));
-    assert_eq!(
-        replies.iter().filter(|reply| **reply == OTHER_FILE).count(),
-        2,
-        "{replies:?}"
-    );
+    assert_eq!(replies.iter().filter(|reply| **reply == OTHER_FILE).count(), 2, "{replies:?}");
     let store = MemberStore::open(store.kv().clone(), Arc::new(ManualClock::new(NOW + 1000))).unwrap();
     assert_eq!(apply(&store, create(1, "b", bytes(10))), OTHER_FILE);
     assert_eq!(apply(&store, create(2, "b", bytes(10))), Ok(Role::Normal));
@@ -183,18 +152,10 @@ fn ids_that_no_client_draws_are_refused() {
     let ahead = FileId::new(NOW + 10_001, 0, 1);
     let skew = Err(NotHeld::Refused(Answer::ClockSkew));
     for (fid, refusal) in [(FileId(0), OTHER_FILE), (ahead, skew)] {
-        let head = NewHead {
-            fid,
-            ..head(1, &bytes(10))
-        };
+        let head = NewHead { fid, ..head(1, &bytes(10)) };
         let (vid, name) = (vid(), Bytes::from_static(b"a"));
         let body = Body::Here(bytes(10));
-        let create = Operation::Create {
-            vid,
-            name: name.clone(),
-            head: head.clone(),
-            body,
-        };
+        let create = Operation::Create { vid, name: name.clone(), head: head.clone(), body };
         assert_eq!(apply(&store, create), refusal);
         assert_eq!(apply(&store, Operation::Confirm { vid, name, head }), refusal);
         assert_eq!(apply(&store, delete_at(vid, "a", fid, op_at(NOW, 1))), refusal);
@@ -224,11 +185,7 @@ fn deletes_of_one_id_under_two_names_do_not_touch_each_other() {
     assert_eq!(store.find(vid(), fid(1)), Ok(Known::Nothing));
     // The file comes all the same, and goes by its own delete.
     apply(&store, create(1, "a", bytes(5000))).unwrap();
-    assert_eq!(
-        apply(&store, foreign),
-        Ok(Role::Recovering),
-        "told again, nothing new"
-    );
+    assert_eq!(apply(&store, foreign), Ok(Role::Recovering), "told again, nothing new");
     assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0.len(), 5000);
     let entry = SnapshotEntry {
         key: Bytes::new(),
@@ -244,21 +201,14 @@ fn deletes_of_one_id_under_two_names_do_not_touch_each_other() {
         assert_eq!(store.find(vid, fid(1)), Ok(Known::Buried));
     }
     assert!(!store.lacks_file(&entry).unwrap(), "it was deleted");
-    let unnamed = SnapshotEntry {
-        name: Bytes::from_static(b"b"),
-        ..entry
-    };
+    let unnamed = SnapshotEntry { name: Bytes::from_static(b"b"), ..entry };
     assert!(store.lacks_file(&unnamed).unwrap(), "another name was not");
     let refused = apply(&store, create(1, "a", bytes(5000)));
     assert_eq!(refused, Err(NotHeld::Refused(Answer::Buried)));
     // Both go with their journal rows, whichever stands first.
     clock.0.set(NOW + 1_000_000);
     store
-        .begin_whole(&[Taken {
-            group: GROUP,
-            epoch: Epoch(5),
-            closing: Closing { below: Bucket(0) },
-        }])
+        .begin_whole(&[Taken { group: GROUP, epoch: Epoch(5), closing: Closing { below: Bucket(0) } }])
         .unwrap();
     store.close_due(&Default::default()).unwrap();
     store.raise_horizon(GROUP, Bucket(NOW / 10_000 + 50)).unwrap();

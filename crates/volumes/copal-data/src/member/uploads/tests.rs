@@ -28,21 +28,11 @@ impl Clock for SharedClock {
 }
 
 fn origin(client: &'static str, incarnation: u64) -> UploadOrigin {
-    UploadOrigin {
-        client: Bytes::from_static(client.as_bytes()),
-        incarnation,
-    }
+    UploadOrigin { client: Bytes::from_static(client.as_bytes()), incarnation }
 }
 
 fn piece(number: u64, index: u32, bytes: Bytes, origin: UploadOrigin) -> Piece {
-    Piece {
-        vid: vid(),
-        fid: fid(number),
-        index,
-        bytes,
-        origin,
-        may_do_everything: false,
-    }
+    Piece { vid: vid(), fid: fid(number), index, bytes, origin, may_do_everything: false }
 }
 
 fn stage(store: &MemberStore, piece: Piece) -> Result<(), NotHeld> {
@@ -83,11 +73,9 @@ fn no_piece_changes_a_file_that_is_there() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
     let (large, pieces) = two_pieces();
     let mine = origin("a.client.copal", 1);
-    for (number, name, body) in [
-        (1, "small", bytes(100)),
-        (2, "alone", bytes(60_000)),
-        (3, "one", bytes(300_000)),
-    ] {
+    for (number, name, body) in
+        [(1, "small", bytes(100)), (2, "alone", bytes(60_000)), (3, "one", bytes(300_000))]
+    {
         apply(&store, create(number, name, body.clone())).unwrap();
         for len in [1, 100, body.len(), 4 * MIB] {
             let other = Bytes::from(vec![9; len]);
@@ -104,18 +92,10 @@ fn no_piece_changes_a_file_that_is_there() {
     }
     apply(&store, staged(4, "large", &large, mine.clone())).unwrap();
     // A piece that comes twice, late, is the file's own; any other is not taken.
-    assert_eq!(
-        stage(&store, piece(4, 1, pieces[1].clone(), mine.clone())),
-        Ok(())
-    );
-    assert!(is_denied(&stage(
-        &store,
-        piece(4, 1, pieces[0].clone(), mine.clone())
-    )));
+    assert_eq!(stage(&store, piece(4, 1, pieces[1].clone(), mine.clone())), Ok(()));
+    assert!(is_denied(&stage(&store, piece(4, 1, pieces[0].clone(), mine.clone()))));
     assert!(is_denied(&stage(&store, piece(4, 2, bytes(5), mine.clone()))));
-    let (read, _) = store
-        .get(vid(), b"large", 4 * MIB as u64 - 5..5 * MIB as u64, None)
-        .unwrap();
+    let (read, _) = store.get(vid(), b"large", 4 * MIB as u64 - 5..5 * MIB as u64, None).unwrap();
     assert_eq!(read, large.slice(4 * MIB - 5..));
     assert_eq!(store.upload_totals(), (0, 0));
     // Nor is the id of a file that was deleted taken again.
@@ -132,18 +112,11 @@ fn an_upload_is_its_clients_and_nobody_elses() {
     let (body, pieces) = two_pieces();
     let mine = origin("a.client.copal", 1);
     stage(&store, piece(1, 0, pieces[0].clone(), mine.clone())).unwrap();
-    for other in [
-        origin("b.client.copal", 1),
-        origin("a.client.copal", 2),
-        origin("client.copal", 1),
-    ] {
+    for other in [origin("b.client.copal", 1), origin("a.client.copal", 2), origin("client.copal", 1)] {
         let answer = stage(&store, piece(1, 0, bytes(4 * MIB), other.clone()));
         // One of the same name may come to begin it anew, later.
         let is_busy = answer == Err(NotHeld::Refused(Answer::Busy));
-        assert!(
-            is_denied(&answer) || (is_busy && other.client == mine.client),
-            "{other:?}: {answer:?}"
-        );
+        assert!(is_denied(&answer) || (is_busy && other.client == mine.client), "{other:?}: {answer:?}");
         let stolen = apply(&store, staged(1, "mine", &body, other.clone()));
         assert_eq!(stolen, Err(NotHeld::Refused(Answer::Missing)), "{other:?}");
     }
@@ -174,25 +147,13 @@ fn pieces_that_are_not_the_body_become_no_file() {
     let missing = Err(NotHeld::Refused(Answer::Missing));
     stage(0, &bytes(4 * MIB));
     stage(1, &pieces[1]);
-    assert_eq!(
-        apply(&store, staged(1, "a", &body, mine.clone())),
-        missing,
-        "another first piece"
-    );
+    assert_eq!(apply(&store, staged(1, "a", &body, mine.clone())), missing, "another first piece");
     stage(0, &pieces[0].slice(..100));
-    assert_eq!(
-        apply(&store, staged(1, "a", &body, mine.clone())),
-        missing,
-        "too short"
-    );
+    assert_eq!(apply(&store, staged(1, "a", &body, mine.clone())), missing, "too short");
     // The same bytes, cut at another place: a read would look for them elsewhere.
     stage(0, &body.slice(..MIB));
     stage(1, &body.slice(MIB..));
-    assert_eq!(
-        apply(&store, staged(1, "a", &body, mine.clone())),
-        missing,
-        "cut elsewhere"
-    );
+    assert_eq!(apply(&store, staged(1, "a", &body, mine.clone())), missing, "cut elsewhere");
     stage(1, &pieces[1]);
     stage(0, &pieces[0]);
     let small = Operation::Create {
@@ -208,10 +169,7 @@ fn pieces_that_are_not_the_body_become_no_file() {
     apply(&store, staged(1, "a", &body, mine.clone())).unwrap();
     assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
     for index in [2, 16_383] {
-        assert_eq!(
-            store.staged_piece(vid(), fid(1), index),
-            Err(VolumeError::NotFound)
-        );
+        assert_eq!(store.staged_piece(vid(), fid(1), index), Err(VolumeError::NotFound));
     }
     let beyond = super::tests::stage(&store, piece(2, 16_384, bytes(7), mine));
     assert!(is_denied(&beyond), "{beyond:?}");
@@ -231,11 +189,7 @@ fn uploads_that_nobody_goes_on_with_go() {
     store.stage(vid(), fid(3), 0, bytes(4 * MIB)).unwrap();
     assert_eq!(store.upload_totals(), (3, 12 * MIB as u64));
     let store = MemberStore::open(store.kv().clone(), Arc::new(clock.clone())).unwrap();
-    assert_eq!(
-        store.upload_totals(),
-        (3, 12 * MIB as u64),
-        "read again from their rows"
-    );
+    assert_eq!(store.upload_totals(), (3, 12 * MIB as u64), "read again from their rows");
     clock.0.set(NOW + EXPIRY_MS - 1);
     stage(&store, piece(2, 1, bytes(5), mine)).unwrap();
     store.close_due(&Default::default()).unwrap();
@@ -244,19 +198,12 @@ fn uploads_that_nobody_goes_on_with_go() {
     store.close_due(&Default::default()).unwrap();
     assert_eq!(store.upload_totals(), (1, 4 * MIB as u64 + 5));
     for number in [1, 3] {
-        assert_eq!(
-            store.staged_piece(vid(), fid(number), 0),
-            Err(VolumeError::NotFound)
-        );
+        assert_eq!(store.staged_piece(vid(), fid(number), 0), Err(VolumeError::NotFound));
     }
     assert!(store.staged_piece(vid(), fid(2), 0).is_ok());
     clock.0.set(NOW + 2 * EXPIRY_MS);
     store.close_due(&Default::default()).unwrap();
-    let left = [
-        &store.core.spaces.uploads,
-        &store.core.spaces.extents,
-        &store.core.spaces.sums,
-    ];
+    let left = [&store.core.spaces.uploads, &store.core.spaces.extents, &store.core.spaces.sums];
     for space in left {
         assert_eq!(space.prefix(&[]).count(), 0, "{}", space.name());
     }
@@ -281,19 +228,13 @@ fn no_upload_stays_under_the_id_of_a_file() {
         stage(&store, piece(number, 0, bytes(4 * MIB), mine.clone())).unwrap();
         stage(&store, piece(number, 1, bytes(5), mine.clone())).unwrap();
         apply(&store, operation).unwrap();
-        assert_eq!(
-            store.staged_piece(vid(), fid(number), 1),
-            Err(VolumeError::NotFound)
-        );
+        assert_eq!(store.staged_piece(vid(), fid(number), 1), Err(VolumeError::NotFound));
     }
     assert_eq!(store.upload_totals(), (0, 0));
     clock.0.set(NOW + 2 * EXPIRY_MS);
     store.expire_uploads().unwrap();
     for name in ["a", "b"] {
-        assert_eq!(
-            store.get(vid(), name.as_bytes(), 0..u64::MAX, None).unwrap().0,
-            body
-        );
+        assert_eq!(store.get(vid(), name.as_bytes(), 0..u64::MAX, None).unwrap().0, body);
     }
 }
 
@@ -310,26 +251,16 @@ fn an_upload_yields_to_the_server_itself_and_later_to_its_name() {
     assert_eq!(busy, Err(NotHeld::Refused(Answer::Busy)));
     stage(&store, piece(2, 0, bytes(4 * MIB), mine.clone())).unwrap();
     clock.0.set(NOW + IDLE_MS);
-    let may_do_everything = Piece {
-        may_do_everything: true,
-        ..piece(1, 1, bytes(5), mine)
-    };
+    let may_do_everything = Piece { may_do_everything: true, ..piece(1, 1, bytes(5), mine) };
     assert_eq!(
         stage(&store, may_do_everything),
         Err(NotHeld::Refused(Answer::Busy)),
         "the server's own upload yields to nobody"
     );
-    assert!(is_denied(&stage(
-        &store,
-        piece(2, 0, bytes(4 * MIB), origin("b.client.copal", 1))
-    )));
+    assert!(is_denied(&stage(&store, piece(2, 0, bytes(4 * MIB), origin("b.client.copal", 1)))));
     let again = origin("a.client.copal", 2);
     stage(&store, piece(2, 1, bytes(5), again)).unwrap();
-    assert_eq!(
-        store.staged_piece(vid(), fid(2), 0),
-        Err(VolumeError::NotFound),
-        "begun anew"
-    );
+    assert_eq!(store.staged_piece(vid(), fid(2), 0), Err(VolumeError::NotFound), "begun anew");
 }
 
 /// Symptom: an upload filled a volume beyond its quota, and a volume that was being removed. Fix: pieces are refused as creates
@@ -344,10 +275,7 @@ fn pieces_keep_to_quota_and_removal() {
     stage(&store, piece(1, 0, bytes(4 * MIB), mine.clone())).unwrap();
     stage(&store, piece(1, 0, bytes(4 * MIB), mine.clone())).unwrap();
     let beyond = stage(&store, piece(2, 0, bytes(2 * MIB), mine.clone()));
-    assert!(
-        matches!(beyond, Err(NotHeld::Refused(Answer::QuotaExceeded { .. }))),
-        "{beyond:?}"
-    );
+    assert!(matches!(beyond, Err(NotHeld::Refused(Answer::QuotaExceeded { .. }))), "{beyond:?}");
     stage(&store, piece(1, 1, bytes(MIB), mine.clone())).unwrap();
     store.watch_room(|| (96, 100));
     let full = stage(&store, piece(1, 1, bytes(1), mine.clone()));
@@ -368,11 +296,7 @@ fn pieces_keep_to_quota_and_removal() {
 fn a_caller_that_may_not_any_more_keeps_no_piece() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
     let mine = origin("a.client.copal", 1);
-    let ended = || {
-        Err(NotHeld::Denied {
-            reason: "the permit has ended".to_owned(),
-        })
-    };
+    let ended = || Err(NotHeld::Denied { reason: "the permit has ended".to_owned() });
     let refused = store.stage_while(piece(1, 0, bytes(10), mine.clone()), ended);
     assert!(is_denied(&refused), "{refused:?}");
     assert_eq!(store.upload_totals(), (0, 0));
@@ -387,15 +311,9 @@ fn a_caller_that_may_not_any_more_keeps_no_piece() {
 #[test]
 fn a_piece_under_an_id_that_no_client_draws_is_refused() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
-    let refusals = [
-        (FileId(0), Answer::OtherFile),
-        (FileId::new(NOW + 10_001, 0, 1), Answer::ClockSkew),
-    ];
+    let refusals = [(FileId(0), Answer::OtherFile), (FileId::new(NOW + 10_001, 0, 1), Answer::ClockSkew)];
     for (fid, answer) in refusals {
-        let piece = Piece {
-            fid,
-            ..piece(1, 0, bytes(10), origin("a.client.copal", 1))
-        };
+        let piece = Piece { fid, ..piece(1, 0, bytes(10), origin("a.client.copal", 1)) };
         assert_eq!(stage(&store, piece), Err(NotHeld::Refused(answer)));
     }
     assert_eq!(store.upload_totals(), (0, 0));
@@ -409,11 +327,7 @@ fn so_many_uploads_and_no_more_are_begun() {
     stage(&store, piece(1, 0, bytes(10), mine.clone())).unwrap();
     let known = store.core.uploads.lock().get(vid(), fid(1)).cloned().unwrap();
     for number in 2..=MOST_UPLOADS as u64 {
-        store
-            .core
-            .uploads
-            .lock()
-            .insert(vid(), fid(number), known.clone());
+        store.core.uploads.lock().insert(vid(), fid(number), known.clone());
     }
     let new = MOST_UPLOADS as u64 + 1;
     let refused = stage(&store, piece(new, 0, bytes(10), mine.clone()));
@@ -530,10 +444,7 @@ fn what_a_volume_uses_is_counted_anew_when_its_group_comes_back() {
     let small = Operation::Create {
         vid: vid(),
         name: Bytes::from_static(b"b"),
-        head: NewHead {
-            op: OpId(FileId::new(NOW, 7, 2).0),
-            ..head(2, &body)
-        },
+        head: NewHead { op: OpId(FileId::new(NOW, 7, 2).0), ..head(2, &body) },
         body: Body::Here(body),
     };
     assert_eq!(store.apply(GROUP, Epoch(10), small).unwrap(), Ok(Role::Normal));

@@ -108,11 +108,8 @@ fn a_power_cut_leaves_the_old_database_with_its_logs_or_none_or_the_new_one_with
             Err(_) => assert!(at_end == "db" && cut.pending.is_empty(), "{:?}", cut.durable),
         }
         for names in &cut.left {
-            let logs: Vec<&String> = names
-                .iter()
-                .filter(|(name, _)| name.starts_with("db-"))
-                .map(|(_, file)| file)
-                .collect();
+            let logs: Vec<&String> =
+                names.iter().filter(|(name, _)| name.starts_with("db-")).map(|(_, file)| file).collect();
             match names.get("db").map(|file| &**file) {
                 Some("db") => assert_eq!(logs, ["db-shm", "db-wal"], "{names:?}"),
                 Some("db.part") => assert!(logs.is_empty(), "{names:?}"),

@@ -48,18 +48,9 @@ fn no_group_has_two_members_in_one_rack_and_who_replaces_a_lost_one_is_in_its_ra
         .as_array()
         .unwrap()
         .iter()
-        .map(|next| {
-            wanted(
-                next["group"].as_u64().unwrap() as u32,
-                &name(&next["from"]),
-                &name(&next["to"]),
-            )
-        })
+        .map(|next| wanted(next["group"].as_u64().unwrap() as u32, &name(&next["from"]), &name(&next["to"])))
         .collect();
-    cluster
-        .master
-        .rebalance_apply(&moves, false, cluster.now_ms)
-        .unwrap();
+    cluster.master.rebalance_apply(&moves, false, cluster.now_ms).unwrap();
     cluster.settle();
     assert_eq!(cluster.most_in_a_rack(0), 1);
 }
@@ -67,10 +58,7 @@ fn no_group_has_two_members_in_one_rack_and_who_replaces_a_lost_one_is_in_its_ra
 #[test]
 fn emptying_a_server_brings_no_two_members_into_one_rack() {
     let mut cluster = Cluster::in_racks(8, 32, MasterOptions::default(), 2);
-    cluster
-        .master
-        .drain("data1", false, false, cluster.now_ms)
-        .unwrap();
+    cluster.master.drain("data1", false, false, cluster.now_ms).unwrap();
     cluster.settle();
     assert_eq!((cluster.groups_of(1), cluster.most_in_a_rack(0)), (0, 1));
 }
@@ -83,10 +71,7 @@ fn a_move_into_the_rack_of_another_member_is_refused() {
     // The other server of the rack of one that stays.
     let beside = if stays % 2 == 0 { stays - 1 } else { stays + 1 };
     let refused = cluster.denied(&[wanted(1, &format!("data{leaves}"), &format!("data{beside}"))]);
-    assert!(
-        refused.contains("1 stand closer to another member than the one that leaves"),
-        "{refused}"
-    );
+    assert!(refused.contains("1 stand closer to another member than the one that leaves"), "{refused}");
 }
 
 #[test]
@@ -104,10 +89,7 @@ fn a_rack_that_is_told_later_counts_from_then_on() {
 #[test]
 fn two_whole_racks_that_fail_at_once_start_no_copies() {
     for (killed, is_held) in [([1, 3, 5, 7], false), ([1, 2, 3, 4], true)] {
-        let options = MasterOptions {
-            permanent_after_ms: 60_000,
-            ..MasterOptions::default()
-        };
+        let options = MasterOptions { permanent_after_ms: 60_000, ..MasterOptions::default() };
         let mut cluster = Cluster::in_racks(24, 16, options, 2);
         for number in killed {
             cluster.kill(number);

@@ -28,19 +28,10 @@ impl Cluster {
 fn a_group_that_is_whole_has_no_story() {
     let cluster = Cluster::new(4, 16);
     let told = cluster.why(7);
-    assert_eq!(
-        (&told["whole"], &told["sentence"]),
-        (&true.into(), &"group 7 is whole".into())
-    );
+    assert_eq!((&told["whole"], &told["sentence"]), (&true.into(), &"group 7 is whole".into()));
     assert_eq!(told["events"], serde_json::json!([]));
     assert_eq!(cluster.why_of(7, "data1"), None);
-    assert!(
-        cluster
-            .master
-            .why_degraded(GroupId(99), cluster.now_ms)
-            .unwrap()
-            .is_none()
-    );
+    assert!(cluster.master.why_degraded(GroupId(99), cluster.now_ms).unwrap().is_none());
 }
 
 #[test]
@@ -51,14 +42,8 @@ fn a_server_that_is_away_is_waited_for_then_given_up_then_copied_from_others() {
     cluster.kill(2);
     cluster.pass(60_000);
     let told = cluster.why(group);
-    assert_eq!(
-        (&told["whole"], &told["whole_copies"]),
-        (&false.into(), &2.into())
-    );
-    assert_eq!(
-        cluster.why_of(group, "data2").unwrap(),
-        "data2 refuses connections: it is taken for failed"
-    );
+    assert_eq!((&told["whole"], &told["whole_copies"]), (&false.into(), &2.into()));
+    assert_eq!(cluster.why_of(group, "data2").unwrap(), "data2 refuses connections: it is taken for failed");
     let members = told["members"].as_array().unwrap();
     let away = members.iter().find(|member| member["name"] == "data2").unwrap();
     assert_eq!(away["since_ms"], killed_ms);
@@ -67,26 +52,18 @@ fn a_server_that_is_away_is_waited_for_then_given_up_then_copied_from_others() {
     let events = told["events"].as_array().unwrap();
     assert!(events.iter().any(|event| event["kind"] == "state"), "{told}");
     assert!(
-        events
-            .iter()
-            .all(|event| !event["text"].as_str().unwrap().contains("data3")),
+        events.iter().all(|event| !event["text"].as_str().unwrap().contains("data3")),
         "of others nothing is told: {told}"
     );
     cluster.master.lose("data2", cluster.now_ms).unwrap();
-    assert_eq!(
-        cluster.why_of(group, "data2").unwrap(),
-        "data2 was given up: it is not let back in"
-    );
+    assert_eq!(cluster.why_of(group, "data2").unwrap(), "data2 was given up: it is not let back in");
     cluster.step();
     let mut said = BTreeSet::new();
     while cluster.why(group)["whole"] == false {
         said.insert(cluster.why(group)["next"].as_str().unwrap().to_owned());
         cluster.step();
     }
-    assert!(
-        said.iter().any(|next| next.contains(" copies it from ")),
-        "{said:?}"
-    );
+    assert!(said.iter().any(|next| next.contains(" copies it from ")), "{said:?}");
     cluster.settle();
     assert_eq!(cluster.why(group)["sentence"], format!("group {group} is whole"));
 }
@@ -99,29 +76,19 @@ fn what_blocks_a_group_is_said_in_its_story() {
     cluster.pass(1000);
     let told = cluster.why(1);
     let blocked = told["blocked"][0].as_str().unwrap();
-    assert!(
-        blocked.starts_with("group 1 has no disk to go to: 3 hold it already"),
-        "{blocked}"
-    );
+    assert!(blocked.starts_with("group 1 has no disk to go to: 3 hold it already"), "{blocked}");
     // The last ones that have everything go as well.
     cluster.kill(2);
     cluster.kill(1);
     cluster.pass(1000);
     let told = cluster.why(1);
-    let blocked: Vec<&str> = told["blocked"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
+    let blocked: Vec<&str> = told["blocked"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(
         blocked[0].contains("no whole copy is there; data1 or data2 has everything that was acknowledged"),
         "{blocked:?}"
     );
     assert!(
-        blocked
-            .iter()
-            .any(|blocked| blocked.starts_with("0 of its members are there, and 2 have to be")),
+        blocked.iter().any(|blocked| blocked.starts_with("0 of its members are there, and 2 have to be")),
         "{blocked:?}"
     );
 }
@@ -136,10 +103,7 @@ fn a_mass_failure_is_named_as_what_holds_the_copies() {
     cluster.pass(1000);
     let told = cluster.why(group);
     let blocked = told["blocked"][0].as_str().unwrap();
-    assert!(
-        blocked.starts_with("2 of 6 servers failed within a minute"),
-        "{blocked}"
-    );
+    assert!(blocked.starts_with("2 of 6 servers failed within a minute"), "{blocked}");
     assert_eq!(told["next"], "nothing, before what blocks it is gone");
 }
 
@@ -147,31 +111,20 @@ fn a_mass_failure_is_named_as_what_holds_the_copies() {
 fn damage_and_an_announced_absence_are_told_as_what_they_are() {
     let mut cluster = Cluster::new(4, 16);
     let group = cluster.one_of(1);
-    cluster
-        .master
-        .announce("data1", 30 * 60_000, false, cluster.now_ms)
-        .unwrap();
+    cluster.master.announce("data1", 30 * 60_000, false, cluster.now_ms).unwrap();
     cluster.kill(1);
     cluster.step();
     let why = cluster.why_of(group, "data1").unwrap();
-    assert!(
-        why.starts_with("data1 is away as it was announced, for 30 min more"),
-        "{why}"
-    );
+    assert!(why.starts_with("data1 is away as it was announced, for 30 min more"), "{why}");
     cluster.start(1);
     cluster.settle();
     // It has said in the present view that it is whole.
     cluster.step();
     let map = cluster.master.map();
     let epoch = map.view(&map.groups[&GroupId(group)]).epoch;
-    let damaged = Beat {
-        groups: vec![(GroupId(group), epoch, Role::Recovering)],
-        ..beat(1, cluster.boots[&1])
-    };
+    let damaged =
+        Beat { groups: vec![(GroupId(group), epoch, Role::Recovering)], ..beat(1, cluster.boots[&1]) };
     cluster.master.beat(damaged, cluster.now_ms).unwrap();
     let why = cluster.why_of(group, "data1").unwrap();
-    assert!(
-        why.starts_with(&format!("data1 is not whole in group {group} any more")),
-        "{why}"
-    );
+    assert!(why.starts_with(&format!("data1 is not whole in group {group} any more")), "{why}");
 }

@@ -10,17 +10,11 @@ impl Pages for Sick {
     }
 
     fn health(&self) -> Said {
-        Said {
-            is_good: false,
-            json: json!({ "sentence": "the disk is gone" }),
-        }
+        Said { is_good: false, json: json!({ "sentence": "the disk is gone" }) }
     }
 
     fn ready(&self) -> Said {
-        Said {
-            is_good: true,
-            json: json!({}),
-        }
+        Said { is_good: true, json: json!({}) }
     }
 }
 
@@ -51,16 +45,10 @@ async fn each_page_has_its_status_and_its_body() {
     let address = started().await;
     let metrics = got(address, "GET /metrics").await;
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
-    assert!(
-        metrics.contains("version=0.0.4") && metrics.ends_with("\r\n\r\ncopal_up 1\n"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("version=0.0.4") && metrics.ends_with("\r\n\r\ncopal_up 1\n"), "{metrics}");
     let health = got(address, "GET /health?verbose=1").await;
     assert!(health.starts_with("HTTP/1.1 503 "), "{health}");
-    assert!(
-        health.ends_with("{\"sentence\":\"the disk is gone\"}\n"),
-        "{health}"
-    );
+    assert!(health.ends_with("{\"sentence\":\"the disk is gone\"}\n"), "{health}");
     assert!(got(address, "GET /ready").await.starts_with("HTTP/1.1 200 "));
     assert!(got(address, "GET /elsewhere").await.starts_with("HTTP/1.1 404 "));
 }
@@ -71,10 +59,7 @@ async fn nothing_but_reading_is_answered_and_no_body_follows_a_head() {
     let posted = got(address, "POST /metrics").await;
     assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
     let head = got(address, "HEAD /metrics").await;
-    assert!(
-        head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"),
-        "{head}"
-    );
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
 }
 
 #[tokio::test]
@@ -96,10 +81,7 @@ async fn who_sends_headers_without_end_or_garbage_is_closed_and_others_are_answe
 #[test]
 fn an_address_is_a_host_and_a_port() {
     assert_eq!("none".parse(), Ok(HttpAt::Nowhere));
-    assert_eq!(
-        "10.0.0.1:9100".parse(),
-        Ok(HttpAt::Address("10.0.0.1:9100".to_owned()))
-    );
+    assert_eq!("10.0.0.1:9100".parse(), Ok(HttpAt::Address("10.0.0.1:9100".to_owned())));
     for typed in ["", "10.0.0.1", "10.0.0.1:", "10.0.0.1:port", "x:99999"] {
         assert!(typed.parse::<HttpAt>().is_err(), "{typed}");
     }

@@ -24,12 +24,7 @@ fn sent(actions: &[Action]) -> Vec<(u32, Call)> {
 }
 
 fn answer(disk: u32, epoch: u64, call: Call, answer: Answer) -> Event {
-    Event::Answered {
-        disk: DiskId(disk),
-        epoch: Epoch(epoch),
-        call,
-        answer,
-    }
+    Event::Answered { disk: DiskId(disk), epoch: Epoch(epoch), call, answer }
 }
 
 fn ok(disk: u32, epoch: u64, role: Role) -> Event {
@@ -49,10 +44,7 @@ fn it_holds_when_all_that_are_up_have_answered_in_one_epoch() {
     let create = Call::Create;
     assert_eq!(sent(&actions), [(1, create), (2, create), (3, create)]);
     assert!(op.step(ok(1, 5, N)).is_empty());
-    assert!(
-        op.step(ok(3, 5, N)).is_empty(),
-        "two are enough to keep it, and not to end it"
-    );
+    assert!(op.step(ok(3, 5, N)).is_empty(), "two are enough to keep it, and not to end it");
     assert_eq!(outcome(&op.step(ok(2, 5, N))), Some(Outcome::Held));
 }
 
@@ -61,10 +53,7 @@ fn a_member_that_went_away_is_waited_for_until_the_view_says_so() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
     op.step(ok(1, 5, N));
     op.step(ok(2, 5, N));
-    let unreachable = Event::Unreachable {
-        disk: DiskId(3),
-        call: Call::Create,
-    };
+    let unreachable = Event::Unreachable { disk: DiskId(3), call: Call::Create };
     assert!(op.step(unreachable).contains(&Action::Suspect(DiskId(3))));
     // The old answers do not count for the new view: what held then need not be known to it.
     let actions = op.step(Event::View(view(6, &[N, N, F])));
@@ -82,10 +71,7 @@ fn an_answer_of_an_older_epoch_is_no_answer() {
     assert_eq!(sent(&op.step(ok(2, 5, N))), [(2, Call::Confirm)]);
     op.step(ok(3, 6, R));
     op.step(answer(1, 6, Call::Confirm, Answer::Ok { role: N }));
-    assert_eq!(
-        outcome(&op.step(answer(2, 6, Call::Confirm, Answer::Ok { role: N }))),
-        Some(Outcome::Held)
-    );
+    assert_eq!(outcome(&op.step(answer(2, 6, Call::Confirm, Answer::Ok { role: N }))), Some(Outcome::Held));
 }
 
 #[test]
@@ -118,10 +104,7 @@ fn what_cannot_be_buried_is_unknown() {
     op.step(ok(1, 5, N));
     let actions = op.step(Event::Deadline);
     assert_eq!(sent(&actions), [(1, Call::Bury)]);
-    let lost = Event::Unreachable {
-        disk: DiskId(1),
-        call: Call::Bury,
-    };
+    let lost = Event::Unreachable { disk: DiskId(1), call: Call::Bury };
     assert!(matches!(op.step(lost)[..], [Action::SendLater { .. }]));
     assert_eq!(outcome(&op.step(Event::GiveUp)), Some(Outcome::Unknown));
 }
@@ -149,11 +132,7 @@ fn a_member_that_asks_for_the_bytes_gets_them() {
     op.step(ok(1, 5, N));
     op.step(Event::View(view(6, &[N, N, F])));
     let actions = op.step(answer(1, 6, Call::Confirm, Answer::Missing));
-    assert_eq!(
-        sent(&actions),
-        [(1, Call::Create)],
-        "its disk was replaced meanwhile"
-    );
+    assert_eq!(sent(&actions), [(1, Call::Create)], "its disk was replaced meanwhile");
 }
 
 #[test]
@@ -165,10 +144,7 @@ fn a_late_answer_to_a_failed_create_is_buried_as_well() {
     assert!(op.step(ok(2, 5, N)).is_empty());
     let buried = |disk| answer(disk, 5, Call::Bury, Answer::Ok { role: N });
     assert_eq!(outcome(&op.step(buried(1))), None);
-    assert_eq!(
-        outcome(&op.step(buried(2))),
-        Some(Outcome::Refused(Refusal::TooOld))
-    );
+    assert_eq!(outcome(&op.step(buried(2))), Some(Outcome::Refused(Refusal::TooOld)));
 }
 
 /// Symptom: each create that full disks refused left a delete and a row of the journal on every one of them, until these had
@@ -189,16 +165,8 @@ fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
     assert_eq!((outcome(&all), sent(&all).len()), (refused.clone(), 0));
     // Who has it, may have it, or is another now is a reason to bury it.
     let everywhere = [(1, Call::Bury), (2, Call::Bury), (3, Call::Bury)];
-    let unreachable = Event::Unreachable {
-        disk: DiskId(2),
-        call: Call::Create,
-    };
-    let reasons = [
-        ok(2, 5, N),
-        Event::Deadline,
-        Event::View(view(6, &[N, N, N])),
-        unreachable,
-    ];
+    let unreachable = Event::Unreachable { disk: DiskId(2), call: Call::Create };
+    let reasons = [ok(2, 5, N), Event::Deadline, Event::View(view(6, &[N, N, N])), unreachable];
     for reason in reasons {
         let mut op = begin();
         let actions = op.step(reason.clone());
@@ -281,10 +249,7 @@ fn a_burial_over_a_change_of_the_view_needs_as_many_as_a_file() {
 #[test]
 fn a_member_that_was_called_twice_buries_what_it_refused_once() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
-    let unreachable = Event::Unreachable {
-        disk: DiskId(2),
-        call: Call::Create,
-    };
+    let unreachable = Event::Unreachable { disk: DiskId(2), call: Call::Create };
     op.step(unreachable);
     let fid = FileId::new(1, 2, 3);
     let actions = op.step(answer(2, 5, Call::Create, Answer::Exists { fid }));
@@ -312,10 +277,7 @@ fn what_was_handed_to_nobody_did_not_happen() {
     let reached = |disks: &[u32]| disks.iter().map(|disk| DiskId(*disk)).collect();
     for start in [ClientOp::create, ClientOp::delete] {
         let (mut op, _) = start(view(5, &[N, N, N]));
-        op.step(Event::Unreachable {
-            disk: DiskId(1),
-            call: Call::Create,
-        });
+        op.step(Event::Unreachable { disk: DiskId(1), call: Call::Create });
         op.only_reached(&reached(&[]));
         let degraded = Outcome::Refused(Refusal::Degraded { have: 0, need: 2 });
         assert_eq!(outcome(&op.step(Event::Deadline)), Some(degraded));
@@ -323,10 +285,7 @@ fn what_was_handed_to_nobody_did_not_happen() {
         op.only_reached(&reached(&[2]));
         op.step(Event::Deadline);
         let ended = op.step(Event::GiveUp);
-        assert!(
-            matches!(outcome(&ended), None | Some(Outcome::Unknown)),
-            "{ended:?}"
-        );
+        assert!(matches!(outcome(&ended), None | Some(Outcome::Unknown)), "{ended:?}");
     }
 }
 

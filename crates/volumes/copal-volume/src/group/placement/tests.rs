@@ -5,10 +5,7 @@ fn disks(count: u32) -> Vec<DiskFacts> {
         .map(|number| DiskFacts {
             disk: DiskId(number),
             identity: [number as u8; 16],
-            site: Site {
-                rack: number,
-                zone: number,
-            },
+            site: Site { rack: number, zone: number },
             capacity_bytes: 1000,
             used_bytes: 100,
             is_up: true,
@@ -40,29 +37,17 @@ fn without_a_place_it_says_what_ruled_the_disks_out() {
     disks[2].is_draining = true;
     disks[3].used_bytes = 900;
     let refused = choose_new_member(GroupId(7), &[DiskId(1)], &[DiskId(1)], 1, &disks).unwrap_err();
-    assert_eq!(
-        (refused.members, refused.away, refused.draining, refused.full),
-        (1, 1, 1, 1)
-    );
-    assert!(
-        refused.to_string().contains("group 7 has no disk to go to"),
-        "{refused}"
-    );
+    assert_eq!((refused.members, refused.away, refused.draining, refused.full), (1, 1, 1, 1));
+    assert!(refused.to_string().contains("group 7 has no disk to go to"), "{refused}");
 }
 
 #[test]
 fn the_chosen_is_the_best_ranked_whatever_the_order() {
     let mut disks = disks(9);
     for group in (1..50).map(GroupId) {
-        let ranked = rank(
-            group,
-            disks.iter().map(|d| (d.disk, d.identity, d.capacity_bytes)),
-        );
+        let ranked = rank(group, disks.iter().map(|d| (d.disk, d.identity, d.capacity_bytes)));
         disks.reverse();
-        assert_eq!(
-            choose_new_member(group, &ranked[..2], &ranked[..2], 1, &disks),
-            Ok(ranked[2])
-        );
+        assert_eq!(choose_new_member(group, &ranked[..2], &ranked[..2], 1, &disks), Ok(ranked[2]));
         assert_eq!(first_members(group, 3, &disks), ranked[..3]);
         assert_eq!(least_wanted(group, &ranked[3..7], &disks), Some(ranked[6]));
     }
@@ -82,10 +67,7 @@ fn in_racks(count: u32, racks_a_zone: u32) -> Vec<DiskFacts> {
     for facts in &mut disks {
         let at = facts.disk.0 - 1;
         let wide = 2 * racks_a_zone;
-        facts.site = Site {
-            rack: at / 2 * 2 + 1,
-            zone: at / wide * wide + 1,
-        };
+        facts.site = Site { rack: at / 2 * 2 + 1, zone: at / wide * wide + 1 };
     }
     disks
 }
@@ -98,34 +80,18 @@ fn distinct(members: &[DiskId], disks: &[DiskFacts], of: impl Fn(Site) -> u32) -
 
 #[test]
 fn first_members_lie_in_different_racks_and_zones_as_far_as_there_are_enough() {
-    for (count, racks_a_zone, racks, zones) in [
-        (6, 3, 3, 1),
-        (6, 1, 3, 3),
-        (8, 2, 3, 2),
-        (4, 1, 2, 2),
-        (12, 2, 3, 3),
-    ] {
+    for (count, racks_a_zone, racks, zones) in
+        [(6, 3, 3, 1), (6, 1, 3, 3), (8, 2, 3, 2), (4, 1, 2, 2), (12, 2, 3, 3)]
+    {
         let disks = in_racks(count, racks_a_zone);
         for group in (1..200).map(GroupId) {
             let members = first_members(group, 3, &disks);
             assert_eq!(members.len(), 3, "{count} disks");
-            assert_eq!(
-                distinct(&members, &disks, |site| site.rack),
-                racks,
-                "{count} disks: {members:?}"
-            );
-            assert_eq!(
-                distinct(&members, &disks, |site| site.zone),
-                zones,
-                "{count} disks: {members:?}"
-            );
+            assert_eq!(distinct(&members, &disks, |site| site.rack), racks, "{count} disks: {members:?}");
+            assert_eq!(distinct(&members, &disks, |site| site.zone), zones, "{count} disks: {members:?}");
         }
     }
-    assert_eq!(
-        first_members(GroupId(1), 3, &in_racks(2, 1)).len(),
-        2,
-        "there are no more"
-    );
+    assert_eq!(first_members(GroupId(1), 3, &in_racks(2, 1)).len(), 2, "there are no more");
 }
 
 #[test]
@@ -133,14 +99,9 @@ fn racks_of_one_size_take_the_same_share() {
     let disks = in_racks(6, 3);
     let mut held = [0; 7];
     for group in (1..=3000).map(GroupId) {
-        first_members(group, 3, &disks)
-            .iter()
-            .for_each(|disk| held[disk.0 as usize] += 1);
+        first_members(group, 3, &disks).iter().for_each(|disk| held[disk.0 as usize] += 1);
     }
-    assert!(
-        held[1..].iter().all(|&held| (1350..=1650).contains(&held)),
-        "{held:?}"
-    );
+    assert!(held[1..].iter().all(|&held| (1350..=1650).contains(&held)), "{held:?}");
 }
 
 #[test]
@@ -150,10 +111,7 @@ fn who_takes_the_place_of_a_lost_member_lies_in_a_rack_that_the_others_have_not(
     for group in (1..100).map(GroupId) {
         let members = [DiskId(1), DiskId(3), DiskId(5)];
         let staying = &members[1..];
-        assert_eq!(
-            choose_new_member(group, &members, staying, 1, &disks),
-            Ok(DiskId(2))
-        );
+        assert_eq!(choose_new_member(group, &members, staying, 1, &disks), Ok(DiskId(2)));
     }
     // The rest of that rack goes, too: a copy too close is better than none.
     disks[1].is_up = false;
@@ -169,10 +127,7 @@ fn a_disk_of_no_rack_is_apart_from_all_others() {
     disks[3].site = Site { rack: 4, zone: 4 };
     for group in (1..100).map(GroupId) {
         let members = first_members(group, 3, &disks);
-        assert!(
-            members.contains(&DiskId(4)) && members.contains(&DiskId(3)),
-            "{members:?}"
-        );
+        assert!(members.contains(&DiskId(4)) && members.contains(&DiskId(3)), "{members:?}");
     }
 }
 
@@ -186,11 +141,8 @@ fn a_move_brings_no_member_closer_to_another() {
         let chosen = choose_for_move(group, &members, DiskId(1), 1, &disks).unwrap();
         assert!([2, 7, 8].contains(&chosen.0), "{chosen}");
     }
-    let only_beside: Vec<DiskFacts> = disks
-        .iter()
-        .filter(|facts| [1, 3, 4, 5].contains(&facts.disk.0))
-        .cloned()
-        .collect();
+    let only_beside: Vec<DiskFacts> =
+        disks.iter().filter(|facts| [1, 3, 4, 5].contains(&facts.disk.0)).cloned().collect();
     let refused = choose_for_move(GroupId(1), &members, DiskId(1), 1, &only_beside).unwrap_err();
     assert_eq!((refused.members, refused.beside), (3, 1));
     // One that shares a rack already may go to another rack that is shared.

@@ -121,25 +121,16 @@ pub struct Plan {
 impl Plan {
     /// Bytes that the plan copies.
     pub fn moved_bytes(&self) -> u64 {
-        self.moves
-            .iter()
-            .fold(0, |sum, next| sum.saturating_add(next.bytes))
+        self.moves.iter().fold(0, |sum, next| sum.saturating_add(next.bytes))
     }
 
     /// Most bytes that the plan reads from or writes to one disk: what it takes at least, at a rate per disk.
     pub fn busiest_bytes(&self) -> u64 {
         let of = |disk: DiskId| {
-            let here = self
-                .moves
-                .iter()
-                .filter(|next| next.source == disk || next.target == disk);
+            let here = self.moves.iter().filter(|next| next.source == disk || next.target == disk);
             here.fold(0_u64, |sum, next| sum.saturating_add(next.bytes))
         };
-        self.disks
-            .iter()
-            .map(|fill| of(fill.disk))
-            .max()
-            .unwrap_or_default()
+        self.disks.iter().map(|fill| of(fill.disk)).max().unwrap_or_default()
     }
 }
 
@@ -159,10 +150,7 @@ pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
         planning.even_out();
     }
     let held = |groups: &[GroupFacts], disk: DiskId| {
-        groups
-            .iter()
-            .filter(|group| group.members.contains(&disk))
-            .count() as u64
+        groups.iter().filter(|group| group.members.contains(&disk)).count() as u64
     };
     let fills = disks.iter().zip(&planning.facts).map(|(before, after)| Fill {
         disk: before.disk,
@@ -172,11 +160,7 @@ pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
         before_groups: held(groups, before.disk),
         after_groups: held(&planning.groups, before.disk),
     });
-    Plan {
-        disks: fills.collect(),
-        moves: planning.moves,
-        refused: planning.refused,
-    }
+    Plan { disks: fills.collect(), moves: planning.moves, refused: planning.refused }
 }
 
 /// Disks and groups as the moves so far leave them.
@@ -327,13 +311,9 @@ impl Planning {
 
     /// How full a disk is of groups.
     fn load(&self, disk: &DiskFacts) -> u128 {
-        let here = self
-            .groups
-            .iter()
-            .filter(|group| group.members.contains(&disk.disk));
-        let bytes = here.fold(0_u64, |sum, group| {
-            sum.saturating_add(group.bytes).saturating_add(PER_GROUP_BYTES)
-        });
+        let here = self.groups.iter().filter(|group| group.members.contains(&disk.disk));
+        let bytes =
+            here.fold(0_u64, |sum, group| sum.saturating_add(group.bytes).saturating_add(PER_GROUP_BYTES));
         ratio(bytes, disk.capacity_bytes)
     }
 
@@ -359,12 +339,7 @@ impl Planning {
                 disk.used_bytes = disk.used_bytes.saturating_add(bytes);
             }
         }
-        self.moves.push(Move {
-            group: group.group,
-            source,
-            target,
-            bytes,
-        });
+        self.moves.push(Move { group: group.group, source, target, bytes });
     }
 }
 

@@ -17,10 +17,7 @@ fn disk(number: u32, used_bytes: u64) -> DiskFacts {
     DiskFacts {
         disk: DiskId(number),
         identity: [number as u8; 16],
-        site: Site {
-            rack: number,
-            zone: number,
-        },
+        site: Site { rack: number, zone: number },
         capacity_bytes: 1000,
         used_bytes,
         is_up: true,
@@ -40,18 +37,9 @@ fn group(number: u32, bytes: u64, members: &[u32]) -> GroupFacts {
 #[test]
 fn a_disk_above_85_comes_down_to_80_and_one_at_85_is_left_alone() {
     let disks = [disk(1, 851), disk(2, 850), disk(3, 100)];
-    let groups = [
-        group(1, 400, &[1, 2]),
-        group(2, 60, &[1, 2]),
-        group(3, 51, &[1, 2]),
-    ];
+    let groups = [group(1, 400, &[1, 2]), group(2, 60, &[1, 2]), group(3, 51, &[1, 2])];
     let plan = plan(&disks, &groups, Goal::Watermarks);
-    let wanted = Move {
-        group: GroupId(3),
-        source: DiskId(1),
-        target: DiskId(3),
-        bytes: 51,
-    };
+    let wanted = Move { group: GroupId(3), source: DiskId(1), target: DiskId(3), bytes: 51 };
     assert_eq!(plan.moves, [wanted], "the smallest that is enough");
     assert_eq!((plan.disks[0].after_bytes, plan.disks[0].after_groups), (800, 2));
     assert_eq!((plan.moved_bytes(), plan.busiest_bytes()), (51, 51));
@@ -60,11 +48,7 @@ fn a_disk_above_85_comes_down_to_80_and_one_at_85_is_left_alone() {
 
 #[test]
 fn what_cannot_be_done_is_refused_with_its_reason() {
-    let full = plan(
-        &[disk(1, 960), disk(2, 790)],
-        &[group(1, 11, &[1])],
-        Goal::Watermarks,
-    );
+    let full = plan(&[disk(1, 960), disk(2, 790)], &[group(1, 11, &[1])], Goal::Watermarks);
     assert!(full.moves.is_empty());
     let said = full.refused[0].to_string();
     assert!(
@@ -87,10 +71,8 @@ fn no_plan_overfills_a_target_goes_back_or_leaves_full_disks_unexplained() {
         let mut disks: Vec<DiskFacts> = (0..count).map(|number| disk(number, draw.below(300))).collect();
         let mut groups = Vec::new();
         for number in 1..=draw.below(120) as u32 {
-            let (first, step) = (
-                draw.below(count.into()) as u32,
-                1 + draw.below(u64::from(count) - 1) as u32,
-            );
+            let (first, step) =
+                (draw.below(count.into()) as u32, 1 + draw.below(u64::from(count) - 1) as u32);
             let mut facts = group(number, draw.below(90), &[first, (first + step) % count]);
             facts.is_whole = draw.below(10) > 0;
             let fits = |member: &DiskId| disks[member.0 as usize].used_bytes + facts.bytes <= 1000;
@@ -111,30 +93,16 @@ fn no_plan_overfills_a_target_goes_back_or_leaves_full_disks_unexplained() {
         for made in &plan.moves {
             let facts = groups.iter().find(|group| group.group == made.group).unwrap();
             let (source, target) = (made.source.0 as usize, made.target.0 as usize);
-            assert!(
-                facts.is_whole && facts.members.contains(&made.source),
-                "seed {seed}"
-            );
-            assert!(
-                !facts.members.contains(&made.target) && !moved.contains(&made.group),
-                "seed {seed}"
-            );
+            assert!(facts.is_whole && facts.members.contains(&made.source), "seed {seed}");
+            assert!(!facts.members.contains(&made.target) && !moved.contains(&made.group), "seed {seed}");
             assert!(disks[target].is_up && !disks[target].is_draining, "seed {seed}");
-            assert!(
-                disks[source].used_bytes > 850 && used[source] > 800,
-                "seed {seed}: {made:?}"
-            );
+            assert!(disks[source].used_bytes > 850 && used[source] > 800, "seed {seed}: {made:?}");
             used[source] -= made.bytes;
             used[target] += made.bytes;
             assert!(used[target] <= 800, "seed {seed}: {made:?}");
             moved.push(made.group);
         }
-        assert!(
-            plan.disks
-                .iter()
-                .zip(&used)
-                .all(|(fill, used)| fill.after_bytes == *used)
-        );
+        assert!(plan.disks.iter().zip(&used).all(|(fill, used)| fill.after_bytes == *used));
         for (disk, used) in disks.iter().zip(&used) {
             let is_refused = plan.refused.iter().any(|refusal| match refusal {
                 Refusal::NoPlace { disk: full, .. } | Refusal::NothingMayMove { disk: full } => {
@@ -195,18 +163,12 @@ fn a_new_disk_takes_its_share_and_nothing_moves_twice() {
 #[test]
 fn what_is_even_stays_where_it_is() {
     let mut disks: Vec<DiskFacts> = (0..4).map(|number| disk(number, 300)).collect();
-    let groups: Vec<GroupFacts> = (0..4)
-        .map(|number| group(number + 1, 100, &[number, (number + 1) % 4, (number + 2) % 4]))
-        .collect();
+    let groups: Vec<GroupFacts> =
+        (0..4).map(|number| group(number + 1, 100, &[number, (number + 1) % 4, (number + 2) % 4])).collect();
     assert_eq!(plan(&disks, &groups, Goal::Even).moves, []);
     // One is being emptied: that is not what this plan is for, and nothing goes there.
     disks[3].is_draining = true;
-    assert!(
-        plan(&disks, &groups, Goal::Even)
-            .moves
-            .iter()
-            .all(|next| next.target != DiskId(3))
-    );
+    assert!(plan(&disks, &groups, Goal::Even).moves.iter().all(|next| next.target != DiskId(3)));
 }
 
 /// Disks 1 to 6 in racks of two, as they are told after groups were placed without regard to them.
@@ -214,10 +176,7 @@ fn in_racks() -> Vec<DiskFacts> {
     (1..=6)
         .map(|number| {
             let mut facts = disk(number, 300);
-            facts.site = Site {
-                rack: number.div_ceil(2),
-                zone: 1,
-            };
+            facts.site = Site { rack: number.div_ceil(2), zone: 1 };
             facts
         })
         .collect()
@@ -225,23 +184,13 @@ fn in_racks() -> Vec<DiskFacts> {
 
 #[test]
 fn members_that_share_a_rack_are_taken_apart() {
-    let groups = [
-        group(1, 10, &[1, 2, 3]),
-        group(2, 10, &[1, 3, 5]),
-        group(3, 10, &[4, 5, 6]),
-    ];
+    let groups = [group(1, 10, &[1, 2, 3]), group(2, 10, &[1, 3, 5]), group(3, 10, &[4, 5, 6])];
     let plan = plan(&in_racks(), &groups, Goal::Even);
     let of = |wanted: u32| plan.moves.iter().find(|next| next.group == GroupId(wanted));
     let first = of(1).expect("its members share a rack");
-    assert!(
-        [1, 2].contains(&first.source.0) && [5, 6].contains(&first.target.0),
-        "{first:?}"
-    );
+    assert!([1, 2].contains(&first.source.0) && [5, 6].contains(&first.target.0), "{first:?}");
     let third = of(3).expect("its members share a rack");
-    assert!(
-        [5, 6].contains(&third.source.0) && [1, 2].contains(&third.target.0),
-        "{third:?}"
-    );
+    assert!([5, 6].contains(&third.source.0) && [1, 2].contains(&third.target.0), "{third:?}");
     let relieved = super::plan(&in_racks(), &groups, Goal::Watermarks);
     assert_eq!(relieved.moves, [], "nothing moves by itself for it");
 }

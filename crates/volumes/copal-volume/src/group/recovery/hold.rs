@@ -44,12 +44,7 @@ pub(super) struct Failures {
 
 impl Failures {
     pub(super) fn new(servers: usize) -> Failures {
-        Failures {
-            servers,
-            racks: BTreeMap::new(),
-            away: BTreeMap::new(),
-            held_by: BTreeSet::new(),
-        }
+        Failures { servers, racks: BTreeMap::new(), away: BTreeMap::new(), held_by: BTreeSet::new() }
     }
 
     pub(super) fn set_racks(&mut self, racks: BTreeMap<u32, u32>) {
@@ -104,9 +99,7 @@ impl Failures {
             *servers += 1;
             *gone += usize::from(burst.contains(server));
         }
-        let whole = of_rack
-            .values()
-            .filter(|(servers, gone)| *servers > 1 && gone == servers);
+        let whole = of_rack.values().filter(|(servers, gone)| *servers > 1 && gone == servers);
         whole.count()
     }
 }

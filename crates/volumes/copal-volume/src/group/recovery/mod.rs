@@ -138,9 +138,7 @@ impl RecoveryQueue {
             running.job = Job { target, ..job };
             return;
         }
-        let rests_until_ms = self
-            .withdraw_waiting(job.group)
-            .map_or(0, |waiting| waiting.ready_ms);
+        let rests_until_ms = self.withdraw_waiting(job.group).map_or(0, |waiting| waiting.ready_ms);
         self.wait(job, rests_until_ms);
     }
 
@@ -242,11 +240,7 @@ impl RecoveryQueue {
         }
         let is_source = |disk: &&DiskId| **disk != target && is_free(disk, &self.read_from, &self.written_to);
         let source = *job.sources.iter().find(is_source)?;
-        Some(Start {
-            group: job.group,
-            source,
-            target,
-        })
+        Some(Start { group: job.group, source, target })
     }
 
     fn stop(&mut self, group: GroupId) -> Option<Job> {

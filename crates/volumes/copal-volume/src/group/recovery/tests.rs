@@ -49,13 +49,8 @@ fn groups(starts: &[Start]) -> Vec<u32> {
 
 /// Whether a job could run beside what runs, by the rule as it is written down.
 fn could_run(running: &[Start], job: &Job) -> bool {
-    let target_is_free = job
-        .target
-        .is_some_and(|target| running.iter().all(|start| start.target != target));
-    let has_source = job
-        .sources
-        .iter()
-        .any(|source| running.iter().all(|start| start.source != *source));
+    let target_is_free = job.target.is_some_and(|target| running.iter().all(|start| start.target != target));
+    let has_source = job.sources.iter().any(|source| running.iter().all(|start| start.source != *source));
     target_is_free && has_source
 }
 
@@ -76,20 +71,9 @@ fn fewer_copies_go_first_then_age_then_boost_then_pool() {
     queue.limit_running(1);
     let a_minute_on = 60_000;
     queue.put(job(1, 2, &[1, 2], 3));
-    queue.put(Job {
-        pool: 0,
-        since_ms: a_minute_on,
-        ..job(2, 1, &[4], 5)
-    });
-    queue.put(Job {
-        pool: 0,
-        ..job(3, 1, &[6], 7)
-    });
-    queue.put(Job {
-        boost: 1,
-        since_ms: a_minute_on - 1,
-        ..job(4, 1, &[8], 9)
-    });
+    queue.put(Job { pool: 0, since_ms: a_minute_on, ..job(2, 1, &[4], 5) });
+    queue.put(Job { pool: 0, ..job(3, 1, &[6], 7) });
+    queue.put(Job { boost: 1, since_ms: a_minute_on - 1, ..job(4, 1, &[8], 9) });
     queue.put(job(5, 1, &[10], 11));
     let mut order = Vec::new();
     loop {
@@ -98,9 +82,7 @@ fn fewer_copies_go_first_then_age_then_boost_then_pool() {
             break;
         }
         order.extend(groups(&starts));
-        starts
-            .iter()
-            .for_each(|start| assert!(queue.finished(start.group)));
+        starts.iter().for_each(|start| assert!(queue.finished(start.group)));
     }
     assert_eq!(order, [4, 3, 5, 2, 1]);
     assert_eq!(queue.len(), (0, 0));
@@ -118,11 +100,7 @@ fn whatever_happens_slots_and_order_hold_and_every_job_is_done() {
         }
         let (mut now_ms, mut done, mut failures_left) = (0, 0, 20);
         for round in 0.. {
-            assert!(
-                round < 2000,
-                "seed {seed}: the queue stands still at {:?}",
-                queue.len()
-            );
+            assert!(round < 2000, "seed {seed}: the queue stands still at {:?}", queue.len());
             let ready: Vec<Job> = queue
                 .waiting
                 .values()
@@ -146,9 +124,7 @@ fn whatever_happens_slots_and_order_hold_and_every_job_is_done() {
             }
             check_slots(&queue, servers);
             if running.len() < servers / 2 {
-                let idle = ready
-                    .iter()
-                    .find(|job| !started.contains(&job.group) && could_run(&running, job));
+                let idle = ready.iter().find(|job| !started.contains(&job.group) && could_run(&running, job));
                 assert!(idle.is_none(), "seed {seed}: {idle:?} could run");
             }
             if queue.len() == (0, 0) {
@@ -206,11 +182,7 @@ fn idle_disks_are_taken_before_one_is_read_and_written_at_once() {
     queue.put(job(1, 2, &[1, 3], 2));
     queue.put(job(2, 2, &[2, 3], 4));
     let starts = queue.next(0);
-    assert_eq!(
-        starts[1].source,
-        DiskId(3),
-        "the second source, since the first is written to"
-    );
+    assert_eq!(starts[1].source, DiskId(3), "the second source, since the first is written to");
 }
 
 #[test]
@@ -227,10 +199,7 @@ fn a_failed_source_or_target_returns_the_job() {
     queue.failed(GroupId(1), 1_000);
     assert_eq!(queue.next(10_999), [], "it rests");
     assert_eq!(queue.next(11_000).len(), 1);
-    assert_eq!(
-        queue.withdraw(GroupId(1)).map(|start| start.target),
-        Some(DiskId(4))
-    );
+    assert_eq!(queue.withdraw(GroupId(1)).map(|start| start.target), Some(DiskId(4)));
     assert_eq!((queue.len(), queue.finished(GroupId(1))), ((0, 0), false));
 }
 
@@ -242,11 +211,7 @@ fn what_is_learned_of_a_running_job_counts_when_it_comes_back() {
     queue.put(job(1, 1, &[2], 5));
     assert_eq!(queue.disk_failed(DiskId(1)), []);
     let back = queue.job(GroupId(1)).cloned();
-    assert_eq!(
-        back,
-        Some(job(1, 1, &[2], 3)),
-        "the target has part of it already"
-    );
+    assert_eq!(back, Some(job(1, 1, &[2], 3)), "the target has part of it already");
 }
 
 #[test]
@@ -257,18 +222,10 @@ fn a_fifth_of_the_servers_within_a_minute_holds_the_queue_until_they_return() {
     queue.server_failed(2, 60_000);
     assert!(queue.hold().is_none(), "20 % is not above 20 %");
     queue.server_failed(3, 60_001);
-    assert!(
-        queue.hold().is_none(),
-        "the first failed more than a minute before"
-    );
+    assert!(queue.hold().is_none(), "the first failed more than a minute before");
     queue.server_failed(4, 70_000);
     let alarm = queue.hold().expect("three within a minute");
-    assert!(
-        alarm
-            .to_string()
-            .starts_with("3 of 10 servers failed within a minute"),
-        "{alarm}"
-    );
+    assert!(alarm.to_string().starts_with("3 of 10 servers failed within a minute"), "{alarm}");
     assert_eq!(queue.next(10_000_000), [], "no time lifts it");
     queue.server_returned(3);
     assert_eq!(queue.next(80_000).len(), 1);
@@ -301,10 +258,7 @@ fn what_an_administrator_wants_runs_while_the_others_are_held() {
     queue.server_failed(1, 0);
     queue.server_failed(2, 0);
     queue.put(job(1, 1, &[1], 2));
-    queue.put(Job {
-        is_ordered: true,
-        ..job(2, 1, &[3], 4)
-    });
+    queue.put(Job { is_ordered: true, ..job(2, 1, &[3], 4) });
     assert_eq!(groups(&queue.next(0)), [2]);
     queue.lift_hold();
     assert_eq!(groups(&queue.next(0)), [1]);

@@ -15,11 +15,7 @@ impl TokenBucket {
     /// A bucket of one second's bytes, full. At least one byte per second.
     pub fn new(bytes_per_s: u64) -> TokenBucket {
         let bytes_per_s = bytes_per_s.max(1);
-        TokenBucket {
-            bytes_per_s,
-            left: bytes_per_s.into(),
-            at_ms: 0,
-        }
+        TokenBucket { bytes_per_s, left: bytes_per_s.into(), at_ms: 0 }
     }
 
     /// Takes `bytes`; how many milliseconds whoever took them waits before the next taking. Time never goes back: an older

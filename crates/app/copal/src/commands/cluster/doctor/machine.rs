@@ -48,10 +48,7 @@ fn whose(dir: &Path, findings: &mut Findings) {
         }
         Ok(home) => findings.bad(
             "directory",
-            format!(
-                "{} has not joined yet; give it a token of `copal node token`",
-                home.name
-            ),
+            format!("{} has not joined yet; give it a token of `copal node token`", home.name),
         ),
         Err(HomeError::Missing { .. }) => match MasterHome::read(dir) {
             Ok(_) => {
@@ -59,10 +56,7 @@ fn whose(dir: &Path, findings: &mut Findings) {
                 private("directory", &dir.join("master.json"), findings);
             }
             Err(HomeError::Missing { .. }) => {
-                findings.bad(
-                    "directory",
-                    format!("{} is of no server and no master", dir.display()),
-                );
+                findings.bad("directory", format!("{} is of no server and no master", dir.display()));
             }
             Err(error) => findings.bad("directory", error.to_string()),
         },
@@ -72,26 +66,14 @@ fn whose(dir: &Path, findings: &mut Findings) {
 
 fn room(dir: &Path, findings: &mut Findings) {
     let Ok(fs) = rustix::fs::statvfs(dir) else {
-        return findings.bad(
-            "free",
-            format!("the file system of {} does not answer", dir.display()),
-        );
+        return findings.bad("free", format!("the file system of {} does not answer", dir.display()));
     };
-    let (free, all) = (
-        fs.f_bavail.saturating_mul(fs.f_frsize),
-        fs.f_blocks.saturating_mul(fs.f_frsize),
-    );
+    let (free, all) = (fs.f_bavail.saturating_mul(fs.f_frsize), fs.f_blocks.saturating_mul(fs.f_frsize));
     let percent = free.saturating_mul(100).checked_div(all).unwrap_or(0);
-    let sentence = format!(
-        "{} of {} are free below it",
-        human::bytes(free),
-        human::bytes(all)
-    );
+    let sentence = format!("{} of {} are free below it", human::bytes(free), human::bytes(all));
     match percent {
-        0..=4 => findings.bad(
-            "free",
-            format!("{sentence}: only deletes will be taken; make room, or drain the server"),
-        ),
+        0..=4 => findings
+            .bad("free", format!("{sentence}: only deletes will be taken; make room, or drain the server")),
         5..=14 => findings.doubtful("free", format!("{sentence}; make room, or add a server")),
         _ => findings.good("free", sentence),
     }
@@ -105,27 +87,21 @@ fn file_system(dir: &Path, findings: &mut Findings) {
     match fs.f_type as u64 & 0xffff_ffff {
         0xef53 => findings.good(name, "ext4"),
         0x5846_5342 => findings.good(name, "XFS"),
-        0x9123_683e => findings.doubtful(
-            name,
-            "btrfs copies on every write; ext4 or XFS honour preallocation",
-        ),
-        0x2fc1_2fc1 => findings.doubtful(
-            name,
-            "ZFS copies on every write; ext4 or XFS honour preallocation",
-        ),
+        0x9123_683e => {
+            findings.doubtful(name, "btrfs copies on every write; ext4 or XFS honour preallocation")
+        }
+        0x2fc1_2fc1 => findings.doubtful(name, "ZFS copies on every write; ext4 or XFS honour preallocation"),
         0x0102_1994 => findings.bad(name, "tmpfs is memory: a reboot loses this copy; use a disk"),
         0x6969 | 0xff53_4d42 | 0xfe53_4d42 => findings.bad(
             name,
             "a network share: its locks and syncs are not to be relied on; use a disk of this machine",
         ),
-        0x794c_7630 => findings.doubtful(
-            name,
-            "an overlay, as in containers: mount a volume of the host there",
-        ),
-        other => findings.doubtful(
-            name,
-            format!("of kind {other:#x}, which nobody has tried; ext4 and XFS are"),
-        ),
+        0x794c_7630 => {
+            findings.doubtful(name, "an overlay, as in containers: mount a volume of the host there")
+        }
+        other => {
+            findings.doubtful(name, format!("of kind {other:#x}, which nobody has tried; ext4 and XFS are"))
+        }
     }
 }
 
@@ -136,10 +112,7 @@ fn sync(dir: &Path, findings: &mut Findings) {
     // Whatever came of it.
     let _ = std::fs::remove_file(&path);
     match timed {
-        Err(error) => findings.bad(
-            "sync",
-            format!("a file in {} cannot be written: {error}", dir.display()),
-        ),
+        Err(error) => findings.bad("sync", format!("a file in {} cannot be written: {error}", dir.display())),
         Ok(median) if median < TOO_FAST => findings.doubtful(
             "sync",
             format!("a sync takes {median:?}: no disk does that; is a write cache without a battery below?"),

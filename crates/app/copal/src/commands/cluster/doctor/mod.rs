@@ -94,31 +94,20 @@ fn tell(context: &Context<'_>, findings: &Findings) -> Outcome<()> {
     for (name, state, sentence) in &findings.all {
         let fields = json!({ "check": name, "state": state.word(), "message": sentence });
         context.output.message("check", fields);
-        context
-            .output
-            .line(&format!("{:8} {name}: {sentence}", state.word()));
+        context.output.line(&format!("{:8} {name}: {sentence}", state.word()));
     }
-    let count = |wanted: State| {
-        findings
-            .all
-            .iter()
-            .filter(|(_, state, _)| *state == wanted)
-            .count()
-    };
+    let count = |wanted: State| findings.all.iter().filter(|(_, state, _)| *state == wanted).count();
     let (bad, doubtful) = (count(State::Bad), count(State::Doubtful));
     let fields = json!({ "checks": findings.all.len(), "bad": bad, "warnings": doubtful });
-    context.output.summary(fields, || {
-        format!("{} checks, {bad} bad, {doubtful} warnings\n", findings.all.len())
-    });
+    context
+        .output
+        .summary(fields, || format!("{} checks, {bad} bad, {doubtful} warnings\n", findings.all.len()));
     match bad {
         0 => Ok(()),
         _ => Err(Failure::new(
             exit::DAMAGED,
             "unhealthy",
-            format!(
-                "{bad} of {} checks are bad; the lines above say what to do",
-                findings.all.len()
-            ),
+            format!("{bad} of {} checks are bad; the lines above say what to do", findings.all.len()),
         )),
     }
 }
@@ -126,13 +115,9 @@ fn tell(context: &Context<'_>, findings: &Findings) -> Outcome<()> {
 /// Whoever reads the file is this client or server.
 fn private(name: &'static str, path: &Path, findings: &mut Findings) {
     match path.metadata() {
-        Ok(meta) if meta.permissions().mode() & 0o077 != 0 => findings.bad(
-            name,
-            format!(
-                "others can read the key in {}; run chmod 600 on it",
-                path.display()
-            ),
-        ),
+        Ok(meta) if meta.permissions().mode() & 0o077 != 0 => {
+            findings.bad(name, format!("others can read the key in {}; run chmod 600 on it", path.display()))
+        }
         Ok(_) => {}
         Err(error) => findings.bad(name, format!("{}: {error}", path.display())),
     }
@@ -142,23 +127,14 @@ fn private(name: &'static str, path: &Path, findings: &mut Findings) {
 /// machine's.
 fn certificates(identity: &Identity, ahead_ms: i64, findings: &mut Findings) {
     if let Err(error) = client_tls(identity) {
-        findings.bad(
-            "certificate",
-            format!("{error}; take the file of the cluster again"),
-        );
+        findings.bad("certificate", format!("{error}; take the file of the cluster again"));
         return;
     }
-    for (whose, pem) in [
-        ("the authority's", &identity.authority),
-        ("the own", &identity.certificate),
-    ] {
+    for (whose, pem) in [("the authority's", &identity.authority), ("the own", &identity.certificate)] {
         let own_ms = human::now_ms();
         let now = UNIX_EPOCH + Duration::from_millis(own_ms.saturating_add_signed(ahead_ms));
         match Validity::of_pem(pem) {
-            Err(error) => findings.bad(
-                "certificate",
-                format!("{whose} certificate cannot be read: {error}"),
-            ),
+            Err(error) => findings.bad("certificate", format!("{whose} certificate cannot be read: {error}")),
             Ok(validity) if now < validity.from => findings.bad(
                 "certificate",
                 format!("{whose} certificate is not good yet; is the clock right by which it was made?"),
@@ -180,10 +156,9 @@ fn certificates(identity: &Identity, ahead_ms: i64, findings: &mut Findings) {
                     true => {
                         findings.doubtful("certificate", format!("{whose} certificate ends in {days} days"))
                     }
-                    false => findings.good(
-                        "certificate",
-                        format!("{whose} certificate is good for {days} days"),
-                    ),
+                    false => {
+                        findings.good("certificate", format!("{whose} certificate is good for {days} days"))
+                    }
                 }
             }
         }

@@ -55,10 +55,7 @@ fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
     } else if skew_ms <= MOST_SKEW_MS {
         findings.doubtful("clock", format!("{sentence}; let both follow a time server"));
     } else {
-        findings.bad(
-            "clock",
-            format!("{sentence}; let this machine follow a time server"),
-        );
+        findings.bad("clock", format!("{sentence}; let this machine follow a time server"));
     }
 }
 
@@ -72,10 +69,7 @@ fn cluster(identity: &Identity, told: &Value, findings: &mut Findings) {
     if let Some(version) = told["version"].as_str() {
         let own = env!("CARGO_PKG_VERSION");
         match version == own {
-            true => findings.good(
-                "version",
-                format!("the master and this program have version {own}"),
-            ),
+            true => findings.good("version", format!("the master and this program have version {own}")),
             false => findings.doubtful(
                 "version",
                 format!("the master has version {version}, this program {own}; bring all to one version"),
@@ -151,18 +145,11 @@ fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
     let number = |field: &str| server[field].as_u64().unwrap_or_default();
     let (used, capacity) = (number("used_bytes"), number("capacity_bytes"));
     let percent = used.saturating_mul(100).checked_div(capacity).unwrap_or(0);
-    let sentence = format!(
-        "{name} has {} of {} used",
-        human::bytes(used),
-        human::bytes(capacity)
-    );
+    let sentence = format!("{name} has {} of {} used", human::bytes(used), human::bytes(capacity));
     match percent {
         0..=84 => findings.good("room", sentence),
         85..=94 => findings.doubtful("room", format!("{sentence}; add a server, or delete")),
-        _ => findings.bad(
-            "room",
-            format!("{sentence}: it takes deletes only; add a server, or delete"),
-        ),
+        _ => findings.bad("room", format!("{sentence}: it takes deletes only; add a server, or delete")),
     }
 }
 

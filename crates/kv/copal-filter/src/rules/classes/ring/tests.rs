@@ -12,9 +12,7 @@ struct Model {
 
 impl Model {
     fn hang(&mut self, node: u32, class: Option<i64>, mru: bool) {
-        self.queues
-            .iter_mut()
-            .for_each(|queue| queue.retain(|&other| other != node));
+        self.queues.iter_mut().for_each(|queue| queue.retain(|&other| other != node));
         let Some(class) = class else { return };
         let queue = &mut self.queues[(class.clamp(self.base, self.base + WIDTH - 1) - self.base) as usize];
         if mru {
@@ -41,10 +39,7 @@ fn nodes_stand_in_the_order_of_their_classes_for_hundreds_of_half_lives() {
     for seed in 0..10 {
         let mut random = Random::new(seed);
         let mut ring = Ring::new();
-        let mut model = Model {
-            base: -BELOW,
-            queues: vec![VecDeque::new(); WIDTH as usize].into(),
-        };
+        let mut model = Model { base: -BELOW, queues: vec![VecDeque::new(); WIDTH as usize].into() };
         let mut age = 0;
         for _ in 0..3000 {
             let node = random.below(50) as u32;

@@ -12,11 +12,7 @@ fn every_record() -> Vec<Record> {
         ..KeyspaceOptions::default()
     };
     vec![
-        Record::Keyspace {
-            id: KeyspaceId(1),
-            name: "files".to_owned(),
-            options,
-        },
+        Record::Keyspace { id: KeyspaceId(1), name: "files".to_owned(), options },
         Record::Table(TableMeta {
             object: ObjectId(9),
             bytes: 70_000,
@@ -28,17 +24,11 @@ fn every_record() -> Vec<Record> {
             values: vec![(ObjectId(5), 80_000)],
             ingested_at: None,
         }),
-        Record::Ingested {
-            object: ObjectId(9),
-            seq: 512,
-        },
+        Record::Ingested { object: ObjectId(9), seq: 512 },
         Record::Keyspace {
             id: KeyspaceId(2),
             name: "heads".to_owned(),
-            options: KeyspaceOptions {
-                value_head_bytes: 512,
-                ..KeyspaceOptions::default()
-            },
+            options: KeyspaceOptions { value_head_bytes: 512, ..KeyspaceOptions::default() },
         },
         Record::Slices {
             object: ObjectId(9),
@@ -54,20 +44,10 @@ fn every_record() -> Vec<Record> {
             max_seq: 511,
             by_worker: true,
         }),
-        Record::Dead {
-            object: ObjectId(5),
-            ranges: vec![0..4096, 8192..70_000],
-        },
+        Record::Dead { object: ObjectId(5), ranges: vec![0..4096, 8192..70_000] },
         Record::DropValue { object: ObjectId(4) },
-        Record::Flushed {
-            generation: 6,
-            last_seq: 512,
-        },
-        Record::Counters {
-            next_object: 10,
-            next_run: 4,
-            next_keyspace: 2,
-        },
+        Record::Flushed { generation: 6, last_seq: 512 },
+        Record::Counters { next_object: 10, next_run: 4, next_keyspace: 2 },
         Record::DropKeyspace { id: KeyspaceId(1) },
         Record::Settled { below: 300 },
     ]
@@ -93,11 +73,7 @@ fn cache_modes_stand_beside_compress_and_unknown_ones_are_refused() {
         let record = Record::Keyspace {
             id: KeyspaceId(1),
             name: "a".to_owned(),
-            options: KeyspaceOptions {
-                compress,
-                cache,
-                ..KeyspaceOptions::default()
-            },
+            options: KeyspaceOptions { compress, cache, ..KeyspaceOptions::default() },
         };
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
@@ -122,10 +98,7 @@ fn manifest(edits: &[Vec<Record>]) -> Bytes {
 fn every_record_comes_back() {
     let records = every_record();
     let bytes = manifest(&[records[..4].to_vec(), records[4..].to_vec()]);
-    assert_eq!(
-        parse_header(&bytes).unwrap(),
-        (FORMAT.version, 0x0123_4567_89ab_cdef)
-    );
+    assert_eq!(parse_header(&bytes).unwrap(), (FORMAT.version, 0x0123_4567_89ab_cdef));
     assert_eq!(parse_edits(&bytes).unwrap(), records);
 }
 
@@ -133,19 +106,9 @@ fn every_record_comes_back() {
 #[test]
 fn golden_manifest() {
     let bytes = manifest(&[vec![
-        Record::Flushed {
-            generation: 1,
-            last_seq: 300,
-        },
-        Record::Counters {
-            next_object: 7,
-            next_run: 2,
-            next_keyspace: 3,
-        },
-        Record::Ingested {
-            object: ObjectId(6),
-            seq: 300,
-        },
+        Record::Flushed { generation: 1, last_seq: 300 },
+        Record::Counters { next_object: 7, next_run: 2, next_keyspace: 3 },
+        Record::Ingested { object: ObjectId(6), seq: 300 },
     ]]);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let envelope = "434f50414c4b564d 0300 0000 00000000 00000000 08000000 c96b8298 00000000";
@@ -188,10 +151,7 @@ fn a_manifest_of_version_1_is_read_and_says_so() {
     let record = Record::Keyspace {
         id: KeyspaceId(1),
         name: "a".to_owned(),
-        options: KeyspaceOptions {
-            direct_from_bytes: 65_536,
-            ..KeyspaceOptions::default()
-        },
+        options: KeyspaceOptions { direct_from_bytes: 65_536, ..KeyspaceOptions::default() },
     };
     let edit = encode_edit(HEADER_LEN as u64, std::slice::from_ref(&record));
     let bytes = "01 01000000 0161 00 00100000 00000100 00".replace(' ', "");
@@ -232,23 +192,11 @@ fn a_number_that_has_none_above_it_is_refused() {
             options: KeyspaceOptions::default(),
         },
         Record::Table(table(highest)),
-        Record::Slices {
-            object: ObjectId(1),
-            level: Level(1),
-            run: u64::MAX,
-            parts: Vec::new(),
-        },
+        Record::Slices { object: ObjectId(1), level: Level(1), run: u64::MAX, parts: Vec::new() },
         Record::Value(value(u64::MAX)),
         Record::DropValue { object: highest },
-        Record::Flushed {
-            generation: 1,
-            last_seq: u64::MAX,
-        },
-        Record::Counters {
-            next_object: u64::MAX,
-            next_run: 1,
-            next_keyspace: 1,
-        },
+        Record::Flushed { generation: 1, last_seq: u64::MAX },
+        Record::Counters { next_object: u64::MAX, next_run: 1, next_keyspace: 1 },
         Record::Settled { below: u64::MAX },
     ] {
         let mut manifest = header(1);

@@ -18,10 +18,7 @@ use std::{
 };
 
 fn write(tag: u8) -> Write {
-    let op = WriteOp::Put {
-        key: Bytes::from(vec![tag]),
-        value: Bytes::new(),
-    };
+    let op = WriteOp::Put { key: Bytes::from(vec![tag]), value: Bytes::new() };
     Write::new(vec![op], Durability::Device)
 }
 
@@ -48,10 +45,7 @@ impl<const LOSES: bool> Monitors for Scheduled<LOSES> {
 
 impl<T: Send, const LOSES: bool> Monitor<T> for ScheduledMonitor<T, LOSES> {
     fn new(value: T) -> Self {
-        ScheduledMonitor {
-            inner: scheduled::Mutex::new((value, 0)),
-            changed: scheduled::Condvar::new(),
-        }
+        ScheduledMonitor { inner: scheduled::Mutex::new((value, 0)), changed: scheduled::Condvar::new() }
     }
     fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
         look(&mut self.inner.lock().unwrap().0)
@@ -155,9 +149,7 @@ impl<M: Monitors> World<M> {
     }
 
     fn commit(&self, tag: u8) -> Result<(), Error> {
-        let result = self
-            .queue
-            .commit(write(tag), |turn, writes| self.lead(turn, writes));
+        let result = self.queue.commit(write(tag), |turn, writes| self.lead(turn, writes));
         if result.is_ok() {
             self.believe(tag);
         }
@@ -167,12 +159,8 @@ impl<M: Monitors> World<M> {
     /// What is visible is safe, at any moment.
     fn look(&self) {
         let visible = self.snapshots.visible();
-        self.device.with(|device| {
-            assert!(
-                device.is_durable_up_to(visible),
-                "{visible} is visible and not safe"
-            )
-        });
+        self.device
+            .with(|device| assert!(device.is_durable_up_to(visible), "{visible} is visible and not safe"));
     }
 
     fn serve(&self) {
@@ -213,23 +201,13 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     assert!(!submit(5));
     third.complete(Ok(()));
     fourth.complete(Ok(()));
-    assert!(
-        queue.wake.with(|wake| wake.committer),
-        "nothing is on its way any more"
-    );
+    assert!(queue.wake.with(|wake| wake.committer), "nothing is on its way any more");
     place(7, 1).complete(Ok(()));
     assert_eq!(world.snapshots.visible(), 7);
     // One that can take no more does not wait for more.
     let large = || {
-        let op = WriteOp::Put {
-            key: Bytes::from_static(b"large"),
-            value: vec![0; GROUP_BYTES / 2].into(),
-        };
-        drop(
-            queue
-                .submit(Write::new(vec![op], Durability::Device), u64::MAX)
-                .unwrap(),
-        );
+        let op = WriteOp::Put { key: Bytes::from_static(b"large"), value: vec![0; GROUP_BYTES / 2].into() };
+        drop(queue.submit(Write::new(vec![op], Durability::Device), u64::MAX).unwrap());
         queue.wake.with(|wake| wake.committer)
     };
     let mut under_way = Vec::new();
@@ -253,19 +231,13 @@ fn writers<M: Monitors>(width: usize, fails: Option<u8>, broken: bool) {
             let world = world.clone();
             scheduled_thread::spawn(move || {
                 let results = [world.commit(2 * thread), world.commit(2 * thread + 1)];
-                assert!(
-                    results[0].is_ok() || results[1].is_err(),
-                    "a write behind a failure happened"
-                );
+                assert!(results[0].is_ok() || results[1].is_err(), "a write behind a failure happened");
                 results
             })
         })
         .collect();
     world.look();
-    let results: Vec<_> = threads
-        .into_iter()
-        .flat_map(|thread| thread.join().unwrap())
-        .collect();
+    let results: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
     world.look();
     let visible = world.snapshots.visible();
     match fails {
@@ -282,10 +254,7 @@ fn writers<M: Monitors>(width: usize, fails: Option<u8>, broken: bool) {
             assert!(world.poison.check().is_err() || seq.is_none());
         }
     }
-    assert_eq!(
-        results.iter().filter(|result| result.is_ok()).count() as u64,
-        visible
-    );
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count() as u64, visible);
     assert_eq!(world.queue.drain().is_ok(), fails.is_none());
 }
 
@@ -300,9 +269,7 @@ fn submitters<M: Monitors>(width: usize, fails: Option<u8>) {
     let waiter = scheduled_thread::spawn(move || [10, 11].map(|tag| waits.commit(tag).is_ok()));
     let hands_in = world.clone();
     let submitter = scheduled_thread::spawn(move || {
-        let places: Vec<_> = (0..4u8)
-            .map(|tag| hands_in.queue.submit(write(tag), u64::MAX))
-            .collect();
+        let places: Vec<_> = (0..4u8).map(|tag| hands_in.queue.submit(write(tag), u64::MAX)).collect();
         for (tag, place) in (0..).zip(places) {
             match place {
                 // Once closed, closed for good; what was taken before has an answer.
@@ -321,10 +288,7 @@ fn submitters<M: Monitors>(width: usize, fails: Option<u8>) {
     }
     submitter.join().unwrap();
     let waited = waiter.join().unwrap();
-    assert!(
-        fails.is_some() || waited == [true, true],
-        "closing refuses those who wait"
-    );
+    assert!(fails.is_some() || waited == [true, true], "closing refuses those who wait");
     world.look();
 }
 
@@ -401,10 +365,7 @@ fn writers_that_come_while_all_turns_are_taken_share_one_group() {
             });
         }
         // Everyone has joined before the first group may go.
-        while world
-            .queue
-            .line
-            .with(|line| line.waiting.iter().map(|group| group.writes.len()).sum::<usize>())
+        while world.queue.line.with(|line| line.waiting.iter().map(|group| group.writes.len()).sum::<usize>())
             < 8
         {
             std::thread::yield_now();
@@ -422,9 +383,7 @@ fn writers_that_come_while_all_turns_are_taken_share_one_group() {
 fn a_leader_that_panics_poisons_the_store_and_passes_the_turn_on() {
     let world = World::<Threads>::new(2, None);
     let panics = catch_unwind(AssertUnwindSafe(|| {
-        world
-            .queue
-            .commit(write(1), |_turn, _writes| panic!("a bug of the leader"))
+        world.queue.commit(write(1), |_turn, _writes| panic!("a bug of the leader"))
     }));
     assert!(panics.is_err());
     assert!(matches!(world.commit(2), Err(Error::Poisoned { .. })));

@@ -19,22 +19,14 @@ use std::{ops::Bound, sync::Arc};
 const SIZE: u64 = 64 << 20;
 
 fn device(image: Image, seed: u64, record: bool) -> Arc<FaultDevice> {
-    let options = FaultOptions {
-        seed,
-        order: Order::Shuffled,
-        max_size: SIZE,
-        record,
-        ..FaultOptions::default()
-    };
+    let options =
+        FaultOptions { seed, order: Order::Shuffled, max_size: SIZE, record, ..FaultOptions::default() };
     FaultDevice::with_options(image, options)
 }
 
 fn open(device: &Arc<dyn Device>) -> Result<Store, Error> {
     let objects = Objects::open(device.clone(), &OpenOptions::default()).unwrap().0;
-    let options = Options {
-        memory_bytes: 4 << 20,
-        ..Options::default()
-    };
+    let options = Options { memory_bytes: 4 << 20, ..Options::default() };
     Store::open(objects, options)
 }
 
@@ -70,20 +62,14 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
         let history = recorded.history();
         drop((space, store));
         for cut in crash::all_cuts(&history) {
-            let states = cut.states(&Limits {
-                exhaustive: 10,
-                samples: 8,
-                seed,
-            });
+            let states = cut.states(&Limits { exhaustive: 10, samples: 8, seed });
             for index in (0..states.count_all()).step_by(1 + states.count_all() as usize / 24) {
                 let what = format!("seed {seed}, step {}, state {index}", cut.step());
                 let store = open(&states.get(index).unwrap().device());
                 let store = store.unwrap_or_else(|error| panic!("{what}: {error}"));
                 let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
-                let keys: Vec<u8> = space
-                    .iter((Bound::Unbounded, Bound::Unbounded))
-                    .map(|item| item.unwrap().0[0])
-                    .collect();
+                let keys: Vec<u8> =
+                    space.iter((Bound::Unbounded, Bound::Unbounded)).map(|item| item.unwrap().0[0]).collect();
                 assert!(keys.iter().copied().eq(0..keys.len() as u8), "{what}: {keys:?}");
                 judged += 1;
             }
@@ -101,14 +87,9 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     let store = open(&dynamic).unwrap();
     let engine = store.engine();
     engine.end_writes().unwrap();
-    let op = WriteOp::Delete {
-        key: KeyspaceId(1).key(b"k"),
-    };
+    let op = WriteOp::Delete { key: KeyspaceId(1).key(b"k") };
     let late = Write::new(vec![op], Durability::Deferred);
-    let told = engine
-        .writes
-        .queue
-        .commit(late, |turn, writes| assert!(engine.lead(turn, writes).is_none()));
+    let told = engine.writes.queue.commit(late, |turn, writes| assert!(engine.lead(turn, writes).is_none()));
     assert!(matches!(told, Err(Error::Closed)), "{told:?}");
 }
 
@@ -145,10 +126,7 @@ fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
         while !engine.signal.someone_waits() {
             std::thread::yield_now();
         }
-        faulty.inject(Fault::Write {
-            skip: 0,
-            fault: WriteFault::Error,
-        });
+        faulty.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
         drop(still);
         assert!(matches!(writer.join().unwrap(), Err(Error::Poisoned { .. })));
     });

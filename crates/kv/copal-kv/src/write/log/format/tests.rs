@@ -3,15 +3,9 @@ use super::*;
 fn ops() -> Vec<LogOp> {
     let key = |k: &[u8]| crate::table::key::KeyspaceId(1).key(k);
     vec![
-        LogOp::Put {
-            key: key(b"a"),
-            value: Bytes::from_static(b"one"),
-        },
+        LogOp::Put { key: key(b"a"), value: Bytes::from_static(b"one") },
         LogOp::Delete { key: key(b"b") },
-        LogOp::DeleteRange {
-            start: key(b"c"),
-            end: key(b"d"),
-        },
+        LogOp::DeleteRange { start: key(b"c"), end: key(b"d") },
     ]
 }
 
@@ -36,13 +30,7 @@ fn golden_frame() {
     assert_eq!(hex, [head, put, delete, delete_range].concat().replace(' ', ""));
     let mut assembler = Assembler::new(3);
     let group = assembler.push(7, &frames[0]).unwrap().unwrap();
-    assert_eq!(
-        group,
-        Group {
-            first_seq: 42,
-            ops: ops()
-        }
-    );
+    assert_eq!(group, Group { first_seq: 42, ops: ops() });
 }
 
 #[test]
@@ -61,10 +49,7 @@ fn a_long_group_takes_several_frames_and_counts_only_whole() {
     for (position, frame) in parts.iter().enumerate() {
         assert_eq!(assembler.push(position as u64, frame).unwrap(), None);
     }
-    assert_eq!(
-        assembler.push(parts.len() as u64, last).unwrap().unwrap().ops,
-        big
-    );
+    assert_eq!(assembler.push(parts.len() as u64, last).unwrap().unwrap().ops, big);
 }
 
 /// Where a store has no long run of pages, frames become shorter, also in the middle of a group.
@@ -90,14 +75,9 @@ fn a_group_may_be_cut_into_shorter_frames_anywhere() {
     }
     assert_eq!(whole.unwrap().ops, big);
     let (first, shorter, shortest) = ((1 << 20) - 4096, (512 << 10) - 4096, (256 << 10) - 4096);
-    assert_eq!(
-        lengths[..6],
-        [first, shorter, shorter, shorter, shortest, shortest]
-    );
+    assert_eq!(lengths[..6], [first, shorter, shorter, shorter, shortest, shortest]);
     let mut cut = GroupFrames::new(1, 10, 1, &ops);
-    let times = std::iter::repeat_with(|| cut.shorten())
-        .take_while(|can_be| *can_be)
-        .count();
+    let times = std::iter::repeat_with(|| cut.shorten()).take_while(|can_be| *can_be).count();
     assert_eq!((times, cut.next_frame(0).0.len()), (6, LEAST_FRAME));
     // A short group is one frame.
     let short = encode(&self::ops());
@@ -120,22 +100,10 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
     for bit in 0..frame.len() * 8 {
         let mut bytes = frame.to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(
-            Assembler::new(3)
-                .push(7, &Bytes::from(bytes))
-                .unwrap_err()
-                .is_corruption(),
-            "bit {bit}"
-        );
+        assert!(Assembler::new(3).push(7, &Bytes::from(bytes)).unwrap_err().is_corruption(), "bit {bit}");
     }
     for cut in 0..frame.len() {
-        assert!(
-            Assembler::new(3)
-                .push(7, &frame.slice(..cut))
-                .unwrap_err()
-                .is_corruption(),
-            "cut {cut}"
-        );
+        assert!(Assembler::new(3).push(7, &frame.slice(..cut)).unwrap_err().is_corruption(), "cut {cut}");
     }
 }
 

@@ -21,11 +21,7 @@ impl Writer {
         let header = Header::new(session, FRONT_BYTES + 2 * 8192);
         let mut copy = vec![0; (FRONT_BYTES + 2 * 8192) as usize];
         copy[..HEADER_LEN].copy_from_slice(&header.encode());
-        Writer {
-            header,
-            copy,
-            ends: [header.half(0), header.half(1)],
-        }
+        Writer { header, copy, ends: [header.half(0), header.half(1)] }
     }
 
     fn write(&mut self, half: usize, first_seq: u64, count: u32, ops: &[u8]) {
@@ -57,10 +53,7 @@ fn golden_room() {
     assert_eq!(hex(&writer.copy[4096..4096 + 43]), record.replace(' ', ""));
     let found = read_all(&writer.copy, 41);
     assert_eq!(found[0].ops.len(), 1);
-    assert_eq!(
-        (found[0].first_seq, &found[0].encoded[..]),
-        (42, &put(b"a", b"one")[..])
-    );
+    assert_eq!((found[0].first_seq, &found[0].encoded[..]), (42, &put(b"a", b"one")[..]));
 }
 
 #[test]
@@ -72,11 +65,7 @@ fn records_of_both_bays_come_in_the_order_of_their_sequences() {
     writer.write(1, 13, 1, &put(b"d", b"4"));
     writer.write(0, 14, 1, &put(b"e", b"5"));
     assert_eq!(writer.found(9), [10, 12, 13, 14]);
-    assert_eq!(
-        writer.found(11),
-        [12, 13, 14],
-        "what the log holds is passed over"
-    );
+    assert_eq!(writer.found(11), [12, 13, 14], "what the log holds is passed over");
     assert_eq!(writer.found(14), [0; 0]);
     assert_eq!(writer.found(8), [0; 0], "nothing is taken over a gap");
     assert_eq!(writer.found(10), [0; 0], "nor a part of a record");
