@@ -1,4 +1,5 @@
-//! What filters cost and how well they filter: time to build and to probe, bits per key, false positives. No disk.
+//! What filters cost and how well they filter: time to build and to probe, bits per key, false positives. No
+//! disk.
 //!
 //! Paper: elasticbf §3.1, §3.4
 //! Keys are numbered, so everything but the times is the same on every machine.

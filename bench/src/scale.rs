@@ -1,7 +1,9 @@
-//! `backup-scale`: what a small backup costs in a repository of many VMs, or of a VM of many snapshots, beside one of few.
+//! `backup-scale`: what a small backup costs in a repository of many VMs, or of a VM of many snapshots,
+//! beside one of few.
 //!
-//! Each command is a process of its own, as `cron` starts them, and the repositories take turns, so that what else the
-//! machine does meets all of them. Processor time is what is judged: a machine's disk tells little about the program.
+//! Each command is a process of its own, as `cron` starts them, and the repositories take turns, so that what
+//! else the machine does meets all of them. Processor time is what is judged: a machine's disk tells little
+//! about the program.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -117,7 +119,8 @@ fn cpu_ms(run: &Run) -> f64 {
     run.cpu.as_secs_f64() * 1e3
 }
 
-/// One repository, worked on by the built binary. Without a password: unlocking would cost more than what is measured.
+/// One repository, worked on by the built binary. Without a password: unlocking would cost more than what is
+/// measured.
 struct Repository {
     binary: PathBuf,
     path: PathBuf,

@@ -1,4 +1,5 @@
-//! Large values: straight into their value object, written once, or through the log first and separated at flush.
+//! Large values: straight into their value object, written once, or through the log first and separated at
+//! flush.
 //!
 //! The criterion of the design: below 1.3 times the speed one path would do.
 
@@ -69,7 +70,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.finish(root, "kv-values")
 }
 
-/// Stores `count` values, each durable when its put returns, in a fresh store; until they are in their objects.
+/// Stores `count` values, each durable when its put returns, in a fresh store; until they are in their
+/// objects.
 fn write(file: &Path, direct: bool, count: u64, value_bytes: usize) -> Result<Round> {
     let size = (count * value_bytes as u64 * 4 + (512 << 20)).next_multiple_of(1 << 20);
     let create = FileOptions { create_size: Some(size), allow_cow: true, ..FileOptions::default() };

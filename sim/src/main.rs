@@ -1,8 +1,9 @@
 //! Simulators: the real rules of the layers, driven without a disk by synthetic or recorded work.
 //!
-//! `copal-sim rules` runs adjusting rules and filter units of `copal-filter` over an LSM tree's shape and counts
-//! reads; `copal-sim availability` fails servers and counts volumes that die; `copal-sim dedup` and `deletion` back up and free
-//! the VMs of a cluster. Everything random comes from one seed; the same arguments give the same figures on every machine.
+//! `copal-sim rules` runs adjusting rules and filter units of `copal-filter` over an LSM tree's shape and
+//! counts reads; `copal-sim availability` fails servers and counts volumes that die; `copal-sim dedup` and
+//! `deletion` back up and free the VMs of a cluster. Everything random comes from one seed; the same
+//! arguments give the same figures on every machine.
 //! Not here: the engine (`copal-kv`), whose benches measure the same rules on a device.
 #![expect(
     clippy::print_stdout,
@@ -32,7 +33,8 @@ enum Simulator {
     Rules(rules::Arguments),
     /// The paper's table 1: a million Gets on 50,000 tables, its figures beside ours
     Table1(rules::table1::TableArguments),
-    /// Volumes that lose their last whole copy: events over placement and recovery queue, beside the paper's formulas
+    /// Volumes that lose their last whole copy: events over placement and recovery queue, beside the paper's
+    /// formulas
     Availability(availability::Arguments),
     /// A whole cluster in one thread, from one seed: faults of all kinds, and what must hold all the same
     Cluster(cluster::Arguments),

@@ -115,8 +115,8 @@ const OF_A_FLEET: [&str; 4] = ["DIR=.cache/dataset-fleet", "VMS=9", "DAYS=1", "S
 /// The suite that stands beside other stores on several servers.
 const FILE_SIZES: &str = "beanfs-fig8a";
 
-/// Builds `bench/` in release mode and runs the suite; without a name, lists the suites. With `prepare`, first
-/// installs what the suite needs and this machine has not.
+/// Builds `bench/` in release mode and runs the suite; without a name, lists the suites. With `prepare`,
+/// first installs what the suite needs and this machine has not.
 pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[String]) -> Result<()> {
     let Some(name) = suite else {
         for suite in &SUITES {
@@ -265,9 +265,9 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Symptom: on a fresh machine every `kv-*` suite and `elasticbf-table1` ended, ten minutes into building, in a
-    /// panic of a build script about libclang. Cause: nobody looked whether what the engines are built with is
-    /// there. Fix: the suite says what is missing and the one command that installs it.
+    /// Symptom: on a fresh machine every `kv-*` suite and `elasticbf-table1` ended, ten minutes into
+    /// building, in a panic of a build script about libclang. Cause: nobody looked whether what the engines
+    /// are built with is there. Fix: the suite says what is missing and the one command that installs it.
     #[test]
     fn what_the_engines_need_is_named_before_anything_is_built() {
         let root = tempfile::tempdir().unwrap();

@@ -1,8 +1,10 @@
-//! The long forms of the tests that kill processes while others use them. Those of a fleet are killed for more rounds.
+//! The long forms of the tests that kill processes while others use them. Those of a fleet are killed for
+//! more rounds.
 //!
-//! Those of a cluster are frozen and cut off as well: three masters over a MariaDB, each process in a network namespace of its own.
-//! The whole run lies in namespaces of its own (network, mounts, processes), so nothing of it is left when it ends, however it
-//! ends. Root is not needed where the kernel lets users have namespaces.
+//! Those of a cluster are frozen and cut off as well: three masters over a MariaDB, each process in a network
+//! namespace of its own. The whole run lies in namespaces of its own (network, mounts, processes), so nothing
+//! of it is left when it ends, however it ends. Root is not needed where the kernel lets users have
+//! namespaces.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -106,7 +108,8 @@ fn build(root: &Path, release: bool) -> Result<PathBuf> {
     }
 }
 
-/// Words with which a command runs in namespaces of its own; `None`: they are not permitted, or their tools are missing.
+/// Words with which a command runs in namespaces of its own; `None`: they are not permitted, or their tools
+/// are missing.
 fn outer() -> Option<Vec<&'static str>> {
     let own = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let as_user = ["--user", "--map-root-user"];

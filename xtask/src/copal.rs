@@ -93,8 +93,8 @@ impl Copal {
         self.run("init", &[] as &[&str])
     }
 
-    /// Backs up one disk of `vm`; a list of changes is relative to its newest snapshot, and the run that finds that one is
-    /// not part of the cost.
+    /// Backs up one disk of `vm`; a list of changes is relative to its newest snapshot, and the run that
+    /// finds that one is not part of the cost.
     ///
     /// # Errors
     /// `copal backup` fails.

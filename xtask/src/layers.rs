@@ -1,8 +1,8 @@
-//! The order of the crates: each depends only on members above it in the root manifest, and on its own layer or the next
-//! one below, but for the skips that are written down here with their reason.
+//! The order of the crates: each depends only on members above it in the root manifest, and on its own layer
+//! or the next one below, but for the skips that are written down here with their reason.
 //!
-//! The testkit stands under `[dev-dependencies]` only: nothing that ships is made of it. A crate stands in the folder of its
-//! layer, `crates/LAYER/copal-*`.
+//! The testkit stands under `[dev-dependencies]` only: nothing that ships is made of it. A crate stands in
+//! the folder of its layer, `crates/LAYER/copal-*`.
 //!
 //! Also refused: an async runtime anywhere below the volume layer, found in the resolved graph, so that it
 //! cannot come in through a dependency's dependency.
@@ -18,8 +18,8 @@ use std::{
 
 /// Layers 0 to 2: device, objects, engine.
 const SYNC_CRATES: [&str; 5] = ["copal-codec", "copal-device", "copal-object", "copal-filter", "copal-kv"];
-/// The layers, from the bottom up, by the names of their folders; bytes and sums (copal-codec) are below all of them and
-/// skip nothing.
+/// The layers, from the bottom up, by the names of their folders; bytes and sums (copal-codec) are below all
+/// of them and skip nothing.
 const LAYERS: [(&str, &[&str]); 6] = [
     ("device", &["copal-device"]),
     ("objects", &["copal-object"]),
@@ -239,8 +239,9 @@ fn skips(metadata: &Metadata) -> Vec<String> {
     let allowed = SKIPS.iter().map(|(from, to, _)| (*from, *to));
     let allowed: BTreeSet<(&str, &str)> =
         allowed.filter(|(from, to)| is_there(from) && is_there(to)).collect();
-    let new = found.difference(&allowed);
-    let new = new.map(|(from, to)| format!("{from} must not reach past its neighbour to {to}"));
+    let new = found
+        .difference(&allowed)
+        .map(|(from, to)| format!("{from} must not reach past its neighbour to {to}"));
     let gone = allowed.difference(&found);
     let gone =
         gone.map(|(from, to)| format!("{from} reaches to {to} no more: take it off the list of skips"));

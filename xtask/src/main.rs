@@ -45,7 +45,8 @@ enum Chore {
     },
     /// Check that crates depend only on those above them
     Layers {
-        /// Look at the modules inside each crate instead: which need each other in circles, and whether circles grew
+        /// Look at the modules inside each crate instead: which need each other in circles, and whether
+        /// circles grew
         #[arg(long)]
         modules: bool,
         /// Which module of a circle names which, too
@@ -76,19 +77,22 @@ enum Chore {
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
-    /// Search all orders of what may happen to a group of volumes on three members; prints how many states there were
+    /// Search all orders of what may happen to a group of volumes on three members; prints how many states
+    /// there were
     ClusterModel {
         /// Many more states, in a release build: a quarter of an hour and some GB of memory
         #[arg(long)]
         deep: bool,
     },
-    /// Search all orders of what may happen to a fleet: backups, deletions, prunes, clean-ups, of hosts that die at any point
+    /// Search all orders of what may happen to a fleet: backups, deletions, prunes, clean-ups, of hosts that
+    /// die at any point
     FleetModel {
         /// Many more states, in a release build: some minutes and some GB of memory
         #[arg(long)]
         deep: bool,
     },
-    /// Whole clusters in one thread, from one seed each, with faults of all kinds; every seed is the same run every time
+    /// Whole clusters in one thread, from one seed each, with faults of all kinds; every seed is the same run
+    /// every time
     ClusterSim {
         /// Runs
         #[arg(long, default_value_t = 100)]
@@ -119,8 +123,9 @@ enum Chore {
     },
     /// Kill, freeze, cut off and restart processes of a cluster while clients use it
     ///
-    /// Three masters over a MariaDB and four data servers, each in a network namespace of its own. Where namespaces are not
-    /// permitted links are not cut, and the exit code is 3. `scripts/install-deps.sh chaos` installs what it needs.
+    /// Three masters over a MariaDB and four data servers, each in a network namespace of its own. Where
+    /// namespaces are not permitted links are not cut, and the exit code is 3. `scripts/install-deps.sh
+    /// chaos` installs what it needs.
     #[command(verbatim_doc_comment)]
     ClusterChaos {
         /// How long troubles are made; healing and looking at everything comes on top
@@ -145,13 +150,14 @@ enum Chore {
         #[arg(long)]
         release: bool,
     },
-    /// Break every function of a change once with `cargo mutants`, where that is installed, and see tests fail
+    /// Break every function of a change once with `cargo mutants`, where that is installed, and see tests
+    /// fail
     Mutants {
         /// Commit that the change begins at [default: HEAD, or the one before it where all is committed]
         #[arg(long)]
         base: Option<String>,
-        /// Instead: apply the patches of xtask/mutants one after the other, those whose names are given or all, and see that the
-        /// test of each notices
+        /// Instead: apply the patches of xtask/mutants one after the other, those whose names are given or
+        /// all, and see that the test of each notices
         #[arg(long, conflicts_with = "base")]
         kept: bool,
         /// What `cargo mutants` takes; with --kept, parts of the names of patches

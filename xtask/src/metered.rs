@@ -1,8 +1,9 @@
 //! A program run to its end, with what it cost: processor time, wall time, peak memory.
 //!
-//! The numbers are the kernel's for the process and the children it waited for (`wait4`). Peak memory is
-//! that of the largest single process, and reads are those of the program itself (`/proc/PID/io`). The kernel counts the memory of whoever starts a program into the
-//! program's peak, so callers keep their own small (tens of MB at most).
+//! The numbers are the kernel's for the process and the children it waited for (`wait4`). Peak memory is that
+//! of the largest single process, and reads are those of the program itself (`/proc/PID/io`). The kernel
+//! counts the memory of whoever starts a program into the program's peak, so callers keep their own small
+//! (tens of MB at most).
 //! Not here: what the numbers are compared with (`report`).
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
@@ -29,7 +30,8 @@ pub struct Run {
     pub peak_bytes: u64,
     /// What was handed to block devices, or dirtied in the page cache of files on them.
     pub written_bytes: u64,
-    /// What `read` and its like returned, from caches and pipes, too. What comes through an io_uring is not in it.
+    /// What `read` and its like returned, from caches and pipes, too. What comes through an io_uring is not
+    /// in it.
     pub read_bytes: u64,
     /// How many of these calls there were.
     pub read_calls: u64,
@@ -91,8 +93,8 @@ pub fn run(command: &mut Command) -> Result<Run> {
     })
 }
 
-/// Bytes and calls of all its reads; zeros where the kernel does not say. Blocks until the program is done, and leaves it
-/// to be waited for.
+/// Bytes and calls of all its reads; zeros where the kernel does not say. Blocks until the program is done,
+/// and leaves it to be waited for.
 fn reads_at_its_end(child: &Child) -> (u64, u64) {
     // SAFETY: an all-zero `siginfo_t` is a valid value of a struct of integers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

@@ -1,8 +1,8 @@
 //! Circles of modules inside each crate: groups of modules each of which needs all the others.
 //!
-//! A module needs another when it names something of it: imports and paths are read from the sources and followed through
-//! re-exports to the file that defines the thing. Tests are left out. A crate may have no circle larger than is written
-//! down here, so that a circle grows only where somebody decides it.
+//! A module needs another when it names something of it: imports and paths are read from the sources and
+//! followed through re-exports to the file that defines the thing. Tests are left out. A crate may have no
+//! circle larger than is written down here, so that a circle grows only where somebody decides it.
 //! Not here: the order of the crates (`layers`).
 
 mod graph;

@@ -1,7 +1,8 @@
-//! Runs `cargo mutants` on a change: every function it touches is broken once, and the tests of its crate should notice.
+//! Runs `cargo mutants` on a change: every function it touches is broken once, and the tests of its crate
+//! should notice.
 //!
-//! Takes minutes for a small change and is not part of `make test`. The variants that once survived stand in the
-//! crates themselves (`broken.rs`) and are tried by every test run, or are kept as patches (`kept`).
+//! Takes minutes for a small change and is not part of `make test`. The variants that once survived stand in
+//! the crates themselves (`broken.rs`) and are tried by every test run, or are kept as patches (`kept`).
 
 mod kept;
 

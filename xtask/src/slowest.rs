@@ -1,7 +1,7 @@
 //! Runs the tests and lists the slowest of them: how long each took, by the test harness's own clock.
 //!
-//! The harness reports times only where unstable options are allowed. `cargo` therefore starts each test program with
-//! `RUSTC_BOOTSTRAP`, which nothing that is compiled sees.
+//! The harness reports times only where unstable options are allowed. `cargo` therefore starts each test
+//! program with `RUSTC_BOOTSTRAP`, which nothing that is compiled sees.
 
 use anyhow::{Context, Result, bail};
 use std::{

@@ -1,8 +1,8 @@
 //! Keys, values and the order in which ids are drawn: the same for every engine.
 //!
 //! Invariants
-//! - A key is a hash of its id, and ids are loaded in order; a rank is scattered over the ids, so neighbours in
-//!   rank are strangers in key order and in age.
+//! - A key is a hash of its id, and ids are loaded in order; a rank is scattered over the ids, so neighbours
+//!   in rank are strangers in key order and in age.
 //! - Ids below `keys` are loaded, ids from `keys` on are not: a miss is a hash between real ones.
 //! - A generator made from the same seed yields the same ids for each engine.
 
@@ -32,7 +32,8 @@ pub(crate) fn fill_value(id: u64, value: &mut [u8]) {
     }
 }
 
-/// The id of a rank: a bijection of `[0, keys)`, so that the most wanted keys are not the oldest ones as well.
+/// The id of a rank: a bijection of `[0, keys)`, so that the most wanted keys are not the oldest ones as
+/// well.
 pub(crate) fn scattered(rank: u64, keys: u64) -> u64 {
     // A prime that no number of keys in use is a multiple of.
     const PRIME: u64 = 2_654_435_761;

@@ -1,9 +1,9 @@
-//! Comparisons of key-value engines: copal beside LevelDB, RocksDB and fjall, one suite per module of `suites`.
-//! `cargo xtask bench NAME` builds and runs this.
+//! Comparisons of key-value engines: copal beside LevelDB, RocksDB and fjall, one suite per module of
+//! `suites`. `cargo xtask bench NAME` builds and runs this.
 //!
 //! Each engine runs in a process of its own (this binary again), under a memory cap, and does short slices of
-//! work in turn with the others: `peer`, `memory_cap`, `protocol`. What it does there is in `worker`, how it is called
-//! in `engine`, and with which keys in `keys`.
+//! work in turn with the others: `peer`, `memory_cap`, `protocol`. What it does there is in `worker`, how it
+//! is called in `engine`, and with which keys in `keys`.
 
 mod engine;
 mod keys;

@@ -140,8 +140,8 @@ impl Drop for MemoryCap {
     }
 }
 
-/// Writes what is dirty below the directory and has the kernel forget its pages: those of an earlier process are
-/// on nobody's account and would be read for nothing.
+/// Writes what is dirty below the directory and has the kernel forget its pages: those of an earlier process
+/// are on nobody's account and would be read for nothing.
 pub(crate) fn forget_pages(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

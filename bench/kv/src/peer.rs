@@ -1,7 +1,8 @@
 //! An engine in a process of its own, as the suite holds it.
 //!
 //! Invariants
-//! - The process is under its cap before the engine opens anything, and no page of its files is in memory then.
+//! - The process is under its cap before the engine opens anything, and no page of its files is in memory
+//!   then.
 //! - A process that ends before its answer is an answer too: `Fallen`, most often killed at the cap.
 
 use crate::{
@@ -65,8 +66,9 @@ impl Peer {
         let memory_cap = MemoryCap::make(&spec.name, &device_of(&spec.directory)?)?;
         let mut command = Command::new(std::env::current_exe()?);
         if (spec.kind, spec.filters) == (Kind::Rocksdb, Filters::Tuned) {
-            // Its blocks are read by one thread and given back by another: glibc keeps what each of its arenas once
-            // had, and the process grew to two and a half times its cache. RocksDB's own advice is another allocator.
+            // Its blocks are read by one thread and given back by another: glibc keeps what each of its
+            // arenas once had, and the process grew to two and a half times its cache. RocksDB's own advice
+            // is another allocator.
             command.env("MALLOC_ARENA_MAX", "1");
         }
         let mut child = command
@@ -149,7 +151,8 @@ pub(crate) fn is_fallen(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Fallen>().is_some()
 }
 
-/// `major:minor` of the disk below the directory; of a partition, the disk's, which is what the kernel counts.
+/// `major:minor` of the disk below the directory; of a partition, the disk's, which is what the kernel
+/// counts.
 fn device_of(directory: &Path) -> Result<String> {
     let device = std::fs::metadata(directory)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -84,8 +84,8 @@ pub(crate) struct Churn {
     pub(crate) creates: u32,
     pub(crate) reads: u32,
     pub(crate) deletes: u32,
-    /// Draws from the loaded ids whether they are there or not; otherwise new ids are created, and those that are there
-    /// read and deleted.
+    /// Draws from the loaded ids whether they are there or not; otherwise new ids are created, and those that
+    /// are there read and deleted.
     pub(crate) blind: bool,
     pub(crate) value_bytes: usize,
     pub(crate) turns: u64,
@@ -157,7 +157,8 @@ pub(crate) enum Request {
         seed: u64,
     },
     Churn(Churn),
-    /// Puts entries at the end of a queue and looks at its head and deletes it, once a turn; `waiting` are in it.
+    /// Puts entries at the end of a queue and looks at its head and deletes it, once a turn; `waiting` are in
+    /// it.
     Queue {
         waiting: u64,
         turns: u64,

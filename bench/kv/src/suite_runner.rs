@@ -75,8 +75,8 @@ impl Scale {
         ((self.data_bytes() as f64 * percent / 100.0) as u64).max(2 << 20)
     }
 
-    /// What copal's budget keeps for memtables, log, merges and I/O under way while it is read, 17 parts in 32 of a small
-    /// one, within half of the allowance that peers have for the same.
+    /// What copal's budget keeps for memtables, log, merges and I/O under way while it is read, 17 parts in
+    /// 32 of a small one, within half of the allowance that peers have for the same.
     pub(crate) fn copal_extra_bytes(&self, memory_bytes: u64) -> u64 {
         (memory_bytes * 17 / 15).min(self.allowance << 19)
     }
@@ -142,7 +142,8 @@ impl<'a> SuiteRunner<'a> {
         Ok(Entrant { name: name.to_owned(), peer, outcomes: Vec::new() })
     }
 
-    /// Has every entrant do the request of each round, one after the other, beginning with another each round.
+    /// Has every entrant do the request of each round, one after the other, beginning with another each
+    /// round.
     pub(crate) fn rounds(
         &self,
         entrants: &mut [Entrant],

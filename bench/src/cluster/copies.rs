@@ -1,9 +1,9 @@
-//! What copies of groups do when servers are lost for good: a cluster is filled, servers are killed and given up, and the master
-//! is asked over and over what runs and what waits.
+//! What copies of groups do when servers are lost for good: a cluster is filled, servers are killed and given
+//! up, and the master is asked over and over what runs and what waits.
 //!
-//! Each server gives copies so many bytes a second, which it takes for what it reads for others and for what it writes alike:
-//! this stands for the disks of more machines. A byte that is copied is taken from two servers, so `n` of them at `rate` copy
-//! `n rate / 2` at most, and one copy alone `rate`.
+//! Each server gives copies so many bytes a second, which it takes for what it reads for others and for what
+//! it writes alike: this stands for the disks of more machines. A byte that is copied is taken from two
+//! servers, so `n` of them at `rate` copy `n rate / 2` at most, and one copy alone `rate`.
 
 use super::{
     operations,
@@ -124,7 +124,8 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
         let servers = status["servers"].as_array().into_iter().flatten();
         servers.filter(|server| server["state"] == "down").count() == plan.lost
     })?;
-    // Copies of the first would begin before the second is given up; that is what happens where servers are lost one by one.
+    // Copies of the first would begin before the second is given up; that is what happens where servers are
+    // lost one by one.
     for name in &names {
         running.ask("lost", name)?;
     }
@@ -139,8 +140,9 @@ fn lost_copies(running: &Running, lost: &BTreeSet<String>) -> Result<BTreeMap<u6
     let mut lacking = BTreeMap::new();
     for group in groups {
         let members = group["members"].as_array().into_iter().flatten();
-        let away = members.filter(|member| member["name"].as_str().is_some_and(|name| lost.contains(name)));
-        let away = away.count() as u64;
+        let away = members
+            .filter(|member| member["name"].as_str().is_some_and(|name| lost.contains(name)))
+            .count() as u64;
         if away > 0 {
             lacking.insert(group["group"].as_u64().context("a number")?, away);
         }
@@ -177,7 +179,8 @@ fn watch(running: &Running, outcome: &mut Outcome) -> Result<()> {
     }
 }
 
-/// Copies that began since the last look though a group with fewer whole copies waits that could have had their place.
+/// Copies that began since the last look though a group with fewer whole copies waits that could have had
+/// their place.
 fn out_of_order(before: &BTreeSet<(u64, String)>, runs: &[Task], waits: &[Task]) -> u64 {
     let began = runs.iter().filter(|task| !before.contains(&(task.group, task.target.clone())));
     let is_before_its_turn = |begun: &&Task| {

@@ -1,4 +1,5 @@
-//! A mail service: clients create, read and delete mails in the paper's proportion, everything durable on three copies.
+//! A mail service: clients create, read and delete mails in the paper's proportion, everything durable on
+//! three copies.
 //!
 //! Paper: beanfs §7.2 (create, read and delete as 4 : 2 : 3; 16 clients; about 1,400 operations a second)
 

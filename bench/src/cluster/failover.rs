@@ -1,8 +1,8 @@
 //! How long the masters' leader is missed when it is killed, and that clients with a map do not notice.
 //!
 //! Paper: beanfs §4.2 (two stand-by masters, automatic fail-over)
-//! Three masters share a private MariaDB. While the leader is killed again and again, clients create, read and delete in volumes
-//! that they know, and one asks for new volumes until a leader makes one.
+//! Three masters share a private MariaDB. While the leader is killed again and again, clients create, read
+//! and delete in volumes that they know, and one asks for new volumes until a leader makes one.
 
 use super::running::{Process, begin, free_address};
 use anyhow::{Context, Result, ensure};
@@ -246,7 +246,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.finish(root, "beanfs-failover")
 }
 
-/// Kills the leader, and asks for a new volume until it is made; seconds. Then the killed one stands by again.
+/// Kills the leader, and asks for a new volume until it is made; seconds. Then the killed one stands by
+/// again.
 fn kill(house: &mut House, asker: &ClusterStore, number: usize) -> Result<f64> {
     let leader = house.leader()?;
     let process = house.masters[leader].1.as_mut().context("the leader runs")?;

@@ -1,8 +1,8 @@
 //! What clients notice of two servers that fail for a while, one after the other.
 //!
-//! Paper: beanfs §7, figure 10 (an image: hardly noticeable with 64 servers, slightly with 4)
-//! Servers have throttled disks of their own (`throttled`) and run inside the suite. The load is closed: so many creates are always
-//! under way, so whoever waits for a server that is gone creates nothing meanwhile.
+//! Paper: beanfs §7, figure 10 (an image: hardly noticeable with 64 servers, slightly with 4) Servers have
+//! throttled disks of their own (`throttled`) and run inside the suite. The load is closed: so many creates
+//! are always under way, so whoever waits for a server that is gone creates nothing meanwhile.
 
 use super::{
     hosted::Hosted,

@@ -1,8 +1,8 @@
 //! Volumes that lose their last whole copy: the simulator's events beside the paper's formula.
 //!
 //! Paper: beanfs §6, figure 7 and table 3 (200 servers, 9 M volumes, two years: 18 dead volumes at worst)
-//! Runs are drawn as often as it takes for deaths to be counted; where the formula expects fewer than a few deaths of groups in all
-//! runs together, nothing can be said, and nothing is judged.
+//! Runs are drawn as often as it takes for deaths to be counted; where the formula expects fewer than a few
+//! deaths of groups in all runs together, nothing can be said, and nothing is judged.
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;

@@ -1,8 +1,8 @@
 //! Creates of 32 KB by the number of servers, and by the number of clients.
 //!
 //! Paper: beanfs §7, figure 8 (b) and (c) (images; scales with both)
-//! All is one machine, so what a server can do is limited by a disk of its own (`throttled`). Groups have one copy, so that one
-//! server alone is a cluster, too.
+//! All is one machine, so what a server can do is limited by a disk of its own (`throttled`). Groups have one
+//! copy, so that one server alone is a cluster, too.
 
 use super::{
     hosted::Hosted,
@@ -88,7 +88,8 @@ fn start(directory: &Path, servers: usize, options: &Options) -> Result<Hosted> 
     Hosted::start(directory, servers, pool, speed)
 }
 
-/// Creates a second of so many clients, each with connections of its own, after two seconds that do not count.
+/// Creates a second of so many clients, each with connections of its own, after two seconds that do not
+/// count.
 fn creates(hosted: &Hosted, volumes: &Arc<Vec<VolumeId>>, clients: usize, options: &Options) -> Result<f64> {
     static ROUND: AtomicU64 = AtomicU64::new(0);
     let round = ROUND.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! How long a server that was away takes to be whole again, by what it missed.
 //!
-//! Paper: beanfs §5.2, figure 9 (volume synchronization; an image: only its shape is known)
-//! A server of three is killed; the others take creates and deletes; it comes back. The time is from its start until the master
-//! says that every group is whole, so it has the start of the process in it, and steps of a second by which servers look.
+//! Paper: beanfs §5.2, figure 9 (volume synchronization; an image: only its shape is known) A server of three
+//! is killed; the others take creates and deletes; it comes back. The time is from its start until the master
+//! says that every group is whole, so it has the start of the process in it, and steps of a second by which
+//! servers look.
 
 use super::{
     operations::{self as load, each, end},

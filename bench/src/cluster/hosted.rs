@@ -1,5 +1,5 @@
-//! A cluster whose processes run inside the suite, each server over a throttled disk of its own: real sockets, real TLS, real
-//! stores. What is throttled is below the product, which has no setting for it.
+//! A cluster whose processes run inside the suite, each server over a throttled disk of its own: real
+//! sockets, real TLS, real stores. What is throttled is below the product, which has no setting for it.
 //!
 //! Not here: clusters of processes (`running`).
 

@@ -1,7 +1,8 @@
-//! One data server with millions of files: the memory that each of them takes, and how soon it is back after a kill.
+//! One data server with millions of files: the memory that each of them takes, and how soon it is back after
+//! a kill.
 //!
-//! Both are measured at two numbers of files, since what grows with them is the question: memory by the difference, the time
-//! for 100 million by going on along the line through both.
+//! Both are measured at two numbers of files, since what grows with them is the question: memory by the
+//! difference, the time for 100 million by going on along the line through both.
 
 use super::{
     load,

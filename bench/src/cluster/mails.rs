@@ -1,8 +1,9 @@
 //! Sizes of mails as the paper's operators met them; what draws mails takes their sizes from here.
 //!
 //! Paper: beanfs §2.2 (figure 2: 507,306,028 mails, January to September 2007)
-//! The paper gives three numbers, which the knots below keep; between knots the logarithm of the size is even. The rest, such as
-//! the mean of 28.6 KB, follows from "several tens of KB" and the largest size that gives large mails their share of the bytes.
+//! The paper gives three numbers, which the knots below keep; between knots the logarithm of the size is
+//! even. The rest, such as the mean of 28.6 KB, follows from "several tens of KB" and the largest size that
+//! gives large mails their share of the bytes.
 
 use copal_testkit::Random;
 

@@ -1,9 +1,9 @@
 //! What fifty million volumes take in the master's database, and how fast they are found.
 //!
 //! Paper: beanfs §3.4.1 (50 M volumes in 2.2 GB of MySQL, index included)
-//! Rows are those that `mkdir` makes, below a thousand volumes, with names of 6 to 14 bytes in the order of a hash. They are put in
-//! by the million, since one durable transaction each would take days; look-ups and the durable `mkdir` beside go through the
-//! master's own calls.
+//! Rows are those that `mkdir` makes, below a thousand volumes, with names of 6 to 14 bytes in the order of a
+//! hash. They are put in by the million, since one durable transaction each would take days; look-ups and the
+//! durable `mkdir` beside go through the master's own calls.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -76,8 +76,8 @@ fn top(number: u64) -> Volume {
     }
 }
 
-/// Sorts a batch by its keys, so that SQLite loads it in minutes. InnoDB is given its rows unsorted: it takes sorted runs for the
-/// end of the table and leaves its pages nearly empty, 182 bytes a row instead of 78.
+/// Sorts a batch by its keys, so that SQLite loads it in minutes. InnoDB is given its rows unsorted: it takes
+/// sorted runs for the end of the table and leaves its pages nearly empty, 182 bytes a row instead of 78.
 fn sort(mut batch: Vec<Volume>) -> Vec<Volume> {
     batch.sort_unstable_by(|a, b| (a.parent, &a.name).cmp(&(b.parent, &b.name)));
     batch

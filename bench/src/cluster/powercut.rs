@@ -1,7 +1,8 @@
 //! Whether power cuts lose acknowledged files: simulated clusters, seed after seed.
 //!
-//! Each seed is a cluster of the code that ships, over disks that lose what was not flushed; nothing goes wrong in it but
-//! power cuts. A seed fails when anything that was promised does not hold; the rest are counted on.
+//! Each seed is a cluster of the code that ships, over disks that lose what was not flushed; nothing goes
+//! wrong in it but power cuts. A seed fails when anything that was promised does not hold; the rest are
+//! counted on.
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;

@@ -1,9 +1,9 @@
 //! Whether the last copies are saved first when two servers are lost.
 //!
-//! Paper: beanfs §5.3 (two servers with 27,000 volumes each: 236 single copies in 18 s of 1,170)
-//! Of groups that lie evenly on `n` servers, two have lost a copy in common by `6 / (n (n - 1))`, and copies to make are `6 / n` a
-//! group: with the last copies alone `1 / (n - 1)` of all is done, whatever the number of groups. Of 64 servers that is 1.6 %, of
-//! eight 14 %.
+//! Paper: beanfs §5.3 (two servers with 27,000 volumes each: 236 single copies in 18 s of 1,170) Of groups
+//! that lie evenly on `n` servers, two have lost a copy in common by `6 / (n (n - 1))`, and copies to make
+//! are `6 / n` a group: with the last copies alone `1 / (n - 1)` of all is done, whatever the number of
+//! groups. Of 64 servers that is 1.6 %, of eight 14 %.
 
 use super::copies::{self, Plan};
 use anyhow::Result;

@@ -42,7 +42,8 @@ impl Connection {
         })
     }
 
-    /// Asks for an object, or brings one; the status, and what came with it. Names are letters, digits and slashes.
+    /// Asks for an object, or brings one; the status, and what came with it. Names are letters, digits and
+    /// slashes.
     pub(crate) fn request(&mut self, method: &str, name: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
         let path = format!("/{}/{name}", self.bucket);
         let time = stamp(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs());
@@ -68,8 +69,11 @@ impl Connection {
     fn answer(&mut self) -> Result<(u16, Vec<u8>)> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
-        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.with_context(|| format!("no status: {line:?}"))?;
+        let status = line
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .with_context(|| format!("no status: {line:?}"))?;
         let mut bytes = None;
         loop {
             line.clear();

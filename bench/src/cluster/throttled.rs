@@ -1,7 +1,9 @@
-//! A disk of its own for each of many servers on one machine: a device in memory that takes so many commands and bytes a second.
+//! A disk of its own for each of many servers on one machine: a device in memory that takes so many commands
+//! and bytes a second.
 //!
-//! Each command keeps the disk busy for its share of a second and for its bytes, one after another, and is answered when the disk
-//! would have done it. Nothing of the product knows of it: a store is opened over any device.
+//! Each command keeps the disk busy for its share of a second and for its bytes, one after another, and is
+//! answered when the disk would have done it. Nothing of the product knows of it: a store is opened over any
+//! device.
 
 use copal_device::{
     AlignedBuf, Completer, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, MemoryDevice,
@@ -55,8 +57,8 @@ impl ThrottledDevice {
         })
     }
 
-    /// Takes the throttle away or puts it back: the figures are about service, and a store that is opened looks at thousands of
-    /// pages of its journal, one after the other.
+    /// Takes the throttle away or puts it back: the figures are about service, and a store that is opened
+    /// looks at thousands of pages of its journal, one after the other.
     pub(super) fn set_free(&self, is_free: bool) {
         self.is_free.store(is_free, Ordering::Release);
     }

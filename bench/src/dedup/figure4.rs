@@ -1,7 +1,8 @@
 //! Job span and mean time of a VM's backup by the number of rounds.
 //!
-//! Paper: low-profile-dedup §5, figure 4 (the time of a VM falls, the span rises slightly). It does not say of which sizes; its
-//! table 2 has one time per VM for even and skewed ones. Even ones are judged, and both are shown.
+//! Paper: low-profile-dedup §5, figure 4 (the time of a VM falls, the span rises slightly). It does not say
+//! of which sizes; its table 2 has one time per VM for even and skewed ones. Even ones are judged, and both
+//! are shown.
 
 use super::simulator::{beside, run_scaled};
 use anyhow::Result;

@@ -1,9 +1,11 @@
-//! `dedup-fleet`: how much of what an exact index of all chunks saves the agents of three hosts save, on real images.
+//! `dedup-fleet`: how much of what an exact index of all chunks saves the agents of three hosts save, on real
+//! images.
 //!
-//! The same images go into several repositories: one that shares all chunks (layout solo), one that shares none (layout fleet without
-//! agents), one for each job, and one whose VMs come one at a time, looked at before and after a clean-up. Jobs differ in their rounds
-//! and in which host has which VM. All but the first two lie in a cluster of three servers. Sizes are of packs: chunks, recipes and
-//! popular packs, without dead frames.
+//! The same images go into several repositories: one that shares all chunks (layout solo), one that shares
+//! none (layout fleet without agents), one for each job, and one whose VMs come one at a time, looked at
+//! before and after a clean-up. Jobs differ in their rounds and in which host has which VM. All but the first
+//! two lie in a cluster of three servers. Sizes are of packs: chunks, recipes and popular packs, without dead
+//! frames.
 //!
 //! Paper: low-profile-dedup §2 (98 % of what full deduplication finds)
 
@@ -136,7 +138,8 @@ impl Set {
         Ok(self.dataset.join(&first.image))
     }
 
-    /// All VMs into a repository in a directory, one after the other, by a process that asks nobody. Returns what packs take.
+    /// All VMs into a repository in a directory, one after the other, by a process that asks nobody. Returns
+    /// what packs take.
     fn alone(&self, name: &str, layout: &str) -> Result<u64> {
         println!("{name}: {} VMs", self.vms.len());
         let directory = self.scratch.join(name);

@@ -1,5 +1,5 @@
-//! A real agent under the paper's load of one host: as many candidate chunks as the images of a host have that changed, asked about
-//! in as many rounds as a job has, in a process that may take 100 MB.
+//! A real agent under the paper's load of one host: as many candidate chunks as the images of a host have
+//! that changed, asked about in as many rounds as a job has, in a process that may take 100 MB.
 //!
 //! Paper: low-profile-dedup §5, table 1 (memory of a host)
 

@@ -1,6 +1,7 @@
 //! Hosts that are ten times slower: what the others have of it, beside stages with barriers.
 //!
-//! Paper: low-profile-dedup §6 ("an order of magnitude faster than a synchronous scheme, when some machines are very slow")
+//! Paper: low-profile-dedup §6 ("an order of magnitude faster than a synchronous scheme, when some machines
+//! are very slow")
 
 use super::simulator::run_scaled;
 use anyhow::Result;

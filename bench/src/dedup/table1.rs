@@ -1,7 +1,7 @@
 //! Memory, local I/O, storage and network of a day's backup, by scheme.
 //!
-//! The simulator's inputs were derived from this table (docs/design/backup.md#the-simulator): rows marked "fits by construction" show that
-//! one reading of the paper yields them, and check no prediction.
+//! The simulator's inputs were derived from this table (docs/design/backup.md#the-simulator): rows marked
+//! "fits by construction" show that one reading of the paper yields them, and check no prediction.
 //!
 //! Paper: low-profile-dedup §5, table 1
 
@@ -53,7 +53,8 @@ fn simulated(root: &Path, options: &Options, report: &mut Report) -> Result<()> 
             ("network", "network_gb", network),
         ] {
             let value = told.scheme(scheme, figure)?;
-            // The reading of messages comes from the collaborative scheme; that it also gives this cell is a check.
+            // The reading of messages comes from the collaborative scheme; that it also gives this cell is a
+            // check.
             let is_checked = (scheme, figure) == ("synchronous", "local_io_gb_a_host");
             let mark = if is_checked { "" } else { BY_CONSTRUCTION };
             beside(report, &format!("{scheme}: {name}{mark}"), value, "GB", (paper, NEAR));

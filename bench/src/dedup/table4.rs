@@ -1,8 +1,10 @@
-//! Storage that leaks when snapshots are deleted by merged summary vectors: the vectors of the product, at full scale.
+//! Storage that leaks when snapshots are deleted by merged summary vectors: the vectors of the product, at
+//! full scale.
 //!
-//! Paper: low-profile-dedup §4, §5, table 4 (105 VMs of ten snapshots, from which the oldest go one by one; 2.5 % new chunks a day)
-//! A VM is ids and nothing else: as many as it has chunks, of which each snapshot replaces a share at random places. What a
-//! deletion frees is known exactly here, so what the merged vectors keep is the leak.
+//! Paper: low-profile-dedup §4, §5, table 4 (105 VMs of ten snapshots, from which the oldest go one by one;
+//! 2.5 % new chunks a day) A VM is ids and nothing else: as many as it has chunks, of which each snapshot
+//! replaces a share at random places. What a deletion frees is known exactly here, so what the merged vectors
+//! keep is the leak.
 
 use anyhow::Result;
 use clap::Args;
@@ -14,8 +16,8 @@ use std::{collections::VecDeque, path::Path};
 const SNAPSHOTS: usize = 10;
 /// New chunks of a snapshot, of those of the VM.
 const NEW: f64 = 0.025;
-/// Deletions that table 4 shows, the paper's estimates and what it measured, in percent; then what the design expects of vectors of
-/// the paper's error rate, and how far a run may be from it.
+/// Deletions that table 4 shows, the paper's estimates and what it measured, in percent; then what the design
+/// expects of vectors of the paper's error rate, and how far a run may be from it.
 const TABLE: [(usize, f64, f64, f64); 5] = [
     (1, 0.02, 0.01, 0.019),
     (3, 0.06, 0.055, 0.054),
@@ -26,7 +28,8 @@ const TABLE: [(usize, f64, f64, f64); 5] = [
 const NEAR: f64 = 0.15;
 /// The paper's error rate of merged vectors.
 const PAPER_RATE: f64 = 0.01;
-/// Percent that may have leaked with the product's geometry: after nine deletions, and after the paper's 245 (paper: 4.1).
+/// Percent that may have leaked with the product's geometry: after nine deletions, and after the paper's 245
+/// (paper: 4.1).
 const PRODUCT_AFTER_9: f64 = 0.005;
 const PRODUCT_AFTER_245: f64 = 0.5;
 const PAPER_AFTER_245: f64 = 4.1;

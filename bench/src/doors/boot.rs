@@ -54,7 +54,8 @@ impl System {
         bail!("{} has no kernel in /boot", image.display())
     }
 
-    /// Time from the start of the machine to its first `login:`. The disk is QEMU's word for it, and is written.
+    /// Time from the start of the machine to its first `login:`. The disk is QEMU's word for it, and is
+    /// written.
     #[expect(clippy::disallowed_methods, reason = "there is nothing to wait on but time")]
     pub(super) fn boot(&self, disk: &str) -> Result<Duration> {
         let console = File::create(&self.console)?;

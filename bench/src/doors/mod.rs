@@ -1,8 +1,10 @@
-//! `nbd-serve`: how fast `copal nbd` serves a snapshot, beside a restore of it and beside reads of the image itself.
+//! `nbd-serve`: how fast `copal nbd` serves a snapshot, beside a restore of it and beside reads of the image
+//! itself.
 //!
-//! Restores (into a file), copies of the served disk by `nbdcopy` (into a file) and copies of the image by it take turns; medians
-//! and their ratio are told. Single reads of 4 KiB, one at a time, go to random places of the served disk, in a process that has
-//! read nothing yet. Then a guest boots from the door, which keeps its writes in a file (`--cow`), and from a copy of the image.
+//! Restores (into a file), copies of the served disk by `nbdcopy` (into a file) and copies of the image by it
+//! take turns; medians and their ratio are told. Single reads of 4 KiB, one at a time, go to random places of
+//! the served disk, in a process that has read nothing yet. Then a guest boots from the door, which keeps its
+//! writes in a file (`--cow`), and from a copy of the image.
 
 mod boot;
 
@@ -204,7 +206,8 @@ fn same(one: &Path, other: &Path) -> Result<bool> {
     Ok(Command::new("cmp").arg(one).arg(other).status()?.success())
 }
 
-/// Reads of 4 KiB, one at a time, at random places of the disk: milliseconds each. Spoken by hand, since tools tell sums only.
+/// Reads of 4 KiB, one at a time, at random places of the disk: milliseconds each. Spoken by hand, since
+/// tools tell sums only.
 fn single_reads(socket: &Path, size: u64, reads: usize) -> Result<Vec<f64>> {
     let mut stream = UnixStream::connect(socket)?;
     let mut greeting = [0; 18];

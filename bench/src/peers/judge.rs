@@ -98,8 +98,8 @@ fn beside_restic(report: &mut Report, ours: &Measured, theirs: &Measured, last_d
     report.at_least("restore speed of restic's", speed, "x", 3.0);
 }
 
-/// After pruning to the last day: the file beside what is in use and beside restic's repository, and what freeing
-/// a byte cost in bytes written.
+/// After pruning to the last day: the file beside what is in use and beside restic's repository, and what
+/// freeing a byte cost in bytes written.
 fn judge_prune(report: &mut Report, ours: &Prune, restic: Option<&Prune>) -> Result<()> {
     let [Some(live_before), Some(live_after)] = ours.live_bytes else {
         bail!("copal's statistics name no live bytes");

@@ -128,8 +128,10 @@ impl Program {
             }
             Kind::Copal { changed_extents } => {
                 let done = self.copal()?.backup(vm, image, extents.filter(|_| *changed_extents))?;
-                let snapshot = done.text("snapshot").or(done.text("snapshot_id"));
-                let snapshot = snapshot.context("copal's summary names no snapshot")?;
+                let snapshot = done
+                    .text("snapshot")
+                    .or(done.text("snapshot_id"))
+                    .context("copal's summary names no snapshot")?;
                 fs::write(self.home.join(format!("{vm}-{day}.snapshot")), snapshot)?;
                 return Ok(BackedUp { read_bytes: Some(done.number("read_bytes")), run: done.run });
             }
@@ -170,7 +172,8 @@ impl Program {
         Ok((run, find_disk(&out).context("the restored disk is nowhere")?))
     }
 
-    /// Forgets and prunes all but the last snapshot of each VM, giving space back at once; what each command cost.
+    /// Forgets and prunes all but the last snapshot of each VM, giving space back at once; what each command
+    /// cost.
     pub(super) fn prune_to_the_last_day(&self, vms: &[&str]) -> Result<Vec<Run>> {
         match &self.kind {
             Kind::Restic => {

@@ -32,8 +32,8 @@ impl DeathRates {
     }
 }
 
-/// The paper's table 3. The mixed rows count squares of recovery times where two different times overlap, so they are
-/// above what constant recovery times give ([`exact`]), the more the times differ.
+/// The paper's table 3. The mixed rows count squares of recovery times where two different times overlap, so
+/// they are above what constant recovery times give ([`exact`]), the more the times differ.
 pub(crate) fn paper(rates: Rates) -> DeathRates {
     let (tf, pf) = (rates.transient_per_s, rates.permanent_per_s);
     let (t2, p2) = (rates.transient_s.powi(2), rates.permanent_s.powi(2));
@@ -47,8 +47,8 @@ pub(crate) fn paper(rates: Rates) -> DeathRates {
     }
 }
 
-/// The same for constant recovery times: three intervals of lengths a, b and c that begin at rates x, y and z are all open
-/// xyz (ab + ac + bc) times a second.
+/// The same for constant recovery times: three intervals of lengths a, b and c that begin at rates x, y and z
+/// are all open xyz (ab + ac + bc) times a second.
 pub(crate) fn exact(rates: Rates) -> DeathRates {
     let (tf, pf) = (rates.transient_per_s, rates.permanent_per_s);
     let (t, p) = (rates.transient_s, rates.permanent_s);

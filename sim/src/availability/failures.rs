@@ -12,8 +12,9 @@ pub(super) struct Failure {
     pub(super) is_permanent: bool,
 }
 
-/// Failures of one run, in episodes: an episode ends when all its failures have been made good. Only those are handed out in
-/// which as many failures were open at once as a group has copies, since no group can die in the others.
+/// Failures of one run, in episodes: an episode ends when all its failures have been made good. Only those
+/// are handed out in which as many failures were open at once as a group has copies, since no group can die
+/// in the others.
 ///
 /// Between episodes everything is whole and dead servers are replaced, so each begins with the first layout.
 pub(super) fn episodes(arguments: &Arguments, run: u32, found: &mut Found) -> Vec<Vec<Failure>> {
@@ -46,7 +47,8 @@ pub(super) fn episodes(arguments: &Arguments, run: u32, found: &mut Found) -> Ve
     }
 }
 
-/// Undisturbed, copies are whole from the declaration on until as long after the average; twice that is plenty.
+/// Undisturbed, copies are whole from the declaration on until as long after the average; twice that is
+/// plenty.
 fn longest_open_s(arguments: &Arguments, failure: &Failure) -> f64 {
     if failure.is_permanent {
         2.0 * (2.0 * arguments.permanent_time - arguments.declared_after)

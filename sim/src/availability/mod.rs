@@ -1,8 +1,9 @@
-//! `copal-sim availability`: volumes that lose their last whole copy, by events over the real rules beside the formulas.
+//! `copal-sim availability`: volumes that lose their last whole copy, by events over the real rules beside
+//! the formulas.
 //!
 //! Paper:  beanfs §6
-//! Servers fail at random; placement and recovery queue are those of `copal-volume`. Not volumes but servers have events,
-//! so two years of 200 servers take about 2,600 of them.
+//! Servers fail at random; placement and recovery queue are those of `copal-volume`. Not volumes but servers
+//! have events, so two years of 200 servers take about 2,600 of them.
 //! Not here: the detector and the copying itself (their times are inputs), racks that fail as one.
 
 pub(crate) mod closed_form;

@@ -80,8 +80,9 @@ fn members<'a>(
     })
 }
 
-/// Whether each group has two whole members besides this host. With one, that one may fail before anybody has noticed that the
-/// disk is gone, and the group waits for a disk that never comes (docs/design/cluster.md#not-built).
+/// Whether each group has two whole members besides this host. With one, that one may fail before anybody has
+/// noticed that the disk is gone, and the group waits for a disk that never comes
+/// (docs/design/cluster.md#not-built).
 pub(super) fn survives_without(map: &MapCache, data: &[DataHost], at: usize) -> bool {
     map.groups().into_iter().all(|group| {
         let view = map.view(group);

@@ -1,4 +1,5 @@
-//! The database that several masters share: real tables in memory, and the lease as a database server keeps it.
+//! The database that several masters share: real tables in memory, and the lease as a database server keeps
+//! it.
 //!
 //! Invariant: each change looks at the lease first; who does not hold it changes nothing.
 //!

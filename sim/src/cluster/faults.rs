@@ -1,6 +1,7 @@
 //! What goes wrong, when, and for how long: drawn from the seed.
 //!
-//! Invariant: never more than the cluster claims to stand. One disk is given up in a run, and while its groups are copied no other.
+//! Invariant: never more than the cluster claims to stand. One disk is given up in a run, and while its
+//! groups are copied no other.
 
 use super::{
     checks,
@@ -232,8 +233,8 @@ impl Simulation {
     }
 
     fn any_host(&self) -> u32 {
-        let hosts = self.data.iter().map(|data| data.number);
-        let hosts = hosts.chain(self.masters.iter().map(|master| master.number));
+        let hosts =
+            self.data.iter().map(|data| data.number).chain(self.masters.iter().map(|master| master.number));
         let hosts: Vec<u32> = hosts.chain(self.clients.iter().copied()).collect();
         hosts[self.world.below(hosts.len() as u64) as usize]
     }

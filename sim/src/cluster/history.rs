@@ -1,8 +1,8 @@
 //! What clients asked for and were told, and what must follow from it.
 //!
-//! Every body is another, so a file that nobody was told of is known by what is in it. A file lives once: from somewhere
-//! between beginning and end of its create to somewhere within a delete. That is all that the rules here need to judge reads of
-//! a name as a register, without a search.
+//! Every body is another, so a file that nobody was told of is known by what is in it. A file lives once:
+//! from somewhere between beginning and end of its create to somewhere within a delete. That is all that the
+//! rules here need to judge reads of a name as a register, without a search.
 
 use copal_volume::{
     FileId, FileInfo, VolumeId,
@@ -129,8 +129,8 @@ impl History {
         names.map(|create| (create.vid, create.name.clone())).collect()
     }
 
-    /// Reads that showed a file whose create nobody was told to hold: its creator buries it, or has begun to, also where all
-    /// members that are up have it by then (docs/design/cluster.md#not-built).
+    /// Reads that showed a file whose create nobody was told to hold: its creator buries it, or has begun to,
+    /// also where all members that are up have it by then (docs/design/cluster.md#not-built).
     pub(super) fn shown_without_promise(&self) -> u64 {
         let reads = self.reads.iter().filter_map(|read| read.shown);
         reads.filter(|fid| self.was_promised_to_nobody(*fid)).count() as u64
@@ -164,7 +164,8 @@ impl History {
         by_file
     }
 
-    /// Files of a name that were acknowledged before something began, and whose delete nobody had asked for until it was over.
+    /// Files of a name that were acknowledged before something began, and whose delete nobody had asked for
+    /// until it was over.
     fn surely_there<'a>(
         &'a self,
         vid: VolumeId,
@@ -250,7 +251,8 @@ impl History {
         }
     }
 
-    /// I8: whatever was there all the time is listed once, nothing that was gone before is, and names are in order.
+    /// I8: whatever was there all the time is listed once, nothing that was gone before is, and names are in
+    /// order.
     fn judge_list(&self, list: &Listed, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
         if !list.files.is_sorted_by(|one, other| one.0 < other.0) {
             found.push(format!("I8: a list is out of order: {list:?}"));
@@ -272,7 +274,8 @@ impl History {
         }
     }
 
-    /// I4 over time: of two acknowledged files of a name the delete of one was asked for before the other was acknowledged.
+    /// I4 over time: of two acknowledged files of a name the delete of one was asked for before the other was
+    /// acknowledged.
     fn judge_owners(&self, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
         let held: Vec<&Create> = self.creates.iter().filter(|create| create.known == Known::Held).collect();
         for (at, one) in held.iter().enumerate() {

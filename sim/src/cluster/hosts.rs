@@ -331,7 +331,8 @@ impl DataHost {
         Ok(())
     }
 
-    /// Leaves nothing of its disk but what the engine keeps back, or gives back what was taken; for starts to come as well.
+    /// Leaves nothing of its disk but what the engine keeps back, or gives back what was taken; for starts to
+    /// come as well.
     pub(super) fn fill(&mut self, is_filled: bool) {
         self.is_filled = is_filled;
         if let Some(running) = &mut self.running {

@@ -1,7 +1,8 @@
 //! A host that calls with wrong certificates, and sends pieces of uploads late.
 //!
-//! It draws a caller, a call, and a file that a client has put. A call that its certificate does not allow has to fail. Files keep
-//! their bytes and members become equal whatever it sends: the checks of everything else see that.
+//! It draws a caller, a call, and a file that a client has put. A call that its certificate does not allow
+//! has to fail. Files keep their bytes and members become equal whatever it sends: the checks of everything
+//! else see that.
 
 use super::{
     hosts::{Names, certificate},
@@ -65,7 +66,8 @@ struct Victim {
     name: Bytes,
     fid: FileId,
     body: Bytes,
-    /// Its create was acknowledged, and nobody has begun to delete it. Members forget ids of deleted files after some minutes.
+    /// Its create was acknowledged, and nobody has begun to delete it. Members forget ids of deleted files
+    /// after some minutes.
     is_live: bool,
 }
 
@@ -139,7 +141,8 @@ impl Intruder {
         Ok(())
     }
 
-    /// A file that somebody was told of. Uploads of several pieces are few, so they are drawn as often as all others.
+    /// A file that somebody was told of. Uploads of several pieces are few, so they are drawn as often as all
+    /// others.
     fn victim(&self) -> Option<Victim> {
         let history = self.work.history.lock();
         let world = &self.work.network.world;
@@ -187,7 +190,8 @@ impl Intruder {
         match (caller, answer) {
             (Caller::Late, Some(Ok(_))) => world.sometimes("a late piece was taken"),
             (Caller::Late, Some(Err(CallError::Failed(_)))) => world.sometimes(KINDS[1]),
-            // A member in another state than N may not have the file yet, and its acknowledgement alone lets nothing hold.
+            // A member in another state than N may not have the file yet, and its acknowledgement alone lets
+            // nothing hold.
             (Caller::Named, Some(Ok(Some(role)))) if role != messages::Role::Normal => {}
             (_, Some(Ok(_))) => {
                 let wrong = format!("{caller:?} was let through with {} of {name}", method.name());
@@ -310,7 +314,8 @@ impl Intruder {
         self.masters[world.below(self.masters.len() as u64) as usize].clone()
     }
 
-    /// What comes of a call, and of a change of a file the state of the member that took it; `None`: it did not arrive.
+    /// What comes of a call, and of a change of a file the state of the member that took it; `None`: it did
+    /// not arrive.
     async fn send(
         &self,
         process: &Arc<Process>,

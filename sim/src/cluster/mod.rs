@@ -1,13 +1,14 @@
-//! A whole cluster in one thread, from one seed: what ships of clients, masters and data servers, over a network, disks and a
-//! time that are simulated.
+//! A whole cluster in one thread, from one seed: what ships of clients, masters and data servers, over a
+//! network, disks and a time that are simulated.
 //!
 //! Rows lie in real stores over fault devices; tasks, connections, clocks and threads come from a
-//! [`Machine`](copal_client::machine::Machine) for each process. What goes wrong is drawn; what clients were told is kept, and
-//! everything must follow from it.
+//! [`Machine`](copal_client::machine::Machine) for each process. What goes wrong is drawn; what clients were
+//! told is kept, and everything must follow from it.
 //!
 //! Design: docs/design/cluster.md#the-simulator
 //!
-//! Not here: rules without a network, searched in all orders (`cargo xtask cluster-model`); real processes (`cluster-chaos`).
+//! Not here: rules without a network, searched in all orders (`cargo xtask cluster-model`); real processes
+//! (`cluster-chaos`).
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 

@@ -1,7 +1,8 @@
 //! The simulated network: bytes between processes arrive in order, later, and not while the way is cut.
 //!
-//! As over TCP nothing is lost of a connection that stays: what is sent over a cut way arrives when it is mended. A killed
-//! process resets its connections; one whose power was cut says nothing until its host is there again.
+//! As over TCP nothing is lost of a connection that stays: what is sent over a cut way arrives when it is
+//! mended. A killed process resets its connections; one whose power was cut says nothing until its host is
+//! there again.
 
 use super::{process::Process, world::World};
 use copal_client::machine::{Stream, Taken};

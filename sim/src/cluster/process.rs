@@ -1,7 +1,8 @@
 //! A simulated process: the [`Machine`] that production code runs within.
 //!
-//! Its tasks are polled while it is neither dead nor paused. Work that may block on a device is run inside the one thread there
-//! is: what is handed over gathers for a moment, so that batches come about, and comes before all other such work.
+//! Its tasks are polled while it is neither dead nor paused. Work that may block on a device is run inside
+//! the one thread there is: what is handed over gathers for a moment, so that batches come about, and comes
+//! before all other such work.
 
 use super::{hosts::takes_no_writes, network::Network, world::World};
 use copal_client::machine::{Machine, Stream, within};

@@ -1,4 +1,5 @@
-//! One run of one seed: a cluster is made, used and hurt; then everything is mended, and all must come together.
+//! One run of one seed: a cluster is made, used and hurt; then everything is mended, and all must come
+//! together.
 
 use super::{
     checks,
@@ -166,8 +167,7 @@ impl Simulation {
             master.start(&network).await?;
             masters.push(master);
         }
-        let operator = ClientHost::new(&names, 99);
-        let operator = operator.start(&network).await?.context("a master answers")?;
+        let operator = ClientHost::new(&names, 99).start(&network).await?.context("a master answers")?;
         let work = Work {
             network: Arc::clone(&network),
             volumes: Vec::new(),
@@ -209,8 +209,8 @@ impl Simulation {
         anyhow::bail!("a cluster without faults never became whole: {:?}", simulation.ask("status", "").await)
     }
 
-    /// Ends all data servers. What a store that is only dropped has under way stays in the queue of its disk, where nobody drives
-    /// it any more, and keeps store and disk in memory.
+    /// Ends all data servers. What a store that is only dropped has under way stays in the queue of its disk,
+    /// where nobody drives it any more, and keeps store and disk in memory.
     pub(super) async fn end(&mut self) {
         for data in &mut self.data {
             data.end(&self.network, End::Kill).await;

@@ -1,4 +1,5 @@
-//! What all simulated processes share: the seed, virtual time, the log of what happened, and counts of what was tried.
+//! What all simulated processes share: the seed, virtual time, the log of what happened, and counts of what
+//! was tried.
 //!
 //! Invariant: everything that is drawn comes from here, in the order in which the one thread asks.
 

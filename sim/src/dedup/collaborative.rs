@@ -1,9 +1,11 @@
-//! The paper's collaborative scheme: k rounds, each read twice, and an index of all unique chunks that is read in every round.
+//! The paper's collaborative scheme: k rounds, each read twice, and an index of all unique chunks that is
+//! read in every round.
 //!
 //! Paper: low-profile-dedup §3, figure 3
-//! - A host's smallest VMs come first. One above the average is cut where a round has its share of the host's bytes.
-//! - A round is compared once all hosts have asked, and stored once all have compared; then the host reads for the next one, since
-//!   memory is for the answers of one round.
+//! - A host's smallest VMs come first. One above the average is cut where a round has its share of the host's
+//!   bytes.
+//! - A round is compared once all hosts have asked, and stored once all have compared; then the host reads
+//!   for the next one, since memory is for the answers of one round.
 //! - A VM has begun when its first round has, and has ended when its last one has: rounds are the unit.
 //!
 //! A step function; nothing of Copal is in it.

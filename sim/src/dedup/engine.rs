@@ -1,7 +1,7 @@
 //! Virtual clock, and the links that bytes take: disks, and ways to the back end.
 //!
-//! A link serves all its flows evenly. Nothing here has a thread or looks at a real clock: what happens at one time happens in the
-//! order in which it was entered.
+//! A link serves all its flows evenly. Nothing here has a thread or looks at a real clock: what happens at
+//! one time happens in the order in which it was entered.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -1,6 +1,8 @@
-//! What the simulator takes as given: the figures that the paper prints or implies, and nothing that was fitted to a result.
+//! What the simulator takes as given: the figures that the paper prints or implies, and nothing that was
+//! fitted to a result.
 //!
-//! Paper: low-profile-dedup §3, §5. Design: docs/design/backup.md#the-simulator, where each figure has its arithmetic.
+//! Paper: low-profile-dedup §3, §5. Design: docs/design/backup.md#the-simulator, where each figure has its
+//! arithmetic.
 
 /// Decimal, as the paper counts.
 pub(super) const MB: f64 = 1e6;
@@ -64,13 +66,13 @@ pub(super) mod paper {
 
 /// What the chunks of a day are.
 pub(super) mod chunks {
-    /// Of the chunks in dirty segments, this share others have, too: full deduplication leaves 4,490 of 22,000 GB, since 4,840
-    /// are 98 % of it.
+    /// Of the chunks in dirty segments, this share others have, too: full deduplication leaves 4,490 of
+    /// 22,000 GB, since 4,840 are 98 % of it.
     pub(in crate::dedup) const SHARED: f64 = 0.7959;
     /// Different ones among those, for each chunk of a day.
     pub(in crate::dedup) const POOL: f64 = 0.02;
-    /// Popularity of the one of rank r is (r + this share of the pool)^-2: flat at its head, since no VM counts twice. The top 4 %
-    /// of all ids then cover 98 % of what others have.
+    /// Popularity of the one of rank r is (r + this share of the pool)^-2: flat at its head, since no VM
+    /// counts twice. The top 4 % of all ids then cover 98 % of what others have.
     pub(in crate::dedup) const HEAD: f64 = 0.0168;
     /// Of all ids, popular at the most.
     pub(in crate::dedup) const POPULAR: f64 = 0.04;

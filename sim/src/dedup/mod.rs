@@ -1,8 +1,10 @@
-//! `copal-sim dedup` and `copal-sim deletion`: a cluster that backs up its VMs, or deletes snapshots, on a virtual clock.
+//! `copal-sim dedup` and `copal-sim deletion`: a cluster that backs up its VMs, or deletes snapshots, on a
+//! virtual clock.
 //!
 //! Paper: low-profile-dedup §5 (tables 1, 2 and 3, figure 4). Design: docs/design/backup.md#the-simulator
-//! Traces of ids instead of bytes, events instead of threads; the same arguments give the same figures, byte for byte. Copal's own
-//! scheme decides by the code that ships ([`copal`] says what of it is), those it is compared with are step functions.
+//! Traces of ids instead of bytes, events instead of threads; the same arguments give the same figures, byte
+//! for byte. Copal's own scheme decides by the code that ships ([`copal`] says what of it is), those it is
+//! compared with are step functions.
 //! Not here: memory of a real agent, and what chunking costs (benches measure both).
 
 mod collaborative;

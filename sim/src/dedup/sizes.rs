@@ -127,8 +127,8 @@ fn even(count: usize, random: &mut Random) -> Vec<f64> {
     drawn.iter().map(|size| size / mean).collect()
 }
 
-/// The deviation under which the largest of so many is about `skew` times the mean: z of the largest is known, and
-/// `sigma z - sigma^2 / 2 = ln skew`.
+/// The deviation under which the largest of so many is about `skew` times the mean: z of the largest is
+/// known, and `sigma z - sigma^2 / 2 = ln skew`.
 fn sigma(count: usize, skew: f64) -> f64 {
     let twice_log = 2.0 * (count.max(3) as f64).ln();
     let z_squared = (twice_log - twice_log.ln() - TAU.ln()).max(0.5);

@@ -1,7 +1,9 @@
-//! The synchronous scheme: in each stage every host has one VM, and no stage begins before all hosts have ended the one before.
+//! The synchronous scheme: in each stage every host has one VM, and no stage begins before all hosts have
+//! ended the one before.
 //!
-//! Paper: low-profile-dedup §1, §5. It does not describe the scheme, so this is inferred from its figures. A stage reads its VM,
-//! compares, reads it again, and sends what is left; nothing goes on side by side. All VMs end with the job.
+//! Paper: low-profile-dedup §1, §5. It does not describe the scheme, so this is inferred from its figures. A
+//! stage reads its VM, compares, reads it again, and sends what is left; nothing goes on side by side. All
+//! VMs end with the job.
 
 use super::engine::{Engine, LinkId};
 use super::hosts::Hosts;
@@ -15,7 +17,8 @@ enum Tag {
     Sent(usize),
 }
 
-/// `stored`: ids of each VM that are stored. `largest_each_stage`: the first host has a VM of the largest size in every stage.
+/// `stored`: ids of each VM that are stored. `largest_each_stage`: the first host has a VM of the largest
+/// size in every stage.
 pub(super) fn run(
     hosts: &Hosts<'_>,
     trace: &Trace,

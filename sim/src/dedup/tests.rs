@@ -62,7 +62,8 @@ fn a_host_that_is_alone_answers_itself() {
     assert_eq!(alone.chunks.unresolved, 0);
 }
 
-/// Symptom: the more rounds, the more was stored, since a chunk's first copy stays when a later round makes it popular.
+/// Symptom: the more rounds, the more was stored, since a chunk's first copy stays when a later round makes
+/// it popular.
 /// Fix: at the end of the job all private chunks are asked about again.
 #[test]
 fn rounds_cost_no_storage() {
@@ -149,7 +150,8 @@ fn one_reading_of_the_paper_fits_its_deletion() {
     near(paper::PRIVATE_REFERENCES * paper::REFERENCE_BYTES, 35.0 * MB, 0.01);
 }
 
-/// The interval of repairs: with table 4's rate of errors the formula gives 490 deletions, and the paper prints 19.6 days.
+/// The interval of repairs: with table 4's rate of errors the formula gives 490 deletions, and the paper
+/// prints 19.6 days.
 #[test]
 fn the_interval_of_repairs_follows_for_25_vms_of_a_host() {
     let all = (1.0 + 9.0 * paper::NEW_SHARE) / paper::NEW_SHARE;

@@ -1,7 +1,8 @@
 //! Traces: which chunks a VM has in its dirty segments on a day, as ids and nothing else.
 //!
-//! One id stands for `scale` chunks of 4 KiB, as if one in so many had been looked at. Nothing is kept: an id follows from seed,
-//! VM, day and place. Most are drawn from a pool that all VMs share, by popularity; the others are new and nobody else's.
+//! One id stands for `scale` chunks of 4 KiB, as if one in so many had been looked at. Nothing is kept: an id
+//! follows from seed, VM, day and place. Most are drawn from a pool that all VMs share, by popularity; the
+//! others are new and nobody else's.
 
 use super::inputs::{chunks, paper};
 use crate::rules::random::{Random, mix};
@@ -78,7 +79,8 @@ impl Trace {
     }
 }
 
-/// Chunks of a VM that are read one part after another: what comes again within the VM is found without asking anybody.
+/// Chunks of a VM that are read one part after another: what comes again within the VM is found without
+/// asking anybody.
 #[derive(Debug, Default)]
 pub(super) struct Seen(HashSet<u32>);
 

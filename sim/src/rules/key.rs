@@ -18,8 +18,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Key number `id` of `keys` existing ones, or its namesake that does not exist. Hashed: neighbours in number
-    /// are no neighbours in the key order.
+    /// Key number `id` of `keys` existing ones, or its namesake that does not exist. Hashed: neighbours in
+    /// number are no neighbours in the key order.
     pub(super) fn numbered(id: u64, keys: u64, present: bool) -> Key {
         let id = if present { id } else { id + keys };
         Key {

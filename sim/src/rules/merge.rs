@@ -91,7 +91,8 @@ impl Slice {
         })
     }
 
-    /// Replaces the inputs in the tree's bottom run; the numbers of the outputs, whose shapes are still to come.
+    /// Replaces the inputs in the tree's bottom run; the numbers of the outputs, whose shapes are still to
+    /// come.
     pub(super) fn install(self, tree: &mut Tree) -> std::ops::Range<u32> {
         let numbers = tree.shapes.len() as u32..(tree.shapes.len() + self.outputs.len()) as u32;
         let last = tree.runs.len() - 1;

@@ -1,7 +1,8 @@
 //! Filter units and adjusting rules over the shape of an LSM tree.
 //!
-//! Paper: elasticbf §4.1 (half of the Gets missing, uniform and zipf), §3.2, §3.3 (its rule). The rules are those of
-//! `copal-filter`, and with `--real-filters` so are the filters: then nothing is assumed about their rates.
+//! Paper: elasticbf §4.1 (half of the Gets missing, uniform and zipf), §3.2, §3.3 (its rule). The rules are
+//! those of `copal-filter`, and with `--real-filters` so are the filters: then nothing is assumed about their
+//! rates.
 
 mod access;
 mod filters;
@@ -36,8 +37,8 @@ use std::{
 };
 use tree::{Runs, Tree};
 
-/// What `copal-sim rules` takes; the defaults are those under which the design printed its figures, but for the
-/// lifeTime, which is the paper's.
+/// What `copal-sim rules` takes; the defaults are those under which the design printed its figures, but for
+/// the lifeTime, which is the paper's.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Kinds of units: ribbon, bloom
@@ -70,7 +71,8 @@ pub(crate) struct Arguments {
     /// Gets between two steps of a rule; the paper's acts at every Get
     #[arg(long, default_value_t = 64)]
     batch: u64,
-    /// lifeTime of the paper's rule, in Gets per table: 0.4 in the paper, 1.0 where the design printed its figures
+    /// lifeTime of the paper's rule, in Gets per table: 0.4 in the paper, 1.0 where the design printed its
+    /// figures
     #[arg(long, default_value_t = 0.4)]
     life_time: f64,
     /// Let new tables of the paper's rule start with the frequency of those they were merged from
@@ -154,7 +156,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Writes a synthetic trace, for those who have no recorded one (`Store::record_gets` of the engine makes them).
+/// Writes a synthetic trace, for those who have no recorded one (`Store::record_gets` of the engine makes
+/// them).
 pub(crate) fn record(arguments: &RecordArguments) -> Result<()> {
     ensure!(arguments.keys > 0, "a store has keys");
     let file =

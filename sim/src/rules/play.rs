@@ -1,10 +1,12 @@
 //! Plays Gets through a tree under one rule and counts the reads, as the engine would do them.
 //!
-//! - A Get asks the runs from the newest until it finds its key. A run's partition is read if its units say maybe.
-//! - Cold start: a probe that finds no unit loaded reads the filter page instead of the data while there is room,
-//!   except under the paper's rule, whose tables wait for the rule.
-//! - The rule sees probes in batches and its changes are carried out before the next Get: the engine's background
-//!   thread without its delay. A load is one read; under the paper's rule one for each unit, as in the paper.
+//! - A Get asks the runs from the newest until it finds its key. A run's partition is read if its units say
+//!   maybe.
+//! - Cold start: a probe that finds no unit loaded reads the filter page instead of the data while there is
+//!   room, except under the paper's rule, whose tables wait for the rule.
+//! - The rule sees probes in batches and its changes are carried out before the next Get: the engine's
+//!   background thread without its delay. A load is one read; under the paper's rule one for each unit, as in
+//!   the paper.
 
 use super::{
     filters::Filters,

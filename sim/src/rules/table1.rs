@@ -1,7 +1,7 @@
 //! The paper's table 1 in the model: one million Gets on 50,000 tables, from an empty memory.
 //!
-//! Paper: elasticbf §4.1. 100 GB in tables of 2 MB on LevelDB's tree, 4 bits per key, lifeTime 20,000, half of the
-//! Gets missing. The paper counts reads of data; reads of filters stand beside them here.
+//! Paper: elasticbf §4.1. 100 GB in tables of 2 MB on LevelDB's tree, 4 bits per key, lifeTime 20,000, half
+//! of the Gets missing. The paper counts reads of data; reads of filters stand beside them here.
 
 use super::{
     access::{Access, Gets},

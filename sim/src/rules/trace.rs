@@ -6,13 +6,13 @@
 //! +75736572312f696e626f78
 //! -75736572312f7472617368
 //! ```
-//! The first line names format and version, the second the keys of the store they were recorded on. Then each Get:
-//! `+` and the key in hexadecimal if it was found, `-` if not. Lines that begin with `#` and empty lines are
-//! skipped. A key has at most 65539 bytes: the longest of a user, behind the four of its keyspace that the engine
-//! (`Store::record_gets` of `copal-kv`) writes.
+//! The first line names format and version, the second the keys of the store they were recorded on. Then each
+//! Get: `+` and the key in hexadecimal if it was found, `-` if not. Lines that begin with `#` and empty lines
+//! are skipped. A key has at most 65539 bytes: the longest of a user, behind the four of its keyspace that
+//! the engine (`Store::record_gets` of `copal-kv`) writes.
 //!
-//! What is lost: the tree. The simulator places keys in its own tree: in the order of the keys, evenly between the
-//! first and the last key of the trace, and a found key in a run by the run's share of all keys.
+//! What is lost: the tree. The simulator places keys in its own tree: in the order of the keys, evenly
+//! between the first and the last key of the trace, and a found key in a run by the run's share of all keys.
 
 use super::{
     key::{Key, STORE_SEED},

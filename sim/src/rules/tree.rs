@@ -1,8 +1,8 @@
 //! An LSM tree as Gets see it: runs, newest first, each cut into partitions by key.
 //!
-//! Two ways to build one. Modelled: partitions of equal numbers of keys, cut evenly. Real: every key is placed in
-//! a run and goes through the engine's own partition builder, so that partitions end where the next key does not
-//! fit and every filter page exists.
+//! Two ways to build one. Modelled: partitions of equal numbers of keys, cut evenly. Real: every key is
+//! placed in a run and goes through the engine's own partition builder, so that partitions end where the next
+//! key does not fit and every filter page exists.
 
 use super::key::{Key, STORE_SEED};
 use anyhow::{Result, bail, ensure};
@@ -47,7 +47,8 @@ impl FromStr for Runs {
     }
 }
 
-/// Two flushed runs of one partition above four levels, each ten times the one above: the model of the design.
+/// Two flushed runs of one partition above four levels, each ten times the one above: the model of the
+/// design.
 fn flushed(partitions: u64) -> Vec<u64> {
     let mut runs = vec![1, 1];
     runs.extend([1000, 100, 10].map(|part| (partitions * 9 / 10 / part).max(1)));
@@ -56,8 +57,8 @@ fn flushed(partitions: u64) -> Vec<u64> {
     runs
 }
 
-/// LevelDB's tree: four overlapping tables in level 0, level 1 of 10 MB in tables of 2 MB, ten times more each
-/// level below.
+/// LevelDB's tree: four overlapping tables in level 0, level 1 of 10 MB in tables of 2 MB, ten times more
+/// each level below.
 fn leveled(partitions: u64) -> Vec<u64> {
     let mut runs = vec![1, 1, 1, 1];
     let mut level = 5;
@@ -69,7 +70,8 @@ fn leveled(partitions: u64) -> Vec<u64> {
     runs
 }
 
-/// The engine's own tree, its tiers half full: runs of 8, 32 and 128 partitions above one bottom run, at 5,000.
+/// The engine's own tree, its tiers half full: runs of 8, 32 and 128 partitions above one bottom run, at
+/// 5,000.
 fn lazy(partitions: u64) -> Vec<u64> {
     let mut runs = Vec::new();
     for tier in [640, 160, 40] {

@@ -1,4 +1,5 @@
-//! Modules of a crate and what each names, read from its sources without a compiler: words, paths and imports.
+//! Modules of a crate and what each names, read from its sources without a compiler: words, paths and
+//! imports.
 //!
 //! What macros make is not seen, and a method is no path: both need a type that is imported.
 
@@ -17,7 +18,8 @@ struct Module {
     path: Vec<String>,
     /// Paths it names, each from this module.
     named: Vec<Vec<String>>,
-    /// What it offers under a name of its own that is defined elsewhere; a path that ends in `*` offers all of a module.
+    /// What it offers under a name of its own that is defined elsewhere; a path that ends in `*` offers all
+    /// of a module.
     offered: Vec<(String, Vec<String>)>,
     /// Items that it defines.
     defined: BTreeSet<String>,

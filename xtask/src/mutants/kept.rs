@@ -1,8 +1,8 @@
 //! Mutants that once survived: each is a patch that breaks one safety line, with the test that has to notice.
 //!
-//! A patch lies in `xtask/mutants/NAME.patch`; its first line is `# test: ` and the arguments of `cargo test`, its second says in
-//! a sentence what it breaks. `cargo xtask mutants --kept` applies them one after the other: first the test has to pass without
-//! the patch, then to fail with it.
+//! A patch lies in `xtask/mutants/NAME.patch`; its first line is `# test: ` and the arguments of `cargo
+//! test`, its second says in a sentence what it breaks. `cargo xtask mutants --kept` applies them one after
+//! the other: first the test has to pass without the patch, then to fail with it.
 //!
 //! Invariant: however a trial ends, the patch is taken back.
 

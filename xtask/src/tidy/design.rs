@@ -1,8 +1,8 @@
 //! `docs/design` and the code point at each other.
 //!
-//! From the code to the documents: a `Design:` line leads to a heading there, and every rule that a source names (`OBJ-3`,
-//! `KV-7`) is defined there. From the documents to the code: every rule is defined once, and named by a source.
-//! Decisions are all in their index.
+//! From the code to the documents: a `Design:` line leads to a heading there, and every rule that a source
+//! names (`OBJ-3`, `KV-7`) is defined there. From the documents to the code: every rule is defined once, and
+//! named by a source. Decisions are all in their index.
 
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet};

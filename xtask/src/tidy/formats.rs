@@ -1,9 +1,10 @@
 //! Format pages and the code they specify cannot drift apart unseen.
 //!
-//! A page in `docs/formats/` names the code it specifies: `Source: path sha256:hex`. The hash is a record that
-//! somebody read page and source together; when the source changes, the check fails until `--fix` records the new one.
-//! The other way, a `Format: docs/formats/x.md` in module docs must name a page that exists; and every `format.rs`, as
-//! every file of a `format/` directory that says `Format:`, must be named by a page.
+//! A page in `docs/formats/` names the code it specifies: `Source: path sha256:hex`. The hash is a record
+//! that somebody read page and source together; when the source changes, the check fails until `--fix`
+//! records the new one. The other way, a `Format: docs/formats/x.md` in module docs must name a page that
+//! exists; and every `format.rs`, as every file of a `format/` directory that says `Format:`, must be named
+//! by a page.
 
 use super::{Finding, Tree, tree::module_docs};
 use anyhow::{Context, Result};

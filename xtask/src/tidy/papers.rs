@@ -1,8 +1,9 @@
 //! `docs/papers.md` and the code point at each other.
 //!
-//! From the table to the code: every `path::item` exists, every suite named by `cargo xtask bench` and every example
-//! named by `cargo run` exists; the columns that name code, tests and measurements hold nothing but such names.
-//! From the code to the table: a source whose module docs carry a `Paper:` line is named in the table.
+//! From the table to the code: every `path::item` exists, every suite named by `cargo xtask bench` and every
+//! example named by `cargo run` exists; the columns that name code, tests and measurements hold nothing but
+//! such names. From the code to the table: a source whose module docs carry a `Paper:` line is named in the
+//! table.
 
 use super::{Finding, Tree, tree::module_docs};
 use crate::bench::SUITES;

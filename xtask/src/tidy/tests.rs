@@ -72,8 +72,8 @@ fn a_suite_that_does_not_exist_is_found() {
     assert_eq!(findings(&[table]), ["docs/papers.md:1: there is no suite `no-such-suite`"]);
 }
 
-/// Symptom: half of the table named its tests without a path and its suites without a command; renaming one of them
-/// left a dead name behind, and tidy was content.
+/// Symptom: half of the table named its tests without a path and its suites without a command; renaming one
+/// of them left a dead name behind, and tidy was content.
 /// Cause: only words that look like a path or a command were looked at.
 /// Fix: the columns for code, tests and measurements hold nothing else.
 #[test]
@@ -122,8 +122,8 @@ fn a_format_that_changed_without_its_page_is_found_until_recorded() {
     assert!(found[0].contains("does not exist"), "the page is named and missing: {found:?}");
 }
 
-/// Symptom: the formats of the backup layer could change without their pages, though CONTRIBUTING said that tidy refuses
-/// it.
+/// Symptom: the formats of the backup layer could change without their pages, though CONTRIBUTING said that
+/// tidy refuses it.
 /// Cause: only the hashes that a page did carry were compared; five pages carried none.
 /// Fix: a page names its code, and code that is a format by its name is named by a page.
 #[test]

@@ -61,8 +61,8 @@ impl Copal {
     }
 }
 
-/// Opens the file once the process before has let go of it: the kernel drops the descriptors of a ring, and with
-/// them the lock, a little after the process has ended.
+/// Opens the file once the process before has let go of it: the kernel drops the descriptors of a ring, and
+/// with them the lock, a little after the process has ended.
 fn open_released(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, OpenError> {
     let patience = Instant::now() + Duration::from_secs(10);
     loop {
@@ -99,8 +99,8 @@ fn options(spec: &Spec) -> Result<Options> {
             kind,
             rule,
             memory: FilterMemory::BitsPerKey(if spec.filters == Filters::RibbonFixed {
-                // A column takes 1.013 bits per key, more in small partitions; the control gets the whole columns it is
-                // named for everywhere.
+                // A column takes 1.013 bits per key, more in small partitions; the control gets the whole
+                // columns it is named for everywhere.
                 spec.bits * 1.1
             } else {
                 spec.bits

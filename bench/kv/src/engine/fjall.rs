@@ -1,7 +1,7 @@
 //! The fjall engine through its own API.
 //!
-//! *As shipped*: its filter policy, 10 bits per key and more on level 0. *Tuned*: fewer bits on lower levels, so
-//! that the average is near the bits of the spec.
+//! *As shipped*: its filter policy, 10 bits per key and more on level 0. *Tuned*: fewer bits on lower levels,
+//! so that the average is near the bits of the spec.
 
 use super::{Engine, until_still};
 use crate::{

@@ -1,8 +1,8 @@
 //! LevelDB through its C API.
 //!
-//! As shipped except for the Bloom policy that its documentation recommends, no compression (the values do not
-//! compress anyway), the sizes of cache and write buffer, which the memory cap dictates, and as many open files as there
-//! are tables.
+//! As shipped except for the Bloom policy that its documentation recommends, no compression (the values do
+//! not compress anyway), the sizes of cache and write buffer, which the memory cap dictates, and as many open
+//! files as there are tables.
 
 mod sys;
 
@@ -42,7 +42,8 @@ impl Leveldb {
     }
 }
 
-/// Its default of 1000, or as many as keep every table open: opening one again reads its index and its filter.
+/// Its default of 1000, or as many as keep every table open: opening one again reads its index and its
+/// filter.
 fn open_files(spec: &Spec) -> i32 {
     const DEFAULT: u64 = 1000;
     const TABLE_BYTES: u64 = 2 << 20;
@@ -102,8 +103,11 @@ impl Engine for Leveldb {
     }
 
     fn counters(&self) -> BTreeMap<String, f64> {
-        let memory = self.db.property("leveldb.approximate-memory-usage");
-        let memory = memory.and_then(|text| text.parse().ok()).unwrap_or(0.0);
+        let memory = self
+            .db
+            .property("leveldb.approximate-memory-usage")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0.0);
         BTreeMap::from([("memory_bytes_now".to_owned(), memory)])
     }
 

@@ -1,7 +1,7 @@
 //! One face for all engines, and what stands behind it.
 //!
-//! Invariant: what a method promises here every engine keeps, or refuses; a `get` has the whole value in memory
-//! when it returns.
+//! Invariant: what a method promises here every engine keeps, or refuses; a `get` has the whole value in
+//! memory when it returns.
 
 mod copal;
 #[cfg(feature = "fjall")]

@@ -1,7 +1,8 @@
 //! Loaded stores, made once and used by several suites.
 //!
 //! A store is named by what shapes its files (engine, kind of filter, bits, keys, sizes, the code for copal);
-//! beside it lies `<name>.json` with what the load cost. A half-loaded store has no such file and is made anew.
+//! beside it lies `<name>.json` with what the load cost. A half-loaded store has no such file and is made
+//! anew.
 
 use super::{Role, SuiteRunner};
 use crate::{
@@ -141,8 +142,9 @@ impl SuiteRunner<'_> {
         Ok(facts)
     }
 
-    /// As `load`, to a tree that depends neither on the kind of units nor on how far merges were behind: ten parts in
-    /// eleven merged into the bottom, and above it six runs of 1, 1, 4, 4, 16 and 16 flushes of equal size.
+    /// As `load`, to a tree that depends neither on the kind of units nor on how far merges were behind: ten
+    /// parts in eleven merged into the bottom, and above it six runs of 1, 1, 4, 4, 16 and 16 flushes of
+    /// equal size.
     fn load_to_shape(&self, spec: &Spec, cap: u64) -> Result<LoadFacts> {
         let spec = Spec {
             // No memtable may be full before its flush is asked for.

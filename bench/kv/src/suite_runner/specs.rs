@@ -4,8 +4,9 @@ use super::SuiteRunner;
 use crate::protocol::{Filters, Kind, Spec};
 use anyhow::{Result, bail};
 
-/// Every engine there is. `copal` is what a user gets: its memory is filters, index pages and rows, and it merges for
-/// readers. The other copals differ from each other in filters and rules only, on one tree that stays as it was loaded.
+/// Every engine there is. `copal` is what a user gets: its memory is filters, index pages and rows, and it
+/// merges for readers. The other copals differ from each other in filters and rules only, on one tree that
+/// stays as it was loaded.
 pub(crate) const ALL: [&str; 14] = [
     "copal",
     "copal-ribbon-classes",
@@ -30,8 +31,8 @@ pub(crate) struct Role {
     pub(crate) bits: f64,
     /// For what is read: filters, indexes, blocks, rows.
     pub(crate) memory_bytes: u64,
-    /// On top of it in copal's one budget, which holds memtables, log and merges too; peers have theirs beside their
-    /// caches.
+    /// On top of it in copal's one budget, which holds memtables, log and merges too; peers have theirs
+    /// beside their caches.
     pub(crate) copal_extra_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
     /// 0: each engine's default.
@@ -57,8 +58,8 @@ impl SuiteRunner<'_> {
         2 << 20
     }
 
-    /// Role of an engine that is read under a cap of that many percent of the data. `cache_data`: whether Gets may be
-    /// answered from cached blocks or rows.
+    /// Role of an engine that is read under a cap of that many percent of the data. `cache_data`: whether
+    /// Gets may be answered from cached blocks or rows.
     pub(crate) fn reading_role(&self, bits: f64, percent: f64, cache_data: bool, store: String) -> Role {
         let memory_bytes = self.scale.memory_bytes(percent);
         Role {

@@ -1,12 +1,14 @@
-//! Deleting: what it costs in bytes written, how much of the space it gives back, and scans over what was deleted.
+//! Deleting: what it costs in bytes written, how much of the space it gives back, and scans over what was
+//! deleted.
 //!
-//! Four loads over a loaded store each: two thirds of the keys deleted in random order; deletions and writes of drawn
-//! keys, two to one, whether they are there or not; mail: new keys, reads and deletions of what is there, 4 : 2 : 3; and a
-//! queue in one place of the store, whose head is found by a scan over what was deleted there.
-//! Flushing and merging what they leave is in their bytes, until every engine has nothing left that it would do by itself;
-//! what it then holds stands beside, so that no engine is ahead by letting garbage lie. Scans over what was deleted begin in
-//! that state, with cold caches, under the cap of other reads; merges that they start are among what they read and take.
-//! A deletion has the bytes of its key, nothing else: what is written for it is mostly merges of what it deletes.
+//! Four loads over a loaded store each: two thirds of the keys deleted in random order; deletions and writes
+//! of drawn keys, two to one, whether they are there or not; mail: new keys, reads and deletions of what is
+//! there, 4 : 2 : 3; and a queue in one place of the store, whose head is found by a scan over what was
+//! deleted there. Flushing and merging what they leave is in their bytes, until every engine has nothing left
+//! that it would do by itself; what it then holds stands beside, so that no engine is ahead by letting
+//! garbage lie. Scans over what was deleted begin in that state, with cold caches, under the cap of other
+//! reads; merges that they start are among what they read and take. A deletion has the bytes of its key,
+//! nothing else: what is written for it is mostly merges of what it deletes.
 
 use super::{BITS, PEERS};
 use crate::{
@@ -85,8 +87,8 @@ struct Facts {
     held: f64,
     cpu_seconds: f64,
     scans: Option<Scans>,
-    /// Median and 99th percentile of the processor time of a look at the queue's head, in microseconds, and reads of the
-    /// device for each turn.
+    /// Median and 99th percentile of the processor time of a look at the queue's head, in microseconds, and
+    /// reads of the device for each turn.
     looks: Option<(f64, f64, f64)>,
 }
 

@@ -21,8 +21,9 @@ pub(crate) struct Options {
     scale: Scale,
 }
 
-/// Gets/s of ElasticBF over LevelDB's: the least and the most of the four workloads in the paper's text (abstract and
-/// §4.1); the bars themselves are a picture. The least is what our elastic filters should reach at every skew.
+/// Gets/s of ElasticBF over LevelDB's: the least and the most of the four workloads in the paper's text
+/// (abstract and §4.1); the bars themselves are a picture. The least is what our elastic filters should reach
+/// at every skew.
 const PAPER: [f64; 2] = [1.94, 2.24];
 
 const NAMES: [&str; 9] = [

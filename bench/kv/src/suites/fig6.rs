@@ -1,8 +1,9 @@
 //! Gets per second by filter bits per key.
 //!
 //! Paper: elasticbf §4.2, Figure 6: elastic filters of 4 bits do what LevelDB's do with 8, and gain 10 % at 8.
-//! Copal's files hold every unit, so one load serves all bits; the peers are loaded once for each.
-//! The paper's pair is `copal-bloom-paper` and `copal-bloom-fixed`: its units and rule, and neither, in one engine.
+//! Copal's files hold every unit, so one load serves all bits; the peers are loaded once for each. The
+//! paper's pair is `copal-bloom-paper` and `copal-bloom-fixed`: its units and rule, and neither, in one
+//! engine.
 
 use super::{compare_with_peers, contestants, name_the_fallen, ratio_row};
 use crate::{
@@ -37,7 +38,8 @@ const NAMES: [&str; 8] = [
     "fjall",
 ];
 
-/// What the paper's text says of its figure, as ElasticBF's Gets/s over LevelDB's; the lines themselves are a picture.
+/// What the paper's text says of its figure, as ElasticBF's Gets/s over LevelDB's; the lines themselves are a
+/// picture.
 const PAPER: [(&str, f64); 3] = [
     ("ElasticBF / LevelDB, Gets/s, any bits: more than", 1.0),
     ("ElasticBF at 4 bits / LevelDB at 8 bits, Gets/s: similar", 1.0),
@@ -52,7 +54,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let names = runner.chosen(&NAMES)?;
     let mut at_four = HashMap::new();
     for &bits in &options.bits {
-        // Our Bloom units come in steps of 4 bits; a rule may give one to every second partition, a fixed number not.
+        // Our Bloom units come in steps of 4 bits; a rule may give one to every second partition, a fixed
+        // number not.
         let possible = |name: &&str| *name != "copal-bloom-fixed" || bits % 4 == 0;
         let names: Vec<&str> = names.iter().copied().filter(possible).collect();
         let mut entrants = contestants(&mut runner, &names, f64::from(bits), options.cap)?;
@@ -102,8 +105,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.finish()
 }
 
-/// What the paper says of elastic filters beside fixed ones, of its own elastic filters and of ours. `at_four`: Gets/s
-/// at 4 bits, by engine and skew.
+/// What the paper says of elastic filters beside fixed ones, of its own elastic filters and of ours.
+/// `at_four`: Gets/s at 4 bits, by engine and skew.
 fn as_in_the_paper(
     runner: &mut SuiteRunner<'_>,
     entrants: &[Entrant],

@@ -1,8 +1,9 @@
-//! Random load and steady overwrite with the same memory for all: speed, bytes written to storage for each byte
-//! of the user's, the longest wait of a write, Gets beside steady overwriting, and the time to open again.
+//! Random load and steady overwrite with the same memory for all: speed, bytes written to storage for each
+//! byte of the user's, the longest wait of a write, Gets beside steady overwriting, and the time to open
+//! again.
 //!
-//! Loads alternate, each with its overwriting, and what is said of them is the median of each figure; the longest wait is
-//! the longest of all.
+//! Loads alternate, each with its overwriting, and what is said of them is the median of each figure; the
+//! longest wait is the longest of all.
 //! Copal loads twice: `Deferred`, LevelDB's speed class, and `Process`, LevelDB's promise.
 
 mod overwrite;
@@ -24,8 +25,8 @@ pub(crate) struct Options {
     /// Memory of each engine, MiB; an eighth of it is the write buffer
     #[arg(long, default_value_t = 64)]
     memory: u64,
-    /// Cap on all memory of each engine, page cache too, MiB. At 128 fjall is killed while it loads; what an engine
-    /// does not take itself is page cache to those who read through it
+    /// Cap on all memory of each engine, page cache too, MiB. At 128 fjall is killed while it loads; what an
+    /// engine does not take itself is page cache to those who read through it
     #[arg(long, default_value_t = 512)]
     cap: u64,
     /// Overwrites after the load, as a multiple of the keys

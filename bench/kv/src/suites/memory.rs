@@ -1,9 +1,9 @@
 //! Memory that grows with the data, and what each engine takes under the caps.
 //!
-//! *Growing memory*: anonymous memory with the base set open, after steady Gets, less that with an empty store
-//! open in the same way; the smallest caches each engine takes. Of a set too small it is mostly buffers and the
-//! allocator, and still judged: beside it stands what copal counts itself. Then the same under each cap: speed, peak, and
-//! who does not survive.
+//! *Growing memory*: anonymous memory with the base set open, after steady Gets, less that with an empty
+//! store open in the same way; the smallest caches each engine takes. Of a set too small it is mostly buffers
+//! and the allocator, and still judged: beside it stands what copal counts itself. Then the same under each
+//! cap: speed, peak, and who does not survive.
 
 use super::{BITS, PEERS, compare_with_peers, contestants, name_the_fallen};
 use crate::{

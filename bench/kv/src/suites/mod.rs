@@ -22,7 +22,8 @@ use copal_bench_harness::report::Report;
 /// Filter bits per key in the paper's main experiment and in every comparison that does not vary them.
 const BITS: f64 = 4.0;
 
-/// Opens every engine on a loaded base set of its own with that many filter bits and that share of the data as memory.
+/// Opens every engine on a loaded base set of its own with that many filter bits and that share of the data
+/// as memory.
 fn contestants(
     runner: &mut SuiteRunner<'_>,
     names: &[&str],
@@ -67,7 +68,8 @@ fn ratio_row(
 /// Every engine that is not ours.
 const PEERS: [&str; 5] = ["leveldb", "rocksdb", "rocksdb-tuned", "fjall", "fjall-tuned"];
 
-/// A row of copal against each peer there is, of a figure that is better the larger it is: a lost comparison says so.
+/// A row of copal against each peer there is, of a figure that is better the larger it is: a lost comparison
+/// says so.
 fn compare_with_peers(
     report: &mut Report,
     label: &str,

@@ -1,8 +1,9 @@
-//! Deleting everything below a prefix: time and I/O by amount of data, for small values and for separated ones.
+//! Deleting everything below a prefix: time and I/O by amount of data, for small values and for separated
+//! ones.
 //!
-//! T11: 10 GB within a second, with I/O that follows the number of objects, not the bytes. Two amounts, one four
-//! times the other, show which of the two it follows. The peers do what they have: RocksDB a range delete, its
-//! files dropped and the range merged; LevelDB and fjall delete key by key.
+//! T11: 10 GB within a second, with I/O that follows the number of objects, not the bytes. Two amounts, one
+//! four times the other, show which of the two it follows. The peers do what they have: RocksDB a range
+//! delete, its files dropped and the range merged; LevelDB and fjall delete key by key.
 
 use crate::{
     peer::Peer,

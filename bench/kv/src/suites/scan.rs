@@ -1,6 +1,7 @@
 //! Range scans from random keys on, short and long.
 //!
-//! Lazy leveling has more runs to merge in a scan than levels have; it may cost half as much again as RocksDB.
+//! Lazy leveling has more runs to merge in a scan than levels have; it may cost half as much again as
+//! RocksDB.
 
 use super::{BITS, contestants, cpu_micros, name_the_fallen, ratio_row};
 use crate::{
@@ -82,8 +83,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.finish()
 }
 
-/// What a scan costs whatever minute it is: one store cannot be both trees at once, so speeds would be those of
-/// different minutes.
+/// What a scan costs whatever minute it is: one store cannot be both trees at once, so speeds would be those
+/// of different minutes.
 struct Cost {
     cpu_micros: f64,
     reads: f64,

@@ -4,8 +4,8 @@
 //! Paper: elasticbf §4.1, Table 1
 //! Reads are those the kernel sends to the disk for the engine's process. Engines without direct I/O keep the
 //! page cache that the cap leaves them, which flatters them by a few percent. Copal's variants open the same
-//! loaded store one after the other and cache no data; counts do not need a race. `copal` itself spends the cap as
-//! it likes, as tuned RocksDB does, and merges for its readers.
+//! loaded store one after the other and cache no data; counts do not need a race. `copal` itself spends the
+//! cap as it likes, as tuned RocksDB does, and merges for its readers.
 //! *Wasted* I/O is what a perfect filter would save: false positives and filter pages for copal by its own
 //! counters, reads beyond one per hit for the others.
 //! LevelDB is there twice: under the cap of all, and with as much more as its filters and indexes take.
@@ -56,15 +56,16 @@ struct Figures {
     filter_and_index_bytes: f64,
 }
 
-/// LevelDB as shipped, under a cap that has room for every filter and index. Room only: it maps its tables, so the kernel
-/// lets go of them as of data, and reads data around them.
+/// LevelDB as shipped, under a cap that has room for every filter and index. Room only: it maps its tables,
+/// so the kernel lets go of them as of data, and reads data around them.
 const ROOMY_LEVELDB: &str = "leveldb with room for filters and indexes";
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut runner = SuiteRunner::new(root, "elasticbf-table1", &options.scale)?;
     let mut all = HashMap::new();
     for name in runner.chosen(&ALL)? {
-        // Our variants differ in filters only; copal itself has, like the peers, all of its memory for what it wants.
+        // Our variants differ in filters only; copal itself has, like the peers, all of its memory for what
+        // it wants.
         let cache_data = name == "copal";
         let store = runner.loaded(name, BITS, cache_data)?;
         let role = runner.reading_role(BITS, options.cap, cache_data, store);

@@ -17,7 +17,8 @@ enum Step {
     Delete,
 }
 
-/// The steps of one turn, spread evenly, so that after any number of turns each kind was done exactly as often as asked.
+/// The steps of one turn, spread evenly, so that after any number of turns each kind was done exactly as
+/// often as asked.
 fn turn(churn: &Churn) -> Vec<Step> {
     let kinds = [(Step::Create, churn.creates), (Step::Read, churn.reads), (Step::Delete, churn.deletes)];
     let mut steps: Vec<(f64, Step)> = Vec::new();
@@ -47,7 +48,8 @@ impl Ids {
         }
     }
 
-    /// The id that this step is about, and whether it is known to be there before it; `None`: nothing is left.
+    /// The id that this step is about, and whether it is known to be there before it; `None`: nothing is
+    /// left.
     fn draw(&mut self, step: Step) -> Option<(u64, bool)> {
         if self.drawn_from > 0 {
             return Some((self.random.below(self.drawn_from), false));

@@ -1,5 +1,5 @@
-//! A queue: entries are put at its end, looked at and deleted at its head, by somebody who does not remember where the
-//! head is and asks for the first key there is. What was deleted stands in front of it.
+//! A queue: entries are put at its end, looked at and deleted at its head, by somebody who does not remember
+//! where the head is and asks for the first key there is. What was deleted stands in front of it.
 
 use super::{Done, Limit, reads};
 use crate::{

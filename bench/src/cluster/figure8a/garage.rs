@@ -1,5 +1,5 @@
-//! Garage: three nodes in three zones, three copies, spoken to by S3. As it ships it syncs nothing; made durable it syncs
-//! metadata and data. It answers when two of three nodes have a file.
+//! Garage: three nodes in three zones, three copies, spoken to by S3. As it ships it syncs nothing; made
+//! durable it syncs metadata and data. It answers when two of three nodes have a file.
 
 use super::{
     System,

@@ -1,4 +1,5 @@
-//! HDFS 3.4.2: a NameNode, three DataNodes and the clients in one Java process (`bench/peers/hdfs`), which talk over loopback.
+//! HDFS 3.4.2: a NameNode, three DataNodes and the clients in one Java process (`bench/peers/hdfs`), which
+//! talk over loopback.
 
 use super::{System, phases::Done};
 use anyhow::{Context, Result, bail, ensure};

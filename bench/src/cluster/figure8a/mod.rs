@@ -1,7 +1,8 @@
-//! Writes and reads by file size, beside HDFS and Garage, each as it ships and made durable; all run side by side, and one after
-//! the other is given something to do.
+//! Writes and reads by file size, beside HDFS and Garage, each as it ships and made durable; all run side by
+//! side, and one after the other is given something to do.
 //!
-//! Paper: beanfs §7.1 (figure 8a: HDFS reaches 4 to 34 % of the writes and 14 to 46 % of the reads, for 16 to 512 KB)
+//! Paper: beanfs §7.1 (figure 8a: HDFS reaches 4 to 34 % of the writes and 14 to 46 % of the reads, for 16 to
+//! 512 KB)
 
 mod garage;
 mod hdfs;
@@ -18,7 +19,8 @@ use std::{
 };
 use xtask::copal;
 
-/// Files in KiB, and what HDFS reached of BeanFS in percent, writes and reads, where the paper's text has a number.
+/// Files in KiB, and what HDFS reached of BeanFS in percent, writes and reads, where the paper's text has a
+/// number.
 const SIZES: [(usize, Option<(f64, f64)>); 6] =
     [(16, Some((4.0, 14.0))), (32, None), (64, None), (128, None), (256, None), (512, Some((34.0, 46.0)))];
 
@@ -96,13 +98,15 @@ fn size(
             let at = (turn + round) % systems.len();
             let (system, prefix) = (&mut systems[at], format!("k{kib}r{round}"));
             let name = system.name();
-            let wrote = system.write(&prefix, bytes, options.seconds);
-            let wrote = wrote.with_context(|| format!("{name}: writing files of {kib} KiB"))?;
+            let wrote = system
+                .write(&prefix, bytes, options.seconds)
+                .with_context(|| format!("{name}: writing files of {kib} KiB"))?;
             speeds[at][0].push(wrote.megabytes_per_s(bytes));
             // From the disk, not from what the kernel still has; where that is not allowed, alike for all.
             let _ = fs::write("/proc/sys/vm/drop_caches", "1");
-            let read = system.read(&prefix, bytes, options.seconds);
-            let read = read.with_context(|| format!("{name}: reading files of {kib} KiB"))?;
+            let read = system
+                .read(&prefix, bytes, options.seconds)
+                .with_context(|| format!("{name}: reading files of {kib} KiB"))?;
             speeds[at][1].push(read.megabytes_per_s(bytes));
         }
     }

@@ -1,7 +1,8 @@
-//! What a 4 KiB put to memory costs the processor, over loopback with certificates on both sides: frames as they ship, beside tonic.
+//! What a 4 KiB put to memory costs the processor, over loopback with certificates on both sides: frames as
+//! they ship, beside tonic.
 //!
-//! Both carry the same message to the same memory. Client and server have a runtime of one thread each in this process, so the
-//! kernel counts the time of each apart. Rounds of the two alternate.
+//! Both carry the same message to the same memory. Client and server have a runtime of one thread each in
+//! this process, so the kernel counts the time of each apart. Rounds of the two alternate.
 
 mod framed;
 mod grpc;

@@ -1,8 +1,9 @@
 //! The store in which an agent keeps the index of a repository in a cluster.
 //!
-//! Nothing is only there, so a cache that is damaged is made anew. A file in it marks the directory as one that Copal made.
-//! Invariants
-//! - In a directory without the mark nothing is written and nothing is removed, unless the directory is empty or new.
+//! Nothing is only there, so a cache that is damaged is made anew. A file in it marks the directory as one
+//! that Copal made. Invariants
+//! - In a directory without the mark nothing is written and nothing is removed, unless the directory is empty
+//!   or new.
 //! - In a directory with the mark only the files of a store are removed.
 //!
 //! Not here: the index itself (`copal_backup::IndexHome`).
@@ -68,7 +69,8 @@ pub(crate) fn open(common: &Common, directory: &Path, patience: &Patience) -> Ou
     Ok(stack)
 }
 
-/// Whether a store without the mark is a cache of a release that set none: it holds an index, and no repository.
+/// Whether a store without the mark is a cache of a release that set none: it holds an index, and no
+/// repository.
 fn is_old_cache(opened: Outcome<Stack>) -> Outcome<bool> {
     match opened {
         Ok(stack) => {
@@ -176,8 +178,8 @@ mod tests {
     }
 
     /// Symptom: `copal agent --state DIR` removed DIR/cache with photographs in it.
-    /// Cause: a directory that holds no store was taken for a damaged cache. Fix: a cache has a mark, and only its store is
-    /// removed.
+    /// Cause: a directory that holds no store was taken for a damaged cache. Fix: a cache has a mark, and
+    /// only its store is removed.
     #[test]
     fn only_the_store_of_a_marked_cache_is_removed() {
         let scratch = tempfile::tempdir().unwrap();
@@ -203,7 +205,8 @@ mod tests {
         assert_eq!(std::fs::read(cache.join("photos/a.jpg")).unwrap(), b"precious");
     }
 
-    /// A store without the mark may be a cache of a release that set none; one that holds a repository is none.
+    /// A store without the mark may be a cache of a release that set none; one that holds a repository is
+    /// none.
     #[test]
     fn a_repository_is_no_cache() {
         let scratch = tempfile::tempdir().unwrap();

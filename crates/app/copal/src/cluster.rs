@@ -50,8 +50,9 @@ pub(crate) fn connect(common: &Common) -> Outcome<ClusterStore> {
 /// Between two looks of a process that goes on at the certificate of its profile.
 const LOOK: Duration = Duration::from_secs(3600);
 
-/// Renews the certificate of the profile at `path` when it is due, now and for as long as this process lives. It is good for as long
-/// again as it was already, so a try that fails is repeated by the next look or the next command.
+/// Renews the certificate of the profile at `path` when it is due, now and for as long as this process lives.
+/// It is good for as long again as it was already, so a try that fails is repeated by the next look or the
+/// next command.
 pub(crate) fn keep_renewed(store: &ClusterStore, path: &Path) {
     renew_in_place(store, path);
     let (store, path) = (store.clone(), path.to_owned());
@@ -66,8 +67,8 @@ pub(crate) fn keep_renewed(store: &ClusterStore, path: &Path) {
     }
 }
 
-/// Renews the certificate of a profile once half of its time is over by the cluster's clock, if the file can be written. Then uses the
-/// certificate in the file, which another process may have renewed.
+/// Renews the certificate of a profile once half of its time is over by the cluster's clock, if the file can
+/// be written. Then uses the certificate in the file, which another process may have renewed.
 fn renew_in_place(store: &ClusterStore, path: &Path) {
     let Ok(mut profile) = Profile::read(path) else {
         return;
@@ -218,8 +219,7 @@ pub(crate) fn file_as_json(info: &FileInfo) -> Value {
 
 /// Asks the master for what operators ask.
 pub(crate) fn ask(store: &ClusterStore, what: &str, argument: &str) -> Outcome<Value> {
-    let told = store.wait(store.cluster().ask(what, argument, TO_CONNECT));
-    let told = told.map_err(of_call)?;
+    let told = store.wait(store.cluster().ask(what, argument, TO_CONNECT)).map_err(of_call)?;
     serde_json::from_str(&told)
         .map_err(|error| Failure::plain("malformed", format!("the master's answer cannot be read: {error}")))
 }

@@ -1,5 +1,5 @@
-//! Adds up what a check looked at: which bytes of the store were held against a sum, which hold nothing, and whether
-//! any byte is neither.
+//! Adds up what a check looked at: which bytes of the store were held against a sum, which hold nothing, and
+//! whether any byte is neither.
 //!
 //! Not here: where the ranges come from (`copal_object`'s check).
 

@@ -22,8 +22,7 @@ fn in_words(holder: &Holder) -> String {
     if holder.command.is_empty() {
         return format!("process {pid}, which has ended or is hidden from this user");
     }
-    let age = holder.age_seconds;
-    let age = age.map(|seconds| format!(", started {} ago", human::age(seconds)));
+    let age = holder.age_seconds.map(|seconds| format!(", started {} ago", human::age(seconds)));
     let command = human::visible(&holder.command);
     format!("\"{command}\" (process {pid}{})", age.unwrap_or_default())
 }

@@ -62,8 +62,8 @@ fn timestamp(ms: u64) -> Timestamp {
     i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// Text as one line that a terminal shows and does not obey: control characters and marks that turn the direction of
-/// writing round are escaped.
+/// Text as one line that a terminal shows and does not obey: control characters and marks that turn the
+/// direction of writing round are escaped.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     escaped(text, is_deceptive)
 }
@@ -149,7 +149,8 @@ pub(crate) fn parse_share(text: &str) -> Result<u32, String> {
     Ok(millionths.ceil() as u32)
 }
 
-/// Columns of text, a row each whatever is in it, left-aligned unless every cell of a column below its title is a number of some kind.
+/// Columns of text, a row each whatever is in it, left-aligned unless every cell of a column below its title
+/// is a number of some kind.
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<Cow<'_, str>>> =
         rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
@@ -236,7 +237,8 @@ mod tests {
         }
     }
 
-    /// Symptom: a VM called `web\u{1b}[2J` emptied the terminal that listed it, one with a line break forged a row.
+    /// Symptom: a VM called `web\u{1b}[2J` emptied the terminal that listed it, one with a line break forged
+    /// a row.
     /// Cause: what is stored was written as it is. Fix: what a terminal would obey is escaped.
     #[test]
     fn what_a_terminal_would_obey_is_shown() {

@@ -88,8 +88,8 @@ fn refuse_words(error: &clap::Error) -> ExitCode {
 /// What is wrong with the words, in one sentence: all that stands before the usage.
 fn complaint(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
-    let sentence = lines.collect::<Vec<_>>().join(" ");
-    let sentence = sentence.trim_start_matches("error: ");
+    let text = lines.collect::<Vec<_>>().join(" ");
+    let sentence = text.trim_start_matches("error: ");
     format!("{sentence}; `copal --help` and the command's own --help show what can be said")
 }
 

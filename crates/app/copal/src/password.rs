@@ -1,7 +1,7 @@
 //! Where the password comes from: a file, the environment, or a person at a terminal. Or a key in its place.
 //!
-//! Order: `--key` (or `COPAL_KEY_FILE`), `--password-file` (or `COPAL_PASSWORD_FILE`), `COPAL_PASSWORD`, a prompt. Never the
-//! command line itself, which every process of the machine can read.
+//! Order: `--key` (or `COPAL_KEY_FILE`), `--password-file` (or `COPAL_PASSWORD_FILE`), `COPAL_PASSWORD`, a
+//! prompt. Never the command line itself, which every process of the machine can read.
 
 use crate::{
     arguments::Common,
@@ -54,8 +54,8 @@ pub(crate) fn for_open(common: &Common, encrypted: bool) -> Outcome<Unlock> {
     if common.insecure_no_password {
         return Ok(Unlock::Insecure);
     }
-    // Whoever has a password, configured or in mind, must not be served a store that somebody exchanged for one in clear:
-    // the next backup would lie open in it.
+    // Whoever has a password, configured or in mind, must not be served a store that somebody exchanged for
+    // one in clear: the next backup would lie open in it.
     if !encrypted {
         return Err(Failure::new(
             exit::PASSWORD,

@@ -1,14 +1,16 @@
-//! Pins: files beside a store that say which snapshots the doors of this machine show, so that nobody forgets those.
+//! Pins: files beside a store that say which snapshots the doors of this machine show, so that nobody forgets
+//! those.
 //!
-//! A pin is locked by the process whose door it is, so a dead one holds nothing. Forgetting by name is refused, retention
-//! passes over what is pinned, and `--force` asks the doors to close.
+//! A pin is locked by the process whose door it is, so a dead one holds nothing. Forgetting by name is
+//! refused, retention passes over what is pinned, and `--force` asks the doors to close.
 //! Invariants
-//! - The name of a pin is drawn at random: containers and hosts that share a directory count their processes each for itself.
-//! - A door sets its pin while it has the store open for reading. So a process that has opened the store for writing sees the
-//!   pins of all doors to it, and no door is added while it has the store.
+//! - The name of a pin is drawn at random: containers and hosts that share a directory count their processes
+//!   each for itself.
+//! - A door sets its pin while it has the store open for reading. So a process that has opened the store for
+//!   writing sees the pins of all doors to it, and no door is added while it has the store.
 //!
-//! Not here: a store that is a device, which has no place for pins: doors keep it locked instead. The pins of repositories in a
-//! cluster, which lie in the catalog (`copal_backup::serve::CatalogPin`).
+//! Not here: a store that is a device, which has no place for pins: doors keep it locked instead. The pins of
+//! repositories in a cluster, which lie in the catalog (`copal_backup::serve::CatalogPin`).
 
 use crate::{
     failure::{Failure, Outcome},
@@ -146,8 +148,8 @@ impl Pins {
         self.are_closed || !self.is_empty()
     }
 
-    /// The same, with the doors of all hosts to a repository in a cluster. Those are not asked to close: they look themselves
-    /// whether what they show is still there.
+    /// The same, with the doors of all hosts to a repository in a cluster. Those are not asked to close: they
+    /// look themselves whether what they show is still there.
     /// # Errors
     /// Those of the store.
     pub(crate) fn with_other_hosts(&self, repository: &Repository) -> Outcome<Pins> {
@@ -161,8 +163,8 @@ impl Pins {
         Ok(all)
     }
 
-    /// Why nothing is freed: a snapshot that is forgotten already is shown by a door, which began to show it when the snapshot
-    /// was being forgotten. Its chunks are needed until the door ends.
+    /// Why nothing is freed: a snapshot that is forgotten already is shown by a door, which began to show it
+    /// when the snapshot was being forgotten. Its chunks are needed until the door ends.
     /// # Errors
     /// Those of the store.
     pub(crate) fn refusal_to_free(&self, repository: &Repository) -> Outcome<Option<String>> {
@@ -214,7 +216,8 @@ impl Pins {
         ))
     }
 
-    /// Asks the doors that show one of these to close, and waits until they have. What is left pins nothing that is asked for.
+    /// Asks the doors that show one of these to close, and waits until they have. What is left pins nothing
+    /// that is asked for.
     /// # Errors
     /// One has not.
     pub(crate) fn close<'a>(self, snapshots: impl Iterator<Item = &'a Snapshot> + Clone) -> Outcome<Pins> {
@@ -309,7 +312,8 @@ mod tests {
     use zeroize::Zeroizing;
 
     /// Symptom: of two containers that served one repository on a shared directory, one had no pin.
-    /// Cause: a pin was named by its process, and both processes had one number. Fix: the name is drawn at random.
+    /// Cause: a pin was named by its process, and both processes had one number. Fix: the name is drawn at
+    /// random.
     #[test]
     fn a_pin_holds_while_its_door_lives() {
         let scratch = tempfile::tempdir().unwrap();
@@ -345,7 +349,8 @@ mod tests {
         assert_eq!(parse("copal door 2\nx\nall\n"), None);
     }
 
-    /// No test but those with clusters of processes noticed when doors of other hosts held no snapshot of a repository.
+    /// No test but those with clusters of processes noticed when doors of other hosts held no snapshot of a
+    /// repository.
     #[test]
     fn a_door_of_another_host_holds_what_it_shows_until_it_ends() {
         let options = InitOptions {

@@ -11,7 +11,8 @@ use copal_node::StoreLocation;
 use copal_volume::split_path;
 use std::path::{Path, PathBuf};
 
-/// What a repository in a cluster begins with: copal://HOST:PORT/PATH, and ?profile=FILE if that is not said elsewhere.
+/// What a repository in a cluster begins with: copal://HOST:PORT/PATH, and ?profile=FILE if that is not said
+/// elsewhere.
 const SCHEME: &str = "copal://";
 /// What the name of a profile follows.
 pub(crate) const PROFILE: &str = "?profile=";
@@ -93,7 +94,8 @@ impl ClusterPlace {
     }
 }
 
-/// A repository at an address of a kind that this release does not know; a directory of that name is not what was meant.
+/// A repository at an address of a kind that this release does not know; a directory of that name is not what
+/// was meant.
 fn unknown_scheme(named: &str, scheme: &str) -> Failure {
     Failure::usage(format!(
         "{named} names no repository: there are no repositories at {scheme}:, and one in a cluster is written {SCHEME}HOST:PORT/PATH; \
@@ -147,8 +149,8 @@ mod tests {
         for broken in ["copal://host/vms", "copal://host:7400", "copal://host:7400/", "copal://host:x/y"] {
             assert!(parse(broken).is_err(), "{broken}");
         }
-        // Symptom: `--repo s3://b/x` made a local directory and said success. Cause: what is no copal:// was a path. Fix: a word
-        // that begins like an address is refused.
+        // Symptom: `--repo s3://b/x` made a local directory and said success. Cause: what is no copal:// was
+        // a path. Fix: a word that begins like an address is refused.
         for other in ["s3://b/x", "sftp://h/x", "copal:/x", "COPAL://h:7400/v", "file:///x"] {
             let failure = parse(other).unwrap_err();
             assert_eq!(failure.exit_code, crate::failure::exit::USAGE, "{other}");

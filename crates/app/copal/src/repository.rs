@@ -69,8 +69,8 @@ impl GetTrace {
     }
 }
 
-/// A new file for this user alone: ids of chunks tell who knows a disk what is in the repository. What has the name
-/// already, a link too, is left alone.
+/// A new file for this user alone: ids of chunks tell who knows a disk what is in the repository. What has
+/// the name already, a link too, is left alone.
 pub(crate) fn create_private(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600).open(path)
@@ -78,8 +78,7 @@ pub(crate) fn create_private(path: &Path) -> std::io::Result<File> {
 
 impl Opened {
     fn of(stack: Stack, repository: Repository, common: &Common) -> Outcome<Opened> {
-        let trace = common.record_gets.as_ref();
-        let trace = trace.map(|file| GetTrace::start(stack.kv(), file)).transpose()?;
+        let trace = common.record_gets.as_ref().map(|file| GetTrace::start(stack.kv(), file)).transpose()?;
         Ok(Opened {
             repository: Some(Arc::new(repository)),
             ground: Ground::Store(Box::new(stack)),
@@ -116,8 +115,8 @@ impl Opened {
         self.repository.as_ref().expect("present until closed")
     }
 
-    /// Closes everything from the top down, durably. A store that a prune has made small stays so: what this command had
-    /// to have and no longer needs goes back, too.
+    /// Closes everything from the top down, durably. A store that a prune has made small stays so: what this
+    /// command had to have and no longer needs goes back, too.
     pub(crate) fn close(self) -> Outcome<()> {
         if self.store().is_some_and(Stack::was_shrunk) {
             return self.close_and_shrink().map(drop);
@@ -128,7 +127,8 @@ impl Opened {
     /// As [`Opened::close`], and gives the file system what is free in the store by then.
     pub(crate) fn close_and_shrink(self) -> Outcome<Shrunk> {
         self.close_after(|objects| {
-            // What fails here is asked for again by the next prune, and told by the store's own close if it matters.
+            // What fails here is asked for again by the next prune, and told by the store's own close if it
+            // matters.
             objects.shrink().unwrap_or_else(|error| {
                 if !matches!(error, StoreError::Fenced) {
                     tracing::warn!("the store's file stays as large as it is: {error}");
@@ -256,7 +256,8 @@ pub(crate) fn open_kept(common: &Common, key: &KeptKey, patience: &Patience) -> 
     })
 }
 
-/// As [`open`] for writing; what a repository in a cluster is found by lies in a store in `directory`, not in memory.
+/// As [`open`] for writing; what a repository in a cluster is found by lies in a store in `directory`, not in
+/// memory.
 pub(crate) fn open_with_cache(common: &Common, directory: &Path, patience: &Patience) -> Outcome<Opened> {
     let Place::Cluster(place) = Place::find(common)? else {
         return open(common, Access::Write, patience);

@@ -1,7 +1,7 @@
 //! Standard output that takes no more: a result that nobody got is no success.
 //!
-//! The standard library opens `/dev/null` in the place of a standard output that was closed (`copal stats >&-`), so that has
-//! to be looked at before `main`.
+//! The standard library opens `/dev/null` in the place of a standard output that was closed (`copal stats
+//! >&-`), so that has to be looked at before `main`.
 //!
 //! Not here: what is written (`output`).
 #![cfg_attr(
@@ -22,8 +22,8 @@ static FAILED: Mutex<Option<String>> = Mutex::new(None);
 
 #[cfg(target_os = "linux")]
 #[used]
-// SAFETY: the loader calls what stands in this section, before `main`, in one thread; `look` takes no arguments, allocates
-// nothing and uses nothing of the standard library but an atomic.
+// SAFETY: the loader calls what stands in this section, before `main`, in one thread; `look` takes no
+// arguments, allocates nothing and uses nothing of the standard library but an atomic.
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
 

@@ -255,8 +255,10 @@ mod tests {
         Ok(())
     }
 
-    /// Symptom: an error of the system that passes was called damage (20), or no repository (10), by layers above the device.
-    /// Cause: an error of a read was taken for wrong bytes. Fix: the two are apart in all layers; the exit code is 1.
+    /// Symptom: an error of the system that passes was called damage (20), or no repository (10), by layers
+    /// above the device.
+    /// Cause: an error of a read was taken for wrong bytes. Fix: the two are apart in all layers; the exit
+    /// code is 1.
     #[test]
     fn a_read_that_fails_anywhere_in_an_opening_is_no_damage() {
         let scratch = tempfile::tempdir().unwrap();

@@ -14,8 +14,8 @@ use std::{
 
 /// Carries out what control messages say.
 pub trait Control: Send + Sync {
-    /// Carries out `request` and says what came of it, errors included. Called on a thread of its own, several at once; one
-    /// that takes long ends soon after the server's stop flag is set.
+    /// Carries out `request` and says what came of it, errors included. Called on a thread of its own,
+    /// several at once; one that takes long ends soon after the server's stop flag is set.
     fn handle(&self, request: Value) -> Value;
 }
 
@@ -51,8 +51,8 @@ impl From<ChannelError> for CallError {
 
 /// Sends a command to the agent at `address` and waits up to `timeout` for its reply.
 /// # Errors
-/// `Greeting` names the address that cannot be reached or does not talk to us; a command may have been carried out when
-/// its reply did not come.
+/// `Greeting` names the address that cannot be reached or does not talk to us; a command may have been
+/// carried out when its reply did not come.
 pub fn call(address: &str, secret: &Secret, request: &Value, timeout: Duration) -> Result<Value, CallError> {
     let deadline = Instant::now() + timeout;
     let json = request.to_string().into_bytes();

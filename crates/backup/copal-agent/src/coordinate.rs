@@ -1,4 +1,5 @@
-//! Runs a job on all agents of a fleet: asks what each would back up, tells all who takes part, waits, and adds it up.
+//! Runs a job on all agents of a fleet: asks what each would back up, tells all who takes part, waits, and
+//! adds it up.
 //!
 //! Whoever coordinates does no work of the job: if it dies, the agents go on to the end.
 
@@ -190,7 +191,8 @@ impl AgentReport {
         self.lost = next.lost;
     }
 
-    /// Of an agent that has said nothing yet. Its VMs are named from the beginning: one that is killed may never say anything.
+    /// Of an agent that has said nothing yet. Its VMs are named from the beginning: one that is killed may
+    /// never say anything.
     fn waiting(name: &str, vms: &[String]) -> AgentReport {
         let waiting = |vm: &String| json!({ "vm": vm, "state": "waiting" });
         AgentReport {
@@ -214,8 +216,8 @@ impl JobReport {
     /// Nothing is known yet.
     fn of(begun: &Begun) -> JobReport {
         let plans = begun.plans.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
-        let agents = begun.members.iter().zip(plans);
-        let agents = agents.map(|(member, vms)| AgentReport::waiting(&member.name, vms));
+        let agents =
+            begun.members.iter().zip(plans).map(|(member, vms)| AgentReport::waiting(&member.name, vms));
         JobReport {
             job: begun.job.clone(),
             rounds: begun.rounds,
@@ -241,8 +243,7 @@ impl JobReport {
 
     /// An agent is lost between stages; its VMs of later ones wait for ever.
     fn lose(&mut self, name: &str, vms: &[String], reason: &str) {
-        let at = self.agents.iter().position(|agent| agent.name == name);
-        let at = at.unwrap_or_else(|| {
+        let at = self.agents.iter().position(|agent| agent.name == name).unwrap_or_else(|| {
             self.agents.push(AgentReport::waiting(name, &[]));
             self.agents.len() - 1
         });
@@ -341,8 +342,8 @@ impl Begun {
         }
     }
 
-    /// Names the hosts whose popular packs were found spoiled since it began, once all packs are checked: that is waited for
-    /// as long as for an answer. Blocks.
+    /// Names the hosts whose popular packs were found spoiled since it began, once all packs are checked:
+    /// that is waited for as long as for an answer. Blocks.
     /// # Errors
     /// Those of the store.
     pub fn wait_for_checks(
@@ -368,8 +369,8 @@ impl Begun {
         Ok(())
     }
 
-    /// Waits until it has ended; `tell` hears how far it is. Cancelled, it is ended on all agents, which takes until each has
-    /// come to a safe point. Blocks.
+    /// Waits until it has ended; `tell` hears how far it is. Cancelled, it is ended on all agents, which
+    /// takes until each has come to a safe point. Blocks.
     pub fn wait(&self, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) -> JobReport {
         wait(self, cancel, tell)
     }
@@ -402,7 +403,8 @@ pub fn run_in_stages(
     let mut all: Option<JobReport> = None;
     let mut lost: BTreeMap<String, String> = BTreeMap::new();
     for only in stages(&vms) {
-        // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for that.
+        // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for
+        // that.
         let plan = plan_command(options, &only);
         let mut stage = Roster { members: Vec::new(), missing: roster.missing.clone(), plans: Vec::new() };
         for member in &roster.members {
@@ -455,7 +457,8 @@ pub fn run_in_stages(
     Ok(all)
 }
 
-/// Begins a job on these agents; `only` these VMs, if there are any. One that is not to be reached any more is lost from the beginning.
+/// Begins a job on these agents; `only` these VMs, if there are any. One that is not to be reached any more
+/// is lost from the beginning.
 pub(crate) fn begin_on(
     roster: &Roster,
     secret: &Secret,
@@ -519,8 +522,8 @@ pub(crate) fn begin_on(
     })
 }
 
-/// Finds a job again, or the newest, that agents which can be reached know. Those of its agents that cannot be reached count as
-/// lost.
+/// Finds a job again, or the newest, that agents which can be reached know. Those of its agents that cannot
+/// be reached count as lost.
 /// # Errors
 /// Nobody knows it.
 pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobError> {
@@ -566,8 +569,8 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
     for (name, address) in known.members {
         let newest = alive.iter().find(|member| member.name == name);
         if newest.is_none() {
-            let reason = reasons.remove(&name);
-            let reason = reason.unwrap_or_else(|| format!("agent {name} is not heard of any more"));
+            let reason =
+                reasons.remove(&name).unwrap_or_else(|| format!("agent {name} is not heard of any more"));
             begun.gone.push((name.clone(), reason));
         }
         begun.members.push(newest.cloned().unwrap_or(Member { name, address }));

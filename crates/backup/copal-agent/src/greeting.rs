@@ -91,8 +91,8 @@ pub fn connect_patiently(
 
 /// Connects and says who we are; returns the connection and who the peer is.
 /// # Errors
-/// `Channel` when nobody is there or secrets differ, `Refused` when it has too many connections, the others when it is no agent
-/// of this version.
+/// `Channel` when nobody is there or secrets differ, `Refused` when it has too many connections, the others
+/// when it is no agent of this version.
 pub fn connect(
     address: &str,
     secret: &Secret,

@@ -1,4 +1,5 @@
-//! Agents of a fleet: one per host, each backs up its host's VMs and answers for a share of the popular chunks.
+//! Agents of a fleet: one per host, each backs up its host's VMs and answers for a share of the popular
+//! chunks.
 //!
 //! Design: docs/design/backup.md#a-fleet
 //!
@@ -9,11 +10,13 @@
 //! - [`scheme`]: the product's way, and those that it stands beside.
 //! - [`plan_file`]: which VMs a host backs up.
 //! - [`budget`] and [`throttle`]: bounds on memory, and on bytes read and sent.
-//! - [`channel`]: encrypted connections between members of a domain; [`wire`]: what is said over them; [`greeting`]: who one is.
+//! - [`channel`]: encrypted connections between members of a domain; [`wire`]: what is said over them;
+//!   [`greeting`]: who one is.
 //! - [`asker`]: asks the owners of ids, and gathers what they answer.
 //! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
-//! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts. [`roster`]: which of them take part, and which are missing.
-//!   [`settling`]: what agents left stored twice, since their keys may not give it up.
+//! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts. [`roster`]: which of them take
+//!   part, and which are missing. [`settling`]: what agents left stored twice, since their keys may not give
+//!   it up.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 

@@ -1,11 +1,14 @@
-//! When a round's questions are compared: when all hosts have asked, or the patience of one that waits is over.
+//! When a round's questions are compared: when all hosts have asked, or the patience of one that waits is
+//! over.
 //!
 //! Paper: low-profile-dedup §3, stragglers.
-//! Pure: instants are the caller's. An agent has one per round of a job that it is asked in; the simulator has the same.
+//! Pure: instants are the caller's. An agent has one per round of a job that it is asked in; the simulator
+//! has the same.
 //!
-//! A host that has asked all it will in a round sends a marker, which says how long it waits for others. Hosts that are about
-//! as fast see each other's chunks in one comparison. Those that come after it are late, and wait for each other the same way:
-//! a comparison for each would read the same part of the index once more for each of them.
+//! A host that has asked all it will in a round sends a marker, which says how long it waits for others.
+//! Hosts that are about as fast see each other's chunks in one comparison. Those that come after it are late,
+//! and wait for each other the same way: a comparison for each would read the same part of the index once
+//! more for each of them.
 //!
 //! Invariants
 //! - Whoever waits is compared before its patience is over.
@@ -37,8 +40,9 @@ impl<H: Ord> Markers<H> {
         self.asking.insert(host);
     }
 
-    /// A host has asked all it will and waits so long for others. Whether what was asked is compared now, since all
-    /// `participants` have marked the round. A marker may come again, behind questions that came again.
+    /// A host has asked all it will and waits so long for others. Whether what was asked is compared now,
+    /// since all `participants` have marked the round. A marker may come again, behind questions that came
+    /// again.
     pub fn mark(&mut self, host: H, patience: Duration, participants: usize, now: Instant) -> bool {
         if self.asking.contains(&host) {
             let end = now + patience;

@@ -6,8 +6,8 @@ use crate::{
 };
 use copal_backup::peers::ShortId;
 
-/// Fleets of at most so many hosts have 2^8 partitions, larger ones 2^12, and those of more than 16 times as many 2^16: all
-/// hosts of a job have the same number, and it changes rarely.
+/// Fleets of at most so many hosts have 2^8 partitions, larger ones 2^12, and those of more than 16 times as
+/// many 2^16: all hosts of a job have the same number, and it changes rarely.
 const HOSTS_OF_8_BITS: usize = 64;
 
 /// Bits of an id that choose its partition in a fleet of so many hosts.

@@ -1,7 +1,7 @@
 //! Partitions of the ids, and which agents answer for each.
 //!
-//! Ids are hashes, so their first bits divide them evenly. Who answers follows from the names of the agents alone
-//! (rendezvous hashing): one agent more or less moves its own partitions and no others.
+//! Ids are hashes, so their first bits divide them evenly. Who answers follows from the names of the agents
+//! alone (rendezvous hashing): one agent more or less moves its own partitions and no others.
 //! Not here: which agents there are.
 
 use copal_backup::peers::ShortId;

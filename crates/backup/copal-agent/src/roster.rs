@@ -1,7 +1,8 @@
 //! Which agents take part in a job, what each would back up, and which are missing.
 //!
-//! An agent that is listed with a plan is expected in each job until it is retired (`copal agent rm`). One that cannot be reached, or
-//! whose plan cannot be read, is missing: the others go on without it, and the job is not complete.
+//! An agent that is listed with a plan is expected in each job until it is retired (`copal agent rm`). One
+//! that cannot be reached, or whose plan cannot be read, is missing: the others go on without it, and the job
+//! is not complete.
 //!
 //! Not here: the list (`copal_backup`), running the job (`coordinate`).
 
@@ -28,7 +29,8 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    /// Asks all agents; `plan` is what they are asked. Blocks up to some seconds for each that does not answer.
+    /// Asks all agents; `plan` is what they are asked. Blocks up to some seconds for each that does not
+    /// answer.
     /// # Errors
     /// Those of the store.
     pub(crate) fn call(

@@ -1,4 +1,5 @@
-//! How the VMs of a job find what need not be stored: the product's way, and those that the paper stands beside.
+//! How the VMs of a job find what need not be stored: the product's way, and those that the paper stands
+//! beside.
 //!
 //! Paper: low-profile-dedup §5 (tables 1 and 2)
 

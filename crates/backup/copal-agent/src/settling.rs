@@ -2,9 +2,10 @@
 //!
 //! Design: docs/design/backup.md#rounds
 //!
-//! Agents whose keys have the delete role settle their VMs themselves (`agent::settling`). The VMs of the others are asked about here,
-//! one after the other, once all hosts have stored. A handle with the delete role gives up chunks that are popular by now; another one counts them.
-//! A VM that cannot be settled is no failure of the job: its snapshot stands.
+//! Agents whose keys have the delete role settle their VMs themselves (`agent::settling`). The VMs of the
+//! others are asked about here, one after the other, once all hosts have stored. A handle with the delete
+//! role gives up chunks that are popular by now; another one counts them. A VM that cannot be settled is no
+//! failure of the job: its snapshot stands.
 
 use crate::{
     agent::{Client, commands::id_of, report::settled_json},
@@ -89,7 +90,8 @@ impl Settlement {
     }
 }
 
-/// Whether chunks may be popular by now that VMs of the job stored for themselves: an agent says so, or can no longer say.
+/// Whether chunks may be popular by now that VMs of the job stored for themselves: an agent says so, or can
+/// no longer say.
 fn has_gain(report: &JobReport) -> bool {
     let may = |agent: &AgentReport| match agent.status["gain"].as_bool() {
         Some(has_gain) => has_gain || agent.lost.is_some(),
@@ -105,8 +107,9 @@ fn snapshot_to_settle(vm: &Value) -> Option<SnapshotId> {
     snapshot.and_then(id_of).map(SnapshotId)
 }
 
-/// Settles the VMs of a job that no agent has settled, or counts what they store twice, and enters it in the report. `tell` hears which
-/// VM it is about, its number, and how many there are. What cannot be done is said in the report. Blocks.
+/// Settles the VMs of a job that no agent has settled, or counts what they store twice, and enters it in the
+/// report. `tell` hears which VM it is about, its number, and how many there are. What cannot be done is said
+/// in the report. Blocks.
 pub fn settle(
     repository: &Repository,
     report: &mut JobReport,

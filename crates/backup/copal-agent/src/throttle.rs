@@ -1,7 +1,7 @@
 //! Throttle: bytes per second that a host reads or sends for backups, without bursts that guests would feel.
 //!
-//! Token bucket that may go into debt: whoever takes more than is there gets it at once, and the next one waits until the
-//! debt is paid. [`Bucket`] is the rule, without a clock; [`Throttle`] waits.
+//! Token bucket that may go into debt: whoever takes more than is there gets it at once, and the next one
+//! waits until the debt is paid. [`Bucket`] is the rule, without a clock; [`Throttle`] waits.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,7 +65,8 @@ impl Throttle {
         }
     }
 
-    /// Takes bytes, and blocks before that until earlier ones are paid for. Threads that wait are not in order.
+    /// Takes bytes, and blocks before that until earlier ones are paid for. Threads that wait are not in
+    /// order.
     /// # Errors
     /// `Cancelled`: the flag was set meanwhile; nothing was taken.
     pub fn take(&self, bytes: u64, cancel: &AtomicBool) -> Result<(), Cancelled> {

@@ -1,10 +1,12 @@
 //! Which snapshots does the damage hurt that a check found?
 //!
-//! A check notes a damage where it meets it: a scan knows no snapshots, a walk passes over what an older snapshot shares.
-//! Once there is damage, this second walk asks of every snapshot whether it leads to a damaged place.
+//! A check notes a damage where it meets it: a scan knows no snapshots, a walk passes over what an older
+//! snapshot shares. Once there is damage, this second walk asks of every snapshot whether it leads to a
+//! damaged place.
 //!
-//! Memory: the damages that are kept, the packs of those that are only counted, and one bit per segment of the disks of
-//! one VM. A segment whose bit says that nothing of it is hurt is not read again for the next snapshot that shares it.
+//! Memory: the damages that are kept, the packs of those that are only counted, and one bit per segment of
+//! the disks of one VM. A segment whose bit says that nothing of it is hurt is not read again for the next
+//! snapshot that shares it.
 
 use crate::check::wrong_length;
 use crate::error::{Error, Result};

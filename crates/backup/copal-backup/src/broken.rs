@@ -1,7 +1,8 @@
-//! The rules of this crate that a test can break, to see that the tests of the rule notice: permanent negative controls.
+//! The rules of this crate that a test can break, to see that the tests of the rule notice: permanent
+//! negative controls.
 //!
-//! A rule is broken for one thread at a time, so tests may run side by side. Outside of tests every question is answered
-//! `false` at compile time.
+//! A rule is broken for one thread at a time, so tests may run side by side. Outside of tests every question
+//! is answered `false` at compile time.
 
 /// One way to get a rule wrong, or one fault of the machine below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

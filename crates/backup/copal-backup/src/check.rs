@@ -61,7 +61,8 @@ impl CheckReport {
         Ok(Some(self.damages.len() - 1))
     }
 
-    /// A snapshot met a damage again: it is hurt too, and nothing new is counted. Passes on what is no damage.
+    /// A snapshot met a damage again: it is hurt too, and nothing new is counted. Passes on what is no
+    /// damage.
     pub(crate) fn met(&mut self, error: Error, snapshot: SnapshotId) -> Result<()> {
         let (what, detail) = words(error)?;
         let known = self.known(&what, &detail);

@@ -1,7 +1,8 @@
-//! Frames of a VM that no snapshot refers to, or that it gave up for popular ones, in packs that are still there.
+//! Frames of a VM that no snapshot refers to, or that it gave up for popular ones, in packs that are still
+//! there.
 //!
-//! A file of the VM's volume of manifests, which a record of its log names. Whoever backs the VM up passes over what stands in
-//! it; a pack goes once all of it does, or its live frames were moved.
+//! A file of the VM's volume of manifests, which a record of its log names. Whoever backs the VM up passes
+//! over what stands in it; a pack goes once all of it does, or its live frames were moved.
 //!
 //! Format: docs/formats/backup-dead-frames.md v1
 //! Memory: a bit per frame of packs that have dead ones.
@@ -33,7 +34,8 @@ const LEAST_PACK_BYTES: usize = 15;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct DeadFrames {
     packs: BTreeMap<PackNumber, PackBits>,
-    /// Bytes of frames that are dead and stand in no list, as estimated by the error rates of the deletions so far.
+    /// Bytes of frames that are dead and stand in no list, as estimated by the error rates of the deletions
+    /// so far.
     pub(crate) leak_bytes: u64,
 }
 
@@ -137,8 +139,9 @@ pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), S
     let vm = Uuid::from_bytes(input.array().map_err(text)?);
     let mut dead = DeadFrames { leak_bytes: input.u64().map_err(text)?, ..DeadFrames::default() };
     for _ in 0..input.bounded(content.len() / LEAST_PACK_BYTES).map_err(text)? {
-        let kind = PackKind::from_code(input.u8().map_err(text)?).filter(|kind| *kind != PackKind::Shared);
-        let kind = kind.ok_or("a pack of it is no VM's")?;
+        let kind = PackKind::from_code(input.u8().map_err(text)?)
+            .filter(|kind| *kind != PackKind::Shared)
+            .ok_or("a pack of it is no VM's")?;
         let volume = u32::try_from(input.varint().map_err(text)?).map_err(|error| error.to_string())?;
         let number = PackNumber(input.u64().map_err(text)?);
         let frames = input.bounded(MAX_FRAMES as usize).map_err(text)? as u32;
@@ -170,7 +173,8 @@ pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: Option<&DeadList>) ->
     })
 }
 
-/// Writes a list behind `before`; durable on return, and in force once a record names it. One that says nothing is none.
+/// Writes a list behind `before`; durable on return, and in force once a record names it. One that says
+/// nothing is none.
 /// # Errors
 /// Those of the store.
 pub(crate) fn write(

@@ -1,7 +1,7 @@
 //! Why a snapshot may not be what its disk should be: a warning that a backup went on in spite of.
 //!
-//! The manifest keeps doubts. Until somebody accepts the snapshot, retention lets no good one go for it, and the next
-//! backup measures its disks against the newest good one.
+//! The manifest keeps doubts. Until somebody accepts the snapshot, retention lets no good one go for it, and
+//! the next backup measures its disks against the newest good one.
 //! Not here: what raises them (`backup::gate`, `source`), and what retention makes of them (`retention`).
 
 use std::fmt;
@@ -22,8 +22,8 @@ pub enum DoubtKind {
 }
 
 impl DoubtKind {
-    /// Whether the same doubt about the same disk need not be told again once a person has accepted it: it is about what
-    /// the source is, not about what became of one backup.
+    /// Whether the same doubt about the same disk need not be told again once a person has accepted it: it is
+    /// about what the source is, not about what became of one backup.
     pub(crate) fn is_lasting(self) -> bool {
         matches!(self, DoubtKind::Format | DoubtKind::Chain)
     }

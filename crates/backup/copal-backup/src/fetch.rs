@@ -103,7 +103,8 @@ impl<'a> Fetcher<'a> {
         Ok(())
     }
 
-    /// Fetches a chunk from another place than the one where `error` was met, if that is damage and there is one.
+    /// Fetches a chunk from another place than the one where `error` was met, if that is damage and there is
+    /// one.
     fn elsewhere(&mut self, wanted: &Wanted, error: Error, segment: &mut [u8]) -> Result<()> {
         if !error.is_corruption() {
             return Err(error);

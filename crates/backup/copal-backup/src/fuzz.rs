@@ -1,4 +1,5 @@
-//! What decodes packs, recipes, manifests, catalog and key slots, by name: for the fuzz targets, and a short run of each here.
+//! What decodes packs, recipes, manifests, catalog and key slots, by name: for the fuzz targets, and a short
+//! run of each here.
 //!
 //! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.

@@ -1,14 +1,15 @@
 //! The chunk index: where is the frame of this id? Exact.
 //!
-//! Two maps: id (16 bytes) -> pack and slot (11 bytes), newest first where an id has several frames, and
-//! pack -> what is known about it. In the layout solo there is one index for the whole repository. In a fleet each VM has
-//! its own, and the domain another: ids stand behind the VM they are of, and a look-up names it, so nobody finds, and
-//! refers to, what another VM may remove (BAK-16).
+//! Two maps: id (16 bytes) -> pack and slot (11 bytes), newest first where an id has several frames, and pack
+//! -> what is known about it. In the layout solo there is one index for the whole repository. In a fleet each
+//! VM has its own, and the domain another: ids stand behind the VM they are of, and a look-up names it, so
+//! nobody finds, and refers to, what another VM may remove (BAK-16).
 //! Invariants
 //! - It holds nothing that the packs do not: it can be thrown away and built again from footers (BAK-9).
 //! - A row is entered after its pack is durable and removed before its pack is deleted, so a row whose
 //!   pack has an entry leads to a frame. A row without such a pack means nothing and is a miss.
-//! - A frame that was found damaged leads nowhere any more (`damaged`), so the next backup stores its chunk anew (BAK-10).
+//! - A frame that was found damaged leads nowhere any more (`damaged`), so the next backup stores its chunk
+//!   anew (BAK-10).
 //! - Memory is the engine's, which has a budget of its own.
 //!
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
@@ -167,11 +168,11 @@ impl Index {
         }
     }
 
-    /// How many frames of each pack are the only ones of their ids that are known. A pack of whose frames all are is
-    /// led to by nothing but its own place. `vm`: in a fleet, whose index.
+    /// How many frames of each pack are the only ones of their ids that are known. A pack of whose frames all
+    /// are is led to by nothing but its own place. `vm`: in a fleet, whose index.
     pub(crate) fn sole_frames(&self, vm: Option<Uuid>) -> Result<HashMap<PackNumber, u32>> {
-        let prefix = vm.filter(|_| self.is_scoped).map(Uuid::into_bytes);
-        let prefix = prefix.as_ref().map_or(&[][..], |vm| &vm[..]);
+        let vm = vm.filter(|_| self.is_scoped).map(Uuid::into_bytes);
+        let prefix = vm.as_ref().map_or(&[][..], |vm| &vm[..]);
         let mut sole = HashMap::new();
         let mut count = |rows: &[IndexRow]| {
             if let [row] = rows {

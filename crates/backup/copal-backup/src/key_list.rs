@@ -1,11 +1,12 @@
 //! Keys of a repository: which there are, one more, one less; and what the key that opened it may do.
 //!
 //! Invariants
-//! - Only who has the master key adds or removes keys, and one slot that holds it stays: a slot that this handle has opened,
-//!   or that an admin made. What anybody may have put there does not count.
+//! - Only who has the master key adds or removes keys, and one slot that holds it stays: a slot that this
+//!   handle has opened, or that an admin made. What anybody may have put there does not count.
 //! - A key that was removed opens the repository no more. Who has read what it opened still has that.
 //!
-//! Not here: bytes of slots and key files (`key_slot`, `role_key`), what changes with the first role key (`catalog::split`).
+//! Not here: bytes of slots and key files (`key_slot`, `role_key`), what changes with the first role key
+//! (`catalog::split`).
 
 use crate::catalog::split;
 use crate::error::{Error, Result};
@@ -34,8 +35,8 @@ pub struct ListedKey {
     pub is_password: bool,
     /// Whether it opened this handle.
     pub is_own: bool,
-    /// Whether it is known to be one of the repository's: this handle was opened by it, or an admin made it, which only an
-    /// admin can tell. `None`: not known.
+    /// Whether it is known to be one of the repository's: this handle was opened by it, or an admin made it,
+    /// which only an admin can tell. `None`: not known.
     pub is_genuine: Option<bool>,
     /// When it was made.
     pub created_ms: u64,
@@ -66,7 +67,8 @@ impl Repository {
 
     /// A fresh key for this role. It opens nothing until [`Repository::add_key`] has added it.
     /// # Errors
-    /// `Denied`: this handle has no admin role, or the repository is not encrypted, so that everybody has all roles.
+    /// `Denied`: this handle has no admin role, or the repository is not encrypted, so that everybody has all
+    /// roles.
     pub fn draw_key(&self, role: Role) -> Result<RoleKey> {
         self.roles().require(Role::Admin)?;
         if !self.info().encrypted {
@@ -76,11 +78,11 @@ impl Repository {
         RoleKey::draw(role)
     }
 
-    /// Adds a key. With the first one of a repository what takes something away is signed from then on; no program that does
-    /// not know of roles opens it any more.
+    /// Adds a key. With the first one of a repository what takes something away is signed from then on; no
+    /// program that does not know of roles opens it any more.
     /// # Errors
-    /// As [`Repository::draw_key`]. `Busy`: something else runs, or a backup of a fleet is under way. `Damaged`; those of the
-    /// store. It may be repeated.
+    /// As [`Repository::draw_key`]. `Busy`: something else runs, or a backup of a fleet is under way.
+    /// `Damaged`; those of the store. It may be repeated.
     pub fn add_key(&self, key: &RoleKey) -> Result<()> {
         self.roles().require(Role::Admin)?;
         let catalog = self.parts.catalog();
@@ -123,8 +125,8 @@ impl Repository {
             }
         }
         if is_solo {
-            // A list that nobody has signed means nothing from then on: what stands in it goes before, and it is of an
-            // earlier epoch (BAK-15).
+            // A list that nobody has signed means nothing from then on: what stands in it goes before, and it
+            // is of an earlier epoch (BAK-15).
             parts.begin_change()?.entered();
         }
         Ok(())
@@ -178,11 +180,12 @@ impl Repository {
         Ok(listed)
     }
 
-    /// Removes the key of that id, or of the only id that begins so. It opens the repository no more, and what its host says of popular
-    /// packs from now on counts for nothing. The same goes for keys that were removed before and had left their host entered.
+    /// Removes the key of that id, or of the only id that begins so. It opens the repository no more, and
+    /// what its host says of popular packs from now on counts for nothing. The same goes for keys that were
+    /// removed before and had left their host entered.
     /// # Errors
-    /// `NotFound`, `Ambiguous`. `Denied`: this handle has no admin role, or no other slot surely opens the whole master. Those
-    /// of the store.
+    /// `NotFound`, `Ambiguous`. `Denied`: this handle has no admin role, or no other slot surely opens the
+    /// whole master. Those of the store.
     pub fn remove_key(&self, id: &str) -> Result<ListedKey> {
         self.roles().require(Role::Admin)?;
         let mut listed = self.list_keys()?;

@@ -4,10 +4,12 @@
 //! own key, so none of them tells anything about another.
 //!
 //! Invariants
-//! - In a repository that has had role keys, a record of the delete role and a checkpoint count only with a signature
-//!   (BAK-19). A handle learns that it is such a one when it opens, or from the first signature it meets.
+//! - In a repository that has had role keys, a record of the delete role and a checkpoint count only with a
+//!   signature (BAK-19). A handle learns that it is such a one when it opens, or from the first signature it
+//!   meets.
 //!
-//! Not here: how the master key is kept (`key_slot`), role keys (`role_key`), how frames are encrypted (`pack_cipher`).
+//! Not here: how the master key is kept (`key_slot`), role keys (`role_key`), how frames are encrypted
+//! (`pack_cipher`).
 
 use crate::broken::{self, Flaw};
 use crate::peers::HostKey;
@@ -104,8 +106,8 @@ impl Keys {
         }
     }
 
-    /// The keys of the backup or the delete role, in the order in which a slot holds them. The last one signs, or checks
-    /// signatures. `None`: these keys are not all of that role.
+    /// The keys of the backup or the delete role, in the order in which a slot holds them. The last one
+    /// signs, or checks signatures. `None`: these keys are not all of that role.
     pub(crate) fn bundle(&self, role: Role) -> Option<Zeroizing<Vec<u8>>> {
         let last = match role {
             Role::Backup => &self.public,
@@ -153,7 +155,8 @@ impl Keys {
         Keys { host: Some(host), ..self }
     }
 
-    /// As which host these keys sign what they say of popular packs; `None`: the repository never had role keys.
+    /// As which host these keys sign what they say of popular packs; `None`: the repository never had role
+    /// keys.
     pub(crate) fn host_key(&self) -> Option<HostKey> {
         let is_wanted = self.signatures() != Signatures::None;
         let host = self.host.as_ref().filter(|_| is_wanted)?;

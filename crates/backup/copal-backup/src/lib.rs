@@ -6,13 +6,18 @@
 //!
 //! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md.
 //! Inside, bottom to top:
-//! - `keys`, `key_slot`, `role`, `role_key`, `roles`, `signing`, `unlock`, `pack_cipher`: keys, who has which, and encryption. `volumes`: what the volumes are called.
+//! - `keys`, `key_slot`, `role`, `role_key`, `roles`, `signing`, `unlock`, `pack_cipher`: keys, who has
+//!   which, and encryption. `volumes`: what the volumes are called.
 //! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
-//! - `doubt`: what a backup went on in spite of. `pack_store`, `tree`, `fetch`, `pack_appender`: reading frames, trees, segments; writing packs.
+//! - `doubt`: what a backup went on in spite of. `pack_store`, `tree`, `fetch`, `pack_appender`: reading
+//!   frames, trees, segments; writing packs.
 //! - `lease`: who holds sessions, and whether it is alive.
-//! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is instead. `vm_index`: a VM's index by them.
-//! - `steps`: the decisions that keep a fleet safe, pure; what follows asks there. `model` tries all orders of them.
-//! - `lookup`, `backup`, `restore`, `serve`, `check`, `affected`, `mark`, `prune`, `cleanup`, `unneeded`, `reindex`: what a user asks for.
+//! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is
+//!   instead. `vm_index`: a VM's index by them.
+//! - `steps`: the decisions that keep a fleet safe, pure; what follows asks there. `model` tries all orders
+//!   of them.
+//! - `lookup`, `backup`, `restore`, `serve`, `check`, `affected`, `mark`, `prune`, `cleanup`, `unneeded`,
+//!   `reindex`: what a user asks for.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
 //! rounds, detectors and agents on several hosts (`copal-agent`).

@@ -54,8 +54,8 @@ impl ListKind {
         })
     }
 
-    /// Writes a list, which `encode` makes for its name, under a number above `number`. Returns that and the hash of the file;
-    /// durable on return.
+    /// Writes a list, which `encode` makes for its name, under a number above `number`. Returns that and the
+    /// hash of the file; durable on return.
     /// # Errors
     /// Those of the store.
     pub(crate) fn write(
@@ -82,8 +82,8 @@ impl ListKind {
         }
     }
 
-    /// Deletes the lists up to the newest in force that are not; without any in force, all that there are. The caller has put
-    /// on record which are.
+    /// Deletes the lists up to the newest in force that are not; without any in force, all that there are.
+    /// The caller has put on record which are.
     /// # Errors
     /// Those of the store.
     pub(crate) fn drop_older(&self, pack_store: &PackStore, vm: Uuid, in_force: &[u64]) -> Result<()> {

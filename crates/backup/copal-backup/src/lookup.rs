@@ -1,11 +1,12 @@
 //! Which snapshots there are, and which one a person means.
 //!
-//! Invariant: a damaged manifest stands in the way of its own snapshot only, a damaged log of a VM in that of its own VM
-//! only, except where what it hides might be the answer. Ids, times and holds come from the records
-//! that published the snapshots; a manifest is decoded for the one that is meant, and for those that are listed.
+//! Invariant: a damaged manifest stands in the way of its own snapshot only, a damaged log of a VM in that of
+//! its own VM only, except where what it hides might be the answer. Ids, times and holds come from the
+//! records that published the snapshots; a manifest is decoded for the one that is meant, and for those that
+//! are listed.
 //!
-//! `latest` is the snapshot of the VM that was made last, whatever time it bears: a clock that was wrong makes no
-//! backup older or newer than it is. Only retention goes by time (`retention`).
+//! `latest` is the snapshot of the VM that was made last, whatever time it bears: a clock that was wrong
+//! makes no backup older or newer than it is. Only retention goes by time (`retention`).
 
 use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
@@ -54,7 +55,8 @@ impl Repository {
         self.parts.directory().all()
     }
 
-    /// Published snapshots of one VM (name or UUID) or of all, oldest first; those whose manifest is damaged say so.
+    /// Published snapshots of one VM (name or UUID) or of all, oldest first; those whose manifest is damaged
+    /// say so.
     /// # Errors
     /// `NotFound`, `Damaged` (the catalog is); those of the store.
     pub fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
@@ -84,8 +86,8 @@ impl Repository {
         Ok(Believed::new(times, self.parts.pack_store().volumes.store.now_ms()))
     }
 
-    /// As [`Repository::clock`], for those who ask whether snapshots are held until then; `None` where none is: then no
-    /// clock says anything, and the logs of all VMs need not be read.
+    /// As [`Repository::clock`], for those who ask whether snapshots are held until then; `None` where none
+    /// is: then no clock says anything, and the logs of all VMs need not be read.
     /// # Errors
     /// As [`Repository::clock`].
     pub fn clock_for_holds(
@@ -100,10 +102,11 @@ impl Repository {
         Ok(Some(if accept_clock { clock.accepted() } else { clock }))
     }
 
-    /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`, which means nothing
-    /// where several VMs have snapshots and none is named.
+    /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`, which means
+    /// nothing where several VMs have snapshots and none is named.
     /// # Errors
-    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of the store.
+    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of
+    /// the store.
     pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let found = self.named(spec, vm)?;
         let manifest = self.parts.manifest(found.vm.uuid, &found.published)?;
@@ -264,7 +267,8 @@ impl Repository {
     }
 }
 
-/// Who may only back up may publish under the id of another machine's snapshot: which of the two is meant then, nobody knows.
+/// Who may only back up may publish under the id of another machine's snapshot: which of the two is meant
+/// then, nobody knows.
 fn refuse_twice(named: &HashSet<SnapshotId>, published: &[Found]) -> Result<()> {
     let mut met = HashSet::new();
     let mut ids = published.iter().map(|found| found.published.snapshot);

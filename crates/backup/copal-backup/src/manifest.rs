@@ -59,7 +59,8 @@ pub(crate) struct ManifestDisk {
     pub(crate) bitmap: Option<Bitmap>,
     /// The bitmap beside it that records nothing.
     pub(crate) sentinel: Option<Bitmap>,
-    /// What tells it from another disk; empty: nothing does. `None`: the program that made the snapshot did not look.
+    /// What tells it from another disk; empty: nothing does. `None`: the program that made the snapshot did
+    /// not look.
     pub(crate) identity: Option<String>,
     /// When it was last read as a whole, in ms since 1970 by the store's clock; 0: nobody noted that.
     pub(crate) whole_ms: u64,
@@ -414,7 +415,8 @@ mod tests {
         }
     }
 
-    /// Symptom: a sequence of 2^64 - 1 in a manifest, under a right seal, panicked in whoever counted on from it.
+    /// Symptom: a sequence of 2^64 - 1 in a manifest, under a right seal, panicked in whoever counted on from
+    /// it.
     /// Cause: it was read as it stood. Fix: numbers that no snapshot has are damage.
     #[test]
     fn numbers_that_no_snapshot_has_are_refused() {

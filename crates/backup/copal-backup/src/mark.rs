@@ -5,8 +5,8 @@
 //! What two consecutive snapshots of a VM share is looked at once.
 //!
 //! Invariants
-//! - Marked is the frame that a reader gets: references are resolved by `pack_store`. Where several frames of one id are
-//!   known, that takes opening them; where there is one, it is marked unopened.
+//! - Marked is the frame that a reader gets: references are resolved by `pack_store`. Where several frames of
+//!   one id are known, that takes opening them; where there is one, it is marked unopened.
 //! - A reference that leads nowhere is an error: what cannot be understood must not be swept (BAK-8).
 
 use crate::broken::{self, Flaw};
@@ -148,8 +148,8 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Whether a chunk of the VM moved to a popular frame that is good. While there is a frame of the VM's own, the popular one is
-    /// opened: it is about to be the only one.
+    /// Whether a chunk of the VM moved to a popular frame that is good. While there is a frame of the VM's
+    /// own, the popular one is opened: it is about to be the only one.
     fn has_moved(&mut self, reference: &Ref, others: &[Spot], is_there: bool) -> Result<bool> {
         let (popular, own): (Vec<Spot>, Vec<Spot>) =
             others.iter().partition(|spot| spot.home == Home::Shared);
@@ -204,7 +204,8 @@ impl<'a> Marks<'a> {
         Ok(())
     }
 
-    /// No marks yet, of packs that snapshots of any VM may name: `present`, and those of which `wanted` has an id.
+    /// No marks yet, of packs that snapshots of any VM may name: `present`, and those of which `wanted` has
+    /// an id.
     pub(crate) fn of_others(
         pack_store: &'a PackStore,
         present: &'a [PackNumber],
@@ -223,8 +224,8 @@ impl<'a> Marks<'a> {
         })
     }
 
-    /// From here on snapshots of other VMs are walked, whose chunks are somewhere else: what they name of these packs is marked,
-    /// what they name of others is nobody's business here.
+    /// From here on snapshots of other VMs are walked, whose chunks are somewhere else: what they name of
+    /// these packs is marked, what they name of others is nobody's business here.
     pub(crate) fn walk_others(&mut self) {
         self.is_of_others = true;
     }

@@ -1,7 +1,7 @@
 //! Where the chunks of a VM are whose own frames it gave up for popular ones.
 //!
-//! Files of the VM's volume of manifests, which a record of its log names. Recipes go on naming the frame that the VM had: its
-//! id leads on from there, for as long as there is the VM.
+//! Files of the VM's volume of manifests, which a record of its log names. Recipes go on naming the frame
+//! that the VM had: its id leads on from there, for as long as there is the VM.
 //!
 //! Format: docs/formats/backup-moved-frames.md v1
 //! Memory: one list, 8 MiB.

@@ -1,4 +1,5 @@
-//! Packs being written one after another: appends frames to a pack of one home, and starts the next when it is full.
+//! Packs being written one after another: appends frames to a pack of one home, and starts the next when it
+//! is full.
 //!
 //! Each finished pack is entered in the index after it is durable, never before.
 

@@ -1,12 +1,14 @@
 //! The pack store: finds and opens frames, given what they are called and where they were put.
 //!
 //! Invariants
-//! - A reference's spot is tried first, then where the index says: when the pack of the spot is gone or damaged, holds
-//!   something else there, or its frame does not open. Whoever reads goes through [`PackStore::first_good`], and the mark
-//!   (`mark`) asks it which frame that is, so what it keeps is what is read (BAK-6).
-//! - In a fleet whoever finds nothing looks once more if others have changed something of the VM since: what a recipe leads to
-//!   may be rewritten or moved by another host while it is read.
-//! - An error that is no damage ends the search: what may be well in a moment is never passed over for another copy.
+//! - A reference's spot is tried first, then where the index says: when the pack of the spot is gone or
+//!   damaged, holds something else there, or its frame does not open. Whoever reads goes through
+//!   [`PackStore::first_good`], and the mark (`mark`) asks it which frame that is, so what it keeps is what
+//!   is read (BAK-6).
+//! - In a fleet whoever finds nothing looks once more if others have changed something of the VM since: what
+//!   a recipe leads to may be rewritten or moved by another host while it is read.
+//! - An error that is no damage ends the search: what may be well in a moment is never passed over for
+//!   another copy.
 //! - Memory: footers up to a fixed budget, and one window per reader.
 
 use crate::broken::{self, Flaw};
@@ -120,8 +122,8 @@ impl PackStore {
         }
     }
 
-    /// A frame was found damaged: it leaves the index. Where that cannot be written, it is remembered. One whose pack is gone is
-    /// not damaged.
+    /// A frame was found damaged: it leaves the index. Where that cannot be written, it is remembered. One
+    /// whose pack is gone is not damaged.
     pub(crate) fn note_damaged(&self, footer: &Footer, slot: u32) {
         if self.footers.lock().missing.contains(&footer.number) {
             return;
@@ -287,8 +289,8 @@ impl PackStore {
         Err(first.unwrap_or_else(|| nowhere(reference)))
     }
 
-    /// Hands the places of a reference that the index knows to `take`, but for those that were `tried`. `None`: none is good,
-    /// and `first` is the first damage that was met.
+    /// Hands the places of a reference that the index knows to `take`, but for those that were `tried`.
+    /// `None`: none is good, and `first` is the first damage that was met.
     /// # Errors
     /// Whatever is no damage.
     fn elsewhere<T>(
@@ -322,7 +324,8 @@ impl PackStore {
         Ok(None)
     }
 
-    /// Whether the index of a VM may know more than before. Damage of the index, and of lists, leaves it as it was.
+    /// Whether the index of a VM may know more than before. Damage of the index, and of lists, leaves it as
+    /// it was.
     fn catch_up(&self, vm: Uuid) -> Result<bool> {
         let Some(news) = self.news.get() else {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! What every operation of a repository works with: the packs and their index, the catalog, the chunker, and what this
-//! handle knows of the packs there are.
+//! What every operation of a repository works with: the packs and their index, the catalog, the chunker, and
+//! what this handle knows of the packs there are.
 //!
 //! Operations take this and not the façade, which calls them.
 
@@ -104,7 +104,8 @@ impl Parts {
         Directory::new(&self.catalog)
     }
 
-    /// Whether several processes write at once, so that nobody can take another's session for dead: a fleet on several servers.
+    /// Whether several processes write at once, so that nobody can take another's session for dead: a fleet
+    /// on several servers.
     pub(crate) fn is_written_by_several(&self) -> bool {
         self.pack_store.layout.is_fleet() && self.pack_store.volumes.store.is_replicated()
     }
@@ -176,7 +177,8 @@ impl Parts {
         }
     }
 
-    /// What was noted of damage survives a crash; where nothing can be written, it is for the caller to hand on.
+    /// What was noted of damage survives a crash; where nothing can be written, it is for the caller to hand
+    /// on.
     pub(crate) fn sync_damage(&self) {
         if self.pack_store.index.has_damaged()
             && let Err(error) = self.pack_store.index.sync()
@@ -185,8 +187,8 @@ impl Parts {
         }
     }
 
-    /// Brings the index up to date for who reads snapshots of a VM and hardly needs it: a damaged one stops nobody from
-    /// reading what the recipes lead to. Returns the damage.
+    /// Brings the index up to date for who reads snapshots of a VM and hardly needs it: a damaged one stops
+    /// nobody from reading what the recipes lead to. Returns the damage.
     pub(crate) fn index_for_reading(&self, vm: Uuid) -> Result<Option<Error>> {
         readable(match self.pack_store.layout {
             Layout::Solo => self.index_new_packs(),
@@ -194,7 +196,8 @@ impl Parts {
         })
     }
 
-    /// Brings the index of a VM of a fleet up to date. Names are listed each time, since any host may have added to them.
+    /// Brings the index of a VM of a fleet up to date. Names are listed each time, since any host may have
+    /// added to them.
     /// # Errors
     /// `Damaged`: a list of dead or moved frames is. Those of the store and the index.
     pub(crate) fn index_vm(&self, vm: Uuid) -> Result<()> {
@@ -289,8 +292,9 @@ impl Parts {
         self.catalog.end_removals(&removals)
     }
 
-    /// Removes what a prune has listed in the log of a VM of a fleet, and may not have removed everywhere (BAK-15). The caller
-    /// has a session of the VM open, so no list comes to it, or gives way to whoever announces one.
+    /// Removes what a prune has listed in the log of a VM of a fleet, and may not have removed everywhere
+    /// (BAK-15). The caller has a session of the VM open, so no list comes to it, or gives way to whoever
+    /// announces one.
     pub(crate) fn finish_removals_of(&self, vm: Uuid) -> Result<()> {
         let removing = first_removed(&*self.vm_state(vm)?).to_vec();
         for listed in removing.chunks(MAX_LISTED) {

@@ -66,7 +66,8 @@ pub enum Turn {
 
 /// Who knows what other VMs have, and says when a backup may go on.
 ///
-/// For each part of a VM, in this order: a turn to read, `send`, `receive`, turns to store, and in between `ask_again`.
+/// For each part of a VM, in this order: a turn to read, `send`, `receive`, turns to store, and in between
+/// `ask_again`.
 pub trait Peers: Sync {
     /// Blocks until it is this VM's turn. Whoever has one ends it before asking for the next.
     /// # Errors
@@ -76,7 +77,8 @@ pub trait Peers: Sync {
     /// Ends a turn.
     fn end(&self, vm: Uuid, turn: Turn);
 
-    /// Sends the ids of a part. Blocks for no longer than sending takes. Returns what [`Peers::receive`] takes.
+    /// Sends the ids of a part. Blocks for no longer than sending takes. Returns what [`Peers::receive`]
+    /// takes.
     /// # Errors
     /// Those of `ids` alone: who cannot be reached does not answer.
     fn send(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<u64>;
@@ -84,8 +86,8 @@ pub trait Peers: Sync {
     /// Waits for the answers to what was sent, in the order of the ids, until the deadline.
     fn receive(&self, sent: u64) -> Vec<Answer>;
 
-    /// Asks about what was to be carried, and waits. Called again and again until nothing is, or this answers `None`: the
-    /// time is over.
+    /// Asks about what was to be carried, and waits. Called again and again until nothing is, or this answers
+    /// `None`: the time is over.
     /// # Errors
     /// Those of `ids` alone.
     fn ask_again(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<Option<Vec<Answer>>>;

@@ -2,7 +2,8 @@
 //!
 //! Design: docs/design/backup.md#popular-chunks BAK-20
 //!
-//! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: which chunks are popular (`copal-agent`).
+//! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: which chunks are popular
+//! (`copal-agent`).
 
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::popular::{EnteredHost, Fate, PopularPack, PopularState};
@@ -47,7 +48,8 @@ pub struct SpoiledPack {
 /// A pack of popular chunks, as the agents index it.
 #[derive(Clone, Debug)]
 pub struct PopularFrames {
-    /// Where it stands in the log: ascends. A pack is there once when it was stored, and again when it was checked.
+    /// Where it stands in the log: ascends. A pack is there once when it was stored, and again when it was
+    /// checked.
     pub position: u64,
     /// Ordinal of the first frame; those of the others follow.
     pub first_ordinal: u32,
@@ -78,7 +80,8 @@ pub struct PopularStatus {
 
 /// Enters a durable pack in the log, unless it is there.
 /// # Errors
-/// `Fenced`: its writer was taken for dead, and it goes (BAK-24). `Invalid`: there is no room. Those of the store.
+/// `Fenced`: its writer was taken for dead, and it goes (BAK-24). `Invalid`: there is no room. Those of the
+/// store.
 pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
@@ -133,7 +136,8 @@ fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
     Ok(Some(host))
 }
 
-/// Enters the key of a host, unless it is there: from the first one on hosts sign what they say of popular packs.
+/// Enters the key of a host, unless it is there: from the first one on hosts sign what they say of popular
+/// packs.
 /// # Errors
 /// Those of the store.
 pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()> {
@@ -149,8 +153,8 @@ pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()>
     }
 }
 
-/// Ends what hosts may say of popular packs whose role keys are not among these. A host that opens the repository by the password has
-/// no key of its own, and stays.
+/// Ends what hosts may say of popular packs whose role keys are not among these. A host that opens the
+/// repository by the password has no key of its own, and stays.
 /// # Errors
 /// Those of the store.
 pub(crate) fn remove_hosts(parts: &Parts, kept: &[KeyId]) -> Result<()> {
@@ -186,7 +190,8 @@ pub(crate) fn for_each_since(
 ) -> Result<()> {
     let state = parts.catalog().popular()?;
     let mut found = Vec::new();
-    // What is condemned is told of again once it is spared: whoever indexes it begins anew with each generation.
+    // What is condemned is told of again once it is spared: whoever indexes it begins anew with each
+    // generation.
     for pack in state
         .packs
         .iter()
@@ -237,15 +242,16 @@ pub(crate) fn spoiled_since(parts: &Parts, after: u64) -> Result<Vec<SpoiledPack
     Ok(spoiled.collect())
 }
 
-/// Opens every frame of a pack and compares it with its id; if all are what they should be, the pack counts, else it is spoiled
-/// for all. `false`: it is spoiled. A host that has written it itself says nothing of it.
+/// Opens every frame of a pack and compares it with its id; if all are what they should be, the pack counts,
+/// else it is spoiled for all. `false`: it is spoiled. A host that has written it itself says nothing of it.
 pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<bool> {
     let number = PackNumber(number);
     let state = parts.catalog().popular()?;
     let Some(pack) = state.pack(number).copied() else {
         return Ok(false);
     };
-    // What does not open is looked at once more: the fault may be in this host's memory, and the verdict is for good.
+    // What does not open is looked at once more: the fault may be in this host's memory, and the verdict is
+    // for good.
     let is_right = opens(parts, &pack, cancel)? || opens(parts, &pack, cancel)?;
     loop {
         let state = parts.catalog().popular()?;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Stage {
     /// Reading the catalog, the base and the block map.
     Plan,
-    /// Reading, chunking and storing a disk. The total is the bytes to be read, as far as they are known before: no holes.
+    /// Reading, chunking and storing a disk. The total is the bytes to be read, as far as they are known
+    /// before: no holes.
     Read,
     /// Writing recipes, the manifest and the record that makes the snapshot visible.
     Publish,

@@ -105,8 +105,9 @@ pub(crate) fn reindex(
     cancel: &CancelFlag,
 ) -> Result<IndexSummary> {
     let mut summary = IndexSummary::default();
-    // Looked up before the packs are: one that a backup finishes meanwhile is in the index after it is in the store, and
-    // is not taken for gone. 8 bytes per pack of 16 MiB here and below: half a megabyte per terabyte stored.
+    // Looked up before the packs are: one that a backup finishes meanwhile is in the index after it is in the
+    // store, and is not taken for gone. 8 bytes per pack of 16 MiB here and below: half a megabyte per
+    // terabyte stored.
     let mut known = Vec::new();
     pack_store.index.for_each_pack(|pack, entry| {
         if whose.has(entry.home) {

@@ -112,7 +112,8 @@ impl Repository {
 
     /// Opens the repository of a store.
     /// # Errors
-    /// `NoRepository`, `WrongPassword`, `WrongKey`, `PasswordNeeded`, `PasswordNotUsed`, `Version`, `Damaged`.
+    /// `NoRepository`, `WrongPassword`, `WrongKey`, `PasswordNeeded`, `PasswordNotUsed`, `Version`,
+    /// `Damaged`.
     pub fn open(volumes: Arc<dyn VolumeStore>, index: IndexHome, unlock: &Unlock) -> Result<Repository> {
         let (vid, domain) = find_catalog(&*volumes)?.ok_or(Error::NoRepository)?;
         let (keys, encrypted, opened_by) = match unlock {
@@ -196,7 +197,8 @@ impl Repository {
         self.opened_by.as_bytes()
     }
 
-    /// A handle that behaves as one in another process would, for tests of what the store below should keep out.
+    /// A handle that behaves as one in another process would, for tests of what the store below should keep
+    /// out.
     #[doc(hidden)]
     pub fn behave_as_another_process(mut self) -> Repository {
         self.parts.part_from_others();
@@ -210,9 +212,9 @@ impl Repository {
 
     /// Backs up one VM. On an error nothing is published; what was stored is used by the next backup.
     /// # Errors
-    /// `Busy`: this VM is being backed up, or the repository is being pruned. `SessionOpen`: another host has begun a backup
-    /// of it that has not ended ([`Repository::watch_vm`] tells when it has). `Source`, `FellBack`,
-    /// `Cancelled`, `NoSpace`, `Invalid`, `Fenced`, `SelfCheck`; those of the store.
+    /// `Busy`: this VM is being backed up, or the repository is being pruned. `SessionOpen`: another host has
+    /// begun a backup of it that has not ended ([`Repository::watch_vm`] tells when it has). `Source`,
+    /// `FellBack`, `Cancelled`, `NoSpace`, `Invalid`, `Fenced`, `SelfCheck`; those of the store.
     pub fn backup(
         &self,
         request: BackupRequest,
@@ -266,7 +268,8 @@ impl Repository {
         popular::generation(&self.parts)
     }
 
-    /// Hands over what the log of popular packs says behind a position, in order; reads the footers of those packs.
+    /// Hands over what the log of popular packs says behind a position, in order; reads the footers of those
+    /// packs.
     /// # Errors
     /// `Damaged`: the log is. Those of the store and of `visit`.
     pub fn for_each_popular_since(
@@ -284,8 +287,8 @@ impl Repository {
         popular::unchecked(&self.parts)
     }
 
-    /// Opens all of a popular pack that another host has written; if it is what it should be, it counts for all VMs from then
-    /// on. `false`: it is not.
+    /// Opens all of a popular pack that another host has written; if it is what it should be, it counts for
+    /// all VMs from then on. `false`: it is not.
     /// # Errors
     /// `Cancelled`; those of the store that are no damage.
     pub fn check_popular(&self, pack: u64, cancel: &CancelFlag) -> Result<bool> {
@@ -299,7 +302,8 @@ impl Repository {
         popular::spoiled_since(&self.parts, after)
     }
 
-    /// As which host this handle signs what it says of popular packs; `None`: nobody signs in this repository.
+    /// As which host this handle signs what it says of popular packs; `None`: nobody signs in this
+    /// repository.
     pub fn host_key(&self) -> Option<HostKey> {
         self.parts.pack_store().keys.host_key()
     }
@@ -426,15 +430,16 @@ impl Repository {
 
     /// Makes snapshots invisible. Their space returns at the next `delete` or `prune`.
     /// # Errors
-    /// `NotFound`, `Denied` (one of them is held, or this handle has no delete role): nothing was forgotten. `Damaged`; those of the store.
+    /// `NotFound`, `Denied` (one of them is held, or this handle has no delete role): nothing was forgotten.
+    /// `Damaged`; those of the store.
     pub fn forget(&self, snapshots: &[SnapshotId]) -> Result<ForgetSummary> {
         self.forget_with(snapshots, &ForgetOptions::default())
     }
 
     /// As [`Repository::forget`], with options.
     /// # Errors
-    /// As [`Repository::forget`]. `Denied`, too, where a hold ended only if the clock is right, and no snapshot of the
-    /// last 45 days bears it out.
+    /// As [`Repository::forget`]. `Denied`, too, where a hold ended only if the clock is right, and no
+    /// snapshot of the last 45 days bears it out.
     pub fn forget_with(&self, snapshots: &[SnapshotId], options: &ForgetOptions) -> Result<ForgetSummary> {
         self.roles().require(Role::Delete)?;
         let by_vm = self.by_vm(snapshots)?;
@@ -457,14 +462,16 @@ impl Repository {
 
     /// Holds snapshots: until `until_ms` (ms since 1970) they cannot be forgotten; 0 ends a hold.
     /// # Errors
-    /// `NotFound`, `Denied` (this handle has no delete role): nothing was held. `Damaged`; those of the store.
+    /// `NotFound`, `Denied` (this handle has no delete role): nothing was held. `Damaged`; those of the
+    /// store.
     pub fn hold(&self, snapshots: &[SnapshotId], until_ms: u64) -> Result<()> {
         self.roles().require(Role::Delete)?;
         let by_vm = self.by_vm(snapshots)?;
         self.append_listed(&by_vm, |snapshots| Record::Hold { snapshots, until_ms })
     }
 
-    /// Notes that a [`Repository::verify`] of the snapshot found nothing wrong; retention keeps the newest such.
+    /// Notes that a [`Repository::verify`] of the snapshot found nothing wrong; retention keeps the newest
+    /// such.
     /// # Errors
     /// `NotFound`; `Denied`: this handle has no delete role. Those of the store.
     pub fn note_verified(&self, snapshot: SnapshotId) -> Result<()> {
@@ -473,9 +480,11 @@ impl Repository {
         self.append_listed(&by_vm, |snapshots| Record::Verified { snapshots })
     }
 
-    /// Takes snapshots as they are, whatever their manifests warn of: retention counts them as good ones from then on.
+    /// Takes snapshots as they are, whatever their manifests warn of: retention counts them as good ones from
+    /// then on.
     /// # Errors
-    /// `NotFound`, `Denied` (this handle has no delete role): nothing was accepted. `Damaged`; those of the store.
+    /// `NotFound`, `Denied` (this handle has no delete role): nothing was accepted. `Damaged`; those of the
+    /// store.
     pub fn accept(&self, snapshots: &[SnapshotId]) -> Result<()> {
         self.roles().require(Role::Delete)?;
         let by_vm = self.by_vm(snapshots)?;
@@ -591,8 +600,9 @@ impl Repository {
         summary
     }
 
-    /// Lets the repository go on without records of its catalog that are lost or damaged. Returns what is lost, in words.
-    /// What was removed by such a record is there again, as far as its bytes are: check, and remove what is damaged.
+    /// Lets the repository go on without records of its catalog that are lost or damaged. Returns what is
+    /// lost, in words. What was removed by such a record is there again, as far as its bytes are: check, and
+    /// remove what is damaged.
     /// # Errors
     /// `Busy`: something else runs. `Denied`: this handle has no delete role. Those of the store.
     pub fn salvage_catalog(&self) -> Result<Vec<String>> {
@@ -608,7 +618,8 @@ impl Repository {
         self.parts.pack_store().unnoted()
     }
 
-    /// Notes damaged frames that another handle found: the next backup stores their chunks anew. Durable on return.
+    /// Notes damaged frames that another handle found: the next backup stores their chunks anew. Durable on
+    /// return.
     /// # Errors
     /// Those of the index.
     pub fn note_lost(&self, frames: &[LostFrame]) -> Result<()> {

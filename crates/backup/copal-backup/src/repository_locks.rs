@@ -1,9 +1,10 @@
-//! What all handles of one repository in this process share: who reads packs, who removes them, which VMs are being
-//! written, and whether a handle still knows what is stored.
+//! What all handles of one repository in this process share: who reads packs, who removes them, which VMs are
+//! being written, and whether a handle still knows what is stored.
 //!
-//! The store below keeps other processes out; within one, nothing keeps anybody from opening a repository twice. Handles
-//! find each other by the domain, which is drawn at random when a repository is made: whichever way a store was opened,
-//! its handles meet here. Copies of a repository meet too, which costs them a wait and nothing else.
+//! The store below keeps other processes out; within one, nothing keeps anybody from opening a repository
+//! twice. Handles find each other by the domain, which is drawn at random when a repository is made:
+//! whichever way a store was opened, its handles meet here. Copies of a repository meet too, which costs them
+//! a wait and nothing else.
 
 use crate::error::{Error, Result};
 use crate::lease::beating::Heart;

@@ -30,8 +30,8 @@ pub enum Unlock {
 pub enum Layout {
     /// Every snapshot to every chunk: one exact index, one writer at a time. Best for one host.
     Solo,
-    /// Each VM to its own chunks, and to those that are popular in the domain: what one VM does touches no other, and many
-    /// hosts write at once.
+    /// Each VM to its own chunks, and to those that are popular in the domain: what one VM does touches no
+    /// other, and many hosts write at once.
     Fleet {
         /// How much of all unique chunks may be popular, in millionths.
         popular_millionths: u32,
@@ -124,20 +124,21 @@ pub struct DiskSource {
     pub name: String,
     /// Its bytes.
     pub source: Box<dyn Source>,
-    /// What tells it from another disk that may get its name; empty when nobody says. Changed extents are used only with a
-    /// base of the same serial.
+    /// What tells it from another disk that may get its name; empty when nobody says. Changed extents are
+    /// used only with a base of the same serial.
     pub serial: String,
     /// What changed since a base snapshot, when somebody knows.
     pub changed: Option<ChangedExtents>,
     /// Why nobody knows, although somebody was asked: a bitmap that is missing.
     pub no_changes: Option<String>,
-    /// The dirty bitmap that has recorded all writes since the moment that is backed up, or longer: what the next backup can
-    /// be told by.
+    /// The dirty bitmap that has recorded all writes since the moment that is backed up, or longer: what the
+    /// next backup can be told by.
     pub starts: Option<Bitmap>,
-    /// A bitmap beside `starts` that records nothing: what it says, `starts` says as well, unless that was cleared.
+    /// A bitmap beside `starts` that records nothing: what it says, `starts` says as well, unless that was
+    /// cleared.
     pub sentinel: Option<Bitmap>,
-    /// What tells where the bytes lie from another disk of the same size, over restarts of the host; empty when nothing does.
-    /// A bitmap is believed only with a base of the same identity.
+    /// What tells where the bytes lie from another disk of the same size, over restarts of the host; empty
+    /// when nothing does. A bitmap is believed only with a base of the same identity.
     pub identity: String,
     /// How it is known that this is a disk.
     pub content: Content,
@@ -180,16 +181,18 @@ pub struct BackupRequest {
     pub strict_incremental: bool,
     /// Ignore the base: read everything.
     pub full: bool,
-    /// Share of the data that changed extents leave out which is read and compared with the base, in millionths; at least
-    /// 16 MiB of each such disk unless it is 0. A difference makes the disk be read as a whole, with a warning. `None`:
-    /// [`BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS`], and five times as much, at least 64 MiB, where a dirty bitmap tells
-    /// what changed: nobody can tell whether that was disabled for a while.
+    /// Share of the data that changed extents leave out which is read and compared with the base, in
+    /// millionths; at least 16 MiB of each such disk unless it is 0. A difference makes the disk be read as a
+    /// whole, with a warning. `None`: [`BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS`], and five times as
+    /// much, at least 64 MiB, where a dirty bitmap tells what changed: nobody can tell whether that was
+    /// disabled for a while.
     pub spot_check_millionths: Option<u32>,
     /// A disk may have fewer bytes than in the newest snapshot with it. The new one is doubtful then.
     pub allow_smaller: bool,
     /// A disk that was not read as a whole for this long is read so, whatever tells what changed.
     pub full_every: Option<Duration>,
-    /// Segments that changed are stored whole: none of their chunks is looked for. What is stored otherwise stands beside that.
+    /// Segments that changed are stored whole: none of their chunks is looked for. What is stored otherwise
+    /// stands beside that.
     pub whole_segments: bool,
     /// Memory the pipeline may hold, in bytes; [`BackupRequest::DEFAULT_MEMORY_BYTES`].
     pub memory_bytes: u64,
@@ -582,19 +585,21 @@ pub struct ForgetSummary {
     pub forgotten: Vec<SnapshotId>,
 }
 
-/// How it is found out what only forgotten snapshots of a VM of a fleet referred to. In the layout solo it is always exact.
+/// How it is found out what only forgotten snapshots of a VM of a fleet referred to. In the layout solo it is
+/// always exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FreeMethod {
-    /// By merged summary vectors: reads what differs between neighbours, and leaves a thousandth. Where a vector is missing, as
-    /// `Exact`.
+    /// By merged summary vectors: reads what differs between neighbours, and leaves a thousandth. Where a
+    /// vector is missing, as `Exact`.
     #[default]
     Summary,
     /// By a walk of all snapshots of the VM: reads all recipes, leaves nothing.
     Exact,
-    /// As `Exact`, and as if chunks were not a VM's own: the snapshots of all VMs are walked for each. A comparator.
+    /// As `Exact`, and as if chunks were not a VM's own: the snapshots of all VMs are walked for each. A
+    /// comparator.
     MarkSweep,
-    /// As `MarkSweep`, but of the other VMs only those with forgotten snapshots are walked, since what was marked of the rest
-    /// is as it was. A comparator.
+    /// As `MarkSweep`, but of the other VMs only those with forgotten snapshots are walked, since what was
+    /// marked of the rest is as it was. A comparator.
     Grouped,
 }
 
@@ -605,8 +610,8 @@ pub struct PruneOptions {
     pub method: FreeMethod,
     /// Only this VM, in a fleet.
     pub vm: Option<uuid::Uuid>,
-    /// Packs are rewritten until at most this share of the stored bytes is unused, in percent; 0 to 100. Rewriting the
-    /// rest costs more than it frees.
+    /// Packs are rewritten until at most this share of the stored bytes is unused, in percent; 0 to 100.
+    /// Rewriting the rest costs more than it frees.
     pub max_unused_percent: u8,
     /// Find out and report, change nothing.
     pub dry_run: bool,
@@ -640,7 +645,8 @@ pub struct PruneSummary {
     pub by_summary: u64,
     /// See `by_summary`.
     pub by_walk: u64,
-    /// By summary vectors: references of forgotten snapshots that were asked about. By a walk: frames. Each is dead or kept.
+    /// By summary vectors: references of forgotten snapshots that were asked about. By a walk: frames. Each
+    /// is dead or kept.
     pub candidates: u64,
     /// Those of them that no other snapshot has.
     pub candidates_dead: u64,
@@ -650,7 +656,8 @@ pub struct PruneSummary {
     pub freed_bytes: u64,
     /// Bytes read from the store, in a fleet.
     pub read_bytes: u64,
-    /// Bytes that are dead by estimate and were not found so, of all deletions of these VMs since their last repair.
+    /// Bytes that are dead by estimate and were not found so, of all deletions of these VMs since their last
+    /// repair.
     pub leak_estimate_bytes: u64,
     /// Frames that a live snapshot names.
     pub live_frames: u64,
@@ -735,7 +742,8 @@ pub struct VmStats {
     pub dead_frames: u64,
     /// See `dead_frames`.
     pub dead_bytes: u64,
-    /// Bytes that nobody refers to and that are not known to be dead, by estimate; `copal repair leak` finds them.
+    /// Bytes that nobody refers to and that are not known to be dead, by estimate; `copal repair leak` finds
+    /// them.
     pub leak_estimate_bytes: u64,
     /// Backups that have not ended.
     pub unfinished_sessions: u64,
@@ -749,7 +757,8 @@ impl VmStats {
     /// The share of a VM's bytes above which its leak is repaired, in percent: the paper's tau.
     pub const LEAK_SHARE_PERCENT: u8 = 10;
 
-    /// Whether more than a share of the VM's bytes has leaked, by estimate: a walk of its snapshots would pay.
+    /// Whether more than a share of the VM's bytes has leaked, by estimate: a walk of its snapshots would
+    /// pay.
     pub fn leaks_more_than(&self, share_percent: u8) -> bool {
         let bytes = u128::from(self.chunk_pack_bytes) + u128::from(self.recipe_pack_bytes);
         u128::from(self.leak_estimate_bytes) * 100 > bytes * u128::from(share_percent)
@@ -761,7 +770,8 @@ impl VmStats {
 pub struct CleanUpOptions {
     /// Most memory for what is asked about at once.
     pub memory_bytes: u64,
-    /// Others are asked about the frames that the backup of this snapshot stored; `None`: about all that the VM has for itself.
+    /// Others are asked about the frames that the backup of this snapshot stored; `None`: about all that the
+    /// VM has for itself.
     pub snapshot: Option<SnapshotId>,
     /// Frames that would be given up are counted, and nothing is changed.
     pub dry_run: bool,
@@ -791,7 +801,8 @@ pub struct CleanUpSummary {
     pub freed_bytes: u64,
     /// Frames about which nobody answered in time, or nothing that holds: the next clean-up asks again.
     pub unanswered: u64,
-    /// Frames of chunks that several VMs have, and that may not become popular: as many chunks are as the fraction allows.
+    /// Frames of chunks that several VMs have, and that may not become popular: as many chunks are as the
+    /// fraction allows.
     pub refused: u64,
     /// Bytes of the chunks of `refused`.
     pub refused_bytes: u64,

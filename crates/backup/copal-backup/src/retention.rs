@@ -163,8 +163,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges the snapshots of one VM, all of whose times are right; the result has the order of `snapshots`. Periods are
-/// those of `zone`; holds end by `now_ms`.
+/// Judges the snapshots of one VM, all of whose times are right; the result has the order of `snapshots`.
+/// Periods are those of `zone`; holds end by `now_ms`.
 pub fn judge(policy: &Policy, snapshots: &[Candidate], now_ms: u64, zone: &TimeZone) -> Vec<Verdict> {
     let mut newest_first: Vec<usize> = (0..snapshots.len()).collect();
     newest_first.sort_by_key(|at| std::cmp::Reverse((snapshots[*at].created_ms, *at)));

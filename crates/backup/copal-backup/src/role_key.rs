@@ -60,8 +60,8 @@ impl RoleKey {
             return Err(invalid("its version is not known to this program; use a newer copal"));
         }
         let role = Role::from_name(role).ok_or_else(|| invalid("its role is not known"))?;
-        let secret = unhex(secret).map(Zeroizing::new);
-        let secret = secret.ok_or_else(|| invalid("its secret is not 64 digits"))?;
+        let secret =
+            unhex(secret).map(Zeroizing::new).ok_or_else(|| invalid("its secret is not 64 digits"))?;
         let key = RoleKey { role, secret };
         match unhex(id) == Some(key.id().0) {
             true => Ok(key),

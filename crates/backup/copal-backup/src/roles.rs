@@ -1,6 +1,7 @@
 //! What an open handle may do to a repository.
 //!
-//! Not here: the keys behind them (`keys`), how they are kept (`role_key`), what a record needs (`catalog::record`).
+//! Not here: the keys behind them (`keys`), how they are kept (`role_key`), what a record needs
+//! (`catalog::record`).
 
 use crate::error::{Error, Result};
 use crate::role::Role;

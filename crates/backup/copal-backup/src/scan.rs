@@ -10,7 +10,8 @@ use copal_chunk::IdKey;
 use copal_volume::VolumeId;
 use std::ops::Range;
 
-/// Reads every byte of a pack and notes what is not as it was written, and where. `ids` checks chunks against theirs.
+/// Reads every byte of a pack and notes what is not as it was written, and where. `ids` checks chunks against
+/// theirs.
 ///
 /// Memory: one block and the frame that straddles it.
 /// # Errors
@@ -90,7 +91,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Opens the frames that end at `end` or before, the end of what is held; keeps what the next frame has of it.
+    /// Opens the frames that end at `end` or before, the end of what is held; keeps what the next frame has
+    /// of it.
     fn frames_up_to(&mut self, end: u64) -> Result<()> {
         let footer = self.footer;
         while footer.rows.get(self.next_slot).is_some_and(|row| row.end() <= end) {

@@ -4,14 +4,14 @@
 
 use std::net::Ipv4Addr;
 
-/// Schemes that other programs write without a slash, as in `s3:host/bucket`, `rclone:remote:path` and `nbd:unix:/socket`, and our
-/// own, which is mistaken for one of them.
+/// Schemes that other programs write without a slash, as in `s3:host/bucket`, `rclone:remote:path` and
+/// `nbd:unix:/socket`, and our own, which is mistaken for one of them.
 const WITHOUT_SLASH: [&str; 12] =
     ["azure", "b2", "copal", "gs", "nbd", "rclone", "rest", "s3", "sftp", "ssh", "swift", "webdav"];
 
-/// The scheme that a word begins with: a letter, then at least one more letter, digit, `+`, `-` or `.`, then `:/`. `C:/x` has
-/// none, and `./s3:/x` is a path. Schemes of other programs need no slash, nor does an account on a host, as in
-/// `user@host:backup`; an address of four numbers does.
+/// The scheme that a word begins with: a letter, then at least one more letter, digit, `+`, `-` or `.`, then
+/// `:/`. `C:/x` has none, and `./s3:/x` is a path. Schemes of other programs need no slash, nor does an
+/// account on a host, as in `user@host:backup`; an address of four numbers does.
 pub fn scheme_of(word: &str) -> Option<&str> {
     let (scheme, rest) = word.trim_start().split_once(':')?;
     let is_account = |word: &str| matches!(word.split_once('@'), Some((user, host)) if !user.is_empty() && !host.is_empty());

@@ -7,8 +7,8 @@ use uuid::Uuid;
 /// Snapshots whose VM is remembered.
 const SEEN: usize = 4096;
 
-/// Of which VMs snapshots are that were asked for by name: whoever names one mostly does something with it next, and the
-/// logs of all VMs were read to find it.
+/// Of which VMs snapshots are that were asked for by name: whoever names one mostly does something with it
+/// next, and the logs of all VMs were read to find it.
 #[derive(Default)]
 pub(crate) struct Seen(HashMap<SnapshotId, Uuid>);
 

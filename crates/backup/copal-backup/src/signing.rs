@@ -1,6 +1,7 @@
 //! Signatures of the delete role: who has a backup key can tell a record of that role and cannot make one.
 //!
-//! A keyed hash would not do: whoever checks it can make it. Ed25519 (RFC 8032), its seed derived from the master key.
+//! A keyed hash would not do: whoever checks it can make it. Ed25519 (RFC 8032), its seed derived from the
+//! master key.
 //!
 //! Not here: which records carry a signature (`catalog::record`), and from when on (`keys`).
 

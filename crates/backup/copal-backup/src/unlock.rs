@@ -48,8 +48,8 @@ pub(crate) fn find_catalog(store: &dyn VolumeStore) -> Result<Option<(VolumeId, 
     Ok(None)
 }
 
-/// Hands every readable key slot of a password to `visit`, with the name of its file, until it returns false. A slot of a role
-/// key is readable, too.
+/// Hands every readable key slot of a password to `visit`, with the name of its file, until it returns false.
+/// A slot of a role key is readable, too.
 /// # Errors
 /// `Damaged` or `Version` when there is no readable one; those of the store.
 pub(crate) fn for_each_slot(

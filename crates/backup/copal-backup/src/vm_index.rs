@@ -1,10 +1,11 @@
-//! Brings the index of one VM of a fleet up to date: with its packs, with the chunks of it that moved to popular ones, without
-//! its dead frames.
+//! Brings the index of one VM of a fleet up to date: with its packs, with the chunks of it that moved to
+//! popular ones, without its dead frames.
 //!
 //! Design: docs/design/backup.md#clean-up BAK-22
 //!
-//! Any host may add to them or take away, so the VM's log is read each time. What a reader does not find it looks for once
-//! more, if the log has gone on: another host rewrites packs, or moves chunks, while this one reads.
+//! Any host may add to them or take away, so the VM's log is read each time. What a reader does not find it
+//! looks for once more, if the log has gone on: another host rewrites packs, or moves chunks, while this one
+//! reads.
 
 use crate::catalog::fields::DeadList;
 use crate::catalog::log::Catalog;
@@ -75,7 +76,8 @@ impl VmIndex {
         self.lead_moved(pack_store, vm)
     }
 
-    /// Leads the ids of moved chunks to the popular frames. Returns the list of dead frames that belongs to them.
+    /// Leads the ids of moved chunks to the popular frames. Returns the list of dead frames that belongs to
+    /// them.
     /// # Errors
     /// As [`VmIndex::index`].
     pub(crate) fn lead_moved(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
@@ -141,8 +143,7 @@ pub(crate) fn leave_out(pack_store: &PackStore, dead: &DeadFrames) -> Result<()>
             Err(error) if error.is_corruption() => continue,
             Err(error) => return Err(error),
         };
-        let rows = footer.rows.iter().zip(0..);
-        let rows = rows.filter(|(_, slot)| !is_in_use(dead, pack, *slot));
+        let rows = footer.rows.iter().zip(0..).filter(|(_, slot)| !is_in_use(dead, pack, *slot));
         let rows: Vec<(u32, [u8; 16])> = rows.map(|(row, slot)| (slot, row.id)).collect();
         writable(pack_store.index.remove_frames(home, pack, &rows))?;
     }

@@ -66,8 +66,7 @@ impl Repository {
         for (home, volume, number) in dead.packs() {
             match pack_store.footer(home, volume, number) {
                 Ok(Some((footer, _))) => {
-                    let rows = footer.rows.iter().zip(0..);
-                    let rows = rows.filter(|(_, slot)| dead.has(number, *slot));
+                    let rows = footer.rows.iter().zip(0..).filter(|(_, slot)| dead.has(number, *slot));
                     stats.dead_bytes += rows.map(|(row, _)| u64::from(row.stored)).sum::<u64>();
                 }
                 Ok(None) => {}
@@ -79,7 +78,8 @@ impl Repository {
         Ok(stats)
     }
 
-    /// Finds what only a walk of all snapshots of a VM can find dead, and makes its vectors and its list of dead frames anew.
+    /// Finds what only a walk of all snapshots of a VM can find dead, and makes its vectors and its list of
+    /// dead frames anew.
     /// # Errors
     /// As [`Repository::prune`], and `NotFound`; `Denied`: the layout is solo.
     pub fn repair_leak(
@@ -106,7 +106,8 @@ impl Repository {
         }
     }
 
-    /// Ends all backups of a VM that have not ended: one that is alive can publish no more, and says so. Returns how many.
+    /// Ends all backups of a VM that have not ended: one that is alive can publish no more, and says so.
+    /// Returns how many.
     /// # Errors
     /// `NotFound`; those of the store.
     pub fn fence_sessions(&self, vm: &str) -> Result<u64> {
@@ -114,11 +115,12 @@ impl Repository {
         fence_all(&self.parts, vm.uuid)
     }
 
-    /// Removes a VM of a fleet with all that it has; nothing of another VM is read or touched. Its name may be used again, for
-    /// another one. May be repeated after a failure. With `force` snapshots that are there go too, but for held ones.
+    /// Removes a VM of a fleet with all that it has; nothing of another VM is read or touched. Its name may
+    /// be used again, for another one. May be repeated after a failure. With `force` snapshots that are there
+    /// go too, but for held ones.
     /// # Errors
-    /// `NotFound`; `Denied`: the layout is solo, a snapshot is held, or there are some. `Busy`: it is being backed up. Those of
-    /// the store.
+    /// `NotFound`; `Denied`: the layout is solo, a snapshot is held, or there are some. `Busy`: it is being
+    /// backed up. Those of the store.
     pub fn remove_vm(&self, vm: &str, force: bool, accept_clock: bool) -> Result<Vm> {
         self.roles().require(Role::Delete)?;
         self.must_be_fleet()?;
@@ -136,7 +138,8 @@ impl Repository {
             if used == Use::Open {
                 return Err(busy(&vm));
             }
-            // Behind all that was read: a backup that opens meanwhile has a record before it, and this one is lost.
+            // Behind all that was read: a backup that opens meanwhile has a record before it, and this one is
+            // lost.
             if let Append::Done = parts.catalog().append(log, state.next_number, &Record::Retired)? {
                 break;
             }

@@ -249,8 +249,9 @@ pub(crate) fn for_each_volume(
 
 /// Calls `visit` for every file of a volume, in order of names.
 ///
-/// Strictly: callers decide by what is not there. An entry of the index goes when its pack is not shown, a snapshot's vectors
-/// and manifests are gone for good when none is shown, a repair counts as leaked what no pack that is shown holds.
+/// Strictly: callers decide by what is not there. An entry of the index goes when its pack is not shown, a
+/// snapshot's vectors and manifests are gone for good when none is shown, a repair counts as leaked what no
+/// pack that is shown holds.
 pub(crate) fn for_each_file(
     store: &dyn VolumeStore,
     vid: VolumeId,

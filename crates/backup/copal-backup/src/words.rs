@@ -2,8 +2,9 @@
 //!
 //! Not here: how long they may be (the formats say).
 
-/// Whether a character changes how the text around it is shown, instead of being shown: control characters, which move the
-/// cursor of a terminal or forge lines, and the marks that turn the direction of writing round.
+/// Whether a character changes how the text around it is shown, instead of being shown: control characters,
+/// which move the cursor of a terminal or forge lines, and the marks that turn the direction of writing
+/// round.
 pub fn is_deceptive(c: char) -> bool {
     c.is_control()
         || matches!(

@@ -1,6 +1,7 @@
 //! How the bytes of a disk become chunks: segments, holes, content-defined and fixed cuts, ids.
 //!
-//! The paper (low-profile-dedup §1, §5) cuts segments of 2 MB into chunks of 4 KB on average; here they have 16 KiB.
+//! The paper (low-profile-dedup §1, §5) cuts segments of 2 MB into chunks of 4 KB on average; here they have
+//! 16 KiB.
 //! Design: docs/design/backup.md#chunks
 //!
 //! Invariants

@@ -41,8 +41,8 @@ const STEP_BLOCKS: usize = 1;
 
 /// Computes the new pieces of a segment.
 ///
-/// `old` are all pieces of the old segment, `dirty` has one entry per 4 KiB block of the new one,
-/// `buffer` has its length and receives what is read; `read(range, bytes)` fills `bytes` with that range of the new
+/// `old` are all pieces of the old segment, `dirty` has one entry per 4 KiB block of the new one, `buffer`
+/// has its length and receives what is read; `read(range, bytes)` fills `bytes` with that range of the new
 /// segment. Old and new segment may differ in length; then the blocks from the shorter end on must be dirty.
 /// # Errors
 /// Those of `read`.

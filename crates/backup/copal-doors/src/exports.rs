@@ -1,8 +1,8 @@
 //! Disks of one snapshot as NBD exports, by the names they have in the VM.
 //!
-//! Beside `base:allocation` an export has a context `copal:diff:SNAPSHOT` for every other snapshot of the VM: flag 1 where the
-//! bytes may differ from that one. It is named by the whole id or a beginning of it, and asked of the snapshot, not of what an
-//! overlay has above it.
+//! Beside `base:allocation` an export has a context `copal:diff:SNAPSHOT` for every other snapshot of the VM:
+//! flag 1 where the bytes may differ from that one. It is named by the whole id or a beginning of it, and
+//! asked of the snapshot, not of what an overlay has above it.
 
 use crate::{Closing, Overlay};
 use copal_backup::{

@@ -1,14 +1,15 @@
 //! Doors: snapshots as disks that other programs read, without a restore.
 //!
-//! - [`SnapshotExports`]: the disks of one snapshot for the NBD server of `copal-nbd`, each maybe under an [`Overlay`] that
-//!   takes writes.
+//! - [`SnapshotExports`]: the disks of one snapshot for the NBD server of `copal-nbd`, each maybe under an
+//!   [`Overlay`] that takes writes.
 //! - [`Mount`]: all snapshots as a file system (FUSE), for reading.
 //!
 //! Design: docs/design/backup.md#doors
-//! Invariant: a door writes nothing to the repository, and takes one cache of memory however many disks it shows.
+//! Invariant: a door writes nothing to the repository, and takes one cache of memory however many disks it
+//! shows.
 //!
-//! Not here: reading snapshots (`copal_backup::serve`), the protocol (`copal-nbd`), who may delete what is served, and the
-//! command line (`copal`).
+//! Not here: reading snapshots (`copal_backup::serve`), the protocol (`copal-nbd`), who may delete what is
+//! served, and the command line (`copal`).
 
 mod closing;
 mod exports;

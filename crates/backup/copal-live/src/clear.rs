@@ -1,7 +1,7 @@
 //! Takes down what a session has put up in QEMU, by what is found there.
 //!
-//! One code for the end of a backup, for its failure, and for what a killed one left. Every step is tried, whatever became of
-//! the one before, and may be repeated.
+//! One code for the end of a backup, for its failure, and for what a killed one left. Every step is tried,
+//! whatever became of the one before, and may be repeated.
 
 use crate::{
     answers::nodes::{self, Node},
@@ -18,8 +18,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Lets a guest go on that a killed session has left stopped. Returns a sentence for each such session, and one if the guest does
-/// not run for another reason.
+/// Lets a guest go on that a killed session has left stopped. Returns a sentence for each such session, and
+/// one if the guest does not run for another reason.
 /// # Errors
 /// Those of QEMU.
 pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpError> {
@@ -60,7 +60,8 @@ pub(crate) fn living_other(client: &mut Client, own: &SessionName) -> Result<Opt
     Ok(sessions.into_iter().find(|session| session != own && is_alive(session)))
 }
 
-/// Takes down the remains of sessions whose processes are gone. Returns sentences: failures, and a guest that did not run.
+/// Takes down the remains of sessions whose processes are gone. Returns sentences: failures, and a guest that
+/// did not run.
 /// # Errors
 /// `Busy`: one of them is alive. `Hanging`: QEMU would wait for the images of one. Those of QEMU.
 pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveError> {
@@ -103,8 +104,8 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
     Ok(complaints)
 }
 
-/// Takes down the exports, nodes and jobs of a session, and with `has_server` the NBD server, if nobody else uses it. Returns
-/// what could not be.
+/// Takes down the exports, nodes and jobs of a session, and with `has_server` the NBD server, if nobody else
+/// uses it. Returns what could not be.
 pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut tell = |outcome: Result<(), QmpError>| {

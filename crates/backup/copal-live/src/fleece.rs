@@ -1,8 +1,8 @@
 //! The directory of a session, and the images in it that take what a guest overwrites.
 //!
-//! A fleecing image is a qcow2 image in a file that cannot grow: QEMU finds no room beyond the bound, and breaks the snapshot.
-//! Copal writes its header itself: while `blockdev-create` runs, QEMU 7.2 aborts if another QMP client lists the block nodes.
-//! Who holds the lock in the directory is alive.
+//! A fleecing image is a qcow2 image in a file that cannot grow: QEMU finds no room beyond the bound, and
+//! breaks the snapshot. Copal writes its header itself: while `blockdev-create` runs, QEMU 7.2 aborts if
+//! another QMP client lists the block nodes. Who holds the lock in the directory is alive.
 
 use crate::{
     error::LiveError,
@@ -132,8 +132,9 @@ impl SessionDirectory {
         }
     }
 
-    /// Adds the anchor to QEMU: a node on a file of this directory. It is the first node of a session and the last to go. Another
-    /// backup finds the directory by it, and asks the lock there whether the session lives.
+    /// Adds the anchor to QEMU: a node on a file of this directory. It is the first node of a session and the
+    /// last to go. Another backup finds the directory by it, and asks the lock there whether the session
+    /// lives.
     /// # Errors
     /// `Fleece`; those of QEMU.
     pub(crate) fn add_anchor(
@@ -153,7 +154,8 @@ impl SessionDirectory {
         self.path.join(format!("{disk}{IMAGE}"))
     }
 
-    /// Makes the fleecing image of a disk in QEMU and returns the name of its node. Blocks for some milliseconds.
+    /// Makes the fleecing image of a disk in QEMU and returns the name of its node. Blocks for some
+    /// milliseconds.
     /// # Errors
     /// `Fleece`; those of QEMU.
     pub(crate) fn add_image(
@@ -211,8 +213,8 @@ impl Drop for SessionDirectory {
     }
 }
 
-/// Whether every file of a directory without a lock has a name that a session gives. A directory of somebody else may have the name
-/// of a session by chance.
+/// Whether every file of a directory without a lock has a name that a session gives. A directory of somebody
+/// else may have the name of a session by chance.
 fn holds_session_files_only(directory: &Path) -> bool {
     let is_own = |entry: io::Result<DirEntry>| {
         let Ok(entry) = entry else { return false };
@@ -225,7 +227,8 @@ fn holds_session_files_only(directory: &Path) -> bool {
     directory.read_dir().is_ok_and(|mut entries| entries.all(is_own))
 }
 
-/// Removes the directory of a session. The lock goes last, so that the next backup finds a directory whose removal was cut short.
+/// Removes the directory of a session. The lock goes last, so that the next backup finds a directory whose
+/// removal was cut short.
 pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
     for entry in path.read_dir()? {
         let entry = entry?;
@@ -240,8 +243,9 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-/// The beginning of a qcow2 image without content: header, a table of reference counts with its first block, and the table of
-/// tables of clusters. All offsets are multiples of a cluster. Numbers are big-endian (docs/interop/qcow2 of QEMU).
+/// The beginning of a qcow2 image without content: header, a table of reference counts with its first block,
+/// and the table of tables of clusters. All offsets are multiples of a cluster. Numbers are big-endian
+/// (docs/interop/qcow2 of QEMU).
 /// # Errors
 /// The disk is larger than QEMU opens.
 fn empty_image(size_bytes: u64) -> io::Result<Vec<u8>> {
@@ -297,7 +301,8 @@ fn private() -> OpenOptions {
 /// Bytes of the file that a fleecing image may fill, for a disk of this size.
 pub(crate) fn bound_bytes(size_bytes: u64, limit_millionths: u32) -> u64 {
     let share = (u128::from(size_bytes) * u128::from(limit_millionths) / 1_000_000) as u64;
-    // Header and tables: 8 bytes for each cluster of the disk, 2 for each of the file, rounded up to clusters.
+    // Header and tables: 8 bytes for each cluster of the disk, 2 for each of the file, rounded up to
+    // clusters.
     let tables = size_bytes / CLUSTER_BYTES * 16;
     (share.max(LEAST_BYTES) + tables).next_multiple_of(CLUSTER_BYTES) + 16 * CLUSTER_BYTES
 }
@@ -327,8 +332,9 @@ fn try_lock(directory: &Path) -> Option<Result<(), TryLockError>> {
     Some(File::open(directory.join(LOCK)).ok()?.try_lock())
 }
 
-/// Whether the storage of a directory does not answer a write. QEMU waits for every copy on its way before it changes a graph of
-/// nodes, and its guest waits with it. The write is that of another process: one that hangs there ends when the storage answers.
+/// Whether the storage of a directory does not answer a write. QEMU waits for every copy on its way before it
+/// changes a graph of nodes, and its guest waits with it. The write is that of another process: one that
+/// hangs there ends when the storage answers.
 pub(crate) fn is_hanging(directory: &Path) -> bool {
     let probe = Command::new("/bin/sh")
         .env_clear()
@@ -376,8 +382,9 @@ mod tests {
         assert!(error.contains("--fleece-dir"), "{error}");
     }
 
-    /// Symptom: QEMU 7.2 aborted, and the guest with it, when another program listed the block nodes while a backup began. Cause:
-    /// `blockdev-create`. Fix: the image is written here, and `qemu-img check` is the judge of it.
+    /// Symptom: QEMU 7.2 aborted, and the guest with it, when another program listed the block nodes while a
+    /// backup began. Cause: `blockdev-create`. Fix: the image is written here, and `qemu-img check` is the
+    /// judge of it.
     #[test]
     #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
     fn an_empty_image_is_one_for_qemu() {
@@ -416,8 +423,9 @@ mod tests {
         }
     }
 
-    /// Symptom: a backup that was killed while it removed its directory left it for ever, with an image of a tenth of the disk. Cause:
-    /// the lock, by which it is found to be over, may go first. Fix: it goes last, and a directory without one is over, too.
+    /// Symptom: a backup that was killed while it removed its directory left it for ever, with an image of a
+    /// tenth of the disk. Cause: the lock, by which it is found to be over, may go first. Fix: it goes last,
+    /// and a directory without one is over, too.
     #[test]
     fn a_lock_goes_last() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! File systems of a guest that hold still, for a moment.
 //!
-//! Invariant: frozen file systems are thawed by a thread after [`HOLD`] at the latest. If the process is killed in that time, a
-//! guardian thaws them, by another connection where its own has ended; if that fails as well, the next backup or
-//! `guest-fsfreeze-thaw` does.
+//! Invariant: frozen file systems are thawed by a thread after [`HOLD`] at the latest. If the process is
+//! killed in that time, a guardian thaws them, by another connection where its own has ended; if that fails
+//! as well, the next backup or `guest-fsfreeze-thaw` does.
 
 use crate::{error::LiveError, own_command::own_command};
 use copal_qmp::{Client, GuestAgent, QmpError};
@@ -98,8 +98,8 @@ impl Drop for Frozen {
 /// The word of `copal` for [`thaw_guest`], which is followed by the socket.
 pub const THAW: &str = "thaw-guest";
 
-/// Thaws the guest behind the socket of its agent, if it is frozen; whether it was. For the guardian of a backup that was killed,
-/// and whose connection has ended.
+/// Thaws the guest behind the socket of its agent, if it is frozen; whether it was. For the guardian of a
+/// backup that was killed, and whose connection has ended.
 /// # Errors
 /// Those of the agent.
 pub fn thaw_guest(socket: &Path) -> Result<bool, LiveError> {
@@ -149,8 +149,12 @@ fn find(listed: &Value) -> Option<PathBuf> {
     let mut devices = listed.as_array()?.iter();
     devices.find_map(|device| {
         let (label, filename) = (device["label"].as_str()?, device["filename"].as_str()?);
-        let path = filename.strip_prefix("disconnected:").unwrap_or(filename).strip_prefix("unix:")?;
-        let path = path.split(',').next()?;
+        let path = filename
+            .strip_prefix("disconnected:")
+            .unwrap_or(filename)
+            .strip_prefix("unix:")?
+            .split(',')
+            .next()?;
         // A directory may be called like that for all sockets of a VM, that of its monitor included.
         let (_, name) = path.rsplit_once('/').unwrap_or(("", path));
         let is_agent = |word: &str| word.contains("qga") || word.contains("agent");

@@ -1,10 +1,11 @@
 //! Disks that run in threads of their own, of which QEMU before 10.0 takes no point in time.
 //!
-//! 7.2.22 aborts, and its guest with it, when a filter is put over such a disk, or when a reader of the point in time leaves.
-//! Versions between were not tried, and are refused as well. Only questions are asked here, before anything is changed.
+//! 7.2.22 aborts, and its guest with it, when a filter is put over such a disk, or when a reader of the point
+//! in time leaves. Versions between were not tried, and are refused as well. Only questions are asked here,
+//! before anything is changed.
 //!
-//! Nodes that are connected run in one thread: that of a device or an export of any of them. QEMU tells the thread of a device. It does
-//! not tell that of an export; its command line does, if the export is of that.
+//! Nodes that are connected run in one thread: that of a device or an export of any of them. QEMU tells the
+//! thread of a device. It does not tell that of an export; its command line does, if the export is of that.
 
 use crate::{
     error::LiveError, launch::LaunchedExport, names::PREFIX, path_of_writes::Surroundings, request::LiveDisk,

@@ -1,7 +1,8 @@
 //! Options that QMP does not tell, from the command line that the process was started with.
 //!
-//! A node that is opened anew gets every option that it is not given by default, and no answer tells `discard`. None tells the
-//! iothread of an export either. Nodes and exports that were added later are not known here. Nothing fails here.
+//! A node that is opened anew gets every option that it is not given by default, and no answer tells
+//! `discard`. None tells the iothread of an export either. Nodes and exports that were added later are not
+//! known here. Nothing fails here.
 
 use serde_json::Value;
 use std::collections::HashMap;
@@ -50,11 +51,11 @@ impl LaunchOptions {
         found
     }
 
-    /// The export of the command line that is listed under this name. `listed` are the names of all exports, the newest first, as
-    /// QEMU lists them.
+    /// The export of the command line that is listed under this name. `listed` are the names of all exports,
+    /// the newest first, as QEMU lists them.
     ///
-    /// One that was removed and added again is newer than those that the command line names behind it, and is not found. If it is
-    /// the last of the command line, and nothing tells, it is found.
+    /// One that was removed and added again is newer than those that the command line names behind it, and is
+    /// not found. If it is the last of the command line, and nothing tells, it is found.
     pub(crate) fn export(&self, id: &str, listed: &[&str]) -> Option<&LaunchedExport> {
         let mut launched = self.exports.iter();
         // A name that the rest of the command line lacks, and all newer ones, came later.

@@ -28,7 +28,8 @@ pub struct BitmapListing {
     pub warnings: Vec<String>,
 }
 
-/// Copal's bitmaps of all nodes, without their sentinels. A guest that a backup which was killed has left stopped goes on.
+/// Copal's bitmaps of all nodes, without their sentinels. A guest that a backup which was killed has left
+/// stopped goes on.
 /// # Errors
 /// Those of the connection.
 pub fn list_bitmaps(qmp: &Path) -> Result<BitmapListing, QmpError> {
@@ -55,7 +56,8 @@ fn listed(nodes: &[Node]) -> Vec<NodeBitmap> {
     all
 }
 
-/// Removes one of Copal's bitmaps of a node, or all, each with its sentinel; returns the names of those that are gone.
+/// Removes one of Copal's bitmaps of a node, or all, each with its sentinel; returns the names of those that
+/// are gone.
 /// # Errors
 /// `Refused`: a backup uses it. Those of the connection.
 pub fn remove_bitmaps(qmp: &Path, node: &str, name: Option<&str>) -> Result<Vec<String>, QmpError> {

@@ -1,12 +1,14 @@
 //! Marks in a new bitmap that no guest made, and a sentinel beside it that says which.
 //!
-//! A bitmap that is cleared, or is removed and made anew under its name, leaves out writes, and QEMU does not tell. So a new
-//! bitmap begins with a few marks at places drawn at random. A second bitmap, made in the same transaction, has the same
-//! marks and records nothing. As long as the first one is what it was, it has every mark of the second.
+//! A bitmap that is cleared, or is removed and made anew under its name, leaves out writes, and QEMU does not
+//! tell. So a new bitmap begins with a few marks at places drawn at random. A second bitmap, made in the same
+//! transaction, has the same marks and records nothing. As long as the first one is what it was, it has every
+//! mark of the second.
 //!
-//! Nobody can set a bit of a bitmap. So a scratch node without content, as large as the disk, is written at those places,
-//! and what its own bitmap recorded is merged into both.
-//! Not here: that a bitmap was disabled for a while leaves no trace at all; spot checks look for that (`copal-backup`).
+//! Nobody can set a bit of a bitmap. So a scratch node without content, as large as the disk, is written at
+//! those places, and what its own bitmap recorded is merged into both.
+//! Not here: that a bitmap was disabled for a while leaves no trace at all; spot checks look for that
+//! (`copal-backup`).
 
 use crate::{
     clear::{end_exports, take_down},

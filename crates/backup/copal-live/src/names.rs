@@ -1,7 +1,7 @@
 //! Names of what is put up in QEMU, by which it is found again.
 //!
-//! `copal-<session>-<part><disk>` for nodes, exports and jobs, 31 bytes at most as QEMU has it; bitmaps carry the repository and
-//! the VM, too: `copal-<repository>-<vm>-<session>`. Each of the three is 8 hex digits.
+//! `copal-<session>-<part><disk>` for nodes, exports and jobs, 31 bytes at most as QEMU has it; bitmaps carry
+//! the repository and the VM, too: `copal-<repository>-<vm>-<session>`. Each of the three is 8 hex digits.
 
 use std::fmt;
 use uuid::Uuid;

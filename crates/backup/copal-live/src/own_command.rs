@@ -5,7 +5,8 @@ use std::{
     path::Path,
 };
 
-/// The command line `copal WORD SOCKET [ARGUMENT]` with absolute paths; empty if the path of this program is not known.
+/// The command line `copal WORD SOCKET [ARGUMENT]` with absolute paths; empty if the path of this program is
+/// not known.
 pub(crate) fn own_command(word: &str, socket: &Path, argument: Option<&OsStr>) -> Vec<OsString> {
     let (Ok(program), Ok(socket)) = (std::env::current_exe(), std::path::absolute(socket)) else {
         return Vec::new();

@@ -1,10 +1,10 @@
 //! Where the writes of a guest pass on their way to a node, and how they are sent another way.
 //!
 //! Invariants
-//! - Whatever writes to a node is led through the filter, or there is no point in time. QEMU itself lets nobody else write to
-//!   the node while the filter is used.
-//! - A node that is opened anew keeps all that QEMU tells of it, and `discard` as it was started with; where nobody knows that,
-//!   trims are passed on, and the node below decides about them.
+//! - Whatever writes to a node is led through the filter, or there is no point in time. QEMU itself lets
+//!   nobody else write to the node while the filter is used.
+//! - A node that is opened anew keeps all that QEMU tells of it, and `discard` as it was started with; where
+//!   nobody knows that, trims are passed on, and the node below decides about them.
 
 use crate::{
     answers::{
@@ -117,8 +117,8 @@ impl Surroundings {
         self.process.find(Path::new(&self.file_node(node)?.file))
     }
 
-    /// Refuses a node that is no disk of the guest any more. An external snapshot, or a mirror to another place, gives the guest
-    /// another node and leaves the old one in QEMU, where nothing writes to it.
+    /// Refuses a node that is no disk of the guest any more. An external snapshot, or a mirror to another
+    /// place, gives the guest another node and leaves the old one in QEMU, where nothing writes to it.
     /// # Errors
     /// `Job`, `Overlaid`, `Unused`.
     pub(crate) fn refuse_other_disk(&self, disk: &LiveDisk, node: &Node) -> Result<(), LiveError> {
@@ -194,8 +194,8 @@ impl Surroundings {
     }
 }
 
-/// Sends the writes of each path to a node; with `at_once`, the session, in one moment for all, for which a guest with several
-/// devices is stopped for some milliseconds.
+/// Sends the writes of each path to a node; with `at_once`, the session, in one moment for all, for which a
+/// guest with several devices is stopped for some milliseconds.
 /// # Errors
 /// Those of QEMU. Some paths may lead there then.
 pub(crate) fn lead(
@@ -319,8 +319,8 @@ mod tests {
         );
     }
 
-    /// Whether the node `vm0` passes for a disk of the guest. `devices`: the nodes of the devices of this QEMU, if it has any. `edges`:
-    /// parent, child, role, and whether the parent writes.
+    /// Whether the node `vm0` passes for a disk of the guest. `devices`: the nodes of the devices of this
+    /// QEMU, if it has any. `edges`: parent, child, role, and whether the parent writes.
     fn is_disk(devices: Option<&[&str]>, edges: &[(&str, &str, &str, bool)]) -> Result<(), String> {
         let names = ["vm0", "top", "over", "job", "dev"];
         let id = |name: &str| names.iter().position(|known| *known == name).unwrap();
@@ -360,7 +360,8 @@ mod tests {
         passes.map_err(|error| error.to_string())
     }
 
-    /// Symptom: after an external snapshot or a mirror every backup held the old disk. Cause, fix: see `refuse_other_disk`.
+    /// Symptom: after an external snapshot or a mirror every backup held the old disk. Cause, fix: see
+    /// `refuse_other_disk`.
     #[test]
     fn only_a_node_that_a_device_reaches_without_a_backing_link_is_its_disk() {
         let below_raw = [("top", "vm0", "file", true), ("dev", "top", "root", true)];

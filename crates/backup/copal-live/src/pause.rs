@@ -1,8 +1,8 @@
 //! Stops a guest for a moment. The guest goes on, also when this process is killed.
 //!
-//! This process says `cont`. If it is killed, a guardian process says it, which has the connection as well. If that has ended,
-//! too, the guardian connects anew. If that fails, the next contact says it: an object in QEMU, the mark, tells that Copal has
-//! stopped the guest.
+//! This process says `cont`. If it is killed, a guardian process says it, which has the connection as well.
+//! If that has ended, too, the guardian connects anew. If that fails, the next contact says it: an object in
+//! QEMU, the mark, tells that Copal has stopped the guest.
 //!
 //! Invariant: a guest that somebody else has paused stays so, and is said to.
 
@@ -40,8 +40,8 @@ pub(crate) fn while_stopped<T>(
 /// The word of `copal` for [`resume_guest`], which is followed by its arguments.
 pub const RESUME: &str = "resume-guest";
 
-/// Lets the guest of the QEMU behind a socket go on, if the backup that has put up this mark has left it stopped; whether it had.
-/// For the guardian of a backup that was killed, and whose connection has ended.
+/// Lets the guest of the QEMU behind a socket go on, if the backup that has put up this mark has left it
+/// stopped; whether it had. For the guardian of a backup that was killed, and whose connection has ended.
 /// # Errors
 /// Those of QEMU; `mark` is none.
 pub fn resume_guest(socket: &Path, mark: &str) -> Result<bool, LiveError> {
@@ -168,7 +168,8 @@ mod tests {
         })
     }
 
-    /// A guest that a backup has stopped is let go on by its mark; one that somebody else has stopped, or that runs, is not.
+    /// A guest that a backup has stopped is let go on by its mark; one that somebody else has stopped, or
+    /// that runs, is not.
     #[test]
     fn a_guardian_that_connects_anew_resumes_the_guest_of_its_mark_only() {
         let unmark = format!("object-del {MARK}");
@@ -204,8 +205,8 @@ mod tests {
         })
     }
 
-    /// Only tests with a machine noticed before when no guardian watched over a stopped guest, when it had no socket to connect to,
-    /// or when a guest stayed stopped after the work had failed.
+    /// Only tests with a machine noticed before when no guardian watched over a stopped guest, when it had no
+    /// socket to connect to, or when a guest stayed stopped after the work had failed.
     #[test]
     fn a_guest_is_guarded_while_it_is_stopped_and_goes_on_when_the_work_fails() {
         let scratch = tempfile::tempdir().unwrap();
@@ -223,7 +224,8 @@ mod tests {
         assert_eq!(heard.join().unwrap()[1..], [&mark, "stop", "cont", &unmark]);
     }
 
-    /// Only tests with a machine noticed before when a guest that somebody else had paused was passed over in silence.
+    /// Only tests with a machine noticed before when a guest that somebody else had paused was passed over in
+    /// silence.
     #[test]
     fn a_guest_that_is_found_paused_is_said_to_be() {
         for (state, is_said) in [("paused", true), ("running", false)] {

@@ -1,7 +1,8 @@
 //! A point in time of the disks of a VM, from the first command to QEMU to the last.
 //!
-//! Order: new bitmaps; then the moment, in which all writes are led through filters; then the copies of the old bitmaps, which
-//! a reader gets. So a new bitmap and a copy of an old one may name a write too many, and never one too few.
+//! Order: new bitmaps; then the moment, in which all writes are led through filters; then the copies of the
+//! old bitmaps, which a reader gets. So a new bitmap and a copy of an old one may name a write too many, and
+//! never one too few.
 
 use crate::{
     answers::{
@@ -105,8 +106,9 @@ struct Held {
 }
 
 impl PointInTime {
-    /// Takes a point in time of all disks of a VM for a backup into `repository`, and opens them. Blocks for as long as QEMU
-    /// needs to let the requests of the guest end: some milliseconds, unless its disks hang; two minutes at most.
+    /// Takes a point in time of all disks of a VM for a backup into `repository`, and opens them. Blocks for
+    /// as long as QEMU needs to let the requests of the guest end: some milliseconds, unless its disks hang;
+    /// two minutes at most.
     /// # Errors
     /// A sentence; what was put up is taken down then.
     pub fn take(vm: &LiveVm, repository: Uuid) -> Result<(PointInTime, Vec<DiskSource>), LiveError> {
@@ -223,8 +225,8 @@ impl PointInTime {
         }
     }
 
-    /// Of backups that begin in one moment, each has put up its anchor before it looks for the others. The one whose name is the
-    /// least goes on, once the others have seen that and are gone.
+    /// Of backups that begin in one moment, each has put up its anchor before it looks for the others. The
+    /// one whose name is the least goes on, once the others have seen that and are gone.
     fn give_way(&mut self) -> Result<(), LiveError> {
         let patience = Instant::now() + TO_GIVE_WAY;
         while let Some(other) = living_other(&mut self.client, &self.session)? {
@@ -261,7 +263,8 @@ impl PointInTime {
                 "node-name": self.session.part(Part::Filter, at),
                 "file": held.disk.node,
                 "target": image,
-                // A trim is advice. Passed on it would be one copy of all that is trimmed, which takes too long, or all room.
+                // A trim is advice. Passed on it would be one copy of all that is trimmed, which takes too
+                // long, or all room.
                 "discard": "ignore",
             });
             if abilities.has_break_snapshot {
@@ -311,7 +314,8 @@ impl PointInTime {
             }
             let planted = planted.as_ref().ok().filter(|_| is_planted);
             let mut begin = |planted, persistent| marks::begin(&mut self.client, &new, planted, persistent);
-            // Images of the first version of the format keep none; without marks a bitmap is better than nothing.
+            // Images of the first version of the format keep none; without marks a bitmap is better than
+            // nothing.
             let mut ways = Vec::from([(planted, false), (None, false)]);
             if is_qcow2 {
                 ways.splice(0..0, [(planted, true), (None, true)]);
@@ -482,7 +486,8 @@ impl PointInTime {
         self.client.set_deadline(Some(TAKING_DOWN));
         let mut complaints = clear(&mut self.client, &self.session, self.has_server);
         if !complaints.is_empty() {
-            // A command that was not answered in time may have been carried out since: look again, over a new connection.
+            // A command that was not answered in time may have been carried out since: look again, over a new
+            // connection.
             match self.client.reconnect(&self.qmp) {
                 Ok(()) => complaints = clear(&mut self.client, &self.session, self.has_server),
                 // QEMU has ended, or is about to, and all of it with it.

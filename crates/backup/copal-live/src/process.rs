@@ -1,7 +1,8 @@
 //! The process that listens on a QMP socket, as `/proc` shows it: its command line, and where its files lie.
 //!
-//! QEMU tells a file by the name that it was given, which may be relative to a directory, or lie below a root, that is not ours.
-//! Nothing fails here: of a process on another machine, in another container, or of another user less is known, or nothing.
+//! QEMU tells a file by the name that it was given, which may be relative to a directory, or lie below a
+//! root, that is not ours. Nothing fails here: of a process on another machine, in another container, or of
+//! another user less is known, or nothing.
 
 use copal_qmp::Client;
 use std::{
@@ -36,8 +37,8 @@ impl QemuProcess {
         String::from_utf8_lossy(&line.unwrap_or_default()).into_owned()
     }
 
-    /// Where a file lies that it calls by this name; `None`: nobody here can tell. A relative name counts only for a file that the
-    /// process has open, since the process may be one that handed a socket on.
+    /// Where a file lies that it calls by this name; `None`: nobody here can tell. A relative name counts
+    /// only for a file that the process has open, since the process may be one that handed a socket on.
     pub(crate) fn find(&self, name: &Path) -> Option<PathBuf> {
         let as_named = name.is_absolute().then(|| name.to_owned());
         let Some(process) = &self.0 else { return as_named };
@@ -59,8 +60,7 @@ impl QemuProcess {
 }
 
 fn has_open(process: &Path, file: &Metadata) -> bool {
-    let open = std::fs::read_dir(process.join("fd"));
-    let mut open = open.into_iter().flatten().flatten();
+    let mut open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     open.any(|open| open.path().metadata().is_ok_and(|open| is_same(&open, file)))
 }
 

@@ -23,7 +23,8 @@ pub struct LiveDisk {
 pub struct Fleece {
     /// A directory that this process and QEMU may write.
     pub directory: PathBuf,
-    /// Most that is kept, in millionths of the size of the disk. More ends the backup, and never a write of the guest.
+    /// Most that is kept, in millionths of the size of the disk. More ends the backup, and never a write of
+    /// the guest.
     pub limit_millionths: u32,
 }
 

@@ -1,8 +1,10 @@
-//! Whether this QEMU answers requests of any length from the point in time: the process is asked, not its version.
+//! Whether this QEMU answers requests of any length from the point in time: the process is asked, not its
+//! version.
 //!
-//! Before 8.0 a request that begins in a cluster which was copied, and ends behind it, is answered from the present disk; what
-//! distributions mended is not in their version. A disk of four clusters in the session's directory is held at a point in
-//! time, one cluster of it is zeroed, and then all of it is read in one request. No disk of the guest is touched.
+//! Before 8.0 a request that begins in a cluster which was copied, and ends behind it, is answered from the
+//! present disk; what distributions mended is not in their version. A disk of four clusters in the session's
+//! directory is held at a point in time, one cluster of it is zeroed, and then all of it is read in one
+//! request. No disk of the guest is touched.
 
 use crate::{
     answers::schema::Abilities,
@@ -93,7 +95,8 @@ fn put_up(client: &mut Client, ground: &Ground<'_>, abilities: &Abilities) -> Re
     Ok(())
 }
 
-/// Whether a reader gets the old content of a cluster that was zeroed since: with both kinds of replies, and from the map.
+/// Whether a reader gets the old content of a cluster that was zeroed since: with both kinds of replies, and
+/// from the map.
 fn is_right(present: &Uri, point_in_time: &Uri) -> Result<bool, NbdError> {
     let connect = |uri: &Uri, contexts: &[&str], structured: bool| {
         let options = ConnectOptions {

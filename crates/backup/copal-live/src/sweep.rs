@@ -1,7 +1,7 @@
 //! Directories of sessions whose process and whose QEMU are gone: nobody else takes their images away.
 //!
-//! Invariant: a directory goes only if nobody holds its lock and no QEMU has an image of it open. Nodes of a killed backup
-//! in a QEMU that runs are taken down through that QEMU (`clear`).
+//! Invariant: a directory goes only if nobody holds its lock and no QEMU has an image of it open. Nodes of a
+//! killed backup in a QEMU that runs are taken down through that QEMU (`clear`).
 
 use crate::{fleece, names::SessionName};
 use rustix::{
@@ -17,7 +17,8 @@ use std::{
 /// A directory that gets its name within this time may be one of a backup that begins.
 const YOUNG: Duration = Duration::from_secs(60);
 
-/// Removes directories of killed backups from the directory for fleecing images. A failure is logged and ends no backup.
+/// Removes directories of killed backups from the directory for fleecing images. A failure is logged and ends
+/// no backup.
 pub(crate) fn sweep(base: &Path) {
     let Ok(entries) = base.read_dir() else { return };
     for entry in entries.flatten() {
@@ -51,8 +52,8 @@ fn is_old(entry: &DirEntry) -> bool {
     changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age >= YOUNG))
 }
 
-/// Whether no process has a lock on a file of the directory: QEMU locks every image that it opens. A file that cannot be asked
-/// about is taken for used.
+/// Whether no process has a lock on a file of the directory: QEMU locks every image that it opens. A file
+/// that cannot be asked about is taken for used.
 fn is_unused(directory: &Path) -> bool {
     let Ok(entries) = directory.read_dir() else {
         return false;
@@ -84,8 +85,8 @@ mod tests {
     use super::*;
     use crate::{fleece::SessionDirectory, request::Fleece};
 
-    /// Symptom: the fleecing image of a backup that was killed stayed for ever, a tenth of the disk each time, where QEMU had ended
-    /// as well.
+    /// Symptom: the fleecing image of a backup that was killed stayed for ever, a tenth of the disk each
+    /// time, where QEMU had ended as well.
     /// Cause: the next backup found remains by the nodes of QEMU alone.
     /// Fix: the next backup looks into the directory, too.
     #[test]

@@ -1,4 +1,5 @@
-//! What is looked at of a disk before anything is put up: that the files of its images are whole, and which disk it is.
+//! What is looked at of a disk before anything is put up: that the files of its images are whole, and which
+//! disk it is.
 //!
 //! Files that this process may not read, or does not find, are QEMU's to read.
 
@@ -74,7 +75,8 @@ pub(crate) fn content(node: &Node) -> Content {
 /// What tells the disk from another one that may get the name of its node; empty where nothing does.
 pub(crate) fn identity(node: &Node, surroundings: &Surroundings) -> String {
     let Some(path) = surroundings.file_of(node) else {
-        // Behind a program that passes QMP on, a relative name says nothing; it must not differ from what is known without that.
+        // Behind a program that passes QMP on, a relative name says nothing; it must not differ from what is
+        // known without that.
         return match surroundings.is_of_file(node) {
             true => String::new(),
             false => node.file.clone(),

@@ -43,8 +43,8 @@ fn in_time(error: NbdError, limit: Duration) -> NbdError {
 pub struct ConnectOptions {
     /// Metadata contexts to ask for; those the server does not have are left out without error.
     pub contexts: Vec<String>,
-    /// How long connecting, the handshake, and later sending and answering each single request may take; sending a long
-    /// request takes more where the server takes it slowly, but steadily.
+    /// How long connecting, the handshake, and later sending and answering each single request may take;
+    /// sending a long request takes more where the server takes it slowly, but steadily.
     pub timeout: Duration,
     /// Ask for replies in chunks, without which there are no metadata contexts.
     pub structured: bool,
@@ -161,8 +161,8 @@ impl Client {
         let mut stream = Stream::connect(&uri.address, options.timeout)?;
         let wanted: Vec<&str> = options.contexts.iter().map(String::as_str).collect();
         let mut limited = Limited::new(&mut stream, options.timeout);
-        let session = handshake::negotiate(&mut limited, &uri.export, &wanted, options.structured);
-        let session = session.map_err(|error| in_time(error, options.timeout))?;
+        let session = handshake::negotiate(&mut limited, &uri.export, &wanted, options.structured)
+            .map_err(|error| in_time(error, options.timeout))?;
         // From here on the receiver may idle for as long as nothing is asked; requests have the
         // limit instead, and so has the sending of one.
         stream.set_read_timeout(None)?;
@@ -242,8 +242,9 @@ impl Client {
         self.read_pieces(offset, buf, |_| piece)
     }
 
-    /// As [`Client::read`], but that no request crosses a multiple of `unit_bytes`, a power of two that is at least the
-    /// export's block size. Returns once none of its requests is on the wire any more, or the connection is dead.
+    /// As [`Client::read`], but that no request crosses a multiple of `unit_bytes`, a power of two that is at
+    /// least the export's block size. Returns once none of its requests is on the wire any more, or the
+    /// connection is dead.
     ///
     /// # Errors
     /// As [`Client::read`].
@@ -284,8 +285,8 @@ impl Client {
         outcome
     }
 
-    /// Sends `data` to be written at `offset` and returns once it is sent; durable after [`Client::flush`]. `offset` and the
-    /// length must be multiples of the export's block size.
+    /// Sends `data` to be written at `offset` and returns once it is sent; durable after [`Client::flush`].
+    /// `offset` and the length must be multiples of the export's block size.
     ///
     /// # Errors
     /// As [`Client::start_read`]. `ReadOnly`: the export takes no writes, and was sent none.
@@ -295,8 +296,8 @@ impl Client {
         self.change(Command::Write, "write", offset, len, data)
     }
 
-    /// Asks for a range to be zeroes, which the server may make a hole. As [`Client::start_write`], but that the range has at
-    /// most [`ExportInfo::MAX_ZERO_BYTES`].
+    /// Asks for a range to be zeroes, which the server may make a hole. As [`Client::start_write`], but that
+    /// the range has at most [`ExportInfo::MAX_ZERO_BYTES`].
     ///
     /// # Errors
     /// As [`Client::start_write`].
@@ -305,8 +306,8 @@ impl Client {
         self.change(Command::WriteZeroes, "zeroing", offset, len, &[])
     }
 
-    /// Makes durable what was written before: on all connections to the export, where the server offers several. A server that
-    /// knows no flush is asked for none. Blocks.
+    /// Makes durable what was written before: on all connections to the export, where the server offers
+    /// several. A server that knows no flush is asked for none. Blocks.
     ///
     /// # Errors
     /// As [`PendingChange::wait`]: what was written may be lost.
@@ -366,8 +367,11 @@ impl Client {
     /// # Errors
     /// `NoContext`: the server did not agree to answer about it.
     pub fn map(&self, name: &str, range: Range<u64>) -> Result<Map<'_>, NbdError> {
-        let context = self.contexts.iter().find(|context| context.name == name);
-        let context = context.ok_or_else(|| NbdError::NoContext { name: name.to_owned() })?;
+        let context = self
+            .contexts
+            .iter()
+            .find(|context| context.name == name)
+            .ok_or_else(|| NbdError::NoContext { name: name.to_owned() })?;
         Ok(Map::new(self, context.id, range))
     }
 
@@ -451,7 +455,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(300);
 
-    /// Serves one client through its handshake, for a disk of 1 GiB, then reads nothing any more until the client has gone.
+    /// Serves one client through its handshake, for a disk of 1 GiB, then reads nothing any more until the
+    /// client has gone.
     fn serve_handshake(listener: &UnixListener) {
         let (mut stream, _) = listener.accept().unwrap();
         let greeting = [b"NBDMAGICIHAVEOPT".as_slice(), &3_u16.to_be_bytes()].concat();
@@ -562,8 +567,8 @@ mod tests {
         }
     }
 
-    /// Symptom: QEMU before 7.2.15 aborted when a request met one that an earlier read had left on the wire. A read that fails waits for
-    /// all its requests.
+    /// Symptom: QEMU before 7.2.15 aborted when a request met one that an earlier read had left on the wire.
+    /// A read that fails waits for all its requests.
     #[test]
     fn a_read_that_fails_leaves_no_request_on_the_wire() {
         let scratch = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What decodes what an NBD server or client says, by name: for the fuzz targets, and a short run of each here.
+//! What decodes what an NBD server or client says, by name: for the fuzz targets, and a short run of each
+//! here.
 //!
 //! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
@@ -65,7 +66,8 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
 ];
 
-/// A server that greets, and answers each option with replies to that option: kind and payload are the input's.
+/// A server that greets, and answers each option with replies to that option: kind and payload are the
+/// input's.
 struct Server<'a> {
     input: &'a [u8],
     /// Ready to be read.

@@ -74,8 +74,8 @@ struct Reply {
     payload: Vec<u8>,
 }
 
-/// Greets the server and chooses an export; asks for those of `wanted` contexts that exist, which only replies in chunks
-/// can tell of.
+/// Greets the server and chooses an export; asks for those of `wanted` contexts that exist, which only
+/// replies in chunks can tell of.
 pub(crate) fn negotiate<S: Read + Write>(
     stream: &mut S,
     export: &str,

@@ -10,7 +10,8 @@
 //!   for, or against a constant of [`limits`].
 //! - A read is answered only when every byte of it was covered exactly once.
 //!
-//! Not here: TLS, extended headers, starting `qemu-nbd` and snapshots as disks (`copal-backup`, `copal-doors`).
+//! Not here: TLS, extended headers, starting `qemu-nbd` and snapshots as disks (`copal-backup`,
+//! `copal-doors`).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 

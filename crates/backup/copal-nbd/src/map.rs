@@ -1,8 +1,8 @@
 //! Walk over the extents of one metadata context.
 //!
-//! A block status reply may be shorter or longer than asked; the walk goes on from where it ended
-//! and clips what reaches past the range. An extent that ends within a block of the export describes nothing that could be
-//! read, and is refused.
+//! A block status reply may be shorter or longer than asked; the walk goes on from where it ended and clips
+//! what reaches past the range. An extent that ends within a block of the export describes nothing that could
+//! be read, and is refused.
 
 use crate::{Client, NbdError};
 use std::ops::Range;

@@ -20,7 +20,8 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects. Blocks up to `limit`: a server whose queue is full, a name server and a host that is gone may answer never.
+    /// Connects. Blocks up to `limit`: a server whose queue is full, a name server and a host that is gone
+    /// may answer never.
     pub(crate) fn connect(address: &Address, limit: Duration) -> Result<Stream, NbdError> {
         let failed = |source| NbdError::Connect { address: address.to_string(), source: Arc::new(source) };
         let (sender, connected) = sync_channel(1);
@@ -152,7 +153,8 @@ impl Write for Limited<'_> {
     }
 }
 
-/// Sends all parts to a peer that has to take them at some rate; the socket's own limit of one write is `limit`.
+/// Sends all parts to a peer that has to take them at some rate; the socket's own limit of one write is
+/// `limit`.
 /// # Errors
 /// `TimedOut`; those of the socket.
 pub(crate) fn send_all<W: Write>(to: &mut W, parts: &[&[u8]], limit: Duration) -> io::Result<()> {

@@ -148,7 +148,8 @@ fn decode_bytes(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Symptom: the address of a socket whose path is not UTF-8 led to another file. Cause: such bytes were replaced.
+    /// Symptom: the address of a socket whose path is not UTF-8 led to another file. Cause: such bytes were
+    /// replaced.
     #[test]
     fn the_path_of_a_socket_need_not_be_utf8() {
         let uri = Uri {

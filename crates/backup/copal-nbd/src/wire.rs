@@ -295,8 +295,8 @@ pub fn decode_chunk_header(bytes: &[u8; 16]) -> Result<ChunkHeader, NbdError> {
     })
 }
 
-/// Decodes the payload of a block status chunk: the context and its (length, flags) pairs, neighbours with equal flags
-/// merged.
+/// Decodes the payload of a block status chunk: the context and its (length, flags) pairs, neighbours with
+/// equal flags merged.
 ///
 /// # Errors
 /// `Protocol`: the payload is not one context and at least one whole extent, or an extent is empty.

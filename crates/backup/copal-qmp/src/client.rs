@@ -1,6 +1,7 @@
 //! A connection: commands go out one after the other, a thread takes in what comes back.
 //!
-//! The thread reads all the time, so that a server that tells many events is never held up by a client that waits for a backup.
+//! The thread reads all the time, so that a server that tells many events is never held up by a client that
+//! waits for a backup.
 
 use crate::{
     error::QmpError,
@@ -21,7 +22,8 @@ use std::{
 
 /// How long a server may take to greet.
 const GREETING: Duration = Duration::from_secs(5);
-/// How long a command may take. Most are instant; what changes the graph of nodes waits for the disk's requests to end.
+/// How long a command may take. Most are instant; what changes the graph of nodes waits for the disk's
+/// requests to end.
 const COMMAND: Duration = Duration::from_secs(60);
 /// Messages that wait to be taken; above it events are dropped.
 const MAX_WAITING: usize = 256;
@@ -145,7 +147,8 @@ impl Client {
 
     /// Sends a command and waits for its answer.
     /// # Errors
-    /// `Refused`: it was not carried out. `TimedOut`, `Late`: nobody knows. `Closed`, `Protocol`: the connection is dead.
+    /// `Refused`: it was not carried out. `TimedOut`, `Late`: nobody knows. `Closed`, `Protocol`: the
+    /// connection is dead.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         let id = self.next_id;
         self.next_id += 1;
@@ -169,7 +172,8 @@ impl Client {
         }
     }
 
-    /// As [`Client::execute`], also when the deadline of the procedure is over: for commands that undo others.
+    /// As [`Client::execute`], also when the deadline of the procedure is over: for commands that undo
+    /// others.
     /// # Errors
     /// As [`Client::execute`].
     pub fn execute_late(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {

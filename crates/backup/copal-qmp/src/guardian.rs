@@ -1,15 +1,16 @@
 //! A small process that says the last commands of a procedure when the process that began it is killed.
 //!
-//! It inherits the connection, since a server takes one client at a time, and the reading end of a pipe. When the pipe ends
-//! without a word, its parent has ended without one: the guardian sends its commands, waits for the answer and ends. If the
-//! connection ends before the answer, it becomes another program, which may connect anew. It is a shell, so that a process with
-//! many threads need not fork.
+//! It inherits the connection, since a server takes one client at a time, and the reading end of a pipe. When
+//! the pipe ends without a word, its parent has ended without one: the guardian sends its commands, waits for
+//! the answer and ends. If the connection ends before the answer, it becomes another program, which may
+//! connect anew. It is a shell, so that a process with many threads need not fork.
 //!
 //! Invariants
 //! - It inherits nothing else: no lock, no password, and no signal of a terminal ends it.
 //! - Its parent waits for it, so that of one that did nothing nothing is left.
 //!
-//! Not here: the program for a connection that is lost (`copal-live`), the mark in QEMU for the case that the guardian is killed as well (`copal-live`).
+//! Not here: the program for a connection that is lost (`copal-live`), the mark in QEMU for the case that the
+//! guardian is killed as well (`copal-live`).
 
 use crate::client::Client;
 use serde_json::{Value, json};
@@ -23,9 +24,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Standard input is the pipe, standard output the connection. `$1`: lines to send; `$2`: part of the last answer; the rest: the
-/// program for a connection that ends before that. If QEMU does not answer, the guardian closes the connection after half a
-/// minute. Writing to a connection that has ended must not end it: PIPE.
+/// Standard input is the pipe, standard output the connection. `$1`: lines to send; `$2`: part of the last
+/// answer; the rest: the program for a connection that ends before that. If QEMU does not answer, the
+/// guardian closes the connection after half a minute. Writing to a connection that has ended must not end
+/// it: PIPE.
 const SCRIPT: &str = r#"trap '' HUP INT QUIT TERM PIPE
 read -r word
 [ "$word" = released ] && exit
@@ -48,8 +50,8 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the process: some milliseconds. It is to send these commands, and to become the program `otherwise`, with its
-    /// arguments, if the connection ends before they are answered; empty: none.
+    /// Starts the process: some milliseconds. It is to send these commands, and to become the program
+    /// `otherwise`, with its arguments, if the connection ends before they are answered; empty: none.
     /// # Errors
     /// The system starts no process.
     pub fn start(
@@ -108,7 +110,8 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    /// Symptom: a backup that was killed between `stop` and `cont` left its guest stopped, until somebody noticed.
+    /// Symptom: a backup that was killed between `stop` and `cont` left its guest stopped, until somebody
+    /// noticed.
     /// Cause: nobody else knew, and the socket let nobody else in.
     /// Fix: a process that has the connection, too, says `cont` when its parent has ended.
     #[test]
@@ -144,7 +147,8 @@ mod tests {
         }
     }
 
-    /// Symptom: a guest stayed stopped when its backup was killed and its connection had ended as well, behind a proxy.
+    /// Symptom: a guest stayed stopped when its backup was killed and its connection had ended as well,
+    /// behind a proxy.
     /// Cause: the guardian had the connection only. Fix: it becomes a program that connects anew.
     #[test]
     fn it_becomes_another_program_if_the_connection_ends_before_the_answer() {
@@ -182,7 +186,8 @@ mod tests {
         }
     }
 
-    /// Symptom: no test noticed when a signal of the terminal ended the guardian, or when it had the environment of its parent.
+    /// Symptom: no test noticed when a signal of the terminal ended the guardian, or when it had the
+    /// environment of its parent.
     #[test]
     fn no_signal_of_a_terminal_ends_it_and_it_inherits_no_environment() {
         const IGNORED: [u32; 5] = [1, 2, 3, 13, 15];

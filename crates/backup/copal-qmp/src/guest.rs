@@ -27,8 +27,9 @@ impl GuestAgent {
         Ok(GuestAgent { client })
     }
 
-    /// Starts a process that thaws all file systems if this one ends before it drops that. Where the connection has ended by then,
-    /// the process becomes the program `otherwise`, with its arguments; empty: none.
+    /// Starts a process that thaws all file systems if this one ends before it drops that. Where the
+    /// connection has ended by then, the process becomes the program `otherwise`, with its arguments; empty:
+    /// none.
     /// # Errors
     /// The system starts no process.
     pub fn guard(&self, otherwise: &[OsString]) -> io::Result<Guardian> {

@@ -15,7 +15,8 @@ pub struct Event {
     pub data: Value,
 }
 
-/// The version of a QEMU, as it greets; zeros where it does not say. Distributions add to one and take away from it.
+/// The version of a QEMU, as it greets; zeros where it does not say. Distributions add to one and take away
+/// from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// The 7 of 7.2.22.

@@ -153,7 +153,8 @@ impl Envelope {
         debug_assert_eq!(out.position(), ENVELOPE_LEN);
     }
 
-    /// Checks the envelope at the front of `bytes`; returns it and the body. Bytes after the body are not looked at.
+    /// Checks the envelope at the front of `bytes`; returns it and the body. Bytes after the body are not
+    /// looked at.
     /// # Errors
     /// See [`EnvelopeError`]; in its order: too short, other magic, damaged, reserved, version, flags.
     pub fn open<'a>(format: &Format, bytes: &'a [u8]) -> Result<(Envelope, &'a [u8]), EnvelopeError> {

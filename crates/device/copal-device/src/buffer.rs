@@ -1,8 +1,10 @@
 //! Memory that a device may read and write directly.
 //!
 //! Invariants
-//! - The address is a multiple of [`BUFFER_ALIGNMENT`], and every byte up to the capacity is initialised, always.
-//! - A buffer is owned: it moves into an I/O and comes back with it, so no one can free or touch it meanwhile.
+//! - The address is a multiple of [`BUFFER_ALIGNMENT`], and every byte up to the capacity is initialised,
+//!   always.
+//! - A buffer is owned: it moves into an I/O and comes back with it, so no one can free or touch it
+//!   meanwhile.
 //! - Blocks of 64 KiB to 1 MiB are used again ([`recycle`]) within a fixed budget.
 #![expect(unsafe_code, reason = "allocates with an alignment that Vec cannot give")]
 
@@ -31,14 +33,15 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// Bytes of large buffers that the process has from the system and not from its allocator: those in use, and those
-    /// kept.
+    /// Bytes of large buffers that the process has from the system and not from its allocator: those in use,
+    /// and those kept.
     #[must_use]
     pub fn large_bytes() -> usize {
         recycle::mapped_bytes()
     }
 
-    /// Bytes that the process keeps for the next large buffers: 16 MiB at most, and no more than each [`KeptLimit`].
+    /// Bytes that the process keeps for the next large buffers: 16 MiB at most, and no more than each
+    /// [`KeptLimit`].
     #[must_use]
     pub fn kept_bytes() -> usize {
         recycle::kept_bytes()
@@ -118,7 +121,8 @@ impl AlignedBuf {
         self.room
     }
 
-    /// Changes the length within [`AlignedBuf::capacity`]; bytes that come into view keep what they last held.
+    /// Changes the length within [`AlignedBuf::capacity`]; bytes that come into view keep what they last
+    /// held.
     ///
     /// # Panics
     /// When `len` exceeds the capacity.
@@ -128,8 +132,8 @@ impl AlignedBuf {
     }
 }
 
-/// As long as it lives the process keeps at most so many bytes for its next large buffers: for who has a budget of memory
-/// and counts them in.
+/// As long as it lives the process keeps at most so many bytes for its next large buffers: for who has a
+/// budget of memory and counts them in.
 #[derive(Debug)]
 pub struct KeptLimit(usize);
 

@@ -7,7 +7,8 @@
 //! - The value is delivered once, to one of: `wait`, `try_take`, the future, or the hook.
 //! - Dropping a completion detaches: the operation goes on, keeps its buffers, and its value is dropped.
 //! - A hook runs outside every lock of this module, on the thread that delivers the value.
-//! - A thread that delivers never waits for a completion: it could wait for itself. That panics instead of hanging.
+//! - A thread that delivers never waits for a completion: it could wait for itself. That panics instead of
+//!   hanging.
 //! - Dropping a completer undelivered is a bug of its owner: the waiter panics instead of waiting for ever,
 //!   and a hook is dropped (so a chain of `map`s ends the same way).
 
@@ -127,8 +128,8 @@ impl<T> Completion<T> {
 
 impl<T: Send + 'static> Completion<T> {
     /// Calls `hook` with the value: at once on this thread when it is there, else on the thread that delivers
-    /// it (a device's own). So the caller holds no lock that `hook` takes, and `hook` neither blocks nor waits
-    /// for another completion; it may submit.
+    /// it (a device's own). So the caller holds no lock that `hook` takes, and `hook` neither blocks nor
+    /// waits for another completion; it may submit.
     ///
     /// # Panics
     /// When the value was taken before.

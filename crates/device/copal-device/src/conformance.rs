@@ -1,7 +1,7 @@
 //! What every device has to do, as a suite that each implementation of [`Device`] runs.
 //!
-//! It asks nothing about crashes: those are the fault device's, and a real device's crash contract cannot be tested
-//! from inside the process. It panics at the first thing that is wrong, naming the check.
+//! It asks nothing about crashes: those are the fault device's, and a real device's crash contract cannot be
+//! tested from inside the process. It panics at the first thing that is wrong, naming the check.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
@@ -377,7 +377,8 @@ fn commands_are_counted(device: &Arc<dyn Device>) {
     assert_eq!(device.counters() - before, expected);
 }
 
-/// Small writes, writes longer than any buffer on the way, and some that lie only partly in what was prepared.
+/// Small writes, writes longer than any buffer on the way, and some that lie only partly in what was
+/// prepared.
 fn what_is_prepared_reads_as_written(cache: &dyn PageCache, read: &dyn Fn(u64, usize) -> Vec<u8>) {
     let (from, len) = (2 * MIB, 512 << 10);
     let around = from - 8192..from + len + 8192;

@@ -1,8 +1,8 @@
 //! Every state a crash may leave behind, from a recorded history.
 //!
-//! At any step a device holds its durable image plus any subset of the changes that no completed flush covers,
-//! each torn at logical blocks (C1-C4). [`Cut`] is that knowledge at one step; [`States`] enumerates it:
-//! completely while there are few open blocks, by a fixed choice of subsets and seeded samples beyond.
+//! At any step a device holds its durable image plus any subset of the changes that no completed flush
+//! covers, each torn at logical blocks (C1-C4). [`Cut`] is that knowledge at one step; [`States`] enumerates
+//! it: completely while there are few open blocks, by a fixed choice of subsets and seeded samples beyond.
 //!
 //! ```
 //! use copal_device::{crash, fault::FaultDevice, AlignedBuf, Device};

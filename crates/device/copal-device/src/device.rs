@@ -37,7 +37,8 @@ pub struct Geometry {
     pub fua: bool,
     /// Granularity of discards in bytes; 0 when the device takes none.
     pub discard_unit: u32,
-    /// What is discarded or cut off goes to somebody else, as with a file: [`Device::reserve`] before it is written again.
+    /// What is discarded or cut off goes to somebody else, as with a file: [`Device::reserve`] before it is
+    /// written again.
     pub gives_back: bool,
 }
 
@@ -159,17 +160,20 @@ impl std::ops::Sub for Counters {
     }
 }
 
-/// Bytes of a device by way of the kernel's page cache: any range, not only whole blocks. What is written is there
-/// after a kill of the process (C8), and no device is waited for.
+/// Bytes of a device by way of the kernel's page cache: any range, not only whole blocks. What is written is
+/// there after a kill of the process (C8), and no device is waited for.
 ///
-/// A page of 4 KiB is used either this way or by the other commands for as long as the device is open, never both.
+/// A page of 4 KiB is used either this way or by the other commands for as long as the device is open, never
+/// both.
 pub trait PageCache: Send + Sync {
-    /// The bytes from `at` on, whole pages of 4 KiB, will be written again and again: from now on that waits for no other
-    /// command on the device, where it can be had. The last such range counts. Blocks for reading it in.
+    /// The bytes from `at` on, whole pages of 4 KiB, will be written again and again: from now on that waits
+    /// for no other command on the device, where it can be had. The last such range counts. Blocks for
+    /// reading it in.
     fn prepare(&self, _at: u64, _len: u64) {}
 
-    /// Writes `bytes` at `at`, on the caller's thread. Blocks on the device when the kernel has to read a page in
-    /// or has too much to write back, and outside of what was prepared also for other commands on the same file.
+    /// Writes `bytes` at `at`, on the caller's thread. Blocks on the device when the kernel has to read a
+    /// page in or has too much to write back, and outside of what was prepared also for other commands on the
+    /// same file.
     /// # Errors
     /// `Io`: the device is poisoned from now on. `Poisoned`, `OutOfRange`, `ReadOnly`.
     fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;
@@ -194,8 +198,8 @@ pub trait Device: Send + Sync {
     /// `Io`: this range is damaged. `OutOfRange`. A poisoned device still reads.
     fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError>;
 
-    /// As [`Device::read_now`], and once more where that failed: a device that errs once is not damaged. For what is read while
-    /// a store is opened, where an error decides what counts.
+    /// As [`Device::read_now`], and once more where that failed: a device that errs once is not damaged. For
+    /// what is read while a store is opened, where an error decides what counts.
     /// # Errors
     /// As [`Device::read_now`].
     fn read_again(&self, at: u64, len: usize) -> Result<AlignedBuf, DeviceError> {
@@ -221,18 +225,20 @@ pub trait Device: Send + Sync {
         true
     }
 
-    /// Makes the device `size` bytes long where it can, and returns how long it is then: what lay behind is gone, and a
-    /// command that reaches there is `OutOfRange`. The caller has none under way there. Durable after the next flush.
+    /// Makes the device `size` bytes long where it can, and returns how long it is then: what lay behind is
+    /// gone, and a command that reaches there is `OutOfRange`. The caller has none under way there. Durable
+    /// after the next flush.
     /// # Errors
     /// `Io`: it keeps its size. `Poisoned`, `ReadOnly`.
     fn cut(&self, _size: u64) -> Result<u64, DeviceError> {
         Ok(self.geometry().size)
     }
 
-    /// Has space for all of a range that was discarded, so that a write there cannot find the host full. Its bytes may read
-    /// as anything. Blocks on the file system.
+    /// Has space for all of a range that was discarded, so that a write there cannot find the host full. Its
+    /// bytes may read as anything. Blocks on the file system.
     /// # Errors
-    /// `CannotGrow`: some of it may have space; nothing is poisoned. `OutOfRange`, `Poisoned`, `ReadOnly`, `Io`.
+    /// `CannotGrow`: some of it may have space; nothing is poisoned. `OutOfRange`, `Poisoned`, `ReadOnly`,
+    /// `Io`.
     fn reserve(&self, _at: u64, _len: u64) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -240,7 +246,8 @@ pub trait Device: Send + Sync {
     /// What reached the device since it was opened.
     fn counters(&self) -> Counters;
 
-    /// Runs the next pending event of a device without a thread; `false` when idle, and always on real devices.
+    /// Runs the next pending event of a device without a thread; `false` when idle, and always on real
+    /// devices.
     fn drive(&self) -> bool;
 
     /// The way through the kernel's page cache, where there is one.
@@ -248,8 +255,8 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Waits until everything that was submitted is answered and the hooks of the answers have returned: what they held is
-    /// let go then. Called by who means to give the device up; from a hook it returns at once.
+    /// Waits until everything that was submitted is answered and the hooks of the answers have returned: what
+    /// they held is let go then. Called by who means to give the device up; from a hook it returns at once.
     fn wait_idle(&self) {}
 
     /// What does the work: "memory", "io_uring", "thread pool". For a person to read.

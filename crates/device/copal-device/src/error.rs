@@ -9,8 +9,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The operating system or the device reported an error. On a read: damage of that range, unless it passes
-    /// ([`DeviceError::is_passing`]).
+    /// The operating system or the device reported an error. On a read: damage of that range, unless it
+    /// passes ([`DeviceError::is_passing`]).
     #[error("{op} of {len} bytes at {at} failed: {source}")]
     Io {
         /// "read", "write", "flush", "discard", "write zeroes" or "grow".
@@ -22,8 +22,8 @@ pub enum DeviceError {
         /// The system's error.
         source: Arc<std::io::Error>,
     },
-    /// The host had no space for a write into the device: a file system that copies on write, a thin volume, a file with
-    /// holes, the files of a directory. How much was written is unknown; no medium failed.
+    /// The host had no space for a write into the device: a file system that copies on write, a thin volume,
+    /// a file with holes, the files of a directory. How much was written is unknown; no medium failed.
     #[error(
         "{op} of {len} bytes at {at} found no space on the host; free space there, then reopen the store"
     )]
@@ -82,8 +82,9 @@ impl DeviceError {
         }
     }
 
-    /// Nothing is known of the bytes: the system had no descriptor or memory for the command, or does not reach the device at
-    /// this time. The same command may succeed later. Of other errors of a read the range counts as damaged.
+    /// Nothing is known of the bytes: the system had no descriptor or memory for the command, or does not
+    /// reach the device at this time. The same command may succeed later. Of other errors of a read the range
+    /// counts as damaged.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
@@ -96,8 +97,8 @@ impl DeviceError {
         }
     }
 
-    /// The host ran full inside a write or flush, and the device takes no more of them until it is opened again. Its medium is
-    /// no worse for it: free space on the host, then reopen.
+    /// The host ran full inside a write or flush, and the device takes no more of them until it is opened
+    /// again. Its medium is no worse for it: free space on the host, then reopen.
     #[must_use]
     pub fn is_host_full(&self) -> bool {
         matches!(self, DeviceError::HostFull { .. })
@@ -110,8 +111,8 @@ impl DeviceError {
     }
 }
 
-/// Whether a device says with an error that the medium cannot be read there: a bad sector, a wrong sum, a damaged file
-/// system, a file that is too short.
+/// Whether a device says with an error that the medium cannot be read there: a bad sector, a wrong sum, a
+/// damaged file system, a file that is too short.
 fn is_of_medium(error: &std::io::Error) -> bool {
     let number = error.raw_os_error().map(Errno::from_raw_os_error);
     match number {

@@ -1,17 +1,20 @@
 //! A device in memory that records what happens to it and misbehaves on request.
 //!
-//! It owns no thread: whoever waits for a completion runs its events, in submission order or in an order drawn
-//! from its seed, so one thread and one seed are one run. [`FaultDevice::history`] feeds the crash enumerator
-//! ([`crate::crash`]); [`FaultDevice::inject`] arms single faults, a [`FaultBudget`] leaves them to chance.
+//! It owns no thread: whoever waits for a completion runs its events, in submission order or in an order
+//! drawn from its seed, so one thread and one seed are one run. [`FaultDevice::history`] feeds the crash
+//! enumerator ([`crate::crash`]); [`FaultDevice::inject`] arms single faults, a [`FaultBudget`] leaves them
+//! to chance.
 //!
 //! What is modelled
-//! - The medium and the kernel above it outlive the handle: [`FaultDevice::reopen`] is "the process was killed and
-//!   started again". Completed writes are still there, none of them durable (C5).
-//! - A failed write or flush poisons the handle (C7). Reopening after a failed flush finds a device that was reset:
-//!   some legal crash state, durable from then on.
+//! - The medium and the kernel above it outlive the handle: [`FaultDevice::reopen`] is "the process was
+//!   killed and started again". Completed writes are still there, none of them durable (C5).
+//! - A failed write or flush poisons the handle (C7). Reopening after a failed flush finds a device that was
+//!   reset: some legal crash state, durable from then on.
 //! - Discarded ranges read as junk (C6).
-//! - What other threads do while a write-through is on its way is armed as work ([`FaultDevice::beside_next_write_through`]).
-//! - Writes through the page cache complete at once, so a kill keeps them; a power loss treats them like others.
+//! - What other threads do while a write-through is on its way is armed as work
+//!   ([`FaultDevice::beside_next_write_through`]).
+//! - Writes through the page cache complete at once, so a kill keeps them; a power loss treats them like
+//!   others.
 //! - A pristine shadow is kept from the first fault on, for oracles and for [`FaultDevice::heal`].
 
 mod inject;
@@ -62,8 +65,8 @@ pub struct FaultOptions {
     pub budget: FaultBudget,
     /// Keep the history. Without it long runs need no memory for it.
     pub record: bool,
-    /// The host's file system is full but for what it was asked to keep: a write into a discarded range fails until the
-    /// range is reserved again.
+    /// The host's file system is full but for what it was asked to keep: a write into a discarded range fails
+    /// until the range is reserved again.
     pub full_host: bool,
 }
 
@@ -200,8 +203,9 @@ impl FaultDevice {
         self.disk.state.lock().medium.heal();
     }
 
-    /// Runs `work` in the middle of the next write-through, as another thread would: a crash then may keep any part of
-    /// that write, and a flush does not cover it. `None`: nothing is run, whatever was armed before.
+    /// Runs `work` in the middle of the next write-through, as another thread would: a crash then may keep
+    /// any part of that write, and a flush does not cover it. `None`: nothing is run, whatever was armed
+    /// before.
     pub fn beside_next_write_through(&self, work: Option<Box<dyn FnOnce() + Send>>) {
         self.disk.state.lock().beside = work;
     }
@@ -233,8 +237,8 @@ impl FaultDevice {
         while self.disk.drive() {}
     }
 
-    /// The process dies and another opens the device: I/Os in flight happen or not, as the seed says; this and all
-    /// earlier handles answer `Poisoned` from now on. The history goes on.
+    /// The process dies and another opens the device: I/Os in flight happen or not, as the seed says; this
+    /// and all earlier handles answer `Poisoned` from now on. The history goes on.
     #[must_use]
     pub fn reopen(&self) -> Arc<FaultDevice> {
         let (generation, orphans) = {
@@ -421,8 +425,8 @@ impl Device for FaultDevice {
     }
 }
 
-/// A cached write is one of whole blocks, completed at once: the bytes around it are those that are there, as the
-/// kernel's page holds them.
+/// A cached write is one of whole blocks, completed at once: the bytes around it are those that are there, as
+/// the kernel's page holds them.
 impl PageCache for FaultDevice {
     fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let mut state = self.disk.state.lock();

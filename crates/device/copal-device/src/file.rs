@@ -1,12 +1,12 @@
 //! Real devices: one preallocated file or a block device, with direct I/O.
 //!
-//! `submit` goes to an engine: the ring ([`crate::uring`]) with a few threads beside it for flushes, discards and
-//! zeroes, or, where the kernel refuses the ring, a pool of threads for everything ([`crate::pread`]). A solo read or
-//! durable write skips both and runs on the caller's thread.
+//! `submit` goes to an engine: the ring ([`crate::uring`]) with a few threads beside it for flushes, discards
+//! and zeroes, or, where the kernel refuses the ring, a pool of threads for everything ([`crate::pread`]). A
+//! solo read or durable write skips both and runs on the caller's thread.
 //!
-//! Paper: Draconis §4.2 proposes direct access past kernel and file system. The block layer stays here (Arrakis needs
-//! a device to give away); the page cache and, on a file whose space is written, the file system's metadata do not
-//! take part.
+//! Paper: Draconis §4.2 proposes direct access past kernel and file system. The block layer stays here
+//! (Arrakis needs a device to give away); the page cache and, on a file whose space is written, the file
+//! system's metadata do not take part.
 
 mod block;
 mod filesystem;

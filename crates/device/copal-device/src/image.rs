@@ -1,8 +1,8 @@
 //! The bytes of a device in memory, cheap to copy: a tree of shared pages.
 //!
 //! A clone costs one reference count; a write into a clone copies the three nodes above the page it changes.
-//! That is what makes enumerating millions of crash states possible: each is a clone of the durable image with
-//! a few pages put over it.
+//! That is what makes enumerating millions of crash states possible: each is a clone of the durable image
+//! with a few pages put over it.
 //!
 //! Invariants
 //! - Pages that were never written are absent and read as zeros.

@@ -1,8 +1,8 @@
 //! Devices: where bytes meet storage, below the object store.
 //!
-//! A [`Device`] takes reads, writes, flushes and discards and completes them in any order. Behind the trait stand a
-//! preallocated file or block device ([`open_file`]), a memory device ([`MemoryDevice`]), and one that records, crashes
-//! and fails on request ([`fault`], [`crash`]).
+//! A [`Device`] takes reads, writes, flushes and discards and completes them in any order. Behind the trait
+//! stand a preallocated file or block device ([`open_file`]), a memory device ([`MemoryDevice`]), and one
+//! that records, crashes and fails on request ([`fault`], [`crash`]).
 //!
 //! The crash contract, which is all that code above may assume:
 //! - C1 a logical block is written whole or not at all; nothing larger is.
@@ -14,11 +14,11 @@
 //! - C6 discarded ranges read as anything.
 //! - C7 an error on a read is damage of that range. A failed write or flush poisons the handle until it is
 //!   reopened; no flush is tried again.
-//! - C8 a write through the page cache is, to all of these, a write of the logical blocks it touches that completes
-//!   when the call returns.
+//! - C8 a write through the page cache is, to all of these, a write of the logical blocks it touches that
+//!   completes when the call returns.
 //!
-//! Not here: what the bytes mean, free space, checksums (`copal-object`); models of disks in virtual time and the
-//! measuring of real ones (not built yet).
+//! Not here: what the bytes mean, free space, checksums (`copal-object`); models of disks in virtual time and
+//! the measuring of real ones (not built yet).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 

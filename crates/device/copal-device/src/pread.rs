@@ -1,7 +1,8 @@
 //! Engine without io_uring: a small pool of threads that do one blocking command each.
 //!
-//! Chosen when the kernel or a container's seccomp filter refuses the ring. Not a degraded mode: it keeps the same
-//! contract and runs the same conformance suite. It also serves the ring's engine with the commands the ring has not.
+//! Chosen when the kernel or a container's seccomp filter refuses the ring. Not a degraded mode: it keeps the
+//! same contract and runs the same conformance suite. It also serves the ring's engine with the commands the
+//! ring has not.
 
 use crate::completion::enter_delivering_thread;
 use crate::file::target::Target;

@@ -1,10 +1,11 @@
 //! What waits for a real device: a bounded queue of three classes, shared by both engines.
 //!
 //! Invariants
-//! - Commit goes first, then Foreground. Background has at most a quarter of the depth while others are about, and
-//!   never more than three quarters, so a commit that arrives finds room; while it waits a quarter is kept for it.
-//! - Whoever submits blocks while [`LIMIT`] I/Os wait, but an engine's own thread never does: it empties the queue,
-//!   and a hook that runs on it may submit.
+//! - Commit goes first, then Foreground. Background has at most a quarter of the depth while others are
+//!   about, and never more than three quarters, so a commit that arrives finds room; while it waits a quarter
+//!   is kept for it.
+//! - Whoever submits blocks while [`LIMIT`] I/Os wait, but an engine's own thread never does: it empties the
+//!   queue, and a hook that runs on it may submit.
 //! - Every job taken is returned by [`JobQueue::finished`].
 
 use crate::completion::{Completer, is_delivering_thread};
@@ -34,8 +35,8 @@ impl Reply {
         }
     }
 
-    /// As [`Reply::deliver`], on an engine's thread, which has to outlive a hook that panics: others wait for it. What
-    /// the hook left half done is unknown, so nothing more is written.
+    /// As [`Reply::deliver`], on an engine's thread, which has to outlive a hook that panics: others wait for
+    /// it. What the hook left half done is unknown, so nothing more is written.
     pub(crate) fn deliver_from_engine(self, done: IoDone, target: &Target) {
         if std::panic::catch_unwind(AssertUnwindSafe(|| self.deliver(done))).is_err() {
             target.poison(&DeviceError::Poisoned);
@@ -127,7 +128,8 @@ fn index_of(class: Class) -> usize {
 }
 
 impl JobQueue {
-    /// A queue that lets `depth` I/Os run at once; `wake` is called when something comes for a sleeping engine.
+    /// A queue that lets `depth` I/Os run at once; `wake` is called when something comes for a sleeping
+    /// engine.
     pub(crate) fn new(depth: usize, wake: impl Fn() + Send + Sync + 'static) -> JobQueue {
         let waiting = Waiting {
             classes: Default::default(),
@@ -162,8 +164,8 @@ impl JobQueue {
         }
     }
 
-    /// The next job, without blocking. With `Nothing` the engine counts as asleep until something is pushed that
-    /// could start at once; at full depth only a completion helps, and that wakes it anyway.
+    /// The next job, without blocking. With `Nothing` the engine counts as asleep until something is pushed
+    /// that could start at once; at full depth only a completion helps, and that wakes it anyway.
     pub(crate) fn take(&self) -> Taken {
         let mut waiting = self.waiting.lock();
         let taken = self.next(&mut waiting);
@@ -213,8 +215,8 @@ impl JobQueue {
         }
     }
 
-    /// Waits until every answer was delivered; whether there was one to wait for. An engine's own thread does not wait: it
-    /// may be the one to deliver.
+    /// Waits until every answer was delivered; whether there was one to wait for. An engine's own thread does
+    /// not wait: it may be the one to deliver.
     pub(crate) fn wait_idle(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let busy = waiting.unanswered > 0 && !is_delivering_thread();

@@ -1,11 +1,13 @@
 //! What happened to a device, in the order it happened: enough to rebuild every state a crash may leave.
 //!
-//! A history starts from an image that is wholly durable. Each change begins (from then on a crash may keep any
-//! part of it) and ends (from then on a flush that begins covers it). Epochs are cut by *completed* flushes, and
-//! a flush covers only what had ended when it *began* (C3); a `fua` write is durable by its own end (C4).
+//! A history starts from an image that is wholly durable. Each change begins (from then on a crash may keep
+//! any part of it) and ends (from then on a flush that begins covers it). Epochs are cut by *completed*
+//! flushes, and a flush covers only what had ended when it *began* (C3); a `fua` write is durable by its own
+//! end (C4).
 //!
 //! Invariants
-//! - A change is recorded as it reaches the medium: a misdirected write with its real address, a lost one not at all.
+//! - A change is recorded as it reaches the medium: a misdirected write with its real address, a lost one not
+//!   at all.
 //! - Steps count events; step `n` is the moment after the first `n`.
 
 use crate::Image;
@@ -83,9 +85,10 @@ impl History {
         self.events.is_empty()
     }
 
-    /// The steps that matter most: just before anything becomes durable or is lost for good, and the end. Between two
-    /// of them the possible states only grow, and so does what was acknowledged, so these steps include all others'
-    /// states, held to stricter demands. (Where states are sampled, more steps still mean more samples.)
+    /// The steps that matter most: just before anything becomes durable or is lost for good, and the end.
+    /// Between two of them the possible states only grow, and so does what was acknowledged, so these steps
+    /// include all others' states, held to stricter demands. (Where states are sampled, more steps still mean
+    /// more samples.)
     #[must_use]
     pub fn cut_points(&self) -> Vec<usize> {
         let mut durable_by_itself = std::collections::HashSet::new();

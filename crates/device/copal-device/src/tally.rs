@@ -1,4 +1,5 @@
-//! Counts the commands that reach a device. Every device counts here, so the numbers mean the same everywhere.
+//! Counts the commands that reach a device. Every device counts here, so the numbers mean the same
+//! everywhere.
 
 use crate::{Counters, IoKind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

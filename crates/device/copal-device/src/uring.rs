@@ -1,16 +1,19 @@
 //! Engine on io_uring: one thread owns the ring and everything in flight.
 //!
-//! Submitters put jobs into the queue; the thread moves them into the ring as the queue's rules allow, sleeps in the
-//! kernel, and delivers results (so hooks run on it). A sleeping ring is woken through an eventfd it polls.
+//! Submitters put jobs into the queue; the thread moves them into the ring as the queue's rules allow, sleeps
+//! in the kernel, and delivers results (so hooks run on it). A sleeping ring is woken through an eventfd it
+//! polls.
 //!
 //! Invariants
-//! - The buffer of an I/O stays in its slot from submission until its completion is reaped; nobody else has it.
+//! - The buffer of an I/O stays in its slot from submission until its completion is reaped; nobody else has
+//!   it.
 //! - The thread ends only when the queue is closed and nothing is in flight.
-//! - Only reads and writes come here, see [`takes`]. The kernel would run a flush on a worker of its own: two more
-//!   threads to wake than a thread of ours that waits for it. Discards and zeroes it has not, or not everywhere.
+//! - Only reads and writes come here, see [`takes`]. The kernel would run a flush on a worker of its own: two
+//!   more threads to wake than a thread of ours that waits for it. Discards and zeroes it has not, or not
+//!   everywhere.
 //!
-//! Not used, with reasons: SQPOLL (12 against 79 thousand IOPS on two shared cores), IOPOLL (needs poll queues), linked
-//! entries (they serialise).
+//! Not used, with reasons: SQPOLL (12 against 79 thousand IOPS on two shared cores), IOPOLL (needs poll
+//! queues), linked entries (they serialise).
 #![expect(unsafe_code, reason = "hands buffers to the kernel")]
 
 use crate::completion::enter_delivering_thread;
@@ -239,8 +242,8 @@ impl Reactor<'_> {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: an entry names memory of a slot's buffer, and the slot keeps it until the completion is reaped
-        // (`give_up` leaks it). The file is registered, and `target` outlives the ring.
+        // SAFETY: an entry names memory of a slot's buffer, and the slot keeps it until the completion is
+        // reaped (`give_up` leaks it). The file is registered, and `target` outlives the ring.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(pushed.is_ok(), "the ring has room for everything in flight and one poll");
     }
@@ -306,8 +309,8 @@ impl Reactor<'_> {
         self.queue.answered();
     }
 
-    /// The ring itself failed: what is in flight may still reach memory and medium. Its buffers are leaked, the
-    /// device is poisoned, and everything is answered with an error from now on.
+    /// The ring itself failed: what is in flight may still reach memory and medium. Its buffers are leaked,
+    /// the device is poisoned, and everything is answered with an error from now on.
     fn give_up(&mut self, error: &io::Error) {
         tracing::error!(%error, "the io_uring of a device failed; the device takes no more I/O");
         self.target.poison(&DeviceError::Poisoned);

@@ -15,8 +15,8 @@ const INJURED_ONE_IN: u64 = 200;
 /// The bits of so many bytes are turned: kinds, counts and lengths stand there.
 const TURNED_BYTES: usize = 64;
 
-/// Gives each decoder `rounds` inputs, the same in every run. A few of them are also given in every prefix and with every
-/// bit of their first bytes turned.
+/// Gives each decoder `rounds` inputs, the same in every run. A few of them are also given in every prefix
+/// and with every bit of their first bytes turned.
 ///
 /// # Panics
 /// When a decoder does, with the name of the decoder and the bytes it did not survive.

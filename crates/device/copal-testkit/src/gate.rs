@@ -8,10 +8,11 @@ use copal_device::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{sync::Arc, time::Duration};
 
-/// A device whose durable writes wait at a gate, each until its number is let through, and whose reads may be slow.
+/// A device whose durable writes wait at a gate, each until its number is let through, and whose reads may be
+/// slow.
 ///
-/// It stands open at first. [`Gated::open_at_end`] opens it however the test ends: a thread that waits for a write is
-/// waited for at the end of its scope.
+/// It stands open at first. [`Gated::open_at_end`] opens it however the test ends: a thread that waits for a
+/// write is waited for at the end of its scope.
 pub struct Gated {
     below: Arc<dyn Device>,
     gate: Mutex<Gate>,

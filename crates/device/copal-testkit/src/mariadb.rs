@@ -1,6 +1,7 @@
 //! A database server of one's own on loopback, made for a test and gone with it.
 //!
-//! Debian's `mariadb-server-core` starts no service; the three system SQL files it brings make an empty server in a second.
+//! Debian's `mariadb-server-core` starts no service; the three system SQL files it brings make an empty
+//! server in a second.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
@@ -38,7 +39,8 @@ pub struct MariaDbAt<'a> {
 }
 
 impl MariaDb {
-    /// Makes a server in `directory`, which is empty, and waits until it takes connections. `memory_mib`: its buffer pool.
+    /// Makes a server in `directory`, which is empty, and waits until it takes connections. `memory_mib`: its
+    /// buffer pool.
     /// # Errors
     /// A sentence: it is not installed, or does not start.
     pub fn start(directory: &Path, memory_mib: u32) -> Result<MariaDb, String> {
@@ -98,8 +100,8 @@ fn data_directory(directory: &Path) -> Result<PathBuf, String> {
     Ok(data)
 }
 
-/// Where the server of `data` keeps temporary tables. A server that starts deletes all that lie there, those of another
-/// server, too.
+/// Where the server of `data` keeps temporary tables. A server that starts deletes all that lie there, those
+/// of another server, too.
 fn temporary(data: &Path) -> PathBuf {
     data.with_file_name("tmp")
 }

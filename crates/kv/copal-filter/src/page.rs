@@ -211,8 +211,8 @@ impl Header {
     }
 }
 
-/// Makes every identity and checksum of some bytes right, so that what lies behind them is reached: a program that
-/// crafts pages would. The kind, the counts and the sizes stay as they are.
+/// Makes every identity and checksum of some bytes right, so that what lies behind them is reached: a program
+/// that crafts pages would. The kind, the counts and the sizes stay as they are.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(bytes: &[u8], uid: u64, store_seed: u64) -> Vec<u8> {
     let mut page = bytes.to_vec();

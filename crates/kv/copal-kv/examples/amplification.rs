@@ -2,8 +2,8 @@
 //!
 //!     cargo run --release -p copal-kv --example amplification -- [MIB] [MEMORY_MIB]
 //!
-//! On a device in memory, so only bytes count. The log, both journals of the object layer and every flush and merge
-//! are in the figures. Targets (kv.md, T8): 10 for the load, 15 for overwriting.
+//! On a device in memory, so only bytes count. The log, both journals of the object layer and every flush and
+//! merge are in the figures. Targets (kv.md, T8): 10 for the load, 15 for overwriting.
 
 #![expect(clippy::print_stdout, reason = "an example talks to a person")]
 

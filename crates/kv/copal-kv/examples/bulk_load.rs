@@ -1,4 +1,5 @@
-//! Loading many keys that are sorted already: past log and memtable, straight into tables, visible all at once.
+//! Loading many keys that are sorted already: past log and memtable, straight into tables, visible all at
+//! once.
 //!
 //! `cargo run --release -p copal-kv --example bulk_load`
 

@@ -1,7 +1,7 @@
 //! What a commit costs on a real file: durable operations per device flush, log bytes and rate, by writers.
 //!
-//! `cargo run --release -p copal-kv --example commits -- FILE [SECONDS]`. FILE is made, 1 GiB, and removed. The
-//! counts repeat; a rate on a shared machine measures its scheduler.
+//! `cargo run --release -p copal-kv --example commits -- FILE [SECONDS]`. FILE is made, 1 GiB, and removed.
+//! The counts repeat; a rate on a shared machine measures its scheduler.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
@@ -30,7 +30,8 @@ fn key(i: u64) -> [u8; 16] {
     out
 }
 
-/// Runs `writers` threads for `time`; each calls `write` with numbers of its own. Returns the operations done.
+/// Runs `writers` threads for `time`; each calls `write` with numbers of its own. Returns the operations
+/// done.
 fn run(writers: u64, time: Duration, write: impl Fn(u64) + Sync) -> u64 {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! An index of chunks, as a backup program asks it: nine of ten questions are about chunks that were never seen.
+//! An index of chunks, as a backup program asks it: nine of ten questions are about chunks that were never
+//! seen.
 //!
 //! `cargo run --release -p copal-kv --example dedup_index`
 

@@ -1,8 +1,8 @@
 //! What the engine itself costs: loads, overwrites, look-ups and large values on a device in memory.
 //!
-//! `cargo run --release -p copal-kv --example engine -- [KEYS [TRACE]]`. Prints rates and amplification; rates on a
-//! shared machine measure its scheduler, the counters do not. The look-ups are recorded into the file TRACE, for
-//! `copal-sim rules --trace`.
+//! `cargo run --release -p copal-kv --example engine -- [KEYS [TRACE]]`. Prints rates and amplification;
+//! rates on a shared machine measure its scheduler, the counters do not. The look-ups are recorded into the
+//! file TRACE, for `copal-sim rules --trace`.
 
 use copal_device::{Device, MemoryDevice};
 use copal_kv::{Durability, KeyspaceOptions, Options, Store};

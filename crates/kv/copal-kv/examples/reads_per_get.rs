@@ -1,12 +1,13 @@
-//! Prints what each Get reads in vain: adjusting rule x kind of filter unit x distribution of the keys asked for, in the
-//! engine itself, at the same bytes of filters. Counts, not times: the same arguments print the same table.
+//! Prints what each Get reads in vain: adjusting rule x kind of filter unit x distribution of the keys asked
+//! for, in the engine itself, at the same bytes of filters. Counts, not times: the same arguments print the
+//! same table.
 //!
 //! `cargo run --release -p copal-kv --example reads_per_get [keys] [bits per key] [Gets] [FILE]`
 //!
-//! Keys are hashed and lie in seven runs, as a random load leaves them: a bottom of seven eighths and six small runs.
-//! Half of the Gets ask for keys that are not there. Each row begins without a unit in memory, asks `Gets` times
-//! unmeasured and as often measured. Rows and blocks are not cached; index pages are, and are not counted. Without
-//! FILE the device is in memory; FILE is created and removed.
+//! Keys are hashed and lie in seven runs, as a random load leaves them: a bottom of seven eighths and six
+//! small runs. Half of the Gets ask for keys that are not there. Each row begins without a unit in memory,
+//! asks `Gets` times unmeasured and as often measured. Rows and blocks are not cached; index pages are, and
+//! are not counted. Without FILE the device is in memory; FILE is created and removed.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use copal_device::{Device, FileOptions, Image, MemoryDevice, open_file};
@@ -167,7 +168,8 @@ fn measure(
     let mut ranks = Ranks::new(keys, skew);
     let mut ask = |gets: u64| -> Result<(), Failed> {
         for i in 0..gets {
-            // Ranks are spread over all runs; absent keys have numbers of their own, as hot as those that are there.
+            // Ranks are spread over all runs; absent keys have numbers of their own, as hot as those that are
+            // there.
             let number = ranks.next() * 2_654_435_761 % keys + keys * (i % 2);
             assert_eq!(space.get(&key(number))?.is_some(), number < keys);
             if i % ADJUST_EVERY == ADJUST_EVERY - 1 {

@@ -1,4 +1,5 @@
-//! Repeatable reads, iterators of both directions, a prefix deleted at once, and comparing two replicas by checksums.
+//! Repeatable reads, iterators of both directions, a prefix deleted at once, and comparing two replicas by
+//! checksums.
 //!
 //! `cargo run -p copal-kv --example snapshots_and_scans`
 

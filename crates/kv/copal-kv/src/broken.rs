@@ -1,4 +1,5 @@
-//! Orderings that crash safety rests on, each of which the tests can break to see the crash enumerator catch it.
+//! Orderings that crash safety rests on, each of which the tests can break to see the crash enumerator catch
+//! it.
 //!
 //! Outside of tests `Engine::broken` answers `false` at compile time.
 

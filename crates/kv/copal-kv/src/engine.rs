@@ -1,11 +1,12 @@
 //! The engine: what commits, readers and the worker share, and the four who own the rest.
 //!
-//! [`WritePath`] has what only writes touch, [`Stored`] the tree and what waits to be freed, [`Compactor`] what flushes and
-//! merges go by, [`Caches`] what is kept in memory of tables.
+//! [`WritePath`] has what only writes touch, [`Stored`] the tree and what waits to be freed, [`Compactor`]
+//! what flushes and merges go by, [`Caches`] what is kept in memory of tables.
 //!
 //! Invariants
-//! - Lock order: writer, step, worker's values, direct values, tree, view. Who has the writer may be waiting for a flush:
-//!   so neither the flusher, which has the worker's values then, nor the worker, which has the step, waits for the writer.
+//! - Lock order: writer, step, worker's values, direct values, tree, view. Who has the writer may be waiting
+//!   for a flush: so neither the flusher, which has the worker's values then, nor the worker, which has the
+//!   step, waits for the writer.
 //! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
 
 use crate::{
@@ -125,7 +126,8 @@ impl Engine {
         ObjectId(self.next_object.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Size at which a table ends: what was asked for, but little enough for two to fit into what a small store keeps back.
+    /// Size at which a table ends: what was asked for, but little enough for two to fit into what a small
+    /// store keeps back.
     pub(crate) fn table_bytes(&self) -> u64 {
         const SHARE: u64 = 64;
         self.options.table_bytes.min((self.objects.space().size_bytes / SHARE).max(1 << 20))
@@ -181,8 +183,8 @@ impl Engine {
         }
     }
 
-    /// Makes a group pay for the debt it adds to. The writer sleeps on a condition and is released early when the
-    /// merges have caught up.
+    /// Makes a group pay for the debt it adds to. The writer sleeps on a condition and is released early when
+    /// the merges have caught up.
     pub(crate) fn pace(&self, bytes: u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let measured = pacing::Measured {
@@ -206,8 +208,7 @@ impl Engine {
 
     /// What merges are behind with, memtables included.
     pub(crate) fn debt(&self) -> pacing::Debt {
-        let tiers = self.counters.tier_bytes.each_ref();
-        let tiers = tiers.map(|tier| tier.load(Ordering::Relaxed));
+        let tiers = self.counters.tier_bytes.each_ref().map(|tier| tier.load(Ordering::Relaxed));
         let view = self.super_version();
         let memtables = view.memtables().map(|memtable| memtable.charged_bytes()).sum();
         pacing::debt(&tiers, memtables, self.budget.memtable_bytes(), TIER_RUNS as u64)
@@ -244,7 +245,8 @@ impl Engine {
         }
     }
 
-    /// Whether what is kept back is there, with room for the flush of all memtables and of `bytes` more in them.
+    /// Whether what is kept back is there, with room for the flush of all memtables and of `bytes` more in
+    /// them.
     pub(crate) fn has_reserve_beside(&self, bytes: u64) -> bool {
         self.writes.reserve.refill(&self.objects, self.unflushed_bytes() + bytes)
     }
@@ -260,7 +262,8 @@ impl Engine {
         view.memtables().map(|memtable| memtable.charged_bytes()).sum()
     }
 
-    /// After flushes and merges: takes back what they had of the reserve, and looks whether the store is still full.
+    /// After flushes and merges: takes back what they had of the reserve, and looks whether the store is
+    /// still full.
     pub(crate) fn look_for_room(&self) {
         if self.writes.pressure.is_on()
             && let Err(error) = self.objects.grow_again()
@@ -315,7 +318,8 @@ pub(crate) fn open_table(
     Ok(handle(table, meta, cache))
 }
 
-/// As [`open_table`]; a table that cannot be read is set apart: its range answers `Corrupt`, the rest reads on.
+/// As [`open_table`]; a table that cannot be read is set apart: its range answers `Corrupt`, the rest reads
+/// on.
 pub(crate) fn open_or_set_apart(
     objects: &Objects,
     cache: &Arc<TableCache>,

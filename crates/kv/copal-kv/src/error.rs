@@ -52,7 +52,8 @@ pub enum Error {
     /// Keys given to an ingest ascend strictly; this one does not.
     #[error("the key does not stand behind the one added before it to the ingest")]
     NotAscending,
-    /// What cannot give way (memtables that iterators pin, descriptors of tables) leaves no room in the memory budget.
+    /// What cannot give way (memtables that iterators pin, descriptors of tables) leaves no room in the
+    /// memory budget.
     #[error(
         "{needed} bytes of memory are needed, {total_bytes} is the budget: drop old iterators, or open with more"
     )]
@@ -102,8 +103,8 @@ impl Error {
         matches!(self, Error::Corrupt { .. } | Error::Object(StoreError::Corrupt { .. }))
     }
 
-    /// The host ran full inside a write, and the store takes no more of them until it is opened again. Of an operation that
-    /// answers this it is unknown whether it took effect.
+    /// The host ran full inside a write, and the store takes no more of them until it is opened again. Of an
+    /// operation that answers this it is unknown whether it took effect.
     #[must_use]
     pub fn is_host_full(&self) -> bool {
         match self {

@@ -5,8 +5,8 @@
 //!             └──── value objects (large values, one object per group of keys) ────┘
 //! ```
 //!
-//! Formats: docs/formats/kv-log.md, kv-page-cache-log.md, kv-manifest.md, kv-values.md, kv-table.md, kv-filter-page.md
-//! Invariants
+//! Formats: docs/formats/kv-log.md, kv-page-cache-log.md, kv-manifest.md, kv-values.md, kv-table.md,
+//! kv-filter-page.md Invariants
 //! - Acknowledged with [`Durability::Device`] means it survives power loss; after any crash the store is a
 //!   prefix of commit order, batches whole.
 //! - A full store refuses puts, never deletes, and is not harmed by being full (KV-10).
@@ -14,17 +14,19 @@
 //!
 //! What it is not: no network, no async runtime, no custom key order, one process at a time.
 //!
-//! Begin with [`Store::open`], [`Store::keyspace`], [`Keyspace::get`] and [`Keyspace::put`]; the README of the crate has a
-//! whole program and what happens when a disk is full, slow or wrong. Every call blocks, on the device or on other
-//! writers, unless its documentation says otherwise; every handle may be shared between threads.
+//! Begin with [`Store::open`], [`Store::keyspace`], [`Keyspace::get`] and [`Keyspace::put`]; the README of
+//! the crate has a whole program and what happens when a disk is full, slow or wrong. Every call blocks, on
+//! the device or on other writers, unless its documentation says otherwise; every handle may be shared
+//! between threads.
 //!
-//! Promised to libraries, though nothing above this crate calls it: snapshots ([`Store::snapshot`]), commits that nobody waits
-//! for at once ([`Batch::commit_submit`]), look-ups of many keys ([`Keyspace::multi_get`]), heads of values ([`Keyspace::get_head`]),
-//! sorted ingest ([`Keyspace::ingest_writer`]), range checksums ([`Keyspace::range_checksum`]),
-//! [`Keyspace::approximate_bytes`], and [`Durability::Process`], which is what LevelDB and RocksDB do by default.
+//! Promised to libraries, though nothing above this crate calls it: snapshots ([`Store::snapshot`]), commits
+//! that nobody waits for at once ([`Batch::commit_submit`]), look-ups of many keys ([`Keyspace::multi_get`]),
+//! heads of values ([`Keyspace::get_head`]), sorted ingest ([`Keyspace::ingest_writer`]), range checksums
+//! ([`Keyspace::range_checksum`]), [`Keyspace::approximate_bytes`], and [`Durability::Process`], which is
+//! what LevelDB and RocksDB do by default.
 //!
-//! Modules that are open ([`table`], [`cache`], [`cursor`], [`merge`], [`entry`]) are the parts of the engine for those who
-//! measure them or build another; [`dump`] shows what the objects of a store hold.
+//! Modules that are open ([`table`], [`cache`], [`cursor`], [`merge`], [`entry`]) are the parts of the engine
+//! for those who measure them or build another; [`dump`] shows what the objects of a store hold.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 

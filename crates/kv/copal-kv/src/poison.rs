@@ -1,8 +1,8 @@
 //! The flag that ends all writing after a failed write, until the store is opened again.
 //!
 //! Invariants
-//! - `NoSpace` never sets it: a full store is refused before anything is written. A host that runs full inside a write does,
-//!   and is told as that (`Error::is_host_full`): no disk failed.
+//! - `NoSpace` never sets it: a full store is refused before anything is written. A host that runs full
+//!   inside a write does, and is told as that (`Error::is_host_full`): no disk failed.
 //! - Once set it stays; the first reason is the one that is told.
 
 use crate::Error;

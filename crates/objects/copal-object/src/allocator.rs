@@ -1,7 +1,8 @@
-//! Allocator: one bit per page, found by first fit in the neighbourhood last used by the same kind and lifetime.
+//! Allocator: one bit per page, found by first fit in the neighbourhood last used by the same kind and
+//! lifetime.
 //!
-//! The truth is in memory and derived from the tables at open; nothing of it is on disk except which zones have been
-//! written once.
+//! The truth is in memory and derived from the tables at open; nothing of it is on disk except which zones
+//! have been written once.
 //! Invariants
 //! - A page is free, or owned, never both: taking an owned page or freeing a free one panics (our own bug).
 //! - Chunks without a free page are skipped without looking at their bits.

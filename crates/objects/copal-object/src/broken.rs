@@ -1,4 +1,5 @@
-//! The rules of docs/design/object.md, each of which the tests can break to see the crash enumerator catch it.
+//! The rules of docs/design/object.md, each of which the tests can break to see the crash enumerator catch
+//! it.
 //!
 //! Outside of tests this is an empty type and every question is answered `false` at compile time.
 
@@ -51,7 +52,8 @@ pub(crate) enum Flaw {
     CheckpointAheadOfFrames,
     /// OBJ-15: a record says an epoch is durable whose groups wait for a frame that is written through.
     FlushedAheadOfFrames,
-    /// OBJ-17: what was freed, and the end of the file, go back to the file system before a durable checkpoint says so.
+    /// OBJ-17: what was freed, and the end of the file, go back to the file system before a durable
+    /// checkpoint says so.
     GiveBackEarly,
     /// OBJ-18: no checkpoint says which runs are hollow.
     HollowUnsaid,

@@ -1,17 +1,19 @@
-//! Checkpoint: writes the tables beside the live ones and switches to them, so that the journal can be reused.
+//! Checkpoint: writes the tables beside the live ones and switches to them, so that the journal can be
+//! reused.
 //!
-//! Steps, driven by the engine: snapshot right after a record was written (so tables and journal agree) and write its
-//! chain; flush; write the superblock; flush; only then free the journal behind and the old chain. Every chain page is
-//! written twice, half a store apart: without the tables there is no store.
+//! Steps, driven by the engine: snapshot right after a record was written (so tables and journal agree) and
+//! write its chain; flush; write the superblock; flush; only then free the journal behind and the old chain.
+//! Every chain page is written twice, half a store apart: without the tables there is no store.
 //! Design: docs/design/object.md#checkpoint
 //! Invariants
 //! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (OBJ-8).
 //! - The journal's tail moves only when the superblock that passes it is durable (OBJ-7).
-//! - The superblock waits until every group in the checkpoint is complete, the frames its commits come after among it, and
-//!   every later one of the epochs it says are durable (OBJ-15).
-//! - Where the journal has no room for the open group, the checkpoint stands for its record: no record is written until
-//!   the superblock is durable, for it would follow on commits that no record holds. It takes the record's number, too, so
-//!   that whoever replays from an older superblock finds a record missing that later ones know as durable.
+//! - The superblock waits until every group in the checkpoint is complete, the frames its commits come after
+//!   among it, and every later one of the epochs it says are durable (OBJ-15).
+//! - Where the journal has no room for the open group, the checkpoint stands for its record: no record is
+//!   written until the superblock is durable, for it would follow on commits that no record holds. It takes
+//!   the record's number, too, so that whoever replays from an older superblock finds a record missing that
+//!   later ones know as durable.
 //!
 //! Not here: the bytes of the tables (`snapshot`), reading them back (`recovery`).
 
@@ -115,8 +117,8 @@ impl StoreCore {
         state.outbox.push((Tag::Checkpoint, ios));
     }
 
-    /// Space for the chain of a body: two runs per chain page, shorter ones where free space is in pieces, one where
-    /// there is no second.
+    /// Space for the chain of a body: two runs per chain page, shorter ones where free space is in pieces,
+    /// one where there is no second.
     fn chain_space(&self, state: &mut StoreState, body_len: usize) -> Option<Vec<ChainPlace>> {
         let page_bytes = self.shape.page_bytes;
         if self.shape.broken.by(Flaw::CheckpointInPlace) {
@@ -144,7 +146,8 @@ impl StoreCore {
             };
             places.push(ChainPlace { run, copy: None });
         }
-        // What there is no space for twice stands there once: the second copies come when all first ones have their place.
+        // What there is no space for twice stands there once: the second copies come when all first ones have
+        // their place.
         if let Some(first) = places.first() {
             space.aim_far_from(first.run.at, COPY_CLASS);
         }
@@ -195,8 +198,8 @@ impl StoreCore {
         }
     }
 
-    /// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be there without
-    /// it (OBJ-15).
+    /// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be
+    /// there without it (OBJ-15).
     fn is_complete(&self, state: &StoreState, pending: &NewCheckpoint) -> bool {
         self.shape.broken.by(Flaw::CheckpointAheadOfFrames)
             || state.groups.is_complete(pending.last_group, pending.epoch, pending.absorbed)

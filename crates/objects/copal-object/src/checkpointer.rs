@@ -88,7 +88,8 @@ impl Checkpointer {
         self.pending().map_or(0, |pending| pages_of(&pending.runs))
     }
 
-    /// Pages that are free again before the next one begins: those of the live one, while another is in the making.
+    /// Pages that are free again before the next one begins: those of the live one, while another is in the
+    /// making.
     pub(crate) fn pages_to_come(&self) -> u64 {
         self.pending().map_or(0, |_| pages_of(&self.runs))
     }

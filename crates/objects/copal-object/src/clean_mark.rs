@@ -10,7 +10,8 @@ pub(crate) struct CleanMark {
 }
 
 impl CleanMark {
-    /// A store just opened has nothing that a clean mark would protect: what recovery read is covered by the flush before.
+    /// A store just opened has nothing that a clean mark would protect: what recovery read is covered by the
+    /// flush before.
     pub(crate) fn at_open(last_lsn: u64) -> CleanMark {
         CleanMark { lsn: last_lsn, complete: true }
     }

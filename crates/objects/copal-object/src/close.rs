@@ -30,8 +30,8 @@ pub(crate) fn checkpoint_now(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
 /// Waiting for everything to be durable, checkpointing, and refusing writes from then on.
 pub(crate) fn close(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let closed = write_all(inner);
-    // The thread that delivers an answer holds the store until its hook returns: whoever drops the last handle now gives
-    // up the device, and its lock, at once.
+    // The thread that delivers an answer holds the store until its hook returns: whoever drops the last
+    // handle now gives up the device, and its lock, at once.
     inner.device.wait_idle();
     closed
 }
@@ -47,7 +47,8 @@ fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
         return Err(StoreError::Device(error.clone()));
     }
     state.closed = true;
-    // Everything that is on its way becomes durable first, so that the checkpoint knows the end of every stream.
+    // Everything that is on its way becomes durable first, so that the checkpoint knows the end of every
+    // stream.
     let lsn = state.groups.last_lsn;
     let epoch = state.epochs.open;
     state.wanted_lsn = state.wanted_lsn.max(lsn);

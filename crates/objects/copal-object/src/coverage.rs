@@ -1,14 +1,16 @@
 //! Coverage: which bytes of a store a check compared with a checksum, and which hold nothing.
 //!
-//! A check that is asked to says so range by range while it reads, so the list cannot claim more than was done: a
-//! range is *summed* where its bytes were held against a sum, and *free* where the allocator, the journal or a stream
-//! says that nothing lies there. What is in neither list was not looked at; `copal check --coverage` adds them up.
+//! A check that is asked to says so range by range while it reads, so the list cannot claim more than was
+//! done: a range is *summed* where its bytes were held against a sum, and *free* where the allocator, the
+//! journal or a stream says that nothing lies there. What is in neither list was not looked at; `copal check
+//! --coverage` adds them up.
 //! Design: docs/design/object.md#checking
 //! Invariants
 //! - Summed and free ranges never overlap; summed ones do only where objects share pages.
 //! - One entry is one sum's bytes, or a part of them where they do not lie side by side.
 //!
-//! Not here: the comparing (`fsck`). Of a store that is written to meanwhile the list is out of date when it is made.
+//! Not here: the comparing (`fsck`). Of a store that is written to meanwhile the list is out of date when it
+//! is made.
 
 use crate::{
     ObjectId,
@@ -110,7 +112,8 @@ impl<'a> Witness<'a> {
 }
 
 impl StoreCore {
-    /// What nothing lies in, outside journal and streams: as the allocator has it, not as what the check left over.
+    /// What nothing lies in, outside journal and streams: as the allocator has it, not as what the check left
+    /// over.
     pub(crate) fn see_unused(&self, witness: &mut Witness<'_>) {
         if !witness.is_asked() {
             return;

@@ -1,14 +1,16 @@
-//! Crash enumeration of the real store: random histories with kills and power losses inside, every kind of crash state at
-//! their end, and each rule of docs/design/object.md broken on purpose to see it caught.
+//! Crash enumeration of the real store: random histories with kills and power losses inside, every kind of
+//! crash state at their end, and each rule of docs/design/object.md broken on purpose to see it caught.
 //!
-//! A history is a few *lives* of one store. A life ends by a kill (what was written stays, undurable) or by power loss (a
-//! state drawn from those the device may be left in); the next one recovers and goes on. The last life is cut at every
-//! event, and at each cut many of the possible states are recovered and compared with what was acknowledged.
-//! Invariants checked: OBJ-21 a prefix of the commit order, no shorter than what was acknowledged; OBJ-22 whole transactions;
-//! OBJ-23 dependencies; OBJ-24 no page owned twice; OBJ-28 bytes read are bytes written; OBJ-30 recovering twice, also with a crash
-//! inside the first, gives the same state. OBJ-25 and OBJ-26 break OBJ-21, OBJ-22 or OBJ-28 when they are broken.
+//! A history is a few *lives* of one store. A life ends by a kill (what was written stays, undurable) or by
+//! power loss (a state drawn from those the device may be left in); the next one recovers and goes on. The
+//! last life is cut at every event, and at each cut many of the possible states are recovered and compared
+//! with what was acknowledged. Invariants checked: OBJ-21 a prefix of the commit order, no shorter than what
+//! was acknowledged; OBJ-22 whole transactions; OBJ-23 dependencies; OBJ-24 no page owned twice; OBJ-28 bytes
+//! read are bytes written; OBJ-30 recovering twice, also with a crash inside the first, gives the same state.
+//! OBJ-25 and OBJ-26 break OBJ-21, OBJ-22 or OBJ-28 when they are broken.
 //!
-//! `COPAL_CRASH_SEEDS` histories from `COPAL_CRASH_FROM` on are tried; the usual number fits into `make test`.
+//! `COPAL_CRASH_SEEDS` histories from `COPAL_CRASH_FROM` on are tried; the usual number fits into `make
+//! test`.
 
 mod check;
 mod enumerate;

@@ -1,11 +1,12 @@
-//! The engine: steps groups, flushes and checkpoints forward. No thread of its own: called by whoever submits and by
-//! completions.
+//! The engine: steps groups, flushes and checkpoints forward. No thread of its own: called by whoever submits
+//! and by completions.
 //!
-//! A group closes when no flush is under way (so that everything that arrived meanwhile shares the next one), or when
-//! it is full. A flush starts when somebody waits for one.
+//! A group closes when no flush is under way (so that everything that arrived meanwhile shares the next one),
+//! or when it is full. A flush starts when somebody waits for one.
 //! Design: docs/design/object.md#driving
 //! Invariants
-//! - A record carries the epoch open when it is submitted (OBJ-6); the flush of that epoch waits for it and its data.
+//! - A record carries the epoch open when it is submitted (OBJ-6); the flush of that epoch waits for it and
+//!   its data.
 //! - Acknowledgements come in commit order, and never after a failed write or flush (OBJ-29).
 
 use crate::{
@@ -344,10 +345,12 @@ impl StoreCore {
         ios
     }
 
-    /// Asks for room in the open group for `ops_bytes` bytes of operations (OBJ-16). `None`: the group had to be closed first or the mutex was released to wait for the journal; the
-    /// caller looks at everything again.
+    /// Asks for room in the open group for `ops_bytes` bytes of operations (OBJ-16). `None`: the group had to
+    /// be closed first or the mutex was released to wait for the journal; the caller looks at everything
+    /// again.
     /// # Errors
-    /// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it. `Fenced`.
+    /// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it.
+    /// `Fenced`.
     pub(crate) fn admit(
         self: &Arc<StoreCore>,
         state: &mut MutexGuard<'_, StoreState>,
@@ -397,7 +400,8 @@ impl StoreCore {
 
     /// Waits for room in the journal: for a checkpoint, in short.
     /// # Errors
-    /// `NoSpace`: there is none for a checkpoint either, and nothing is under way that could change that. `Fenced`.
+    /// `NoSpace`: there is none for a checkpoint either, and nothing is under way that could change that.
+    /// `Fenced`.
     pub(crate) fn wait_journal(
         self: &Arc<StoreCore>,
         state: &mut MutexGuard<'_, StoreState>,

@@ -81,8 +81,8 @@ impl StoreError {
         matches!(self, StoreError::Corrupt { .. })
     }
 
-    /// The host ran full inside a write, and the store takes no more of them: free space there, then reopen the store.
-    /// Nothing is damaged; of an operation that answers this it is unknown whether it took effect.
+    /// The host ran full inside a write, and the store takes no more of them: free space there, then reopen
+    /// the store. Nothing is damaged; of an operation that answers this it is unknown whether it took effect.
     #[must_use]
     pub fn is_host_full(&self) -> bool {
         matches!(self, StoreError::Device(error) if error.is_host_full())

@@ -40,7 +40,8 @@ impl FrameReader {
         })
     }
 
-    /// The next frame, or `None` at the end; frames appended later are seen by a later call. Blocks on the device.
+    /// The next frame, or `None` at the end; frames appended later are seen by a later call. Blocks on the
+    /// device.
     /// # Errors
     /// `Corrupt`: an acknowledged frame is damaged. `NotFound`: the stream was deleted meanwhile. `Device`.
     pub fn next_frame(&mut self) -> Result<Option<(FramePos, Bytes)>, StoreError> {
@@ -87,7 +88,8 @@ impl FrameReader {
         self.seen = Some(Vec::new());
     }
 
-    /// Pages of every frame read since [`FrameReader::note_seen`], also of those before the first that was asked for.
+    /// Pages of every frame read since [`FrameReader::note_seen`], also of those before the first that was
+    /// asked for.
     pub(crate) fn take_seen(&mut self) -> Vec<Run> {
         self.seen.take().unwrap_or_default()
     }
@@ -96,8 +98,8 @@ impl FrameReader {
         StoreError::Corrupt { id: ObjectId(self.id), range: self.next..self.next + 1 }
     }
 
-    /// Reads frame `next` of `piece`, and on the way those before it that were not read yet. One of them that is damaged
-    /// is passed over if it lies before `trimmed`, and by who saves what can be saved in any case.
+    /// Reads frame `next` of `piece`, and on the way those before it that were not read yet. One of them that
+    /// is damaged is passed over if it lies before `trimmed`, and by who saves what can be saved in any case.
     fn read(&mut self, piece: &Piece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
         let (mut at, mut number) = match self.place {
             Some((incarnation, at, number)) if incarnation == piece.incarnation && number <= self.next => {

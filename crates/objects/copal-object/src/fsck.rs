@@ -1,12 +1,13 @@
-//! Checking an open store: superblock copies, checkpoint, journal, owners of pages, frames, and with `data` every byte of
-//! every object against its sums.
+//! Checking an open store: superblock copies, checkpoint, journal, owners of pages, frames, and with `data`
+//! every byte of every object against its sums.
 //!
-//! Reads in the background class, one unit at a time, beside whatever else goes on. A byte that is wrong anywhere in the
-//! file is found here, or by the read that meets it, or lies in free space (what no table, journal record or checkpoint
-//! needs: among it the journal behind a clean close).
+//! Reads in the background class, one unit at a time, beside whatever else goes on. A byte that is wrong
+//! anywhere in the file is found here, or by the read that meets it, or lies in free space (what no table,
+//! journal record or checkpoint needs: among it the journal behind a clean close).
 //! Design: docs/design/object.md#checking
 //! Invariants
-//! - It never invents data. `repair` rewrites what the store knows for certain: superblock copies, checkpoint, journal.
+//! - It never invents data. `repair` rewrites what the store knows for certain: superblock copies,
+//!   checkpoint, journal.
 //! - Memory does not grow with the store, except for the list of what is damaged.
 //!
 //! Not here: damage that recovery met (`OpenError`, `RecoveryReport`).
@@ -235,7 +236,8 @@ impl StoreCore {
                 found.damages.push(Damage::Checkpoint { what });
             }
         }
-        // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for nothing.
+        // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for
+        // nothing.
         if self.state.lock().checkpointer.finished != before {
             return self.check_metadata(report, witness);
         }

@@ -1,8 +1,8 @@
 //! What decodes the structures of a store, by name: for the fuzz targets, and a short run of each here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum. What recovery
-//! does with decoded operations is listed as well: it applies them and derives from them which pages are free.
-//! Built for tests and fuzzing only.
+//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
+//! What recovery does with decoded operations is listed as well: it applies them and derives from them which
+//! pages are free. Built for tests and fuzzing only.
 
 use crate::{
     Check, ObjectKind,
@@ -173,7 +173,8 @@ fn superblock() -> Superblock {
     }
 }
 
-/// 64 MiB with one of everything: objects 1 and 2 with sums by page and by unit, 4 published, 5 a clone of 1; stream 3.
+/// 64 MiB with one of everything: objects 1 and 2 with sums by page and by unit, 4 published, 5 a clone of 1;
+/// stream 3.
 fn small_store() -> Result<Tables, Misfit> {
     let what = |kind, check| Traits::of(&CreateOptions { kind, check, ..CreateOptions::default() });
     let mut tables = Tables::new(PAGE_BYTES, 16_384);

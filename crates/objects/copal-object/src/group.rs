@@ -4,8 +4,8 @@
 //! Design: docs/design/object.md#commit-on-one-flush OBJ-16
 //! Invariants
 //! - Groups become durable in order; positions (LSN) ascend through them.
-//! - Everything enters the open group with an [`Admitted`], the store's own operations too: no record becomes longer than
-//!   recovery reads, and none counts more transactions than it can say.
+//! - Everything enters the open group with an [`Admitted`], the store's own operations too: no record becomes
+//!   longer than recovery reads, and none counts more transactions than it can say.
 
 use crate::{format::record, run::Run};
 use std::collections::VecDeque;
@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 /// Most transactions of one group: the record counts them with 16 bits.
 const TRANSACTIONS_MAX: u16 = u16::MAX;
 
-/// Room in the open group for one transaction, measured. Good for one entry, and only until the mutex is released.
+/// Room in the open group for one transaction, measured. Good for one entry, and only until the mutex is
+/// released.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Admitted {
@@ -47,8 +48,8 @@ pub(crate) struct ClosedGroup {
     pub(crate) next_seq: u64,
     /// `flushed_epoch` in its record.
     pub(crate) carries: u64,
-    /// Data writes, record, and frames it comes after that are on their way; of a group that a checkpoint stands for,
-    /// the checkpoint instead of the record.
+    /// Data writes, record, and frames it comes after that are on their way; of a group that a checkpoint
+    /// stands for, the checkpoint instead of the record.
     pub(crate) outstanding: u32,
 }
 
@@ -81,8 +82,8 @@ impl Groups {
         }
     }
 
-    /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group, whose record may have
-    /// `record_bytes_max`; `None` when the group has to be closed first.
+    /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group, whose record may
+    /// have `record_bytes_max`; `None` when the group has to be closed first.
     pub(crate) fn admit(&self, ops_bytes: usize, record_bytes_max: usize) -> Option<Admitted> {
         let bytes = record::HEADER_LEN + self.open.ops.len() + ops_bytes;
         let fits = bytes <= record_bytes_max && self.open.transactions < TRANSACTIONS_MAX;
@@ -123,8 +124,8 @@ impl Groups {
         self.closed.get_mut(usize::try_from(number.checked_sub(first)?).ok()?)
     }
 
-    /// Everything of epochs up to `flushed` is durable; returns the largest `flushed_epoch` that became durable with it
-    /// and the number of the record after the last durable one.
+    /// Everything of epochs up to `flushed` is durable; returns the largest `flushed_epoch` that became
+    /// durable with it and the number of the record after the last durable one.
     pub(crate) fn flushed(&mut self, flushed: u64) -> Option<(u64, u64)> {
         let mut news = None;
         while self.closed.front().is_some_and(|closed| closed.epoch <= flushed && closed.outstanding == 0) {
@@ -138,8 +139,8 @@ impl Groups {
         news
     }
 
-    /// Closes the open group without a record: a checkpoint that is about to be written stands for it, and ends its last
-    /// write when it is durable. Returns the group's number and what it freed.
+    /// Closes the open group without a record: a checkpoint that is about to be written stands for it, and
+    /// ends its last write when it is durable. Returns the group's number and what it freed.
     pub(crate) fn absorb_open(&mut self, epoch: u64, next_seq: u64, flushed: u64) -> (u64, Vec<Run>) {
         let number = self.open.number;
         let open =
@@ -155,15 +156,16 @@ impl Groups {
         (number, open.freed)
     }
 
-    /// The last epoch that recovery may take as durable where a flush has covered those up to `flushed`. A frame that is
-    /// written through belongs to no epoch, so the flush of a group's epoch says nothing of the frames it comes after (OBJ-15).
+    /// The last epoch that recovery may take as durable where a flush has covered those up to `flushed`. A
+    /// frame that is written through belongs to no epoch, so the flush of a group's epoch says nothing of the
+    /// frames it comes after (OBJ-15).
     pub(crate) fn trusted_epoch(&self, flushed: u64) -> u64 {
         let incomplete = self.closed.get(self.complete);
         incomplete.map_or(flushed, |group| flushed.min(group.epoch.saturating_sub(1)))
     }
 
-    /// Whether every write of the groups up to `last` and of those in epochs up to `epoch` has completed, those of the
-    /// frames they come after among them; of `absorbed`, every write but the checkpoint's own.
+    /// Whether every write of the groups up to `last` and of those in epochs up to `epoch` has completed,
+    /// those of the frames they come after among them; of `absorbed`, every write but the checkpoint's own.
     pub(crate) fn is_complete(&self, last: u64, epoch: u64, absorbed: Option<u64>) -> bool {
         let is_named = |group: &&ClosedGroup| group.number <= last || group.epoch <= epoch;
         let mut closed = self.closed.iter().take_while(is_named);

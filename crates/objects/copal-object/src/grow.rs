@@ -68,7 +68,8 @@ impl std::fmt::Debug for SystemLoan {
 }
 
 impl StoreCore {
-    /// See [`crate::Store::lend_system_space`]. Of a directory that part is a file by itself, and is not lent.
+    /// See [`crate::Store::lend_system_space`]. Of a directory that part is a file by itself, and is not
+    /// lent.
     pub(crate) fn lend_system_space(self: &Arc<StoreCore>) -> SystemLoan {
         if self.files.is_none() {
             self.state.lock().space.loans += 1;
@@ -88,8 +89,8 @@ impl StoreCore {
         Ok(Reservation { inner: Arc::clone(self), pages })
     }
 
-    /// Gets closer to `wanted` available pages, so that the caller looks again; with fewer than `needed` to be had it is
-    /// `NoSpace`. Releases the mutex meanwhile.
+    /// Gets closer to `wanted` available pages, so that the caller looks again; with fewer than `needed` to
+    /// be had it is `NoSpace`. Releases the mutex meanwhile.
     pub(crate) fn make_available(
         self: &Arc<StoreCore>,
         state: &mut MutexGuard<'_, StoreState>,
@@ -130,7 +131,8 @@ impl StoreCore {
         }
     }
 
-    /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush (OBJ-3).
+    /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush
+    /// (OBJ-3).
     fn drain(self: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) -> Result<(), StoreError> {
         if !state.groups.is_open_empty() && !self.close_group(state) {
             return self.wait_journal(state);
@@ -149,8 +151,8 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Fills hollow space, or makes the store larger by a step that covers `wanted` more available pages, or `needed` where that is too much;
-    /// `false` when it cannot, and nothing has grown then.
+    /// Fills hollow space, or makes the store larger by a step that covers `wanted` more available pages, or
+    /// `needed` where that is too much; `false` when it cannot, and nothing has grown then.
     fn grow(
         self: &Arc<StoreCore>,
         state: &mut MutexGuard<'_, StoreState>,
@@ -263,7 +265,8 @@ impl StoreCore {
         self.shape.max_size_bytes.min(STORE_BYTES_MAX)
     }
 
-    /// Sizes that leave `wanted` pages available, or `needed` pages if `wanted` exceeds the largest size; `None`: both exceed it.
+    /// Sizes that leave `wanted` pages available, or `needed` pages if `wanted` exceeds the largest size;
+    /// `None`: both exceed it.
     fn grown_sizes(&self, state: &StoreState, wanted: u64, needed: u64) -> Option<GrownSizes> {
         let page = self.shape.page_bytes as u64;
         let size = state.tables.pages * page;

@@ -1,11 +1,12 @@
 //! Hollow runs: pages that nothing owns and whose blocks the file system has back.
 //!
-//! They count as taken: a write there might find the host full. [`copal_device::Device::reserve`] comes first.
+//! They count as taken: a write there might find the host full. [`copal_device::Device::reserve`] comes
+//! first.
 //! Design: docs/design/object.md#shrinking
 //! Invariants
 //! - Runs neither overlap nor touch.
-//! - A run is in a durable checkpoint before its blocks go back (OBJ-18). A checkpoint may name pages that have been filled
-//!   and given to an object since: what is owned is not hollow.
+//! - A run is in a durable checkpoint before its blocks go back (OBJ-18). A checkpoint may name pages that
+//!   have been filled and given to an object since: what is owned is not hollow.
 //!
 //! Not here: which pages become hollow, and when they are filled (`shrink`).
 
@@ -56,8 +57,10 @@ impl Hollow {
     /// When no run begins there, or it is shorter.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         let end = self.runs.remove(&range.start);
-        let left = end.filter(|&end| end >= range.end).map(|end| range.end..end);
-        let left = left.unwrap_or_else(|| panic!("pages {range:?} are not hollow"));
+        let left = end
+            .filter(|&end| end >= range.end)
+            .map(|end| range.end..end)
+            .unwrap_or_else(|| panic!("pages {range:?} are not hollow"));
         if !left.is_empty() {
             self.runs.insert(left.start, left.end);
         }

@@ -101,8 +101,9 @@ pub struct OpenOptions {
     pub max_size_bytes: Option<u64>,
     /// Open although acknowledged commits are damaged, and drop them.
     pub accept_tail_loss: bool,
-    /// Open whatever can be understood, to save what is readable: also an older state than the last, a store that was cut
-    /// off in its middle, and one whose pages have two owners. Only with `read_only`; what is lost shows when it is read.
+    /// Open whatever can be understood, to save what is readable: also an older state than the last, a store
+    /// that was cut off in its middle, and one whose pages have two owners. Only with `read_only`; what is
+    /// lost shows when it is read.
     pub salvage: bool,
 }
 
@@ -113,16 +114,18 @@ pub struct RecoveryReport {
     pub records_replayed: u64,
     /// Why the last records were dropped: they were never acknowledged as durable.
     pub tail_dropped: Option<String>,
-    /// Why the last records were dropped although they may have been acknowledged as durable, or were. Only with
-    /// `accept_tail_loss` or `salvage`.
+    /// Why the last records were dropped although they may have been acknowledged as durable, or were. Only
+    /// with `accept_tail_loss` or `salvage`.
     pub tail_lost: Option<String>,
     /// The state that was opened instead of the newest. Only with `salvage`.
     pub older_state: Option<OlderState>,
     /// Superblock copies that were damaged or old (rewritten unless the store is read-only).
     pub superblock_copies_repaired: u32,
-    /// Pages of the checkpoint of which one of two copies was damaged (written anew unless the store is read-only).
+    /// Pages of the checkpoint of which one of two copies was damaged (written anew unless the store is
+    /// read-only).
     pub checkpoint_pages_repaired: u32,
-    /// Bytes that were cut off the end of the store, where nothing lay. It has its length again unless it is read-only.
+    /// Bytes that were cut off the end of the store, where nothing lay. It has its length again unless it is
+    /// read-only.
     pub cut_bytes: u64,
     /// Streams whose acknowledged frames are damaged: `frames` ends with `Corrupt` there.
     pub damaged_streams: Vec<ObjectId>,
@@ -135,7 +138,8 @@ pub struct OlderState {
     pub generation: u64,
     /// The newest generation that was found.
     pub newest: u64,
-    /// Commits of the newest state that are missing, as far as its superblock tells: those behind its tables come on top.
+    /// Commits of the newest state that are missing, as far as its superblock tells: those behind its tables
+    /// come on top.
     pub missing_commits: u64,
 }
 
@@ -163,7 +167,8 @@ pub struct Space {
 pub struct Room {
     /// Bytes to be had, by growing to the largest size that the opening allowed as well, if there is one.
     pub bytes: u64,
-    /// That largest size, or the present one where there is none, or where the host has refused the last growth.
+    /// That largest size, or the present one where there is none, or where the host has refused the last
+    /// growth.
     pub of_bytes: u64,
     /// The store may grow beyond that, as far as its host has space.
     pub is_open_ended: bool,

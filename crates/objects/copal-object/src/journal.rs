@@ -1,9 +1,10 @@
 //! Journal: a ring of records, its head, its tail and the hash chain.
 //!
-//! Positions are pages counted from the store's first record on; modulo the length they give the place in the ring.
-//! A record never wraps: when it does not fit before the end of the ring it starts at the ring's first page.
-//! Invariants
-//! - Nothing between tail and head is overwritten; the tail moves only when the superblock that passes it is durable (OBJ-7).
+//! Positions are pages counted from the store's first record on; modulo the length they give the place in the
+//! ring. A record never wraps: when it does not fit before the end of the ring it starts at the ring's first
+//! page. Invariants
+//! - Nothing between tail and head is overwritten; the tail moves only when the superblock that passes it is
+//!   durable (OBJ-7).
 //! - One sixteenth is kept for records that free space and for mounts.
 
 use crate::{

@@ -1,7 +1,7 @@
 //! A device for saving what is left of a store: blocks that cannot be read, and what was cut off, are zeros.
 //!
-//! Every byte of a store stands under a sum, so zeros are found out where they matter; but a read of a thousand good blocks
-//! does not fail for a bad one among them.
+//! Every byte of a store stands under a sum, so zeros are found out where they matter; but a read of a
+//! thousand good blocks does not fail for a bad one among them.
 //! Invariants
 //! - Nothing is written.
 //! - What the system cannot read at this time is an error, no zeros: it may be whole.

@@ -1,11 +1,11 @@
 //! Extent map: where the pages of one object are, and their sums.
 //!
-//! 16 bytes per extent; sums lie apart, 4 bytes per unit. A unit is what one sum covers: 1 page (`Check::Pages`) or up to
-//! 64 KiB (`Check::Caller`), counted from the start of its extent.
+//! 16 bytes per extent; sums lie apart, 4 bytes per unit. A unit is what one sum covers: 1 page
+//! (`Check::Pages`) or up to 64 KiB (`Check::Caller`), counted from the start of its extent.
 //! Invariants
 //! - Extents ascend and do not overlap; what lies between is a hole and reads as zeros.
-//! - Cutting a unit leaves its parts as extents of their own with sum 0; the transaction that cut gives them new sums
-//!   (`RecordOp::Resum`) before anyone can look.
+//! - Cutting a unit leaves its parts as extents of their own with sum 0; the transaction that cut gives them
+//!   new sums (`RecordOp::Resum`) before anyone can look.
 //! - A published object has no sums here: they are in its trailer.
 
 use crate::run::{RUN_PAGES_MAX, Run};
@@ -95,8 +95,8 @@ impl ExtentMap {
         self.sums.get(packed.sums as usize..packed.sums as usize + units).unwrap_or(&[])
     }
 
-    /// Places `run` at page `at`, where there is a hole. `sums` has one per unit, or none for a published object.
-    /// A run longer than an extent holds is split at unit boundaries.
+    /// Places `run` at page `at`, where there is a hole. `sums` has one per unit, or none for a published
+    /// object. A run longer than an extent holds is split at unit boundaries.
     pub(crate) fn insert(&mut self, at: u64, run: Run, sums: &[u32], unit: u32) {
         let step = RUN_PAGES_MAX / unit * unit;
         let mut done = 0;

@@ -132,7 +132,8 @@ fn empty_checkpoint(layout: &Layout, uuid: u128) -> (Link, Vec<(Run, AlignedBuf)
     let page_bytes = layout.page_bytes as usize;
     let tables = Tables::new(page_bytes, layout.pages);
     let position = Position { uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
-    // The zones around a superblock copy were written by it and by these zeros; either way they are written space.
+    // The zones around a superblock copy were written by it and by these zeros; either way they are written
+    // space.
     let zone_pages = crate::allocator::ZONE_PAGES;
     let first_zone = layout.streams.at.div_ceil(zone_pages);
     let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
@@ -157,8 +158,8 @@ fn first_writes(layout: &Layout, checkpoint: Vec<(Run, AlignedBuf)>, backend: u8
             class: Class::Foreground,
         })
         .collect();
-    // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by now: a
-    // record must not need space.
+    // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by
+    // now: a record must not need space.
     writes.push(zero(layout.journal));
     if backend == BACKEND_COW {
         writes.push(zero(layout.streams));

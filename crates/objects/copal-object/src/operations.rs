@@ -42,8 +42,9 @@ pub enum Op {
         /// The new length in bytes.
         len: u64,
     },
-    /// Frees the pages that lie wholly inside `range` (a last partial page counts as whole when the range reaches
-    /// the end): they read as zeros. Bytes of pages partly inside keep their values. The length stays.
+    /// Frees the pages that lie wholly inside `range` (a last partial page counts as whole when the range
+    /// reaches the end): they read as zeros. Bytes of pages partly inside keep their values. The length
+    /// stays.
     Punch {
         /// A plain object; one that was sealed by `Seal` too.
         id: ObjectId,

@@ -1,10 +1,11 @@
 //! Frames of one stream that are written or being written, and not durable yet.
 //!
-//! Between two flushes many frames gather here: a log whose writers ask for `Ack::Written` has thousands of them. So
-//! nothing walks over those that wait for nothing but the flush.
+//! Between two flushes many frames gather here: a log whose writers ask for `Ack::Written` has thousands of
+//! them. So nothing walks over those that wait for nothing but the flush.
 //! Invariants
 //! - In the order they were appended; tickets ascend.
-//! - The first `told` have been written, with the commits they need, and whoever waited only for that was told.
+//! - The first `told` have been written, with the commits they need, and whoever waited only for that was
+//!   told.
 
 use crate::{Ack, FramePos, StoreError};
 use copal_device::Completer;
@@ -98,8 +99,8 @@ impl PendingFrames {
         }
     }
 
-    /// Adds to `answers` whoever waits for a write that has completed behind completed ones, `written_lsn` being the
-    /// last commit that is written.
+    /// Adds to `answers` whoever waits for a write that has completed behind completed ones, `written_lsn`
+    /// being the last commit that is written.
     pub(crate) fn acknowledge_written(&mut self, written_lsn: u64, answers: &mut Vec<Answer>) {
         while let Some(state) = self.frames.get_mut(self.told) {
             #[cfg(test)]
@@ -117,8 +118,8 @@ impl PendingFrames {
         }
     }
 
-    /// Takes out the durable ones in front, `durable_lsn` being the last commit that is; returns the number behind the
-    /// last of them.
+    /// Takes out the durable ones in front, `durable_lsn` being the last commit that is; returns the number
+    /// behind the last of them.
     pub(crate) fn take_durable(&mut self, durable_lsn: u64, answers: &mut Vec<Answer>) -> Option<u64> {
         let mut end = None;
         while let Some(state) =

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A pin names the pages it looks at; freed pages that no pin names wait for none.
-//! - A held run waits for one pin at a time, and is asked about again when that one ends; for one that lasts, if there is
-//!   such a one.
+//! - A held run waits for one pin at a time, and is asked about again when that one ends; for one that lasts,
+//!   if there is such a one.
 //! - A pin ends without anybody's help, unless it lasts: nobody waits for what only a lasting one keeps.
 //!
 //! Not here: when freed pages may be reused at all (`space`).

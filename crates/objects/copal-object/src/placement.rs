@@ -141,7 +141,8 @@ impl Placement {
         }
     }
 
-    /// The pages of `run` that may be somebody's: those of the device, or, in a directory, all of a run inside one file.
+    /// The pages of `run` that may be somebody's: those of the device, or, in a directory, all of a run
+    /// inside one file.
     pub(crate) fn clip(&self, run: Run) -> Option<Run> {
         match self {
             Placement::Pages(pages) => {

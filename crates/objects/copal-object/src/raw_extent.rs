@@ -1,14 +1,16 @@
-//! A raw extent, space of a caller's own inside the store: raw bytes in the first extent of a stream that has no frames.
+//! A raw extent, space of a caller's own inside the store: raw bytes in the first extent of a stream that has
+//! no frames.
 //!
-//! For what has to survive a kill and may be lost with the power: written through the page cache, so that no device is
-//! waited for, at any offset, again and again, in place. No sum and no order stands over these bytes; a stream's extents
-//! carry none in the metadata, so neither format nor recovery know of raw extents: they find a stream without frames.
+//! For what has to survive a kill and may be lost with the power: written through the page cache, so that no
+//! device is waited for, at any offset, again and again, in place. No sum and no order stands over these
+//! bytes; a stream's extents carry none in the metadata, so neither format nor recovery know of raw extents:
+//! they find a stream without frames.
 //!
 //! Invariants
-//! - Its pages are pinned while there is a [`RawExtent`]: when its stream was deleted they are nobody else's, and the extent
-//!   answers `NotFound`. A stream takes no frames meanwhile.
-//! - Its pages are used through the page cache alone while the store is open; the walk that looks for frames has read
-//!   them before.
+//! - Its pages are pinned while there is a [`RawExtent`]: when its stream was deleted they are nobody else's,
+//!   and the extent answers `NotFound`. A stream takes no frames meanwhile.
+//! - Its pages are used through the page cache alone while the store is open; the walk that looks for frames
+//!   has read them before.
 //! - A failed write ends all writing, like any other.
 //!
 //! Not here: what the bytes mean, and which of them count after a power loss (the caller's sums say).
@@ -35,7 +37,8 @@ pub struct RawExtent {
     len: u64,
 }
 
-/// A raw extent and the stream it lies in: shared by all copies of a [`RawExtent`], ends with the last of them.
+/// A raw extent and the stream it lies in: shared by all copies of a [`RawExtent`], ends with the last of
+/// them.
 struct PinnedRun {
     inner: Arc<StoreCore>,
     stream: ObjectId,
@@ -67,11 +70,12 @@ impl RawExtent {
         self.len
     }
 
-    /// Writes `bytes` at `offset`. They survive a kill when this returns, and a power loss, in any subset of their
-    /// blocks, only behind [`RawExtent::flush`]. Does not wait for the device where there is a page cache
-    /// (`Store::has_page_cache`), and otherwise does, for each block.
+    /// Writes `bytes` at `offset`. They survive a kill when this returns, and a power loss, in any subset of
+    /// their blocks, only behind [`RawExtent::flush`]. Does not wait for the device where there is a page
+    /// cache (`Store::has_page_cache`), and otherwise does, for each block.
     /// # Errors
-    /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`, `ReadOnly`.
+    /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`,
+    /// `ReadOnly`.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         if self.pinned.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
@@ -109,7 +113,8 @@ impl RawExtent {
         read.map_err(StoreError::Device)
     }
 
-    /// Cuts a range of the device into pages: where each begins, the offset in it, and which of the bytes it has.
+    /// Cuts a range of the device into pages: where each begins, the offset in it, and which of the bytes it
+    /// has.
     fn each_page(
         &self,
         at: u64,
@@ -127,8 +132,8 @@ impl RawExtent {
         Ok(())
     }
 
-    /// Writes from now on wait for no other command on the same file, where the device can do that. Blocks for reading
-    /// what stands here.
+    /// Writes from now on wait for no other command on the same file, where the device can do that. Blocks
+    /// for reading what stands here.
     pub fn prepare(&self) {
         if let Some(cache) = self.pinned.inner.device.page_cache() {
             cache.prepare(self.at, self.len);
@@ -281,9 +286,11 @@ mod tests {
         }
     }
 
-    /// Symptom: whoever still held the raw extent of a deleted stream wrote into the pages of the object that had them next.
-    /// Cause: a raw extent was an address and a length, which nobody looked at again. Fix: its pages stay pinned as long as
-    /// there is a raw extent, which answers that its stream is gone; and a stream takes no frames over it.
+    /// Symptom: whoever still held the raw extent of a deleted stream wrote into the pages of the object that
+    /// had them next.
+    /// Cause: a raw extent was an address and a length, which nobody looked at again. Fix: its pages stay
+    /// pinned as long as there is a raw extent, which answers that its stream is gone; and a stream takes no
+    /// frames over it.
     #[test]
     fn a_place_ends_with_its_stream_and_never_reaches_into_another_object() {
         let (_device, store) = store_with_a_stream();

@@ -1,7 +1,7 @@
 //! Reading bytes of objects.
 //!
-//! A range is one device read per run of pages that covers it. `Check::Pages` reads whole pages and verifies them;
-//! `Check::Caller` reads logical blocks and leaves verification to the caller.
+//! A range is one device read per run of pages that covers it. `Check::Pages` reads whole pages and verifies
+//! them; `Check::Caller` reads logical blocks and leaves verification to the caller.
 //! Invariants
 //! - Bytes whose write is on its way are returned after that write, never before.
 //! - What a read looks at is not reused while it runs.

@@ -1,11 +1,12 @@
 //! Recovery: from whatever a crash left to one certain state.
 //!
-//! Flush; newest superblock; checkpoint; walk the journal; verify what was not flushed; find where streams end, and what
-//! depends on what, to a fixed point; derive free space; mount.
+//! Flush; newest superblock; checkpoint; walk the journal; verify what was not flushed; find where streams
+//! end, and what depends on what, to a fixed point; derive free space; mount.
 //! Design: docs/design/object.md#recovery OBJ-1, OBJ-2, OBJ-4, OBJ-9, OBJ-10, OBJ-11, OBJ-13, OBJ-14
 //! Invariants
 //! - Running it again after a crash inside it gives the same state.
-//! - It drops only what was never acknowledged as durable; when something acknowledged is damaged, it refuses.
+//! - It drops only what was never acknowledged as durable; when something acknowledged is damaged, it
+//!   refuses.
 
 use crate::{
     ObjectId, OpenError, RecoveryReport, broken::Flaw, format::superblock::Superblock, run::Run,
@@ -51,7 +52,8 @@ pub(crate) struct Recovered {
     pub(crate) previous: u64,
     /// Largest epoch seen anywhere.
     pub(crate) epoch: u64,
-    /// Pages that are free now, but that this very recovery reads: not to be written before the mount is durable.
+    /// Pages that are free now, but that this very recovery reads: not to be written before the mount is
+    /// durable.
     pub(crate) needed: Vec<Run>,
     pub(crate) report: RecoveryReport,
 }

@@ -1,8 +1,8 @@
 //! A frame between its number and its write.
 //!
 //! Invariants
-//! - A number that was given out is written: a hole would be the end of the stream to whoever opens the store next. A frame
-//!   that is dropped is therefore written like any other; only nobody learns when.
+//! - A number that was given out is written: a hole would be the end of the stream to whoever opens the store
+//!   next. A frame that is dropped is therefore written like any other; only nobody learns when.
 //!
 //! Not here: where the frame lies and when it counts (`stream`).
 
@@ -18,7 +18,8 @@ pub(crate) enum Way {
     Queued { completion: Completion<Result<FramePos, StoreError>> },
 }
 
-/// A frame that has its number and place in its stream, from [`crate::Store::reserve_frame`]. Dropping it writes it, too.
+/// A frame that has its number and place in its stream, from [`crate::Store::reserve_frame`]. Dropping it
+/// writes it, too.
 #[must_use = "write() brings the frame to the device and tells when it is there"]
 pub struct ReservedFrame {
     inner: Arc<StoreCore>,
@@ -37,8 +38,8 @@ impl ReservedFrame {
         self.at
     }
 
-    /// Brings the frame to the device. A frame that needs no flush is written before this returns; the others are told when
-    /// their flush is over.
+    /// Brings the frame to the device. A frame that needs no flush is written before this returns; the others
+    /// are told when their flush is over.
     /// # Errors
     /// `Device`, `Fenced`; `NotFound`: the stream was deleted meanwhile.
     pub fn write(mut self) -> Completion<Result<FramePos, StoreError>> {

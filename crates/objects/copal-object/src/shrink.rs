@@ -1,15 +1,17 @@
-//! Shrinking: space that nothing lies in goes back to the file system, and is asked for again when it is wanted.
+//! Shrinking: space that nothing lies in goes back to the file system, and is asked for again when it is
+//! wanted.
 //!
-//! The end of the file is cut off. Runs inside become *hollow* (`hollow`): their blocks are punched out, and nothing is
-//! allocated there until the file system has space for them again, as a full host must not be met inside a commit.
+//! The end of the file is cut off. Runs inside become *hollow* (`hollow`): their blocks are punched out, and
+//! nothing is allocated there until the file system has space for them again, as a full host must not be met
+//! inside a commit.
 //!
-//! Steps: a checkpoint, so that what was freed leaves quarantine; the choice, made in memory; a checkpoint that knows the
-//! store shorter and those runs as hollow; and only then the file. Dying in between costs nothing: a file may be longer
-//! than its store, and a run that is called hollow may have its blocks.
+//! Steps: a checkpoint, so that what was freed leaves quarantine; the choice, made in memory; a checkpoint
+//! that knows the store shorter and those runs as hollow; and only then the file. Dying in between costs
+//! nothing: a file may be longer than its store, and a run that is called hollow may have its blocks.
 //! Invariants
 //! - Only free pages go: what quarantine or a look at pages holds is not free (OBJ-3, OBJ-5).
-//! - Nothing goes back before a durable checkpoint has said so: recovery reads what older ones name (OBJ-17), and a later
-//!   mount would write where nothing is (OBJ-18).
+//! - Nothing goes back before a durable checkpoint has said so: recovery reads what older ones name (OBJ-17),
+//!   and a later mount would write where nothing is (OBJ-18).
 //! - What the store keeps for deletes and checkpoints, and what callers reserved, stays.
 //! - One change of the length or of hollow runs at a time: pages that are being filled are not punched.
 //!
@@ -28,8 +30,8 @@ use copal_device::Io;
 use parking_lot::MutexGuard;
 use std::{ops::Range, sync::Arc};
 
-/// Free space that stays besides what the store keeps: this, and a share of what is left. Small commits need nothing of the
-/// file system then, and where that has filled up meanwhile the layers above can still delete.
+/// Free space that stays besides what the store keeps: this, and a share of what is left. Small commits need
+/// nothing of the file system then, and where that has filled up meanwhile the layers above can still delete.
 const STAYS_BYTES: u64 = 8 << 20;
 const STAYS_ONE_IN: u64 = 32;
 /// Free runs shorter than this stay: they are where small things go.
@@ -72,7 +74,8 @@ impl StoreCore {
         let hollow_bytes = self.let_go(&mut state);
         drop(state);
         let said = if self.shape.broken.by(Flaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(self) };
-        // Where nothing was said, nothing was lost: hollow runs are filled before they are used, as if it had been.
+        // Where nothing was said, nothing was lost: hollow runs are filled before they are used, as if it had
+        // been.
         let shrunk = said.and_then(|()| self.hand_over(early));
         self.state.lock().resizing = false;
         self.changed.notify_all();
@@ -115,7 +118,8 @@ impl StoreCore {
         hollow * page
     }
 
-    /// Free pages that stay: what the store keeps of what is left, what is reserved, and some for what comes next.
+    /// Free pages that stay: what the store keeps of what is left, what is reserved, and some for what comes
+    /// next.
     fn staying_pages(&self, state: &StoreState) -> u64 {
         let space = &state.space;
         let owned = space.allocator.pages() - space.allocator.hollow_pages() - space.allocator.free_pages();
@@ -164,7 +168,8 @@ impl StoreCore {
         Ok(cut_bytes)
     }
 
-    /// Fills hollow runs, the lowest first, until about `wanted` pages are available; `false` when none could be.
+    /// Fills hollow runs, the lowest first, until about `wanted` pages are available; `false` when none could
+    /// be.
     pub(crate) fn fill(self: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>, wanted: u64) -> bool {
         let missing = wanted.saturating_sub(state.space.available_pages());
         let step = FILL_STEP_BYTES / self.shape.page_bytes as u64;

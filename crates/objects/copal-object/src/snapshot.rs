@@ -69,7 +69,8 @@ pub(crate) fn published_bytes_max(runs: &[Run]) -> u64 {
     ENTRY_BYTES_MAX + EXTENT_BYTES * extents.sum::<u64>()
 }
 
-/// The tables as bytes. `durable`: frames known to be durable, by stream. `zones`: written zones. `hollow`: hollow pages.
+/// The tables as bytes. `durable`: frames known to be durable, by stream. `zones`: written zones. `hollow`:
+/// hollow pages.
 pub(crate) fn encode(
     tables: &Tables,
     position: &Position,

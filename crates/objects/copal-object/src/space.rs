@@ -3,9 +3,10 @@
 //! Design: docs/design/object.md#space OBJ-3, OBJ-5
 //! Invariants
 //! - owned = reachable + staged + quarantine; the rest is free.
-//! - Freed pages are reused only when a durable record or checkpoint says that the freeing epoch is flushed: until then
-//!   recovery may still verify what they held, or fall back to it.
-//! - They are not reused either while somebody looks at them (`pins`); what nobody looks at does not wait for that.
+//! - Freed pages are reused only when a durable record or checkpoint says that the freeing epoch is flushed:
+//!   until then recovery may still verify what they held, or fall back to it.
+//! - They are not reused either while somebody looks at them (`pins`); what nobody looks at does not wait for
+//!   that.
 
 use crate::{
     allocator::ZONE_PAGES,
@@ -32,16 +33,16 @@ pub(crate) struct SpaceMap {
     pub(crate) staged_pages: u64,
     /// Kept by callers of `reserve`.
     pub(crate) reserved_pages: u64,
-    /// What has to be free for a checkpoint of the present tables, however free space lies; reckoned anew with every
-    /// operation.
+    /// What has to be free for a checkpoint of the present tables, however free space lies; reckoned anew
+    /// with every operation.
     pub(crate) checkpoint_pages: u64,
     /// Callers that may use what is kept, but for the next checkpoint.
     pub(crate) loans: u32,
     pins: Pins,
 }
 
-/// More freed pages than these (128 MiB of 4 KiB) are made reusable at once. That costs an empty record and a flush, little
-/// beside writing as much.
+/// More freed pages than these (128 MiB of 4 KiB) are made reusable at once. That costs an empty record and a
+/// flush, little beside writing as much.
 const QUARANTINE_PAGES_MAX: u64 = 32 << 10;
 
 impl SpaceMap {
@@ -58,8 +59,8 @@ impl SpaceMap {
         }
     }
 
-    /// Pages kept for deletes, trims, checkpoints: 2 % (of a directory's file system a part of its reserve), and room for
-    /// the next checkpoint.
+    /// Pages kept for deletes, trims, checkpoints: 2 % (of a directory's file system a part of its reserve),
+    /// and room for the next checkpoint.
     pub(crate) fn system_pages(&self) -> u64 {
         let for_checkpoint = SpaceMap::checkpoint_reserve(self.checkpoint_pages);
         match self.loans {
@@ -73,9 +74,9 @@ impl SpaceMap {
         (pages / (Placement::KEPT_ONE_IN - 1) + 1).max(SpaceMap::checkpoint_reserve(self.checkpoint_pages))
     }
 
-    /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each: both copies, half of
-    /// one for what tables grow by where nothing can be refused (a mount cuts streams), and a few for what releases
-    /// space and takes some for it.
+    /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each: both
+    /// copies, half of one for what tables grow by where nothing can be refused (a mount cuts streams), and a
+    /// few for what releases space and takes some for it.
     pub(crate) fn checkpoint_reserve(pages: u64) -> u64 {
         2 * pages + pages / 2 + 16
     }
@@ -121,8 +122,9 @@ impl SpaceMap {
         self.quarantine.back().map(|freed| freed.epoch)
     }
 
-    /// The epoch of [`SpaceMap::quarantine_epoch`] when so much waits that it is not left to the next checkpoint, which
-    /// comes by the length of the journal: tables are long, and publishing and deleting one takes a few bytes there.
+    /// The epoch of [`SpaceMap::quarantine_epoch`] when so much waits that it is not left to the next
+    /// checkpoint, which comes by the length of the journal: tables are long, and publishing and deleting one
+    /// takes a few bytes there.
     pub(crate) fn overdue_quarantine(&self) -> Option<u64> {
         let overdue = self.quarantine_pages > QUARANTINE_PAGES_MAX;
         self.quarantine_epoch().filter(|_| overdue)
@@ -142,7 +144,8 @@ impl SpaceMap {
         self.quarantine.push_back(Freed { epoch, runs });
     }
 
-    /// Makes reusable what was freed in epochs up to `durable_flushed` and nobody looks at; calls `reused` with each run.
+    /// Makes reusable what was freed in epochs up to `durable_flushed` and nobody looks at; calls `reused`
+    /// with each run.
     pub(crate) fn drain(&mut self, durable_flushed: u64, mut reused: impl FnMut(Run)) {
         let mut looks = None;
         while let Some(freed) = self.quarantine.pop_front_if(|freed| freed.epoch <= durable_flushed) {
@@ -160,7 +163,8 @@ impl SpaceMap {
         }
     }
 
-    /// A look at `runs` begins: they are not reused until [`SpaceMap::unpin`], even if they are freed meanwhile.
+    /// A look at `runs` begins: they are not reused until [`SpaceMap::unpin`], even if they are freed
+    /// meanwhile.
     pub(crate) fn pin(&mut self, runs: Vec<Run>) -> u64 {
         self.pins.pin(runs)
     }
@@ -170,7 +174,8 @@ impl SpaceMap {
         self.pins.pin_lasting(runs)
     }
 
-    /// The look has ended. Returns what waited for it and is reusable now: [`SpaceMap::drain`] would have said so.
+    /// The look has ended. Returns what waited for it and is reusable now: [`SpaceMap::drain`] would have
+    /// said so.
     pub(crate) fn unpin(&mut self, ticket: u64) -> Vec<Run> {
         let reusable = self.pins.unpin(ticket);
         reusable.iter().for_each(|&run| self.allocator.release(run));
@@ -189,8 +194,8 @@ pub(crate) fn growth_step_bytes(size_bytes: u64) -> u64 {
     (size_bytes / 8).clamp(32 << 20, 8 << 30).next_multiple_of(1 << 20)
 }
 
-/// Pages of the next extent of a stream that holds `held` pages: 1 MiB to 64 MiB, so that extents double, at least `smallest`. It
-/// leaves seven eighths of `available` to others.
+/// Pages of the next extent of a stream that holds `held` pages: 1 MiB to 64 MiB, so that extents double, at
+/// least `smallest`. It leaves seven eighths of `available` to others.
 pub(crate) fn stream_extent_pages(
     held: u64,
     available: u64,

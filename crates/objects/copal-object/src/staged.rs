@@ -1,4 +1,5 @@
-//! Staged objects: large immutable bytes that go to the device as they are produced, before any record names them.
+//! Staged objects: large immutable bytes that go to the device as they are produced, before any record names
+//! them.
 //!
 //! Design: docs/design/object.md#interface
 //! Invariants
@@ -134,8 +135,8 @@ impl ObjectWriter {
         }
     }
 
-    /// Keeps at most about `bytes` in memory, at least a few pages: smaller pieces, as many of them on their way.
-    /// Before the first append.
+    /// Keeps at most about `bytes` in memory, at least a few pages: smaller pieces, as many of them on their
+    /// way. Before the first append.
     #[must_use]
     pub fn with_buffers(mut self, bytes: u64) -> ObjectWriter {
         let unit_bytes = unit_pages(self.what.check, self.space.inner.shape.page_bytes) as usize

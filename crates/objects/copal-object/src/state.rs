@@ -172,7 +172,8 @@ pub(crate) struct StoreState {
 }
 
 impl StoreState {
-    /// Whether writes are accepted. A full host is named each time: the caller may not be the one whose write met it.
+    /// Whether writes are accepted. A full host is named each time: the caller may not be the one whose write
+    /// met it.
     pub(crate) fn writable(&self) -> Result<(), StoreError> {
         match &self.failure {
             Some(error) if error.is_host_full() && !self.closed => Err(StoreError::Device(error.clone())),
@@ -213,8 +214,8 @@ impl StoreState {
         pages.saturating_sub(self.checkpointer.pages_to_come())
     }
 
-    /// Pages that are missing for a checkpoint of tables that are `more` bytes longer; what only `releases` space may go
-    /// to the end of what is kept.
+    /// Pages that are missing for a checkpoint of tables that are `more` bytes longer; what only `releases`
+    /// space may go to the end of what is kept.
     pub(crate) fn pages_for_tables(&self, more: u64, releases: bool) -> u64 {
         let pages = self.checkpoint_pages_with(more);
         let free = self.space.allocator.free_pages();
@@ -258,8 +259,9 @@ impl StoreState {
 }
 
 impl StoreCore {
-    /// Takes what is to be submitted and delivered, and does it with the mutex released. A hook that runs inside a
-    /// submission leaves its own consequences on the queue for the pump that is already running on this thread.
+    /// Takes what is to be submitted and delivered, and does it with the mutex released. A hook that runs
+    /// inside a submission leaves its own consequences on the queue for the pump that is already running on
+    /// this thread.
     pub(crate) fn pump(self: &Arc<StoreCore>) {
         thread_local! {
             static PUMPING: std::cell::Cell<*const ()> = const { std::cell::Cell::new(std::ptr::null()) };

@@ -21,8 +21,9 @@ use std::{ops::Range, path::Path, sync::Arc};
 /// Journal of a store of files; a file system below has one of its own besides.
 const FILES_JOURNAL_BYTES: u64 = 8 << 20;
 
-/// Handle of one open store; cheap to clone. Dropping the last one is like a kill: nothing that was acknowledged is lost,
-/// but only [`Store::close`] makes the next open cheap and later damage of the last commits detectable.
+/// Handle of one open store; cheap to clone. Dropping the last one is like a kill: nothing that was
+/// acknowledged is lost, but only [`Store::close`] makes the next open cheap and later damage of the last
+/// commits detectable.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<StoreCore>,
@@ -38,8 +39,8 @@ impl Store {
 
     /// Opens a store, recovering from a crash if there was one. Blocks.
     /// # Errors
-    /// `NotAStore`, `Damaged`, `Version`, `Truncated`: nothing was written. `TailLoss`: acknowledged commits are damaged.
-    /// `Device`.
+    /// `NotAStore`, `Damaged`, `Version`, `Truncated`: nothing was written. `TailLoss`: acknowledged commits
+    /// are damaged. `Device`.
     pub fn open(dev: Arc<dyn Device>, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
         Store::open_tuned(dev, options, Tuning::default())
     }
@@ -72,13 +73,13 @@ impl Store {
         Ok((Store { inner }, report))
     }
 
-    /// All operations or none, at the next place in the store's one order. Returns when the transaction has its place;
-    /// the completion when `ack` is reached. Blocks while 64 MiB are on their way to the device, while old bytes have
-    /// to be merged, and while the store drains freed space or grows. A transaction takes at most an eighth of the
-    /// journal (4 MiB) for its operations; its data is limited by space only.
+    /// All operations or none, at the next place in the store's one order. Returns when the transaction has
+    /// its place; the completion when `ack` is reached. Blocks while 64 MiB are on their way to the device,
+    /// while old bytes have to be merged, and while the store drains freed space or grows. A transaction
+    /// takes at most an eighth of the journal (4 MiB) for its operations; its data is limited by space only.
     /// # Errors
-    /// `NoSpace`, `Exists`, `NotFound`, `WrongKind`, `WrongLength`, `TooLarge`, `Corrupt` (of bytes to merge with),
-    /// `UnknownDependency`: nothing happened. `Device`, `Fenced`: reopen the store. `ReadOnly`.
+    /// `NoSpace`, `Exists`, `NotFound`, `WrongKind`, `WrongLength`, `TooLarge`, `Corrupt` (of bytes to merge
+    /// with), `UnknownDependency`: nothing happened. `Device`, `Fenced`: reopen the store. `ReadOnly`.
     pub fn commit(&self, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
         self.inner.commit(txn, ack)
     }
@@ -90,11 +91,12 @@ impl Store {
         self.inner.sync(upto)
     }
 
-    /// Bytes `range` of an object in its latest ordered version: short only at the end, holes read as zeros. Bytes still
-    /// on their way are waited for. On the caller's thread when one device read covers it and `class` is not
-    /// `Background`.
+    /// Bytes `range` of an object in its latest ordered version: short only at the end, holes read as zeros.
+    /// Bytes still on their way are waited for. On the caller's thread when one device read covers it and
+    /// `class` is not `Background`.
     /// # Errors
-    /// `NotFound`, `WrongKind` (a stream). `Corrupt`: not the bytes that were written (`Check::Pages`). `Device`.
+    /// `NotFound`, `WrongKind` (a stream). `Corrupt`: not the bytes that were written (`Check::Pages`).
+    /// `Device`.
     pub fn read(
         &self,
         id: ObjectId,
@@ -125,12 +127,12 @@ impl Store {
         Ok(ObjectWriter::new(&self.inner, id, &opts))
     }
 
-    /// Appends one frame. Solo and `Durable` it is one durable write on the caller's thread and no metadata; when others
-    /// wait for a flush anyway, it shares theirs.
+    /// Appends one frame. Solo and `Durable` it is one durable write on the caller's thread and no metadata;
+    /// when others wait for a flush anyway, it shares theirs.
     /// `after`: the frame counts only if that commit survives. Payload at most 1 MiB less 64 bytes.
     /// # Errors
-    /// `NotFound`, `WrongKind`, `TooLarge`, `NoSpace`, `UnknownDependency`. `Corrupt`: recovery found acknowledged frames
-    /// damaged; delete the stream. `Device`, `Fenced`, `ReadOnly`.
+    /// `NotFound`, `WrongKind`, `TooLarge`, `NoSpace`, `UnknownDependency`. `Corrupt`: recovery found
+    /// acknowledged frames damaged; delete the stream. `Device`, `Fenced`, `ReadOnly`.
     pub fn append_frame(
         &self,
         stream: ObjectId,
@@ -144,9 +146,10 @@ impl Store {
         }
     }
 
-    /// [`Store::append_frame`] in two steps, for several threads that keep several frames of one stream on their way: the
-    /// frame gets its number and place here, and its bytes go to the device with [`ReservedFrame::write`]. In between
-    /// another thread may append the next one. Acknowledgements come in the order of the numbers.
+    /// [`Store::append_frame`] in two steps, for several threads that keep several frames of one stream on
+    /// their way: the frame gets its number and place here, and its bytes go to the device with
+    /// [`ReservedFrame::write`]. In between another thread may append the next one. Acknowledgements come in
+    /// the order of the numbers.
     /// # Errors
     /// As [`Store::append_frame`] but for `Device`; the frame got no number then.
     pub fn reserve_frame(
@@ -166,9 +169,9 @@ impl Store {
         FrameReader::new(&self.inner, stream, from)
     }
 
-    /// Room of the caller's own in a stream that has no frames, at least `bytes` of it when the stream has none yet; it
-    /// then belongs to the stream with the next durable commit. `None`: there is none, and none was asked for or the store
-    /// is open read-only. Blocks while space is prepared.
+    /// Room of the caller's own in a stream that has no frames, at least `bytes` of it when the stream has
+    /// none yet; it then belongs to the stream with the next durable commit. `None`: there is none, and none
+    /// was asked for or the store is open read-only. Blocks while space is prepared.
     /// # Errors
     /// `NotFound`, `WrongKind`, `NoSpace`, `Fenced`, `Device`.
     pub fn raw_extent(&self, stream: ObjectId, bytes: u64) -> Result<Option<RawExtent>, StoreError> {
@@ -185,15 +188,15 @@ impl Store {
         self.inner.reserve(bytes)
     }
 
-    /// Lets every operation use what the store keeps for deletes, until the loan is dropped; room for the next checkpoint stays
-    /// kept. For who has no other way to make room.
+    /// Lets every operation use what the store keeps for deletes, until the loan is dropped; room for the
+    /// next checkpoint stays kept. For who has no other way to make room.
     #[must_use]
     pub fn lend_system_space(&self) -> SystemLoan {
         self.inner.lend_system_space()
     }
 
-    /// Lets commits wait already while `bytes` are on their way to the device: less memory, the same order. At most
-    /// 64 MiB count; one commit may go beyond it.
+    /// Lets commits wait already while `bytes` are on their way to the device: less memory, the same order.
+    /// At most 64 MiB count; one commit may go beyond it.
     pub fn limit_in_flight(&self, bytes: u64) {
         self.inner.state.lock().in_flight_limit = bytes.min(IN_FLIGHT_BYTES_MAX);
     }
@@ -221,15 +224,15 @@ impl Store {
         }
     }
 
-    /// Bytes that writes may still take: free pages and growth. Growth counts if the opening gave a largest size and the host has
-    /// not refused the last growth.
+    /// Bytes that writes may still take: free pages and growth. Growth counts if the opening gave a largest
+    /// size and the host has not refused the last growth.
     #[must_use]
     pub fn room(&self) -> Room {
         self.inner.room()
     }
 
-    /// Tries to grow by a step if the host refused the last growth. Afterwards [`Store::room`] counts growth again if the host has
-    /// space. Blocks on the host's file system.
+    /// Tries to grow by a step if the host refused the last growth. Afterwards [`Store::room`] counts growth
+    /// again if the host has space. Blocks on the host's file system.
     /// # Errors
     /// `Poisoned`, `Closed`. A host that still refuses is no error.
     pub fn grow_again(&self) -> Result<(), StoreError> {
@@ -254,15 +257,16 @@ impl Store {
         entries.map(|(id, entry)| stat_of(&state.tables, *id, entry, next(id))).collect()
     }
 
-    /// Checks the store while it is open; see [`CheckOptions`]. Blocks for as long as reading everything takes.
+    /// Checks the store while it is open; see [`CheckOptions`]. Blocks for as long as reading everything
+    /// takes.
     /// # Errors
     /// `Device`: repairing failed. Damage is no error but in the report.
     pub fn check(&self, options: &CheckOptions) -> Result<CheckReport, StoreError> {
         self.inner.check(options, None)
     }
 
-    /// As [`Store::check`], and says of every range of the device in bytes whether it was held against a sum or holds
-    /// nothing. Complete with `data` on a store that nobody writes to; ranges come in no order.
+    /// As [`Store::check`], and says of every range of the device in bytes whether it was held against a sum
+    /// or holds nothing. Complete with `data` on a store that nobody writes to; ranges come in no order.
     /// # Errors
     /// As [`Store::check`].
     pub fn check_coverage(
@@ -273,7 +277,8 @@ impl Store {
         self.inner.check(options, Some(see))
     }
 
-    /// Whether objects are files of a directory: the addresses of [`Store::check_coverage`] are places in them then.
+    /// Whether objects are files of a directory: the addresses of [`Store::check_coverage`] are places in
+    /// them then.
     #[must_use]
     pub fn is_in_files(&self) -> bool {
         self.inner.files.is_some()
@@ -295,10 +300,11 @@ impl Store {
         close::checkpoint_now(&self.inner)
     }
 
-    /// Gives space that nothing lies in back to the file system: the end of the file by cutting it, runs inside by punching
-    /// holes, which are filled again before anything is written there. Some free space stays for what comes next, and all
-    /// that was reserved. In a directory, where files go with what they hold, this is a checkpoint; so it is on a block
-    /// device, which is told what it may discard. Blocks for two checkpoints.
+    /// Gives space that nothing lies in back to the file system: the end of the file by cutting it, runs
+    /// inside by punching holes, which are filled again before anything is written there. Some free space
+    /// stays for what comes next, and all that was reserved. In a directory, where files go with what they
+    /// hold, this is a checkpoint; so it is on a block device, which is told what it may discard. Blocks for
+    /// two checkpoints.
     /// # Errors
     /// `NoSpace`: no checkpoint fits, and nothing was given back. `Fenced`, `ReadOnly`. `Device`.
     pub fn shrink(&self) -> Result<Shrunk, StoreError> {
@@ -308,13 +314,14 @@ impl Store {
         self.inner.shrink()
     }
 
-    /// From now on space is taken as near the beginning of the device as there is some, for who means to shrink the store.
+    /// From now on space is taken as near the beginning of the device as there is some, for who means to
+    /// shrink the store.
     pub fn place_low(&self) {
         self.inner.state.lock().space.allocator.place_low();
     }
 
-    /// Whether the device below has no thread of its own and is moved on by those who wait for completions, so that
-    /// somebody has to wait for each: a fault or emulated device.
+    /// Whether the device below has no thread of its own and is moved on by those who wait for completions,
+    /// so that somebody has to wait for each: a fault or emulated device.
     #[must_use]
     pub fn is_driven(&self) -> bool {
         self.inner.driver.is_some()
@@ -332,20 +339,21 @@ impl Store {
         self.inner.device.counters()
     }
 
-    /// Writes down what is durable, so that damage that comes to it later is reported and not taken for a crash; makes
-    /// durable first what was only ordered. One record and one flush, or nothing when nothing happened since the last
-    /// mark: then `false`. Blocks.
+    /// Writes down what is durable, so that damage that comes to it later is reported and not taken for a
+    /// crash; makes durable first what was only ordered. One record and one flush, or nothing when nothing
+    /// happened since the last mark: then `false`. Blocks.
     ///
-    /// Without it the acknowledged commits of the last epoch, and the last durable frame of each stream, can be damaged
-    /// unnoticed between a kill and the next open. [`Store::close`] needs none. See [`Store::activity`] for when.
+    /// Without it the acknowledged commits of the last epoch, and the last durable frame of each stream, can
+    /// be damaged unnoticed between a kill and the next open. [`Store::close`] needs none. See
+    /// [`Store::activity`] for when.
     /// # Errors
     /// `Fenced`, `Device`.
     pub fn write_clean_mark(&self) -> Result<bool, StoreError> {
         self.inner.write_clean_mark()
     }
 
-    /// A number that grows with every commit and every frame: whoever sees it twice the same, a tenth of a second apart,
-    /// writes the clean mark.
+    /// A number that grows with every commit and every frame: whoever sees it twice the same, a tenth of a
+    /// second apart, writes the clean mark.
     #[must_use]
     pub fn activity(&self) -> u64 {
         let state = self.inner.state.lock();
@@ -359,8 +367,9 @@ impl Store {
         close::close(&self.inner)
     }
 
-    /// Takes the store for an engine that must be the only one of its kind, or, `read_only`, one of several that change
-    /// nothing, until the answer is dropped. `None`: another has it. Objects are not guarded by this.
+    /// Takes the store for an engine that must be the only one of its kind, or, `read_only`, one of several
+    /// that change nothing, until the answer is dropped. `None`: another has it. Objects are not guarded by
+    /// this.
     #[must_use]
     pub fn own(&self, read_only: bool) -> Option<Ownership> {
         Ownership::take(&self.inner, read_only)

@@ -1,11 +1,11 @@
 //! Streams at work: appending frames, and when each counts.
 //!
-//! A solo durable append is one write-through of whole pages, no metadata; several threads may have one each on its
-//! way. When others wait for a flush anyway, it joins them.
+//! A solo durable append is one write-through of whole pages, no metadata; several threads may have one each
+//! on its way. When others wait for a flush anyway, it joins them.
 //! Design: docs/design/object.md#streams OBJ-12, OBJ-14
 //! Invariants
-//! - Frames are acknowledged in order. A frame is durable when it was written through or its epoch is flushed, all
-//!   frames before it are durable, and so are the commit that entered its space and its `after`.
+//! - Frames are acknowledged in order. A frame is durable when it was written through or its epoch is
+//!   flushed, all frames before it are durable, and so are the commit that entered its space and its `after`.
 //! - A frame never rewrites a page of an earlier one.
 //!
 //! Not here: finding the end after a crash (`walk`), reading (`frames`).
@@ -256,8 +256,8 @@ impl StoreCore {
         completion
     }
 
-    /// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged with it,
-    /// unless frames before it are still on their way.
+    /// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged
+    /// with it, unless frames before it are still on their way.
     pub(crate) fn write_frame_through(
         self: &Arc<StoreCore>,
         at: FramePos,

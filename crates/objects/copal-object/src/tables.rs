@@ -83,7 +83,8 @@ pub(crate) struct Tables {
     pub(crate) pages: u64,
     pub(crate) entries: BTreeMap<u64, Entry>,
     pub(crate) shared: SharedRuns,
-    /// Bytes of all entries in a checkpoint ([`crate::snapshot::encoded_len`]), kept up to date by each operation.
+    /// Bytes of all entries in a checkpoint ([`crate::snapshot::encoded_len`]), kept up to date by each
+    /// operation.
     pub(crate) entry_bytes: u64,
 }
 
@@ -436,7 +437,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Ends the stream at `cut`: what lies behind is a new use of the space, what lies in later pieces is free.
+    /// Ends the stream at `cut`: what lies behind is a new use of the space, what lies in later pieces is
+    /// free.
     fn cut_stream(&mut self, cut: &Cut, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
         let id = cut.id;
         let stream = self.stream_of(id)?;
@@ -482,8 +484,8 @@ mod tests {
         assert!(size_of::<Entry>() <= 96, "{} bytes", size_of::<Entry>());
     }
 
-    /// Symptom: a mount record whose cut goes on at a frame before its piece was applied, and the next checkpoint of the
-    /// store was refused as damaged at every open.
+    /// Symptom: a mount record whose cut goes on at a frame before its piece was applied, and the next
+    /// checkpoint of the store was refused as damaged at every open.
     /// Cause: the order of pieces was checked where they are added and read, not where they are cut.
     /// Fix: such a record is the damage.
     #[test]

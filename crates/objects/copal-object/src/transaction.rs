@@ -1,12 +1,14 @@
 //! Transactions: checked against the tables, given space, turned into physical operations.
 //!
-//! Three steps: *check* (every reason to refuse, pages needed, units whose old bytes are needed), *fetch* (those units are
-//! read with the mutex released, then everything is checked again), *apply* (cannot fail).
+//! Three steps: *check* (every reason to refuse, pages needed, units whose old bytes are needed), *fetch*
+//! (those units are read with the mutex released, then everything is checked again), *apply* (cannot fail).
 //! Design: docs/design/object.md#transactions
 //! Invariants
 //! - A refused transaction has changed nothing and written nothing.
-//! - No byte on the device is overwritten while a record names it (OBJ-26): partial pages are merged and written elsewhere.
-//! - The last partial page of a `Check::Caller` object is a unit of its own, so that the next append replaces it whole.
+//! - No byte on the device is overwritten while a record names it (OBJ-26): partial pages are merged and
+//!   written elsewhere.
+//! - The last partial page of a `Check::Caller` object is a unit of its own, so that the next append replaces
+//!   it whole.
 
 use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
@@ -92,8 +94,8 @@ impl StoreCore {
         Ok(completion)
     }
 
-    /// Checks the transaction until it has all it needs at one moment: its old bytes, its pages, its place in a record.
-    /// Releases the mutex whenever something is missing.
+    /// Checks the transaction until it has all it needs at one moment: its old bytes, its pages, its place in
+    /// a record. Releases the mutex whenever something is missing.
     fn grant(
         self: &Arc<StoreCore>,
         state: &mut MutexGuard<'_, StoreState>,

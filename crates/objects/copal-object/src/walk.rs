@@ -4,9 +4,10 @@
 //! Invariants
 //! - The end is the first frame whose sum, incarnation or number is wrong, or whose commit is lost.
 //! - A hole before a valid frame that says the hole was durable is damage, not a crash.
-//! - Frames that were trimmed are passed over where they are damaged or lost: nobody asks for them, and no stream ends
-//!   before its trim, where nobody would see what it takes next.
-//! - Who saves what can be saved passes over every frame that is damaged: the end is behind the last valid one.
+//! - Frames that were trimmed are passed over where they are damaged or lost: nobody asks for them, and no
+//!   stream ends before its trim, where nobody would see what it takes next.
+//! - Who saves what can be saved passes over every frame that is damaged: the end is behind the last valid
+//!   one.
 
 use crate::{
     format::frame::{self, FRAME_BYTES_MAX, FrameHeader},
@@ -96,8 +97,8 @@ fn frame_at<'w>(
     }
 }
 
-/// Where a piece goes on behind a damaged frame at page `at`: page and number of the next valid frame, if that is at most
-/// `wanted`, so that no frame is missed that somebody may ask for.
+/// Where a piece goes on behind a damaged frame at page `at`: page and number of the next valid frame, if
+/// that is at most `wanted`, so that no frame is missed that somebody may ask for.
 fn behind_damage(
     window: &mut Window<'_>,
     at: u32,
@@ -112,9 +113,9 @@ fn behind_damage(
     Ok(None)
 }
 
-/// Finds the end of a stream of which the frames before `trimmed` are not wanted any more: it ends there at the earliest.
-/// Frames whose `after` lies beyond `last_lsn` do not count. `each` sees every frame that counts and was looked at: those
-/// of a piece that ends before `trimmed` are not. `salvage`: see the module.
+/// Finds the end of a stream of which the frames before `trimmed` are not wanted any more: it ends there at
+/// the earliest. Frames whose `after` lies beyond `last_lsn` do not count. `each` sees every frame that
+/// counts and was looked at: those of a piece that ends before `trimmed` are not. `salvage`: see the module.
 pub(crate) fn walk(
     pieces: &[Piece],
     trimmed: u64,
@@ -189,8 +190,8 @@ fn frames_that_count(
     Ok((end, false))
 }
 
-/// Whether a frame behind the end says that the frame at the end was durable. Before the end lie the pages of `unread`
-/// frames that nobody wants.
+/// Whether a frame behind the end says that the frame at the end was durable. Before the end lie the pages of
+/// `unread` frames that nobody wants.
 fn was_durable(
     pieces: &[Piece],
     end: &End,
@@ -265,8 +266,8 @@ impl ReadAhead {
         behind_damage(&mut window, at, piece.incarnation, wanted)
     }
 
-    /// The valid frame at page `at` of `piece`. Pages already read are looked at first, then read again: the frame may
-    /// have been appended since.
+    /// The valid frame at page `at` of `piece`. Pages already read are looked at first, then read again: the
+    /// frame may have been appended since.
     pub(crate) fn frame(
         &mut self,
         piece: &Piece,

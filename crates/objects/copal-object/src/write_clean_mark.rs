@@ -1,16 +1,18 @@
-//! The clean mark of an idle store: an empty record that names what was durable, so that later damage of it is told from a crash.
+//! The clean mark of an idle store: an empty record that names what was durable, so that later damage of it
+//! is told from a crash.
 //!
-//! The last record of a journal, the data of the last epoch and the last frame of a stream have nothing behind them that
-//! says they were durable: when they rot, an open takes it for a write that a crash cut short. A clean mark is the record
-//! behind them. It carries the flushed epoch, the flushed records and every stream's durable frames; rot in the mark
-//! itself loses nothing. A clean close needs none, its checkpoint says the same.
+//! The last record of a journal, the data of the last epoch and the last frame of a stream have nothing
+//! behind them that says they were durable: when they rot, an open takes it for a write that a crash cut
+//! short. A clean mark is the record behind them. It carries the flushed epoch, the flushed records and every
+//! stream's durable frames; rot in the mark itself loses nothing. A clean close needs none, its checkpoint
+//! says the same.
 //! Design: docs/design/object.md#clean-mark
 //! Invariants
 //! - A mark claims only what was durable when it was written.
 //! - Nothing happened since the last one: no write, no flush.
 //!
-//! Not here: when (the owner of the store looks at [`crate::Store::activity`] and marks when it stands still; this crate
-//! has no clock and no thread).
+//! Not here: when (the owner of the store looks at [`crate::Store::activity`] and marks when it stands still;
+//! this crate has no clock and no thread).
 
 use crate::{
     Lsn, StoreError,

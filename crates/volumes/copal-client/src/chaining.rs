@@ -1,8 +1,9 @@
-//! Bytes that go from member to member instead of from here to each, and calls to a member that only others reach.
+//! Bytes that go from member to member instead of from here to each, and calls to a member that only others
+//! reach.
 //!
-//! From here go the bytes of one copy. Each hop answers for itself, in whatever order; a hop that does not is served directly,
-//! with the same ids. When an operation holds is decided on these answers as on any (`copal_volume::group::ClientOp`).
-//! Rule: VOL-32, docs/design/cluster.md
+//! From here go the bytes of one copy. Each hop answers for itself, in whatever order; a hop that does not is
+//! served directly, with the same ids. When an operation holds is decided on these answers as on any
+//! (`copal_volume::group::ClientOp`). Rule: VOL-32, docs/design/cluster.md
 //! Paper: beanfs §3.4.4 (parallel or serial multicast, chosen at run time)
 
 use crate::{
@@ -106,8 +107,7 @@ impl Cluster {
         let message = Bytes::from(head.encode_to_vec());
         let first = order.first().copied().ok_or(CallError::Deadline)?;
         let reached = self.reach(first, Method::PutChain, &message, end);
-        let connection = tokio::time::timeout(SILENCE, reached).await;
-        let connection = connection.map_err(|_| CallError::Deadline)??;
+        let connection = tokio::time::timeout(SILENCE, reached).await.map_err(|_| CallError::Deadline)??;
         let permit = self.permit_for(head.volume().unwrap_or_default(), end).await?;
         if !handed.begin(order.iter().copied()) {
             return Err(CallError::Deadline);
@@ -167,7 +167,8 @@ async fn hear(mut streamed: Streamed, tell: &mut Tell) {
         match streamed.next::<ChainAck>(SILENCE).await {
             Some(Ok(ack)) => ack.hops.into_iter().for_each(|hop| tell_of(hop, tell)),
             Some(Err(CallError::Failed(failure))) => {
-                // Of the chain as a whole, before anybody did anything: what it says of the view is so for all.
+                // Of the chain as a whole, before anybody did anything: what it says of the view is so for
+                // all.
                 let failure = match failure.view.is_some() {
                     true => *failure,
                     false => Failure { code: Code::Busy.into(), text: failure.text, ..Failure::default() },

@@ -1,4 +1,5 @@
-//! A cluster, as one client sees it: the map that it follows, the connections that it keeps, the ids that it draws.
+//! A cluster, as one client sees it: the map that it follows, the connections that it keeps, the ids that it
+//! draws.
 
 use crate::{
     connection::{CallError, Connection, Encoded},
@@ -144,7 +145,8 @@ impl Cluster {
         &self.inner.map
     }
 
-    /// Asks for another certificate with the name that this client has, for the key of a signing request, PEM.
+    /// Asks for another certificate with the name that this client has, for the key of a signing request,
+    /// PEM.
     /// # Errors
     /// As the master says.
     pub async fn renew(&self, signing_request: &str, deadline: Duration) -> Result<String, CallError> {
@@ -325,8 +327,9 @@ impl Cluster {
         ids.draw_op_above(now_ms, other)
     }
 
-    /// The generator of ids, and the time. One that has run far ahead of the cluster's clock, since that was wrong for a while or
-    /// a file from its future was deleted, would draw nothing but what members refuse: another takes its place.
+    /// The generator of ids, and the time. One that has run far ahead of the cluster's clock, since that was
+    /// wrong for a while or a file from its future was deleted, would draw nothing but what members refuse:
+    /// another takes its place.
     fn ids(&self) -> (MutexGuard<'_, FileIds>, u64) {
         let now_ms = self.inner.map.now_ms();
         let mut ids = self.inner.ids.lock();

@@ -1,7 +1,7 @@
 //! One connection: calls go out as they come, answers come back in any order.
 //!
-//! Two tasks of its own, one that writes and one that reads; what waits to be written goes out in one write. A connection that
-//! breaks answers every call that is under way with `Broken`, and takes no more.
+//! Two tasks of its own, one that writes and one that reads; what waits to be written goes out in one write.
+//! A connection that breaks answers every call that is under way with `Broken`, and takes no more.
 
 use crate::{
     deadline::{given, in_ms},
@@ -264,8 +264,8 @@ impl Connection {
         self.waiting.lock().is_some() && !self.out.is_closed()
     }
 
-    /// Calls the other side, and waits for its answer up to `deadline`, or until the work that it is part of is to end. A
-    /// server that has no room is asked again after a while.
+    /// Calls the other side, and waits for its answer up to `deadline`, or until the work that it is part of
+    /// is to end. A server that has no room is asked again after a while.
     /// # Errors
     /// All of them.
     pub async fn call<T: Message + Default>(
@@ -363,8 +363,8 @@ fn frame_of(id: u64, method: Method, deadline: Option<Duration>, request: Encode
     }
 }
 
-/// A call of several frames, answered by several: what goes on to other members while it comes. One that is dropped before its
-/// last frame is told to be over.
+/// A call of several frames, answered by several: what goes on to other members while it comes. One that is
+/// dropped before its last frame is told to be over.
 pub struct Streamed {
     connection: Connection,
     id: u64,
@@ -374,7 +374,8 @@ pub struct Streamed {
 }
 
 impl Connection {
-    /// Begins a call of several frames, to be answered up to `deadline`; `farewell` is sent when it is dropped before its end.
+    /// Begins a call of several frames, to be answered up to `deadline`; `farewell` is sent when it is
+    /// dropped before its end.
     /// # Errors
     /// `Broken`, `Deadline`.
     pub async fn begin(
@@ -458,8 +459,8 @@ impl Drop for Streamed {
     }
 }
 
-/// How long to wait before a server that had no room, and so has not begun, is asked again; `None`: it said something else.
-/// Longer each time, and not as long as others wait who were refused together.
+/// How long to wait before a server that had no room, and so has not begun, is asked again; `None`: it said
+/// something else. Longer each time, and not as long as others wait who were refused together.
 fn pause_after(error: &CallError, tries: u32) -> Option<Duration> {
     let CallError::Failed(failure) = error else {
         return None;

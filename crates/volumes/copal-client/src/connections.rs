@@ -1,6 +1,6 @@
-//! Connections that are kept: one for each process that is called and each class of calls, opened when it is needed, and again when it
-//! broke. The other side judges each call by the certificate that its connection was opened with, so a connection is opened again, too,
-//! once this process shows another certificate.
+//! Connections that are kept: one for each process that is called and each class of calls, opened when it is
+//! needed, and again when it broke. The other side judges each call by the certificate that its connection
+//! was opened with, so a connection is opened again, too, once this process shows another certificate.
 
 use crate::{
     connection::{CallError, Connection},
@@ -42,7 +42,8 @@ impl Connections {
         &self.link
     }
 
-    /// The connection to `name` at `address` for calls of a class; opens it when there is none. Of several that ask at once one opens it.
+    /// The connection to `name` at `address` for calls of a class; opens it when there is none. Of several
+    /// that ask at once one opens it.
     /// # Errors
     /// `Unreachable`.
     pub async fn to(

@@ -1,7 +1,9 @@
-//! When the work of a task is to end: every call that it makes is given no more time than is left, and says how much that is.
+//! When the work of a task is to end: every call that it makes is given no more time than is left, and says
+//! how much that is.
 //!
-//! A server works for a call until its caller has given up, and so does whoever it calls for that. Work that began and must be
-//! brought to its end, whoever asked for it, says so ([`without_end`]). Rule: VOL-30, docs/design/cluster.md.
+//! A server works for a call until its caller has given up, and so does whoever it calls for that. Work that
+//! began and must be brought to its end, whoever asked for it, says so ([`without_end`]). Rule: VOL-30,
+//! docs/design/cluster.md.
 //! Invariant: nobody is worked for longer than [`LONGEST`].
 
 use crate::machine;

@@ -1,4 +1,5 @@
-//! Files of a cluster's volumes: created, read and deleted at the members of their groups, with no master in the way.
+//! Files of a cluster's volumes: created, read and deleted at the members of their groups, with no master in
+//! the way.
 
 use crate::{
     cluster::Cluster,
@@ -163,8 +164,8 @@ impl Cluster {
         Ok((got.bytes, info(got.head)?))
     }
 
-    /// Up to `limit` files whose names begin with `prefix` and are above `after`: as a whole member has them, or strictly, by
-    /// the word of all members that are up (VOL-22).
+    /// Up to `limit` files whose names begin with `prefix` and are above `after`: as a whole member has them,
+    /// or strictly, by the word of all members that are up (VOL-22).
     /// # Errors
     /// As [`VolumeStore::list`](copal_volume::VolumeStore::list).
     pub async fn list(
@@ -214,7 +215,8 @@ impl Cluster {
         Ok(VolumeStats { files: totals.files, bytes: totals.bytes })
     }
 
-    /// Deletes a file if the name still means it, or meant it until a delete that was cut short; may be repeated.
+    /// Deletes a file if the name still means it, or meant it until a delete that was cut short; may be
+    /// repeated.
     /// # Errors
     /// `NotFound`: the name means no file or another one, and none of that id was deleted lately. Else as
     /// [`VolumeStore::delete`](copal_volume::VolumeStore::delete).
@@ -273,7 +275,8 @@ impl Cluster {
     }
 }
 
-/// A file on its way into a volume; nothing of it is visible before [`Writer::commit`]. At most one piece is in memory.
+/// A file on its way into a volume; nothing of it is visible before [`Writer::commit`]. At most one piece is
+/// in memory.
 pub struct Writer {
     cluster: Cluster,
     vid: VolumeId,

@@ -1,7 +1,8 @@
-//! Which members an operation was handed to: a call that was never given to a connection has certainly not arrived.
+//! Which members an operation was handed to: a call that was never given to a connection has certainly not
+//! arrived.
 //!
-//! A member that refuses connections has nothing of the operation. At the deadline that is the difference between an operation
-//! that did not happen and one whose outcome is unknown.
+//! A member that refuses connections has nothing of the operation. At the deadline that is the difference
+//! between an operation that did not happen and one whose outcome is unknown.
 //!
 //! Invariant: after the deadline nothing is handed over any more but burials.
 
@@ -20,7 +21,8 @@ struct Members {
 }
 
 impl HandedOver {
-    /// A call is about to be given to a connection to these members, or to one that passes it on to them; whether it may.
+    /// A call is about to be given to a connection to these members, or to one that passes it on to them;
+    /// whether it may.
     pub(crate) fn begin(&self, disks: impl IntoIterator<Item = DiskId>) -> bool {
         let mut members = self.0.lock();
         if members.is_over {

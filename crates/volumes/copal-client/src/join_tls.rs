@@ -1,4 +1,5 @@
-//! TLS of a server that is about to join: it has no certificate yet, and knows the authority by its fingerprint.
+//! TLS of a server that is about to join: it has no certificate yet, and knows the authority by its
+//! fingerprint.
 
 use crate::tls_time::{at_any_time, signatures_by_provider};
 use sha2::{Digest, Sha256};
@@ -19,8 +20,8 @@ pub fn fingerprint(certificate: &[u8]) -> [u8; 32] {
     Sha256::digest(certificate).into()
 }
 
-/// How a server that joins calls a master: the master shows its authority along with its own certificate, and that one must
-/// be the one of the fingerprint.
+/// How a server that joins calls a master: the master shows its authority along with its own certificate, and
+/// that one must be the one of the fingerprint.
 /// # Panics
 /// Never: the provider knows TLS 1.3.
 pub fn joining_tls(fingerprint: [u8; 32]) -> Arc<ClientConfig> {
@@ -50,8 +51,7 @@ impl ServerCertVerifier for OfFingerprint {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let shown = intermediates.iter();
-        let mut shown = shown.filter(|shown| fingerprint(shown) == self.fingerprint);
+        let mut shown = intermediates.iter().filter(|shown| fingerprint(shown) == self.fingerprint);
         let none = "the master's authority is not the one of the token";
         let authority = shown.next().ok_or_else(|| Error::General(none.to_owned()))?;
         let mut roots = RootCertStore::empty();

@@ -1,7 +1,9 @@
-//! The right to write below a path of a cluster: one process at a time has it, and renews it while it lives (VOL-40).
+//! The right to write below a path of a cluster: one process at a time has it, and renews it while it lives
+//! (VOL-40).
 //!
-//! The master signs it, with the moment at which it ends, and every call shows it: a process that slept through that moment
-//! changes nothing any more. Whoever takes it next tells its number to all data servers before it writes.
+//! The master signs it, with the moment at which it ends, and every call shows it: a process that slept
+//! through that moment changes nothing any more. Whoever takes it next tells its number to all data servers
+//! before it writes.
 
 use crate::{
     cluster::{Cluster, SOON},
@@ -95,8 +97,8 @@ impl Cluster {
         })
     }
 
-    /// Tells the number of a new right to all data servers that are up. One that is not reached refuses the earlier right all
-    /// the same, by the moment at which it ended.
+    /// Tells the number of a new right to all data servers that are up. One that is not reached refuses the
+    /// earlier right all the same, by the moment at which it ended.
     async fn tell_lease(&self, permit: Bytes) {
         let end = machine::now() + TO_TELL;
         let request = Encoded { permit, ..Encoded::default() };
@@ -137,8 +139,8 @@ impl WriterLease {
         machine::since(*self.renewed.lock()) < TRUSTED
     }
 
-    /// Gives it back: the next writer starts at once. Not where an operation has no known outcome: it may take effect
-    /// as long as the right lasts.
+    /// Gives it back: the next writer starts at once. Not where an operation has no known outcome: it may
+    /// take effect as long as the right lasts.
     pub async fn release(self) {
         self.cluster.inner.permits.end_lease();
         if self.cluster.inner.is_unsettled.load(Ordering::Relaxed) {

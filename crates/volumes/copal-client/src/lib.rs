@@ -4,7 +4,8 @@
 //! ([`Connections`]); views and addresses come from the master and from members that have newer ones.
 //!
 //! Invariants
-//! - Both sides of a connection show a certificate of the cluster's authority, and the name in it is whom it was meant for.
+//! - Both sides of a connection show a certificate of the cluster's authority, and the name in it is whom it
+//!   was meant for.
 //! - A call ends at its deadline, whatever the other side does.
 //!
 //! Not here: the rules of an operation (`copal_volume::group`), servers (`copal-server`).

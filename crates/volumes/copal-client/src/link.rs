@@ -1,10 +1,11 @@
 //! What a client measures of its network: how long a round trip takes, and how fast bytes leave it.
 //!
-//! A round trip is what a connection takes to come about; speed is measured while anything is being sent, over all
-//! connections together, since they share the way out. From both follows which bodies go from member to member instead of
-//! from here to each.
+//! A round trip is what a connection takes to come about; speed is measured while anything is being sent,
+//! over all connections together, since they share the way out. From both follows which bodies go from member
+//! to member instead of from here to each.
 //!
-//! Paper: beanfs §3.4.4 (how to call is chosen by the size of the payload; here by what the network does, too)
+//! Paper: beanfs §3.4.4 (how to call is chosen by the size of the payload; here by what the network does,
+//! too)
 
 use crate::machine;
 use copal_proto::CHAIN_PART_BYTES;
@@ -66,7 +67,8 @@ impl Link {
         self.shared.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// From how many bytes on a body takes less time from member to member than from here to each of `copies`.
+    /// From how many bytes on a body takes less time from member to member than from here to each of
+    /// `copies`.
     pub(crate) fn chain_from(&self, copies: usize) -> u64 {
         let speed = self.shared.speed.lock();
         match (speed.bytes_per_s, speed.round_trip) {
@@ -111,8 +113,8 @@ impl Speed {
     }
 }
 
-/// From here to each of n members a body of S bytes takes n S/B; from member to member S/B and (n - 1) (RTT + part/B): equal at
-/// S = B RTT + part.
+/// From here to each of n members a body of S bytes takes n S/B; from member to member S/B and (n - 1) (RTT +
+/// part/B): equal at S = B RTT + part.
 fn chain_from(bytes_per_s: f64, round_trip: Duration, copies: usize) -> u64 {
     if copies < 2 {
         return u64::MAX;

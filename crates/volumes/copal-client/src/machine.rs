@@ -1,9 +1,10 @@
-//! What a process takes from the machine that it runs on: time, tasks, threads that may block, connections, randomness.
+//! What a process takes from the machine that it runs on: time, tasks, threads that may block, connections,
+//! randomness.
 //!
-//! All of a client and of a server asks here. Where nothing else was said, it is the real machine: the clocks of the operating
-//! system, tokio's tasks and threads, TCP and TLS. A simulator runs a process within a [`Machine`] of its own ([`within`]), and
-//! everything that the process begins runs there, too: so the code that ships is the code that is tried, in one thread and
-//! from one seed.
+//! All of a client and of a server asks here. Where nothing else was said, it is the real machine: the clocks
+//! of the operating system, tokio's tasks and threads, TCP and TLS. A simulator runs a process within a
+//! [`Machine`] of its own ([`within`]), and everything that the process begins runs there, too: so the code
+//! that ships is the code that is tried, in one thread and from one seed.
 //!
 //! Not here: what lies on disks, which is given to a server when it is made.
 
@@ -51,7 +52,8 @@ pub trait Machine: Send + Sync + 'static {
     /// Returns when work that may block on a device is to begin; then the caller runs it.
     fn turn_of_a_thread(&self) -> BoxFuture<'static, ()>;
 
-    /// Takes work that may block on a device, to be run soon, and before any other such work of the process that comes later.
+    /// Takes work that may block on a device, to be run soon, and before any other such work of the process
+    /// that comes later.
     fn hand_over(&self, work: Box<dyn FnOnce() + Send>);
 
     /// Connects to whom `name` is at `address`.

@@ -1,7 +1,7 @@
 //! Who is where, as far as this process knows: views of groups and places of disks, each newer than the last.
 //!
-//! Invariant: what is known of a group never gets older. A map that is out of date is no danger: every request says which view
-//! it means (VOL-11).
+//! Invariant: what is known of a group never gets older. A map that is out of date is no danger: every
+//! request says which view it means (VOL-11).
 
 use crate::machine;
 use copal_proto::{messages, view_of};
@@ -83,13 +83,14 @@ impl Default for MapCache {
 }
 
 impl MapCache {
-    /// Takes a map, or what changed of it. Returns the views that are new here. Its time counts as told just now.
+    /// Takes a map, or what changed of it. Returns the views that are new here. Its time counts as told just
+    /// now.
     pub fn apply(&self, map: &messages::Map) -> Vec<CachedView> {
         self.apply_answer(map, machine::now())
     }
 
-    /// As [`MapCache::apply`], for the answer to a question that was asked at a moment of this process' own clock: the time that
-    /// it tells lies between then and now, however long the answer was on its way.
+    /// As [`MapCache::apply`], for the answer to a question that was asked at a moment of this process' own
+    /// clock: the time that it tells lies between then and now, however long the answer was on its way.
     pub fn apply_answer(&self, map: &messages::Map, asked: Instant) -> Vec<CachedView> {
         let mut known = self.known.write();
         known.term = known.term.max(map.term);
@@ -175,8 +176,8 @@ impl MapCache {
         self.known.read().gone.contains(&vid)
     }
 
-    /// The clock of the cluster, carried on by this process' own: ms since 1970. So a client whose clock is wrong writes like
-    /// any other.
+    /// The clock of the cluster, carried on by this process' own: ms since 1970. So a client whose clock is
+    /// wrong writes like any other.
     pub fn now_ms(&self) -> u64 {
         let known = self.known.read();
         carried(known.clock.unwrap_or(known.fallback))
@@ -195,8 +196,9 @@ fn carried((then_ms, then): (u64, Instant)) -> u64 {
 }
 
 impl Known {
-    /// Takes the time of an answer, which was `told_ms` at some moment since it was asked for. What is carried on stays as long as
-    /// it agrees with that: an answer that was long on its way does not set the clock back.
+    /// Takes the time of an answer, which was `told_ms` at some moment since it was asked for. What is
+    /// carried on stays as long as it agrees with that: an answer that was long on its way does not set the
+    /// clock back.
     fn learn_clock(&mut self, told_ms: u64, asked: Instant) {
         let latest_ms = told_ms.saturating_add(machine::since(asked).as_millis() as u64);
         let agrees = self.clock.is_some_and(|clock| {
@@ -240,8 +242,9 @@ mod tests {
         })
     }
 
-    /// Symptom: a process that stood still with an answer in its socket went by a clock as old as that answer. Cause: whatever
-    /// time an answer told was taken for the time of its arrival. Fix: it is the time of some moment since it was asked for.
+    /// Symptom: a process that stood still with an answer in its socket went by a clock as old as that
+    /// answer. Cause: whatever time an answer told was taken for the time of its arrival. Fix: it is the time
+    /// of some moment since it was asked for.
     #[test]
     fn an_answer_that_was_long_on_its_way_does_not_set_the_clock_back_and_a_prompt_one_does() {
         let cache = MapCache::default();
@@ -257,8 +260,8 @@ mod tests {
         assert!((500_000..560_000).contains(&cache.now_ms()), "the cluster's clock was set back");
     }
 
-    /// Symptom: a client that runs for years remembered each volume that was ever removed. Fix: so many, and no more: the members
-    /// of a volume say for ever that it is gone.
+    /// Symptom: a client that runs for years remembered each volume that was ever removed. Fix: so many, and
+    /// no more: the members of a volume say for ever that it is gone.
     #[test]
     fn removed_volumes_take_no_more_room_than_so_many() {
         let cache = MapCache::default();

@@ -1,7 +1,7 @@
 //! Calls to whichever master leads.
 //!
-//! The one that answered last is asked first. When it is silent, or leads no more, all are asked at once who leads: a master that
-//! is paused or cut off costs no more than the wait for its silence.
+//! The one that answered last is asked first. When it is silent, or leads no more, all are asked at once who
+//! leads: a master that is paused or cut off costs no more than the wait for its silence.
 //!
 //! Paper: beanfs §4.2 (stand-by masters; here clients know all addresses, and none is taken over)
 
@@ -20,7 +20,8 @@ use std::{
 
 /// Between two rounds of asking all masters.
 const BETWEEN: Duration = Duration::from_millis(200);
-/// How long the leader may be silent before others are asked whether they lead; beyond the wait that a call asks for.
+/// How long the leader may be silent before others are asked whether they lead; beyond the wait that a call
+/// asks for.
 const SILENCE: Duration = Duration::from_secs(2);
 /// How long a master may take to say whether it leads.
 const TO_SAY: Duration = Duration::from_secs(1);
@@ -57,7 +58,8 @@ impl Masters {
         self.known.read().leader.clone()
     }
 
-    /// Takes the addresses that a map tells; whether they are others than before. A map that tells none says nothing.
+    /// Takes the addresses that a map tells; whether they are others than before. A map that tells none says
+    /// nothing.
     pub fn learn(&self, addresses: &[String]) -> bool {
         if addresses.is_empty() || addresses.len() > MOST {
             return false;
@@ -70,8 +72,8 @@ impl Masters {
         is_new
     }
 
-    /// Calls the master that leads, however often it has to be looked for until the deadline. A call that may have been
-    /// carried out is repeated only where that does no harm.
+    /// Calls the master that leads, however often it has to be looked for until the deadline. A call that may
+    /// have been carried out is repeated only where that does no harm.
     /// # Errors
     /// All of them.
     pub async fn call<T: Message + Default>(
@@ -170,8 +172,7 @@ impl Masters {
         deadline: Duration,
     ) -> Result<T, CallError> {
         let connect = self.connections.to(address, name_of_master(), Class::Control);
-        let connection = tokio::time::timeout(deadline, connect).await;
-        let connection = connection.map_err(|_| CallError::Deadline)??;
+        let connection = tokio::time::timeout(deadline, connect).await.map_err(|_| CallError::Deadline)??;
         connection.call(method, request, deadline).await
     }
 }

@@ -184,7 +184,8 @@ impl Cluster {
         })
     }
 
-    /// The chain that creates among `actions` make up, and what its hops are to say; `None`: each goes by itself.
+    /// The chain that creates among `actions` make up, and what its hops are to say; `None`: each goes by
+    /// itself.
     fn chain_of(
         &self,
         wanted: &Arc<Wanted>,
@@ -214,7 +215,8 @@ impl Cluster {
         Some((Box::pin(sent), told))
     }
 
-    /// Waits for what a hop of a chain says. One that says nothing was perhaps not reached: it is asked again by itself.
+    /// Waits for what a hop of a chain says. One that says nothing was perhaps not reached: it is asked again
+    /// by itself.
     fn hear_hop(
         &self,
         wanted: &Arc<Wanted>,
@@ -358,7 +360,8 @@ impl Cluster {
     }
 }
 
-/// Members that refuse the caller, whatever is done: when all of them do and none has taken anything, the operation has ended.
+/// Members that refuse the caller, whatever is done: when all of them do and none has taken anything, the
+/// operation has ended.
 #[derive(Default)]
 struct Refusals {
     by: BTreeSet<DiskId>,

@@ -1,8 +1,8 @@
 //! How fast members answer reads: whom to ask first, and when to ask another one as well.
 //!
-//! A read goes to the member whose turn it is, or to the next when that one is twice as fast. When its answer takes longer than those of nearly all reads,
-//! another member is asked beside it, and the first answer counts. One read in twenty may cost a second call, so that servers
-//! that are all slow are not made slower.
+//! A read goes to the member whose turn it is, or to the next when that one is twice as fast. When its answer
+//! takes longer than those of nearly all reads, another member is asked beside it, and the first answer
+//! counts. One read in twenty may cost a second call, so that servers that are all slow are not made slower.
 //!
 //! Rule: VOL-33, docs/design/cluster.md
 
@@ -19,7 +19,8 @@ use std::{
 const FASTER: f64 = 0.95;
 /// How far one read moves that time: the logarithm's step.
 const STEP: f64 = 0.1;
-/// That time before anything was measured, and its bounds. Below the least a second call costs more than it saves.
+/// That time before anything was measured, and its bounds. Below the least a second call costs more than it
+/// saves.
 const FIRST: Duration = Duration::from_millis(50);
 const LEAST: Duration = Duration::from_millis(1);
 const MOST: Duration = Duration::from_secs(1);
@@ -58,8 +59,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Lets the second of `disks` come before the first when its answers take less than half the time. Who is a little slower
-    /// keeps its share: three are not read as if they were two.
+    /// Lets the second of `disks` come before the first when its answers take less than half the time. Who is
+    /// a little slower keeps its share: three are not read as if they were two.
     pub(crate) fn order(&self, disks: &mut [DiskId]) {
         if let [first, second, ..] = disks {
             let (state, now) = (self.0.lock(), machine::now());
@@ -147,7 +148,8 @@ impl State {
         self.members.insert(disk, Measured { seconds, at: now });
     }
 
-    /// Up by much when a read took longer, down by little when it did not: in balance where `FASTER` of them are faster.
+    /// Up by much when a read took longer, down by little when it did not: in balance where `FASTER` of them
+    /// are faster.
     fn note_read(&mut self, class: Class, took: f64) {
         self.allowed = (self.allowed + ALLOWED).min(SAVED);
         let known = self.patience.entry(class).or_insert(FIRST.as_secs_f64());

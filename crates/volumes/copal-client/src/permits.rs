@@ -1,11 +1,12 @@
 //! What a client shows data servers so that they let it do what it does: a permit that a master has signed.
 //!
-//! A client that may do everything shows one only while it holds the right to write, so that data servers notice when the
-//! right has ended. A named client shows one of the volume with every call.
+//! A client that may do everything shows one only while it holds the right to write, so that data servers
+//! notice when the right has ended. A named client shows one of the volume with every call.
 //!
 //! Not here: asking for one (`permitted`).
 //!
-//! Invariant: a permit that stands on a right to write is never shown after that right was given back or taken anew.
+//! Invariant: a permit that stands on a right to write is never shown after that right was given back or
+//! taken anew.
 
 use crate::machine;
 use bytes::Bytes;
@@ -53,8 +54,9 @@ impl Permits {
         Permits { client, incarnation: AtomicU64::new(0), held: Mutex::default() }
     }
 
-    /// The incarnation with which ids are drawn from here on, made of a random number. What a named client buries is what clients
-    /// of its name have made: their ids tell. Permits that name another incarnation are not shown any more.
+    /// The incarnation with which ids are drawn from here on, made of a random number. What a named client
+    /// buries is what clients of its name have made: their ids tell. Permits that name another incarnation
+    /// are not shown any more.
     pub(crate) fn draw_from(&self, drawn: u64) -> u64 {
         let incarnation = match &self.client {
             None => drawn,

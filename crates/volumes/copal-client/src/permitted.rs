@@ -61,8 +61,8 @@ impl Cluster {
     ) -> Result<(Bytes, Duration), CallError> {
         let masters = &self.inner.masters;
         let signed: messages::SignedPermit = masters.call(Method::Permit, request, deadline).await?;
-        let permit = messages::Permit::decode(signed.permit.clone());
-        let permit = permit.map_err(|error| CallError::Malformed(error.to_string()))?;
+        let permit = messages::Permit::decode(signed.permit.clone())
+            .map_err(|error| CallError::Malformed(error.to_string()))?;
         let life = permit.until_ms.saturating_sub(self.map().now_ms());
         Ok((signed.encode_to_vec().into(), Duration::from_millis(life)))
     }

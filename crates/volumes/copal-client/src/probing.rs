@@ -1,4 +1,5 @@
-//! Whether one process of a cluster answers, who it is, and what its clock says: for who looks for what is wrong.
+//! Whether one process of a cluster answers, who it is, and what its clock says: for who looks for what is
+//! wrong.
 
 use crate::{
     connection::{CallError, Connection},
@@ -20,8 +21,8 @@ pub struct Probed {
     pub ahead_ms: Option<i64>,
 }
 
-/// Calls whoever listens at `address` under `name`; a master is asked for its clock. Blocks; not to be called inside a
-/// runtime.
+/// Calls whoever listens at `address` under `name`; a master is asked for its clock. Blocks; not to be called
+/// inside a runtime.
 /// # Errors
 /// It is not reached, or is not who was meant.
 pub fn probe(
@@ -32,8 +33,10 @@ pub fn probe(
 ) -> Result<Probed, CallError> {
     let unreachable = |reason: String| CallError::Unreachable { address: address.to_owned(), reason };
     let tls = client_tls(identity).map_err(|error| unreachable(error.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| unreachable(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| unreachable(error.to_string()))?;
     runtime.block_on(async {
         let began = Instant::now();
         let connection = Connection::open(address, name, tls).await?;

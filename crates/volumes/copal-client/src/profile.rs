@@ -120,8 +120,8 @@ impl Profile {
     }
 }
 
-/// Writes a file that only its owner may read, durably; one that is there is replaced whole. Who writes it at the same time does
-/// not matter: the last one counts.
+/// Writes a file that only its owner may read, durably; one that is there is replaced whole. Who writes it at
+/// the same time does not matter: the last one counts.
 /// # Errors
 /// As the file system says.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
@@ -160,9 +160,9 @@ impl std::fmt::Debug for Profile {
 mod tests {
     use super::*;
 
-    /// Symptom: `copal serve --masters 3` ended with "cannot write the profile: No such file", where a command looked at the
-    /// cluster at the same moment. Cause: both wrote the file by way of one unfinished file, and each removed the other's. Fix:
-    /// each has one of its own.
+    /// Symptom: `copal serve --masters 3` ended with "cannot write the profile: No such file", where a
+    /// command looked at the cluster at the same moment. Cause: both wrote the file by way of one unfinished
+    /// file, and each removed the other's. Fix: each has one of its own.
     #[test]
     fn a_file_that_several_write_at_once_is_always_one_of_theirs() {
         let directory = tempfile::tempdir().unwrap();

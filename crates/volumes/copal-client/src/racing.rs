@@ -1,8 +1,9 @@
 //! Creators of one name at one time: exactly one of them wins.
 //!
-//! Without a primary two creators may each be first at another member, and refuse each other: at most one is acknowledged, and
-//! maybe none. So whoever is refused looks whether the name has an owner on all whole members. If it has none, all of them
-//! were losers, and the create is tried again, at one member first: there one creator comes before all others.
+//! Without a primary two creators may each be first at another member, and refuse each other: at most one is
+//! acknowledged, and maybe none. So whoever is refused looks whether the name has an owner on all whole
+//! members. If it has none, all of them were losers, and the create is tried again, at one member first:
+//! there one creator comes before all others.
 
 use crate::{
     cluster::{Cluster, SOON},

@@ -1,7 +1,7 @@
 //! Reads: from a whole member, and from another where that one is not reached, does not know or is damaged.
 //!
-//! A hit on a member that is not whole may be a file that was just deleted; a miss there says nothing. A miss on a whole one is
-//! believed when a second whole one, if there is one that answers, has not got it either.
+//! A hit on a member that is not whole may be a file that was just deleted; a miss there says nothing. A miss
+//! on a whole one is believed when a second whole one, if there is one that answers, has not got it either.
 
 use crate::{
     cluster::{Cluster, SOON},
@@ -73,8 +73,8 @@ impl Cluster {
         }
     }
 
-    /// Asks one member after the other, and one more beside who takes longer than most; `None`: nothing that counts, but that
-    /// may change.
+    /// Asks one member after the other, and one more beside who takes longer than most; `None`: nothing that
+    /// counts, but that may change.
     async fn round<R: FromMember>(
         &self,
         view: &View,

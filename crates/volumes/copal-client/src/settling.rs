@@ -1,9 +1,10 @@
 //! What became of a create whose outcome is unknown: found out, and decided where it is not.
 //!
-//! A file that a whole member lacks was never acknowledged: an operation holds on every member that is up, and a member that is
-//! whole has all that ever held. A file that all whole members have may be held, and is then never buried.
-//! A member that is away may have taken a burial of which nobody else knows, and brings it along when it returns: that a file
-//! is there to stay is said only when all members of the group have said that they have it.
+//! A file that a whole member lacks was never acknowledged: an operation holds on every member that is up,
+//! and a member that is whole has all that ever held. A file that all whole members have may be held, and is
+//! then never buried. A member that is away may have taken a burial of which nobody else knows, and brings it
+//! along when it returns: that a file is there to stay is said only when all members of the group have said
+//! that they have it.
 //!
 //! Rule: VOL-61, docs/design/cluster.md
 
@@ -28,8 +29,9 @@ use std::{sync::Arc, time::Instant};
 impl Cluster {
     /// Decides a create; final when it returns.
     /// # Errors
-    /// As [`VolumeStore::settle`](copal_volume::VolumeStore::settle); `NotFound`: no client can have drawn that id yet;
-    /// `Denied`: this client may not read there, or not create; `Incomplete`, `Deadline`: ask again.
+    /// As [`VolumeStore::settle`](copal_volume::VolumeStore::settle); `NotFound`: no client can have drawn
+    /// that id yet; `Denied`: this client may not read there, or not create; `Incomplete`, `Deadline`: ask
+    /// again.
     pub async fn settle(
         &self,
         vid: VolumeId,
@@ -73,8 +75,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a member that is up has a file among the deleted; all of them are asked, until all answer in one view, whose
-    /// epoch is returned, too.
+    /// Whether a member that is up has a file among the deleted; all of them are asked, until all answer in
+    /// one view, whose epoch is returned, too.
     pub(crate) async fn is_buried_somewhere(
         &self,
         vid: VolumeId,

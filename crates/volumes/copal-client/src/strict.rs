@@ -1,9 +1,10 @@
 //! Strict reads: what all members that are up say in one view.
 //!
-//! An operation holds when every member that is up in a view has it (VOL-12), and a member becomes whole only in a view that
-//! its donor is in, too. So when all members that are up in a view answer in it, nothing held in a later one before they were
-//! asked, and what whole members agree on is what was acknowledged (VOL-22). Nobody has to keep a lease, and no master has to
-//! be there; one member that is away and not yet known to be keeps strict reads waiting, as it keeps writes.
+//! An operation holds when every member that is up in a view has it (VOL-12), and a member becomes whole only
+//! in a view that its donor is in, too. So when all members that are up in a view answer in it, nothing held
+//! in a later one before they were asked, and what whole members agree on is what was acknowledged (VOL-22).
+//! Nobody has to keep a lease, and no master has to be there; one member that is away and not yet known to be
+//! keeps strict reads waiting, as it keeps writes.
 //!
 //! Design: docs/design/cluster.md#rules VOL-22
 //! Invariant: what a strict read has shown, or shown to be gone, stays so.
@@ -71,7 +72,8 @@ enum Agreed {
     /// All whole members have it; others that are up do not say.
     HeldByWhole(messages::FileHead),
     NotFound,
-    /// Whole members differ, or a member that is not whole has a file that none of them has: a create or a delete may be on its way.
+    /// Whole members differ, or a member that is not whole has a file that none of them has: a create or a
+    /// delete may be on its way.
     Differ(BTreeSet<FileId>),
     Gone,
     /// Not all have answered in one view.
@@ -102,15 +104,16 @@ impl Cluster {
                 Agreed::NotFound => return Err(VolumeError::NotFound),
                 Agreed::Gone => return Err(VolumeError::VolumeGone),
                 Agreed::Differ(fids) => {
-                    // A delete that has begun is brought to its end, since whoever looks next may ask others; a create that has
-                    // begun was promised to nobody.
+                    // A delete that has begun is brought to its end, since whoever looks next may ask others;
+                    // a create that has begun was promised to nobody.
                     let mut is_not_there = true;
                     for fid in fids {
                         let (is_buried, epoch) = self.is_buried_somewhere(vid, fid, end).await?;
                         if is_buried {
                             is_not_there &= self.bury_for_others(vid, name, fid, end).await?;
                         } else if epoch != view.epoch {
-                            // Whoever had the delete may be away in this view, and the file is there as before.
+                            // Whoever had the delete may be away in this view, and the file is there as
+                            // before.
                             is_not_there = false;
                         }
                     }
@@ -125,8 +128,8 @@ impl Cluster {
         }
     }
 
-    /// Brings a delete of somebody else to its end. `false`: this client may not, and waits until who deletes does it, or the
-    /// members among themselves.
+    /// Brings a delete of somebody else to its end. `false`: this client may not, and waits until who deletes
+    /// does it, or the members among themselves.
     async fn bury_for_others(
         &self,
         vid: VolumeId,
@@ -142,8 +145,9 @@ impl Cluster {
         }
     }
 
-    /// Whether a member that is up and not whole may yet refuse a create that all whole ones have, upon which whoever creates
-    /// the file takes it back: it lacks the file, and the create is not too old to be refused.
+    /// Whether a member that is up and not whole may yet refuse a create that all whole ones have, upon which
+    /// whoever creates the file takes it back: it lacks the file, and the create is not too old to be
+    /// refused.
     async fn may_be_refused(
         &self,
         view: &View,
@@ -199,7 +203,8 @@ impl Cluster {
         request: &impl Message,
         end: Instant,
     ) -> Answers<R> {
-        // Nothing could hold in so small a view, so members that were away meanwhile are whole without what it saw.
+        // Nothing could hold in so small a view, so members that were away meanwhile are whole without what
+        // it saw.
         if view.up().count() < view.needed() {
             return Answers::NotAll(None);
         }
@@ -252,7 +257,8 @@ impl Cluster {
     }
 }
 
-/// Whether a create is too old to be refused by anybody, at a time by the cluster's clock: its id was drawn by that clock, too.
+/// Whether a create is too old to be refused by anybody, at a time by the cluster's clock: its id was drawn
+/// by that clock, too.
 fn is_decided(head: &messages::FileHead, now_ms: u64) -> bool {
     let age_ms = now_ms.saturating_sub(OpId(id(head.op)).ms());
     age_ms > DECIDED_MS
@@ -290,8 +296,9 @@ mod tests {
         Some(messages::FileHead { fid: Some(of_id(fid)), ..messages::FileHead::default() })
     }
 
-    /// Symptom: strict reads of a client whose own clock was ahead showed files that were refused later. Cause: the age of a create
-    /// was judged by the client's wall clock, while its id has the cluster's time. Fix: ages are judged by the cluster's clock.
+    /// Symptom: strict reads of a client whose own clock was ahead showed files that were refused later.
+    /// Cause: the age of a create was judged by the client's wall clock, while its id has the cluster's time.
+    /// Fix: ages are judged by the cluster's clock.
     #[test]
     fn the_age_of_a_create_is_judged_by_the_clock_that_drew_its_id() {
         let fresh = messages::FileHead {

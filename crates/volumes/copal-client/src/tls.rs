@@ -52,8 +52,8 @@ fn roots(authority: &str) -> Result<Arc<RootCertStore>, TlsError> {
     Ok(Arc::new(roots))
 }
 
-/// Certificate and key of a process, as it shows them in handshakes; another certificate may take the place of this one while the
-/// process runs. Cheap to clone.
+/// Certificate and key of a process, as it shows them in handshakes; another certificate may take the place
+/// of this one while the process runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     authority: String,
@@ -105,8 +105,8 @@ impl Credentials {
         })
     }
 
-    /// Shows another certificate of the same authority from here on. What uses a connection that is there goes on; the next call opens
-    /// another.
+    /// Shows another certificate of the same authority from here on. What uses a connection that is there
+    /// goes on; the next call opens another.
     /// # Errors
     /// It cannot be used; the one before it is shown still.
     pub fn replace(&self, identity: &Identity) -> Result<(), TlsError> {

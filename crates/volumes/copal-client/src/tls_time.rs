@@ -1,11 +1,14 @@
-//! Certificates are verified whatever this machine's clock shows: names, signatures and the authority count in a handshake, ends by this
-//! clock do not. A machine whose clock is wrong by a year would otherwise be reached by nobody, and nobody could tell it.
+//! Certificates are verified whatever this machine's clock shows: names, signatures and the authority count
+//! in a handshake, ends by this clock do not. A machine whose clock is wrong by a year would otherwise be
+//! reached by nobody, and nobody could tell it.
 //!
-//! Ends are judged by the cluster's clock. A server tells its callers once they are connected (`copal-server`). A caller that knows that
-//! clock refuses data servers whose certificate has ended. It calls masters all the same: they tell the clock and renew certificates.
+//! Ends are judged by the cluster's clock. A server tells its callers once they are connected
+//! (`copal-server`). A caller that knows that clock refuses data servers whose certificate has ended. It
+//! calls masters all the same: they tell the clock and renew certificates.
 //!
-//! Invariant: a certificate is accepted only if there is a moment at which it and all above it were good together. The end of the
-//! authority's own certificate is not looked at: it is a trust anchor, which is a name and a key.
+//! Invariant: a certificate is accepted only if there is a moment at which it and all above it were good
+//! together. The end of the authority's own certificate is not looked at: it is a trust anchor, which is a
+//! name and a key.
 
 use copal_volume::ReferenceClock;
 use std::{

@@ -1,5 +1,5 @@
-//! The number of an operation, drawn where it begins and sent with every call that is made for it, so that lines in the logs of
-//! many servers can be put together.
+//! The number of an operation, drawn where it begins and sent with every call that is made for it, so that
+//! lines in the logs of many servers can be put together.
 //!
 //! Not here: who prints it (`copal-server`, the binary).
 

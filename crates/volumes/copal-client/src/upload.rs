@@ -1,7 +1,7 @@
 //! Bodies above one piece, staged on every member before the create that makes them visible.
 //!
-//! A piece goes to all members that are up, and is not kept here. A member that lacks some when the file is created, because
-//! it was away or has come since, gets them from one that has them.
+//! A piece goes to all members that are up, and is not kept here. A member that lacks some when the file is
+//! created, because it was away or has come since, gets them from one that has them.
 
 use crate::{
     chaining::Chain, cluster::Cluster, connection::CallError, errors::volume_error, handed_over::HandedOver,

@@ -37,8 +37,10 @@ impl Cluster {
                 ..messages::VolumeWish::default()
             }),
         };
-        let made = self.ask_master(Method::Mkdir, &request, end).await;
-        let made = made.map(|made: messages::Resolved| VolumeId(made.volume));
+        let made = self
+            .ask_master(Method::Mkdir, &request, end)
+            .await
+            .map(|made: messages::Resolved| VolumeId(made.volume));
         if let Ok(vid) | Err(VolumeError::VolumeExists { vid }) = made {
             self.remember(vid, below(parent, name));
         }

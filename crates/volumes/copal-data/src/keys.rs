@@ -98,7 +98,8 @@ pub(crate) fn upload(vid: VolumeId, fid: FileId) -> [u8; 28] {
     key
 }
 
-/// Key of one piece of a file (`extents`), of its checksums (`sums`), and of its row in an upload (`uploads`).
+/// Key of one piece of a file (`extents`), of its checksums (`sums`), and of its row in an upload
+/// (`uploads`).
 pub(crate) fn piece(vid: VolumeId, fid: FileId, index: u32) -> [u8; 32] {
     let mut key = [0; 32];
     key[..28].copy_from_slice(&upload(vid, fid));

@@ -1,9 +1,9 @@
 //! Data node: volumes of immutable files on the key-value engine.
 //!
-//! Here is the embedded node, [`LocalStore`]: all of
-//! [`VolumeStore`](copal_volume::VolumeStore) in one `copal-kv` store, one process, no network.
-//! [`MemberStore`] keeps groups that other disks keep, too: the same rows, and beside them what was deleted, a journal, and
-//! what the disk knows about itself in each group. In an embedded store the group's number is 0 and the epoch constant.
+//! Here is the embedded node, [`LocalStore`]: all of [`VolumeStore`](copal_volume::VolumeStore) in one
+//! `copal-kv` store, one process, no network. [`MemberStore`] keeps groups that other disks keep, too: the
+//! same rows, and beside them what was deleted, a journal, and what the disk knows about itself in each
+//! group. In an embedded store the group's number is 0 and the epoch constant.
 //!
 //! Format: docs/formats/data-rows.md v1
 //!

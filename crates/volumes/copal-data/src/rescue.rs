@@ -1,10 +1,11 @@
 //! Rescue: copies every row that can be read into another store, as it is.
 //!
-//! Rows keep their keys, so volumes, files and times are in the copy what they were; what is damaged there is damaged
-//! here too, and is found by the same checksums. Index keyspaces of other layers are left out: they are made anew.
-//! Invariants
-//! - A row is copied as it was read and verified by the engine; the one exception is a piece of a body of which parts
-//!   are damaged: they become zeros, which the checksums of the piece's blocks, in rows of their own, give away.
+//! Rows keep their keys, so volumes, files and times are in the copy what they were; what is damaged there is
+//! damaged here too, and is found by the same checksums. Index keyspaces of other layers are left out: they
+//! are made anew. Invariants
+//! - A row is copied as it was read and verified by the engine; the one exception is a piece of a body of
+//!   which parts are damaged: they become zeros, which the checksums of the piece's blocks, in rows of their
+//!   own, give away.
 //! - Damage ends no copy: it is passed over, and counted.
 //! - Rows that describe the store are taken from their second copies where the first cannot be read.
 //! - Files of a volume that is lost are left out: nobody could name them, and they would take space for ever.
@@ -55,10 +56,12 @@ impl Rescued {
     }
 }
 
-/// Copies the volumes of `from`, which may be damaged, into `to`, which is empty. `go_on` is told how many bytes were
-/// copied, often, and may end the copy. Blocks for as long as reading everything takes; durable on return.
+/// Copies the volumes of `from`, which may be damaged, into `to`, which is empty. `go_on` is told how many
+/// bytes were copied, often, and may end the copy. Blocks for as long as reading everything takes; durable on
+/// return.
 /// # Errors
-/// `NoSpace`: `to` is full. `Failed`: either store failed otherwise, or `go_on` ended it. Damage of `from` is no error.
+/// `NoSpace`: `to` is full. `Failed`: either store failed otherwise, or `go_on` ended it. Damage of `from` is
+/// no error.
 pub fn rescue(from: &Store, to: &Store, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Rescued, VolumeError> {
     let target = Spaces::open(to)?;
     let mut rescue = Rescue {
@@ -99,8 +102,8 @@ struct Rescue<'a> {
     go_on: &'a mut dyn FnMut(u64) -> bool,
 }
 
-/// Writes what follows from other rows and may be lost: names of volumes, and the next volume's number. A copy without an
-/// identity gets one when it is opened first.
+/// Writes what follows from other rows and may be lost: names of volumes, and the next volume's number. A
+/// copy without an identity gets one when it is opened first.
 fn describe(to: &Store, target: &Spaces) -> Result<(), VolumeError> {
     let mut next = 1;
     let mut batch = to.batch();
@@ -119,8 +122,11 @@ fn describe(to: &Store, target: &Spaces) -> Result<(), VolumeError> {
             part.commit(Durability::Deferred).map_err(|error| of_engine(&error))?;
         }
     }
-    let known = target.node.get(NEXT_VID_KEY).map_err(|error| of_engine(&error))?;
-    let known = known.and_then(|row| parse_number_row(NEXT_VID_KEY, &row).ok());
+    let known = target
+        .node
+        .get(NEXT_VID_KEY)
+        .map_err(|error| of_engine(&error))?
+        .and_then(|row| parse_number_row(NEXT_VID_KEY, &row).ok());
     let number = number_row(NEXT_VID_KEY, next.max(known.unwrap_or(1)));
     batch.put(&target.node, NEXT_VID_KEY, number);
     let group_key: [u8; GROUP_KEY_LEN] = GROUP.to_be_bytes();
@@ -152,7 +158,8 @@ impl Rescue<'_> {
         Ok(())
     }
 
-    /// Every row of a keyspace: up to damage, from the other side of it as far back as can be read, and on behind it.
+    /// Every row of a keyspace: up to damage, from the other side of it as far back as can be read, and on
+    /// behind it.
     fn space(&mut self, source: &Keyspace, target: &Keyspace) -> Result<(), VolumeError> {
         let mut next: Vec<u8> = Vec::new();
         loop {
@@ -256,7 +263,8 @@ impl Rescue<'_> {
     }
 }
 
-/// A value of which parts are damaged, with zeros in their place; `None`: it is short, or none of it can be read.
+/// A value of which parts are damaged, with zeros in their place; `None`: it is short, or none of it can be
+/// read.
 fn in_parts(source: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, Error> {
     let mut value: Vec<u8> = Vec::new();
     let mut any = false;

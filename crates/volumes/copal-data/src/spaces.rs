@@ -51,8 +51,8 @@ impl Spaces {
         Spaces::grouped_by(kv, VOLUME_PREFIX_LEN)
     }
 
-    /// The same for a data server, whose bodies share value objects by group: it has too many volumes for objects of their
-    /// own.
+    /// The same for a data server, whose bodies share value objects by group: it has too many volumes for
+    /// objects of their own.
     pub(crate) fn of_member(kv: &Store) -> Result<Spaces, VolumeError> {
         Spaces::grouped_by(kv, GROUP_LEN)
     }

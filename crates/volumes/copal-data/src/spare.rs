@@ -1,9 +1,9 @@
-//! Second copies of the rows without which nothing else can be read: what the store is, its volumes, and small files of
-//! volumes made for it.
+//! Second copies of the rows without which nothing else can be read: what the store is, its volumes, and
+//! small files of volumes made for it.
 //!
-//! They stand in a keyspace of their own, behind a row longer than a block of a table, so that no block holds both copies;
-//! and in a batch of their own behind the first copy's, so that no frame of a log does. Only a rescue reads them.
-//! Invariants
+//! They stand in a keyspace of their own, behind a row longer than a block of a table, so that no block holds
+//! both copies; and in a batch of their own behind the first copy's, so that no frame of a log does. Only a
+//! rescue reads them. Invariants
 //! - What is deleted loses its second copy first: a copy never outlives what it is of (VOL-9).
 //! - A second copy may be missing after a kill. It is never needed while the first can be read.
 //!

@@ -86,8 +86,7 @@ impl Times {
             state.marks.push(mark);
         }
         let durable_ms = state.durable_ms;
-        let stale = state.marks.extract_if(.., |mark| *mark < durable_ms);
-        let stale = stale.collect();
+        let stale = state.marks.extract_if(.., |mark| *mark < durable_ms).collect();
         Stamp { op, mark_ms: Some(state.drawn_ms), stale }
     }
 

@@ -1,8 +1,9 @@
 //! A group none of whose members is whole goes on from what one of them has, by an operator's order.
 //!
-//! A group waits for the last that were whole (VOL-16). Where these never come back, somebody has to say that what is left is
-//! all there is. From then on everybody else of the group has missed what held before: a member that comes back after all is
-//! not whole, and what only it has comes to the others as what a dead client left does.
+//! A group waits for the last that were whole (VOL-16). Where these never come back, somebody has to say that
+//! what is left is all there is. From then on everybody else of the group has missed what held before: a
+//! member that comes back after all is not whole, and what only it has comes to the others as what a dead
+//! client left does.
 //!
 //! Paper:  beanfs §6 (dead volumes are repaired by hand)
 //! Design: docs/design/cluster.md#rules VOL-35
@@ -32,14 +33,15 @@ pub struct Remaining {
 impl Master {
     /// Looks whether a group can go on from what one of its members has.
     /// # Errors
-    /// `NotFound`: there is no such group. `Denied`: there is no such server, it is no member or away, one that is up is whole, or
-    /// that is not known yet.
+    /// `NotFound`: there is no such group. `Denied`: there is no such server, it is no member or away, one
+    /// that is up is whole, or that is not known yet.
     pub fn remaining(&self, group: GroupId, name: &str) -> Mastered<Remaining> {
         self.reign.lock().remaining(group, name)
     }
 
-    /// Takes what a member has for everything that a group has, as an event with `text`: in the next view, whose epoch is
-    /// returned, nothing is known that it has missed, and all others have missed what held before.
+    /// Takes what a member has for everything that a group has, as an event with `text`: in the next view,
+    /// whose epoch is returned, nothing is known that it has missed, and all others have missed what held
+    /// before.
     /// # Errors
     /// As [`Master::remaining`]; `Meta`.
     pub fn accept(&self, group: GroupId, name: &str, text: &str, now_ms: u64) -> Mastered<Epoch> {
@@ -86,8 +88,11 @@ impl Reign {
             }
         }
         self.must_lack(&view)?;
-        let away = view.members.iter().filter(|(_, role)| !role.is_up());
-        let away = away.filter_map(|(disk, _)| self.map.servers.get(&disk.0));
+        let away = view
+            .members
+            .iter()
+            .filter(|(_, role)| !role.is_up())
+            .filter_map(|(disk, _)| self.map.servers.get(&disk.0));
         let told = |server: &ServerRow| json!({ "name": server.name, "since_ms": server.failed_since_ms });
         Ok(Remaining { epoch: view.epoch, away: away.map(told).collect(), server })
     }
@@ -95,8 +100,7 @@ impl Reign {
     /// Nobody is to be asked for what another has.
     fn must_lack(&self, view: &View) -> Mastered<()> {
         for disk in view.up() {
-            let name = self.map.servers.get(&disk.0).map(|server| server.name.as_str());
-            let name = name.unwrap_or_default();
+            let name = self.map.servers.get(&disk.0).map(|server| server.name.as_str()).unwrap_or_default();
             match self.told(view, disk.0) {
                 Some(Role::Normal) => {
                     let reason = format!(

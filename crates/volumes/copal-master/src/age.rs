@@ -1,9 +1,11 @@
-//! Whether the tables are as new as what data servers have heard of, and how a reign begins on tables that are not.
+//! Whether the tables are as new as what data servers have heard of, and how a reign begins on tables that
+//! are not.
 //!
-//! A copy that was put back, a disk image of yesterday, a database that lost its last commits with its machine: a reign over
-//! any of these would give versions of the map, terms and numbers of volumes a second time, and count members as whole that
-//! have missed what was acknowledged since. So each reign asks the data servers first, and looks at what their heartbeats
-//! say afterwards; who finds that it is behind leads no more, and writes that down, until somebody says that this is meant.
+//! A copy that was put back, a disk image of yesterday, a database that lost its last commits with its
+//! machine: a reign over any of these would give versions of the map, terms and numbers of volumes a second
+//! time, and count members as whole that have missed what was acknowledged since. So each reign asks the data
+//! servers first, and looks at what their heartbeats say afterwards; who finds that it is behind leads no
+//! more, and writes that down, until somebody says that this is meant.
 //!
 //! Design: docs/design/cluster.md#rules VOL-70, VOL-71
 //! Not here: asking them (`copal-server`), copying and putting back (`keeping`).
@@ -47,7 +49,8 @@ impl Master {
         self.is_older.load(Ordering::Acquire)
     }
 
-    /// Writes down that a server has heard of something newer. Who is deposed knows less than its database: that is no news.
+    /// Writes down that a server has heard of something newer. Who is deposed knows less than its database:
+    /// that is no news.
     pub(crate) fn note_age(&self, reign: &mut Reign, (disk, term, version): (u32, u64, u64)) -> MasterError {
         let name = reign.map.servers.get(&disk).map(|server| server.name.clone());
         let reason = format!(
@@ -65,9 +68,10 @@ impl Master {
         }
     }
 
-    /// Begins anew above everything that was given, as the data servers tell it: versions and terms are raised; members that
-    /// were not whole as lately as others of their group, and servers that do not answer, count as having missed something;
-    /// a disk that holds a group later than all its members in the tables is a member again.
+    /// Begins anew above everything that was given, as the data servers tell it: versions and terms are
+    /// raised; members that were not whole as lately as others of their group, and servers that do not
+    /// answer, count as having missed something; a disk that holds a group later than all its members in the
+    /// tables is a member again.
     /// # Errors
     /// `Denied`: the database is another's by now. `Meta`.
     pub fn rise(self, seen: &[SeenBy], now_ms: u64) -> Mastered<Master> {
@@ -106,8 +110,8 @@ impl Master {
         }
         tracing::warn!("{text}");
         reign.meta.note(now_ms, "restored", &text)?;
-        let cluster = reign.meta.cluster()?;
-        let cluster = cluster.ok_or_else(|| MetaError::Failed("it holds no cluster".to_owned()))?;
+        let cluster =
+            reign.meta.cluster()?.ok_or_else(|| MetaError::Failed("it holds no cluster".to_owned()))?;
         Master::load(reign.meta, cluster, term, options)
     }
 }

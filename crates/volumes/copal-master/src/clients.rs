@@ -1,8 +1,8 @@
 //! Clients that may do only what they were granted.
 //!
 //! Paper: beanfs §3.4.1 (access is controlled at the master)
-//! Invariant: a name is given once. Nothing but the name stands in a certificate, so that of a client which was taken away would
-//! be good again for whoever is called the same.
+//! Invariant: a name is given once. Nothing but the name stands in a certificate, so that of a client which
+//! was taken away would be good again for whoever is called the same.
 
 use crate::{
     master::{Master, MasterError, Mastered},
@@ -47,7 +47,8 @@ impl Master {
         reign.removed_clients.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Takes one away, and its name for good; false: there is none of that name. What it was permitted ends within ten minutes.
+    /// Takes one away, and its name for good; false: there is none of that name. What it was permitted ends
+    /// within ten minutes.
     /// # Errors
     /// The database failed.
     pub fn remove_client(&self, name: &str, now_ms: u64) -> Mastered<bool> {

@@ -1,8 +1,9 @@
-//! Clocks of the leader and of the data servers: the reference that all go by, and servers whose clock is wrong.
+//! Clocks of the leader and of the data servers: the reference that all go by, and servers whose clock is
+//! wrong.
 //!
-//! Clocks are measured against a ruler, a clock of the leader's process that never jumps. The reference is the ruler moved by the
-//! median of what they show (VOL-42). All times of this crate are of the reference; where it moves, times that are kept in memory
-//! move with it, so that nothing ends early or late.
+//! Clocks are measured against a ruler, a clock of the leader's process that never jumps. The reference is
+//! the ruler moved by the median of what they show (VOL-42). All times of this crate are of the reference;
+//! where it moves, times that are kept in memory move with it, so that nothing ends early or late.
 //!
 //! Design: docs/design/cluster.md#rules VOL-42, VOL-43, VOL-44
 //! Invariant: a server is shut out for its clock only while its groups can do without it.
@@ -21,7 +22,8 @@ use std::sync::atomic::Ordering;
 const MEASURED_FOR_MS: u64 = 10_000;
 /// No clock is believed to be further away than this, ms: some thousand years.
 const MOST_AHEAD_MS: i64 = 1 << 47;
-/// A clock has to be wrong for so long before its server is shut out, ms: those of a whole site are set one after the other.
+/// A clock has to be wrong for so long before its server is shut out, ms: those of a whole site are set one
+/// after the other.
 const WRONG_FOR_MS: u64 = 3_000;
 
 /// A wrong clock that is wrong by so much more or less than before is told anew, ms.
@@ -49,7 +51,8 @@ impl Master {
         self.has_heard_clock.load(Ordering::Acquire)
     }
 
-    /// Looks at all clocks anew; `leader_ahead_ms`: the leader's own, ahead of the ruler. Whether the reference has moved.
+    /// Looks at all clocks anew; `leader_ahead_ms`: the leader's own, ahead of the ruler. Whether the
+    /// reference has moved.
     /// # Errors
     /// `Meta`.
     pub fn judge_clocks(&self, leader_ahead_ms: i64, now_ms: u64) -> Mastered<bool> {
@@ -58,7 +61,8 @@ impl Master {
         self.set_reference(&mut reign, now_ms)
     }
 
-    /// Takes clocks that were measured before the reign answers anybody: disk, and how far its server's clock is ahead of the ruler.
+    /// Takes clocks that were measured before the reign answers anybody: disk, and how far its server's clock
+    /// is ahead of the ruler.
     /// # Errors
     /// `Meta`.
     pub fn note_clocks(&self, clocks: &[(u32, i64)], leader_ahead_ms: i64, now_ms: u64) -> Mastered<bool> {
@@ -84,7 +88,8 @@ impl Master {
         })
     }
 
-    /// Takes what a heartbeat says of its server's clock, and judges all clocks by it. Returns the time by the reference now.
+    /// Takes what a heartbeat says of its server's clock, and judges all clocks by it. Returns the time by
+    /// the reference now.
     pub(crate) fn hear_clock(
         &self,
         reign: &mut Reign,
@@ -103,8 +108,11 @@ impl Master {
 
     fn set_reference(&self, reign: &mut Reign, now_ms: u64) -> Mastered<bool> {
         reign.clocks.began_ms.get_or_insert(now_ms);
-        let servers = reign.watches.values().filter_map(|watch| watch.clock);
-        let servers = servers.filter(|(_, at_ms)| at_ms.abs_diff(now_ms) < MEASURED_FOR_MS);
+        let servers = reign
+            .watches
+            .values()
+            .filter_map(|watch| watch.clock)
+            .filter(|(_, at_ms)| at_ms.abs_diff(now_ms) < MEASURED_FOR_MS);
         let servers: Vec<i64> = servers.map(|(ahead_ms, _)| ahead_ms).collect();
         let had_heard = reign.clocks.has_heard;
         if had_heard && servers.is_empty() {
@@ -118,7 +126,8 @@ impl Master {
         let step_ms = median_ms.saturating_sub(reign.clocks.reference_ms);
         let is_moved = step_ms.unsigned_abs() > CLOCK_STEP_MS;
         if is_moved {
-            // What the tables have from before the first clock was heard is an earlier reign's, by a reference of its own.
+            // What the tables have from before the first clock was heard is an earlier reign's, by a
+            // reference of its own.
             let since_ms = reign.clocks.began_ms.filter(|_| had_heard);
             reign.move_times(step_ms, since_ms, now_ms)?;
             self.leases.lock().move_times(step_ms);
@@ -154,7 +163,8 @@ impl Reign {
         self.clock_off_ms(self.watches.get(&disk)?)
     }
 
-    /// Moves times that are kept in memory by the step of the reference, and those that this reign has written since `since_ms`.
+    /// Moves times that are kept in memory by the step of the reference, and those that this reign has
+    /// written since `since_ms`.
     fn move_times(&mut self, step_ms: i64, since_ms: Option<u64>, now_ms: u64) -> Mastered<()> {
         let moved = |at_ms: u64| at_ms.saturating_add_signed(step_ms);
         for watch in self.watches.values_mut() {
@@ -230,7 +240,8 @@ impl Reign {
         Ok(())
     }
 
-    /// Whether a server is to take no part in writes for its clock (VOL-44). One that is away comes back with a right clock only.
+    /// Whether a server is to take no part in writes for its clock (VOL-44). One that is away comes back with
+    /// a right clock only.
     pub(crate) fn is_to_be_shut_out(&self, server: &ServerRow, now_ms: u64) -> bool {
         let watch = self.watches.get(&server.disk);
         let Some(since_ms) = watch.and_then(|watch| watch.clock_wrong_since_ms) else {

@@ -1,4 +1,5 @@
-//! What is known of disks when copies are planned: who is away, how full they are, what is on its way to them.
+//! What is known of disks when copies are planned: who is away, how full they are, what is on its way to
+//! them.
 
 use crate::{
     master::Reign,
@@ -9,8 +10,8 @@ use copal_volume::group::{DiskId, GroupId, Role, View, placement::DiskFacts, rec
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Reign {
-    /// Tells the queue who went and who came back. Who is given up, or announced that it would go, is part of no mass
-    /// failure. The alarm, where one began now.
+    /// Tells the queue who went and who came back. Who is given up, or announced that it would go, is part of
+    /// no mass failure. The alarm, where one began now.
     pub(crate) fn note_who_is_away(&mut self, now_ms: u64) -> Option<MassFailure> {
         let recovery = &mut self.recovery;
         let sites = sites(self.map.servers.values());
@@ -78,8 +79,8 @@ impl Reign {
 
     /// Bytes of a copy of a group, as the member with the most tells them.
     pub(crate) fn group_bytes(&self, group: GroupId) -> u64 {
-        let members = self.map.groups.get(&group).map(|row| row.members.as_slice());
-        let members = members.unwrap_or_default().iter();
+        let members =
+            self.map.groups.get(&group).map(|row| row.members.as_slice()).unwrap_or_default().iter();
         members.map(|(disk, _)| self.bytes_on(group, *disk)).max().unwrap_or_default()
     }
 

@@ -91,9 +91,11 @@ mod tests {
         assert_eq!(master.disks()["disks"][0], expected);
     }
 
-    /// Symptom: a server whose engine had no room refused every file, and nothing said so: its disk was 88 % full.
+    /// Symptom: a server whose engine had no room refused every file, and nothing said so: its disk was 88 %
+    /// full.
     /// Cause: the master went by the bytes alone, and the engine keeps an eighth of a small store for itself.
-    /// Fix: the server tells whether it takes files; status, the list of disks and an event say so, and what to do.
+    /// Fix: the server tells whether it takes files; status, the list of disks and an event say so, and what
+    /// to do.
     #[test]
     fn a_disk_that_takes_no_files_is_said_to_be_full() {
         let mut meta = SqliteStore::in_memory().unwrap();

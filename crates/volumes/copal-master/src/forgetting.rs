@@ -1,9 +1,10 @@
 //! Volumes that are gone, until everybody knows.
 //!
-//! A member that was told writes it down for ever, and refuses whatever comes late for the volume; who becomes a member
-//! afterwards is told by the member that it copies from, or, where its group has a volume that is remembered here, by the map.
-//! So the master remembers a volume until all members of its group have entered a map with its removal, in which they were
-//! members already. A member that is away is waited for, unless it was given up: then it is not let back in.
+//! A member that was told writes it down for ever, and refuses whatever comes late for the volume; who
+//! becomes a member afterwards is told by the member that it copies from, or, where its group has a volume
+//! that is remembered here, by the map. So the master remembers a volume until all members of its group have
+//! entered a map with its removal, in which they were members already. A member that is away is waited for,
+//! unless it was given up: then it is not let back in.
 //!
 //! Design: docs/design/cluster.md#master
 //! Not here: removing a volume (`names`), what a member does with what it is told (`copal-data`).

@@ -1,11 +1,12 @@
-//! The master's tables in SQLite, kept elsewhere: a copy while a master runs, a copy put back, and whether tables agree.
+//! The master's tables in SQLite, kept elsewhere: a copy while a master runs, a copy put back, and whether
+//! tables agree.
 //!
 //! Invariants
 //! - A copy has everything of one moment, and appears under its name only when it is on the disk.
 //! - Ids and versions that were given after a copy was made are never given again by who goes on from it.
 //!
-//! Not here: what only a running cluster knows (the master asks for it when it starts), other databases, which have tools of
-//! their own for this.
+//! Not here: what only a running cluster knows (the master asks for it when it starts), other databases,
+//! which have tools of their own for this.
 
 use crate::{
     meta::{MetaError, RAISED_VERSIONS, RAISED_VOLUMES, setting},
@@ -93,7 +94,8 @@ pub struct Kept {
     pub map_version: u64,
 }
 
-/// Copies the tables at `database`, which a master may be using, into the new file `to`. Blocks on both disks.
+/// Copies the tables at `database`, which a master may be using, into the new file `to`. Blocks on both
+/// disks.
 /// # Errors
 /// All of them; then there is no file `to`.
 pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
@@ -126,10 +128,11 @@ fn placed(half: &Path, to: &Path, kept: Kept) -> Result<Kept, KeepError> {
     Ok(kept)
 }
 
-/// Makes the database `to` of a copy, for a master that is started with it and with its word for that ([`setting::OLDER`]): versions, terms and numbers begin far above all
-/// that were given after the copy was made. Servers of the names in `away` were away when the old master ended: what they
-/// missed since the copy was made is in no copy, so they count as having missed something and take everything over
-/// from others when they come back. Nobody may have `to` open. A database that is there, and logs that are there with or
+/// Makes the database `to` of a copy, for a master that is started with it and with its word for that
+/// ([`setting::OLDER`]): versions, terms and numbers begin far above all that were given after the copy was
+/// made. Servers of the names in `away` were away when the old master ended: what they missed since the copy
+/// was made is in no copy, so they count as having missed something and take everything over from others when
+/// they come back. Nobody may have `to` open. A database that is there, and logs that are there with or
 /// without one, are kept as `to.replaced`, or with a number behind it if that is taken. Blocks.
 /// # Errors
 /// All of them; then `to` is as it was.
@@ -195,7 +198,8 @@ fn put_back_by(
     Ok(kept)
 }
 
-/// What does not agree in the tables at `database`, a sentence each; a master may be using it. Reads all of it.
+/// What does not agree in the tables at `database`, a sentence each; a master may be using it. Reads all of
+/// it.
 /// # Errors
 /// `Database`, `Other`.
 pub fn check(database: &Path) -> Result<Vec<String>, KeepError> {

@@ -1,5 +1,5 @@
-//! Where groups lie at first: apart by racks and zones, there by weighted rendezvous hashing, so that each server holds about
-//! its share.
+//! Where groups lie at first: apart by racks and zones, there by weighted rendezvous hashing, so that each
+//! server holds about its share.
 
 use crate::meta::{MemberKind, Members, Pool};
 use copal_volume::group::{

@@ -1,7 +1,8 @@
 //! Who writes to a tree of volumes: one client at a time, for as long as it renews its right.
 //!
-//! Kept in memory: a reign begins with nobody holding anything, and waits until what an earlier one may have given has ended.
-//! A right that was not given back is given to nobody else before it has ended by more than clocks may differ (VOL-40).
+//! Kept in memory: a reign begins with nobody holding anything, and waits until what an earlier one may have
+//! given has ended. A right that was not given back is given to nobody else before it has ended by more than
+//! clocks may differ (VOL-40).
 //! Invariant: two leases on paths of which one lies below the other are never held at a time.
 
 use std::collections::BTreeMap;
@@ -86,7 +87,8 @@ impl Leases {
         Ok(lease)
     }
 
-    /// Renews a lease that has not ended. One that an earlier reign gave goes on, as long as nobody else could have got it.
+    /// Renews a lease that has not ended. One that an earlier reign gave goes on, as long as nobody else
+    /// could have got it.
     pub(crate) fn renew(&mut self, path: &str, lease: &Lease, now_ms: u64) -> Result<Lease, NoLease> {
         let began_ms = *self.began_ms.get_or_insert(now_ms);
         self.held.retain(|_, lease| lease.ends_ms + SKEW_MS > now_ms);

@@ -1,8 +1,8 @@
 //! The master of a cluster: volumes by name, groups and their members, who is there.
 //!
-//! The master never hears of a file. It keeps names of volumes, the members of groups and the state of each data server in a
-//! database ([`MetaStore`]); [`Master`] turns calls and the passing of time into changes of them, each of which is a new
-//! version of the map that clients and data servers follow.
+//! The master never hears of a file. It keeps names of volumes, the members of groups and the state of each
+//! data server in a database ([`MetaStore`]); [`Master`] turns calls and the passing of time into changes of
+//! them, each of which is a new version of the map that clients and data servers follow.
 //!
 //! Design: docs/design/cluster.md#master
 //! Invariants

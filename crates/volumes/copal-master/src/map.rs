@@ -32,7 +32,8 @@ impl ClusterMap {
         }
     }
 
-    /// The view of a group: its members' states as their servers', and the newest version of any of them as its epoch.
+    /// The view of a group: its members' states as their servers', and the newest version of any of them as
+    /// its epoch.
     #[must_use]
     pub fn view(&self, group: &GroupRow) -> View {
         let mut epoch = group.version;
@@ -71,8 +72,7 @@ impl ClusterMap {
     /// Servers of a group's members that take part in operations.
     pub fn members_up(&self, group: GroupId) -> Vec<ServerRow> {
         let members = self.groups.get(&group).map(|row| row.members.as_slice());
-        let servers = members.unwrap_or_default().iter();
-        let servers = servers.filter_map(|(disk, _)| self.servers.get(disk));
+        let servers = members.unwrap_or_default().iter().filter_map(|(disk, _)| self.servers.get(disk));
         servers.filter(|server| !server.is_away()).cloned().collect()
     }
 
@@ -82,7 +82,8 @@ impl ClusterMap {
         views.filter(move |view| view.epoch.0 > since)
     }
 
-    /// Remembers members without which operations can hold from `version` on; for who joins with it, they could until then.
+    /// Remembers members without which operations can hold from `version` on; for who joins with it, they
+    /// could until then.
     pub(crate) fn note_missed(&mut self, missed: Vec<Missed>, version: u64) {
         for (group, disk) in missed {
             let members = self.groups.get(&group).map(|row| row.members.as_slice());
@@ -91,13 +92,14 @@ impl ClusterMap {
         }
     }
 
-    /// Members of some groups that are away while operations can hold without them, and that are not known to have missed
-    /// anything since they went.
+    /// Members of some groups that are away while operations can hold without them, and that are not known to
+    /// have missed anything since they went.
     pub(crate) fn newly_missed<'a>(&self, groups: impl Iterator<Item = &'a GroupRow>) -> Vec<Missed> {
         let mut found = Vec::new();
         for group in groups {
             let view = self.view(group);
-            // Somebody of those that are up has everything: who missed something says so before it is whole again.
+            // Somebody of those that are up has everything: who missed something says so before it is whole
+            // again.
             let may_hold = view.up().any(|disk| !self.missed.contains_key(&(group.group, disk.0)));
             if view.up().count() < view.needed() || !may_hold {
                 continue;

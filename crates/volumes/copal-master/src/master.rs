@@ -25,10 +25,11 @@ pub struct MasterOptions {
     pub permanent_after_ms: u64,
     /// So many groups are copied at once, at least one; `None`: half as many as there are servers.
     pub copies_at_once: Option<usize>,
-    /// The groups of a new cluster get their members when so many servers have joined; `None`: as said before, or as many as
-    /// there are copies.
+    /// The groups of a new cluster get their members when so many servers have joined; `None`: as said
+    /// before, or as many as there are copies.
     pub first_servers: Option<usize>,
-    /// Tables that are a copy, or older than what data servers have heard of, are taken all the same ([`Master::rise`]).
+    /// Tables that are a copy, or older than what data servers have heard of, are taken all the same
+    /// ([`Master::rise`]).
     pub after_restore: bool,
 }
 
@@ -53,7 +54,8 @@ pub enum MasterError {
     /// The database failed.
     #[error(transparent)]
     Meta(#[from] MetaError),
-    /// The tables are older than what data servers have heard of, or a copy that was put back: nobody leads by them.
+    /// The tables are older than what data servers have heard of, or a copy that was put back: nobody leads
+    /// by them.
     #[error(
         "the tables of the cluster are not the newest: {0}. Put back newer ones; or, if these are the newest that there are, \
          start the master with --after-restore while all data servers run: it goes on above all that was lost"
@@ -70,7 +72,8 @@ pub type Mastered<T> = Result<T, MasterError>;
 pub(crate) struct Reign {
     pub(crate) meta: Box<dyn MetaStore>,
     pub(crate) map: ClusterMap,
-    /// Volumes that are gone and that somebody has still to be told of, and the version of the map since when.
+    /// Volumes that are gone and that somebody has still to be told of, and the version of the map since
+    /// when.
     pub(crate) gone: Vec<(VolumeId, u64)>,
     /// When these were looked through last.
     pub(crate) forgot_ms: u64,
@@ -85,7 +88,8 @@ pub(crate) struct Reign {
     pub(crate) recovery: Recovery,
     /// Addresses of all masters.
     pub(crate) masters: Vec<String>,
-    /// Servers that a new cluster waits for: those that join later hold nothing before groups are moved to them.
+    /// Servers that a new cluster waits for: those that join later hold nothing before groups are moved to
+    /// them.
     pub(crate) first_servers: usize,
 }
 
@@ -301,7 +305,8 @@ impl Master {
         self.leases.lock().renew(path, lease, now_ms)
     }
 
-    /// When the right to write with this number ends, ms of the master's clock; `None`: it has, or is another's.
+    /// When the right to write with this number ends, ms of the master's clock; `None`: it has, or is
+    /// another's.
     pub fn lease_ends(&self, path: &str, number: u64, now_ms: u64) -> Option<u64> {
         self.leases.lock().ends(path, number, now_ms)
     }
@@ -320,7 +325,8 @@ impl Master {
         reign.delta(since, self.term, now_ms)
     }
 
-    /// Calls `hook` whenever the map has changed, whoever changed it; only the first hook counts. It must not call back.
+    /// Calls `hook` whenever the map has changed, whoever changed it; only the first hook counts. It must not
+    /// call back.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
         self.changed.set_hook(Box::new(hook));
     }

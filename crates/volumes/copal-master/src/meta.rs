@@ -3,11 +3,13 @@
 //! Paper: beanfs §3.4.1 (all of it in a relational database)
 //! Invariants
 //! - A call is one transaction. Ids and versions come from the store and are never given twice.
-//! - Every change of a server, a disk, a group or a quota takes a new version, greater than all before: the number of the map.
-//! - Only the holder of the lease changes anything: each change begins with a look at the lease, in its own transaction, so
-//!   that a master which was paused and has been replaced changes nothing ([`MetaError::Deposed`]).
-//! - No call but [`MetaStore::find`] looks a volume up by its id: there is no index for that, and a scan of fifty million rows
-//!   stops the master.
+//! - Every change of a server, a disk, a group or a quota takes a new version, greater than all before: the
+//!   number of the map.
+//! - Only the holder of the lease changes anything: each change begins with a look at the lease, in its own
+//!   transaction, so that a master which was paused and has been replaced changes nothing
+//!   ([`MetaError::Deposed`]).
+//! - No call but [`MetaStore::find`] looks a volume up by its id: there is no index for that, and a scan of
+//!   fifty million rows stops the master.
 
 use copal_volume::{
     VolumeError, VolumeId,
@@ -80,7 +82,8 @@ pub struct ServerRow {
     pub incarnation: Incarnation,
     /// It is being emptied.
     pub is_draining: bool,
-    /// Away since, ms since 1970; 0: it is there. Ahead of now: its absence is announced until then, whether it is away yet.
+    /// Away since, ms since 1970; 0: it is there. Ahead of now: its absence is announced until then, whether
+    /// it is away yet.
     pub failed_since_ms: u64,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
@@ -233,12 +236,13 @@ pub mod setting {
     pub fn removed_client(name: &str) -> String {
         format!("removed_client/{name}")
     }
-    /// The tables are older than what data servers have heard of, or a copy that was put back; why, as a sentence. Nobody
-    /// leads by them before they were raised ([`super::MetaStore::raise`]).
+    /// The tables are older than what data servers have heard of, or a copy that was put back; why, as a
+    /// sentence. Nobody leads by them before they were raised ([`super::MetaStore::raise`]).
     pub const OLDER: &str = "older";
 }
 
-/// How far versions of the map, and terms, are raised above all that were given: a cluster makes fewer in a lifetime.
+/// How far versions of the map, and terms, are raised above all that were given: a cluster makes fewer in a
+/// lifetime.
 pub(crate) const RAISED_VERSIONS: u64 = 1 << 32;
 /// How far the numbers of new volumes are raised in each group.
 pub(crate) const RAISED_VOLUMES: u64 = 1 << 24;
@@ -267,7 +271,8 @@ pub struct ClusterRow {
     pub pool: Pool,
 }
 
-/// Where a volume stands in the tree. Calls on a volume take it, since rows are found by parent and name alone.
+/// Where a volume stands in the tree. Calls on a volume take it, since rows are found by parent and name
+/// alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     /// The volume above it.
@@ -300,7 +305,8 @@ pub struct QuotaRow {
     pub version: u64,
 }
 
-/// One start of one master: uuid of the node, then a random number of the start, so that a restart begins a new reign.
+/// One start of one master: uuid of the node, then a random number of the start, so that a restart begins a
+/// new reign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder(pub [u8; 24]);
 
@@ -332,7 +338,8 @@ pub enum MetaError {
     /// The database is not reached, or is just starting or ending. Nothing was changed.
     #[error("the master's database is not reached: {0}")]
     Away(String),
-    /// The connection broke during the commit: whether the change holds is unknown, so the master has to begin a new reign.
+    /// The connection broke during the commit: whether the change holds is unknown, so the master has to
+    /// begin a new reign.
     #[error(
         "the master's database went away during a commit, which may hold or not: {0}; start the master again"
     )]
@@ -358,16 +365,16 @@ pub trait MetaStore: Send {
     /// Makes the cluster in a new store.
     fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError>;
 
-    /// Asks for the lease, which begins a reign: its term is a new one, also where the same holder had the lease, since what
-    /// others said to the reign before is not known to this one. Until it was given nothing but [`MetaStore::found`] changes
-    /// anything.
+    /// Asks for the lease, which begins a reign: its term is a new one, also where the same holder had the
+    /// lease, since what others said to the reign before is not known to this one. Until it was given nothing
+    /// but [`MetaStore::found`] changes anything.
     fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError>;
     /// Renews the lease for [`LEASE_MS`]; false: another master has had it since, and this one is deposed.
     fn renew(&mut self) -> Result<bool, MetaError>;
 
-    /// Raises what the leader gives above everything that was given after the tables were copied: the version of the map and
-    /// the term above these, the numbers of new volumes by far, and takes away [`setting::OLDER`] and all tokens. The reign
-    /// goes on under the new term, which is returned.
+    /// Raises what the leader gives above everything that was given after the tables were copied: the version
+    /// of the map and the term above these, the numbers of new volumes by far, and takes away
+    /// [`setting::OLDER`] and all tokens. The reign goes on under the new term, which is returned.
     fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError>;
 
     /// Whether the lease ends unless it is renewed: several masters may share the store.
@@ -391,24 +398,25 @@ pub trait MetaStore: Send {
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError>;
     /// Adds a server; its disk's number, and the map's version.
     fn add_server(&mut self, server: &ServerRow) -> Result<(u32, u64), MetaError>;
-    /// Keeps what changed of a server, as the map's next version, which is returned. From that version on operations can hold
-    /// without the members in `missed`.
+    /// Keeps what changed of a server, as the map's next version, which is returned. From that version on
+    /// operations can hold without the members in `missed`.
     fn change_server(&mut self, server: &ServerRow, missed: &[Missed]) -> Result<u64, MetaError>;
     /// Takes a server away that is a member of no group.
     fn remove_server(&mut self, disk: u32) -> Result<(), MetaError>;
 
     /// All groups that have members.
     fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError>;
-    /// Keeps the members of groups, as the map's next version, which is returned. From that version on operations can hold
-    /// without the members in `missed`; what is kept of disks that are no members any more goes.
-    /// Of a member that is joining the version before is kept: it takes part from this one on.
+    /// Keeps the members of groups, as the map's next version, which is returned. From that version on
+    /// operations can hold without the members in `missed`; what is kept of disks that are no members any
+    /// more goes. Of a member that is joining the version before is kept: it takes part from this one on.
     fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError>;
     /// A disk has everything again in these groups.
     fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError>;
     /// Members without which operations could hold, and the newest version in which that began.
     fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError>;
 
-    /// Volumes at the end of each prefix of a path, the top first; shorter than the path where one is missing.
+    /// Volumes at the end of each prefix of a path, the top first; shorter than the path where one is
+    /// missing.
     fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError>;
     /// Makes a volume in a group; with a quota it is a change of the map.
     fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId, quota: Option<u64>) -> Meta<VolumeId>;
@@ -419,17 +427,21 @@ pub trait MetaStore: Send {
     /// Direct children of a volume.
     fn list(&mut self, parent: VolumeId, after: Option<&str>, limit: usize)
     -> Result<Vec<DirRow>, MetaError>;
-    /// Marks a volume as being removed, or not any more. `NotEmpty`: it has volumes below it. `VolumeGone`: it is not there.
+    /// Marks a volume as being removed, or not any more. `NotEmpty`: it has volumes below it. `VolumeGone`:
+    /// it is not there.
     fn mark_removing(&mut self, at: Place<'_>, is_removing: bool) -> Meta<()>;
-    /// Takes back every mark of a volume that is being removed: whoever began that rules no more. Returns how many there were.
+    /// Takes back every mark of a volume that is being removed: whoever began that rules no more. Returns how
+    /// many there were.
     fn unmark_all(&mut self) -> Result<u64, MetaError>;
-    /// Takes a volume away for good; the map's version from which on it is gone. `VolumeGone`: it is not there.
+    /// Takes a volume away for good; the map's version from which on it is gone. `VolumeGone`: it is not
+    /// there.
     fn remove(&mut self, at: Place<'_>) -> Meta<u64>;
     /// Volumes that are gone since a version of the map, and not yet from everywhere.
     fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError>;
     /// Every member knows that a volume is gone, for ever: nobody has to be told any more.
     fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError>;
-    /// Moves a volume that is not being removed. `NotFound`: it is not there. `VolumeExists`: the name is taken.
+    /// Moves a volume that is not being removed. `NotFound`: it is not there. `VolumeExists`: the name is
+    /// taken.
     fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()>;
     /// Volumes born in each group: for spreading new ones.
     fn volumes_by_group(&mut self) -> Result<Vec<(GroupId, u64)>, MetaError>;

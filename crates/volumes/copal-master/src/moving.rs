@@ -1,15 +1,17 @@
-//! Copies that are to lie elsewhere: one group that an administrator moves, a plan for all disks, what leaves a disk that is too
-//! full.
+//! Copies that are to lie elsewhere: one group that an administrator moves, a plan for all disks, what leaves
+//! a disk that is too full.
 //!
-//! What an administrator moves is kept in the database until it has ended (`tasks_kept`); what the master moves by itself is
-//! found again by the next reign.
+//! What an administrator moves is kept in the database until it has ended (`tasks_kept`); what the master
+//! moves by itself is found again by the next reign.
 //!
 //! Paper: beanfs §5.3 (migration, by hand and by watermarks)
 //! Invariants
 //! - A plan is carried out as it is or refused as a whole; nothing else moves for it.
-//! - No move fills its target above the low watermark, or brings two members of a group closer to each other, by racks and zones.
+//! - No move fills its target above the low watermark, or brings two members of a group closer to each other,
+//!   by racks and zones.
 //!
-//! Not here: which moves are worth making (`copal_volume::group::rebalance`), how a copy is made (`replacing`).
+//! Not here: which moves are worth making (`copal_volume::group::rebalance`), how a copy is made
+//! (`replacing`).
 
 use crate::{
     master::{Master, MasterError, Mastered, Reign},
@@ -59,15 +61,15 @@ impl Master {
         self.rebalance_apply(std::slice::from_ref(wanted), dry_run, now_ms)
     }
 
-    /// Ends the move of a group, or what a server that is emptied has begun with it: the copy that was to leave stays, and what
-    /// was half copied goes.
+    /// Ends the move of a group, or what a server that is emptied has begun with it: the copy that was to
+    /// leave stays, and what was half copied goes.
     /// # Errors
     /// `NotFound`: there is no such group. `Denied`: its server is being emptied. `Meta`.
     pub fn cancel_move(&self, group: GroupId, dry_run: bool, now_ms: u64) -> Mastered<Value> {
         let mut reign = self.reign.lock();
         let row = reign.map.groups.get(&group).ok_or(VolumeError::NotFound)?;
-        let leaving = row.members.iter().find(|(_, kind)| *kind == MemberKind::Leaving);
-        let leaving = leaving.map(|(disk, _)| *disk);
+        let leaving =
+            row.members.iter().find(|(_, kind)| *kind == MemberKind::Leaving).map(|(disk, _)| *disk);
         let is_wanted = reign.recovery.moves.contains_key(&group);
         if leaving.is_none() && !is_wanted {
             return Ok(json!({ "group": group.0, "moves": false, "dry_run": dry_run }));
@@ -106,7 +108,8 @@ impl Master {
 
     /// Carries a plan out, and nothing else; what of it is done already is skipped.
     /// # Errors
-    /// `Denied`: a move of it cannot be, or would fill a disk or bring members into one rack: nothing was begun. `Meta`.
+    /// `Denied`: a move of it cannot be, or would fill a disk or bring members into one rack: nothing was
+    /// begun. `Meta`.
     pub fn rebalance_apply(&self, wanted: &[WantedMove], dry_run: bool, now_ms: u64) -> Mastered<Value> {
         let mut reign = self.reign.lock();
         let Checked { moves, done, bytes } = reign.checked(wanted).map_err(MasterError::Denied)?;
@@ -130,7 +133,8 @@ impl Master {
         }))
     }
 
-    /// Begins no more moves, of plans or by itself, until a plan is carried out again. Those that have begun go on.
+    /// Begins no more moves, of plans or by itself, until a plan is carried out again. Those that have begun
+    /// go on.
     /// # Errors
     /// `Meta`.
     pub fn rebalance_pause(&self, dry_run: bool, now_ms: u64) -> Mastered<Value> {
@@ -215,7 +219,8 @@ impl Reign {
         refused.map(|refusal| format!("{} {refusal}", self.name_of(refusal.disk()))).collect()
     }
 
-    /// The moves of a plan that are still to make, how many are made, and their bytes; or what is wrong with one of them.
+    /// The moves of a plan that are still to make, how many are made, and their bytes; or what is wrong with
+    /// one of them.
     fn checked(&self, wanted: &[WantedMove]) -> Result<Checked, String> {
         let mut facts = self.disk_facts();
         let (mut moves, mut done, mut bytes) = (Vec::new(), 0, 0_u64);
@@ -272,8 +277,8 @@ impl Reign {
         Ok(Checked { moves, done, bytes })
     }
 
-    /// Lets groups leave disks that are too full, if nobody has paused that; looks each minute, and not before what it moved
-    /// last has arrived.
+    /// Lets groups leave disks that are too full, if nobody has paused that; looks each minute, and not
+    /// before what it moved last has arrived.
     pub(crate) fn relieve_full_disks(&mut self, now_ms: u64) -> Mastered<()> {
         let facts = self.disk_facts();
         let is_full = |facts: &DiskFacts| !facts.stays_within(0, placement::HIGH_WATERMARK_PERCENT);
@@ -330,8 +335,8 @@ impl Reign {
         stopped.chain(self.recovery.stay_full.iter().cloned()).collect()
     }
 
-    /// Whether a server that is there takes no new files, by its own word or by what it uses; one whose host is full is shown as
-    /// full also while its groups go on without it.
+    /// Whether a server that is there takes no new files, by its own word or by what it uses; one whose host
+    /// is full is shown as full also while its groups go on without it.
     pub(crate) fn is_full(&self, server: &ServerRow) -> bool {
         let Some(watch) = self.watches.get(&server.disk) else {
             return false;

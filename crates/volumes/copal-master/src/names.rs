@@ -16,7 +16,8 @@ impl Master {
         self.reign.lock().resolve(path)
     }
 
-    /// Makes a volume below another. No data server is asked: its group is there, and rows come with its first file.
+    /// Makes a volume below another. No data server is asked: its group is there, and rows come with its
+    /// first file.
     /// # Errors
     /// `VolumeExists`, `NotFound`, `InvalidName`; `Unavailable`: too few data servers have joined.
     pub fn mkdir(&self, parent: &str, name: &str, quota: Option<u64>) -> Mastered<VolumeId> {
@@ -84,8 +85,9 @@ impl Master {
         Ok(reign.meta.rename(from, parent, name)??)
     }
 
-    /// Begins to remove a volume that holds no volumes: its name leads nowhere any more. `path` is where the caller has
-    /// found it; where that is another place by now, the volume is looked for everywhere. Returns where it is.
+    /// Begins to remove a volume that holds no volumes: its name leads nowhere any more. `path` is where the
+    /// caller has found it; where that is another place by now, the volume is looked for everywhere. Returns
+    /// where it is.
     /// # Errors
     /// `NotEmpty`, `VolumeGone`.
     pub fn begin_rmdir(&self, path: &str, vid: VolumeId) -> Mastered<Removing> {

@@ -1,4 +1,5 @@
-//! What an administrator wants of servers and copies: one goes first, a server is emptied, removed, away for a while.
+//! What an administrator wants of servers and copies: one goes first, a server is emptied, removed, away for
+//! a while.
 //!
 //! Paper: beanfs §5.3 (a server is taken out by migration)
 //! Not here: giving a server up (`replacing`), single groups that move (`moving`).
@@ -20,7 +21,8 @@ use serde_json::{Value, json};
 const LONGEST_ABSENCE_MS: u64 = 24 * 3_600_000;
 
 impl Master {
-    /// Lets the copy of a group go before those that lost theirs in the same minute and are as urgent; each time by one more.
+    /// Lets the copy of a group go before those that lost theirs in the same minute and are as urgent; each
+    /// time by one more.
     /// # Errors
     /// `NotFound`: there is no such group. `Meta`.
     pub fn boost(&self, group: GroupId, now_ms: u64) -> Mastered<Value> {
@@ -44,8 +46,9 @@ impl Master {
         Ok(json!({ "group": group.0, "lacks": true, "boost": boost, "ahead": is_waiting.then_some(ahead) }))
     }
 
-    /// Empties a server: each of its groups gets another member, and leaves it when that one is whole. It stays a member as
-    /// any until then. `undo` ends that; what has left already stays where it is. What blocks it is told, and is no error.
+    /// Empties a server: each of its groups gets another member, and leaves it when that one is whole. It
+    /// stays a member as any until then. `undo` ends that; what has left already stays where it is. What
+    /// blocks it is told, and is no error.
     /// # Errors
     /// `NotFound`; `Denied`: it is given up. `Meta`.
     pub fn drain(&self, name: &str, undo: bool, dry_run: bool, now_ms: u64) -> Mastered<Value> {
@@ -104,8 +107,8 @@ impl Master {
         Ok(json!({ "name": name, "dry_run": dry_run }))
     }
 
-    /// A server will be away for at most `for_ms`: until then it is not given up, and counts to no mass failure. Zero takes
-    /// that back.
+    /// A server will be away for at most `for_ms`: until then it is not given up, and counts to no mass
+    /// failure. Zero takes that back.
     /// # Errors
     /// `NotFound`; `Denied`: it is given up, or that is longer than a day. `Meta`.
     pub fn announce(&self, name: &str, for_ms: u64, dry_run: bool, now_ms: u64) -> Mastered<Value> {
@@ -128,8 +131,11 @@ impl Master {
         // Who else would have to go without it.
         let needs = usize::from(reign.map.pool.min_ack.min(reign.map.pool.replicas));
         let short = reign.map.groups_of(server.disk).filter(|row| {
-            let others = row.members.iter().filter(|(disk, _)| *disk != server.disk);
-            let others = others.filter_map(|(disk, _)| reign.map.servers.get(disk));
+            let others = row
+                .members
+                .iter()
+                .filter(|(disk, _)| *disk != server.disk)
+                .filter_map(|(disk, _)| reign.map.servers.get(disk));
             others.filter(|other| !other.is_away()).count() < needs
         });
         let short = short.count();
@@ -152,7 +158,8 @@ impl Reign {
         found.ok_or_else(|| VolumeError::NotFound.into())
     }
 
-    /// Groups and bytes that leave a server, and what keeps some of them from it. Places are given as the copies would be.
+    /// Groups and bytes that leave a server, and what keeps some of them from it. Places are given as the
+    /// copies would be.
     fn outlook_of_drain(&self, server: &ServerRow) -> (usize, u64, Vec<String>) {
         let mut facts = self.disk_facts();
         for disk in facts.iter_mut().filter(|facts| facts.disk.0 == server.disk) {
@@ -199,7 +206,8 @@ impl Reign {
         }
     }
 
-    /// Servers that are being emptied: how far that is, a sentence each. One that is empty is told once as an event.
+    /// Servers that are being emptied: how far that is, a sentence each. One that is empty is told once as an
+    /// event.
     pub(crate) fn drains(&self) -> Vec<String> {
         let draining = self.map.servers.values().filter(|server| server.is_draining);
         let sentence = |server: &ServerRow| {

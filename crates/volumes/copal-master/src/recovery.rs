@@ -1,11 +1,13 @@
-//! Copies that wait and copies that run, as the master goes by them in its reign: the queue's rules over the rows of the map.
+//! Copies that wait and copies that run, as the master goes by them in its reign: the queue's rules over the
+//! rows of the map.
 //!
-//! In the database is what has begun: a member that is joining, one that is leaving, a server that is being emptied; and what
-//! administrators want: boosts, moves, that no moves begin. A new reign fills its queue from these (`tasks_kept`).
+//! In the database is what has begun: a member that is joining, one that is leaving, a server that is being
+//! emptied; and what administrators want: boosts, moves, that no moves begin. A new reign fills its queue
+//! from these (`tasks_kept`).
 //!
 //! Paper: beanfs §5.3
-//! Not here: when a member may take another's place (`replacing`), what `status` tells of it (`tasks`), the rules of the queue
-//! (`copal_volume::group::recovery`).
+//! Not here: when a member may take another's place (`replacing`), what `status` tells of it (`tasks`), the
+//! rules of the queue (`copal_volume::group::recovery`).
 
 use crate::{
     meta::{TaskKind, TaskRow},

@@ -1,9 +1,10 @@
 //! Copies that are gone for good, or are to lie elsewhere, and the members that take their place.
 //!
-//! A server that was away for longer than `permanent_after_ms`, that is known to have lost its data, or that an operator gave up,
-//! keeps its place in each of its groups until another disk has everything: the new member joins (M), takes all operations at once and copies the rest from
-//! a whole one; when it says that it is whole, it takes the place of the one that is gone. An old member that comes back
-//! first ends the copying. A member that is to leave stays whole, and takes part, until the same moment. Which groups are
+//! A server that was away for longer than `permanent_after_ms`, that is known to have lost its data, or that
+//! an operator gave up, keeps its place in each of its groups until another disk has everything: the new
+//! member joins (M), takes all operations at once and copies the rest from a whole one; when it says that it
+//! is whole, it takes the place of the one that is gone. An old member that comes back first ends the
+//! copying. A member that is to leave stays whole, and takes part, until the same moment. Which groups are
 //! copied when, and from where, the queue says (`recovery`).
 //!
 //! Paper:  beanfs §4.3 (permanent failures), §5.3 (re-replication, migration)
@@ -29,7 +30,8 @@ use std::collections::BTreeMap;
 const STALLED_MS: u64 = 120_000;
 
 impl Master {
-    /// Gives a server up: its groups are copied from others at once, and it is not let back in. Says it again without harm.
+    /// Gives a server up: its groups are copied from others at once, and it is not let back in. Says it again
+    /// without harm.
     /// # Errors
     /// `NotFound`; `Denied`: it is there, so whoever means it stops it first.
     pub fn lose(&self, name: &str, now_ms: u64) -> Mastered<()> {
@@ -57,8 +59,8 @@ impl Master {
 }
 
 impl Reign {
-    /// Brings groups nearer to their full number of copies, where they are to lie: members that are whole take their place,
-    /// new ones join where the queue says so.
+    /// Brings groups nearer to their full number of copies, where they are to lie: members that are whole
+    /// take their place, new ones join where the queue says so.
     pub(crate) fn replace(&mut self, permanent_after_ms: u64, now_ms: u64) -> Mastered<()> {
         if let Some(alarm) = self.note_who_is_away(now_ms) {
             self.note(now_ms, "hold", &alarm.to_string())?;
@@ -66,7 +68,8 @@ impl Reign {
         let mut gone = Vec::new();
         let is_held = self.recovery.queue.hold().is_some();
         for server in self.map.servers.values() {
-            // Who was given up is gone by an administrator's word; the others wait while a mass failure is looked into.
+            // Who was given up is gone by an administrator's word; the others wait while a mass failure is
+            // looked into.
             let watch = self.watches.get(&server.disk);
             let has_lost_data =
                 server.state == ServerState::Failed && watch.is_some_and(|watch| watch.has_lost_data);
@@ -197,8 +200,8 @@ impl Reign {
         watch.is_some_and(|watch| watch.entered_version >= version)
     }
 
-    /// Members of `disk` that were to leave stay after all, in one group or in all; what was half copied for them goes. How
-    /// many that are.
+    /// Members of `disk` that were to leave stay after all, in one group or in all; what was half copied for
+    /// them goes. How many that are.
     pub(crate) fn stay(&mut self, disk: u32, only: Option<GroupId>) -> Mastered<usize> {
         let mut changes = Vec::new();
         for row in self.map.groups_of(disk) {
@@ -262,8 +265,8 @@ impl Reign {
                 let first = group.0 as usize % sources.len();
                 sources.rotate_left(first);
             }
-            let joining = members.iter().find(|(_, kind)| *kind == MemberKind::Joining);
-            let joining = joining.map(|(disk, _)| DiskId(*disk));
+            let joining =
+                members.iter().find(|(_, kind)| *kind == MemberKind::Joining).map(|(disk, _)| DiskId(*disk));
             let bytes = self.group_bytes(group);
             let target = match (joining, need) {
                 (Some(target), _) => Ok(target),
@@ -285,8 +288,11 @@ impl Reign {
                 Need::Move(wanted) => wanted.is_ordered,
             };
             // Who has left the group drops what it has of it before it may come back (VOL-24).
-            let chosen = target.as_ref().ok().copied();
-            let chosen = chosen.filter(|disk| joining.is_some() || self.has_entered(disk.0, row.version));
+            let chosen = target
+                .as_ref()
+                .ok()
+                .copied()
+                .filter(|disk| joining.is_some() || self.has_entered(disk.0, row.version));
             let job = Job {
                 group,
                 whole_copies,

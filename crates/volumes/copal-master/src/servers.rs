@@ -2,9 +2,10 @@
 //!
 //! Paper: beanfs §3.4.1 (heartbeats), §4.3 (transient and permanent failures)
 //! Invariants
-//! - A server that was taken for failed comes back as recovering, never as whole: it says when all its groups are.
-//! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back in. Once its server is
-//!   taken for failed, copies of its groups begin at once.
+//! - A server that was taken for failed comes back as recovering, never as whole: it says when all its groups
+//!   are.
+//! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back
+//!   in. Once its server is taken for failed, copies of its groups begin at once.
 
 use crate::{
     clocks::seconds,
@@ -115,8 +116,12 @@ impl Master {
     /// `Denied`: a server of that name is there.
     pub fn join(&self, joiner: &Joiner, now_ms: u64) -> Mastered<u32> {
         let mut reign = self.reign.lock();
-        let known = reign.map.servers.values().find(|server| server.name == joiner.name);
-        let known = known.map(|server| (server.disk, server.server_uuid, server.disk_uuid));
+        let known = reign
+            .map
+            .servers
+            .values()
+            .find(|server| server.name == joiner.name)
+            .map(|server| (server.disk, server.server_uuid, server.disk_uuid));
         if let Some((disk, server_uuid, disk_uuid)) = known {
             // It has not heard the answer to its first try.
             if (server_uuid, disk_uuid) == (joiner.server_uuid, joiner.disk_uuid) {
@@ -294,9 +299,9 @@ impl Master {
         Ok(disk)
     }
 
-    /// A member has everything of groups, and says so before it acts on it: what it missed is forgotten there, and views in
-    /// which it takes part can let operations hold from here on. Returns the groups that it may not act on: their view is
-    /// another by now, or the member is away in it.
+    /// A member has everything of groups, and says so before it acts on it: what it missed is forgotten
+    /// there, and views in which it takes part can let operations hold from here on. Returns the groups that
+    /// it may not act on: their view is another by now, or the member is away in it.
     /// # Errors
     /// `Meta`.
     pub fn become_whole(&self, disk: u32, groups: &[(GroupId, Epoch)]) -> Mastered<Vec<GroupId>> {
@@ -361,7 +366,8 @@ impl Master {
 }
 
 impl Reign {
-    /// Writes down that a member which was whole says that it is not, though nobody took it for away: it met damage.
+    /// Writes down that a member which was whole says that it is not, though nobody took it for away: it met
+    /// damage.
     fn note_lost_wholeness(
         &mut self,
         server: &ServerRow,
@@ -390,7 +396,8 @@ impl Reign {
         Ok(())
     }
 
-    /// Whether groups of a disk are to get a newer view, in which it ignores seals from the future (VOL-43); once in a while.
+    /// Whether groups of a disk are to get a newer view, in which it ignores seals from the future (VOL-43);
+    /// once in a while.
     fn is_to_reopen(&mut self, disk: u32, now_ms: u64) -> bool {
         const EVERY_MS: u64 = 15_000;
         let watch = self.watches.entry(disk).or_default();
@@ -421,8 +428,8 @@ impl Reign {
         self.note(now_ms, "state", &text)
     }
 
-    /// Changes a server, in the database and then in the map; members without which operations can hold from here on are
-    /// remembered with it.
+    /// Changes a server, in the database and then in the map; members without which operations can hold from
+    /// here on are remembered with it.
     pub(crate) fn change(&mut self, mut server: ServerRow) -> Mastered<()> {
         let disk = server.disk;
         let present = self.map.servers.get(&disk).cloned();

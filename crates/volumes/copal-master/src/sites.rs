@@ -1,14 +1,15 @@
 //! Racks and zones as numbers, from the names that servers tell.
 //!
 //! Design: docs/design/cluster.md#rules VOL-29
-//! Not here: what follows from them for members of groups (`copal_volume::group::placement`), and for failures of many servers
-//! (`copal_volume::group::recovery`).
+//! Not here: what follows from them for members of groups (`copal_volume::group::placement`), and for
+//! failures of many servers (`copal_volume::group::recovery`).
 
 use crate::meta::ServerRow;
 use copal_volume::group::placement::Site;
 use std::collections::BTreeMap;
 
-/// Where each disk stands. A rack is known by its name and its zone's; who tells of none has a number of its own.
+/// Where each disk stands. A rack is known by its name and its zone's; who tells of none has a number of its
+/// own.
 pub(crate) fn sites<'a>(servers: impl Iterator<Item = &'a ServerRow> + Clone) -> BTreeMap<u32, Site> {
     // The number of the first disk that stands there is nobody else's.
     let (mut racks, mut zones) = (BTreeMap::new(), BTreeMap::new());

@@ -1,8 +1,8 @@
 //! The master's tables in SQLite: one file, one process, every commit on the disk before it is answered.
 //!
-//! Names are bytes, ids of fixed width; the table of volumes has neither a row id nor a second index for looking them up by name,
-//! so that fifty million of them take less than the paper's 2.2 GB. One process has the file, by a lock on another beside it:
-//! so the lease is its own for as long as it runs.
+//! Names are bytes, ids of fixed width; the table of volumes has neither a row id nor a second index for
+//! looking them up by name, so that fifty million of them take less than the paper's 2.2 GB. One process has
+//! the file, by a lock on another beside it: so the lease is its own for as long as it runs.
 //! Format: docs/formats/master-sqlite.md v1
 
 use crate::meta::{
@@ -217,8 +217,8 @@ fn dir(row: &Row<'_>) -> rusqlite::Result<DirRow> {
     })
 }
 
-/// Opens or makes a file that only its owner may open: a lock that others can open is one that they can take. One of an
-/// earlier release is closed to others.
+/// Opens or makes a file that only its owner may open: a lock that others can open is one that they can take.
+/// One of an earlier release is closed to others.
 fn open_private(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.create(true).truncate(false).write(true);
@@ -229,7 +229,8 @@ fn open_private(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// The database, and the logs that SQLite makes beside it with the same mode, are their owner's alone, whatever the umask says.
+/// The database, and the logs that SQLite makes beside it with the same mode, are their owner's alone,
+/// whatever the umask says.
 fn make_private(database: &Path) -> Result<(), MetaError> {
     let failed = |error: std::io::Error| MetaError::Failed(format!("{}: {error}", database.display()));
     drop(open_private(database).map_err(failed)?);

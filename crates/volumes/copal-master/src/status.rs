@@ -171,7 +171,8 @@ impl Reign {
         if lacking > 0 {
             return ("recovering", format!("recovering: {lacking} groups are not whole yet"));
         }
-        // One that has joined and does not listen yet, or that this master was not told of since it began to rule.
+        // One that has joined and does not listen yet, or that this master was not told of since it began to
+        // rule.
         let is_silent =
             |server: &&ServerRow| self.watches.get(&server.disk).is_none_or(|watch| watch.pid == 0);
         if let Some(server) = self.in_state(ServerState::Normal).find(is_silent) {

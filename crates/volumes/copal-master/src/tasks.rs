@@ -1,4 +1,5 @@
-//! Copies that wait and copies that run, as `status` tells them: what is to do, when it ends, what keeps it from that.
+//! Copies that wait and copies that run, as `status` tells them: what is to do, when it ends, what keeps it
+//! from that.
 
 use crate::{master::Reign, meta::ServerState, recovery::Need};
 use copal_volume::group::GroupId;
@@ -11,13 +12,13 @@ impl Reign {
     /// Seconds that so much takes at the rate that was measured, or at the rates that servers are given.
     pub(crate) fn seconds_for(&self, bytes: u64, groups: usize) -> Option<u64> {
         let measured = self.recovery.progress.seconds_for(bytes, groups);
-        let slowest = self.watches.values().map(|watch| watch.recovery_bytes_per_s);
-        let slowest = slowest.filter(|rate| *rate > 0).min();
+        let slowest =
+            self.watches.values().map(|watch| watch.recovery_bytes_per_s).filter(|rate| *rate > 0).min();
         measured.or_else(|| slowest.map(|rate| bytes.div_ceil(rate)))
     }
 
-    /// Bytes that are still to be copied, and the seconds that they take at the rate that was measured; `None`: not known, also
-    /// while some have no place to go.
+    /// Bytes that are still to be copied, and the seconds that they take at the rate that was measured;
+    /// `None`: not known, also while some have no place to go.
     pub(crate) fn left(&self) -> (u64, Option<u64>) {
         let queue = &self.recovery.queue;
         let waiting = queue.waiting().map(|job| self.group_bytes(job.group));

@@ -33,8 +33,11 @@ impl Recovery {
     /// What is to be in the database now.
     fn wanted_tasks(&self) -> BTreeMap<(TaskKind, GroupId), TaskRow> {
         let boosts = self.boosts.iter().map(|(&group, &by)| TaskRow::Boost { group, by });
-        let moves = self.moves.iter().filter(|(_, wanted)| wanted.is_ordered);
-        let moves = moves.map(|(&group, wanted)| TaskRow::Move { group, from: wanted.from, to: wanted.to });
+        let moves = self
+            .moves
+            .iter()
+            .filter(|(_, wanted)| wanted.is_ordered)
+            .map(|(&group, wanted)| TaskRow::Move { group, from: wanted.from, to: wanted.to });
         boosts.chain(moves).map(|task| ((task.kind(), task.group()), task)).collect()
     }
 }

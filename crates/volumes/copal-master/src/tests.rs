@@ -85,7 +85,8 @@ fn volumes_wait_for_servers_and_spread_over_groups() {
     assert_eq!(groups.len(), 16);
 }
 
-/// Symptom: of four servers of a new cluster the fourth held nothing, since groups lay on the first three that joined.
+/// Symptom: of four servers of a new cluster the fourth held nothing, since groups lay on the first three
+/// that joined.
 #[test]
 fn a_new_cluster_waits_for_the_servers_it_was_told_of() {
     let mut meta = SqliteStore::in_memory().unwrap();
@@ -201,8 +202,9 @@ fn a_new_reign_goes_on_with_the_same_map() {
     assert!(second.group(GroupId(1)).unwrap()["members"].as_array().unwrap().len() == 1);
 }
 
-/// Symptom: a server that was cut off from the master alone was whole again by its second heartbeat, without what it had
-/// missed. Cause: its word that all its groups were whole was from before it knew that it had been taken for failed.
+/// Symptom: a server that was cut off from the master alone was whole again by its second heartbeat, without
+/// what it had missed. Cause: its word that all its groups were whole was from before it knew that it had
+/// been taken for failed.
 /// Fix: the word counts only of a server that goes by the map that says so.
 #[test]
 fn who_does_not_know_yet_that_it_was_away_is_not_whole() {
@@ -219,8 +221,10 @@ fn who_does_not_know_yet_that_it_was_away_is_not_whole() {
     assert_eq!(state(&master, 2), ServerState::Normal);
 }
 
-/// Symptom: after three failures a group stayed without a whole member for ever, though the one that had everything was back.
-/// Cause: two that were not whole came back first, and their view looked as if operations could hold in it without the third.
+/// Symptom: after three failures a group stayed without a whole member for ever, though the one that had
+/// everything was back.
+/// Cause: two that were not whole came back first, and their view looked as if operations could hold in it
+/// without the third.
 /// Fix: they can only where somebody that is up has missed nothing.
 #[test]
 fn the_last_whole_member_is_awaited_and_not_passed_over() {
@@ -312,7 +316,8 @@ fn a_server_whose_host_is_full_counts_as_away_until_its_next_boot() {
     );
 }
 
-/// Where the hosts of more servers are full than groups can do without, none of the rest counts as away: they are read.
+/// Where the hosts of more servers are full than groups can do without, none of the rest counts as away: they
+/// are read.
 #[test]
 fn a_server_that_its_groups_need_stays_though_its_host_is_full() {
     use ServerState::{Failed, Normal};

@@ -40,7 +40,8 @@ pub(crate) struct Watch {
     pub(crate) is_shut_out: bool,
     /// When its groups last got a newer view since it keeps seals from the future.
     pub(crate) reopened_ms: u64,
-    /// The newest start of this server showed another disk, an older copy of its directory, or no store at all.
+    /// The newest start of this server showed another disk, an older copy of its directory, or no store at
+    /// all.
     pub(crate) has_lost_data: bool,
 }
 

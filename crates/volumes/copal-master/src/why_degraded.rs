@@ -1,7 +1,9 @@
-//! Why a group lacks a copy: what happened to the members that are not whole, what is done about it, what keeps it from ending.
+//! Why a group lacks a copy: what happened to the members that are not whole, what is done about it, what
+//! keeps it from ending.
 //!
-//! Told from the rows of the map, the queue, what members say of themselves, and the events that were written down. Where an
-//! event is too old to be kept, or from before this reign knew of it, the story is shorter and still true.
+//! Told from the rows of the map, the queue, what members say of themselves, and the events that were written
+//! down. Where an event is too old to be kept, or from before this reign knew of it, the story is shorter and
+//! still true.
 //!
 //! Design: docs/design/cluster.md#master
 //! Not here: the whole cluster in a sentence (`status`).
@@ -257,7 +259,8 @@ impl Story<'_> {
         blocked
     }
 
-    /// Events of its members that are not whole, of the group itself, and of the whole cluster's copies, the oldest first.
+    /// Events of its members that are not whole, of the group itself, and of the whole cluster's copies, the
+    /// oldest first.
     fn story(&self) -> Vec<Value> {
         let is_short = |disk: &u32| self.role(*disk) != Some(Role::Normal);
         let names: Vec<String> = self

@@ -1,9 +1,9 @@
 //! Whether a block device holds something, and what that is: asked before a store is made on it.
 //!
-//! Signatures lie at both ends of a device and behind the first megabyte: md RAID 1.0 and 0.90, ZFS and the backup of a GPT at
-//! the end, the second header of LUKS2 at up to 4 MiB. A filesystem whose first blocks were overwritten has data in the middle.
-//! So both ends and places between are read, and each byte other than zero counts. `blkid` is asked as well where it is
-//! installed.
+//! Signatures lie at both ends of a device and behind the first megabyte: md RAID 1.0 and 0.90, ZFS and the
+//! backup of a GPT at the end, the second header of LUKS2 at up to 4 MiB. A filesystem whose first blocks
+//! were overwritten has data in the middle. So both ends and places between are read, and each byte other
+//! than zero counts. `blkid` is asked as well where it is installed.
 //! Invariant: the device is opened for reading only.
 
 use std::{
@@ -114,14 +114,14 @@ const SIGNATURES: [Signature; 31] = [
     signature("a partition table (MBR)", b"\x55\xaa", &[At::Start(510)]),
 ];
 
-/// What the device at `path` holds, for a sentence; `None`: each byte that was looked at is zero. Blocks on the device.
+/// What the device at `path` holds, for a sentence; `None`: each byte that was looked at is zero. Blocks on
+/// the device.
 /// # Errors
 /// It cannot be read.
 pub(crate) fn find(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let size = file.seek(SeekFrom::End(0))?;
-    let named = by_signature(&mut file, size)?.map(str::to_owned);
-    let named = named.or(by_blkid(path));
+    let named = by_signature(&mut file, size)?.map(str::to_owned).or(by_blkid(path));
     if named.is_some() {
         return Ok(named);
     }
@@ -148,7 +148,8 @@ fn by_signature(file: &mut File, size: u64) -> io::Result<Option<&'static str>> 
     is_zfs(file, size).map(|is_zfs| is_zfs.then_some("a device of a ZFS pool"))
 }
 
-/// ZFS keeps four labels of 256 KiB, two at each end; the second half of each is an array of blocks that begin with a number.
+/// ZFS keeps four labels of 256 KiB, two at each end; the second half of each is an array of blocks that
+/// begin with a number.
 fn is_zfs(file: &mut File, size: u64) -> io::Result<bool> {
     const LABEL: u64 = 256 * KIB;
     const NUMBER: u64 = 0x00ba_b10c;
@@ -215,8 +216,9 @@ fn by_blkid(path: &Path) -> Option<String> {
             let mut lines = text.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
         };
-        let found = value("TYPE").map(str::to_owned);
-        let found = found.or(value("PTTYPE").map(|kind| format!("a partition table ({kind})")));
+        let found = value("TYPE")
+            .map(str::to_owned)
+            .or(value("PTTYPE").map(|kind| format!("a partition table ({kind})")));
         // Several signatures at once: it names none.
         const AMBIVALENT: i32 = 8;
         let several = (output.status.code() == Some(AMBIVALENT)).then(|| "several signatures".to_owned());
@@ -240,7 +242,8 @@ mod tests {
         (scratch, path)
     }
 
-    /// Symptom: `copal init` overwrote, without `--force`, members of md RAIDs and ZFS pools and other devices.
+    /// Symptom: `copal init` overwrote, without `--force`, members of md RAIDs and ZFS pools and other
+    /// devices.
     /// Cause: only the first megabyte was looked at. Fix: both ends, places between, and `blkid`.
     #[test]
     fn signatures_at_both_ends_and_between_are_named() {

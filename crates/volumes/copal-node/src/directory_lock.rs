@@ -64,8 +64,8 @@ impl DirectoryLock {
     }
 }
 
-/// A lock that other users can open is one that they can take. One that an earlier release made is closed to them, where it
-/// is this user's.
+/// A lock that other users can open is one that they can take. One that an earlier release made is closed to
+/// them, where it is this user's.
 fn close_to_others(lock: &File) -> std::io::Result<()> {
     let meta = lock.metadata()?;
     let is_ours = meta.uid() == rustix::process::geteuid().as_raw();

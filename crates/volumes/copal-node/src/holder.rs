@@ -1,8 +1,8 @@
 //! Who has a store locked, for the sentence that asks to wait for it.
 //!
-//! The kernel is asked, so there is nothing to write down, to go stale when its writer is killed, or to forge: `/proc/locks`
-//! names the process of each lock, `/proc/PID` its command and age. Nothing is decided by it. Not known is a process on
-//! another machine, in another container, or one that another user hides.
+//! The kernel is asked, so there is nothing to write down, to go stale when its writer is killed, or to
+//! forge: `/proc/locks` names the process of each lock, `/proc/PID` its command and age. Nothing is decided
+//! by it. Not known is a process on another machine, in another container, or one that another user hides.
 
 use std::{
     fs::Metadata,
@@ -18,15 +18,15 @@ const COMMAND_CHARS: usize = 120;
 pub struct Holder {
     /// Number of the process.
     pub pid: u32,
-    /// Its words in one line, as it was started; anybody may have chosen them, so they are shown escaped only. Empty for
-    /// one that has ended while the kernel still takes its lock down.
+    /// Its words in one line, as it was started; anybody may have chosen them, so they are shown escaped
+    /// only. Empty for one that has ended while the kernel still takes its lock down.
     pub command: String,
     /// Seconds since the process began; `None`: not known.
     pub age_seconds: Option<u64>,
 }
 
-/// The processes that have the store at `path` locked: a file, a block device, or a directory of files. Reads `/proc`;
-/// empty where that tells nothing.
+/// The processes that have the store at `path` locked: a file, a block device, or a directory of files. Reads
+/// `/proc`; empty where that tells nothing.
 pub fn holders(path: &Path) -> Vec<Holder> {
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else {
         return Vec::new();
@@ -44,8 +44,7 @@ pub fn holders(path: &Path) -> Vec<Holder> {
 
 /// What carries the lock of a store: the file or device itself, of a directory whatever lies directly in it.
 fn locked_files(path: &Path) -> Vec<(PathBuf, Metadata)> {
-    let within = std::fs::read_dir(path).into_iter().flatten();
-    let within = within.filter_map(|entry| Some(entry.ok()?.path()));
+    let within = std::fs::read_dir(path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     std::iter::once(path.to_owned())
         .chain(within)
         .filter_map(|name| Some((name.clone(), name.metadata().ok()?)))
@@ -62,7 +61,8 @@ struct Lock {
 }
 
 impl Lock {
-    /// `1: FLOCK  ADVISORY  WRITE 3997 fe:00:5391347 0 EOF`; a process that waits for a lock has `->` behind the number.
+    /// `1: FLOCK ADVISORY WRITE 3997 fe:00:5391347 0 EOF`; a process that waits for a lock has `->` behind
+    /// the number.
     fn parse(line: &str) -> Option<Lock> {
         let mut words = line.split_ascii_whitespace().skip(1);
         if words.next()? != "FLOCK" {
@@ -80,7 +80,8 @@ impl Lock {
         self.inode == meta.ino() && ((self.major, self.minor) == (major, minor) || self.has_open(name, meta))
     }
 
-    /// Some file systems (btrfs, overlays) tell programs another device than the lock's: the process' own files decide.
+    /// Some file systems (btrfs, overlays) tell programs another device than the lock's: the process' own
+    /// files decide.
     fn has_open(&self, name: &Path, meta: &Metadata) -> bool {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let same = |file: PathBuf| {
@@ -98,8 +99,7 @@ fn look_at(pid: u32) -> Holder {
 
 /// The words of a process in one line, the program without its directory.
 fn command(words: &[u8]) -> String {
-    let words = String::from_utf8_lossy(words);
-    let words = words.trim_end_matches('\0').replace('\0', " ");
+    let words = String::from_utf8_lossy(words).trim_end_matches('\0').replace('\0', " ");
     let (program, rest) = words.split_at(words.find(' ').unwrap_or(words.len()));
     let program = program.rsplit('/').next().unwrap_or(program);
     let line = format!("{program}{rest}");
@@ -112,7 +112,8 @@ fn command(words: &[u8]) -> String {
 fn age_seconds(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
-    // The name of the program stands in brackets and may hold anything; behind it the start is field 20, in ticks.
+    // The name of the program stands in brackets and may hold anything; behind it the start is field 20, in
+    // ticks.
     let began: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let now: f64 = uptime.split_whitespace().next()?.parse().ok()?;
     let ticks = rustix::param::clock_ticks_per_second().max(1);

@@ -1,5 +1,5 @@
-//! Marks a store that has been idle for a moment as cleanly ended, so that damage which comes to its last writes between a
-//! kill and the next opening is reported, not taken for the kill.
+//! Marks a store that has been idle for a moment as cleanly ended, so that damage which comes to its last
+//! writes between a kill and the next opening is reported, not taken for the kill.
 //!
 //! A thread of its own: the object store has neither thread nor clock. It ends with its owner.
 //! Invariants
@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-/// How long a store stands still before it is marked; what is acknowledged within it before a kill has no mark.
+/// How long a store stands still before it is marked; what is acknowledged within it before a kill has no
+/// mark.
 const IDLE: Duration = Duration::from_millis(100);
 
 /// The thread; dropping it ends and joins it.
@@ -21,7 +22,8 @@ pub struct IdleMarker {
 }
 
 impl IdleMarker {
-    /// Watches `store`. Without a thread to be had there are no marks, which only costs the report of later damage.
+    /// Watches `store`. Without a thread to be had there are no marks, which only costs the report of later
+    /// damage.
     pub fn start(store: copal_object::Store) -> IdleMarker {
         let (alive, ended) = mpsc::channel::<()>();
         let watch = move || {

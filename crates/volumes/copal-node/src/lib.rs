@@ -1,8 +1,10 @@
-//! One process on one store: what stands between the words a program was started with and the layers below it.
+//! One process on one store: what stands between the words a program was started with and the layers below
+//! it.
 //!
-//! A program names a directory or a block device. [`StoreLocation`] finds the store there, [`UnfinishedStore`] makes a new
-//! one that is whole or not there, [`Stack`] opens objects, engine and volumes on it and closes them in the other
-//! order, [`IdleMarker`] marks a store that stands still as cleanly ended, [`MemoryShares`] says who may take how much.
+//! A program names a directory or a block device. [`StoreLocation`] finds the store there,
+//! [`UnfinishedStore`] makes a new one that is whole or not there, [`Stack`] opens objects, engine and
+//! volumes on it and closes them in the other order, [`IdleMarker`] marks a store that stands still as
+//! cleanly ended, [`MemoryShares`] says who may take how much.
 //!
 //! ```no_run
 //! use copal_node::{Access, Patience, Stack, StoreLocation, StoreOptions};

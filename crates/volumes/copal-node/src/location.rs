@@ -1,7 +1,7 @@
 //! Where a store lies: a preallocated file in a directory, a directory of files in it, or a block device.
 //!
-//! `DIR/store.copal` is the file; `DIR/store.files` holds one file per object; a block device that is named is the store
-//! itself.
+//! `DIR/store.copal` is the file; `DIR/store.files` holds one file per object; a block device that is named
+//! is the store itself.
 //!
 //! Not here: how one comes into being (`unfinished_store`), what is in it (`stack`).
 
@@ -89,8 +89,8 @@ pub(crate) fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
-/// Refuses a directory that holds a store: one is enough. What is on a block device is looked at when a store is made of
-/// it.
+/// Refuses a directory that holds a store: one is enough. What is on a block device is looked at when a store
+/// is made of it.
 /// # Errors
 /// `Taken`.
 pub fn refuse_taken(directory: &Path) -> Result<(), NodeError> {
@@ -124,8 +124,8 @@ impl StoreLocation {
         }
     }
 
-    /// Whether a file or device is part of the store, or shares bytes with it. One that is not there yet lies where its
-    /// directory does.
+    /// Whether a file or device is part of the store, or shares bytes with it. One that is not there yet lies
+    /// where its directory does.
     pub fn holds(&self, path: &Path) -> bool {
         if copal_device::share_bytes(self.path(), path) {
             return true;

@@ -14,13 +14,14 @@ pub struct MemberStack {
 
 impl MemberStack {
     /// Opens engine and groups on what [`StoreLocation::open`](crate::StoreLocation::open) or
-    /// [`UnfinishedStore::open`](crate::UnfinishedStore::open) gave; `path` is for sentences. Blocks on the device.
+    /// [`UnfinishedStore::open`](crate::UnfinishedStore::open) gave; `path` is for sentences. Blocks on the
+    /// device.
     /// # Errors
     /// `Engine`, `Volumes`.
     pub fn open(path: &Path, (objects, _): Opened, engine_bytes: u64) -> Result<MemberStack, NodeError> {
         let options = copal_kv::Options { memory_bytes: engine_bytes, ..copal_kv::Options::default() };
-        let kv = copal_kv::Store::open(objects.clone(), options);
-        let kv = kv.map_err(|source| NodeError::Engine { path: path.to_owned(), source })?;
+        let kv = copal_kv::Store::open(objects.clone(), options)
+            .map_err(|source| NodeError::Engine { path: path.to_owned(), source })?;
         let members = MemberStore::open(kv, Arc::new(SystemClock))?;
         Ok(MemberStack { idle_marker: Some(IdleMarker::start(objects.clone())), objects, members })
     }

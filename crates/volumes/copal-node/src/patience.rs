@@ -11,8 +11,8 @@ use std::{
 
 /// How long a lock is waited for, whatever was asked for.
 ///
-/// The kernel takes down an io_uring in the background after its process ended, and the ring's reference to the file keeps
-/// the lock until then: some milliseconds, more on a loaded machine.
+/// The kernel takes down an io_uring in the background after its process ended, and the ring's reference to
+/// the file keeps the lock until then: some milliseconds, more on a loaded machine.
 const LEAST: Duration = Duration::from_secs(2);
 const FIRST_STEP: Duration = Duration::from_millis(10);
 /// Between two tries once somebody is known to be at work.
@@ -44,7 +44,8 @@ impl Patience {
         Patience::new(Duration::ZERO, || false, |_, _| ())
     }
 
-    /// Tries until it is not held by somebody else any more, or patience ends; `path` names what is waited for. Blocks.
+    /// Tries until it is not held by somebody else any more, or patience ends; `path` names what is waited
+    /// for. Blocks.
     /// # Errors
     /// The last of `attempt`.
     pub fn wait<T, E>(

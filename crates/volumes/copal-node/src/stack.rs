@@ -1,4 +1,5 @@
-//! The layers below a program: objects -> keys and values -> volumes, opened bottom to top and closed top to bottom.
+//! The layers below a program: objects -> keys and values -> volumes, opened bottom to top and closed top to
+//! bottom.
 
 use crate::{error::NodeError, idle_marker::IdleMarker, location::Access, location::Opened};
 use copal_data::LocalStore;
@@ -18,7 +19,8 @@ pub struct Stack {
 
 impl Stack {
     /// Opens engine and volumes on what [`StoreLocation::open`](crate::StoreLocation::open) or
-    /// [`UnfinishedStore::open`](crate::UnfinishedStore::open) gave; `path` is for sentences. Blocks on the device.
+    /// [`UnfinishedStore::open`](crate::UnfinishedStore::open) gave; `path` is for sentences. Blocks on the
+    /// device.
     /// # Errors
     /// `Engine`, `Volumes`.
     pub fn open(
@@ -34,8 +36,8 @@ impl Stack {
             read_only: access == Access::Read,
             ..copal_kv::Options::default()
         };
-        let kv = copal_kv::Store::open(objects.clone(), options);
-        let kv = kv.map_err(|source| NodeError::Engine { path: path.to_owned(), source })?;
+        let kv = copal_kv::Store::open(objects.clone(), options)
+            .map_err(|source| NodeError::Engine { path: path.to_owned(), source })?;
         let volumes = Arc::new(LocalStore::open(kv.clone())?);
         let idle_marker = (access == Access::Write).then(|| IdleMarker::start(objects.clone()));
         Ok(Stack { objects, recovery, kv, volumes, access, was_shrunk, idle_marker })
@@ -66,8 +68,8 @@ impl Stack {
         self.was_shrunk
     }
 
-    /// Closes everything from the top down, durably; `last` is called on the objects when nothing stands on them any
-    /// more. Nothing is closed, and `last` not called, where the store was opened to be read.
+    /// Closes everything from the top down, durably; `last` is called on the objects when nothing stands on
+    /// them any more. Nothing is closed, and `last` not called, where the store was opened to be read.
     /// # Errors
     /// `Volumes`, `Close`.
     pub fn close<T: Default>(mut self, last: impl FnOnce(&copal_object::Store) -> T) -> Result<T, NodeError> {

@@ -1,7 +1,8 @@
 //! A store in the making: it grows under another name and gets its own when it is whole.
 //!
 //! Invariants
-//! - A process that was killed while it made a store leaves nothing that looks like one, and no obstacle for the next.
+//! - A process that was killed while it made a store leaves nothing that looks like one, and no obstacle for
+//!   the next.
 //! - One process at a time makes a store in a directory, and none takes the place of a store that is there.
 //!
 //! Not here: what is in the store (`stack`).
@@ -57,8 +58,8 @@ pub struct NewStore {
 /// A store in the making; where it is dropped before [`UnfinishedStore::finish`], nothing of it is left.
 pub struct UnfinishedStore {
     unfinished: StoreLocation,
-    /// What the store is in, locked from before its first byte: whoever opened it anew could find somebody else there.
-    /// None for a store of files.
+    /// What the store is in, locked from before its first byte: whoever opened it anew could find somebody
+    /// else there. None for a store of files.
     device: Option<Arc<dyn Device>>,
     /// The store's name when it is whole.
     store: PathBuf,
@@ -252,8 +253,9 @@ fn start_on_device(
     if new.backend == Backend::Files {
         return Err(NodeError::BlockDevice { path: path.to_owned() });
     }
-    let device = copal_device::open_file(path, &options.of_file());
-    let device = device.map_err(OpenError::from).map_err(cannot_open(path))?;
+    let device = copal_device::open_file(path, &options.of_file())
+        .map_err(OpenError::from)
+        .map_err(cannot_open(path))?;
     if !new.overwrite
         && let Some(found) = device_signature::find(path).map_err(cannot("read", path))?
     {
@@ -295,8 +297,7 @@ mod tests {
         };
         let new = NewStore { backend: Backend::File, size_bytes: LEAST_BYTES, overwrite: true };
         let first = UnfinishedStore::start(named, &options, &new).unwrap();
-        let second = UnfinishedStore::start(named, &options, &new);
-        let second = second.err().expect("one at a time");
+        let second = UnfinishedStore::start(named, &options, &new).err().expect("one at a time");
         let is_refused = match &second {
             NodeError::InTheMaking { .. } => true,
             NodeError::Objects { source, .. } => {
@@ -316,8 +317,10 @@ mod tests {
         two_at_once(&scratch.path().join("store"));
     }
 
-    /// Symptom: of two processes that made a store on one block device at once each wrote over what the other was making.
-    /// Cause: the device was locked while the empty store was written and again when it was opened, not in between.
+    /// Symptom: of two processes that made a store on one block device at once each wrote over what the other
+    /// was making.
+    /// Cause: the device was locked while the empty store was written and again when it was opened, not in
+    /// between.
     /// Fix: it is opened once, and the lock of before the first byte is that of the store.
     #[test]
     #[expect(clippy::print_stderr, reason = "a skipped test says so")]

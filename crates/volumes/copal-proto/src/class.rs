@@ -1,7 +1,7 @@
 //! Classes of calls: what may not stand in each other's way, on a connection or in a server's memory.
 //!
-//! A small read does not wait behind a body of 4 MiB, and copies that members take from each other take no room from clients.
-//! Rule: VOL-31, docs/design/cluster.md
+//! A small read does not wait behind a body of 4 MiB, and copies that members take from each other take no
+//! room from clients. Rule: VOL-31, docs/design/cluster.md
 
 use crate::{Method, messages};
 use bytes::Bytes;

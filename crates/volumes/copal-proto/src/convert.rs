@@ -1,6 +1,7 @@
 //! Ids, views and answers of the rules as messages, and back.
 //!
-//! What comes from the network is checked here: a view's members ascend and are states, a role is one that exists.
+//! What comes from the network is checked here: a view's members ascend and are states, a role is one that
+//! exists.
 
 use crate::messages::{self, Failure, failure::Code};
 use copal_volume::{

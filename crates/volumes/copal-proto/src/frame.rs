@@ -1,4 +1,5 @@
-//! A frame: length, number of the request, method, flags, checksum, number of the operation, time that is left, permit, message.
+//! A frame: length, number of the request, method, flags, checksum, number of the operation, time that is
+//! left, permit, message.
 //!
 //! All numbers are big-endian, as the length is that the transport reads first.
 //! Format: docs/formats/wire-frame.md
@@ -41,7 +42,8 @@ pub struct Frame {
     pub trace: u64,
     /// Milliseconds in which the answer is wanted, of a request; `None`: it does not say.
     pub left_ms: Option<u32>,
-    /// What its sender may do, a `SignedPermit`; empty: it shows none. Longer ones than `MAX_PERMIT_BYTES` are not sent.
+    /// What its sender may do, a `SignedPermit`; empty: it shows none. Longer ones than `MAX_PERMIT_BYTES`
+    /// are not sent.
     pub permit: Bytes,
     /// The message, encoded.
     pub message: Bytes,
@@ -80,8 +82,8 @@ impl Frame {
         let mut out = BytesMut::with_capacity(length);
         let trace = self.trace.to_be_bytes();
         let trace = if self.trace == 0 { &[][..] } else { &trace[..] };
-        let left = self.left_ms.map(u32::to_be_bytes);
-        let left = left.as_ref().map_or(&[][..], |left| &left[..]);
+        let left_ms = self.left_ms.map(u32::to_be_bytes);
+        let left = left_ms.as_ref().map_or(&[][..], |left| &left[..]);
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.put_u64(self.id);
         out.put_u16(self.method);
@@ -98,7 +100,8 @@ impl Frame {
         out.freeze()
     }
 
-    /// What the first bytes behind the length say, with no message: to be believed only when the whole is read.
+    /// What the first bytes behind the length say, with no message: to be believed only when the whole is
+    /// read.
     pub fn peek(mut header: &[u8]) -> Frame {
         let id = header.try_get_u64().unwrap_or(0);
         Frame {

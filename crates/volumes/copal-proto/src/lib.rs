@@ -1,12 +1,13 @@
 //! What the processes of a cluster say to each other.
 //!
-//! Messages are specified in `proto/copal/*.proto` and generated into [`messages`]; a [`Frame`] carries one of them with the
-//! number of its request, its [`Method`] and a checksum. Ids, views and refusals of the rules become messages and
-//! come back in `convert`.
+//! Messages are specified in `proto/copal/*.proto` and generated into [`messages`]; a [`Frame`] carries one
+//! of them with the number of its request, its [`Method`] and a checksum. Ids, views and refusals of the
+//! rules become messages and come back in `convert`.
 //!
 //! Format: docs/formats/wire-frame.md
 //! Invariants
-//! - A frame is believed only after its checksum, and nothing is allocated for a length that was not bounded before.
+//! - A frame is believed only after its checksum, and nothing is allocated for a length that was not bounded
+//!   before.
 //!
 //! Not here: sockets, TLS, deadlines (`copal-server`, `copal-client`).
 

@@ -46,13 +46,14 @@ impl std::fmt::Display for Rights {
     }
 }
 
-/// What is signed of an encoded permit. It begins as no certificate does, which the authority's key signs, too.
+/// What is signed of an encoded permit. It begins as no certificate does, which the authority's key signs,
+/// too.
 pub fn signed_part(permit: &[u8]) -> Vec<u8> {
     [b"copal permit 1\0", permit].concat()
 }
 
-/// Upper half of the incarnation with which a client of this name draws ids: what it buries is what a client of its name
-/// has made.
+/// Upper half of the incarnation with which a client of this name draws ids: what it buries is what a client
+/// of its name has made.
 pub fn incarnation_prefix(client: &str) -> u32 {
     // FNV-1a: names of one cluster are few, and whoever is named chose none of them.
     let hash = client
@@ -61,8 +62,8 @@ pub fn incarnation_prefix(client: &str) -> u32 {
     (hash >> 32) as u32 ^ hash as u32
 }
 
-/// The volume that a client's request to a data server is about; `None`: the bytes are no such request. The number stands in
-/// the same field of all of them.
+/// The volume that a client's request to a data server is about; `None`: the bytes are no such request. The
+/// number stands in the same field of all of them.
 pub fn volume_of(request: &[u8]) -> Option<u64> {
     let read = messages::VolumeTotals::decode(request).ok()?;
     Some(read.volume)

@@ -26,7 +26,8 @@ const LOOKS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl DataServer {
-    /// Tells what this member has of a group, and unless that is all that is asked for, takes it for everything.
+    /// Tells what this member has of a group, and unless that is all that is asked for, takes it for
+    /// everything.
     pub(crate) async fn accept_all(self: Arc<Self>, request: messages::AcceptAll) -> Result<Bytes, Refused> {
         let group = GroupId(request.group);
         let this = Arc::clone(&self);

@@ -1,12 +1,14 @@
-//! Who may do what at a data server: certificates say who calls, permits what a client may do (VOL-40, VOL-41).
+//! Who may do what at a data server: certificates say who calls, permits what a client may do (VOL-40,
+//! VOL-41).
 //!
-//! Members and masters may do everything, members that pass something on as long as the right to write lasts under which it came.
-//! A client whose certificate has the cluster's own name for clients may, too; where it
-//! shows a permit, it does what it does under a right to write, and the right must last. A named client may do what its
-//! permit says, and nothing without one. Nobody is asked: a permit carries the authority's signature.
+//! Members and masters may do everything, members that pass something on as long as the right to write lasts
+//! under which it came. A client whose certificate has the cluster's own name for clients may, too; where it
+//! shows a permit, it does what it does under a right to write, and the right must last. A named client may
+//! do what its permit says, and nothing without one. Nobody is asked: a permit carries the authority's
+//! signature.
 //!
-//! Invariant: of two rights to write of which one lies below the other's path, the one with the lower number does nothing here
-//! once the other was seen.
+//! Invariant: of two rights to write of which one lies below the other's path, the one with the lower number
+//! does nothing here once the other was seen.
 //!
 //! Not here: who is given a permit (`permitting`).
 
@@ -30,7 +32,8 @@ use webpki::{EndEntityCert, ring::ECDSA_P256_SHA256};
 
 /// Permits whose signature was looked at, so that each is looked at once.
 const MOST_KNOWN: usize = 4096;
-/// How old a file may be that a client buries without the right to delete, ms: its create is not closed before that.
+/// How old a file may be that a client buries without the right to delete, ms: its create is not closed
+/// before that.
 const OWN_FOR_MS: u64 = 90_000;
 
 /// See the module.
@@ -73,7 +76,8 @@ impl AccessControl {
         })
     }
 
-    /// Takes the clients that a master has taken away lately: permits that they were given before count for nothing.
+    /// Takes the clients that a master has taken away lately: permits that they were given before count for
+    /// nothing.
     pub(crate) fn forget_clients(&self, removed: Vec<String>) {
         let mut known = self.removed.lock();
         if known.len() + removed.len() > MOST_KNOWN {
@@ -100,8 +104,8 @@ impl AccessControl {
         Ok(Caller { permit })
     }
 
-    /// Whether what was let through before may still be done: its permit has not ended, and nobody has followed its right to
-    /// write. To be asked where the operation is applied.
+    /// Whether what was let through before may still be done: its permit has not ended, and nobody has
+    /// followed its right to write. To be asked where the operation is applied.
     /// # Errors
     /// `Denied`.
     pub(crate) fn check_again(&self, caller: &Caller, now_ms: u64) -> Result<(), Refused> {

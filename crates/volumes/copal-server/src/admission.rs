@@ -1,8 +1,9 @@
-//! Room for calls in a server's memory: so many bytes for each class of calls, and who finds none comes again later.
+//! Room for calls in a server's memory: so many bytes for each class of calls, and who finds none comes again
+//! later.
 //!
-//! Room is taken before a body is read from its connection, and given back when the answer is written. Without room within a
-//! moment the call is refused with the time after which to ask again; it was not begun, so it can be asked again as it is.
-//! Rule: VOL-31, docs/design/cluster.md
+//! Room is taken before a body is read from its connection, and given back when the answer is written.
+//! Without room within a moment the call is refused with the time after which to ask again; it was not begun,
+//! so it can be asked again as it is. Rule: VOL-31, docs/design/cluster.md
 //! Invariant: bytes that are admitted in a class are never more than its budget.
 
 use crate::refusal::{Refused, refused};

@@ -65,7 +65,8 @@ impl Authority {
         &self.key
     }
 
-    /// Makes key and certificate for a process that is called `name`, good for 398 days by this machine's clock.
+    /// Makes key and certificate for a process that is called `name`, good for 398 days by this machine's
+    /// clock.
     /// # Errors
     /// No key can be made, or the authority's cannot be read.
     pub fn identity(&self, name: &str) -> Result<Identity, AuthorityError> {
@@ -86,8 +87,8 @@ impl Authority {
         })
     }
 
-    /// Signs a request of a process that keeps its key for itself, whatever names the request asks for: it gets `name`, for 398
-    /// days from `now_ms` on.
+    /// Signs a request of a process that keeps its key for itself, whatever names the request asks for: it
+    /// gets `name`, for 398 days from `now_ms` on.
     /// # Errors
     /// The request cannot be read.
     pub fn sign(&self, request: &str, name: &str, now_ms: u64) -> Result<String, AuthorityError> {

@@ -1,7 +1,9 @@
-//! For whom an operation is done: what was shown with the call travels with it to the place where it is applied.
+//! For whom an operation is done: what was shown with the call travels with it to the place where it is
+//! applied.
 //!
-//! A call may take long between the look at its permit and its turn: a chain waits for its bytes, an operation for its batch. So
-//! the permit is looked at again under the lock of the group: its end, and the number of the right to write (VOL-40).
+//! A call may take long between the look at its permit and its turn: a chain waits for its bytes, an
+//! operation for its batch. So the permit is looked at again under the lock of the group: its end, and the
+//! number of the right to write (VOL-40).
 //!
 //! Not here: the first look at a call (`access`).
 
@@ -32,8 +34,8 @@ impl Caller {
         self.named().is_none()
     }
 
-    /// Who uploads a file. A member that passes pieces on passes the permit on, so this is the same behind it. A client that may do
-    /// everything is known by the incarnation in the file's id.
+    /// Who uploads a file. A member that passes pieces on passes the permit on, so this is the same behind
+    /// it. A client that may do everything is known by the incarnation in the file's id.
     pub(crate) fn origin(&self, fid: FileId) -> UploadOrigin {
         match self.named() {
             Some(permit) => UploadOrigin {

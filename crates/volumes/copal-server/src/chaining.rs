@@ -1,12 +1,12 @@
-//! Files and pieces that go from member to member: each hop passes bytes on while they come, takes them when all have come, and
-//! answers for itself and for those behind it.
+//! Files and pieces that go from member to member: each hop passes bytes on while they come, takes them when
+//! all have come, and answers for itself and for those behind it.
 //!
-//! A hop that is not reached or is silent is told to the sender, which serves it directly with the same ids. What a hop takes,
-//! and whether it does, is decided as if the sender had called it (`data_server`); when an operation holds the sender decides.
-//! Rule: VOL-32, docs/design/cluster.md
+//! A hop that is not reached or is silent is told to the sender, which serves it directly with the same ids.
+//! What a hop takes, and whether it does, is decided as if the sender had called it (`data_server`); when an
+//! operation holds the sender decides. Rule: VOL-32, docs/design/cluster.md
 //! Paper: beanfs §3.4.4 (serial multicast)
-//! Who calls shows its permit to each hop, for one may know of a newer right to write than another. It is looked at again when
-//! the bytes have come.
+//! Who calls shows its permit to each hop, for one may know of a newer right to write than another. It is
+//! looked at again when the bytes have come.
 //! Invariant: bytes go to other members of the group in this server's own view, and to nobody else.
 
 use crate::{

@@ -1,10 +1,12 @@
-//! Whole members compare their files with each other once an hour, though nothing has gone wrong that anybody noticed.
+//! Whole members compare their files with each other once an hour, though nothing has gone wrong that anybody
+//! noticed.
 //!
-//! Journals say what is different between members for as long as they have them; what a disk forgets later, without an error,
-//! nobody would miss before the last member that has it is gone. So a member compares counts and digests of all files of a
-//! group with those of another whole member, another one each time. Where they differ, it looks which files are there and not
-//! here; what is older than the group's horizon should be on all, so it is damage, and comes back like after any damage.
-//! What is here and not there the other finds when it compares itself.
+//! Journals say what is different between members for as long as they have them; what a disk forgets later,
+//! without an error, nobody would miss before the last member that has it is gone. So a member compares
+//! counts and digests of all files of a group with those of another whole member, another one each time.
+//! Where they differ, it looks which files are there and not here; what is older than the group's horizon
+//! should be on all, so it is damage, and comes back like after any damage. What is here and not there the
+//! other finds when it compares itself.
 //!
 //! Design: docs/design/cluster.md#rules VOL-34
 //! Not here: how what is lacking comes back (`repairing`, `syncing`).
@@ -92,7 +94,8 @@ impl DataServer {
             return Ok(());
         }
         if lacking == 0 {
-            // Clients write all the time, or the other one lacks something: it finds that when it compares itself.
+            // Clients write all the time, or the other one lacks something: it finds that when it compares
+            // itself.
             tracing::debug!(group = %own.group, from = other.server, "files differ, and none that is old is lacking here");
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Bytes that go to other members and come from them: slowed down so that clients keep their share of the disk, counted for
-//! the master.
+//! Bytes that go to other members and come from them: slowed down so that clients keep their share of the
+//! disk, counted for the master.
 //!
 //! Paper: beanfs §5.3 (copies degrade what clients do)
 //! Not here: what is copied (`syncing`, `showing`), how fast is right (`copal data --recovery-rate`).
@@ -116,8 +116,8 @@ impl Copying {
         news
     }
 
-    /// Whether so much of what the disk holds belongs to no group yet, its keys being in memory only, that they are to be
-    /// written: what is moved off a full disk is chosen by sizes.
+    /// Whether so much of what the disk holds belongs to no group yet, its keys being in memory only, that
+    /// they are to be written: what is moved off a full disk is chosen by sizes.
     pub(crate) fn wants_flush(&self, used_bytes: u64) -> bool {
         let mut sizes = self.sizes.lock();
         let is_due = sizes.flushed.is_none_or(|flushed| machine::since(flushed) > FLUSH_PAUSE);

@@ -1,6 +1,7 @@
 //! A data server behind a socket: operations and reads of clients, each in the epoch that it means.
 //!
-//! Not here: heartbeats and views (`following`), becoming whole (`syncing`), what a donor shows (`snapshots`).
+//! Not here: heartbeats and views (`following`), becoming whole (`syncing`), what a donor shows
+//! (`snapshots`).
 
 use crate::{
     access::AccessControl,
@@ -172,8 +173,8 @@ impl DataServer {
     /// `Stale` with the newer view; `Newer`, `Unavailable`.
     pub(crate) async fn matched(&self, group: GroupId, epoch: Epoch) -> Result<Membership, Refused> {
         if self.entered.load(Ordering::Acquire) == 0 {
-            // In the view of an earlier boot it would take a second file of a name that it knows is taken; if all members
-            // did, nobody would be left who is whole.
+            // In the view of an earlier boot it would take a second file of a name that it knows is taken; if
+            // all members did, nobody would be left who is whole.
             return Err(refused(Code::Busy, "this server has heard of no view since it was started"));
         }
         for is_last in [false, true] {
@@ -247,8 +248,8 @@ impl DataServer {
         }
     }
 
-    /// Refuses a volume that no master has made: numbers of a group's volumes are given in their order. A master is asked for the
-    /// first file of a volume with a number above those that are known.
+    /// Refuses a volume that no master has made: numbers of a group's volumes are given in their order. A
+    /// master is asked for the first file of a volume with a number above those that are known.
     async fn must_be_made(&self, vid: VolumeId) -> Result<(), Refused> {
         let group = vid.birth_group();
         let highest = self.made.lock().get(&group).copied().unwrap_or(0);

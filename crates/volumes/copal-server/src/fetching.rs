@@ -1,4 +1,5 @@
-//! A file of another member: read piece by piece, checked against its head, and made an operation of this member.
+//! A file of another member: read piece by piece, checked against its head, and made an operation of this
+//! member.
 
 use crate::{
     answers::{blocking, of_volume_error},

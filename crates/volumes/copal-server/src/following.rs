@@ -1,4 +1,5 @@
-//! How a data server follows the master: a heartbeat each second, the views that come back, and what it tells of itself.
+//! How a data server follows the master: a heartbeat each second, the views that come back, and what it tells
+//! of itself.
 //!
 //! Invariants
 //! - A view counts as entered when it is durable here, and the server says so only then.

@@ -1,11 +1,12 @@
 //! Members tell each other what they have closed, so that each learns what is stable and what it lacks.
 //!
-//! Every few seconds a server closes what is due in groups that have a journal, and exchanges digests of closed buckets with
-//! every other member that is up. What is closed and equal on all members is cut; what differs is taken over (`rolling`).
-//! A group that nobody writes to has no journal, and costs nothing.
+//! Every few seconds a server closes what is due in groups that have a journal, and exchanges digests of
+//! closed buckets with every other member that is up. What is closed and equal on all members is cut; what
+//! differs is taken over (`rolling`). A group that nobody writes to has no journal, and costs nothing.
 //!
 //! Design: docs/design/cluster.md#rules VOL-17, VOL-18
-//! Invariant: what another member told counts in the epoch in which it was told, and from its own certificate only.
+//! Invariant: what another member told counts in the epoch in which it was told, and from its own certificate
+//! only.
 
 use crate::{
     answers::{blocking, encoded, of_volume_error},
@@ -68,8 +69,8 @@ impl DataServer {
     async fn round(self: Arc<Self>) -> Result<(), Refused> {
         let this = Arc::clone(&self);
         let groups = blocking(move || {
-            let open = this.store.close_due(&this.heard.closings());
-            let open = open.map_err(|error| of_volume_error(&error))?;
+            let open =
+                this.store.close_due(&this.heard.closings()).map_err(|error| of_volume_error(&error))?;
             let mut groups: BTreeSet<GroupId> = open.into_iter().collect();
             groups.extend(this.heard.with_digests());
             Ok(groups)
@@ -102,8 +103,7 @@ impl DataServer {
 
     /// Tells a member of some groups, and hears of them.
     async fn exchange(&self, disk: DiskId, groups: &[GroupId]) -> Result<(), copal_client::CallError> {
-        let own = self.tell_of(groups.to_vec()).await;
-        let own = own.map_err(copal_client::CallError::Failed)?;
+        let own = self.tell_of(groups.to_vec()).await.map_err(copal_client::CallError::Failed)?;
         let Some(place) = self.map.place(disk) else {
             return Ok(());
         };
@@ -319,8 +319,9 @@ mod tests {
         assert_eq!(told_of(whole), Some(told(9, 2, &[(4, 1)])));
     }
 
-    /// Symptom: a server could go by a seal that another member told of though it lay in the future of the cluster's clock, and no
-    /// test noticed. Fix: this; the member takes it back itself in the next view (VOL-43).
+    /// Symptom: a server could go by a seal that another member told of though it lay in the future of the
+    /// cluster's clock, and no test noticed. Fix: this; the member takes it back itself in the next view
+    /// (VOL-43).
     #[tokio::test]
     async fn a_seal_that_another_member_tells_counts_unless_it_lies_in_the_future() {
         let script = |_, _| Err(refused(Code::Denied, "nothing is asked"));

@@ -58,7 +58,8 @@ impl Heard {
     }
 }
 
-/// What all members that take part have closed: the least of it. One that told nothing in this epoch has closed nothing.
+/// What all members that take part have closed: the least of it. One that told nothing in this epoch has
+/// closed nothing.
 pub(crate) fn closed_by_all(
     view: &View,
     own: (DiskId, Closing),

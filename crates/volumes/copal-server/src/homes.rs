@@ -192,7 +192,8 @@ pub struct MasterHome {
     pub listen: String,
     /// Where others reach it.
     pub advertise: String,
-    /// The database that several masters share, without its password: mysql://USER@HOST:PORT/DATABASE. None: a file here.
+    /// The database that several masters share, without its password: mysql://USER@HOST:PORT/DATABASE. None:
+    /// a file here.
     #[serde(default)]
     pub meta: Option<String>,
     /// Where the password of that database is read.

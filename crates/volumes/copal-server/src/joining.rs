@@ -1,4 +1,5 @@
-//! How a new data server or master joins. A data server: it makes its own key, shows the token, and gets a certificate for the name it has drawn.
+//! How a new data server or master joins. A data server: it makes its own key, shows the token, and gets a
+//! certificate for the name it has drawn.
 
 use crate::{authority::Authority, token::JoinToken};
 use copal_client::{CallError, Connections, Identity, Masters, joining_tls};
@@ -62,7 +63,8 @@ pub enum JoinError {
     Malformed,
 }
 
-/// Joins the cluster of a token: its id, and who the server is from here on. The key never leaves the process.
+/// Joins the cluster of a token: its id, and who the server is from here on. The key never leaves the
+/// process.
 /// # Errors
 /// All of them; the token may be used up by then.
 pub async fn join(
@@ -116,8 +118,8 @@ pub async fn join_as_master(
     })
 }
 
-/// Asks the masters of a token, one after the other, until the one that leads answers. Each call has a connection of its own:
-/// a stranger may ask for one thing.
+/// Asks the masters of a token, one after the other, until the one that leads answers. Each call has a
+/// connection of its own: a stranger may ask for one thing.
 async fn ask_any<T: Message + Default>(
     token: &JoinToken,
     method: Method,

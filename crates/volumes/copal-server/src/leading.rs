@@ -1,10 +1,12 @@
-//! One of several masters over one database: who has the lease leads and answers, the others say that they do not.
+//! One of several masters over one database: who has the lease leads and answers, the others say that they do
+//! not.
 //!
-//! The lease ends by the database's clock. Whoever leads stops two seconds before that by a clock of its own, read before it asked:
-//! so two masters never answer at once, and what a paused one would still write is refused by the database (the fence of each
-//! change).
+//! The lease ends by the database's clock. Whoever leads stops two seconds before that by a clock of its own,
+//! read before it asked: so two masters never answer at once, and what a paused one would still write is
+//! refused by the database (the fence of each change).
 //!
-//! Paper:  beanfs §4.2 (two stand-by masters; here any number, over one database, without a shared disk or a taken address)
+//! Paper: beanfs §4.2 (two stand-by masters; here any number, over one database, without a shared disk or a
+//! taken address)
 //! Design: docs/design/cluster.md#rules VOL-23
 //! Not here: how the lease is kept (`copal-master`), how clients find who leads (`copal-client`).
 
@@ -113,8 +115,8 @@ impl Candidate {
         }))
     }
 
-    /// Asks for the lease once, and data servers whether they have heard of anything newer than the tables have (VOL-70);
-    /// whether it leads from here on.
+    /// Asks for the lease once, and data servers whether they have heard of anything newer than the tables
+    /// have (VOL-70); whether it leads from here on.
     /// # Errors
     /// The database failed, or holds no cluster, or is older than what data servers have heard of.
     pub async fn try_to_lead(self: &Arc<Self>) -> Result<bool, MasterError> {
@@ -160,8 +162,9 @@ impl Candidate {
     async fn rise(&self, server: Arc<MasterServer>) -> Result<Arc<MasterServer>, MasterError> {
         let (seen, clocks) = server.ask_what_was_seen(true, SEEN_AFTER_RESTORE).await;
         // Nobody else has it yet.
-        let master = Arc::into_inner(server).map(|server| server.master);
-        let master = master.ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;
+        let master = Arc::into_inner(server)
+            .map(|server| server.master)
+            .ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;
         let now_ms = machine::wall_ms();
         let risen = on_a_thread(move || master.rise(&seen, now_ms)).await?;
         let risen = self.serving(risen);
@@ -251,8 +254,8 @@ impl Candidate {
         (!is_over).then(|| Arc::clone(&reigning.server))
     }
 
-    /// Since the lease was renewed, and until this master stops unless it is again; `None`: it does not lead, or its lease does
-    /// not end.
+    /// Since the lease was renewed, and until this master stops unless it is again; `None`: it does not lead,
+    /// or its lease does not end.
     pub(crate) fn lease(&self) -> Option<(Duration, Duration)> {
         let lease = self.reigning.read().as_ref()?.lease?;
         let left = lease.until.saturating_duration_since(machine::now());

@@ -1,7 +1,7 @@
 //! The processes of a cluster.
 //!
-//! [`MasterServer`] stands round a `copal_master::Master`, [`DataServer`] round a `copal_data::MemberStore`; both answer
-//! calls that a [`Listener`] takes. A new data server comes with a [`JoinToken`].
+//! [`MasterServer`] stands round a `copal_master::Master`, [`DataServer`] round a `copal_data::MemberStore`;
+//! both answer calls that a [`Listener`] takes. A new data server comes with a [`JoinToken`].
 //!
 //! Invariants
 //! - Before a certificate was seen a connection has ten seconds and as little memory as its handshake takes.

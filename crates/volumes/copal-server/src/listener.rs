@@ -1,6 +1,7 @@
 //! A listening socket: handshakes, frames in, answers out.
 //!
-//! Each connection is accepted at once, and has some seconds to show who it is (`unauthenticated`). It has a task that reads and one that writes; each call a task of its own, a bounded number at a time per
+//! Each connection is accepted at once, and has some seconds to show who it is (`unauthenticated`). It has a
+//! task that reads and one that writes; each call a task of its own, a bounded number at a time per
 //! connection, so that who sends more than it reads waits for itself.
 
 pub(crate) use crate::refusal::expired;
@@ -104,8 +105,8 @@ impl Peer {
         self.name.strip_suffix(CLIENT_NAME)?.strip_suffix('.')
     }
 
-    /// Refuses a peer whose certificate has ended by the cluster's clock. A server may still ask for another: it has the key, and
-    /// nobody is there who would do it in its place.
+    /// Refuses a peer whose certificate has ended by the cluster's clock. A server may still ask for another:
+    /// it has the key, and nobody is there who would do it in its place.
     fn check_certificate(&self, now_ms: Option<u64>, method: Method) -> Result<(), Refused> {
         let (Some(validity), Some(now_ms)) = (self.validity, now_ms) else {
             return Ok(());
@@ -160,8 +161,8 @@ pub trait Handler: Send + Sync + 'static {
         message: Bytes,
     ) -> impl Future<Output = Result<Bytes, Refused>> + Send;
 
-    /// Answers a chain, whose bytes come while it runs and whose hops answer one after the other; the last of them with what
-    /// is returned.
+    /// Answers a chain, whose bytes come while it runs and whose hops answer one after the other; the last of
+    /// them with what is returned.
     fn chain(
         self: Arc<Self>,
         _peer: Peer,
@@ -182,7 +183,8 @@ pub enum Part {
     Commit(Bytes),
 }
 
-/// Frames of a chain as they come; they end when the connection does, or when there are more than its bytes can be.
+/// Frames of a chain as they come; they end when the connection does, or when there are more than its bytes
+/// can be.
 pub type Parts = mpsc::Receiver<Part>;
 
 /// Where answers of a chain go before its last.
@@ -406,7 +408,8 @@ async fn hear_stranger<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) 
     }
 }
 
-/// Answers a call. What is logged on the way, here and where more calls are made for it, has the operation's number.
+/// Answers a call. What is logged on the way, here and where more calls are made for it, has the operation's
+/// number.
 async fn answered<H: Handler>(
     handler: &Arc<H>,
     peer: Peer,
@@ -521,8 +524,8 @@ struct Call {
     chain: Option<(Parts, Acks)>,
 }
 
-/// Answers a call once. Whoever waits for longer than its end is told so in time; what was begun goes on to its next look at
-/// the time, and keeps its room for as long.
+/// Answers a call once. Whoever waits for longer than its end is told so in time; what was begun goes on to
+/// its next look at the time, and keeps its room for as long.
 async fn answer_one<H: Handler>(
     handler: &Arc<H>,
     peer: Peer,
@@ -592,8 +595,8 @@ async fn write_answers(into: WriteHalf<Stream>, mut answers: mpsc::Receiver<Outg
     let _ = timeout(TO_READ, SinkExt::<Bytes>::close(&mut sink)).await;
 }
 
-/// Answers calls until the other side has no more. An error: it sent what is no frame, or began one and did not end it. A
-/// connection that breaks is neither: honest processes are killed, too.
+/// Answers calls until the other side has no more. An error: it sent what is no frame, or began one and did
+/// not end it. A connection that breaks is neither: honest processes are killed, too.
 async fn converse<H: Handler>(
     stream: Stream,
     peer: Peer,
@@ -645,7 +648,8 @@ async fn converse<H: Handler>(
                 }
             },
         };
-        // Nothing more is read from here before there is a turn for it. Chains take fewer turns than there are.
+        // Nothing more is read from here before there is a turn for it. Chains take fewer turns than there
+        // are.
         let Ok(turn) = Arc::clone(&calls).acquire_owned().await else {
             break Ok(());
         };

@@ -135,7 +135,8 @@ impl MasterServer {
         Ok(token)
     }
 
-    /// The ruler against which clocks are measured: this machine's clock when the reign began, carried on by one that never jumps.
+    /// The ruler against which clocks are measured: this machine's clock when the reign began, carried on by
+    /// one that never jumps.
     fn ruler_ms(&self) -> u64 {
         self.clock.0 + machine::since(self.clock.1).as_millis() as u64
     }
@@ -242,8 +243,7 @@ impl MasterServer {
         let groups = request.groups.iter();
         let groups: Vec<(GroupId, Epoch)> =
             groups.map(|told| (GroupId(told.group), Epoch(told.epoch))).collect();
-        let refused = self.master.become_whole(request.disk, &groups);
-        let refused = refused.map_err(|error| of_master(&error))?;
+        let refused = self.master.become_whole(request.disk, &groups).map_err(|error| of_master(&error))?;
         Ok(encoded(&messages::BecameWhole { refused: refused.into_iter().map(|group| group.0).collect() }))
     }
 
@@ -319,8 +319,8 @@ impl MasterServer {
         self.changed.notify_waiters();
     }
 
-    /// Somebody got no answer from a server. One whose port refuses connections twice has failed; one that only is slow has
-    /// until its silence is too long.
+    /// Somebody got no answer from a server. One whose port refuses connections twice has failed; one that
+    /// only is slow has until its silence is too long.
     async fn suspect(self: Arc<Self>, disk: u32) {
         let server = self.master.map().server(disk).cloned();
         let Some(server) = server.filter(|server| !server.is_away()) else {
@@ -365,18 +365,20 @@ impl MasterServer {
         Ok(encoded(&messages::Told { json: told }))
     }
 
-    /// What data servers have heard of, as far as they answer in time; of all that were not given up, or of those that are
-    /// there by the tables.
+    /// What data servers have heard of, as far as they answer in time; of all that were not given up, or of
+    /// those that are there by the tables.
     pub(crate) async fn ask_what_was_seen(
         &self,
         of_all: bool,
         patience: Duration,
     ) -> (Vec<SeenBy>, Vec<SeenClock>) {
-        let asked = self.master.map().servers().cloned().collect::<Vec<_>>().into_iter();
-        let asked = asked.filter(|server| match of_all {
-            true => server.state != ServerState::Lost,
-            false => !server.is_away(),
-        });
+        let asked =
+            self.master.map().servers().cloned().collect::<Vec<_>>().into_iter().filter(
+                |server| match of_all {
+                    true => server.state != ServerState::Lost,
+                    false => !server.is_away(),
+                },
+            );
         let answers: Arc<Mutex<(Vec<SeenBy>, Vec<SeenClock>)>> = Arc::default();
         let cluster = Bytes::copy_from_slice(&self.master.uuid());
         let asked = asked.map(|server| {
@@ -444,7 +446,8 @@ impl MasterServer {
         Ok(encoded(&messages::Resolved { volume: vid.0, options: request.options }))
     }
 
-    /// Removes a volume: its members take no more creates, then it is looked at, then its name and its files go.
+    /// Removes a volume: its members take no more creates, then it is looked at, then its name and its files
+    /// go.
     async fn rmdir(self: Arc<Self>, request: messages::Rmdir) -> Result<Bytes, Refused> {
         let vid = VolumeId(request.volume);
         let (this, path) = (Arc::clone(&self), request.path);
@@ -543,8 +546,7 @@ impl MasterServer {
             "disks" => Ok(self.master.disks()),
             "why_degraded" => {
                 let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
-                let told = self.master.why_degraded(group, now_ms);
-                let told = told.map_err(|error| of_master(&error))?;
+                let told = self.master.why_degraded(group, now_ms).map_err(|error| of_master(&error))?;
                 told.ok_or_else(|| refused(Code::NotFound, format!("there is no group {group}")))
             }
             "events" => {
@@ -636,7 +638,8 @@ impl MasterServer {
 impl Handler for MasterServer {
     const OF_STRANGERS: &'static [Method] = &[Method::Join, Method::JoinMaster];
 
-    /// Not before a data server has told its clock: one clock that is wrong would refuse all servers, and so never be overruled.
+    /// Not before a data server has told its clock: one clock that is wrong would refuse all servers, and so
+    /// never be overruled.
     fn clock_ms(&self) -> Option<u64> {
         self.master.has_heard_clock().then(|| self.now_ms())
     }
@@ -721,7 +724,8 @@ fn require(holds: bool, otherwise: &str) -> Result<(), Refused> {
     }
 }
 
-/// Refuses an address that says only that a process listens at every interface of its machine: all clients would be told it.
+/// Refuses an address that says only that a process listens at every interface of its machine: all clients
+/// would be told it.
 fn check_reachable(address: &str) -> Result<(), Refused> {
     let parsed = address.parse::<std::net::SocketAddr>();
     match parsed.is_ok_and(|at| at.ip().to_canonical().is_unspecified()) {

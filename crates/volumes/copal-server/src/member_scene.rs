@@ -1,4 +1,5 @@
-//! A data server in a test, and beside it a peer that answers calls as the test says: another member, and the master.
+//! A data server in a test, and beside it a peer that answers calls as the test says: another member, and the
+//! master.
 //!
 //! For answers that no member of today gives, or that come at one moment only.
 
@@ -111,7 +112,8 @@ impl MemberScene {
         scene
     }
 
-    /// Lets the server know of a view without entering it. `missed`: the newest epoch in which operations held without it.
+    /// Lets the server know of a view without entering it. `missed`: the newest epoch in which operations
+    /// held without it.
     pub(crate) fn learn(&self, epoch: Epoch, roles: (Role, Role), missed: Epoch) {
         self.data.map.apply(&self.map(epoch, roles, missed));
     }

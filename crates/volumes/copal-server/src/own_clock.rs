@@ -1,7 +1,8 @@
-//! A data server's own clock: measured against the ruler of the master that leads, and what the master says of it.
+//! A data server's own clock: measured against the ruler of the master that leads, and what the master says
+//! of it.
 //!
-//! Each heartbeat measures it: the ruler in the answer was read while the question was under way. How long that took is how wrong
-//! the measurement may be.
+//! Each heartbeat measures it: the ruler in the answer was read while the question was under way. How long
+//! that took is how wrong the measurement may be.
 //!
 //! Design: docs/design/cluster.md#rules VOL-42
 //! Not here: the median of all clocks, who is shut out of writes (`copal-master`).

@@ -70,12 +70,14 @@ impl MasterServer {
             }
         }
         if request.lease != 0 {
-            let ends = self.master.lease_ends(&request.lease_path, request.lease, now_ms);
-            let ends = ends.ok_or_else(|| denied("the right to write has ended"))?;
+            let ends = self
+                .master
+                .lease_ends(&request.lease_path, request.lease, now_ms)
+                .ok_or_else(|| denied("the right to write has ended"))?;
             permit.until_ms = permit.until_ms.min(ends);
         }
-        let signed = self.authority.permit(&permit);
-        let signed = signed.map_err(|error| refused(Code::Internal, error.to_string()))?;
+        let signed =
+            self.authority.permit(&permit).map_err(|error| refused(Code::Internal, error.to_string()))?;
         Ok(encoded(&signed))
     }
 
@@ -190,8 +192,10 @@ impl MasterServer {
                 self.grant(&name)
                     .map_err(|_| refused(Code::NotFound, format!("there is no client {name}")))?;
                 let name_in_it = format!("{name}.{CLIENT_NAME}");
-                let certificate = self.authority.sign(&signing_request, &name_in_it, now_ms);
-                let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
+                let certificate = self
+                    .authority
+                    .sign(&signing_request, &name_in_it, now_ms)
+                    .map_err(|error| invalid(error.to_string()))?;
                 Ok(json!({ "name": name, "certificate": certificate }))
             }
             Wanted::Add { name, path, rights, signing_request } => {

@@ -141,8 +141,8 @@ impl MasterProcess {
         let connections = Connections::new(outward);
         runtime.spawn(renew_own(authority.clone(), credentials, identity.certificate));
         let candidate = Candidate::new(open, options, authority, advertise.to_owned(), connections)?;
-        // Here, so that whoever starts it hears what is wrong with the database. One that is away may come back: a machine that
-        // starts begins its database and its master in any order.
+        // Here, so that whoever starts it hears what is wrong with the database. One that is away may come
+        // back: a machine that starts begins its database and its master in any order.
         let waits = match runtime.block_on(candidate.try_to_lead()) {
             Ok(_) => None,
             Err(MasterError::Meta(error @ MetaError::Away(_))) => Some(error.to_string()),
@@ -202,8 +202,8 @@ pub struct DataProcess {
 }
 
 impl DataProcess {
-    /// Starts a data server on a store that has booted as `identity`; copies take at most `recovery_bytes_per_s` of it; its disk is
-    /// a `medium` (`hdd`, `ssd`; empty: not known).
+    /// Starts a data server on a store that has booted as `identity`; copies take at most
+    /// `recovery_bytes_per_s` of it; its disk is a `medium` (`hdd`, `ssd`; empty: not known).
     /// # Errors
     /// All of them.
     pub fn start(
@@ -287,7 +287,8 @@ impl DataProcess {
     }
 }
 
-/// What a data server writes down about itself while it runs: where masters are, and its certificate before that ends.
+/// What a data server writes down about itself while it runs: where masters are, and its certificate before
+/// that ends.
 struct HomeKeeping {
     server: Arc<DataServer>,
     home: ServerHome,
@@ -335,9 +336,9 @@ impl HomeKeeping {
         }
     }
 
-    /// Gets another certificate when half of the time of this one is over by the cluster's clock, or when a master said that it has
-    /// ended: a server that was away for long learns that clock only behind it. The key is new, too. It is written down before it is
-    /// shown.
+    /// Gets another certificate when half of the time of this one is over by the cluster's clock, or when a
+    /// master said that it has ended: a server that was away for long learns that clock only behind it. The
+    /// key is new, too. It is written down before it is shown.
     async fn renew(&mut self, has_ended: bool) -> Result<(), String> {
         let own = self.home.identity();
         let validity = Validity::of_pem(&own.certificate)?;
@@ -363,8 +364,8 @@ impl HomeKeeping {
     }
 }
 
-/// A warning about something that is tried each minute: once, and then once a day. A master of an older release knows no renewal
-/// until it is replaced.
+/// A warning about something that is tried each minute: once, and then once a day. A master of an older
+/// release knows no renewal until it is replaced.
 #[derive(Default)]
 struct DailyWarning {
     last: Option<Instant>,
@@ -407,8 +408,8 @@ async fn renew_own(authority: Authority, credentials: Credentials, mut certifica
 /// How long a server without its store looks for a master to tell.
 const TO_TELL_LOSS: Duration = Duration::from_secs(5);
 
-/// Tells the master that the store of a server is gone: the groups of the server get other copies at once. Blocks for five
-/// seconds at most.
+/// Tells the master that the store of a server is gone: the groups of the server get other copies at once.
+/// Blocks for five seconds at most.
 /// # Errors
 /// The master was not reached, or certificate and key cannot be used.
 pub fn report_lost_store(home: &ServerHome) -> Result<(), String> {

@@ -1,4 +1,5 @@
-//! Damage on a member's disk: the group is not whole here until what was lost has come back from another member.
+//! Damage on a member's disk: the group is not whole here until what was lost has come back from another
+//! member.
 //!
 //! Invariants
 //! - Nothing is given up before another whole member is there to take it over from.
@@ -27,7 +28,8 @@ const SCRUB_SECONDS: u64 = 10 * 24 * 3600;
 const SCRUB_BYTES_PER_S: u64 = 4 << 20;
 
 impl DataServer {
-    /// Gives up what is damaged, and lets it be taken over, until the task is dropped. Scrubs the disk meanwhile.
+    /// Gives up what is damaged, and lets it be taken over, until the task is dropped. Scrubs the disk
+    /// meanwhile.
     pub async fn repair_damage(self: Arc<Self>) {
         let mut scrub = None;
         let mut scrubbed: Option<Instant> = None;
@@ -57,7 +59,8 @@ impl DataServer {
         }
     }
 
-    /// Gives up what is damaged of a group; false: nobody is there to take it over from, and nothing was changed.
+    /// Gives up what is damaged of a group; false: nobody is there to take it over from, and nothing was
+    /// changed.
     async fn repair(&self, group: GroupId) -> Result<bool, Refused> {
         let me = self.disk();
         let view = self.map.view(group);

@@ -163,7 +163,8 @@ mod tests {
     use crate::admission::Budgets;
     use tokio::io::AsyncWriteExt;
 
-    /// What comes of a connection over which `bytes` come and then nothing, and how long that took by a clock that does not wait.
+    /// What comes of a connection over which `bytes` come and then nothing, and how long that took by a clock
+    /// that does not wait.
     fn read(bytes: &'static [u8]) -> (Unreadable, Duration) {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -176,8 +177,8 @@ mod tests {
         })
     }
 
-    /// Symptom: a client with a certificate held room for 30 s with each frame that it began and did not end. Fix: 10 s, as before the
-    /// certificate is shown.
+    /// Symptom: a client with a certificate held room for 30 s with each frame that it began and did not end.
+    /// Fix: 10 s, as before the certificate is shown.
     #[test]
     fn a_frame_that_is_begun_and_not_ended_is_waited_for_ten_seconds() {
         const LONG: [u8; 40] = {

@@ -1,8 +1,8 @@
 //! Rolling forward: what is closed everywhere and lies on some members only comes to all of them.
 //!
-//! A client that dies in mid-create leaves its file on some members. Once its bucket is closed on all that take part, each that
-//! lacks the operation takes it over, deletes before creates. Where two whole members have two files of one name, which nobody
-//! was ever told to hold, the higher is buried.
+//! A client that dies in mid-create leaves its file on some members. Once its bucket is closed on all that
+//! take part, each that lacks the operation takes it over, deletes before creates. Where two whole members
+//! have two files of one name, which nobody was ever told to hold, the higher is buried.
 //!
 //! Design: docs/design/cluster.md#rules VOL-20
 //! Invariant: nothing is taken that is not closed on every member that takes part.
@@ -147,8 +147,8 @@ impl DataServer {
                 self.bury(rolling, &entry, loser, bound.as_ref()).await?;
                 self.roll_one(rolling, record(&entry)).await
             }
-            // Only what the other still has takes the place of what is here: the other may have buried it when it became
-            // whole, since what is here was acknowledged.
+            // Only what the other still has takes the place of what is here: the other may have buried it
+            // when it became whole, since what is here was acknowledged.
             Forward::Bury { loser } => match self.fetch_created(rolling, &entry).await? {
                 Some(operation) => {
                     self.bury(rolling, &entry, loser, bound.as_ref()).await?;
@@ -180,7 +180,8 @@ impl DataServer {
         }
     }
 
-    /// The file of a create as the other has it; `None`: deleted there, by what is not closed yet and comes later.
+    /// The file of a create as the other has it; `None`: deleted there, by what is not closed yet and comes
+    /// later.
     async fn fetch_created(
         &self,
         rolling: &Rolling<'_>,
@@ -238,8 +239,10 @@ impl DataServer {
         blocking(move || {
             let limit = request.limit.clamp(1, RECORDS) as usize;
             let after = Some(&*request.after).filter(|after| !after.is_empty());
-            let entries = self.store.journal_of(group, Bucket(request.bucket), after, limit);
-            let entries = entries.map_err(|error| of_volume_error(&error))?;
+            let entries = self
+                .store
+                .journal_of(group, Bucket(request.bucket), after, limit)
+                .map_err(|error| of_volume_error(&error))?;
             Ok(encoded(&of_entries(entries, limit)))
         })
         .await

@@ -1,8 +1,8 @@
 //! How the master that leads measures the clocks of data servers against its ruler.
 //!
-//! A server measures its own clock by the answer to each heartbeat, and tells the result with the next one. The first heartbeat of a
-//! term has no result yet. It may have waited for a master that was frozen or not there, and then its clock seems late. A clock that
-//! only seems late by such a wait is not judged.
+//! A server measures its own clock by the answer to each heartbeat, and tells the result with the next one.
+//! The first heartbeat of a term has no result yet. It may have waited for a master that was frozen or not
+//! there, and then its clock seems late. A clock that only seems late by such a wait is not judged.
 //!
 //! Design: docs/design/cluster.md#rules VOL-42
 //! Not here: how a server measures (`own_clock`), the median of all clocks (`copal-master`).
@@ -15,8 +15,8 @@ const MOST: Duration = Duration::from_secs(2);
 /// No heartbeat is under way for so long, ms.
 const MOST_LATE_MS: i64 = 60_000;
 
-/// How far the clock of a server is ahead of the ruler, ms, by a heartbeat that arrives in `term`; `None`: the heartbeat does not
-/// tell. `reference_ms`: how far the reference is ahead of the ruler.
+/// How far the clock of a server is ahead of the ruler, ms, by a heartbeat that arrives in `term`; `None`:
+/// the heartbeat does not tell. `reference_ms`: how far the reference is ahead of the ruler.
 pub(crate) fn of_heartbeat(
     beat: &messages::Heartbeat,
     term: u64,
@@ -35,8 +35,8 @@ pub(crate) fn of_heartbeat(
     (!may_be_late).then_some(ahead_ms)
 }
 
-/// How far a clock is ahead of the ruler, ms, that was read while a question was under way; `None`: that took too long.
-/// `asked_ms`: the ruler when it was asked.
+/// How far a clock is ahead of the ruler, ms, that was read while a question was under way; `None`: that took
+/// too long. `asked_ms`: the ruler when it was asked.
 pub(crate) fn of_answer(clock_ms: u64, asked_ms: u64, took: Duration) -> Option<i64> {
     let middle_ms = asked_ms.saturating_add(took.as_millis() as u64 / 2);
     (clock_ms > 0 && took <= MOST).then(|| ahead_of(clock_ms, middle_ms))
@@ -55,9 +55,10 @@ mod tests {
         messages::Heartbeat { clock_ms, clock_term, clock_ahead_ms, ..messages::Heartbeat::default() }
     }
 
-    /// Symptom: when another master began to lead, or one that was frozen went on, the cluster's clock went back by seconds, and
-    /// forward again a second later; each was an event.
-    /// Cause: the first heartbeats of a term had waited for the master, and their clocks were read as if they had just been sent.
+    /// Symptom: when another master began to lead, or one that was frozen went on, the cluster's clock went
+    /// back by seconds, and forward again a second later; each was an event.
+    /// Cause: the first heartbeats of a term had waited for the master, and their clocks were read as if they
+    /// had just been sent.
     /// Fix: a clock that a wait may explain is not judged before the server has measured it.
     #[test]
     fn a_heartbeat_that_waited_for_the_master_does_not_set_a_clock_back() {

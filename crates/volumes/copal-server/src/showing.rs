@@ -29,8 +29,8 @@ impl DataServer {
         request: messages::SyncOpen,
     ) -> Result<Bytes, Refused> {
         let group = GroupId(request.group);
-        // In the epoch of the other or a newer one: what held before is in the snapshot, what holds later takes the other's
-        // own word.
+        // In the epoch of the other or a newer one: what held before is in the snapshot, what holds later
+        // takes the other's own word.
         let membership = self.matched(group, Epoch(request.epoch)).await?;
         if membership.role != Role::Normal {
             return Err(refused(Code::NotAuthoritative, "this member is not whole itself"));
@@ -52,7 +52,8 @@ impl DataServer {
         .await
     }
 
-    /// Which of many groups the asking member has everything of: those whose operations from the horizon on are the same.
+    /// Which of many groups the asking member has everything of: those whose operations from the horizon on
+    /// are the same.
     pub(crate) async fn compare(self: Arc<Self>, request: messages::Compare) -> Result<Bytes, Refused> {
         if request.groups.len() > MOST_ENTRIES as usize {
             return Err(refused(Code::TooLarge, "1,000 groups are compared at a time"));
@@ -89,8 +90,7 @@ impl DataServer {
         blocking(move || {
             let limit = request.limit.clamp(1, MOST_ENTRIES) as usize;
             let after = Some(&*request.after).filter(|after| !after.is_empty());
-            let entries = snapshot.journal(after, limit);
-            let entries = entries.map_err(|error| of_volume_error(&error))?;
+            let entries = snapshot.journal(after, limit).map_err(|error| of_volume_error(&error))?;
             Ok(encoded(&of_entries(entries, limit)))
         })
         .await
@@ -103,8 +103,9 @@ impl DataServer {
     ) -> Result<Bytes, Refused> {
         let snapshot = self.snapshots.get(request.sync)?;
         blocking(move || {
-            let fid = snapshot.named(VolumeId(request.volume), &request.name);
-            let fid = fid.map_err(|error| of_volume_error(&error))?;
+            let fid = snapshot
+                .named(VolumeId(request.volume), &request.name)
+                .map_err(|error| of_volume_error(&error))?;
             Ok(encoded(&messages::SyncNamed { fid: fid.map(|fid| of_id(fid.0)) }))
         })
         .await
@@ -137,8 +138,7 @@ impl DataServer {
     fn fetched(&self, request: messages::SyncFetch) -> Result<(Bytes, u64), Refused> {
         let file = (VolumeId(request.volume), &*request.name, FileId(id(request.fid)));
         let end = request.start.saturating_add(PIECE_BYTES as u64);
-        let found = self.store.fetch(file, request.start..end);
-        let found = found.map_err(|error| {
+        let found = self.store.fetch(file, request.start..end).map_err(|error| {
             self.note_if_damaged(file.0.birth_group(), &error);
             of_volume_error(&error)
         })?;
@@ -162,8 +162,7 @@ impl DataServer {
 fn next_entries(snapshot: &GroupSnapshot, request: &messages::SyncNext) -> Result<Bytes, Refused> {
     let limit = request.limit.clamp(1, MOST_ENTRIES) as usize;
     let after = Some(&*request.after).filter(|after| !after.is_empty());
-    let entries = snapshot.live(after, limit);
-    let entries = entries.map_err(|error| of_volume_error(&error))?;
+    let entries = snapshot.live(after, limit).map_err(|error| of_volume_error(&error))?;
     let more = entries.len() == limit;
     let entry = |entry: SnapshotEntry| messages::SyncEntry {
         key: entry.key,

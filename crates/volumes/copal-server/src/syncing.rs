@@ -3,8 +3,9 @@
 //! Paper:  beanfs §5.2 (volume synchronization)
 //! Design: docs/design/cluster.md#rules VOL-16
 //! Invariants
-//! - A member is whole when it has everything of a snapshot that a whole member took in the epoch that this member was in when
-//!   it asked, and no operation could hold without it since. It asks in no epoch in which it is away: there they can.
+//! - A member is whole when it has everything of a snapshot that a whole member took in the epoch that this
+//!   member was in when it asked, and no operation could hold without it since. It asks in no epoch in which
+//!   it is away: there they can.
 //! - Live operations are taken meanwhile; no order of the two matters (VOL-10).
 
 use crate::{
@@ -123,8 +124,9 @@ impl DataServer {
                 .filter(|membership| membership.role != Role::Normal)
                 .filter(|membership| !self.repairs.is_under_way(membership.group));
             let lacking = self.without_equal(lacking.collect()).await;
-            let syncs = stream::iter(lacking).map(|membership| Arc::clone(&self).sync(membership));
-            let mut syncs = syncs.buffer_unordered(GROUPS);
+            let mut syncs = stream::iter(lacking)
+                .map(|membership| Arc::clone(&self).sync(membership))
+                .buffer_unordered(GROUPS);
             while syncs.next().await.is_some() {}
         }
     }
@@ -137,13 +139,16 @@ impl DataServer {
         }
     }
 
-    /// Groups of which a whole member has just what this one has become whole, many in one call; the others are returned.
+    /// Groups of which a whole member has just what this one has become whole, many in one call; the others
+    /// are returned.
     async fn without_equal(&self, lacking: Vec<Membership>) -> Vec<Membership> {
         let me = self.disk();
         let mut by_donor: BTreeMap<DiskId, Vec<Membership>> = BTreeMap::new();
         for membership in lacking.iter().filter(|membership| membership.is_covered) {
-            let view = self.map.view(membership.group);
-            let view = view.filter(|view| view.epoch == membership.epoch && takes_part(view, me));
+            let view = self
+                .map
+                .view(membership.group)
+                .filter(|view| view.epoch == membership.epoch && takes_part(view, me));
             let whole = view.and_then(|view| {
                 let mut members = view.members.into_iter();
                 members.find(|(disk, role)| *disk != me && *role == Role::Normal)
@@ -177,13 +182,13 @@ impl DataServer {
             let mut groups = Vec::new();
             for membership in asked {
                 // Damage may have been met since the caller looked.
-                let now = store.membership(membership.group);
-                let now = now.map_err(|error| of_volume_error(&error))?;
+                let now = store.membership(membership.group).map_err(|error| of_volume_error(&error))?;
                 if now.is_none_or(|now| !now.is_covered) {
                     continue;
                 }
-                let digest = store.digest_from(membership.group, membership.horizon, seed);
-                let digest = digest.map_err(|error| of_volume_error(&error))?;
+                let digest = store
+                    .digest_from(membership.group, membership.horizon, seed)
+                    .map_err(|error| of_volume_error(&error))?;
                 groups.push(messages::Compared {
                     group: membership.group.0,
                     epoch: membership.epoch.0,
@@ -335,8 +340,7 @@ impl DataServer {
             let page: messages::JournalRecords = connection.call(Method::SyncJournal, &next, ANSWER).await?;
             let Some(last) = page.records.last() else { break };
             after = last.key.clone();
-            let entries = page.records.into_iter().map(entry_of);
-            let entries = entries.filter(|entry| entry.is_create == creates);
+            let entries = page.records.into_iter().map(entry_of).filter(|entry| entry.is_create == creates);
             let lacking = self.lacking_operations(donor.group, entries.collect()).await?;
             taken += lacking.len() as u64;
             let takes = lacking.into_iter().map(|entry| self.take_operation(donor, entry));
@@ -401,8 +405,9 @@ impl DataServer {
         }
     }
 
-    /// A file of the snapshot that the donor has no more was deleted since. That delete is sent to this member, too; one whose
-    /// client died before is in the next snapshot's journal. Without either this member would lack a file that others keep.
+    /// A file of the snapshot that the donor has no more was deleted since. That delete is sent to this
+    /// member, too; one whose client died before is in the next snapshot's journal. Without either this
+    /// member would lack a file that others keep.
     async fn wait_for_burial(&self, vid: VolumeId, name: Bytes, fid: FileId) -> Result<(), NotYet> {
         for _ in 0..BURIAL_LOOKS {
             let (store, name) = (self.store.clone(), name.clone());
@@ -478,8 +483,9 @@ impl DataServer {
         Ok(())
     }
 
-    /// Buries a file that loses its name, in the view in which the donor was asked only: what members had closed there says nothing
-    /// in a later one, in which they may have taken back a seal from the future (VOL-43).
+    /// Buries a file that loses its name, in the view in which the donor was asked only: what members had
+    /// closed there says nothing in a later one, in which they may have taken back a seal from the future
+    /// (VOL-43).
     async fn settle_one(&self, donor: &Donor, bury: Operation) -> Result<(), NotYet> {
         match self.apply(donor.group, donor.asked_in, bury).await? {
             Ok(_) => Ok(()),
@@ -519,9 +525,10 @@ impl DataServer {
         membership.map(|membership| membership.epoch).ok_or(NotYet::Changed)
     }
 
-    /// Becomes whole in the present epochs, in those groups in which no operation could hold without this member since before
-    /// the epoch in which the donor was asked; these are returned. What is to be told is written down, then the master knows
-    /// it, in one call: from then on operations may hold by this member's word.
+    /// Becomes whole in the present epochs, in those groups in which no operation could hold without this
+    /// member since before the epoch in which the donor was asked; these are returned. What is to be told is
+    /// written down, then the master knows it, in one call: from then on operations may hold by this member's
+    /// word.
     pub(crate) async fn be_whole(&self, ready: &[Ready]) -> Result<Vec<GroupId>, NotYet> {
         let _turn = self.entering.lock().await;
         let mut taken = Vec::new();

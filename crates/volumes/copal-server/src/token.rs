@@ -1,4 +1,5 @@
-//! What a new data server or master is given to join a cluster: where the masters are, whom to believe, and a secret that is good once.
+//! What a new data server or master is given to join a cluster: where the masters are, whom to believe, and a
+//! secret that is good once.
 
 use copal_client::fingerprint;
 use sha2::{Digest, Sha256};
@@ -27,8 +28,8 @@ impl JoinToken {
     pub fn draw(masters: &[String], authority: &str) -> Result<JoinToken, String> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
-        let certificate = CertificateDer::from_pem_slice(authority.as_bytes());
-        let certificate = certificate.map_err(|error| error.to_string())?;
+        let certificate =
+            CertificateDer::from_pem_slice(authority.as_bytes()).map_err(|error| error.to_string())?;
         Ok(JoinToken { masters: masters.to_vec(), fingerprint: fingerprint(&certificate), secret })
     }
 

@@ -12,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-/// Upper ends of the latency histogram's buckets, in microseconds; what took longer is in the last, which has no end.
+/// Upper ends of the latency histogram's buckets, in microseconds; what took longer is in the last, which has
+/// no end.
 pub(crate) const LATENCY_ENDS_US: [u64; 12] =
     [250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 250_000, 1_000_000, 5_000_000, 30_000_000];
 /// Codes of refusals that are counted apart; those of a newer release share the last.

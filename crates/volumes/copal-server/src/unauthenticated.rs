@@ -1,7 +1,8 @@
 //! Connections that have not shown who they are: a bounded number, of each address and in total.
 //!
-//! Each connection is accepted at once. When there are too many, the oldest makes room for the newest, one that has sent nothing
-//! before one that has: a peer that says who it is does so within milliseconds, so silent connections shut nobody out.
+//! Each connection is accepted at once. When there are too many, the oldest makes room for the newest, one
+//! that has sent nothing before one that has: a peer that says who it is does so within milliseconds, so
+//! silent connections shut nobody out.
 //!
 //! Design: docs/design/cluster.md#connections
 //! Invariant: a connection leaves the count when it is authenticated, or ends.

@@ -19,8 +19,8 @@ impl Validity {
         self.until < UNIX_EPOCH + Duration::from_millis(now_ms)
     }
 
-    /// Whether another certificate is to take its place by a clock, ms since 1970: half of its time is over. One that is good for
-    /// longer than any is made for by now is of an earlier release, which had no end.
+    /// Whether another certificate is to take its place by a clock, ms since 1970: half of its time is over.
+    /// One that is good for longer than any is made for by now is of an earlier release, which had no end.
     pub fn is_half_over(&self, now_ms: u64) -> bool {
         let life = self.until.duration_since(self.from).unwrap_or_default();
         let half = self.from + life / 2;

@@ -11,7 +11,8 @@ pub trait Clock: Send + Sync {
 
 /// The clock of a cluster: what a member goes by instead of its own clock, once it was told.
 pub trait ReferenceClock: Send + Sync {
-    /// Milliseconds since 1970; `None`: nobody has told it yet. Never jumps with the wall clock of this machine.
+    /// Milliseconds since 1970; `None`: nobody has told it yet. Never jumps with the wall clock of this
+    /// machine.
     fn reference_ms(&self) -> Option<u64>;
 }
 

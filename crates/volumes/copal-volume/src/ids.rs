@@ -16,8 +16,8 @@ use std::fmt;
 /// Largest value of the 48-bit millisecond field: the year 10889.
 pub const MAX_MS: u64 = (1 << 48) - 1;
 
-/// No clock is believed beyond this: 69 years before the end of the field. So ids that have to run ahead of the clock
-/// never reach its end.
+/// No clock is believed beyond this: 69 years before the end of the field. So ids that have to run ahead of
+/// the clock never reach its end.
 pub const LAST_CLOCK_MS: u64 = MAX_MS - (1 << 41);
 
 /// No id that a generator has drawn is later: half-way from [`LAST_CLOCK_MS`] to the end.

@@ -30,8 +30,8 @@ pub fn check_metadata(metadata: &[u8]) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Refuses options that no store obeys: a number of replicas, and a class of disk. A wish that is stored and not obeyed would
-/// look like one that was granted.
+/// Refuses options that no store obeys: a number of replicas, and a class of disk. A wish that is stored and
+/// not obeyed would look like one that was granted.
 /// # Errors
 /// `Denied`.
 pub fn check_volume_options(options: &VolumeOptions) -> Result<(), VolumeError> {
@@ -51,7 +51,8 @@ pub fn check_volume_options(options: &VolumeOptions) -> Result<(), VolumeError> 
 mod tests {
     use super::*;
 
-    /// Symptom: a volume that was asked for with three replicas was made, and had one. Fix: what is not obeyed is refused.
+    /// Symptom: a volume that was asked for with three replicas was made, and had one. Fix: what is not
+    /// obeyed is refused.
     #[test]
     fn options_that_no_store_obeys_are_refused() {
         let obeyed = VolumeOptions { quota_bytes: Some(5), spare_copies: true, ..VolumeOptions::default() };

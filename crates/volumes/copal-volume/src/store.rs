@@ -17,9 +17,9 @@ pub struct FileInfo {
     pub size: u64,
     /// CRC32C of the whole body.
     pub crc32c: u32,
-    /// When the file became visible, stamped by the store: ms since 1970. A file created after
-    /// another was acknowledged never has a smaller one, restarts and clock changes included: it is an order, and
-    /// stands ahead of the clock for as long as the clock was once ahead. [`VolumeStore::now_ms`] tells the time.
+    /// When the file became visible, stamped by the store: ms since 1970. A file created after another was
+    /// acknowledged never has a smaller one, restarts and clock changes included: it is an order, and stands
+    /// ahead of the clock for as long as the clock was once ahead. [`VolumeStore::now_ms`] tells the time.
     pub created_ms: u64,
     /// What the caller passed in [`PutOptions`].
     pub metadata: Bytes,
@@ -65,8 +65,8 @@ pub struct VolumeOptions {
     pub class: Option<String>,
     /// Limit on the bytes of live files; none: the store's size.
     pub quota_bytes: Option<u64>,
-    /// Keep a second copy of each small file, apart from the first and only to be rescued from: for files without which
-    /// all others are worth nothing. A store that keeps replicas has no use for it.
+    /// Keep a second copy of each small file, apart from the first and only to be rescued from: for files
+    /// without which all others are worth nothing. A store that keeps replicas has no use for it.
     pub spare_copies: bool,
 }
 
@@ -128,8 +128,8 @@ pub trait VolumeStore: Send + Sync {
     /// What the store's clock shows now: ms since 1970. May go back.
     fn now_ms(&self) -> u64;
 
-    /// Whether files lie on several servers: then an operation whose caller died may take effect at any later time, when a
-    /// server that was away comes back.
+    /// Whether files lie on several servers: then an operation whose caller died may take effect at any later
+    /// time, when a server that was away comes back.
     fn is_replicated(&self) -> bool {
         false
     }
@@ -209,10 +209,10 @@ pub trait VolumeStore: Send + Sync {
     /// `NotFound`; `Corrupt`.
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError>;
 
-    /// Up to `limit` files whose names begin with `prefix` and are above `after`, bytewise
-    /// ascending. Paging by the last name shows every file that was there throughout exactly once.
-    /// Of each name a strict list says what a strict `stat` would, begun with the list; so it may be relied on for what it
-    /// does not show. A page is no snapshot: names are looked at one after the other. `if_file` means nothing here.
+    /// Up to `limit` files whose names begin with `prefix` and are above `after`, bytewise ascending. Paging
+    /// by the last name shows every file that was there throughout exactly once. Of each name a strict list
+    /// says what a strict `stat` would, begun with the list; so it may be relied on for what it does not
+    /// show. A page is no snapshot: names are looked at one after the other. `if_file` means nothing here.
     /// # Errors
     /// `Corrupt`.
     fn list(

@@ -1,14 +1,19 @@
-//! Copal's own scheme: rounds, partitions, detectors, patience and promotion are those that ship; turns and messages are not.
+//! Copal's own scheme: rounds, partitions, detectors, patience and promotion are those that ship; turns and
+//! messages are not.
 //!
 //! Design: docs/design/backup.md#the-simulator
-//! Real: `copal_agent::{rounds, partition, detect, deadline, markers}`, on real ids. Every part of a VM asks every owner and a
-//! marker reaches all of them at one time, so all owners share the markers of a round.
+//! Real: `copal_agent::{rounds, partition, detect, deadline, markers}`, on real ids. Every part of a VM asks
+//! every owner and a marker reaches all of them at one time, so all owners share the markers of a round.
 //! Step functions here, since the real ones are threads and connections:
-//! - turns of a host (`copal_agent::agent::turns`): one VM reads or stores at a time, popular chunks before the rest;
+//! - turns of a host (`copal_agent::agent::turns`): one VM reads or stores at a time, popular chunks before
+//!   the rest;
 //! - when a host gives up;
-//! - the second pair of eyes (`copal_agent::agent::checker`): the two first in rank open a pack, the second 5 s later;
-//! - asking again: whoever carries an id learns from the log when it is checked, and stores it itself once its time is over;
-//! - the end of a job ([`settling`]): all private ids are asked about again, by the real detectors, and popular ones given up.
+//! - the second pair of eyes (`copal_agent::agent::checker`): the two first in rank open a pack, the second 5
+//!   s later;
+//! - asking again: whoever carries an id learns from the log when it is checked, and stores it itself once
+//!   its time is over;
+//! - the end of a job ([`settling`]): all private ids are asked about again, by the real detectors, and
+//!   popular ones given up.
 //!
 //! Not modelled: stand-ins. Who is not answered in time stores for itself.
 

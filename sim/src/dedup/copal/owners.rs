@@ -1,4 +1,5 @@
-//! Owners: the real detector of each host on a scratch directory, with real partitions and owners by the real rule.
+//! Owners: the real detector of each host on a scratch directory, with real partitions and owners by the real
+//! rule.
 //!
 //! Not here: threads and connections. One partition of a host is compared at a time, as its agent does.
 
@@ -55,7 +56,8 @@ pub(super) struct Batch<'a> {
 }
 
 impl Owners {
-    /// Partitions are fewer than a fleet's, by so many times: a batch of a scaled trace would have less than an id otherwise.
+    /// Partitions are fewer than a fleet's, by so many times: a batch of a scaled trace would have less than
+    /// an id otherwise.
     pub(super) fn open(names: &[String], popular_ids: u64, fewer: u32, scratch: &Path) -> Result<Owners> {
         let hosts = (names.len() as u32).div_ceil(fewer);
         let partitions = Partitions::for_fleet(popular_ids, hosts);
@@ -124,8 +126,8 @@ impl Owners {
         }
     }
 
-    /// Compares the next partition that is due at a host, unless it compares one. What it did, and its answers, which count from
-    /// [`Owners::end`].
+    /// Compares the next partition that is due at a host, unless it compares one. What it did, and its
+    /// answers, which count from [`Owners::end`].
     pub(super) fn begin(
         &mut self,
         host: usize,
@@ -162,7 +164,8 @@ impl Owners {
     }
 }
 
-/// Bytes of its disk that a comparison takes: the spool written and read, the index read, the candidates read and written anew.
+/// Bytes of its disk that a comparison takes: the spool written and read, the index read, the candidates read
+/// and written anew.
 pub(super) fn io_bytes(compared: &Compared, chunks_per_id: f64) -> f64 {
     let spooled = 2.0 * compared.requests as f64 * copal::SPOOLED_ID_BYTES;
     let rows = (compared.popular + 2 * compared.candidates) as f64 * copal::ROW_BYTES;

@@ -1,7 +1,9 @@
-//! The end of a job: what VMs stored for themselves is asked about again, and given up where it is popular by now.
+//! The end of a job: what VMs stored for themselves is asked about again, and given up where it is popular by
+//! now.
 //!
-//! The detectors are the real ones; each answers all private ids of the job in one comparison. The snapshots are published by then, so
-//! no VM's time is longer for it. Not modelled: reading the popular frames that are opened before a VM gives up its own.
+//! The detectors are the real ones; each answers all private ids of the job in one comparison. The snapshots
+//! are published by then, so no VM's time is longer for it. Not modelled: reading the popular frames that are
+//! opened before a VM gives up its own.
 
 use super::super::inputs::copal;
 use super::owners::{Batch, io_bytes};

@@ -1,7 +1,7 @@
 //! What each method of deletion reads from the back end, and keeps in memory, of one VM.
 //!
-//! Paper: low-profile-dedup §5, table 3. The paper's methods are step functions over its figures; Copal's read what its formats
-//! have, with the real geometry of summary vectors.
+//! Paper: low-profile-dedup §5, table 3. The paper's methods are step functions over its figures; Copal's
+//! read what its formats have, with the real geometry of summary vectors.
 
 use super::super::inputs::{DIRTY_SHARE, VM_BYTES, copal, paper};
 use super::super::sizes::Vm;
@@ -66,7 +66,8 @@ impl Method {
                 private * paper::REFERENCE_BYTES + snapshots * private * paper::VECTOR_BITS / 8.0
             }
             Method::CopalSummary => {
-                // Recipes of segments that differ from both neighbours, pages, and the vectors of those that stay.
+                // Recipes of segments that differ from both neighbours, pages, and the vectors of those that
+                // stay.
                 let vectors = (snapshots - 1.0) * vector_bytes(vm);
                 recipe_bytes(vm) * DIRTY_SHARE + copal::PAGES_BYTES + vectors
             }

@@ -1,8 +1,9 @@
 //! `copal-sim deletion`: each VM deletes its oldest snapshot, by each of the paper's methods and by Copal's.
 //!
-//! Paper: low-profile-dedup §4, §5, table 3. All hosts read at once, at the speed the back end has then; a host reads one VM after
-//! another. Mark-and-sweep has a phase for each host, in which all hosts read all their VMs' recipes.
-//! Real: the geometry of summary vectors, and, on scaled VMs, the vectors themselves ([`vectors`]).
+//! Paper: low-profile-dedup §4, §5, table 3. All hosts read at once, at the speed the back end has then; a
+//! host reads one VM after another. Mark-and-sweep has a phase for each host, in which all hosts read all
+//! their VMs' recipes. Real: the geometry of summary vectors, and, on scaled VMs, the vectors themselves
+//! ([`vectors`]).
 
 mod methods;
 mod vectors;
@@ -132,8 +133,8 @@ fn time(fleet: &Fleet, method: Method) -> f64 {
     hours(engine.now())
 }
 
-/// Mark-and-sweep holds the table of a host's share of the chunks: even where VMs are, and not where they are placed at random.
-/// The others hold one VM at a time.
+/// Mark-and-sweep holds the table of a host's share of the chunks: even where VMs are, and not where they are
+/// placed at random. The others hold one VM at a time.
 fn memory(balanced: &Fleet, random: &Fleet, method: Method) -> Cost {
     let of_host = |fleet: &Fleet, host: usize| {
         let vms: Vec<&Vm> = fleet.hosts[host].iter().map(|&vm| &fleet.vms[vm]).collect();

@@ -1,4 +1,5 @@
-//! Deletion by the real summary vectors, on scaled VMs: what is freed, what leaks, and that nothing living goes.
+//! Deletion by the real summary vectors, on scaled VMs: what is freed, what leaks, and that nothing living
+//! goes.
 
 use crate::rules::random::{Random, mix};
 use anyhow::{Result, ensure};
@@ -13,7 +14,8 @@ pub(crate) struct Freed {
     pub(crate) leaked: u64,
 }
 
-/// A VM with so many private ids, of which each snapshot replaces `new` at random places; the oldest of `snapshots` is deleted.
+/// A VM with so many private ids, of which each snapshot replaces `new` at random places; the oldest of
+/// `snapshots` is deleted.
 /// # Errors
 /// A chunk that a living snapshot has was called dead.
 pub(super) fn delete_oldest(ids: u64, new: u64, snapshots: usize, seed: u64) -> Result<Freed> {

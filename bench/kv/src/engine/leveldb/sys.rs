@@ -103,8 +103,8 @@ pub(super) struct Db {
     write_synced: *mut c_void,
 }
 
-// SAFETY: leveldb/db.h: "Multiple threads can invoke const methods ... without external synchronization", and so
-// for all methods of DB; the option objects are not changed after `open`.
+// SAFETY: leveldb/db.h: "Multiple threads can invoke const methods ... without external synchronization", and
+// so for all methods of DB; the option objects are not changed after `open`.
 unsafe impl Send for Db {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Db {}

@@ -1,9 +1,9 @@
 //! Processor time of a Get that reads nothing from the device: columns beside the paper's Bloom units.
 //!
-//! The aim is a 99th percentile of at most 5 us. Under the caps one Get in a hundred reads
-//! from the device, and the system call alone takes more than that; so here a small part of the keys is asked for, with
-//! memory enough for its blocks and for every index page. Blocks are cached, not rows: a row would answer a hit before any
-//! filter is asked, and the block that a false positive looks into must be there as well.
+//! The aim is a 99th percentile of at most 5 us. Under the caps one Get in a hundred reads from the device,
+//! and the system call alone takes more than that; so here a small part of the keys is asked for, with memory
+//! enough for its blocks and for every index page. Blocks are cached, not rows: a row would answer a hit
+//! before any filter is asked, and the block that a false positive looks into must be there as well.
 
 use crate::{
     keys::Skew,

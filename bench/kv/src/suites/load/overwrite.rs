@@ -1,7 +1,7 @@
 //! Steady overwriting of a loaded store, look-ups beside it, and the time to open again.
 //!
-//! Beside the look-ups everyone writes as fast as it can: who writes more has more to merge meanwhile. Each round
-//! overwrites what it loaded; what is said is the median, and of the longest waits the longest.
+//! Beside the look-ups everyone writes as fast as it can: who writes more has more to merge meanwhile. Each
+//! round overwrites what it loaded; what is said is the median, and of the longest waits the longest.
 
 use super::Options;
 use crate::{

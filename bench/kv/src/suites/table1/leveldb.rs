@@ -1,8 +1,9 @@
 //! Filters and indexes of LevelDB's tables, in bytes, as the tables themselves say.
 //!
 //! Format: LevelDB's doc/table_format.md
-//! An open table has both in memory whole, so their sum is what LevelDB takes for them once every table is open. It
-//! cannot be read off the process: tables are mapped, and the two lie among the data in the page cache.
+//! An open table has both in memory whole, so their sum is what LevelDB takes for them once every table is
+//! open. It cannot be read off the process: tables are mapped, and the two lie among the data in the page
+//! cache.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::{
@@ -61,8 +62,10 @@ fn filter_bytes(meta: &[u8]) -> Result<u64> {
         let key_bytes = varint(&mut rest)? as usize;
         let value_bytes = varint(&mut rest)? as usize;
         let key = rest.get(..key_bytes).context("a key beyond the end")?;
-        let value = rest.get(key_bytes..).and_then(|rest| rest.get(..value_bytes));
-        let mut value = value.context("a value beyond the end")?;
+        let mut value = rest
+            .get(key_bytes..)
+            .and_then(|rest| rest.get(..value_bytes))
+            .context("a value beyond the end")?;
         if key.starts_with(b"filter.") {
             return Ok(handle(&mut value)?.1);
         }
@@ -93,7 +96,8 @@ fn varint(rest: &mut &[u8]) -> Result<u64> {
 mod tests {
     use super::{MAGIC, of_table};
 
-    /// A table of 300 bytes of data, a filter of 200, its meta block and an index of 77 that is not looked at.
+    /// A table of 300 bytes of data, a filter of 200, its meta block and an index of 77 that is not looked
+    /// at.
     #[test]
     fn filter_and_index_of_a_table_are_what_its_footer_and_meta_block_say() {
         let mut table = vec![0; 500];

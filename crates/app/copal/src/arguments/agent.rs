@@ -24,13 +24,15 @@ Examples:
 pub(crate) struct Agent {
     #[command(subcommand)]
     pub(crate) word: Option<AgentWord>,
-    /// Its name, one of its own in the repository; several, separated by commas, on a repository in a directory
+    /// Its name, one of its own in the repository; several, separated by commas, on a repository in a
+    /// directory
     #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
     pub(crate) name: Vec<String>,
     /// The plan file of each
     #[arg(long, value_name = "FILE", value_delimiter = ',', required = true)]
     pub(crate) plan: Vec<PathBuf>,
-    /// Directory for what it keeps, which may be deleted while it does not run; each of several agents has a directory in it
+    /// Directory for what it keeps, which may be deleted while it does not run; each of several agents has a
+    /// directory in it
     #[arg(long, value_name = "DIR", required = true)]
     pub(crate) state: Option<PathBuf>,
     /// Where it listens for other agents; several agents listen at ports of their own
@@ -119,7 +121,8 @@ pub(crate) struct JobRun {
 /// How a job is run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct JobOptions {
-    /// In how many rounds: a number, or auto (one for each two minutes of reading, 12 at most, more where memory or a disk in parts demands it)
+    /// In how many rounds: a number, or auto (one for each two minutes of reading, 12 at most, more where
+    /// memory or a disk in parts demands it)
     #[arg(long, value_name = "NUMBER", default_value = "auto", value_parser = parse_rounds)]
     pub(crate) rounds: String,
     /// Longest time for an answer; what nobody answers is stored for its VM alone, and counted as unresolved

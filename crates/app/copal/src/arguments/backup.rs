@@ -65,7 +65,8 @@ pub(crate) struct Backup {
     pub(crate) disks: Vec<OsString>,
     #[command(flatten)]
     pub(crate) live: Live,
-    /// Back up what a command writes to its standard output, as disk sda, if it ends with exit code 0; takes the rest of the line
+    /// Back up what a command writes to its standard output, as disk sda, if it ends with exit code 0; takes
+    /// the rest of the line
     #[arg(
         long,
         value_name = "CMD",
@@ -77,13 +78,15 @@ pub(crate) struct Backup {
     /// Format of image files; raw also takes what looks like another format for the disk of a guest
     #[arg(long, value_enum, default_value_t = Format::Auto)]
     pub(crate) format: Format,
-    /// Take a disk that is smaller than in the newest snapshot with it; the new one is doubtful until `copal accept`
+    /// Take a disk that is smaller than in the newest snapshot with it; the new one is doubtful until `copal
+    /// accept`
     #[arg(long)]
     pub(crate) allow_smaller: bool,
     /// What changed since the newest snapshot, as a JSON file; NAME=FILE with several disks (repeat)
     #[arg(long, value_name = "FILE")]
     pub(crate) changed_extents: Vec<OsString>,
-    /// Take what changed from this dirty bitmap of a qcow2 image or an NBD export, if the newest snapshot began it
+    /// Take what changed from this dirty bitmap of a qcow2 image or an NBD export, if the newest snapshot
+    /// began it
     #[arg(long, value_name = "NAME", conflicts_with = "changed_extents")]
     pub(crate) bitmap: Option<String>,
     /// Note that this dirty bitmap has recorded every write since the moment that is backed up, or longer
@@ -92,13 +95,13 @@ pub(crate) struct Backup {
     /// Snapshot that the changed extents are relative to, when they do not say so themselves: its id
     #[arg(long, value_name = "SNAPSHOT")]
     pub(crate) base: Option<String>,
-    /// What tells a disk from another one that may get its name; NAME=SERIAL with several disks (repeat). With another serial
-    /// than before it is read in full
+    /// What tells a disk from another one that may get its name; NAME=SERIAL with several disks (repeat).
+    /// With another serial than before it is read in full
     #[arg(long, value_name = "SERIAL")]
     pub(crate) serial: Vec<String>,
-    /// Share of the unchanged data of a disk that is read and compared all the same, at least 16 MiB; 0% for none. A
-    /// difference is warned of and makes the disk be read in full (default: 0.1%; where a dirty bitmap tells what changed 0.5%,
-    /// at least 64 MiB)
+    /// Share of the unchanged data of a disk that is read and compared all the same, at least 16 MiB; 0% for
+    /// none. A difference is warned of and makes the disk be read in full (default: 0.1%; where a dirty
+    /// bitmap tells what changed 0.5%, at least 64 MiB)
     #[arg(long, value_name = "SHARE", value_parser = human::parse_share)]
     pub(crate) spot_check: Option<u32>,
     /// Read a disk as a whole that was not read so for this long, whatever tells what changed: 30d, 12h
@@ -110,7 +113,8 @@ pub(crate) struct Backup {
     /// Fail (exit code 22) instead of reading a whole disk when its changed extents cannot be used
     #[arg(long)]
     pub(crate) strict_incremental: bool,
-    /// In a fleet: longest time for an answer of an agent; what none answers is stored for this VM alone, and counted as unresolved
+    /// In a fleet: longest time for an answer of an agent; what none answers is stored for this VM alone, and
+    /// counted as unresolved
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = human::parse_duration)]
     pub(crate) timeout: Duration,
     /// Word kept with the snapshot (repeat)

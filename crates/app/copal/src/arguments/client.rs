@@ -7,8 +7,8 @@ use std::path::PathBuf;
 pub(crate) enum Client {
     /// Let a client in that may do something below one path, and nothing else
     ///
-    /// The profile it gets is its credential: whoever has the file is that client. A client that may read and create, and
-    /// not delete, is one for backups: what is there it cannot take away.
+    /// The profile it gets is its credential: whoever has the file is that client. A client that may read and
+    /// create, and not delete, is one for backups: what is there it cannot take away.
     #[command(
         after_help = "Example:\n  copal client add nightly --path vms --rights read,create --out nightly.json"
     )]
@@ -31,9 +31,9 @@ pub(crate) enum Client {
     Ls,
     /// Write a new profile of a client, with a new key, before or after its certificate ends
     ///
-    /// A client renews its own profile when half of its time is over, where the file may be written. This does it from another
-    /// machine, with a profile that may do everything. The key of the old profile stays good until its certificate ends; where it
-    /// may have been read by others, take the client away instead.
+    /// A client renews its own profile when half of its time is over, where the file may be written. This
+    /// does it from another machine, with a profile that may do everything. The key of the old profile stays
+    /// good until its certificate ends; where it may have been read by others, take the client away instead.
     #[command(after_help = "Example:\n  copal client renew nightly --out nightly.json")]
     Renew {
         /// Its name

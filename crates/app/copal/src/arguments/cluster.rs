@@ -26,7 +26,8 @@ pub(crate) struct Master {
     /// Make a new cluster
     #[arg(long)]
     pub(crate) new: bool,
-    /// Database that several masters share: mysql://USER@HOST:PORT/DATABASE (default: a file in DIR, for one master)
+    /// Database that several masters share: mysql://USER@HOST:PORT/DATABASE (default: a file in DIR, for one
+    /// master)
     #[arg(long, value_name = "URL")]
     pub(crate) meta: Option<String>,
     /// File with the password of that database
@@ -43,15 +44,16 @@ pub(crate) struct Master {
     #[arg(long, value_name = "NUMBER", default_value_t = 3, requires = "new",
         value_parser = clap::value_parser!(u8).range(1..=7))]
     pub(crate) replicas: u8,
-    /// Data servers that a new cluster waits for; its groups are spread over these. Servers that join later hold nothing until
-    /// `copal rebalance apply`. Kept for later starts [default: as many as copies]
+    /// Data servers that a new cluster waits for; its groups are spread over these. Servers that join later
+    /// hold nothing until `copal rebalance apply`. Kept for later starts [default: as many as copies]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) first_servers: Option<u16>,
-    /// Groups that are copied at once when servers are lost; kept for later starts [default: half as many as there are servers]
+    /// Groups that are copied at once when servers are lost; kept for later starts [default: half as many as
+    /// there are servers]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) copies_at_once: Option<u16>,
-    /// Lead by a database that is a copy, or older than what data servers have heard of: go on above what was lost. All data
-    /// servers are to run; of one that does not, what it holds is taken for old
+    /// Lead by a database that is a copy, or older than what data servers have heard of: go on above what was
+    /// lost. All data servers are to run; of one that does not, what it holds is taken for old
     #[arg(long, conflicts_with_all = ["new", "join"])]
     pub(crate) after_restore: bool,
     #[command(flatten)]
@@ -64,8 +66,8 @@ pub(crate) struct Master {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Times {
-    /// A server that is away for so long is given up, and its groups are copied from others; kept for later starts [default:
-    /// 30m]
+    /// A server that is away for so long is given up, and its groups are copied from others; kept for later
+    /// starts [default: 30m]
     #[arg(long, value_name = "DURATION", value_parser = human::parse_duration)]
     pub(crate) permanent_after: Option<Duration>,
 }
@@ -73,8 +75,8 @@ pub(crate) struct Times {
 /// For whoever watches a process.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Monitored {
-    /// Where to answer monitors over HTTP (/metrics, /health, /ready), or `none`; kept for later starts [default: on loopback,
-    /// 200 ports behind its own]
+    /// Where to answer monitors over HTTP (/metrics, /health, /ready), or `none`; kept for later starts
+    /// [default: on loopback, 200 ports behind its own]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http: Option<HttpAt>,
 }
@@ -108,7 +110,8 @@ pub(crate) struct Data {
     /// Where others reach it, if not where it listens; kept for later starts
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) advertise: Option<String>,
-    /// Bytes a second that copies to and from others may take, kept for later starts (default: 200M, on a disk that turns 40M)
+    /// Bytes a second that copies to and from others may take, kept for later starts (default: 200M, on a
+    /// disk that turns 40M)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) recovery_rate: Option<u64>,
     /// Token of `copal node token`, good once for ten minutes; `-` reads it from standard input
@@ -117,12 +120,12 @@ pub(crate) struct Data {
     /// Most bytes that the store may take, kept for later starts (default: as far as its file system goes)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
-    /// Rack in which it stands, a name in its zone: copies of a group lie in different racks. Kept for later starts; '' takes
-    /// it back
+    /// Rack in which it stands, a name in its zone: copies of a group lie in different racks. Kept for later
+    /// starts; '' takes it back
     #[arg(long, value_name = "NAME", value_parser = parse_site)]
     pub(crate) rack: Option<String>,
-    /// Zone in which it stands, of several racks: copies lie in different zones where there are enough. Kept for later starts;
-    /// '' takes it back
+    /// Zone in which it stands, of several racks: copies lie in different zones where there are enough. Kept
+    /// for later starts; '' takes it back
     #[arg(long, value_name = "NAME", value_parser = parse_site)]
     pub(crate) zone: Option<String>,
     #[command(flatten)]
@@ -252,7 +255,8 @@ pub(crate) enum FsVerb {
         /// What to put there; `-`: standard input
         #[arg(value_name = "FILE")]
         from: PathBuf,
-        /// How bytes go to the members: to each (parallel), from member to member (chain), or what is faster (auto)
+        /// How bytes go to the members: to each (parallel), from member to member (chain), or what is faster
+        /// (auto)
         #[arg(long, value_enum, default_value_t = TransferWord::Auto)]
         transfer: TransferWord,
     },
@@ -576,7 +580,8 @@ pub(crate) enum Group {
         /// Server whose copy is taken for everything
         #[arg(long, value_name = "NAME")]
         from: String,
-        /// Operations acknowledged since then may be lost: the time that --dry-run shows or an earlier one, or `everything`
+        /// Operations acknowledged since then may be lost: the time that --dry-run shows or an earlier one,
+        /// or `everything`
         #[arg(long, value_name = "TIME", value_parser = lose_since)]
         lose_since: Option<u64>,
         /// Show what may be lost

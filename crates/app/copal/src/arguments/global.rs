@@ -46,11 +46,12 @@ pub(crate) struct Common {
     /// Key file, instead of a password; what may be done then is for the key to say (`copal key add`)
     #[arg(long, global = true, env = "COPAL_KEY_FILE", value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// Make or open a repository without encryption: whoever reads the file reads the disks. Without this option such a
-    /// one is refused
+    /// Make or open a repository without encryption: whoever reads the file reads the disks. Without this
+    /// option such a one is refused
     #[arg(long, global = true)]
     pub(crate) insecure_no_password: bool,
-    /// Speak JSON lines on standard output: {"v":1,"message_type":"status|verbose|item|summary|error|exit_error",...}
+    /// Speak JSON lines on standard output:
+    /// {"v":1,"message_type":"status|verbose|item|summary|error|exit_error",...}
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print nothing on success, unless it was asked for (a listing, statistics, a dry run)
@@ -65,8 +66,8 @@ pub(crate) struct Common {
     /// Open a store whose last acknowledged writes are damaged, without them
     #[arg(long, global = true)]
     pub(crate) accept_tail_loss: bool,
-    /// Wait so long for a store, or a VM, that another process is using: 90s, 10m, 2h; without a time, for as long as it takes
-    /// (default: exit code 11)
+    /// Wait so long for a store, or a VM, that another process is using: 90s, 10m, 2h; without a time, for as
+    /// long as it takes (default: exit code 11)
     #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = Wait::parse)]
     #[arg(num_args = 0..=1, default_missing_value = "")]
     pub(crate) wait: Option<Wait>,
@@ -79,8 +80,8 @@ pub(crate) struct Common {
     /// Accept a repository on a file system in memory (tmpfs), which a reboot empties
     #[arg(long, global = true)]
     pub(crate) allow_volatile: bool,
-    /// Write every look-up in the engine to a new file, for the simulator of filter rules (`copal-sim rules --trace`): a
-    /// line for each key, as many as there are chunks
+    /// Write every look-up in the engine to a new file, for the simulator of filter rules (`copal-sim rules
+    /// --trace`): a line for each key, as many as there are chunks
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     pub(crate) record_gets: Option<PathBuf>,
 }

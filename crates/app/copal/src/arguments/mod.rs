@@ -112,8 +112,8 @@ pub(crate) fn parse() -> Result<Arguments, clap::Error> {
     Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// The definition with the common options shown once, by `copal --help`. What is hidden below the commands is also not
-/// demanded by their usage errors, whoever gave it: the environment mostly.
+/// The definition with the common options shown once, by `copal --help`. What is hidden below the commands is
+/// also not demanded by their usage errors, whoever gave it: the environment mostly.
 fn command() -> clap::Command {
     let mut command = Arguments::command();
     let common: Vec<clap::Id> = command
@@ -297,8 +297,7 @@ mod tests {
     fn help_is_wrapped_by_the_terminal_and_teaches_by_example() {
         fn look(command: &clap::Command, path: &str) {
             let path = format!("{path} {}", command.get_name());
-            let help = command.get_after_help().map(ToString::to_string);
-            let help = help.unwrap_or_default();
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             let lines: Vec<&str> = help.lines().collect();
             for pair in lines.windows(2) {
                 let is_paragraph = |line: &str| !line.is_empty() && !line.starts_with(' ');

@@ -1,4 +1,5 @@
-//! What can be typed behind commands that only look and read: `snapshots`, `ls`, `restore`, `verify`, `check`.
+//! What can be typed behind commands that only look and read: `snapshots`, `ls`, `restore`, `verify`,
+//! `check`.
 
 use clap::Args;
 use std::ffi::OsString;

@@ -35,8 +35,8 @@ pub(crate) struct Init {
     /// Who shares chunks with whom, fixed for the life of the repository (default: solo; fleet with copal://)
     #[arg(long, value_enum)]
     pub(crate) layout: Option<LayoutWord>,
-    /// Layout fleet: how much of all unique chunks may be popular, shared by all VMs (default: 4%, for hundreds of VMs; give 100% for
-    /// a few dozen)
+    /// Layout fleet: how much of all unique chunks may be popular, shared by all VMs (default: 4%, for
+    /// hundreds of VMs; give 100% for a few dozen)
     #[arg(long, value_name = "SHARE", value_parser = human::parse_share)]
     pub(crate) pds_fraction: Option<u32>,
     /// What the store lies in, fixed for the life of the repository (default: cow)
@@ -202,8 +202,8 @@ pub(crate) struct VmRm {
     /// Remove its snapshots, too
     #[arg(long)]
     pub(crate) force: bool,
-    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots: a hold that
-    /// ended meanwhile has ended
+    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots:
+    /// a hold that ended meanwhile has ended
     #[arg(long)]
     pub(crate) accept_clock: bool,
 }

@@ -60,7 +60,8 @@ pub(crate) struct Forget {
     /// Say what would be forgotten and why, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Forget more than half of a VM's snapshots at once, and what `copal nbd` or `copal mount` shows: they are closed
+    /// Forget more than half of a VM's snapshots at once, and what `copal nbd` or `copal mount` shows: they
+    /// are closed
     #[arg(long)]
     pub(crate) force: bool,
     /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots
@@ -126,7 +127,8 @@ pub(crate) struct Delete {
     /// Snapshots to forget first: ids or unique beginnings
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshots: Vec<String>,
-    /// In a fleet: walk all snapshots of the VMs concerned instead of asking their vectors, as --method local does
+    /// In a fleet: walk all snapshots of the VMs concerned instead of asking their vectors, as --method local
+    /// does
     #[arg(long, conflicts_with = "method")]
     pub(crate) exact: bool,
     /// In a fleet: how it is found out what nobody needs any more; the first two are for comparison
@@ -138,8 +140,8 @@ pub(crate) struct Delete {
     /// Delete what `copal nbd` or `copal mount` shows, too: they are closed
     #[arg(long)]
     pub(crate) force: bool,
-    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots: a hold that
-    /// ended meanwhile has ended
+    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots:
+    /// a hold that ended meanwhile has ended
     #[arg(long)]
     pub(crate) accept_clock: bool,
 }
@@ -162,7 +164,8 @@ pub(crate) struct Prune {
     /// Say what would happen, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Forget more than half of a VM's snapshots at once, and what `copal nbd` or `copal mount` shows: they are closed
+    /// Forget more than half of a VM's snapshots at once, and what `copal nbd` or `copal mount` shows: they
+    /// are closed
     #[arg(long)]
     pub(crate) force: bool,
     /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots

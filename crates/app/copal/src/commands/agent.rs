@@ -47,8 +47,7 @@ pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     let cache = state.join("cache");
     let opened = repository::open_with_cache(&context.arguments.common, &cache, &context.patience())?;
     let stop = Arc::new(AtomicBool::new(false));
-    let outcome = start_all(context, words, several, state, opened.shared(), &stop);
-    let outcome = outcome.map(|agents| {
+    let outcome = start_all(context, words, several, state, opened.shared(), &stop).map(|agents| {
         for agent in &agents {
             let (name, address) = (agent.name(), agent.address());
             match context.output.is_json() {
@@ -68,7 +67,8 @@ pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     close(opened, outcome.and_then(|outcome| outcome))
 }
 
-/// An agent has two connections with each other one, and systemd gives a process 1,024 descriptors unless it asks for more.
+/// An agent has two connections with each other one, and systemd gives a process 1,024 descriptors unless it
+/// asks for more.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -102,7 +102,8 @@ fn jobs(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcom
     Ok(())
 }
 
-/// Repairs VMs of a repository in a directory that leak too much: behind a job, when no agent of this process works.
+/// Repairs VMs of a repository in a directory that leak too much: behind a job, when no agent of this process
+/// works.
 fn repair_leaks(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
     let place = Place::find(&context.arguments.common)?;
     let in_cluster = matches!(place, Place::Cluster(_));

@@ -95,7 +95,8 @@ pub(crate) fn peak_memory_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// From here on [`peak_memory_bytes`] is of what comes now, where the system can do that. Returns the peak of what was before.
+/// From here on [`peak_memory_bytes`] is of what comes now, where the system can do that. Returns the peak of
+/// what was before.
 pub(crate) fn begin_peak() -> u64 {
     let before = peak_memory_bytes();
     if let Err(error) = std::fs::write("/proc/self/clear_refs", "5") {

@@ -190,8 +190,8 @@ fn with_base(list: &mut ChangedExtents, typed: &str, base: &str) -> Outcome<()> 
                 "the changed extents are relative to {listed}, not to {typed}; leave --base out, or name that one"
             )))
         }
-        // A bitmap has the newest snapshot to vouch for it. A list has nobody: after a backup that failed, or was forgotten,
-        // the newest snapshot is an older one than the list begins with.
+        // A bitmap has the newest snapshot to vouch for it. A list has nobody: after a backup that failed, or
+        // was forgotten, the newest snapshot is an older one than the list begins with.
         None if typed == "latest" => Ok(()),
         None => {
             list.base = Some(base.to_owned());
@@ -214,10 +214,8 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
     if let Some(image) = &backup.image {
         disks.push(Typed { name: "sda".into(), image: image.clone(), changed_extents: None, serial: None });
     }
-    let images = backup.disks.iter();
-    let images = images.map(|disk| (disk.as_os_str(), "--disk", "NAME=IMAGE"));
-    let nodes = backup.live.nodes.iter();
-    let nodes = nodes.map(|node| (OsStr::new(node), "--node", "NAME=NODE"));
+    let images = backup.disks.iter().map(|disk| (disk.as_os_str(), "--disk", "NAME=IMAGE"));
+    let nodes = backup.live.nodes.iter().map(|node| (OsStr::new(node), "--node", "NAME=NODE"));
     for (disk, option, form) in images.chain(nodes) {
         let (name, image) = split_name(disk)
             .filter(|(name, image)| !name.is_empty() && !image.is_empty())

@@ -189,8 +189,8 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
     conclude(context, "verify", &subject, &report, more)
 }
 
-/// Retention keeps the newest verified snapshot, so the store has to know. Where it cannot be written, the verify was
-/// worth as much.
+/// Retention keeps the newest verified snapshot, so the store has to know. Where it cannot be written, the
+/// verify was worth as much.
 fn note_verified(context: &Context<'_>, snapshot: &Snapshot) {
     let noted = context.open_again(Access::Write).and_then(|opened| {
         let noted = opened.repository().note_verified(snapshot.id).map_err(Failure::from);

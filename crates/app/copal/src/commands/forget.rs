@@ -82,8 +82,8 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
     Ok(())
 }
 
-/// What doors show, for a command that lets snapshots go. With `force` those whose snapshots would go are closed; without,
-/// the command ends here, and need not wait for a store that a door is reading from.
+/// What doors show, for a command that lets snapshots go. With `force` those whose snapshots would go are
+/// closed; without, the command ends here, and need not wait for a store that a door is reading from.
 pub(super) fn pins_out_of_the_way(
     context: &Context<'_>,
     dry_run: bool,
@@ -114,8 +114,8 @@ pub(super) fn pins_out_of_the_way(
     pins.close(gone.map(|one| &one.snapshot))
 }
 
-/// What doors show, now that the store is open: some may have begun while this command waited for it, or on other hosts. With
-/// `force` those whose snapshots would go are closed as well.
+/// What doors show, now that the store is open: some may have begun while this command waited for it, or on
+/// other hosts. With `force` those whose snapshots would go are closed as well.
 pub(super) fn pins_now(
     context: &Context<'_>,
     opened: &Opened,
@@ -150,8 +150,8 @@ pub(super) fn pins_of_all_hosts(context: &Context<'_>, opened: &Opened) -> Outco
     }
 }
 
-/// Refuses to free space while a door shows a snapshot that is forgotten. To be called behind the forgetting: a door that set
-/// its pin before that and found the snapshot there is seen here.
+/// Refuses to free space while a door shows a snapshot that is forgotten. To be called behind the forgetting:
+/// a door that set its pin before that and found the snapshot there is seen here.
 pub(super) fn refuse_to_free(context: &Context<'_>, opened: &Opened) -> Outcome<()> {
     let pins = pins_of_all_hosts(context, opened)?;
     match pins.refusal_to_free(opened.repository())? {
@@ -217,7 +217,8 @@ pub(super) fn by_policy(
     }
     let mut judged = Vec::with_capacity(snapshots.len());
     let mut refusals = Vec::new();
-    // A damaged snapshot stands for no day or week, and what its tags were is not known: it goes by its id only.
+    // A damaged snapshot stands for no day or week, and what its tags were is not known: it goes by its id
+    // only.
     let (damaged, snapshots): (Vec<Snapshot>, Vec<Snapshot>) =
         snapshots.into_iter().partition(|snapshot| snapshot.damage.is_some());
     judged.extend(damaged.into_iter().map(|snapshot| Judged {

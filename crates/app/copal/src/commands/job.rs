@@ -104,8 +104,8 @@ fn in_stages(context: &Context<'_>, repository: &Repository, options: &JobOption
     ran.map_err(of_job)
 }
 
-/// Asks the process of the agents of a repository in a directory, until the job has ended if that is waited for. `None`: there is
-/// no such process.
+/// Asks the process of the agents of a repository in a directory, until the job has ended if that is waited
+/// for. `None`: there is no such process.
 fn ask_local(context: &Context<'_>, job: Option<&str>) -> Outcome<Option<JobReport>> {
     let mut teller = Teller::default();
     let mut job = job.map(str::to_owned);
@@ -316,7 +316,8 @@ fn has_failed(vm: &&Value) -> bool {
     vm["state"] != "done" && !goes_on(vm)
 }
 
-/// Exit code and sentence of a job: 20 where a host has stored wrong chunks for all, 1 where a VM has no snapshot.
+/// Exit code and sentence of a job: 20 where a host has stored wrong chunks for all, 1 where a VM has no
+/// snapshot.
 fn verdict(report: &JobReport, vms: &[Value]) -> Outcome<()> {
     let failed = vms.iter().filter(has_failed).count();
     let lost = report.agents.iter().filter(|agent| agent.lost.is_some());

@@ -166,7 +166,8 @@ impl Context<'_> {
         repository::open(&common, access, &self.patience())
     }
 
-    /// How long this command waits for a store that somebody else has open: as long as `--wait` says; Ctrl-C ends it.
+    /// How long this command waits for a store that somebody else has open: as long as `--wait` says; Ctrl-C
+    /// ends it.
     fn patience(&self) -> Patience {
         self.patience_of(self.wait)
     }
@@ -191,8 +192,9 @@ impl Context<'_> {
         )
     }
 
-    /// Damaged frames that a command met while it had the store open for reading leave the index, so that the next
-    /// backup stores their chunks anew. Where the store cannot be written, `backup --full` finds them again.
+    /// Damaged frames that a command met while it had the store open for reading leave the index, so that the
+    /// next backup stores their chunks anew. Where the store cannot be written, `backup --full` finds them
+    /// again.
     fn note_lost(&self, lost: &[LostFrame]) {
         if lost.is_empty() {
             return;

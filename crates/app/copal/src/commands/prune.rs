@@ -37,8 +37,7 @@ fn judge_named(opened: &Opened, delete: &Delete, pins: &Pins) -> Outcome<Judgeme
 }
 
 fn free(context: &Context<'_>, opened: &Opened, delete: &Delete, pins: &Pins) -> Outcome<Freed> {
-    let judgement = judge_named(opened, delete, pins)?;
-    let judgement = judgement.or_refuse(delete.dry_run)?;
+    let judgement = judge_named(opened, delete, pins)?.or_refuse(delete.dry_run)?;
     if !delete.dry_run {
         forget::forget_all(opened, &judgement.judged, delete.accept_clock)?;
         if !delete.force {
@@ -72,7 +71,8 @@ fn method_of(opened: &Opened, delete: &Delete) -> Outcome<FreeMethod> {
     })
 }
 
-/// Those of the named snapshots that `forget` has not been told of before: the space of the others returns anyway.
+/// Those of the named snapshots that `forget` has not been told of before: the space of the others returns
+/// anyway.
 fn not_forgotten(opened: &Opened, names: &[String]) -> Outcome<Vec<String>> {
     let mut visible = Vec::new();
     for name in names {
@@ -155,7 +155,8 @@ fn sweep(
     })
 }
 
-/// Closes the store, which gives its file system what was freed. Behind a failure, and a dry run, it is closed as it is.
+/// Closes the store, which gives its file system what was freed. Behind a failure, and a dry run, it is
+/// closed as it is.
 fn close(context: &Context<'_>, opened: Opened, outcome: Outcome<Freed>, dry_run: bool) -> Outcome<Freed> {
     if dry_run || outcome.is_err() {
         return super::close(opened, outcome);
@@ -185,8 +186,7 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
     let opened = context.open_behind(access(prune.dry_run), &pins)?;
     let work = || -> Outcome<Freed> {
         let pins = forget::pins_now(context, &opened, pins, prune.dry_run, prune.force, judge)?;
-        let judgement = judge(&opened, &pins)?;
-        let judgement = judgement.or_refuse(prune.dry_run)?;
+        let judgement = judge(&opened, &pins)?.or_refuse(prune.dry_run)?;
         if !prune.dry_run {
             forget::forget_all(&opened, &judgement.judged, prune.accept_clock)?;
             if !prune.force {

@@ -1,8 +1,8 @@
 //! `copal repair store`: what is readable of a damaged repository becomes a new one.
 //!
-//! Rows are copied as they are, below volumes and files, so a damaged list of volumes costs nothing that is not lost
-//! anyway. Then the copy is judged as any repository is: its index is built, every chunk is compared with its id, and a
-//! snapshot that is not whole is taken out of it.
+//! Rows are copied as they are, below volumes and files, so a damaged list of volumes costs nothing that is
+//! not lost anyway. Then the copy is judged as any repository is: its index is built, every chunk is compared
+//! with its id, and a snapshot that is not whole is taken out of it.
 //!
 //! Not here: the copying (`copal_data::rescue`), opening a damaged store (`copal_node`).
 
@@ -170,10 +170,11 @@ fn missing(recovery: &RecoveryReport, lost_of_logs: &[String]) -> Vec<String> {
         };
         format!("the newest tables cannot be read: state {generation} was saved, the newest is {newest}; {commits}")
     });
-    let tail = recovery.tail_lost.as_ref();
-    let tail = tail.map(|reason| format!("the last acknowledged writes are lost: {reason}"));
-    let logs = lost_of_logs.iter();
-    let logs = logs.map(|what| format!("acknowledged writes are lost, deletions perhaps among them: {what}"));
+    let tail =
+        recovery.tail_lost.as_ref().map(|reason| format!("the last acknowledged writes are lost: {reason}"));
+    let logs = lost_of_logs
+        .iter()
+        .map(|what| format!("acknowledged writes are lost, deletions perhaps among them: {what}"));
     older.into_iter().chain(tail).chain(logs).collect()
 }
 

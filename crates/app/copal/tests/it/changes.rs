@@ -131,11 +131,13 @@ fn a_list_that_does_not_fit_is_refused_or_read_in_full() {
     assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
 }
 
-/// Symptom: one digit of an id was enough to take a list for the newest snapshot's. A list without a base was applied to
-/// whatever is the newest snapshot, with `--base latest` or without: after a backup that failed, to an older one than the
-/// list begins with.
-/// Cause: the word was taken as the beginning of an id; a list that says nothing was taken to speak of the last backup.
-/// Fix: a base is looked up in the repository, where a beginning has at least 4 digits, and a list must have one.
+/// Symptom: one digit of an id was enough to take a list for the newest snapshot's. A list without a base was
+/// applied to whatever is the newest snapshot, with `--base latest` or without: after a backup that failed,
+/// to an older one than the list begins with.
+/// Cause: the word was taken as the beginning of an id; a list that says nothing was taken to speak of the
+/// last backup.
+/// Fix: a base is looked up in the repository, where a beginning has at least 4 digits, and a list must have
+/// one.
 #[test]
 fn the_base_of_a_list_is_looked_up() {
     let house = House::plain();

@@ -20,9 +20,10 @@ fn backup_while(house: &House, image: &Path, change: impl FnOnce()) -> Run {
     backup.end()
 }
 
-/// Symptom: a sparse image that was cut while it was read was backed up with exit code 0, zeros for the rest, and `verify`
-/// agreed. One that grew or was exchanged was a snapshot too.
-/// Cause: the end of a file's data was taken for a hole up to the size the file once had, and nobody looked again.
+/// Symptom: a sparse image that was cut while it was read was backed up with exit code 0, zeros for the rest,
+/// and `verify` agreed. One that grew or was exchanged was a snapshot too.
+/// Cause: the end of a file's data was taken for a hole up to the size the file once had, and nobody looked
+/// again.
 /// Fix: size and name are looked at where a hole reaches the end, and once more when all was read.
 #[test]
 fn an_image_that_is_cut_grown_or_replaced_while_it_is_read_makes_no_snapshot() {
@@ -56,9 +57,11 @@ fn an_image_that_is_cut_grown_or_replaced_while_it_is_read_makes_no_snapshot() {
     house.check();
 }
 
-/// Symptom: a qcow2 image was backed up with exit code 0 and zeros for the rest when the raw image behind it, or a file
-/// of the chain, was cut while it was read, and with what nobody has any more when one was exchanged.
-/// Cause: QEMU reads zeros where a file ends, and only the image that was named was looked at, by the size in its header.
+/// Symptom: a qcow2 image was backed up with exit code 0 and zeros for the rest when the raw image behind it,
+/// or a file of the chain, was cut while it was read, and with what nobody has any more when one was
+/// exchanged.
+/// Cause: QEMU reads zeros where a file ends, and only the image that was named was looked at, by the size in
+/// its header.
 /// Fix: size, name and times of every file of the chain are looked at before and after.
 #[test]
 fn no_file_of_a_qcow2_chain_may_be_cut_grown_or_replaced_while_it_is_read() {

@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Ports that are free now, one behind the other, and that no other test of this process gets; so are those 200 behind
-/// them, where monitors are answered.
+/// Ports that are free now, one behind the other, and that no other test of this process gets; so are those
+/// 200 behind them, where monitors are answered.
 pub(crate) fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const EACH: u16 = 8;
@@ -33,8 +33,9 @@ pub(crate) fn free_ports(count: u16) -> u16 {
     }
 }
 
-/// A search path on which `copal` is the binary under test, on any file system the tests run on. `serve`: further words
-/// for `copal serve`. `copal doctor` passes over the free space, which is that of the machine the tests run on.
+/// A search path on which `copal` is the binary under test, on any file system the tests run on. `serve`:
+/// further words for `copal serve`. `copal doctor` passes over the free space, which is that of the machine
+/// the tests run on.
 pub(crate) fn named_copal(scratch: &Path, serve: &str) -> String {
     let bin = scratch.join("bin");
     std::fs::create_dir_all(&bin).unwrap();
@@ -317,7 +318,8 @@ fn with_too_few_members_nothing_appears_and_a_frozen_member_is_worked_around() {
     for name in ["data1", "data2"] {
         cluster.signal(name, "-KILL");
     }
-    // With one copy nothing is taken. The first may find a server just dying: then the outcome is unknown, and said to be.
+    // With one copy nothing is taken. The first may find a server just dying: then the outcome is unknown,
+    // and said to be.
     let first = cluster.run(&["fs", "put", "mail", "m2", &one, "--deadline", "3s"]);
     assert!(matches!(first.status.code(), Some(42 | 43)), "{first:?}");
     let degraded = cluster.bad(42, &["fs", "put", "mail", "m3", &one, "--deadline", "3s"]);
@@ -340,8 +342,9 @@ fn with_too_few_members_nothing_appears_and_a_frozen_member_is_worked_around() {
     assert!(begun.elapsed() < Duration::from_secs(60), "it ends when it is told to");
 }
 
-/// Symptom: after a start with --dir alone a master gave servers up after 30 minutes and a data server took 96 MB, whatever they had been
-/// told before. Cause: these were not kept. Fix: they are, as all that a first start takes.
+/// Symptom: after a start with --dir alone a master gave servers up after 30 minutes and a data server took
+/// 96 MB, whatever they had been told before. Cause: these were not kept. Fix: they are, as all that a first
+/// start takes.
 #[test]
 fn a_start_goes_by_what_the_last_one_was_told() {
     let cluster = Served::with_servers(3, &["--permanent-after", "3h", "--memory", "120M"]);
@@ -383,9 +386,9 @@ fn a_start_goes_by_what_the_last_one_was_told() {
     }
 }
 
-/// Symptom: after a first start that could not make its store, the cluster listed the server as down, and the token was used up. A refused
-/// disk or too small a limit was enough, and so was an address that it could not listen at. Cause: the server joined first. Fix: it
-/// makes the store first, and sees that it can listen.
+/// Symptom: after a first start that could not make its store, the cluster listed the server as down, and the
+/// token was used up. A refused disk or too small a limit was enough, and so was an address that it could not
+/// listen at. Cause: the server joined first. Fix: it makes the store first, and sees that it can listen.
 #[test]
 fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     let cluster = Served::start(&[]);
@@ -419,7 +422,8 @@ fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     process.wait().unwrap();
 }
 
-/// Symptom: the first start of a master whose database is away ended with words of the database library alone.
+/// Symptom: the first start of a master whose database is away ended with words of the database library
+/// alone.
 #[test]
 fn a_cluster_whose_database_is_away_is_not_made_and_says_what_to_do() {
     let scratch = tempfile::tempdir().unwrap();
@@ -442,8 +446,8 @@ fn a_cluster_whose_database_is_away_is_not_made_and_says_what_to_do() {
     assert!(!said.contains("DriverError"), "{said}");
 }
 
-/// Symptom: a master in a directory whose name is not UTF-8 panicked once it was ready, and `copal serve --dev` made a directory of
-/// another name. Cause: paths went through text.
+/// Symptom: a master in a directory whose name is not UTF-8 panicked once it was ready, and `copal serve
+/// --dev` made a directory of another name. Cause: paths went through text.
 #[test]
 fn directories_of_a_cluster_need_not_be_utf8() {
     let scratch = tempfile::tempdir().unwrap();
@@ -562,8 +566,8 @@ fn an_emptied_directory_is_no_server_and_an_older_copy_is_not_let_in() {
     assert!(emptied.contains("copal node lost"), "{emptied}");
 }
 
-/// Symptom: a `fs get` that failed half way left a file that looked like the whole. Cause: it was written in place, and left
-/// there. Fix: a part of a file is taken away again.
+/// Symptom: a `fs get` that failed half way left a file that looked like the whole. Cause: it was written in
+/// place, and left there. Fix: a part of a file is taken away again.
 #[test]
 fn a_get_that_fails_half_way_leaves_no_part() {
     let cluster = Served::start(&[]);

@@ -39,7 +39,8 @@ impl Scene {
         Scene { cluster, root, password }
     }
 
-    /// The volume `mail` with the file `m1`, as the examples take them for granted, and nothing else of their names.
+    /// The volume `mail` with the file `m1`, as the examples take them for granted, and nothing else of their
+    /// names.
     fn prepare(&self, line: &str) {
         for volume in ["mail/archive", "letters", "mail"] {
             self.cluster.run(&["fs", "rmdir", volume, "--with-files"]);
@@ -63,11 +64,11 @@ impl Scene {
         let line = line.replace("--dir D ", &format!("--dir {}/srv/d ", self.root));
         let line = line.replace("127.0.0.1:7400/", &format!("127.0.0.1:{}/", self.cluster.port));
         // The first four servers are there.
-        let line = line.replace("--name data1", "--name data9");
-        let line = line.replace("--name data4", "--name data8");
+        let line = line.replace("--name data1", "--name data9").replace("--name data4", "--name data8");
         // That one has joined, and holds nothing.
-        let line = line.replace("node rm data2", "node rm data9");
-        let mut line = line.replace("serve --dev", &format!("serve --dev --port {}", free_ports(5)));
+        let mut line = line
+            .replace("node rm data2", "node rm data9")
+            .replace("serve --dev", &format!("serve --dev --port {}", free_ports(5)));
         if line.contains("0.0.0.0:7401") {
             let port = free_ports(1);
             line = line.replace("0.0.0.0:7401", &format!("0.0.0.0:{port}"));
@@ -95,8 +96,8 @@ impl Scene {
 
     /// Starts a server, ends it once it says that it is ready, and waits until the cluster counts it as down.
     ///
-    /// Symptom: now and then a plan to rebalance could not be applied. Cause: it was made while the data server of an earlier
-    /// example still counted as up. Fix: wait.
+    /// Symptom: now and then a plan to rebalance could not be applied. Cause: it was made while the data
+    /// server of an earlier example still counted as up. Fix: wait.
     fn serve(&self, line: &str) {
         let mut bash = self.bash(line);
         let mut process = bash.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
@@ -117,8 +118,8 @@ impl Scene {
     }
 }
 
-/// Symptom: the examples of the cluster's commands were run against a repository, and a help whose line was broken looked
-/// like a command.
+/// Symptom: the examples of the cluster's commands were run against a repository, and a help whose line was
+/// broken looked like a command.
 /// Cause: the test of examples knew repositories only. Fix: this one, against three servers.
 #[test]
 fn every_example_of_the_cluster_works_as_printed() {

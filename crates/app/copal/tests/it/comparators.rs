@@ -1,5 +1,5 @@
-//! What a fleet stands beside: the other schemes of backup and the other methods of deletion keep and free the same, and cost
-//! what they are said to.
+//! What a fleet stands beside: the other schemes of backup and the other methods of deletion keep and free
+//! the same, and cost what they are said to.
 
 use crate::{
     disks::MIB,
@@ -78,8 +78,8 @@ fn each_scheme_of_backup_keeps_the_same_and_the_product_stores_least() {
     assert!(collaborative.1 < VMS * SEGMENT / 4, "{both_days:?}");
 }
 
-/// A disk of three GiB is taken in three parts, each in a round of its own: the next one is read when one is stored, so two that
-/// were asked about together would wait for each other until their time is over.
+/// A disk of three GiB is taken in three parts, each in a round of its own: the next one is read when one is
+/// stored, so two that were asked about together would wait for each other until their time is over.
 #[test]
 fn a_disk_in_parts_waits_for_no_part_of_its_own() {
     const FAR: u64 = 2500 * MIB;
@@ -132,7 +132,8 @@ fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
         copy(&before, &repository);
         let told = house.summary(["delete", "--method", method]);
         assert_eq!(told["method"], method, "{told}");
-        // Symptom: by a walk the counts were 0. Cause: only vectors counted. Fix: each method says what it judged.
+        // Symptom: by a walk the counts were 0. Cause: only vectors counted. Fix: each method says what it
+        // judged.
         assert!(count(&told, "dead") > 0, "{told}");
         assert_eq!(count(&told, "candidates"), count(&told, "dead") + count(&told, "kept"), "{told}");
         assert!(
@@ -180,7 +181,8 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
     assert_eq!(house.snapshots(), [snapshot], "refused, it is not forgotten either");
     let fleet = fleet();
     write_set(&fleet.path(""), 0);
-    // Symptom: `job run --wait` on a directory waited for ever. Cause: it waited for the store, which its agents have open.
+    // Symptom: `job run --wait` on a directory waited for ever. Cause: it waited for the store, which its
+    // agents have open.
     // Fix: the agents of a directory run its jobs; the command says how.
     for words in [&["job", "run"][..], &["job", "run", "--wait"], &["job", "run", "--all", "--wait"]] {
         let refused = fleet.run(words);
@@ -196,7 +198,8 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
     assert_eq!(fleet.summary(["snapshots"])["snapshots"], json!([]));
 }
 
-/// Symptom: `agent ls`, `job status` and `pds status` waited for the store, or failed, while the agents of a directory ran.
+/// Symptom: `agent ls`, `job status` and `pds status` waited for the store, or failed, while the agents of a
+/// directory ran.
 /// Cause: those have it open, and nobody else can open it.
 /// Fix: their process answers over a socket beside the store.
 #[test]

@@ -1,11 +1,12 @@
-//! One flipped bit anywhere in the store file: repaired, reported, or in space that holds nothing. Never a wrong
-//! restore, never a panic.
+//! One flipped bit anywhere in the store file: repaired, reported, or in space that holds nothing. Never a
+//! wrong restore, never a panic.
 //!
-//! `copal check --coverage` lists the file's bytes in ranges: each stands under one checksum, or holds nothing. Shown
-//! here: the list leaves no byte out; a bit flipped under any of the sums is reported; bits flipped in space that holds
-//! nothing change nothing. One byte per sum is enough for all of them: a CRC32C differs for every change within 32 bits,
-//! so whichever byte of a range is hit, its sum says so; the 128-bit hashes of checkpoint and published objects miss one
-//! change in 2^128. Every byte of a small store is tried by `crates/backup/copal-backup/tests/it/flips.rs`, below the command.
+//! `copal check --coverage` lists the file's bytes in ranges: each stands under one checksum, or holds
+//! nothing. Shown here: the list leaves no byte out; a bit flipped under any of the sums is reported; bits
+//! flipped in space that holds nothing change nothing. One byte per sum is enough for all of them: a CRC32C
+//! differs for every change within 32 bits, so whichever byte of a range is hit, its sum says so; the 128-bit
+//! hashes of checkpoint and published objects miss one change in 2^128. Every byte of a small store is tried
+//! by `crates/backup/copal-backup/tests/it/flips.rs`, below the command.
 //!
 //! `COPAL_FLIP_STRIDE=n` tries every n-th byte of every range that is under a sum instead (1: all; hours).
 
@@ -95,7 +96,8 @@ impl Subject {
         listed
     }
 
-    /// Flips one bit, checks, restores everything, puts the bit back. A wrong restore or a panic fails the test.
+    /// Flips one bit, checks, restores everything, puts the bit back. A wrong restore or a panic fails the
+    /// test.
     fn flip(&mut self, at: u64) -> Fate {
         let original = self.pristine[at as usize];
         let flipped = original ^ (1 << self.random.below(8));
@@ -184,9 +186,10 @@ fn each_sum_of_a_repository_reports_a_flipped_bit_and_free_space_ignores_it() {
     subject.end();
 }
 
-/// Behind a kill the last writes may have no record behind them that says they were acknowledged: their rot looks like
-/// the kill. What a snapshot that was there before consists of is reported all the same, and so is what no kill cuts
-/// short. How much the last writes are depends on the moment; `flips.rs` holds one moment to its last record and frames.
+/// Behind a kill the last writes may have no record behind them that says they were acknowledged: their rot
+/// looks like the kill. What a snapshot that was there before consists of is reported all the same, and so is
+/// what no kill cuts short. How much the last writes are depends on the moment; `flips.rs` holds one moment
+/// to its last record and frames.
 #[test]
 fn each_sum_of_a_killed_repository_is_reported_or_takes_nothing_away() {
     let (house, truth) = lived_in();
@@ -216,10 +219,10 @@ fn each_sum_of_a_killed_repository_is_reported_or_takes_nothing_away() {
     subject.end();
 }
 
-/// Symptom: with the engine's manifest or log damaged every command said "object 1 is damaged at bytes 0 to 4096" (of a
-/// log, "bytes 17 to 18", which were frames), and no more: not what the object is, nor that `copal kv repair` cannot
-/// help, as it opens the store first. Cause: the object layer's error was passed on as it was. Fix: the engine names
-/// manifest and log when it opens, and the command says what to do.
+/// Symptom: with the engine's manifest or log damaged every command said "object 1 is damaged at bytes 0 to
+/// 4096" (of a log, "bytes 17 to 18", which were frames), and no more: not what the object is, nor that
+/// `copal kv repair` cannot help, as it opens the store first. Cause: the object layer's error was passed on
+/// as it was. Fix: the engine names manifest and log when it opens, and the command says what to do.
 #[test]
 fn a_damaged_manifest_or_log_is_named_with_what_to_do_and_nothing_is_lost() {
     let (house, truth) = lived_in();

@@ -94,9 +94,11 @@ fn an_operation_has_one_number_in_the_logs_of_client_and_servers() {
     assert!(!log.contains("PRIVATE KEY"), "a key in the log");
 }
 
-/// Symptom: none yet; a server that was away when the copy was made, or after it, could come back as whole by what the copy says.
-/// Cause: what members miss after a copy stands in no copy. Fix: nobody leads by a copy, or by tables that are older than what data
-/// servers have heard of, unless that is said; then who does not answer, or was whole earlier than others, takes everything over.
+/// Symptom: none yet; a server that was away when the copy was made, or after it, could come back as whole by
+/// what the copy says.
+/// Cause: what members miss after a copy stands in no copy. Fix: nobody leads by a copy, or by tables that
+/// are older than what data servers have heard of, unless that is said; then who does not answer, or was
+/// whole earlier than others, takes everything over.
 #[test]
 fn who_was_away_when_a_master_was_lost_takes_over_what_it_missed() {
     let cluster = Served::start(&[]);

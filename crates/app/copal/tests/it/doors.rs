@@ -1,5 +1,5 @@
-//! Doors, with the programs they are for: `copal nbd` and `copal mount` read by nbdinfo, nbdcopy, QEMU's tools, the kernel; and
-//! restores into servers of nbdkit, which fail as they are told.
+//! Doors, with the programs they are for: `copal nbd` and `copal mount` read by nbdinfo, nbdcopy, QEMU's
+//! tools, the kernel; and restores into servers of nbdkit, which fail as they are told.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -21,7 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Whether a file system can be mounted by this process; where not, a loud skip, or a failure where the suite must be complete.
+/// Whether a file system can be mounted by this process; where not, a loud skip, or a failure where the suite
+/// must be complete.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
 pub(crate) fn have_fuse() -> bool {
     let helped = Command::new("fusermount3").arg("--version").output().is_ok();
@@ -105,8 +106,7 @@ fn the_tools_of_nbd_read_a_served_snapshot() {
     tool("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", &qcow2, &image]);
     tool("qemu-io", &["-r", "-f", "raw", "-c", "read 1000 70000", &uri]);
 
-    let zeroes = disk.bytes.chunks(4096).filter(|block| block.iter().all(|b| *b == 0));
-    let zeroes = zeroes.count() as u64 * 4096;
+    let zeroes = disk.bytes.chunks(4096).filter(|block| block.iter().all(|b| *b == 0)).count() as u64 * 4096;
     assert_eq!(bytes_of_map(&uri, "base:allocation", 3), zeroes);
     // What differs is told, and the rest is equal.
     let context = format!("copal:diff:{}", &first[..8]);
@@ -270,10 +270,11 @@ fn lock_store(house: &House, is_shared: bool) -> File {
     file
 }
 
-/// Symptom: a door began to serve a snapshot while `forget` waited for the store; the snapshot was forgotten, its space freed,
-/// and each read of the door failed.
+/// Symptom: a door began to serve a snapshot while `forget` waited for the store; the snapshot was forgotten,
+/// its space freed, and each read of the door failed.
 /// Cause: `forget` looked for doors before it waited for the store, and not again.
-/// Fix: it looks again once it has the store. Siblings: `delete`, `prune` with a policy, `vm rm`, which never looked.
+/// Fix: it looks again once it has the store. Siblings: `delete`, `prune` with a policy, `vm rm`, which never
+/// looked.
 #[test]
 fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
     let house = House::fleet();
@@ -316,8 +317,8 @@ fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
     assert_eq!(house.snapshots(), [second]);
 }
 
-/// Symptom: the chunks of a snapshot could be freed while a door showed it that had begun when it was being forgotten, and no test
-/// noticed. Fix: this; nothing is freed until the door ends, or with --force.
+/// Symptom: the chunks of a snapshot could be freed while a door showed it that had begun when it was being
+/// forgotten, and no test noticed. Fix: this; nothing is freed until the door ends, or with --force.
 #[test]
 fn nothing_is_freed_while_a_door_shows_what_is_forgotten() {
     let house = House::fleet();
@@ -357,10 +358,11 @@ fn raw_client(house: &House, socket: &str) -> UnixStream {
     stream
 }
 
-/// Symptom: while a backup wrote, one read of a door kept new clients from being greeted, and SIGTERM from ending the door, for
-/// up to ten minutes.
-/// Cause: the read waited for the store with the lock that the accept loop took as well. Fix: no lock is held while the store is
-/// waited for, and what may wait for it is done by a thread of its own; the end of a door ends the wait.
+/// Symptom: while a backup wrote, one read of a door kept new clients from being greeted, and SIGTERM from
+/// ending the door, for up to ten minutes.
+/// Cause: the read waited for the store with the lock that the accept loop took as well. Fix: no lock is held
+/// while the store is waited for, and what may wait for it is done by a thread of its own; the end of a door
+/// ends the wait.
 #[test]
 fn a_read_that_waits_for_the_store_stops_neither_new_clients_nor_the_end() {
     let house = House::plain();
@@ -484,8 +486,9 @@ fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
             assert_eq!(restore(&server, &["--force"]).code, Some(0));
         }
     }
-    // One dies in the middle: it never answers a write behind its first 4 MiB, and is killed then. Symptom: red under load. Cause:
-    // the server was only slow, and had the whole disk before the test killed it. Fix: this one.
+    // One dies in the middle: it never answers a write behind its first 4 MiB, and is killed then. Symptom:
+    // red under load. Cause: the server was only slow, and had the whole disk before the test killed it. Fix:
+    // this one.
     let asked = house.path("asked");
     let pwrite = format!(
         "pwrite=cat > /dev/null; [ $4 -lt 4194304 ] || {{ touch '{0}'; while [ -e '{0}' ]; do sleep .1; done; }}",
@@ -574,7 +577,8 @@ fn snapshots_are_files_of_a_mount() {
     assert!(refused.sentence().contains("is not empty"), "{refused:?}");
 }
 
-/// Symptom: `copal mount` on what a killed one had left blamed /dev/fuse. Fix: it says what that is and how it goes.
+/// Symptom: `copal mount` on what a killed one had left blamed /dev/fuse. Fix: it says what that is and how
+/// it goes.
 #[test]
 fn what_a_killed_mount_leaves_is_named() {
     if !have_fuse() {

@@ -247,8 +247,8 @@ fn look_ups_of_a_backup_are_recorded_into_a_new_file() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.sentence().contains("a new file"), "{refused:?}");
     assert_eq!(std::fs::read_to_string(&trace).unwrap(), text);
-    // Symptom: a verify that was recorded was not remembered. Cause: it opens the repository twice, and the second time
-    // found the file there. Fix: what a command does behind its own work is not recorded.
+    // Symptom: a verify that was recorded was not remembered. Cause: it opens the repository twice, and the
+    // second time found the file there. Fix: what a command does behind its own work is not recorded.
     let again = house.word("verify.txt");
     let verified = house.good(["verify", "latest", "--vm", "mail", "--record-gets", &again]);
     assert!(!verified.stderr.contains("remember"), "{verified:?}");

@@ -140,8 +140,8 @@ fn an_init_with_too_small_a_store_says_how_large_it_has_to_be() {
     assert!(!house.repository().exists());
 }
 
-/// Symptom: a name of 256 bytes was answered with the system's words and number, a directory that is no store with `does not
-/// exist`.
+/// Symptom: a name of 256 bytes was answered with the system's words and number, a directory that is no store
+/// with `does not exist`.
 /// Cause: neither case had a sentence. Fix: both have.
 #[test]
 fn names_that_are_too_long_and_directories_that_are_no_store() {
@@ -190,7 +190,8 @@ fn missing_and_unreadable_sources() {
     std::fs::write(house.path("x.raw"), b"x").unwrap();
     let list = house.word("none.json");
     let words = ["backup", "--vm", "web", "--changed-extents", &list, &house.word("x.raw")];
-    // Symptom: a list that is not there was to be looked for on the disk below. Cause: the sentence for images was used.
+    // Symptom: a list that is not there was to be looked for on the disk below. Cause: the sentence for
+    // images was used.
     // Fix: one of its own, which says how to make the list and how to do without.
     let advice = ["none.json", "nbdinfo --json", "leave --changed-extents out"];
     expect(&house, &words, 3, &advice);
@@ -230,7 +231,8 @@ fn names_that_mean_nothing() {
     assert!(!house.path("out").exists());
 }
 
-/// Symptom: `copal restore latest` without --vm restored the snapshot of whichever VM was backed up last, without a word.
+/// Symptom: `copal restore latest` without --vm restored the snapshot of whichever VM was backed up last,
+/// without a word.
 /// Cause: `latest` was looked for among all VMs.
 /// Fix: with snapshots of several VMs it means nothing until one is named.
 #[test]
@@ -324,7 +326,8 @@ fn a_read_only_store_serves_and_does_not_take() {
     std::fs::set_permissions(house.repository(), PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Symptom: one byte cut off a store file, and nothing in it could be read. Cause: any length but its own was refused.
+/// Symptom: one byte cut off a store file, and nothing in it could be read. Cause: any length but its own was
+/// refused.
 /// Fix: what held nothing is not missed; the next command that writes gives the file its length again.
 #[test]
 fn a_store_that_lost_a_byte_of_free_space_opens_with_a_warning() {
@@ -382,9 +385,10 @@ fn limited(house: &House, limit: &str, words: &[&str]) -> Run {
     Run::of(shell.stdin(Stdio::null()).output().unwrap())
 }
 
-/// Symptom: where the system gave no more descriptors, a store was called damaged (20) or none (10), and nothing was wrong with it.
-/// Cause: readers of superblocks and checkpoint took each error for damage. Fix: what cannot be read at this time is an error of
-/// its own, with exit code 1.
+/// Symptom: where the system gave no more descriptors, a store was called damaged (20) or none (10), and
+/// nothing was wrong with it.
+/// Cause: readers of superblocks and checkpoint took each error for damage. Fix: what cannot be read at this
+/// time is an error of its own, with exit code 1.
 #[test]
 fn a_system_without_descriptors_is_no_damage() {
     for house in [House::of_files(), House::plain()] {
@@ -410,8 +414,8 @@ fn a_system_without_descriptors_is_no_damage() {
     }
 }
 
-/// Symptom: a write beyond the largest file that a process may have killed it. Cause: SIGXFSZ ends a process that does not
-/// handle it. Fix: it is handled, and the write fails as on a full disk.
+/// Symptom: a write beyond the largest file that a process may have killed it. Cause: SIGXFSZ ends a process
+/// that does not handle it. Fix: it is handled, and the write fails as on a full disk.
 #[test]
 fn a_limit_on_the_length_of_files_is_an_error() {
     let house = House::empty();
@@ -482,8 +486,8 @@ fn paths_need_not_be_utf_8() {
     assert_restored(&out, &disk.bytes);
 }
 
-/// Symptom: `--repo s3://b/x` made a local directory and said success, and so did a target. Cause: what was no `copal://` was a
-/// path. Fix: a word that begins like an address is refused, with the schemes that exist.
+/// Symptom: `--repo s3://b/x` made a local directory and said success, and so did a target. Cause: what was
+/// no `copal://` was a path. Fix: a word that begins like an address is refused, with the schemes that exist.
 #[test]
 fn an_address_of_another_kind_is_no_path() {
     let house = House::plain();

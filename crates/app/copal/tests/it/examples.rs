@@ -1,7 +1,7 @@
 //! The examples of every `--help`, run as printed.
 //!
-//! Only the places are moved into a scratch directory, and the made-up ids and numbers become real ones. An example whose
-//! other programs are not installed here is left out, and says so.
+//! Only the places are moved into a scratch directory, and the made-up ids and numbers become real ones. An
+//! example whose other programs are not installed here is left out, and says so.
 
 use crate::{
     cluster::named_copal,
@@ -219,8 +219,8 @@ fn within_seconds(line: &str) -> String {
         .fold(line.to_owned(), |line, command| line.replace(command, &format!("timeout 4 {command}")))
 }
 
-/// Symptom: `copal restore --target - | qemu-img convert ... /dev/stdin`, as `--help` taught it, failed: that program wants
-/// to seek. Others spoke of keyspaces that no repository has.
+/// Symptom: `copal restore --target - | qemu-img convert ... /dev/stdin`, as `--help` taught it, failed: that
+/// program wants to seek. Others spoke of keyspaces that no repository has.
 /// Cause: nobody ran the examples. Fix: all of them are run.
 #[test]
 #[expect(clippy::print_stderr, reason = "an example that is left out says so")]

@@ -1,4 +1,5 @@
-//! The layout of a fleet on one machine, as a user meets it: VMs apart from each other, deletion by vectors, one VM that goes.
+//! The layout of a fleet on one machine, as a user meets it: VMs apart from each other, deletion by vectors,
+//! one VM that goes.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},

@@ -107,9 +107,10 @@ fn delete_half(cluster: &Served, files: &mut Files) {
     }
 }
 
-/// Symptom: a cluster whose disks were full did not come back. Deletes freed nothing, the servers counted as failed, and none
-/// of them started again.
-/// Cause: a refusal for lack of space was taken for a failed disk, where it met a view, a boot, a closed time or a quota.
+/// Symptom: a cluster whose disks were full did not come back. Deletes freed nothing, the servers counted as
+/// failed, and none of them started again.
+/// Cause: a refusal for lack of space was taken for a failed disk, where it met a view, a boot, a closed time
+/// or a quota.
 /// Fix: what a server needs to go on has a share of its own, and a full disk frees what is dead by itself.
 #[test]
 fn a_full_cluster_comes_back() {

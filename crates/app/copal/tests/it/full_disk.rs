@@ -85,8 +85,8 @@ fn a_full_file_system_ends_a_backup_cleanly_and_a_prune_makes_room() {
     }
 }
 
-/// Symptom: where something else had filled the file system to the last byte, `forget` and `prune` of a repository of files
-/// failed, against the manual: its next log or checkpoint found no block.
+/// Symptom: where something else had filled the file system to the last byte, `forget` and `prune` of a
+/// repository of files failed, against the manual: its next log or checkpoint found no block.
 /// Cause: the space kept for deleting was counted, not had.
 /// Fix: a store of files keeps it in a file `reserve`; one file of fixed size always had it.
 #[test]

@@ -10,10 +10,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Symptom: an `init` that waited for its password replaced the repository that another `init` made meanwhile, with all
-/// that was backed up into it, and exited 0.
-/// Cause: whether a repository is there was asked once, before the password, and the rename at the end replaced what had
-/// the name.
+/// Symptom: an `init` that waited for its password replaced the repository that another `init` made
+/// meanwhile, with all that was backed up into it, and exited 0.
+/// Cause: whether a repository is there was asked once, before the password, and the rename at the end
+/// replaced what had the name.
 /// Fix: asked again behind the password, under a lock; the rename replaces nothing.
 #[test]
 fn a_late_init_leaves_the_repository_of_another_alone() {

@@ -50,8 +50,10 @@ fn a_second_signal_ends_at_once() {
     house.check();
 }
 
-/// Symptom: `kill` of a backup from a script killed the shell of `--from-command`, and left the programs of its pipe running.
-/// Cause: the command alone was ended. Fix: where no terminal is there the command leads a group, which is ended as one.
+/// Symptom: `kill` of a backup from a script killed the shell of `--from-command`, and left the programs of
+/// its pipe running.
+/// Cause: the command alone was ended. Fix: where no terminal is there the command leads a group, which is
+/// ended as one.
 #[test]
 fn the_programs_of_a_command_end_with_an_interrupted_backup() {
     let house = House::plain();
@@ -85,10 +87,10 @@ fn holders(file: &Path) -> usize {
     open.filter(|path| path == file).count()
 }
 
-/// Symptom: now and then `timeout 4 copal mount DIR` left a mount that nobody answered for, and the next command met
-/// "Transport endpoint is not connected".
-/// Cause: `timeout` signals its child and then its group, so the child is told twice; the second time ended it at once. Fix:
-/// what comes in the same moment is one signal.
+/// Symptom: now and then `timeout 4 copal mount DIR` left a mount that nobody answered for, and the next
+/// command met "Transport endpoint is not connected".
+/// Cause: `timeout` signals its child and then its group, so the child is told twice; the second time ended
+/// it at once. Fix: what comes in the same moment is one signal.
 #[test]
 fn two_signals_of_one_moment_are_one() {
     let house = House::plain();
@@ -103,8 +105,9 @@ fn two_signals_of_one_moment_are_one() {
     house.check();
 }
 
-/// Symptom: now and then, beside other tests, it was not said what the target holds. Cause: the flag was raised by a thread, later than
-/// the write into a pipe without a reader failed. Fix: the handler of the signal raises it.
+/// Symptom: now and then, beside other tests, it was not said what the target holds. Cause: the flag was
+/// raised by a thread, later than the write into a pipe without a reader failed. Fix: the handler of the
+/// signal raises it.
 #[test]
 fn an_interrupted_restore_leaves_no_file() {
     let house = House::plain();

@@ -165,8 +165,8 @@ fn what_is_no_key_or_goes_with_none_is_told_in_a_sentence() {
     assert!(!empty.repository().exists());
 }
 
-/// A host of a fleet as it should be: a client that may read and create, and a backup key. Either alone leaves a way to take
-/// snapshots away.
+/// A host of a fleet as it should be: a client that may read and create, and a backup key. Either alone
+/// leaves a way to take snapshots away.
 #[test]
 fn a_host_in_a_cluster_with_a_backup_key_and_no_right_to_delete_takes_nothing_away() {
     let cluster = Served::start(&[]);

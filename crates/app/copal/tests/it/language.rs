@@ -152,8 +152,8 @@ fn text_for_people_names_what_matters() {
 }
 
 /// Symptom: a job of cron that is told to be quiet sent a mail every day.
-/// Cause: --quiet left out progress and notices, and printed the result. Fix: success prints nothing, unless it was asked
-/// for; failures and what needs a person are told as ever.
+/// Cause: --quiet left out progress and notices, and printed the result. Fix: success prints nothing, unless
+/// it was asked for; failures and what needs a person are told as ever.
 #[test]
 fn quiet_success_prints_nothing() {
     let house = House::plain();
@@ -206,9 +206,10 @@ fn with_stdout(house: &House, words: &[&str], stdout: &str) -> Run {
     Run::of(command.output().unwrap())
 }
 
-/// Symptom: `copal snapshots` into a full file system, or without standard output, ended with exit code 0; a restore into a
-/// closed standard output said that it had restored.
-/// Cause: nobody looked at what became of the writes; the system library opens /dev/null in the place of what is closed.
+/// Symptom: `copal snapshots` into a full file system, or without standard output, ended with exit code 0; a
+/// restore into a closed standard output said that it had restored.
+/// Cause: nobody looked at what became of the writes; the system library opens /dev/null in the place of what
+/// is closed.
 /// Fix: a result that could not be written is exit code 1.
 #[test]
 fn a_result_that_nobody_gets_is_no_success() {
@@ -237,7 +238,8 @@ fn a_result_that_nobody_gets_is_no_success() {
 }
 
 /// Symptom: `copal backup` with its repository and password in the environment was answered that --repo and
-/// --password-file are missing, too. Below each command stood 45 lines of options that are the same everywhere.
+/// --password-file are missing, too. Below each command stood 45 lines of options that are the same
+/// everywhere.
 /// Cause: options of all commands are shown with each, and what the environment gives is shown as typed.
 /// Fix: they stand in `copal --help` alone, and a command names what it needs.
 #[test]
@@ -271,8 +273,8 @@ fn common_options_are_told_once_and_never_demanded() {
     assert!(said(&["completions", "bash"]).contains("--allow-volatile"));
 }
 
-/// Symptom: a description was kept with a snapshot and shown nowhere; tags could not be asked for; `stored` of the summary
-/// was more than what `snapshots` said of the same backup; `stats` counted holes as disk.
+/// Symptom: a description was kept with a snapshot and shown nowhere; tags could not be asked for; `stored`
+/// of the summary was more than what `snapshots` said of the same backup; `stats` counted holes as disk.
 /// Cause: the manifest was written before its own size was known; the rest was never asked.
 /// Fix: all of it is shown, and both words and tags choose snapshots.
 #[test]
@@ -306,7 +308,8 @@ fn what_was_told_at_a_backup_is_shown_and_asked_for() {
     assert_eq!(stats["hole_bytes"], holes, "{stats}");
     assert!(holes > 0 && disk.bytes.len() as u64 * 2 > holes);
     assert!(said(&["stats"]).contains("of it holes"));
-    // Symptom: a verify of many packs said `0 packs`. Cause: only `check` counted them. Fix: those it read from count.
+    // Symptom: a verify of many packs said `0 packs`. Cause: only `check` counted them. Fix: those it read
+    // from count.
     let verified = house.summary(["verify", "latest"]);
     assert!(verified["packs"].as_u64().unwrap() > 0, "{verified}");
 }

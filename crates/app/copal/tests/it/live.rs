@@ -1,7 +1,7 @@
 //! VMs that run: a storage daemon whose disks are written all the time, and a guest under TCG.
 //!
-//! What a snapshot must hold is read independently: the test pauses its writer, so that it knows each byte of the moment that it
-//! lets `copal` choose, or asks the daemon for a second point in time of its own.
+//! What a snapshot must hold is read independently: the test pauses its writer, so that it knows each byte of
+//! the moment that it lets `copal` choose, or asks the daemon for a second point in time of its own.
 
 mod daemon;
 mod elsewhere;
@@ -108,8 +108,8 @@ fn a_full_backup_and_three_incremental_ones_hold_what_the_disks_were() {
     house.check();
 }
 
-/// While `copal` reads, a writer writes block after block, round and round: only one moment has a round up to some block and
-/// the round before behind it.
+/// While `copal` reads, a writer writes block after block, round and round: only one moment has a round up to
+/// some block and the round before behind it.
 #[test]
 fn what_is_written_meanwhile_is_in_the_next_snapshot_and_not_in_this_one() {
     if !have_daemon() {
@@ -133,9 +133,12 @@ fn what_is_written_meanwhile_is_in_the_next_snapshot_and_not_in_this_one() {
     assert_holds(&house, &quiet, &daemon.bytes);
 }
 
-/// Symptom: a backup stored zeros for blocks that the guest zeroed or trimmed while it ran; exit code 0, `verify` clean.
-/// Cause: QEMU before 8.0 tells holes of the present disk, and reads it where a request goes beyond a cluster that was copied.
-/// Fix: QEMU is asked how it answers; where it answers wrong, no hole is asked for and each read lies within one cluster.
+/// Symptom: a backup stored zeros for blocks that the guest zeroed or trimmed while it ran; exit code 0,
+/// `verify` clean.
+/// Cause: QEMU before 8.0 tells holes of the present disk, and reads it where a request goes beyond a cluster
+/// that was copied.
+/// Fix: QEMU is asked how it answers; where it answers wrong, no hole is asked for and each read lies within
+/// one cluster.
 #[test]
 fn guests_that_write_zero_and_trim_are_backed_up_at_moments() {
     if !have_daemon() {
@@ -173,7 +176,8 @@ fn guests_that_write_zero_and_trim_are_backed_up_at_moments() {
     house.check();
 }
 
-/// Symptom: a guest that trimmed much during a backup (`fstrim`) broke the point in time, and the backup ended.
+/// Symptom: a guest that trimmed much during a backup (`fstrim`) broke the point in time, and the backup
+/// ended.
 /// Cause: the filter passed the trim on, and copied all of it first.
 /// Fix: the filter ignores trims, which are advice. Behind the backup they are obeyed again.
 #[test]
@@ -240,8 +244,8 @@ fn a_trim_of_a_gigabyte_does_not_break_the_point_in_time() {
     assert_nothing_left(&daemon);
 }
 
-/// Symptom: when the storage of a fleecing image did not answer any more, a guest's write waited for as long as a copy may take,
-/// and then all of the guest waited, for as long as the storage did.
+/// Symptom: when the storage of a fleecing image did not answer any more, a guest's write waited for as long
+/// as a copy may take, and then all of the guest waited, for as long as the storage did.
 /// Cause: QEMU waits for every copy on its way before the filter goes.
 /// Fix: the storage is asked before; if it does not answer, the filter stays until the next backup.
 #[test]
@@ -289,10 +293,11 @@ fn a_fleecing_image_that_hangs_ends_the_backup_and_no_write_of_the_guest() {
     assert!(daemon.is_alive());
 }
 
-/// Symptom: QEMU 7.2.22 aborted, and the guest with it, when a disk in a thread of its own was backed up. Then any iothread made
-/// each export unusable.
+/// Symptom: QEMU 7.2.22 aborted, and the guest with it, when a disk in a thread of its own was backed up.
+/// Then any iothread made each export unusable.
 /// Cause: its filter is not made for other threads. QMP does not tell where an export runs.
-/// Fix: such a disk is refused before anything is changed. The command line of QEMU tells where an export runs, if it is of that.
+/// Fix: such a disk is refused before anything is changed. The command line of QEMU tells where an export
+/// runs, if it is of that.
 #[test]
 fn a_disk_that_may_run_in_a_thread_of_its_own_is_refused_and_others_are_not() {
     if !have_daemon() {
@@ -428,9 +433,9 @@ fn a_guest_is_thawed_when_its_backup_is_killed() {
     assert_eq!(heard.last().map(String::as_str), Some("guest-fsfreeze-thaw"), "{heard:?}");
 }
 
-/// Symptom: a running VM over a base image that had lost its end, or whose format only QEMU reads, made a good snapshot: QEMU reads
-/// zeros where a file ends early. Cause: the files behind a running image were not looked at. Fix: the snapshot is doubtful until
-/// a person has accepted it once.
+/// Symptom: a running VM over a base image that had lost its end, or whose format only QEMU reads, made a
+/// good snapshot: QEMU reads zeros where a file ends early. Cause: the files behind a running image were not
+/// looked at. Fix: the snapshot is doubtful until a person has accepted it once.
 #[test]
 fn a_short_or_foreign_file_behind_a_running_disk_makes_a_doubtful_snapshot() {
     if !have_daemon() {

@@ -13,8 +13,8 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// A device over `file`, which is made `size` bytes long. `None`, and a line that says so, where there are none;
-    /// `COPAL_TEST_REQUIRE_LOOP` makes that a failure.
+    /// A device over `file`, which is made `size` bytes long. `None`, and a line that says so, where there
+    /// are none; `COPAL_TEST_REQUIRE_LOOP` makes that a failure.
     pub(crate) fn attach(file: &Path, size: u64) -> Option<LoopDevice> {
         let image = File::options().create(true).truncate(false).write(true).open(file).unwrap();
         image.set_len(size).unwrap();
@@ -50,7 +50,8 @@ impl LoopDevice {
         LoopDevice { path: PathBuf::from(String::from_utf8(made.stdout).unwrap().trim()), is_divided: false }
     }
 
-    /// A partition that begins at the first MiB, made known to the kernel alone: there is no table on the device.
+    /// A partition that begins at the first MiB, made known to the kernel alone: there is no table on the
+    /// device.
     pub(crate) fn divide(&mut self, size: u64) -> PathBuf {
         let made =
             Command::new("addpart").arg(&self.path).args(["1", "2048", &(size / 512).to_string()]).status();

@@ -1,4 +1,5 @@
-//! A snapshot whose manifest is damaged: listed as what it is, forgotten by its id, in nobody's way; and a VM whose log is.
+//! A snapshot whose manifest is damaged: listed as what it is, forgotten by its id, in nobody's way; and a VM
+//! whose log is.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -7,10 +8,12 @@ use crate::{
 use copal_data::LocalStore;
 use copal_volume::{ReadOptions, VolumeStore};
 
-/// Flips a bit of a file of the volumes, in a way that the layers below do not notice: of the last whose name `is_meant`.
+/// Flips a bit of a file of the volumes, in a way that the layers below do not notice: of the last whose name
+/// `is_meant`.
 fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
     let file = copal_device::FileOptions { allow_cow: true, unsafe_volatile: true, ..Default::default() };
-    // The kernel drops the descriptors of a ring, and with them the lock, a little after the process has ended.
+    // The kernel drops the descriptors of a ring, and with them the lock, a little after the process has
+    // ended.
     let device = loop {
         match copal_device::open_file(&house.store(), &file) {
             Err(copal_device::OpenError::Locked { .. }) => std::thread::yield_now(),
@@ -22,13 +25,15 @@ fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
     let volumes = LocalStore::open(kv).unwrap();
     let mut meant = Vec::new();
     for (_, vid) in volumes.list_volumes("", None, 1000).unwrap() {
-        let files = volumes.list(vid, b"", None, 1000, &ReadOptions::default()).unwrap();
-        let files = files.into_iter().filter(|(name, _)| is_meant(&String::from_utf8_lossy(name)));
+        let files = volumes
+            .list(vid, b"", None, 1000, &ReadOptions::default())
+            .unwrap()
+            .into_iter()
+            .filter(|(name, _)| is_meant(&String::from_utf8_lossy(name)));
         meant.extend(files.map(|(name, info)| (vid, name, info)));
     }
     let (vid, name, info) = meant.pop().unwrap();
-    let body = volumes.get(vid, &name, 0..info.size, &Default::default());
-    let mut body = body.unwrap().to_vec();
+    let mut body = volumes.get(vid, &name, 0..info.size, &Default::default()).unwrap().to_vec();
     let middle = body.len() / 2;
     body[middle] ^= 4;
     volumes.delete(vid, &name, info.fid).unwrap();
@@ -80,9 +85,10 @@ fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
     assert_eq!(house.snapshots(), [other, next]);
 }
 
-/// Symptom: `prune --dry-run` of a repository with a damaged snapshot showed nothing and exited with 20, and so did `delete
-/// --dry-run` of the damaged one itself, which the real command deletes.
-/// Cause: a dry run understood every snapshot, also those that would be gone by then, and its failure was the command's.
+/// Symptom: `prune --dry-run` of a repository with a damaged snapshot showed nothing and exited with 20, and
+/// so did `delete --dry-run` of the damaged one itself, which the real command deletes.
+/// Cause: a dry run understood every snapshot, also those that would be gone by then, and its failure was the
+/// command's.
 /// Fix: it does without those, and what would stop the real command is listed as a refusal.
 #[test]
 fn a_dry_run_beside_a_damaged_snapshot_tells_what_is_in_the_way() {
@@ -107,8 +113,8 @@ fn a_dry_run_beside_a_damaged_snapshot_tells_what_is_in_the_way() {
     house.check();
 }
 
-/// Symptom: one damaged record in the log of one VM, and `snapshots` showed nothing and no snapshot of another VM could be
-/// restored by its id, with `--vm` or without.
+/// Symptom: one damaged record in the log of one VM, and `snapshots` showed nothing and no snapshot of
+/// another VM could be restored by its id, with `--vm` or without.
 /// Cause: the first log that could not be read ended every search.
 /// Fix: the others are searched, listed and restored; the damaged one is named, with exit code 20.
 #[test]

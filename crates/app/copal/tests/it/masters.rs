@@ -133,8 +133,7 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
     for number in 1..=3 {
         let token = house.good(&["node", "token"]).trim().to_owned();
         let (name, listen) = (format!("data{number}"), format!("127.0.0.1:{}", house.port + 3 + number));
-        let dir = house.dir(&name);
-        let dir = dir.to_str().unwrap().to_owned();
+        let dir = house.dir(&name).to_str().unwrap().to_owned();
         house.start(&name, &["data", "--dir", &dir, "--name", &name, "--listen", &listen, "--join", &token]);
     }
     house.good(&["status", "--wait", "healthy"]);
@@ -161,7 +160,8 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
     };
     put();
     let mut term = house.status()["master"]["term"].as_u64().unwrap();
-    // The leader is killed three times running; each time another takes over, and the killed one stands by again.
+    // The leader is killed three times running; each time another takes over, and the killed one stands by
+    // again.
     for leader in [1, 2, 3] {
         let told = house.status();
         let leads = told["master"]["address"].as_str().unwrap().to_owned();
@@ -233,8 +233,9 @@ fn forward(at: u16, to: u16) {
     });
 }
 
-/// Symptom: after a boot all masters were gone. Cause: each ended when the database did not answer yet, and the service manager gave
-/// up after five tries. Fix: a master whose database is not reached at its start says so and waits.
+/// Symptom: after a boot all masters were gone. Cause: each ended when the database did not answer yet, and
+/// the service manager gave up after five tries. Fix: a master whose database is not reached at its start
+/// says so and waits.
 #[test]
 fn a_master_waits_for_its_database_and_says_so() {
     let mut house = House::new();

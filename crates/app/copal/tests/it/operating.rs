@@ -1,6 +1,7 @@
 //! The commands of `docs/operating.md`, as printed.
 //!
-//! Blocks marked `sh qemu` are run where QEMU's programs are installed, `sh qemu-daemon` where its storage daemon is, too.
+//! Blocks marked `sh qemu` are run where QEMU's programs are installed, `sh qemu-daemon` where its storage
+//! daemon is, too.
 
 use crate::{
     cluster::named_copal,
@@ -9,8 +10,10 @@ use crate::{
     qemu::have_qemu,
 };
 
-/// Symptom: pasted into an empty directory, the page failed: it took images for granted, and named directories of the system.
-/// Cause: the test made the images and moved the directories. Fix: the page has both, and the test runs it unedited.
+/// Symptom: pasted into an empty directory, the page failed: it took images for granted, and named
+/// directories of the system.
+/// Cause: the test made the images and moved the directories. Fix: the page has both, and the test runs it
+/// unedited.
 #[test]
 fn the_commands_of_the_operators_page_work_as_printed() {
     let (with_qemu, with_daemon) = (have_qemu(), have_daemon());

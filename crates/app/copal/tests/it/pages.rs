@@ -1,7 +1,8 @@
 //! Runs the commands of a page as printed: unedited, in one shell, in an empty directory.
 //!
-//! Pages name fixed ports and loopback addresses. Each run therefore gets a network and processes of its own, as far as this
-//! machine allows that (`unshare`); elsewhere the runs take turns. All processes that a page starts end with its shell.
+//! Pages name fixed ports and loopback addresses. Each run therefore gets a network and processes of its own,
+//! as far as this machine allows that (`unshare`); elsewhere the runs take turns. All processes that a page
+//! starts end with its shell.
 
 use std::{
     fs::File,
@@ -50,8 +51,8 @@ fn have_own_network() -> bool {
     })
 }
 
-/// Runs `script` in `scratch/here`, which is made and is empty, in a network of its own where this machine allows that. A
-/// command that fails ends it, as does a variable that is not set. `path`: the search path.
+/// Runs `script` in `scratch/here`, which is made and is empty, in a network of its own where this machine
+/// allows that. A command that fails ends it, as does a variable that is not set. `path`: the search path.
 pub(crate) fn run_as_printed(script: &str, scratch: &Path, path: &str) -> Output {
     match have_own_network() {
         true => {

@@ -1,4 +1,5 @@
-//! What may be done in a cluster, and by whom: the right to write to a repository, clients that were granted something.
+//! What may be done in a cluster, and by whom: the right to write to a repository, clients that were granted
+//! something.
 
 use crate::cluster::Served;
 use copal_testkit::Random;
@@ -114,8 +115,8 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
     scene.restores(&second);
 }
 
-/// In a fleet there is no writer of the repository: who backs up one VM keeps nobody from another, and is told of by name to who
-/// wants the same one.
+/// In a fleet there is no writer of the repository: who backs up one VM keeps nobody from another, and is
+/// told of by name to who wants the same one.
 #[test]
 fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
     let scene = Scene::new();
@@ -275,8 +276,8 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
     call(Some(21), &["fs", "rmdir", "mail", "--with-files"]);
     cluster.bad(40, &["fs", "stat", "mail", "m2"]);
 
-    // Its certificate: one that has ended is refused with what to do, a new one is good again, and one whose time is half over is
-    // renewed by the next command.
+    // Its certificate: one that has ended is refused with what to do, a new one is good again, and one whose
+    // time is half over is renewed by the next command.
     let day_ms = 24 * 3_600_000;
     rewrite_certificate(cluster, ("reader", &reader), 400 * day_ms);
     let ended = call(Some(12), &["fs", "ls", "mail"]);
@@ -295,7 +296,8 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
     assert_ne!(certificate(), half_over);
     assert!(call(None, &["fs", "ls", "mail"]).contains("m1"));
 
-    // Symptom: the profile with which a repository in a cluster is backed up was never renewed, and ended after 398 days.
+    // Symptom: the profile with which a repository in a cluster is backed up was never renewed, and ended
+    // after 398 days.
     rewrite_certificate(cluster, ("nightly", &nightly), 200 * day_ms);
     let half_over = std::fs::read_to_string(&nightly).unwrap();
     good(&["snapshots"]);
@@ -323,10 +325,12 @@ fn rewrite_certificate(cluster: &Served, (name, path): (&str, &str), ago_ms: u64
     profile.write(path).unwrap();
 }
 
-/// Symptoms: `fs rm` with the id of another file said "deleted", also to a client without that right; a put of a taken name by a
-/// client that may not read ended only with its deadline, and its `fs settle` asked for servers that were up; `fs settle` of an id
-/// that no client has drawn yet ended as unavailable; `doctor` called a cluster bad that this client may not ask for its state.
-/// Cause: each took "there is nothing", "may not" and "not now" for one another. Fix: each answer has its code.
+/// Symptoms: `fs rm` with the id of another file said "deleted", also to a client without that right; a put
+/// of a taken name by a client that may not read ended only with its deadline, and its `fs settle` asked for
+/// servers that were up; `fs settle` of an id that no client has drawn yet ended as unavailable; `doctor`
+/// called a cluster bad that this client may not ask for its state.
+/// Cause: each took "there is nothing", "may not" and "not now" for one another. Fix: each answer has its
+/// code.
 #[test]
 fn what_is_not_there_and_what_is_not_allowed_are_said_at_once() {
     let cluster = Served::start(&[]);

@@ -1,5 +1,5 @@
-//! Where a repository may lie and what it may read and write: files of a directory, block devices; and a store whose
-//! last writes are damaged.
+//! Where a repository may lie and what it may read and write: files of a directory, block devices; and a
+//! store whose last writes are damaged.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -33,7 +33,8 @@ fn lives(house: &House) {
 fn a_repository_of_files_does_what_one_in_a_file_does() {
     let house = House::of_files();
     assert!(!house.store().exists());
-    // Symptom: a store file of 18447 PB. Cause: the end of all addresses was taken for a size. Fix: there is none.
+    // Symptom: a store file of 18447 PB. Cause: the end of all addresses was taken for a size. Fix: there is
+    // none.
     let stats = house.summary(["stats"]);
     assert_eq!(stats["store"]["size_bytes"], serde_json::Value::Null, "{stats}");
     assert!(stats["store"]["live_bytes"].is_u64(), "{stats}");
@@ -166,7 +167,8 @@ fn a_restore_onto_its_own_repository_is_refused() {
 }
 
 /// Symptom: a restore to a new file wrote that into the directory in which a repository keeps its objects.
-/// Cause: what is not there yet has no true path that could be compared. Fix: it lies where its directory lies.
+/// Cause: what is not there yet has no true path that could be compared. Fix: it lies where its directory
+/// lies.
 #[test]
 fn a_restore_to_a_new_file_inside_its_own_repository_is_refused() {
     let house = House::of_files();
@@ -224,8 +226,9 @@ fn a_restore_onto_the_device_of_a_repository_is_refused() {
     house.check();
 }
 
-/// Symptom: a restore with --force onto a disk destroyed the repository in one of its partitions, and one onto a partition
-/// the repository on the whole disk; onto what lies below a loop device, the repository on that.
+/// Symptom: a restore with --force onto a disk destroyed the repository in one of its partitions, and one
+/// onto a partition the repository on the whole disk; onto what lies below a loop device, the repository on
+/// that.
 /// Cause: only the very device of the repository was refused.
 /// Fix: refused is whatever shares bytes with it, as the kernel lists it.
 #[test]
@@ -266,7 +269,8 @@ fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
     house.good(words);
 }
 
-/// Symptom: `copal init --force` on a disk took the place of a store in one of its partitions that was being read.
+/// Symptom: `copal init --force` on a disk took the place of a store in one of its partitions that was being
+/// read.
 /// Cause: a reader's lock lies on the node of its own device, and nobody looked at the others.
 /// Fix: whoever opens a device to write looks at the locks of all that share bytes with it.
 #[test]
@@ -343,8 +347,10 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     assert_restored(&house.restore(&snapshot, "again"), &disk.bytes);
 }
 
-/// Symptom: `copal backup` of the store file of the repository itself, which grows while it is read, was begun.
-/// Cause: nobody compared them. Fix: the store, by any of its names, and what shares bytes with it is refused.
+/// Symptom: `copal backup` of the store file of the repository itself, which grows while it is read, was
+/// begun.
+/// Cause: nobody compared them. Fix: the store, by any of its names, and what shares bytes with it is
+/// refused.
 #[test]
 fn the_repository_itself_is_no_source() {
     let refused = |house: &House, image: &Path| {

@@ -145,8 +145,9 @@ fn a_qcow2_image_and_its_dirty_bitmap() {
     assert_eq!(servers_of(&qcow2), 0);
 }
 
-/// Symptom: a bitmap that was made after the last snapshot was believed: what had been written in between was missing from
-/// the next one, exit code 0. A bitmap that was missing or inconsistent ended the backup with exit code 3.
+/// Symptom: a bitmap that was made after the last snapshot was believed: what had been written in between was
+/// missing from the next one, exit code 0. A bitmap that was missing or inconsistent ended the backup with
+/// exit code 3.
 /// Cause: nothing said which bitmap began with a snapshot.
 /// Fix: the snapshot does, and with any other one the disk is read as a whole, which the summary says.
 #[test]
@@ -250,7 +251,8 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     house.check();
 }
 
-/// Behind an export by hand nothing tells that a bitmap was cleared: the manual says so, and names spot checks and `--full-every`.
+/// Behind an export by hand nothing tells that a bitmap was cleared: the manual says so, and names spot
+/// checks and `--full-every`.
 #[test]
 fn a_cleared_bitmap_behind_an_export_is_found_by_comparing_and_by_age() {
     if !have_qemu() {
@@ -289,7 +291,8 @@ fn a_cleared_bitmap_behind_an_export_is_found_by_comparing_and_by_age() {
     assert_restored(&house.restore(&id(&made), "day.out"), &disk.bytes);
 }
 
-/// Symptom: `qemu-nbd` was started with the repository's password in its environment, for whoever may look at processes.
+/// Symptom: `qemu-nbd` was started with the repository's password in its environment, for whoever may look at
+/// processes.
 /// Cause: a helper inherited all of ours. Fix: it gets what it needs by name.
 #[test]
 fn helpers_of_qemu_do_not_inherit_the_password() {

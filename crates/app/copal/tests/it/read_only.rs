@@ -37,8 +37,9 @@ fn on_read_only(house: &House, mounter: &[&str], words: &[&str]) -> Run {
     Run::of(command.output().unwrap())
 }
 
-/// Symptom: on a read-only file system a command that writes ended with exit code 1 instead of 21, and advised to open
-/// the store read-only, which no option does; a store of files said that a flush of 0 bytes failed.
+/// Symptom: on a read-only file system a command that writes ended with exit code 1 instead of 21, and
+/// advised to open the store read-only, which no option does; a store of files said that a flush of 0 bytes
+/// failed.
 /// Cause: the refusal was looked for among plain I/O errors, and comes as a case of its own.
 /// Fix: those cases are answered, wherever the system refused.
 #[test]

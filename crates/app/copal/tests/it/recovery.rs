@@ -114,7 +114,8 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
     let listed = cluster.told(&["fs", "ls", "v1"]);
     let kept = listed["files"].as_array().unwrap();
     assert_eq!(kept.len(), 8 + written, "{kept:?}");
-    // A whole copy never went before the others had everything: with three servers left nothing else can be emptied.
+    // A whole copy never went before the others had everything: with three servers left nothing else can be
+    // emptied.
     let blocked = cluster.good(&["node", "drain", "data1"]);
     assert!(blocked.contains("each needs 3 servers, 2 are there that stay"), "{blocked}");
     assert!(cluster.good(&["status"]).contains("blocked:"));
@@ -273,8 +274,10 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
     assert!(read.status.success() && read.stdout == body, "{:?}", read.status);
 }
 
-/// Symptom: the groups of a server whose store was gone lacked a copy for 30 minutes, though its start had found that out.
-/// Cause: the process ended with a sentence and told nobody. Fix: it tells the master, which makes other copies at once.
+/// Symptom: the groups of a server whose store was gone lacked a copy for 30 minutes, though its start had
+/// found that out.
+/// Cause: the process ended with a sentence and told nobody. Fix: it tells the master, which makes other
+/// copies at once.
 #[test]
 fn a_server_that_starts_without_its_store_is_replaced_at_once() {
     let cluster = Served::with_servers(4, &["--first-servers", "3"]);

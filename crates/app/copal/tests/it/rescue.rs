@@ -135,9 +135,11 @@ fn what_is_whole_of_a_store_that_was_cut_is_saved() {
     assert!((seen[0] || seen[1]) && seen[2], "{seen:?}");
 }
 
-/// Where neither copy of the tables is left, what an older superblock names may not have been written over yet.
-/// Symptom: nothing said that an older state was saved, and the command ended as if all of it were there. Cause: the report
-/// of the opening was thrown away, and did not say so. Fix: it says which state was read, and that is told as a loss.
+/// Where neither copy of the tables is left, what an older superblock names may not have been written over
+/// yet.
+/// Symptom: nothing said that an older state was saved, and the command ended as if all of it were there.
+/// Cause: the report of the opening was thrown away, and did not say so. Fix: it says which state was read,
+/// and that is told as a loss.
 #[test]
 fn without_its_newest_tables_a_store_gives_what_it_was_before() {
     let subject = Subject::new(House::plain());
@@ -179,10 +181,11 @@ fn without_its_newest_tables_a_store_gives_what_it_was_before() {
     }
 }
 
-/// Symptom: one flipped bit in the engine's log, and neither a command nor `repair store` opened the store, although all
-/// but the writes of one frame were there.
+/// Symptom: one flipped bit in the engine's log, and neither a command nor `repair store` opened the store,
+/// although all but the writes of one frame were there.
 /// Cause: a log ends at its first frame that cannot be read, which is right for whoever writes on.
-/// Fix: the salvage passes over such frames, says so, and what they take with them is judged as other damage is.
+/// Fix: the salvage passes over such frames, says so, and what they take with them is judged as other damage
+/// is.
 #[test]
 fn a_log_with_a_damaged_frame_gives_all_that_other_frames_say() {
     let subject = Subject::new(House::plain());

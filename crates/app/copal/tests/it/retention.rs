@@ -51,7 +51,8 @@ fn a_policy_keeps_what_it_names_and_space_returns() {
     house.check();
 }
 
-/// Symptom: a store's file never became smaller, however much was pruned away. Cause: freed space was only used again.
+/// Symptom: a store's file never became smaller, however much was pruned away. Cause: freed space was only
+/// used again.
 /// Fix: prune cuts the file's end off and punches holes, and says so; a backup has the space again.
 #[test]
 fn the_file_system_has_again_what_prune_frees() {
@@ -79,8 +80,9 @@ fn the_file_system_has_again_what_prune_frees() {
     assert!(blocks() >= used && blocks() < used + used / 5 + (16 << 20), "{stats}");
     house.check();
     assert_restored(&house.restore(&kept, "kept.out"), &disk.bytes);
-    // Symptom: a command that wrote next to nothing made the file 100 MB larger. Cause: what is kept for deletes was had of
-    // the file system when the store was opened, and stayed in the file. Fix: it goes back when the store is closed.
+    // Symptom: a command that wrote next to nothing made the file 100 MB larger. Cause: what is kept for
+    // deletes was had of the file system when the store was opened, and stayed in the file. Fix: it goes back
+    // when the store is closed.
     let small = blocks();
     house.good(["hold", &kept]);
     assert!(blocks() < small + (4 << 20), "{} of {small}", blocks());
@@ -108,9 +110,10 @@ fn a_policy_that_takes_most_of_a_vm_needs_force() {
     assert_eq!(house.snapshots().len(), 1);
 }
 
-/// Symptom: `forget --dry-run` of a policy that needs --force, or of a held snapshot, showed nothing or the wrong thing;
-/// `delete` had no dry run at all.
-/// Cause: the guards ended the command before it told what it would do, or stood behind what a dry run leaves out.
+/// Symptom: `forget --dry-run` of a policy that needs --force, or of a held snapshot, showed nothing or the
+/// wrong thing; `delete` had no dry run at all.
+/// Cause: the guards ended the command before it told what it would do, or stood behind what a dry run leaves
+/// out.
 /// Fix: a dry run shows all of it, and which guard would refuse.
 #[test]
 fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
@@ -148,9 +151,9 @@ fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
     assert_eq!(house.run(["delete", held]).code, Some(21));
 }
 
-/// Symptom: `delete ID --dry-run` and `prune --keep-last 1 --dry-run` said that nothing would be freed of what the snapshots
-/// hold that would go. Cause: a dry run forgets nothing, so they still counted. Fix: it passes over them. `delete` had no
-/// way to say that a clock is right, where a hold has ended by it alone.
+/// Symptom: `delete ID --dry-run` and `prune --keep-last 1 --dry-run` said that nothing would be freed of
+/// what the snapshots hold that would go. Cause: a dry run forgets nothing, so they still counted. Fix: it
+/// passes over them. `delete` had no way to say that a clock is right, where a hold has ended by it alone.
 #[test]
 fn a_dry_run_counts_what_the_snapshots_hold_that_would_go() {
     let house = House::plain();
@@ -173,7 +176,8 @@ fn a_dry_run_counts_what_the_snapshots_hold_that_would_go() {
 }
 
 /// Symptom: `copal hold latest --vm web` was refused, with the reason of `forget`.
-/// Cause: both look names up in one way. Fix: a hold takes nothing away, so the newest is as good a name as any.
+/// Cause: both look names up in one way. Fix: a hold takes nothing away, so the newest is as good a name as
+/// any.
 #[test]
 fn the_newest_snapshot_of_a_vm_can_be_held_by_that_name() {
     let house = House::plain();

@@ -143,8 +143,8 @@ fn every_way_to_cut_disks_and_the_fallback_io() {
     }
 }
 
-/// Symptom: no test made a full backup of a disk that has snapshots. Fix: it reads everything, stores nothing twice, and lives
-/// on alone.
+/// Symptom: no test made a full backup of a disk that has snapshots. Fix: it reads everything, stores nothing
+/// twice, and lives on alone.
 #[test]
 fn a_full_backup_reads_everything_and_outlives_what_was_before() {
     let house = House::plain();

@@ -1,4 +1,5 @@
-//! A fleet as its keepers meet it: agents on three hosts, one job for all VMs, and what the printed commands say.
+//! A fleet as its keepers meet it: agents on three hosts, one job for all VMs, and what the printed commands
+//! say.
 
 use crate::{
     cluster::Served,
@@ -307,7 +308,8 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     assert_eq!((count(&popular, "bytes"), count(&popular, "chunks")), (0, 0), "{popular}");
 }
 
-/// Images of which VMs 1 and 2, 3 and 4, 5 and 6 share a MiB that nobody else has: with two rounds, one of each pair asks in each.
+/// Images of which VMs 1 and 2, 3 and 4, 5 and 6 share a MiB that nobody else has: with two rounds, one of
+/// each pair asks in each.
 fn write_pairs(directory: &Path, day: u64) {
     for vm in 1..=6 {
         let mut bytes = image(vm, 0);

@@ -18,8 +18,8 @@ fn marks(house: &House) -> Vec<(bool, usize)> {
     snapshots.map(|one| (one["doubtful"] == true, one["doubts"].as_array().unwrap().len())).collect()
 }
 
-/// Symptom: a disk that was suddenly empty or shorter made a snapshot with exit code 0 and no word, and `prune --keep-last 1`
-/// removed the good ones. Cause, fix: see `copal-backup`, tests/it/gate.rs.
+/// Symptom: a disk that was suddenly empty or shorter made a snapshot with exit code 0 and no word, and
+/// `prune --keep-last 1` removed the good ones. Cause, fix: see `copal-backup`, tests/it/gate.rs.
 #[test]
 fn what_was_taken_in_spite_of_a_warning_pushes_nothing_out_until_it_is_accepted() {
     let house = House::plain();
@@ -58,7 +58,8 @@ fn what_was_taken_in_spite_of_a_warning_pushes_nothing_out_until_it_is_accepted(
 }
 
 /// Symptom: half a disk came through a pipe whose program had failed, and was a snapshot.
-/// Cause: a pipe ends the same way, whatever became of who wrote it. Fix: the command is started here and asked.
+/// Cause: a pipe ends the same way, whatever became of who wrote it. Fix: the command is started here and
+/// asked.
 #[test]
 fn a_command_that_fails_makes_no_snapshot() {
     let house = House::plain();

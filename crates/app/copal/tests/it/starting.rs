@@ -18,9 +18,10 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Symptom: a data server in a container was told to listen at 0.0.0.0; the master told that address to all clients, and called the
-/// cluster healthy, and no client on another machine reached it. Cause: only the first master looked. Fix: whoever tells others an
-/// address refuses one at which nobody is reached, however it is written.
+/// Symptom: a data server in a container was told to listen at 0.0.0.0; the master told that address to all
+/// clients, and called the cluster healthy, and no client on another machine reached it. Cause: only the
+/// first master looked. Fix: whoever tells others an address refuses one at which nobody is reached, however
+/// it is written.
 #[test]
 fn an_address_of_every_interface_is_told_to_nobody() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -41,8 +42,8 @@ fn an_address_of_every_interface_is_told_to_nobody() {
     assert!(!text(&run).contains("--advertise"), "{}", text(&run));
 }
 
-/// Symptom: `copal serve --dev` as process 1 of a container started nothing. Cause: its children took "my parent is process 1" for
-/// "my parent has ended". Fix: they are told the number of their parent.
+/// Symptom: `copal serve --dev` as process 1 of a container started nothing. Cause: its children took "my
+/// parent is process 1" for "my parent has ended". Fix: they are told the number of their parent.
 #[test]
 fn a_child_compares_its_parent_with_the_number_that_it_was_told() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

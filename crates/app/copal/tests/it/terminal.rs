@@ -1,4 +1,5 @@
-//! What a person at a terminal sees. The terminal is made by `script` of util-linux; without it the test says so.
+//! What a person at a terminal sees. The terminal is made by `script` of util-linux; without it the test says
+//! so.
 
 use crate::{
     disks::{Disk, MIB},

@@ -1,5 +1,5 @@
-//! Whom a repository trusts: files are their owner's alone, names are what they look like, and a repository in clear is
-//! not taken for one with a password.
+//! Whom a repository trusts: files are their owner's alone, names are what they look like, and a repository
+//! in clear is not taken for one with a password.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -23,8 +23,10 @@ fn open_handed(house: &House, words: &[&str]) -> Run {
     run
 }
 
-/// Symptom: every local user could read restored disks, list the repository, and follow what a backup looked up.
-/// Cause: files and directories were made with the mode the umask leaves. Fix: 0600 and 0700, whatever the umask.
+/// Symptom: every local user could read restored disks, list the repository, and follow what a backup looked
+/// up.
+/// Cause: files and directories were made with the mode the umask leaves. Fix: 0600 and 0700, whatever the
+/// umask.
 #[test]
 fn what_is_made_is_its_owners_alone() {
     let house = House::empty();
@@ -40,8 +42,8 @@ fn what_is_made_is_its_owners_alone() {
     assert_eq!(mode(house.path("gets")), 0o600);
 }
 
-/// Symptom: a repository that somebody exchanged for one without encryption was used without a word by whoever types his
-/// password: he was not asked for it, and the next backup lay open.
+/// Symptom: a repository that somebody exchanged for one without encryption was used without a word by
+/// whoever types his password: he was not asked for it, and the next backup lay open.
 /// Cause: a repository in clear was opened in clear, unless a password was configured.
 /// Fix: it is refused unless --insecure-no-password says that it is meant.
 #[test]
@@ -78,8 +80,8 @@ fn a_repository_in_clear_is_used_only_by_those_who_say_so() {
     assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
 }
 
-/// Symptom: a VM, a disk, a tag or a description could carry marks that turn the direction of writing round, and tags and
-/// descriptions line breaks and sequences that steer a terminal.
+/// Symptom: a VM, a disk, a tag or a description could carry marks that turn the direction of writing round,
+/// and tags and descriptions line breaks and sequences that steer a terminal.
 /// Cause: only names were looked at, and only for control characters. Fix: all of them are, for both.
 #[test]
 fn words_that_are_not_what_they_look_like_are_refused() {

@@ -35,7 +35,8 @@ fn waiting(mut command: std::process::Command) -> (Child, String) {
 }
 
 /// Symptom: exit code 11 said `another process`, and no more.
-/// Cause: nobody asked the kernel who that is. Fix: command, process and age stand in the sentence and in the JSON line.
+/// Cause: nobody asked the kernel who that is. Fix: command, process and age stand in the sentence and in the
+/// JSON line.
 #[test]
 fn whoever_is_told_to_wait_is_told_for_whom() {
     for house in [House::plain(), House::of_files()] {

@@ -24,8 +24,8 @@ pub(crate) fn found(repository: &Repository) -> copal_backup::Result<(Vec<Member
     Ok((newest_runs(holders, &listed), listed))
 }
 
-/// Of each name the run that is listed, if it beats, else the one that was heard of last: a run that was killed leaves beats that
-/// may look newer, where a clock went back.
+/// Of each name the run that is listed, if it beats, else the one that was heard of last: a run that was
+/// killed leaves beats that may look newer, where a clock went back.
 fn newest_runs(mut holders: Vec<HolderInfo>, listed: &[ListedAgent]) -> Vec<Member> {
     holders.retain(|holder| {
         !holder.address.is_empty() && u128::from(holder.beat_age_ms) < SILENT_AFTER.as_millis()
@@ -51,8 +51,9 @@ mod tests {
     use super::*;
     use copal_backup::HolderId;
 
-    /// Symptom: jobs went to the address of a run that was dead. Cause: of two runs of a name the one with the younger beat was
-    /// taken, and a clock that had gone back made the dead one younger. Fix: the run that is listed counts.
+    /// Symptom: jobs went to the address of a run that was dead. Cause: of two runs of a name the one with
+    /// the younger beat was taken, and a clock that had gone back made the dead one younger. Fix: the run
+    /// that is listed counts.
     #[test]
     fn the_run_that_is_listed_is_the_one_that_is_asked() {
         let holder = |name: &str, run: u8, beat_age_ms: u64| HolderInfo {

@@ -1,7 +1,9 @@
-//! The second pair of eyes: popular packs that other hosts wrote are opened here before anybody counts on them (BAK-20).
+//! The second pair of eyes: popular packs that other hosts wrote are opened here before anybody counts on
+//! them (BAK-20).
 //!
-//! One host does it for each pack, by rank among those that did not write it; if that one is slow, the next does it too. A host
-//! that is alone opens its own. Between packs, sessions of hosts that have died are ended (BAK-21).
+//! One host does it for each pack, by rank among those that did not write it; if that one is slow, the next
+//! does it too. A host that is alone opens its own. Between packs, sessions of hosts that have died are ended
+//! (BAK-21).
 
 use super::job::Host;
 use crate::partition::rank;
@@ -52,7 +54,8 @@ pub(crate) fn run(host: &Host) {
             match host.repository.check_popular(pack.pack, &cancel) {
                 Ok(true) => {
                     tracing::debug!(pack = pack.pack, "opened and found right");
-                    // What this host says of its own packs counts for nobody where hosts sign: another one looks.
+                    // What this host says of its own packs counts for nobody where hosts sign: another one
+                    // looks.
                     seen.insert(pack.pack, Instant::now() + NOT_AGAIN);
                 }
                 Ok(false) => {
@@ -136,8 +139,11 @@ impl Members {
         if is_own {
             return !others;
         }
-        let may = self.names.iter().map(String::as_str);
-        let may = may.filter(|name| Writer::of(name) != pack.writer || *name == own);
+        let may = self
+            .names
+            .iter()
+            .map(String::as_str)
+            .filter(|name| Writer::of(name) != pack.writer || *name == own);
         let before = rank(may, own, pack.pack);
         since >= HEAD_START * before.min(12)
     }

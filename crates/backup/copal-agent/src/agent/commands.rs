@@ -187,8 +187,7 @@ impl Commands {
                 newest.map(|job| status(&job)).ok_or_else(none)
             }
             Command::Agents { job } => {
-                let known = self.jobs.lock().find(&job).cloned();
-                let known = known.ok_or_else(|| unknown(&job))?;
+                let known = self.jobs.lock().find(&job).cloned().ok_or_else(|| unknown(&job))?;
                 serde_json::to_value(known.agents()).map_err(|error| error.to_string())
             }
             Command::Cancel { job } => {
@@ -212,7 +211,8 @@ impl Commands {
         Ok(planned)
     }
 
-    /// Lists this agent with the VMs of its plan, where those are others than before. Others know it as it was until that works.
+    /// Lists this agent with the VMs of its plan, where those are others than before. Others know it as it
+    /// was until that works.
     fn list(&self, vms: Vec<String>) {
         let mut listed = self.listed.lock();
         if listed.as_ref() == Some(&vms) {

@@ -1,7 +1,7 @@
 //! Jobs of which this host, as an owner, compared a round before all hosts of the job had asked.
 //!
-//! A host that asks later learns what the others have, and the others do not learn what it has: their copies stay, until they ask
-//! again.
+//! A host that asks later learns what the others have, and the others do not learn what it has: their copies
+//! stay, until they ask again.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;

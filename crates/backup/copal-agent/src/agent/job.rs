@@ -2,8 +2,8 @@
 //!
 //! Paper: low-profile-dedup §3, Figure 3.
 //!
-//! A VM's backup runs on a thread of its own from the round of its first part to that of its last, and holds a turn while it
-//! reads or stores. What it backs up is read when its round begins, not when the job does.
+//! A VM's backup runs on a thread of its own from the round of its first part to that of its last, and holds
+//! a turn while it reads or stores. What it backs up is read when its round begins, not when the job does.
 
 use super::{
     early_rounds::EarlyRounds,
@@ -402,8 +402,7 @@ impl Job {
     fn vm(&self, index: usize, backup: &PlannedBackup, part_bytes: u64, turns: &Turns) {
         let peers = VmPeers { job: self, index, turns, again_since: Mutex::new(None) };
         self.state.lock().vms[index].begin();
-        let outcome = self.back_up(backup, part_bytes, &peers);
-        let outcome = outcome.unwrap_or_else(|failed| failed);
+        let outcome = self.back_up(backup, part_bytes, &peers).unwrap_or_else(|failed| failed);
         self.end_vm(index, turns, outcome);
     }
 

@@ -5,7 +5,8 @@
 use crate::missing_agent::MissingAgent;
 use serde::{Deserialize, Serialize};
 
-/// The agents of a job and their VMs: each of its agents keeps that, and answers questions about the job by it.
+/// The agents of a job and their VMs: each of its agents keeps that, and answers questions about the job by
+/// it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct JobAgents {
     /// Name and address of each.

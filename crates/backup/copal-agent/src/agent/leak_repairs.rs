@@ -2,8 +2,9 @@
 //!
 //! Paper: low-profile-dedup §4 (leak repair, threshold tau)
 //!
-//! A repair takes something away and has the repository of this process to itself. So it runs only with a key that may delete, it is
-//! put off while a door shows a forgotten snapshot, and whoever begins a backup ends it first.
+//! A repair takes something away and has the repository of this process to itself. So it runs only with a key
+//! that may delete, it is put off while a door shows a forgotten snapshot, and whoever begins a backup ends
+//! it first.
 
 use copal_backup::{CancelFlag, Error, Repository, Role, Silent};
 

@@ -1,8 +1,8 @@
-//! An agent: backs up the VMs of its host's plan, answers for its share of the popular chunks, and looks after what others
-//! store for all.
+//! An agent: backs up the VMs of its host's plan, answers for its share of the popular chunks, and looks
+//! after what others store for all.
 //!
-//! Threads: those of the server (`crate::server`), one that checks popular packs, one that beats, one per job and one per VM
-//! that is being backed up.
+//! Threads: those of the server (`crate::server`), one that checks popular packs, one that beats, one per job
+//! and one per VM that is being backed up.
 
 pub(crate) mod alive;
 mod checker;
@@ -64,8 +64,8 @@ pub struct AgentOptions {
     pub read_limit: Option<u64>,
     /// Most bytes a second that are stored.
     pub upload_limit: Option<u64>,
-    /// Behind a job it repairs VMs that leak more than this share of their bytes, in percent, where its key may delete. `None`: it
-    /// repairs none. For one that has its process to itself.
+    /// Behind a job it repairs VMs that leak more than this share of their bytes, in percent, where its key
+    /// may delete. `None`: it repairs none. For one that has its process to itself.
     pub leak_share_percent: Option<u8>,
 }
 
@@ -166,8 +166,8 @@ impl Agent {
         let commands = Arc::new(Commands::new(Arc::clone(&host), options.plan.clone(), options.memory_bytes));
         let mut listening = ServerOptions::new(&options.listen, &options.name, secret);
         listening.members = Arc::clone(&host.members);
-        let server = Server::start(listening, Arc::new(owner), commands.clone(), Arc::clone(&stop));
-        let server = server.map_err(AgentError::Listen)?;
+        let server = Server::start(listening, Arc::new(owner), commands.clone(), Arc::clone(&stop))
+            .map_err(AgentError::Listen)?;
         let holder = Holder {
             name: options.name.clone(),
             address: options.advertise.clone().unwrap_or_else(|| server.address().to_string()),
@@ -210,7 +210,8 @@ impl Agent {
         &self.host.name
     }
 
-    /// Waits until it was stopped and all has ended: backups under way end at their next safe point and publish nothing.
+    /// Waits until it was stopped and all has ended: backups under way end at their next safe point and
+    /// publish nothing.
     pub fn wait(self) {
         self.server.wait();
         self.commands.join();

@@ -1,8 +1,8 @@
 //! The owner's side: takes what hosts ask, and says when a partition is compared with what.
 //!
-//! A partition is compared when all hosts of a round have asked, or when the patience of one that waits is over (`markers`):
-//! half of its longest round, and ten seconds at least. So one host that is ten times slower delays nobody, and hosts that are
-//! about as fast see each other's chunks.
+//! A partition is compared when all hosts of a round have asked, or when the patience of one that waits is
+//! over (`markers`): half of its longest round, and ten seconds at least. So one host that is ten times
+//! slower delays nobody, and hosts that are about as fast see each other's chunks.
 
 use super::{early_rounds::EarlyRounds, peers::tag_of};
 use crate::{
@@ -161,8 +161,8 @@ impl Detect for Owner {
     }
 
     fn members(&self) -> Option<usize> {
-        let alive = super::alive::alive(&self.repository);
-        let alive = alive.inspect_err(|error| tracing::debug!(%error, "the members cannot be counted now"));
+        let alive = super::alive::alive(&self.repository)
+            .inspect_err(|error| tracing::debug!(%error, "the members cannot be counted now"));
         alive.ok().map(|members| members.len())
     }
 
@@ -198,8 +198,8 @@ impl Detect for Owner {
                 },
             );
         };
-        let compared = detector.compare(partition, Instant::now(), &log, &mut answer);
-        let compared = compared.map_err(io::Error::other)?;
+        let compared =
+            detector.compare(partition, Instant::now(), &log, &mut answer).map_err(io::Error::other)?;
         tracing::debug!(bits, partition, ?compared, "compared");
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! What a host backs up in a job: its plan file, read anew for each job, and the rounds its VMs are divided into.
+//! What a host backs up in a job: its plan file, read anew for each job, and the rounds its VMs are divided
+//! into.
 
 use crate::{
     budget::DEFAULT_MEMORY_BYTES,
@@ -26,8 +27,8 @@ use super::turns::Item;
 const LEAST_ROUND_BYTES: u64 = 7_200_000_000;
 /// More rounds than that shorten nobody's backup by much.
 const MOST_ROUNDS_FOR_TIME: u64 = 12;
-/// VMs of one round at the usual memory limit. Each has a thread, buffers of its packs, and footers until it has ended: 1.7 MB were
-/// measured.
+/// VMs of one round at the usual memory limit. Each has a thread, buffers of its packs, and footers until it
+/// has ended: 1.7 MB were measured.
 const USUAL_VMS: u64 = 12;
 const VM_BYTES: u64 = 2 << 20;
 
@@ -139,8 +140,8 @@ impl Planned {
     }
 }
 
-/// Divides a round in which VMs have several parts. A part is answered when all of its round was asked, and read when the one
-/// before it is stored: two of a VM in one round would wait for each other.
+/// Divides a round in which VMs have several parts. A part is answered when all of its round was asked, and
+/// read when the one before it is stored: two of a VM in one round would wait for each other.
 fn one_part_of_each(round: impl Iterator<Item = Item>) -> Vec<Vec<Item>> {
     let mut rounds: Vec<Vec<Item>> = Vec::new();
     for item in round {
@@ -196,7 +197,8 @@ impl PlannedBackup {
         self.sizes.as_ref().map_or(u64::MAX, |_| part_bytes)
     }
 
-    /// Opens the disks, held back to a limit; of a QEMU that runs, at a point in time that has to be ended behind the backup.
+    /// Opens the disks, held back to a limit; of a QEMU that runs, at a point in time that has to be ended
+    /// behind the backup.
     pub(crate) fn open(
         &self,
         repository: &Repository,
@@ -257,8 +259,8 @@ impl PlannedBackup {
 }
 
 fn open_file((name, path): &(String, PathBuf), options: PlannedOptions) -> Result<DiskSource, Error> {
-    let opened = open::open(path, format_of(options), Bitmaps::default());
-    let opened = opened.map_err(|error| Error::Source { disk: name.clone(), error })?;
+    let opened = open::open(path, format_of(options), Bitmaps::default())
+        .map_err(|error| Error::Source { disk: name.clone(), error })?;
     Ok(DiskSource {
         identity: opened.identity,
         content: opened.content,

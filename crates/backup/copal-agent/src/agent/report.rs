@@ -64,7 +64,8 @@ impl VmReport {
         self.settled = Some(settled);
     }
 
-    /// Whether asking again may bring something: a chunk had no answer that holds, or there was no room for it then.
+    /// Whether asking again may bring something: a chunk had no answer that holds, or there was no room for
+    /// it then.
     pub(crate) fn has_gain(&self) -> bool {
         let is_unresolved = |summary: &BackupSummary| summary.counts.unresolved_chunks > 0;
         self.refused > 0 || matches!(&self.outcome, Some(VmOutcome::Done(summary)) if is_unresolved(summary))

@@ -1,11 +1,13 @@
-//! The end of a job on one host: its VMs give up chunks that they stored for themselves, and that are popular by now.
+//! The end of a job on one host: its VMs give up chunks that they stored for themselves, and that are popular
+//! by now.
 //!
 //! Design: docs/design/backup.md#rounds
 //! Paper:  low-profile-dedup §2 (clean-up of undetected duplicates)
 //!
-//! A VM that asked in an early round, or before a slow host, stored what nobody else was known to have. Once all hosts have stored
-//! their VMs, each asks about the frames of this job again, and gives up those that are popular (`Repository::clean_up_vm`).
-//! That takes something away, so a host does it only if its key has the delete role.
+//! A VM that asked in an early round, or before a slow host, stored what nobody else was known to have. Once
+//! all hosts have stored their VMs, each asks about the frames of this job again, and gives up those that are
+//! popular (`Repository::clean_up_vm`). That takes something away, so a host does it only if its key has the
+//! delete role.
 //!
 //! Not here: VMs of hosts whose keys may not (`crate::settling`).
 
@@ -25,7 +27,8 @@ const GONE_AFTER: Duration = Duration::from_secs(5);
 /// Pause between two looks at how far another host is: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
-/// Whether another host has stored all its VMs, and whether it knows of chunks that may be given up; an error: it cannot be asked.
+/// Whether another host has stored all its VMs, and whether it knows of chunks that may be given up; an
+/// error: it cannot be asked.
 pub(super) type AskStored<'a> = &'a dyn Fn(&Member) -> Result<(bool, bool), String>;
 
 /// Settles the VMs of this host; `false`: this host may not, or the job was ended before.
@@ -67,8 +70,8 @@ fn settle(job: &Job, vm: &str, options: CleanUpOptions) -> Settled {
     )
 }
 
-/// Waits until all hosts of the job have stored their VMs, or are gone, or patience is over. Returns whether there may be chunks to
-/// give up: any host knows of some, or does not say.
+/// Waits until all hosts of the job have stored their VMs, or are gone, or patience is over. Returns whether
+/// there may be chunks to give up: any host knows of some, or does not say.
 fn wait_for_others(job: &Job, ask: AskStored<'_>) -> bool {
     let patience = Instant::now() + job.age().max(LEAST_PATIENCE);
     let mut has_gain = false;

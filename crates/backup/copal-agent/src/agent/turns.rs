@@ -1,7 +1,8 @@
 //! Whose turn it is on a host: one VM reads or stores at a time, round after round. Pure but for the waiting.
 //!
 //! Invariants
-//! - A part is read in its round, and no round begins before all parts of the one before it are stored, or given up.
+//! - A part is read in its round, and no round begins before all parts of the one before it are stored, or
+//!   given up.
 //! - Whoever waits for a turn gets it, or learns that the job ends.
 
 use parking_lot::{Condvar, Mutex};
@@ -155,12 +156,14 @@ impl Turns {
         first.map(|(vm, _)| *vm).collect()
     }
 
-    /// Whether the round that is on has been asked through without anybody's turn: it has no parts, or their VMs ended.
+    /// Whether the round that is on has been asked through without anybody's turn: it has no parts, or their
+    /// VMs ended.
     pub(crate) fn look(&self) -> After {
         self.state.lock().after()
     }
 
-    /// Waits until the round that is on is stored, and begins the next. `false`: that was the last, or the job ends.
+    /// Waits until the round that is on is stored, and begins the next. `false`: that was the last, or the
+    /// job ends.
     pub(crate) fn next_round(&self, ends: &dyn Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         while !state.now().iter().all(|item| state.is_stored(item)) {

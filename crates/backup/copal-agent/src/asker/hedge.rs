@@ -54,7 +54,8 @@ fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) {
         // The round may have been compared without them: our marker came over a newer connection.
         shared.was_repeated.store(true, Ordering::Release);
     }
-    // Behind the marker of a round come no questions: so after these, it comes again, with what is left of our patience.
+    // Behind the marker of a round come no questions: so after these, it comes again, with what is left of
+    // our patience.
     let mut rounds = BTreeMap::new();
     let for_others = shared.patience.for_others();
     {
@@ -93,7 +94,8 @@ impl Pending {
         }
     }
 
-    /// Who refuses is not asked again: said at once, since the refusal may overtake the note that it was asked.
+    /// Who refuses is not asked again: said at once, since the refusal may overtake the note that it was
+    /// asked.
     fn refused(&mut self, batch: BatchId, member: usize) -> Option<Lost> {
         let role = self.role_of(batch, member)?;
         let target = self.open_batch(batch)?.target(role);

@@ -1,5 +1,5 @@
-//! The connection to one member: made when something is sent, made anew after it ended, left alone for a while when it
-//! cannot be made.
+//! The connection to one member: made when something is sent, made anew after it ended, left alone for a
+//! while when it cannot be made.
 
 use super::{Shared, batch::Event};
 use crate::{
@@ -63,8 +63,8 @@ impl Link {
         self.was_asked.swap(false, Ordering::AcqRel)
     }
 
-    /// Sends a message, after connecting if need be; the number of the connection. `None`: it could not be sent over this
-    /// connection, or the member could not be reached.
+    /// Sends a message, after connecting if need be; the number of the connection. `None`: it could not be
+    /// sent over this connection, or the member could not be reached.
     pub(super) fn send(&self, shared: &Arc<Shared>, message: &[u8]) -> Option<u8> {
         let mut state = self.state.lock();
         if !self.is_alive(state.connection) {

@@ -1,15 +1,17 @@
-//! The requester's side of a job's rounds: ids of a part go to the owners of their partitions, answers come back.
+//! The requester's side of a job's rounds: ids of a part go to the owners of their partitions, answers come
+//! back.
 //!
 //! Paper: low-profile-dedup §2 (request and output threads of the backup agent).
 //!
-//! A part's ids are split by partition into batches while they come. Where each id stood is kept in a spool file, and the
-//! ids, too, so that a batch can be sent again; in memory stay an answer per id (4 bytes) and 32 bytes per batch.
+//! A part's ids are split by partition into batches while they come. Where each id stood is kept in a spool
+//! file, and the ids, too, so that a batch can be sent again; in memory stay an answer per id (4 bytes) and
+//! 32 bytes per batch.
 //!
 //! Invariants
-//! - An answer counts once, and only for a batch that its sender was asked, with the length, job, round and partition of
-//!   that ask. Everything else is dropped and counted ([`Dropped`]).
-//! - Who does not answer costs time, never an error: its batches go to the stand-in, and at the deadline what is missing is
-//!   `UNANSWERED`.
+//! - An answer counts once, and only for a batch that its sender was asked, with the length, job, round and
+//!   partition of that ask. Everything else is dropped and counted ([`Dropped`]).
+//! - Who does not answer costs time, never an error: its batches go to the stand-in, and at the deadline what
+//!   is missing is `UNANSWERED`.
 //! - Every thread is joined when the asker is dropped.
 //!
 //! Not here: when rounds begin and end (`Peers::begin_part`), how long to wait ([`Patience`]).
@@ -106,17 +108,18 @@ impl Asker {
         Ok(Asker { shared })
     }
 
-    /// Splits the ids of a part of the VM's backup and sends them to their owners while they come. Blocks while they are
-    /// sent; a member that takes nothing is waited for up to the write limit, then it counts as silent.
+    /// Splits the ids of a part of the VM's backup and sends them to their owners while they come. Blocks
+    /// while they are sent; a member that takes nothing is waited for up to the write limit, then it counts
+    /// as silent.
     /// # Errors
     /// What `ids` fails with, and failures of the spool file. The part is forgotten then.
     pub fn send(&self, vm: u32, ids: &mut dyn Iterator<Item = io::Result<ShortId>>) -> io::Result<Ticket> {
         send::run(&self.shared, vm, ids)
     }
 
-    /// Ends the round: tells all members that we have asked all we will, and begins the next one. An asker without other
-    /// participants tells only the members that it asked in the round: no other member waits for it. Returns how many members
-    /// could be told. Nobody sends meanwhile.
+    /// Ends the round: tells all members that we have asked all we will, and begins the next one. An asker
+    /// without other participants tells only the members that it asked in the round: no other member waits
+    /// for it. Returns how many members could be told. Nobody sends meanwhile.
     pub fn end_round(&self) -> usize {
         let round = self.shared.round.fetch_add(1, Ordering::AcqRel);
         let patience = self.shared.patience.for_others();
@@ -128,8 +131,8 @@ impl Asker {
         told
     }
 
-    /// Waits for the answers of a part, in the order of its ids, up to the deadline; what is missing then is `UNANSWERED`.
-    /// The part is forgotten after. The answers of a ticket that nobody has are none.
+    /// Waits for the answers of a part, in the order of its ids, up to the deadline; what is missing then is
+    /// `UNANSWERED`. The part is forgotten after. The answers of a ticket that nobody has are none.
     #[must_use]
     pub fn receive(&self, ticket: Ticket) -> Vec<Answer> {
         let began = Instant::now();
@@ -157,8 +160,8 @@ impl Asker {
         self.shared.pending.lock().dropped
     }
 
-    /// Whether anything was asked of a stand-in, or once more since a connection had ended: then owner and stand-in, or two
-    /// comparisons of the owner, may each have seen some of the questions about a chunk.
+    /// Whether anything was asked of a stand-in, or once more since a connection had ended: then owner and
+    /// stand-in, or two comparisons of the owner, may each have seen some of the questions about a chunk.
     #[must_use]
     pub fn was_repeated(&self) -> bool {
         self.shared.was_repeated.load(Ordering::Acquire)
@@ -172,7 +175,8 @@ impl Asker {
 }
 
 impl Asker {
-    /// Ends all connections and joins all threads. Counts can be read afterwards; what is sent after it goes nowhere.
+    /// Ends all connections and joins all threads. Counts can be read afterwards; what is sent after it goes
+    /// nowhere.
     pub fn end(&self) {
         {
             let _pending = self.shared.pending.lock();
@@ -215,7 +219,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Tells a member that we have asked all of `round`, and wait so long for others; whether it could be told.
+    /// Tells a member that we have asked all of `round`, and wait so long for others; whether it could be
+    /// told.
     fn mark(self: &Arc<Shared>, member: usize, round: u32, patience: Duration) -> bool {
         let marker = Message::Marker(Marker {
             job: self.options.job,

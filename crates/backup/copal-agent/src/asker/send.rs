@@ -1,4 +1,5 @@
-//! Sending: a part is split, spooled, and each batch goes to its owner, or to the stand-in when the owner cannot be asked.
+//! Sending: a part is split, spooled, and each batch goes to its owner, or to the stand-in when the owner
+//! cannot be asked.
 
 use super::{
     Shared, Ticket,
@@ -99,8 +100,9 @@ struct Wanted {
 }
 
 impl Shared {
-    /// Asks a batch of its owner or stand-in, again when the connection ended, and then of the other one; when both fail it
-    /// is given up. `ids` are read from the spool if they are not at hand. Returns who was asked.
+    /// Asks a batch of its owner or stand-in, again when the connection ended, and then of the other one;
+    /// when both fail it is given up. `ids` are read from the spool if they are not at hand. Returns who was
+    /// asked.
     pub(super) fn ask(
         self: &Arc<Shared>,
         id: BatchId,
@@ -161,7 +163,8 @@ impl Shared {
         Some(Wanted { member, ask })
     }
 
-    /// Whether nothing more is to be done for this one now. A connection that ended since counts as not asked.
+    /// Whether nothing more is to be done for this one now. A connection that ended since counts as not
+    /// asked.
     fn end_ask(&self, id: BatchId, role: Role, member: usize, sent: Option<u8>) -> bool {
         let Some(connection) = sent else {
             self.lose(id, role, Standing::Asking);
@@ -184,7 +187,8 @@ impl Shared {
             .is_some()
     }
 
-    /// What was asked as `standing` says is lost: it may be asked once more. `false`: somebody else saw to it, or it is done.
+    /// What was asked as `standing` says is lost: it may be asked once more. `false`: somebody else saw to
+    /// it, or it is done.
     pub(super) fn lose(&self, id: BatchId, role: Role, standing: Standing) -> bool {
         let mut pending = self.pending.lock();
         let Some(batch) = pending.open_batch(id) else {

@@ -1,4 +1,5 @@
-//! A connection: made or accepted, then taken apart into a half that reads, a half that writes, and what ends both.
+//! A connection: made or accepted, then taken apart into a half that reads, a half that writes, and what ends
+//! both.
 
 use super::{
     ChannelError, FRAME_BYTES, Secret,
@@ -85,8 +86,8 @@ impl fmt::Debug for Channel {
 impl Channel {
     /// Reaches `address` (host:port) and shakes hands. Blocks up to the limits of `timeouts` for each.
     /// # Errors
-    /// `Connect`: nobody is there. `Secret`: the peer ended the handshake, as it does when secrets differ. `Crowded`: it has no
-    /// place for another connection now.
+    /// `Connect`: nobody is there. `Secret`: the peer ended the handshake, as it does when secrets differ.
+    /// `Crowded`: it has no place for another connection now.
     pub fn connect(
         address: &str,
         secret: &Secret,
@@ -113,7 +114,8 @@ impl Channel {
         Channel::begin(stream, address, Side::Accepting, secret, timeouts, traffic)
     }
 
-    /// Tells a peer that has not shaken hands that there is no place for it, and ends the connection. Never waits.
+    /// Tells a peer that has not shaken hands that there is no place for it, and ends the connection. Never
+    /// waits.
     pub(crate) fn turn_away(stream: &TcpStream) {
         use rustix::net::{SendFlags, send};
         // The peer learns it or not; the connection ends either way.
@@ -195,8 +197,8 @@ fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-/// The half of a connection that reads. Keeps 32 KiB and a message while one comes, and nothing while none does: most
-/// connections of a large fleet are idle.
+/// The half of a connection that reads. Keeps 32 KiB and a message while one comes, and nothing while none
+/// does: most connections of a large fleet are idle.
 pub struct ChannelReader {
     stream: Arc<TcpStream>,
     address: Arc<str>,
@@ -214,7 +216,8 @@ impl ChannelReader {
         &self.address
     }
 
-    /// Waits for a message to begin, for ever or up to `patience`, then for its end up to the time limit of messages.
+    /// Waits for a message to begin, for ever or up to `patience`, then for its end up to the time limit of
+    /// messages.
     /// # Errors
     /// After any, the connection is of no use.
     pub fn receive(&mut self, patience: Option<Duration>) -> Result<Vec<u8>, ChannelError> {

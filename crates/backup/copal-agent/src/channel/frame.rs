@@ -1,4 +1,5 @@
-//! Messages to sealed frames and back. Each direction counts its frames: one that is missing, twice or moved does not open.
+//! Messages to sealed frames and back. Each direction counts its frames: one that is missing, twice or moved
+//! does not open.
 
 use super::{FRAME_BYTES, MESSAGE_BYTES};
 use snow::StatelessTransportState;
@@ -94,8 +95,7 @@ impl Opener {
         message: &mut Partial,
     ) -> Result<(), Refusal> {
         let opened = self.keys.read_message(self.next, frame, plain);
-        let plain = opened.ok().and_then(|len| plain.get(..len));
-        let mut plain = plain.ok_or(Refusal::Seal)?;
+        let mut plain = opened.ok().and_then(|len| plain.get(..len)).ok_or(Refusal::Seal)?;
         self.next += 1;
         let wanted = match message.len {
             Some(wanted) => wanted,

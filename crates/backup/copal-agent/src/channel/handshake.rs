@@ -5,13 +5,14 @@ use snow::{Builder, HandshakeState, StatelessTransportState};
 use std::{io, net::TcpStream, time::Instant};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Both sides mix it into their keys, so that no other protocol with this secret can be mistaken for this one.
+/// Both sides mix it into their keys, so that no other protocol with this secret can be mistaken for this
+/// one.
 const PROLOGUE: &[u8] = b"copal agent 1";
 /// A public key and a tag.
 const HANDSHAKE_BYTES: usize = 32 + 16;
 
-/// Stands in place of the second message where the accepting side has no place for the connection. Not encrypted, since the
-/// peer has not shown that it holds the secret; it says nothing but that.
+/// Stands in place of the second message where the accepting side has no place for the connection. Not
+/// encrypted, since the peer has not shown that it holds the secret; it says nothing but that.
 pub(super) const CROWDED: &[u8; HANDSHAKE_BYTES] = b"copal agent: too many connections, come back    ";
 
 /// What a handshake came to.

@@ -28,8 +28,8 @@ pub(crate) struct Merged {
     next_candidates: Option<RunWriter>,
 }
 
-/// Merges the slice with both runs: stored and granted ids are answered, the others that several VMs ask for are
-/// noted as wanted.
+/// Merges the slice with both runs: stored and granted ids are answered, the others that several VMs ask for
+/// are noted as wanted.
 /// # Errors
 /// The inner error: a run is damaged, and nothing was changed.
 pub(crate) fn merge(

@@ -29,7 +29,8 @@ const fn format(magic: [u8; 8], name: &'static str) -> Format {
 /// What the rows of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunKind {
-    /// Popular ids; the value is what is answered: an ordinal, or "carry" until a second agent has checked it.
+    /// Popular ids; the value is what is answered: an ordinal, or "carry" until a second agent has checked
+    /// it.
     Popular,
     /// Requests that missed; the value is the VM that asked.
     Candidates,

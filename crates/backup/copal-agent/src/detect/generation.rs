@@ -1,7 +1,8 @@
-//! Which decisions about popular packs the index runs of a detector know: made under others, they may lead to what is gone.
+//! Which decisions about popular packs the index runs of a detector know: made under others, they may lead to
+//! what is gone.
 //!
-//! A file says it, in digits; none: nothing was ever decided. Whoever finds another number takes all index runs away, which are made
-//! anew from the log of popular packs when they are needed.
+//! A file says it, in digits; none: nothing was ever decided. Whoever finds another number takes all index
+//! runs away, which are made anew from the log of popular packs when they are needed.
 
 use super::error::{DetectError, Result};
 use super::file_name::{self, FileName};

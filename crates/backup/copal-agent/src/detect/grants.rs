@@ -1,5 +1,6 @@
-//! Grants: which VM was told to store an id where all find it, until the id is stored, the VM asks its next question or ends its
-//! session, or ten minutes have passed: a VM stores what it was granted before it asks anything else.
+//! Grants: which VM was told to store an id where all find it, until the id is stored, the VM asks its next
+//! question or ends its session, or ten minutes have passed: a VM stores what it was granted before it asks
+//! anything else.
 //!
 //! In memory alone: what a restart forgets is granted again, and of two popular copies both are valid.
 
@@ -55,8 +56,8 @@ impl Grants {
         self.grants.retain(|_, grant| now.saturating_sub(grant.at) < lapses_after);
     }
 
-    /// Drops what VMs of a partition were granted for an earlier question than they ask now, and have not stored: they will not.
-    /// Returns which VM each such id was granted to.
+    /// Drops what VMs of a partition were granted for an earlier question than they ask now, and have not
+    /// stored: they will not. Returns which VM each such id was granted to.
     pub(crate) fn lapse_declined(
         &mut self,
         (partitions, partition): (Partitions, u32),

@@ -26,8 +26,8 @@ fn unchecked() -> u32 {
     Answer::CARRY.code()
 }
 
-/// Log entries up to which the run in a partition's file is complete, where the file itself says less: nothing of the
-/// entries since was the partition's.
+/// Log entries up to which the run in a partition's file is complete, where the file itself says less:
+/// nothing of the entries since was the partition's.
 pub(crate) type CompleteTo = HashMap<u32, u64>;
 
 /// How many new rows fit `bytes`.

@@ -8,7 +8,8 @@ pub(crate) const BUFFERS: u64 = 5;
 /// Bounds of a detector.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Memory: the slice that is compared, new rows of its index run, grants and buffers. Less than 2 MiB counts as 2 MiB.
+    /// Memory: the slice that is compared, new rows of its index run, grants and buffers. Less than 2 MiB
+    /// counts as 2 MiB.
     pub memory_bytes: u64,
     /// Requests that wait on disk.
     pub spool_bytes: u64,

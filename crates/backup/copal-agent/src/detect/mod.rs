@@ -3,15 +3,16 @@
 //! Paper: low-profile-dedup §3
 //! Format: docs/formats/agent-detector.md
 //!
-//! Requests of a partition wait in its spool. A comparison reads them a slice at a time, sorts the slice, and merges it
-//! with two sorted runs on disk: popular ids, made from the log of popular packs, and candidates, the ids that missed
-//! so far and the VMs that asked for them. What enough VMs ask for is granted to one of them to store where all find it.
+//! Requests of a partition wait in its spool. A comparison reads them a slice at a time, sorts the slice, and
+//! merges it with two sorted runs on disk: popular ids, made from the log of popular packs, and candidates,
+//! the ids that missed so far and the VMs that asked for them. What enough VMs ask for is granted to one of
+//! them to store where all find it.
 //!
 //! Invariants
-//! - One partition is compared at a time. A comparison takes the bytes of [`Limits::memory_bytes`] at most, however
-//!   long spools, runs and the log are.
-//! - All files may be deleted at any time. Lost requests are asked again, a lost index run is made anew, lost candidates
-//!   and grants delay promotion or store an id twice; both copies are valid.
+//! - One partition is compared at a time. A comparison takes the bytes of [`Limits::memory_bytes`] at most,
+//!   however long spools, runs and the log are.
+//! - All files may be deleted at any time. Lost requests are asked again, a lost index run is made anew, lost
+//!   candidates and grants delay promotion or store an id twice; both copies are valid.
 //! - What is damaged is dropped, told, and never answered from.
 //!
 //! Not here: the network, and when a partition is due (`deadline`).
@@ -105,8 +106,8 @@ struct Comparing {
 }
 
 impl Detector {
-    /// Opens the detector of a directory, which is made if it is missing, for 2^`bits` partitions of whose ids
-    /// `popular_millionths` may become popular. One process at a time.
+    /// Opens the detector of a directory, which is made if it is missing, for 2^`bits` partitions of whose
+    /// ids `popular_millionths` may become popular. One process at a time.
     /// # Errors
     /// Too many bits; the directory cannot be made or read.
     pub fn open(dir: &Path, bits: u8, popular_millionths: u32) -> std::result::Result<Detector, DetectError> {
@@ -191,8 +192,8 @@ impl Detector {
         self.spools.lock().partitions()
     }
 
-    /// Answers all requests of a partition that have come; batch after batch, in the order they came. Blocks on the disk
-    /// and while another partition is compared; batches are taken meanwhile.
+    /// Answers all requests of a partition that have come; batch after batch, in the order they came. Blocks
+    /// on the disk and while another partition is compared; batches are taken meanwhile.
     /// # Errors
     /// Requests that were not answered are kept for the next comparison, which may answer some again.
     pub fn compare(

@@ -21,19 +21,21 @@ pub trait PopularPacks {
     /// Number of the last entry; 0 of an empty log.
     fn newest(&self) -> u64;
 
-    /// Changes when packs that were visited are visited no more, or again; 0: that never was. What was made of entries in another
-    /// generation is of no use.
+    /// Changes when packs that were visited are visited no more, or again; 0: that never was. What was made
+    /// of entries in another generation is of no use.
     fn generation(&self) -> u64 {
         0
     }
 
-    /// Whether a VM is being backed up, as far as is known; asked of VMs that were told to store something and have not for a while.
+    /// Whether a VM is being backed up, as far as is known; asked of VMs that were told to store something
+    /// and have not for a while.
     fn is_backing_up(&self, vm: u32) -> bool {
         let _ = vm;
         true
     }
 
-    /// Visits the entries after number `after`, in their order, at least up to what [`PopularPacks::newest`] has said.
+    /// Visits the entries after number `after`, in their order, at least up to what [`PopularPacks::newest`]
+    /// has said.
     /// # Errors
     /// The log cannot be read; or what `visit` fails with.
     fn for_each_since(

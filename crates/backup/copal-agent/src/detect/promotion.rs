@@ -2,9 +2,10 @@
 //!
 //! Paper: low-profile-dedup §2, the few per cent of chunks that most VMs share.
 //! Invariants
-//! - Popular ids are never more than their fraction of all ids that are known, over all partitions that were compared here.
-//! - A candidate is asked for by two VMs while less than half of the fraction is used, and by three then. A fraction of all keeps no
-//!   room for others: two are enough.
+//! - Popular ids are never more than their fraction of all ids that are known, over all partitions that were
+//!   compared here.
+//! - A candidate is asked for by two VMs while less than half of the fraction is used, and by three then. A
+//!   fraction of all keeps no room for others: two are enough.
 
 use std::collections::HashMap;
 
@@ -74,8 +75,8 @@ impl Promotion {
         }
     }
 
-    /// Whether one more is no more than the partition's share by chance: three deviations above its mean. A partition of few ids
-    /// would otherwise have none, or one that comes first all.
+    /// Whether one more is no more than the partition's share by chance: three deviations above its mean. A
+    /// partition of few ids would otherwise have none, or one that comes first all.
     fn is_fair(&self) -> bool {
         let mean = self.allowed(self.own.known) as f64 / MILLION as f64;
         self.own.popular as f64 <= mean + 3.0 * mean.sqrt()
@@ -122,8 +123,10 @@ mod tests {
         assert_eq!(threshold(999_999, 1 << 59, (1 << 60) + 1), Some(3));
     }
 
-    /// Symptom: with `--pds-fraction 100%` chunks of two VMs were refused once half of all chunks were popular.
-    /// Cause: three VMs were asked for above half of any fraction, to leave room for chunks that more VMs have.
+    /// Symptom: with `--pds-fraction 100%` chunks of two VMs were refused once half of all chunks were
+    /// popular.
+    /// Cause: three VMs were asked for above half of any fraction, to leave room for chunks that more VMs
+    /// have.
     /// Fix: where all may be popular there is nothing to leave room for.
     #[test]
     fn a_fraction_of_all_takes_two_vms_always() {

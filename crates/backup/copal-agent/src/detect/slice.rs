@@ -1,8 +1,8 @@
 //! Slice of a spool: as many whole batches as are compared at once, sorted by id, and their answers.
 //!
 //! Invariants
-//! - All that a comparison keeps per request is counted here: a slice takes no more bytes than it was given, but always
-//!   one batch.
+//! - All that a comparison keeps per request is counted here: a slice takes no more bytes than it was given,
+//!   but always one batch.
 
 use super::batch::{BatchHeader, MAX_BATCH_IDS};
 use super::format::BatchHead;

@@ -119,8 +119,8 @@ impl Spools {
         Ok(())
     }
 
-    /// Sets the requests of a partition apart, to be compared: those first that an earlier comparison has not ended.
-    /// `None`: there are none.
+    /// Sets the requests of a partition apart, to be compared: those first that an earlier comparison has not
+    /// ended. `None`: there are none.
     pub(crate) fn set_apart(&mut self, partition: u32) -> Result<Option<Apart>> {
         let Some(had) = self.waiting.get(&partition).copied() else {
             return Ok(None);
@@ -175,7 +175,8 @@ pub(crate) struct Apart {
     pub(crate) more_follows: bool,
 }
 
-/// Writes at the end of a file that has `len` bytes; when that fails, what was written is taken away if it can be.
+/// Writes at the end of a file that has `len` bytes; when that fails, what was written is taken away if it
+/// can be.
 fn append_to(path: &Path, len: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     file.write_all(bytes).inspect_err(|_| {

@@ -241,8 +241,8 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
 }
 
 /// Symptom: two silent hosts, and what the stand-in of one was asked had no answer in time.
-/// Cause: the marker behind questions to a stand-in told the whole patience once more, so the stand-in waited for the other silent
-/// host, which had been waited for. Fix: it tells what is left.
+/// Cause: the marker behind questions to a stand-in told the whole patience once more, so the stand-in waited
+/// for the other silent host, which had been waited for. Fix: it tells what is left.
 #[test]
 fn a_stand_in_is_told_what_is_left_of_patience() {
     let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -380,10 +380,10 @@ fn a_peer_that_hangs_up_is_asked_once_more_and_then_stood_in_for() {
     assert!((1..=8).contains(&calls), "four batches, twice each at most: {calls}");
 }
 
-/// Symptom: on a machine with much to do one VM of a job stored a twelfth of its chunks for itself that others had as popular, and no
-/// host asked again at the end. Cause: a batch whose connection had ended was asked once more of the same owner, which had compared the
-/// round without it meanwhile, since the marker came over a newer connection; only stand-ins were noted. Fix: repeated
-/// questions are noted, too.
+/// Symptom: on a machine with much to do one VM of a job stored a twelfth of its chunks for itself that
+/// others had as popular, and no host asked again at the end. Cause: a batch whose connection had ended was
+/// asked once more of the same owner, which had compared the round without it meanwhile, since the marker
+/// came over a newer connection; only stand-ins were noted. Fix: repeated questions are noted, too.
 #[test]
 fn a_peer_that_hangs_up_once_answers_the_second_time() {
     let mut first = true;

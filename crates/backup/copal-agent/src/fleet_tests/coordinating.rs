@@ -45,7 +45,8 @@ fn begin(members: Vec<Member>) -> Result<crate::coordinate::Begun, JobError> {
     begin_on(&roster, &secret(), &options, (1, 0), Vec::new())
 }
 
-/// Symptom: a host that died after it had told its plan ended the job of all, and no test noticed when it did so again.
+/// Symptom: a host that died after it had told its plan ended the job of all, and no test noticed when it did
+/// so again.
 /// Fix: this; it is lost from the beginning, with its VMs, and the others go on.
 #[test]
 fn a_host_that_dies_between_plan_and_run_is_lost_and_the_others_go_on() {

@@ -1,4 +1,5 @@
-//! The beginning of a job: agents that are there, that refuse, and that have died since they told their plans.
+//! The beginning of a job: agents that are there, that refuse, and that have died since they told their
+//! plans.
 
 use super::{twin::Twin, *};
 use crate::{
@@ -52,7 +53,8 @@ fn begin(members: Vec<Member>) -> Result<Begun, JobError> {
 }
 
 /// Symptom: a host that died between the planning of a job and its beginning ended the job for all hosts.
-/// Cause: each agent had to take the order. Fix: one that cannot be reached counts as lost, and the others go on.
+/// Cause: each agent had to take the order. Fix: one that cannot be reached counts as lost, and the others go
+/// on.
 #[test]
 fn a_host_that_died_since_it_told_its_plan_is_lost_and_the_others_go_on() {
     let (server, agent) = start(Willing::default());

@@ -1,4 +1,5 @@
-//! Agents in one process on the loopback: askers, servers with a simple detector, and peers that follow a script.
+//! Agents in one process on the loopback: askers, servers with a simple detector, and peers that follow a
+//! script.
 
 mod asking;
 mod commands;

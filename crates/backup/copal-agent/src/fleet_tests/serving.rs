@@ -57,7 +57,8 @@ fn a_stranger_is_dropped_unheard_and_members_are_served() {
     connect(&server, 1);
 }
 
-/// Symptom: the 65th connection was ended without a word; the caller read that it does not hold the secret of the domain.
+/// Symptom: the 65th connection was ended without a word; the caller read that it does not hold the secret of
+/// the domain.
 /// Cause: the server closed it before the handshake and logged nothing.
 /// Fix: it shakes hands, and says that it has too many connections.
 #[test]
@@ -123,7 +124,8 @@ fn silent_connections_shut_no_member_out() {
     assert!(told > 0);
 }
 
-/// Symptom: each remembered job kept its connections, so that agents which were not restarted had no places left after some days.
+/// Symptom: each remembered job kept its connections, so that agents which were not restarted had no places
+/// left after some days.
 /// Cause: an asker ended its connections when it was dropped, and a job keeps it for its report.
 /// Fix: an asker is ended with the job; its counts stay.
 #[test]

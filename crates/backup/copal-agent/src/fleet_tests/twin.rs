@@ -1,4 +1,5 @@
-//! A detector in memory: what it knows of an id is a function of it, a partition is due when all markers are in.
+//! A detector in memory: what it knows of an id is a function of it, a partition is due when all markers are
+//! in.
 
 use super::known;
 use crate::{

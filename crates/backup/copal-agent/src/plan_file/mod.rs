@@ -1,10 +1,12 @@
 //! Plan file: which VMs a host backs up, and where their disks are.
 //!
-//! JSON: `{"v":1,"vms":[{"vm":"vm1","disks":{"sda":"set/vm1/day0.raw"}},{"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}`.
-//! `disks` are files that are read as they are; `qmp` and `nodes` name a running QEMU's socket and its block nodes, and `nbd` the
-//! socket of its NBD server if it runs one. `"freeze":"agent"` lets the guest's file systems hold still at the point in time, by its
-//! guest agent, whose socket `agent_socket` names where QEMU does not. `"format":"raw"`, `"allow_smaller":true` and
-//! `"full_every":"30d"` are the options of `copal backup` of these names.
+//! JSON:
+//! `{"v":1,"vms":[{"vm":"vm1","disks":{"sda":"set/vm1/day0.raw"}},{"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}`.
+//! `disks` are files that are read as they are; `qmp` and `nodes` name a running QEMU's socket and its block
+//! nodes, and `nbd` the socket of its NBD server if it runs one. `"freeze":"agent"` lets the guest's file
+//! systems hold still at the point in time, by its guest agent, whose socket `agent_socket` names where QEMU
+//! does not. `"format":"raw"`, `"allow_smaller":true` and `"full_every":"30d"` are the options of `copal
+//! backup` of these names.
 //! Relative paths are relative to the working directory.
 //!
 //! Invariants

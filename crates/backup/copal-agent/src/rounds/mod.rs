@@ -3,8 +3,9 @@
 //! Paper: low-profile-dedup §3, Figure 3 and the choice of k.
 //! Pure.
 //!
-//! What waits for a round's answers takes memory, so a host's VMs are divided into rounds. A part is a run of pages of one
-//! VM, of 1 GiB each; a VM that has more to back up than the average is cut into parts of about that.
+//! What waits for a round's answers takes memory, so a host's VMs are divided into rounds. A part is a run of
+//! pages of one VM, of 1 GiB each; a VM that has more to back up than the average is cut into parts of about
+//! that.
 //!
 //! Invariants
 //! - Every page is in one part, and every part in one round. The parts of a VM come in order.
@@ -19,7 +20,8 @@ pub use count::{
 };
 pub use parts::{PAGE_BYTES, Part, VmChanges, parts};
 
-/// Divides the VMs of a host into rounds: small VMs first, and those that missed windows before their size's turn.
+/// Divides the VMs of a host into rounds: small VMs first, and those that missed windows before their size's
+/// turn.
 ///
 /// There are more rounds than [`round_count`] says where parts do not fit the memory otherwise.
 pub fn plan(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
@@ -56,8 +58,8 @@ fn in_order(vms: &[VmChanges], parts: Vec<Vec<Part>>) -> Vec<Vec<Part>> {
     order.into_iter().map(|(_, parts)| parts).collect()
 }
 
-/// One round. First whoever has as many parts left as there are rounds, or more; then, in order, one part of each other VM
-/// until the round has its share.
+/// One round. First whoever has as many parts left as there are rounds, or more; then, in order, one part of
+/// each other VM until the round has its share.
 fn fill(waiting: &mut [Vec<Part>], share: u64, rounds_left: u64, most_bytes: u64) -> Vec<Part> {
     let mut round = Round::default();
     let (urgent, others): (Vec<_>, Vec<_>) =

@@ -28,7 +28,8 @@ pub struct Part {
     pub changed_bytes: u64,
 }
 
-/// Cuts each VM into parts of about the average of all VMs, whose answers fit the memory. Each VM has at least one.
+/// Cuts each VM into parts of about the average of all VMs, whose answers fit the memory. Each VM has at
+/// least one.
 pub fn parts(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
     let total: u64 = vms.iter().flat_map(|vm| &vm.pages).fold(0, |sum, page| sum.saturating_add(*page));
     let average = total.div_ceil(vms.len().max(1) as u64);

@@ -1,4 +1,5 @@
-//! Commands of control messages: each on a thread of its own, so that one that takes an hour holds up nothing.
+//! Commands of control messages: each on a thread of its own, so that one that takes an hour holds up
+//! nothing.
 
 use super::{Shared, outbox::PeerId};
 use crate::{

@@ -1,4 +1,5 @@
-//! Says that there are too many connections: the first time at once, then once a minute, with how many times it was.
+//! Says that there are too many connections: the first time at once, then once a minute, with how many times
+//! it was.
 
 use parking_lot::Mutex;
 use std::{

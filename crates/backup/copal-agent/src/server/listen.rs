@@ -1,5 +1,5 @@
-//! The accept thread: takes connections, turns away the oldest that has not said who it is where one more comes, and ends the
-//! server.
+//! The accept thread: takes connections, turns away the oldest that has not said who it is where one more
+//! comes, and ends the server.
 //!
 //! Not here: how many there may be (`places`).
 
@@ -82,8 +82,8 @@ fn reap(readers: &mut Vec<Reader>) {
     }
 }
 
-/// Waits a moment for the oldest peer that is in the way to say who it is, then turns it away. Returns soon in any case, so that
-/// no other address waits for long.
+/// Waits a moment for the oldest peer that is in the way to say who it is, then turns it away. Returns soon
+/// in any case, so that no other address waits for long.
 fn make_place(shared: &Shared, readers: &mut Vec<Reader>, address: IpAddr) {
     while !shared.stop.load(Ordering::Acquire) {
         reap(readers);

@@ -11,10 +11,10 @@
 //! ```
 //!
 //! Invariants
-//! - A peer holds up nobody else: each connection has a reader of its own, and one that does not take its answers is
-//!   ended once its share of the outbox stays full.
-//! - Memory is bounded: connections, commands under way and bytes in the outbox have limits. Peers that have not said who they
-//!   are take a quarter of the places, so nobody without the secret keeps a member out.
+//! - A peer holds up nobody else: each connection has a reader of its own, and one that does not take its
+//!   answers is ended once its share of the outbox stays full.
+//! - Memory is bounded: connections, commands under way and bytes in the outbox have limits. Peers that have
+//!   not said who they are take a quarter of the places, so nobody without the secret keeps a member out.
 //! - Every thread is joined by [`Server::stop`] or by dropping the server.
 //!
 //! Not here: what is compared and when (`Detect`), what commands do (`Control`).
@@ -162,8 +162,8 @@ impl Server {
         self.join();
     }
 
-    /// Ends all connections and waits for the threads. Commands under way are waited for: whoever carries out a long one
-    /// looks at the stop flag.
+    /// Ends all connections and waits for the threads. Commands under way are waited for: whoever carries out
+    /// a long one looks at the stop flag.
     pub fn stop(self) {
         drop(self);
     }

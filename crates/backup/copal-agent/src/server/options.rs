@@ -10,23 +10,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Compares what hosts ask with what is known. Shared by the readers of all connections and the compare thread.
+/// Compares what hosts ask with what is known. Shared by the readers of all connections and the compare
+/// thread.
 pub trait Detect: Send + Sync {
-    /// Keeps a batch until its partition is compared. A batch that comes again (its host lost the connection) is kept once,
-    /// and answered again if it was compared already.
+    /// Keeps a batch until its partition is compared. A batch that comes again (its host lost the connection)
+    /// is kept once, and answered again if it was compared already.
     /// # Errors
     /// A sentence that the asker is told: this batch will not be answered here.
     fn take(&self, ask: &Ask, host: [u8; 16]) -> Result<(), String>;
 
-    /// `host` has asked all it will ask in this round. May be said twice, and after a marker batches may still come from a
-    /// host that did not get its answers elsewhere.
+    /// `host` has asked all it will ask in this round. May be said twice, and after a marker batches may
+    /// still come from a host that did not get its answers elsewhere.
     fn mark(&self, marker: &Marker, host: [u8; 16]);
 
     /// A partition that should be compared now: all markers are in, or it waited long enough.
     fn due(&self, now: Instant) -> Option<u32>;
 
-    /// How many members the fleet has now, as far as is known; may ask the repository, and is called when the places that the
-    /// server knows of are taken. `None`: it is not known.
+    /// How many members the fleet has now, as far as is known; may ask the repository, and is called when the
+    /// places that the server knows of are taken. `None`: it is not known.
     fn members(&self) -> Option<usize> {
         None
     }
@@ -48,8 +49,8 @@ pub struct ServerOptions {
     pub secret: Secret,
     /// Time limits of connections.
     pub timeouts: Timeouts,
-    /// How many members the fleet has, as far as is known; places for connections follow from it. Whoever learns of more
-    /// enters them here.
+    /// How many members the fleet has, as far as is known; places for connections follow from it. Whoever
+    /// learns of more enters them here.
     pub members: Arc<AtomicUsize>,
     /// Most connections, whatever the number of members; `None`: twice the members and 32.
     pub connections: Option<usize>,

@@ -1,10 +1,10 @@
 //! What waits to be sent, per connection, and the thread that sends it without ever waiting for one peer.
 //!
 //! Invariants
-//! - The bytes of a connection and of all stay within their bounds; a message longer than a bound goes when nothing else
-//!   waits.
-//! - Whoever puts something in waits for room no longer than `patience`; then the peer with the most bytes loses its
-//!   connection. A peer that takes nothing for [`STALLED`] loses it, too.
+//! - The bytes of a connection and of all stay within their bounds; a message longer than a bound goes when
+//!   nothing else waits.
+//! - Whoever puts something in waits for room no longer than `patience`; then the peer with the most bytes
+//!   loses its connection. A peer that takes nothing for [`STALLED`] loses it, too.
 
 use super::options::ServerOptions;
 use crate::channel::{ChannelWriter, Closer, FRAME_BYTES, Pushed};

@@ -1,8 +1,9 @@
-//! Places for connections: how many there are, and which of those that have not shown the secret goes when they are taken.
+//! Places for connections: how many there are, and which of those that have not shown the secret goes when
+//! they are taken.
 //!
-//! A member needs two places at most, one for its job and one for what it asks again; 32 more serve commands and single
-//! backups. Connections whose peer has not yet said who it is are bounded apart: a quarter of the places, and half of that for
-//! one address. So silent connections never shut a member out.
+//! A member needs two places at most, one for its job and one for what it asks again; 32 more serve commands
+//! and single backups. Connections whose peer has not yet said who it is are bounded apart: a quarter of the
+//! places, and half of that for one address. So silent connections never shut a member out.
 //!
 //! Not here: accepting (`listen`), what is said to a peer that has no place (`peer`, `channel`).
 
@@ -124,8 +125,8 @@ impl Standing {
     }
 }
 
-/// Which of the peers that have not said who they are goes when one more comes from `address`; the oldest first. `None`: there
-/// is a place.
+/// Which of the peers that have not said who they are goes when one more comes from `address`; the oldest
+/// first. `None`: there is a place.
 pub(super) fn oldest_in_the_way(
     unknown: &[IpAddr],
     address: IpAddr,

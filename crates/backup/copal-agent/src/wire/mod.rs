@@ -2,8 +2,8 @@
 //!
 //! Format: docs/formats/agent-message.md v2
 //! Invariants
-//! - Nothing that a peer sends is trusted: counts and lengths are bounded before they size anything, and what is left
-//!   over at the end refuses the message.
+//! - Nothing that a peer sends is trusted: counts and lengths are bounded before they size anything, and what
+//!   is left over at the end refuses the message.
 //! - [`Hello`] is the first message of each side, and its version stands where every version has it.
 //!
 //! Not here: frames and seals (`channel`), whether an answer belongs to anything that was asked (`asker`).
@@ -38,8 +38,8 @@ pub const JSON_BYTES: usize = crate::channel::MESSAGE_BYTES - 16;
 pub struct Hello {
     /// Name of the member.
     pub name: String,
-    /// Random, and new for each asker: connections of one asker have the same, so that answers find their way after one
-    /// has broken.
+    /// Random, and new for each asker: connections of one asker have the same, so that answers find their way
+    /// after one has broken.
     pub instance: [u8; 16],
 }
 

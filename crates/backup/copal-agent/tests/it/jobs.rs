@@ -12,7 +12,8 @@ fn held() -> (usize, usize) {
     (count("/proc/self/fd"), count("/proc/self/task"))
 }
 
-/// Symptom: agents that were not restarted stopped backing up: three hosts after 12 jobs, twelve after two, 36 in the first one.
+/// Symptom: agents that were not restarted stopped backing up: three hosts after 12 jobs, twelve after two,
+/// 36 in the first one.
 /// Cause: each remembered job kept two askers with open connections, and a server took 64.
 /// Fix: connections end with the job, and places follow the number of members.
 #[test]
@@ -28,7 +29,8 @@ fn forty_jobs_in_a_row_and_then_one_of_seventy_agents() {
             before = held();
         }
     }
-    // Connections of the last job are still closing, and other tests of this process have some; those of 38 jobs would be hundreds.
+    // Connections of the last job are still closing, and other tests of this process have some; those of 38
+    // jobs would be hundreds.
     // Symptom: red under load. Cause: the test counted once. Fix: it waits until the count has fallen.
     let end = Instant::now() + Duration::from_secs(120);
     loop {

@@ -49,7 +49,8 @@ fn leak(fleet: &Fleet) {
     fleet.repository.delete(&Silent, &CancelFlag::new()).unwrap();
 }
 
-/// Symptom: a VM whose leak estimate was above a tenth of its bytes leaked on until a person ran `repair leak`.
+/// Symptom: a VM whose leak estimate was above a tenth of its bytes leaked on until a person ran `repair
+/// leak`.
 /// Fix: its agent repairs it behind a job, where its key may delete.
 #[test]
 fn an_agent_repairs_the_leak_of_its_vm_behind_a_job_when_it_is_large_enough() {

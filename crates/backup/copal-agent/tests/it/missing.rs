@@ -11,7 +11,8 @@ use copal_backup::{
 };
 use std::{fs, sync::Mutex};
 
-/// Symptom: a host that could not be reached dropped out of the nightly job, which was complete, with exit code 0.
+/// Symptom: a host that could not be reached dropped out of the nightly job, which was complete, with exit
+/// code 0.
 /// Cause: a job was of the agents that were heard of lately.
 /// Fix: an agent is listed with its VMs until it is retired; one that is listed and takes no part is missing.
 #[test]
@@ -47,8 +48,9 @@ fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
     assert!(!fleet.repository.retire_agent("h2").unwrap());
 }
 
-/// Symptom: for two minutes after an agent was killed and retired each job failed for it. Cause: its last signs of life were young, so it
-/// was asked, and that it did not answer counted. Fix: an agent that is not listed and cannot be reached is not missed.
+/// Symptom: for two minutes after an agent was killed and retired each job failed for it. Cause: its last
+/// signs of life were young, so it was asked, and that it did not answer counted. Fix: an agent that is not
+/// listed and cannot be reached is not missed.
 #[test]
 fn an_agent_that_was_killed_and_retired_is_not_missed() {
     let fleet = Fleet::new();
@@ -155,7 +157,8 @@ impl Progress for StartAt<'_> {
     }
 }
 
-/// Symptom: no test would have noticed an agent that leaves what an earlier run of it left open to the ten minutes of its silence.
+/// Symptom: no test would have noticed an agent that leaves what an earlier run of it left open to the ten
+/// minutes of its silence.
 #[test]
 fn an_agent_takes_over_the_sessions_of_its_name_when_it_starts() {
     let fleet = Fleet::on_several_servers();

@@ -25,7 +25,8 @@ fn vm(number: usize) -> String {
     format!("vm{number}")
 }
 
-/// Three kinds of VM, two of each. Each has what all have, what those of its kind have, what one VM of another kind has, and what nobody has.
+/// Three kinds of VM, two of each. Each has what all have, what those of its kind have, what one VM of
+/// another kind has, and what nobody has.
 fn image(number: usize) -> Vec<u8> {
     let mut bytes = vec![0; 6 << 20];
     let mut fill = |seed: usize, from: usize, len: usize| {
@@ -108,9 +109,12 @@ impl Bounds {
     }
 }
 
-/// Symptom: in two or more rounds a job saved .60 to .86 of what an exact index saves, and nothing was unresolved.
-/// Cause: a chunk that was asked about in an early round was stored privately; when a later round made it popular, the first copy stayed.
-/// Fix: when all hosts have stored, each asks about the frames of this job again, and gives up those that are popular.
+/// Symptom: in two or more rounds a job saved .60 to .86 of what an exact index saves, and nothing was
+/// unresolved.
+/// Cause: a chunk that was asked about in an early round was stored privately; when a later round made it
+/// popular, the first copy stayed.
+/// Fix: when all hosts have stored, each asks about the frames of this job again, and gives up those that are
+/// popular.
 #[test]
 fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
     let by_kind: fn(usize) -> usize = |number| number % 3;
@@ -132,8 +136,9 @@ fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
     }
 }
 
-/// Symptom: in one job of natural placement .90 to .92, and nothing was unresolved. Cause: a host that took longer than the patience of the
-/// others asked late; what it shared with one of their VMs became popular then, and their copy stayed. Fix: as above, in one round too.
+/// Symptom: in one job of natural placement .90 to .92, and nothing was unresolved. Cause: a host that took
+/// longer than the patience of the others asked late; what it shared with one of their VMs became popular
+/// then, and their copy stayed. Fix: as above, in one round too.
 #[test]
 fn what_a_late_host_shares_with_others_is_stored_once() {
     let fleet = Fleet::with_fraction(1_000_000);
@@ -155,8 +160,8 @@ fn what_a_late_host_shares_with_others_is_stored_once() {
     assert!(share >= 0.97, "{share:.3} {report:?}");
 }
 
-/// Hosts have keys that back up and nothing else: they settle nothing. Whoever waits for the job counts with such a key, and gives up
-/// with one that may delete.
+/// Hosts have keys that back up and nothing else: they settle nothing. Whoever waits for the job counts with
+/// such a key, and gives up with one that may delete.
 #[test]
 fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_job() {
     let password = Unlock::Password(zeroize::Zeroizing::new("correct horse".into()));
@@ -198,7 +203,8 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
 }
 
 /// Symptom: a fleet with `--pds-fraction 30%` saved .77 of what an exact index saves, and nothing said why.
-/// Cause: two VMs make a chunk popular only while less than half of the fraction is used, three until all of it is.
+/// Cause: two VMs make a chunk popular only while less than half of the fraction is used, three until all of
+/// it is.
 /// Fix: the answer says so, the job counts it, and the operator's page advises 100 % for a few dozen VMs.
 #[test]
 fn what_the_fraction_has_no_room_for_is_counted() {

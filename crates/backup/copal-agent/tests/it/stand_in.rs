@@ -25,8 +25,9 @@ fn look_until(begun: &coordinate::Begun, what: &str, come: impl Fn(&[AgentReport
     }
 }
 
-/// Agents h1 and h2 have two VMs each, of which half is the same; h3 has none and owns a third of the partitions. It goes when the first VMs
-/// have asked it, and before it can have answered: its stand-ins answer, in this round and the next.
+/// Agents h1 and h2 have two VMs each, of which half is the same; h3 has none and owns a third of the
+/// partitions. It goes when the first VMs have asked it, and before it can have answered: its stand-ins
+/// answer, in this round and the next.
 #[test]
 fn the_stand_in_answers_for_an_owner_that_goes_in_the_middle_of_a_job() {
     let fleet = Fleet::with_fraction(1_000_000);

@@ -1,8 +1,9 @@
 //! How much of a disk will be read, told before it is: what progress counts against.
 //!
-//! Holes take no time, so they are no work. Known before are the bytes that the changes name, or else those that the
-//! source's map calls data. Asking for the whole map costs what reading the disk asks for anyway, once more; where that takes
-//! long, or fails, nothing is announced: a backup is not lost for its progress bar.
+//! Holes take no time, so they are no work. Known before are the bytes that the changes name, or else those
+//! that the source's map calls data. Asking for the whole map costs what reading the disk asks for anyway,
+//! once more; where that takes long, or fails, nothing is announced: a backup is not lost for its progress
+//! bar.
 
 use super::changes::zero_bytes;
 use super::reader::{DiskPlan, Reader};

@@ -40,7 +40,8 @@ impl Base {
         Base { manifest, good, left_out: Vec::new() }
     }
 
-    /// Looks in older snapshots for those of `disks` that the newest was made without: they are measured, too.
+    /// Looks in older snapshots for those of `disks` that the newest was made without: they are measured,
+    /// too.
     /// # Errors
     /// Those of the store. A damaged manifest is passed over.
     pub(super) fn look_back<'a>(
@@ -75,7 +76,8 @@ impl Base {
         newest.chain(left_out).find(|(_, disk)| disk.name == name)
     }
 
-    /// A disk as the newest good snapshot has it; one that this was made without, as the last snapshot with it has it.
+    /// A disk as the newest good snapshot has it; one that this was made without, as the last snapshot with
+    /// it has it.
     pub(super) fn last_good(&self, name: &str) -> Option<&ManifestDisk> {
         let mut good = self.good().disks.iter();
         let left_out = self.left_out.iter().map(|(_, disk)| disk);

@@ -1,9 +1,10 @@
 //! A backup in two passes: others are asked in between which of its chunks they have.
 //!
-//! A disk is taken in parts of whole pages. Of each part the first pass names the chunks that the VM has not and keeps the names
-//! in a spool; then come the answers; then the second pass reads what is to be stored, popular chunks first. So whoever waits
-//! for a chunk that another host is storing waits for no longer than that host needs for it: nobody stores the rest of a part
-//! before it has given what others wait for, hence no circle of hosts that wait for each other.
+//! A disk is taken in parts of whole pages. Of each part the first pass names the chunks that the VM has not
+//! and keeps the names in a spool; then come the answers; then the second pass reads what is to be stored,
+//! popular chunks first. So whoever waits for a chunk that another host is storing waits for no longer than
+//! that host needs for it: nobody stores the rest of a part before it has given what others wait for, hence
+//! no circle of hosts that wait for each other.
 //!
 //! A source that can be read once only, and from its beginning, is backed up as without others.
 
@@ -29,7 +30,8 @@ use uuid::Uuid;
 pub struct Collaboration<'a> {
     /// Who is asked.
     pub peers: &'a dyn Peers,
-    /// A directory on this host for what waits between the passes: 36 bytes for each chunk that the VM has not.
+    /// A directory on this host for what waits between the passes: 36 bytes for each chunk that the VM has
+    /// not.
     pub spool_directory: PathBuf,
     /// Which host this is: another one opens what it stores for all.
     pub writer: Writer,

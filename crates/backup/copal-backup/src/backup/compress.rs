@@ -5,11 +5,12 @@ use crate::error::{Error, Result};
 use crossbeam_channel::{Receiver, Sender};
 use zstd::zstd_safe::{CParameter, Strategy};
 
-/// How chunks and recipes are compressed: one hash table that the first cache holds, and matches of five bytes on.
+/// How chunks and recipes are compressed: one hash table that the first cache holds, and matches of five
+/// bytes on.
 ///
-/// Between zstd's levels, because they are not made for chunks of 16 KiB: level 3 fills two tables and takes a fifth to
-/// a fourth longer to save 0.8 %, level 1 sees only matches of six or seven bytes and saves 1 % less. Decision
-/// 2026-11-22, cheaper frames.
+/// Between zstd's levels, because they are not made for chunks of 16 KiB: level 3 fills two tables and takes
+/// a fifth to a fourth longer to save 0.8 %, level 1 sees only matches of six or seven bytes and saves 1 %
+/// less. Decision 2026-11-22, cheaper frames.
 const LEVEL: i32 = 1;
 const SEARCH: [CParameter; 4] = [
     CParameter::Strategy(Strategy::ZSTD_fast),

@@ -70,7 +70,8 @@ impl Reader<'_> {
         Ok(data)
     }
 
-    /// The recipe of a segment, its new chunks by name and in no place yet; and which of the entries those are.
+    /// The recipe of a segment, its new chunks by name and in no place yet; and which of the entries those
+    /// are.
     fn name_chunks(&mut self, job: &Job, layout: &[(Piece, Option<Ref>)]) -> (SegmentRecipe, Vec<bool>) {
         let nowhere = Spot { home: self.chunks, volume: 0, pack: PackNumber(0), slot: 0 };
         let mut entries = Vec::with_capacity(layout.len());
@@ -180,7 +181,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the base's recipe of a segment, or a chunk it names, is known to be damaged: then it is written anew.
+    /// Whether the base's recipe of a segment, or a chunk it names, is known to be damaged: then it is
+    /// written anew.
     fn is_hurt(&mut self, reference: &Ref, length: u64) -> Result<bool> {
         let index = &self.pack_store.index;
         if !index.has_damaged() {

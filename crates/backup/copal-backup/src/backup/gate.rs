@@ -1,14 +1,15 @@
 //! The gate before the first read: is this the disk of the VM, and all of it?
 //!
-//! Every way into a backup passes here: files, devices, pipes, exports, disks of running VMs, and agents. A source that is
-//! empty, smaller than its last snapshot, or of another format makes no snapshot, unless the request allows that; then the
-//! snapshot says so, and retention lets no good one go for it (`retention`).
+//! Every way into a backup passes here: files, devices, pipes, exports, disks of running VMs, and agents. A
+//! source that is empty, smaller than its last snapshot, or of another format makes no snapshot, unless the
+//! request allows that; then the snapshot says so, and retention lets no good one go for it (`retention`).
 //!
 //! Design: docs/design/backup.md#sources BAK-28
 //!
-//! Disks are measured against two snapshots: the newest with that disk, and the newest against which nothing stands that nobody
-//! accepted.
-//! Not here: whether an image is whole (`source::image_check`), and whether it stays what it is (`Source::confirm`).
+//! Disks are measured against two snapshots: the newest with that disk, and the newest against which nothing
+//! stands that nobody accepted.
+//! Not here: whether an image is whole (`source::image_check`), and whether it stays what it is
+//! (`Source::confirm`).
 
 use super::base::Base;
 use crate::doubt::{Doubt, DoubtKind};
@@ -127,8 +128,12 @@ impl DiskGate<'_> {
             )));
         }
         // Nothing good is known: what was told of the newest is told again.
-        let told = base.manifest.doubts.iter().filter(|_| !base.is_good());
-        let mut told = told.filter(|doubt| doubt.kind == DoubtKind::Smaller && doubt.disk == self.disk.name);
+        let mut told = base
+            .manifest
+            .doubts
+            .iter()
+            .filter(|_| !base.is_good())
+            .filter(|doubt| doubt.kind == DoubtKind::Smaller && doubt.disk == self.disk.name);
         Ok(told.next().filter(|_| size_bytes == newest).cloned())
     }
 

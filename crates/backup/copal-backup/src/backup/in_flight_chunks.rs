@@ -4,7 +4,8 @@
 //! the id out after its pack is in the index. So an id is always found in one of the two, and which packs
 //! are this backup's stays known.
 //!
-//! Memory: the ids of one pack and of the jobs under way, and up to 21 bytes for each finished pack of 16 MiB.
+//! Memory: the ids of one pack and of the jobs under way, and up to 21 bytes for each finished pack of 16
+//! MiB.
 
 use crate::pack::writer::WrittenPack;
 use crate::pack::{PackNumber, Spot};

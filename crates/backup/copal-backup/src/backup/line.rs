@@ -1,4 +1,5 @@
-//! The threads of a backup: who reads feeds the compressors, they feed the packer, and empty jobs go back to the reader.
+//! The threads of a backup: who reads feeds the compressors, they feed the packer, and empty jobs go back to
+//! the reader.
 //!
 //! Not here: what each of them does (`reader`, `compress`, `packer`).
 
@@ -37,11 +38,11 @@ impl Line {
         (line, channels)
     }
 
-    /// Runs `read` on this thread and the others beside it; all have ended when this returns. `read` drops its channels
-    /// at its end.
+    /// Runs `read` on this thread and the others beside it; all have ended when this returns. `read` drops
+    /// its channels at its end.
     /// # Errors
-    /// Of the packer, then of the compressors; inside, what `read` returned. `Invalid`: the system starts no threads, and `read`
-    /// was not run.
+    /// Of the packer, then of the compressors; inside, what `read` returned. `Invalid`: the system starts no
+    /// threads, and `read` was not run.
     pub(super) fn run<T>(
         self,
         packer: &mut Packer<'_>,

@@ -8,7 +8,9 @@
 //! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before
 //! the last nothing refers to any of it; after it all of it is there.
 //!
-//! - [`gate`]: whether it is the disk of the VM, and all of it. [`plan`]: how each disk is read (after a look at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads, on one [`line`].
+//! - [`gate`]: whether it is the disk of the VM, and all of it. [`plan`]: how each disk is read (after a look
+//!   at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`],
+//!   [`packer`]: the three threads, on one [`line`].
 //! - [`collaborate`]: two passes with a [`spool`] between them, where others are asked what they have.
 //! - [`session`]: the records at the beginning and at the end.
 
@@ -66,7 +68,8 @@ use uuid::Uuid;
 /// Fixed memory of a backup: pack blocks, footers, compression, pages of the base.
 const FIXED_MEMORY_BYTES: u64 = 14 << 20;
 
-/// Runs one backup. The caller holds the lock of packs and the VM, and leaves signs of life as `holder`, if it does.
+/// Runs one backup. The caller holds the lock of packs and the VM, and leaves signs of life as `holder`, if
+/// it does.
 pub(crate) fn run(
     parts: &Parts,
     request: &BackupRequest,
@@ -116,8 +119,7 @@ pub(crate) fn run(
         doubts: produced.doubts.clone(),
     };
     let snapshot = manifest.snapshot;
-    let published = session.publish(parts, manifest);
-    let published = published.map_err(|error| session.reason(parts, error))?;
+    let published = session.publish(parts, manifest).map_err(|error| session.reason(parts, error))?;
     if let Some(change) = change {
         change.entered();
     }
@@ -320,7 +322,8 @@ fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
     Ok(Confirmed { warnings, doubts })
 }
 
-/// How many segments may be on their way under a memory bound; at least two, so that reading and storing overlap.
+/// How many segments may be on their way under a memory bound; at least two, so that reading and storing
+/// overlap.
 fn jobs_within(memory_bytes: u64) -> u64 {
     (memory_bytes.saturating_sub(FIXED_MEMORY_BYTES) / Job::MEMORY_BYTES).clamp(2, 32)
 }

@@ -43,8 +43,8 @@ pub(crate) struct Packer<'a> {
     built: Vec<BuiltDisk>,
     pages: Vec<Option<Ref>>,
     page: Page,
-    /// Whether this backup wrote a segment of the open page, or a page of the open disk. Such a page or root is written
-    /// too: under the name it had, the old one leads to the old frames, and those may be lost.
+    /// Whether this backup wrote a segment of the open page, or a page of the open disk. Such a page or root
+    /// is written too: under the name it had, the old one leads to the old frames, and those may be lost.
     wrote_segment: bool,
     wrote_page: bool,
     reported: u64,

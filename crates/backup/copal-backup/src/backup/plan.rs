@@ -2,9 +2,10 @@
 //!
 //! Falling back is automatic and said, never a failed backup, unless the caller asked for that.
 //!
-//! What a list of changes leaves out is taken from the base unread, so somebody must vouch that the list begins there, or
-//! before: whoever made it by naming the snapshot, or the base itself by naming the dirty bitmap that recorded what came after
-//! it. A list that only claims to be of the last backup is of another one as soon as one failed.
+//! What a list of changes leaves out is taken from the base unread, so somebody must vouch that the list
+//! begins there, or before: whoever made it by naming the snapshot, or the base itself by naming the dirty
+//! bitmap that recorded what came after it. A list that only claims to be of the last backup is of another
+//! one as soon as one failed.
 
 use super::base::Base;
 use super::changes::Changes;
@@ -183,7 +184,8 @@ fn plan_disk(
     })
 }
 
-/// The changed extents of a disk, if all that they leave out is as it was in this base; otherwise why that is not known.
+/// The changed extents of a disk, if all that they leave out is as it was in this base; otherwise why that is
+/// not known.
 fn usable<'a>(disk: &'a DiskSource, old: &ManifestDisk, base: &Base) -> Usable<&'a ChangedExtents> {
     let Some(changed) = &disk.changed else {
         let none = || "no changed extents were given".into();
@@ -222,7 +224,8 @@ fn is_same_disk(disk: &DiskSource, changed: &ChangedExtents, old: &ManifestDisk)
     Ok(())
 }
 
-/// Whether a bitmap is of the disk that it was of at the base: another one may have a bitmap of the same name.
+/// Whether a bitmap is of the disk that it was of at the base: another one may have a bitmap of the same
+/// name.
 fn lies_where_it_lay(disk: &DiskSource, old: &ManifestDisk) -> Usable<()> {
     match &old.identity {
         None => Err(
@@ -252,7 +255,8 @@ fn is_recent(full_every: Option<Duration>, whole_ms: u64, now_ms: u64) -> Usable
     }
 }
 
-/// Whether the list begins at `newest`, or before: by its own word, and by what the bitmap it came from recorded.
+/// Whether the list begins at `newest`, or before: by its own word, and by what the bitmap it came from
+/// recorded.
 fn begins_at(changed: &ChangedExtents, old: &ManifestDisk, newest: SnapshotId) -> Usable<()> {
     match (&changed.base, &changed.bitmap) {
         (None, None) => {

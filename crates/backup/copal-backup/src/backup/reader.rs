@@ -146,8 +146,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads some pages of a disk of a known size. `data`: bytes of it that are no holes, as far as is known; returns that
-    /// with what these pages change of it.
+    /// Reads some pages of a disk of a known size. `data`: bytes of it that are no holes, as far as is known;
+    /// returns that with what these pages change of it.
     pub(super) fn pages(
         &mut self,
         disk: &DiskSource,
@@ -193,8 +193,10 @@ impl<'a> Reader<'a> {
                 self.send(Step::Page(old))?;
                 continue;
             }
-            let page = self.tree.page(old.as_ref(), size, index);
-            let page = page.or_else(|error| self.unless_damaged(error).map(|()| Page::default()))?;
+            let page = self
+                .tree
+                .page(old.as_ref(), size, index)
+                .or_else(|error| self.unless_damaged(error).map(|()| Page::default()))?;
             if page.segments.is_empty() {
                 data += self.whole_page(disk, &page_range, index, size)?;
                 self.progress.advance(changes.dirty_bytes_in(&page_range));

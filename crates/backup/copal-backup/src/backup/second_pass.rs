@@ -1,9 +1,11 @@
-//! The second pass over a part of a disk: what the first one named is decided, and only what nobody has is read again.
+//! The second pass over a part of a disk: what the first one named is decided, and only what nobody has is
+//! read again.
 //!
 //! Invariants
-//! - A chunk that differs from what the first pass named is never stored under that name: its segment is read as a whole and
-//!   decided anew, without others. That happens where a disk was written while it was read.
-//! - An answer is not believed: a hit counts if its pack was checked, and the frame there bears the id (BAK-20).
+//! - A chunk that differs from what the first pass named is never stored under that name: its segment is read
+//!   as a whole and decided anew, without others. That happens where a disk was written while it was read.
+//! - An answer is not believed: a hit counts if its pack was checked, and the frame there bears the id
+//!   (BAK-20).
 
 use super::job::{ChunkState, JobEntry, NewChunk, Step};
 use super::popular::PopularPacker;

@@ -40,11 +40,11 @@ pub(crate) struct PublishedAs {
 }
 
 impl Session {
-    /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read. From then on the
-    /// index knows what the VM has, in a fleet.
+    /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read.
+    /// From then on the index knows what the VM has, in a fleet.
     /// # Errors
-    /// `SessionOpen`: in a fleet on several servers, another session of the VM is open, and may be alive (BAK-21). Those of the
-    /// store.
+    /// `SessionOpen`: in a fleet on several servers, another session of the VM is open, and may be alive
+    /// (BAK-21). Those of the store.
     pub(crate) fn open(parts: &Parts, vm: &Vm, holder: Option<HolderId>) -> Result<(Session, Option<Base>)> {
         let opened = Session::append_open(parts, vm, holder)?;
         if parts.pack_store().layout.is_fleet() {
@@ -114,8 +114,8 @@ impl Session {
         self.sequence
     }
 
-    /// Why the backup failed: a session that others have ended says that, whatever it met in consequence. What it had stored may be
-    /// gone by then, which looks like damage.
+    /// Why the backup failed: a session that others have ended says that, whatever it met in consequence.
+    /// What it had stored may be gone by then, which looks like damage.
     pub(crate) fn reason(&self, parts: &Parts, error: Error) -> Error {
         if matches!(error, Error::Cancelled { .. } | Error::Fenced | Error::Source { .. }) {
             return error;

@@ -1,7 +1,7 @@
 //! What the first pass over a part of a disk found, kept in a file until others have said what they have.
 //!
-//! The file has no name and goes with the handle. Each record is a length, a checksum and a body: what a disk has spoilt ends
-//! the backup.
+//! The file has no name and goes with the handle. Each record is a length, a checksum and a body: what a disk
+//! has spoilt ends the backup.
 
 use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
 use crate::error::{Error, Result};

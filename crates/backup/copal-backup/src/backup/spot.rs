@@ -1,12 +1,14 @@
-//! The spot check of an incremental backup: some of what the changed extents leave out is read all the same and compared
-//! with the base.
+//! The spot check of an incremental backup: some of what the changed extents leave out is read all the same
+//! and compared with the base.
 //!
-//! A list that leaves out a change makes a wrong snapshot that nothing notices later: every chunk of it fits its id. What
-//! vouches for lists (`plan`) cannot see a bitmap that was cleared, so each backup looks for itself, at other places each time (BAK-3).
+//! A list that leaves out a change makes a wrong snapshot that nothing notices later: every chunk of it fits
+//! its id. What vouches for lists (`plan`) cannot see a bitmap that was cleared, so each backup looks for
+//! itself, at other places each time (BAK-3).
 //!
-//! Places are pieces of 128 KiB: where the base has data, and where it has none and the source says that it has some. Where
-//! both say that there is nothing, there is nothing to read. Pages of the tree are visited in random order, each for its
-//! share of the pieces, so that a large disk costs reads of its tree as it costs reads of its data.
+//! Places are pieces of 128 KiB: where the base has data, and where it has none and the source says that it
+//! has some. Where both say that there is nothing, there is nothing to read. Pages of the tree are visited in
+//! random order, each for its share of the pieces, so that a large disk costs reads of its tree as it costs
+//! reads of its data.
 
 use super::changes::{Changes, segment_range};
 use super::read_helpers::read_exactly;
@@ -48,7 +50,8 @@ pub(crate) struct Spots<'a> {
 impl Spots<'_> {
     /// Reads about `wanted` bytes at places that follow from `seed`, up to the first difference.
     /// # Errors
-    /// The source cannot be read; the store fails; cancelled. Damage of the base is no error: what it hides is not compared.
+    /// The source cannot be read; the store fails; cancelled. Damage of the base is no error: what it hides
+    /// is not compared.
     pub(crate) fn check(&self, tree: &mut TreeReader<'_>, wanted: u64, seed: u64) -> Result<Checked> {
         let mut random = Random(seed);
         let mut checked = Checked::default();
@@ -151,7 +154,8 @@ impl Spots<'_> {
         Ok(pieces)
     }
 
-    /// Compares what the base has in a piece; a chunk is read as a whole, or not at all where it is said to have changed.
+    /// Compares what the base has in a piece; a chunk is read as a whole, or not at all where it is said to
+    /// have changed.
     fn piece(&self, piece: u64, number: u64, entries: &[Entry], checked: &mut Checked) -> Result<()> {
         let mut start = number * SEGMENT;
         let mut bytes = Vec::new();

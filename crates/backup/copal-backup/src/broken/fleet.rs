@@ -55,7 +55,8 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
     });
 }
 
-/// Its number is free again, since a checkpoint covers what stood there: a record that is created there counts for nothing.
+/// Its number is free again, since a checkpoint covers what stood there: a record that is created there
+/// counts for nothing.
 #[test]
 fn a_prune_whose_number_a_checkpoint_covers_removes_nothing() {
     let repository = init_as(&MemoryStore::new(), FLEET);

@@ -29,7 +29,8 @@ fn open_as(repository: &Repository, vm: Uuid, record: &Record) {
     appended.unwrap();
 }
 
-/// Whether a holder that lives for an hour keeps its session, and one that ended without ending it loses it ten minutes later.
+/// Whether a holder that lives for an hour keeps its session, and one that ended without ending it loses it
+/// ten minutes later.
 fn holds() -> bool {
     let (first, second, vm) = fleet();
     let heart = first.parts.locks().heart();
@@ -87,7 +88,8 @@ fn a_session_that_names_no_holder_is_ended_by_people_only() {
     backup().unwrap();
 }
 
-/// Symptom: no test would have noticed a watch that waits ten minutes for a holder whose process has died on this host.
+/// Symptom: no test would have noticed a watch that waits ten minutes for a holder whose process has died on
+/// this host.
 #[test]
 fn a_session_of_a_process_that_died_on_this_host_is_ended_at_the_first_look() {
     let (first, second, vm) = fleet();
@@ -100,7 +102,8 @@ fn a_session_of_a_process_that_died_on_this_host_is_ended_at_the_first_look() {
     assert_eq!(first.parts.vm_state(vm).unwrap().holder_of(&SESSION), None);
 }
 
-/// Symptom that this keeps away: behind a checkpoint a session would have nobody who holds it, and be nobody's to end.
+/// Symptom that this keeps away: behind a checkpoint a session would have nobody who holds it, and be
+/// nobody's to end.
 #[test]
 fn a_checkpoint_remembers_who_holds_a_session() {
     let (first, second, vm) = fleet();

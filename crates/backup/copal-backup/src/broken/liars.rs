@@ -1,4 +1,5 @@
-//! A host with bad intent: it stores other bytes under the id of a popular chunk, and says itself that they are right (BAK-20).
+//! A host with bad intent: it stores other bytes under the id of a popular chunk, and says itself that they
+//! are right (BAK-20).
 //!
 //! It has a backup key of the repository, and creates the records that it likes; it has no other host's key.
 
@@ -130,8 +131,9 @@ fn is_believed() -> bool {
     hosts.counts(1, pack)
 }
 
-/// Symptom: a host that stored other bytes under popular ids, and said itself that it had checked them, damaged every snapshot that
-/// referred to them. Cause: anybody's Checked counted. Fix: hosts sign with keys of their own, and Checked by the writer is void.
+/// Symptom: a host that stored other bytes under popular ids, and said itself that it had checked them,
+/// damaged every snapshot that referred to them. Cause: anybody's Checked counted. Fix: hosts sign with keys
+/// of their own, and Checked by the writer is void.
 #[test]
 fn what_a_host_says_of_its_own_pack_is_void() {
     assert!(!is_believed());
@@ -228,14 +230,16 @@ fn removed_key_is_believed() -> bool {
 }
 
 /// Symptom: a key that was stolen, and removed with `copal key rm`, still vouched for popular packs.
-/// Cause: removal took the slot and left the host entered in log `k`. Fix: a record ends what the host may say.
+/// Cause: removal took the slot and left the host entered in log `k`. Fix: a record ends what the host may
+/// say.
 #[test]
 fn a_host_whose_key_was_removed_vouches_for_nothing_more() {
     assert!(!removed_key_is_believed());
     assert!(with(&[Flaw::RemovedKeyCounts], removed_key_is_believed), "nothing notices");
 }
 
-/// A key whose slot went before removal ended anything: the next removal of any key ends what its host may say.
+/// A key whose slot went before removal ended anything: the next removal of any key ends what its host may
+/// say.
 #[test]
 fn a_host_without_a_key_is_ended_by_the_next_removal() {
     let hosts = Hosts::new(3);
@@ -253,7 +257,8 @@ fn a_host_without_a_key_is_ended_by_the_next_removal() {
     }
 }
 
-/// Symptom: a host could check its own packs in the name of another one, and no test noticed: every host can seal records.
+/// Symptom: a host could check its own packs in the name of another one, and no test noticed: every host can
+/// seal records.
 /// Fix: this; a record in the name of a host counts as nobody's unless the host's own key has signed it.
 #[test]
 fn what_a_host_says_in_the_name_of_another_is_said_by_nobody() {
@@ -265,8 +270,8 @@ fn what_a_host_says_in_the_name_of_another_is_said_by_nobody() {
     let bytes = checked(Some(liar)).encode(&place, keys);
     assert_eq!(Record::decode(&bytes, &place, keys), Ok(checked(Some(liar))));
     let mut forged = bytes[..bytes.len() - MAC_BYTES].to_vec();
-    let at = forged.windows(liar.0.len()).position(|words| words == liar.0);
-    let at = at.expect("the key that has signed it");
+    let at =
+        forged.windows(liar.0.len()).position(|words| words == liar.0).expect("the key that has signed it");
     forged[at..at + other.0.len()].copy_from_slice(&other.0);
     let mac = keys.mac(&place, &forged[ENVELOPE_LEN..]);
     forged.extend_from_slice(&mac);
@@ -274,7 +279,8 @@ fn what_a_host_says_in_the_name_of_another_is_said_by_nobody() {
     assert_eq!(Record::decode(&forged, &place, keys), Ok(checked(None)));
 }
 
-/// Symptom: no test noticed when hosts entered verdicts that are void, or known already: the log would grow with each look.
+/// Symptom: no test noticed when hosts entered verdicts that are void, or known already: the log would grow
+/// with each look.
 #[test]
 fn a_verdict_that_is_known_or_would_be_void_is_not_entered() {
     let hosts = Hosts::new(4);
@@ -293,7 +299,8 @@ fn a_verdict_that_is_known_or_would_be_void_is_not_entered() {
     assert_eq!(newest(), before + 1);
 }
 
-/// Symptom: no test noticed when a pack with less frames than its entry says was taken for right: ordinals would lead nowhere.
+/// Symptom: no test noticed when a pack with less frames than its entry says was taken for right: ordinals
+/// would lead nowhere.
 #[test]
 fn a_pack_that_has_not_the_frames_of_its_entry_is_spoiled() {
     let hosts = Hosts::new(2);

@@ -1,4 +1,5 @@
-//! A prune dies in a cluster while a delete has reached one server, which is away; the delete comes about when it is back.
+//! A prune dies in a cluster while a delete has reached one server, which is away; the delete comes about
+//! when it is back.
 
 use super::{Flaw, with};
 use crate::world::*;
@@ -169,7 +170,8 @@ fn a_delete_that_comes_about_late_takes_nothing_that_was_stored_since() {
     }
 }
 
-/// A list that was on its way when its prune died, and came about when others had written, is of an earlier epoch.
+/// A list that was on its way when its prune died, and came about when others had written, is of an earlier
+/// epoch.
 #[test]
 fn a_list_of_an_earlier_epoch_removes_nothing() {
     let store = LateStore::new();

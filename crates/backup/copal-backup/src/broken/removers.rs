@@ -1,4 +1,5 @@
-//! Whoever removes gives way to others that remove, and finishes what those have begun who died; the tests see when not.
+//! Whoever removes gives way to others that remove, and finishes what those have begun who died; the tests
+//! see when not.
 
 use super::removals::LateStore;
 use super::{Flaw, with};
@@ -65,9 +66,10 @@ fn survives_another_prune() -> bool {
     is_whole(&store, &kept)
 }
 
-/// Symptom: two prunes of one VM at once, on two hosts, and its snapshots had lost chunks. Cause: a prune looked for sessions
-/// that opened and snapshots that came meanwhile, not for other prunes. The second one held the pack for dead into which the first
-/// had rewritten what was live, since no snapshot was led there when it walked. Fix: a prune gives way to records of another one.
+/// Symptom: two prunes of one VM at once, on two hosts, and its snapshots had lost chunks. Cause: a prune
+/// looked for sessions that opened and snapshots that came meanwhile, not for other prunes. The second one
+/// held the pack for dead into which the first had rewritten what was live, since no snapshot was led there
+/// when it walked. Fix: a prune gives way to records of another one.
 #[test]
 fn a_prune_removes_nothing_that_another_one_has_rewritten() {
     assert!(survives_another_prune());
@@ -91,9 +93,10 @@ fn survives_a_dead_prune() -> bool {
     is_whole(&store, &kept)
 }
 
-/// Symptom: a prune died, the next one ran, a server came back, and snapshots had lost chunks. Cause: a backup brings to an end what
-/// was announced to go, and a prune did not. It counted on a pack whose delete had reached that server, and removed the one into
-/// which its live frames were rewritten. Fix: a prune removes first what is going.
+/// Symptom: a prune died, the next one ran, a server came back, and snapshots had lost chunks. Cause: a
+/// backup brings to an end what was announced to go, and a prune did not. It counted on a pack whose delete
+/// had reached that server, and removed the one into which its live frames were rewritten. Fix: a prune
+/// removes first what is going.
 #[test]
 fn a_prune_counts_on_no_pack_that_one_before_it_was_removing() {
     assert!(survives_a_dead_prune());
@@ -128,18 +131,20 @@ fn counts_for_nobody() -> bool {
     matches!(entered, Err(Error::Fenced)) && !is_checked
 }
 
-/// Symptom: hosts were led to a popular pack that was gone, and a snapshot that referred to it had lost a chunk. Cause: a sweep looked
-/// at the log of popular packs and then removed what did not stand there. Its writer, a clean-up or a session that had been
-/// ended, entered it between the two, and another host found it whole and said so. Fix: a mark in that log stands before anything
-/// goes, and whose pack is marked refers to nothing of it.
+/// Symptom: hosts were led to a popular pack that was gone, and a snapshot that referred to it had lost a
+/// chunk. Cause: a sweep looked at the log of popular packs and then removed what did not stand there. Its
+/// writer, a clean-up or a session that had been ended, entered it between the two, and another host found it
+/// whole and said so. Fix: a mark in that log stands before anything goes, and whose pack is marked refers to
+/// nothing of it.
 #[test]
 fn a_popular_pack_that_goes_counts_for_nobody_however_late_it_is_entered() {
     assert!(counts_for_nobody());
     assert!(!with(&[Flaw::SweepsUnmarked], counts_for_nobody), "nothing notices");
 }
 
-/// Symptom: a host referred to a popular frame of another one that nobody had checked. Cause: a chunk that was to be stored for all
-/// was looked for in the index first, and any pack counted that the log named. Fix: it counts if it was checked, or is its own.
+/// Symptom: a host referred to a popular frame of another one that nobody had checked. Cause: a chunk that
+/// was to be stored for all was looked for in the index first, and any pack counted that the log named. Fix:
+/// it counts if it was checked, or is its own.
 #[test]
 fn a_host_refers_to_unchecked_frames_of_its_own_only() {
     let store = LateStore::new();

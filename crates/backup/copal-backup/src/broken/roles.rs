@@ -1,7 +1,7 @@
 //! Who has a backup key and writes what he likes: nothing he writes takes a snapshot away (BAK-19).
 //!
-//! He has the keys that a backup key opens, and creates files in the volumes of the repository; he cannot change or delete what
-//! is there, which is for the store to see to.
+//! He has the keys that a backup key opens, and creates files in the volumes of the repository; he cannot
+//! change or delete what is there, which is for the store to see to.
 
 use super::{Flaw, with};
 use crate::catalog::checkpoint;
@@ -180,7 +180,8 @@ fn a_list_of_packs_to_be_removed_needs_a_signature() {
     assert_eq!(forged, packs, "nothing notices");
 }
 
-/// Vectors are written by whoever backs up. One that says less of a snapshot than was published with it frees nothing.
+/// Vectors are written by whoever backs up. One that says less of a snapshot than was published with it frees
+/// nothing.
 #[test]
 fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
     let lie = |is_trusted: bool| {
@@ -190,8 +191,7 @@ fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
         changed.write(0, &[7; 100_000]);
         let third = back_up(&repository, "web", &changed, false).snapshot;
         let geometry = Geometry::for_references(100_000);
-        let meta = repository.parts.pack_store().volumes.meta(scene.vm, false);
-        let meta = meta.unwrap().unwrap();
+        let meta = repository.parts.pack_store().volumes.meta(scene.vm, false).unwrap().unwrap();
         // In the place of the true one, where the store lets him.
         let prefix = summaries::prefix(third);
         crate::volumes::for_each_file(&scene.store, meta, prefix.as_bytes(), |name, info| {
@@ -226,7 +226,8 @@ fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
     assert!(!lie(true), "nothing notices");
 }
 
-/// What was published with role keys is freed by vectors, without a walk; so is what was walked once and got signed vectors.
+/// What was published with role keys is freed by vectors, without a walk; so is what was walked once and got
+/// signed vectors.
 #[test]
 fn vectors_that_were_published_or_signed_are_gone_by() {
     let scene = Scene::new(FLEET);

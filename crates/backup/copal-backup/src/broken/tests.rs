@@ -1,7 +1,7 @@
 //! Each rule holds, and its test sees when it does not.
 //!
-//! Symptom: seven lines could be taken out of this crate and no test failed, among them the comparison of a chunk with its id
-//! and the one that keeps a pack whose frames cannot be copied.
+//! Symptom: seven lines could be taken out of this crate and no test failed, among them the comparison of a
+//! chunk with its id and the one that keeps a pack whose frames cannot be copied.
 //! Cause: the tests were of what works. Fix: a test of each rule, and the rule broken beside it.
 
 use super::{Flaw, with};

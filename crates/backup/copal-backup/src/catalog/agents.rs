@@ -1,11 +1,12 @@
 //! The agents of a fleet and the VMs of their plans, listed until somebody retires them.
 //!
-//! Files `agent.<name>.<number>`, one AgentListed or AgentRetired record each. Of a name only the newest number counts. Signs of
-//! life come and go (`beats`); this list says which agents a job waits for, however long one has been silent.
+//! Files `agent.<name>.<number>`, one AgentListed or AgentRetired record each. Of a name only the newest
+//! number counts. Signs of life come and go (`beats`); this list says which agents a job waits for, however
+//! long one has been silent.
 //!
 //! Format: docs/formats/backup-catalog.md v4
-//! Invariant: a record of the list is created under the next number, exclusively. A retirement needs the delete role's
-//! signature (BAK-19), so a backup key cannot hide that VMs of another host are not backed up.
+//! Invariant: a record of the list is created under the next number, exclusively. A retirement needs the
+//! delete role's signature (BAK-19), so a backup key cannot hide that VMs of another host are not backed up.
 //! Not here: which of them can be reached (`copal-agent`).
 
 use super::log::Catalog;

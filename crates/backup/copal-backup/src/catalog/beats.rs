@@ -1,8 +1,9 @@
 //! Heartbeats: signs of life of whoever has sessions open in a fleet on several servers.
 //!
-//! Files `a.<holder>.<number>`, one Beat record each. A holder is one run of one program, drawn at random; its numbers ascend.
-//! A newer number is a sign of life, and nothing else is: no time that a clock stamped decides anything (BAK-21). Nobody needs
-//! any but the newest, so a holder takes its older ones away, and all of them when it ends.
+//! Files `a.<holder>.<number>`, one Beat record each. A holder is one run of one program, drawn at random;
+//! its numbers ascend. A newer number is a sign of life, and nothing else is: no time that a clock stamped
+//! decides anything (BAK-21). Nobody needs any but the newest, so a holder takes its older ones away, and all
+//! of them when it ends.
 //!
 //! Format: docs/formats/backup-catalog.md v4
 //! Not here: when one is written (`lease::beating`), what follows from there being none (`lease::watch`).
@@ -18,8 +19,8 @@ use copal_volume::{FileId, FileInfo, PutOptions, ReadOptions, VolumeError, Volum
 use std::sync::Arc;
 
 const PREFIX: &str = "a.";
-/// What is left of a holder that has shown nothing for so long is cleared away. It decides nothing: a holder that is alive
-/// after all has a newer one soon.
+/// What is left of a holder that has shown nothing for so long is cleared away. It decides nothing: a holder
+/// that is alive after all has a newer one soon.
 const CLEARED_AFTER_MS: u64 = 7 * 24 * 3600 * 1000;
 /// No record of this kind is longer.
 const MAX_BEAT_BYTES: u64 = 1024;
@@ -76,8 +77,8 @@ impl Catalog {
         }
     }
 
-    /// Takes away all signs of life but the newest of each holder, and that one too if it is old. Who may not delete leaves it to
-    /// who may, such as a prune.
+    /// Takes away all signs of life but the newest of each holder, and that one too if it is old. Who may not
+    /// delete leaves it to who may, such as a prune.
     /// # Errors
     /// Those of the store.
     pub(crate) fn clear_beats(&self) -> Result<()> {
@@ -86,8 +87,7 @@ impl Catalog {
         let is_old = |beat: &StoredBeat| now_ms.saturating_sub(beat.created_ms) > CLEARED_AFTER_MS;
         // A holder's stand in the order of their numbers.
         let has_newer = |at: usize| beats.get(at + 1).is_some_and(|next| next.holder == beats[at].holder);
-        let of_no_use = beats.iter().enumerate();
-        let of_no_use = of_no_use.filter(|(at, beat)| has_newer(*at) || is_old(beat));
+        let of_no_use = beats.iter().enumerate().filter(|(at, beat)| has_newer(*at) || is_old(beat));
         self.drop_beats(of_no_use.map(|(_, beat)| beat))
     }
 
@@ -162,8 +162,10 @@ impl BeatWriter {
         if files.is_empty() {
             return;
         }
-        let deleted = self.store.delete_batch(self.vid, &files);
-        let deleted = deleted.and_then(|each| each.into_iter().collect::<std::result::Result<(), _>>());
+        let deleted = self
+            .store
+            .delete_batch(self.vid, &files)
+            .and_then(|each| each.into_iter().collect::<std::result::Result<(), _>>());
         if let Err(error) = deleted {
             tracing::debug!(error = %Error::from(error), "old signs of life stay");
         }

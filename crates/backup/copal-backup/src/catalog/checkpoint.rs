@@ -1,8 +1,8 @@
 //! Checkpoints of logs and their bytes: what all records below a number amount to.
 //!
 //! Format: docs/formats/backup-checkpoint.md v3
-//! In a repository that has had role keys only the delete role writes checkpoints, and signs them: what one says takes the
-//! place of all records before it (BAK-19).
+//! In a repository that has had role keys only the delete role writes checkpoints, and signs them: what one
+//! says takes the place of all records before it (BAK-19).
 //! Not here: when one is written and what goes then (`replay`), what the states are (`domain`, `vm`).
 
 use super::fold::Fold;

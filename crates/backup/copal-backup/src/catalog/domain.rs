@@ -41,7 +41,8 @@ impl Fold for DomainState {
     fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
         match &entry.record {
-            // A machine that is listed twice would have each snapshot twice, and retention let one of the two go.
+            // A machine that is listed twice would have each snapshot twice, and retention let one of the two
+            // go.
             Record::VmAdded { vm, name } if !self.has(*vm, name) => {
                 self.vms.push(Vm { uuid: *vm, name: name.clone() })
             }

@@ -1,8 +1,8 @@
 //! Epochs: how often packs were about to come or go.
 //!
-//! Files `e.<number>` without content, raised before the first pack of a backup and the first removal of a prune. An
-//! index that was brought up to date in the newest epoch, or made all the changes of it, knows all packs, and nobody
-//! needs to look at each.
+//! Files `e.<number>` without content, raised before the first pack of a backup and the first removal of a
+//! prune. An index that was brought up to date in the newest epoch, or made all the changes of it, knows all
+//! packs, and nobody needs to look at each.
 
 use super::log::{Catalog, PAGE, number_of};
 use crate::error::Result;

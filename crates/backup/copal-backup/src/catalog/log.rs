@@ -164,8 +164,8 @@ impl Catalog {
         Ok(entries)
     }
 
-    /// Reads all records of a log, handing over each or the reason why it cannot be read. Those below `needed` may be
-    /// missing.
+    /// Reads all records of a log, handing over each or the reason why it cannot be read. Those below
+    /// `needed` may be missing.
     pub(super) fn read_each(
         &self,
         log: LogName,
@@ -186,8 +186,8 @@ impl Catalog {
         let mut expected = needed;
         let mut after = first.checked_sub(1).map(|before| Bytes::from(log.place(before)));
         loop {
-            // Where the list ends the log ends, and the next number is appended on the strength of what stood before: a Fence
-            // or a Retired that was acknowledged must be shown.
+            // Where the list ends the log ends, and the next number is appended on the strength of what stood
+            // before: a Fence or a Retired that was acknowledged must be shown.
             let page =
                 self.store.list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             let Some((last, _)) = page.last() else {
@@ -256,8 +256,8 @@ impl Catalog {
         }
     }
 
-    /// Creates record `number` of a log, if nobody has. `Lost` may also be said of a record that counts, where others
-    /// went on from it at once: who reads on sees which.
+    /// Creates record `number` of a log, if nobody has. `Lost` may also be said of a record that counts,
+    /// where others went on from it at once: who reads on sees which.
     pub(crate) fn append(&self, log: LogName, number: u64, record: &Record) -> Result<Append> {
         let outcome = self.create(log, number, record)?;
         if let Append::Done = outcome {

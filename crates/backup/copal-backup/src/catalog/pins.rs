@@ -1,7 +1,7 @@
 //! Pins: files that say what a door on some host shows.
 //!
-//! Files `p.<shown>.<holder>.<number>`; all they say is in the name. The store's stamp says how old one is: a pin asks not to
-//! forget, and keeps nothing safe that a clock could lose.
+//! Files `p.<shown>.<holder>.<number>`; all they say is in the name. The store's stamp says how old one is: a
+//! pin asks not to forget, and keeps nothing safe that a clock could lose.
 //!
 //! Format: docs/formats/backup-catalog.md v4
 //! Not here: who sets them and who looks (`serve::pins`).
@@ -91,7 +91,8 @@ impl Catalog {
         Ok((place, put?.fid))
     }
 
-    /// The store's stamp of this moment, by which pins are stamped too; ms. `None`: this client may not create.
+    /// The store's stamp of this moment, by which pins are stamped too; ms. `None`: this client may not
+    /// create.
     /// # Errors
     /// Those of the store.
     pub(crate) fn draw_stamp(&self) -> Result<Option<u64>> {

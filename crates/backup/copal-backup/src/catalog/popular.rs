@@ -2,12 +2,14 @@
 //!
 //! Format: docs/formats/backup-checkpoint.md v2
 //!
-//! A pack of popular chunks is entered once it is durable. That gives its frames their ordinals: the numbers by which agents
-//! speak of them. It counts for other VMs than its writer's once another agent has opened all of it (BAK-20).
+//! A pack of popular chunks is entered once it is durable. That gives its frames their ordinals: the numbers
+//! by which agents speak of them. It counts for other VMs than its writer's once another agent has opened all
+//! of it (BAK-20).
 //!
-//! From the first HostEntered on, only entered hosts say anything that others rely on: a Checked without the signature of an
-//! entered host, or with that of the host that wrote the pack, is void. A Spoiled of an entered host outlives any Checked. A host whose
-//! key was removed says nothing from its HostRemoved on; what it said before stands, since snapshots may refer to that.
+//! From the first HostEntered on, only entered hosts say anything that others rely on: a Checked without the
+//! signature of an entered host, or with that of the host that wrote the pack, is void. A Spoiled of an
+//! entered host outlives any Checked. A host whose key was removed says nothing from its HostRemoved on; what
+//! it said before stands, since snapshots may refer to that.
 
 use super::fold::{Entry, Fold};
 use super::record::Record;
@@ -75,8 +77,8 @@ impl PopularPack {
         self.first_ordinal + self.frames
     }
 
-    /// Nobody refers to it, and it is removed: it was entered without frames, since its writer is gone (BAK-24), or nobody needs
-    /// it (BAK-27).
+    /// Nobody refers to it, and it is removed: it was entered without frames, since its writer is gone
+    /// (BAK-24), or nobody needs it (BAK-27).
     pub(crate) fn is_going(&self) -> bool {
         self.frames == 0 || self.fate == Fate::Gone
     }
@@ -89,7 +91,8 @@ pub(crate) struct PopularState {
     pub(crate) next_number: u64,
     /// In the order of their ordinals.
     pub(crate) packs: Vec<PopularPack>,
-    /// One more than the number of the newest record by which packs were condemned, spared or gone; 0: there was none.
+    /// One more than the number of the newest record by which packs were condemned, spared or gone; 0: there
+    /// was none.
     pub(crate) generation: u64,
     /// In the order in which they were entered; none: nobody signs.
     pub(crate) hosts: Vec<EnteredHost>,
@@ -325,8 +328,10 @@ impl Fold for PopularState {
         for _ in 0..count {
             let index = input.varint().map_err(text)?;
             let fate = input.varint().map_err(text)?;
-            let pack = usize::try_from(index).ok().and_then(|index| state.packs.get_mut(index));
-            let pack = pack.ok_or("it condemns a pack that it does not list")?;
+            let pack = usize::try_from(index)
+                .ok()
+                .and_then(|index| state.packs.get_mut(index))
+                .ok_or("it condemns a pack that it does not list")?;
             pack.fate = match fate.checked_sub(1) {
                 None => Fate::Gone,
                 Some(at) => Fate::Condemned(at),
@@ -343,8 +348,9 @@ impl Fold for PopularState {
 const LEAST_HOST_BYTES: usize = 32 + 8 + 1;
 
 impl PopularState {
-    /// Hosts; then of each pack that a host has signed, or that is spoiled, its place in the list, the host and the record. Then, if there
-    /// are any, those whose key was removed, by their places, with the records.
+    /// Hosts; then of each pack that a host has signed, or that is spoiled, its place in the list, the host
+    /// and the record. Then, if there are any, those whose key was removed, by their places, with the
+    /// records.
     fn put_hosts(&self, bytes: &mut Vec<u8>) {
         bytes.put_varint(self.hosts.len() as u64);
         for entered in &self.hosts {
@@ -412,8 +418,7 @@ impl PopularState {
         let count = input.bounded(self.hosts.len()).map_err(text)?;
         for _ in 0..count {
             let place = usize::try_from(input.varint().map_err(text)?).unwrap_or(usize::MAX);
-            let host = self.hosts.get_mut(place);
-            let host = host.ok_or("it removes a host that it does not list")?;
+            let host = self.hosts.get_mut(place).ok_or("it removes a host that it does not list")?;
             host.removed_at = Some(input.varint().map_err(text)?);
         }
         Ok(())
@@ -513,7 +518,8 @@ mod tests {
         Record::Spoiled { pack: PackNumber(pack), host: by.map(host) }
     }
 
-    /// Symptom: a host that stored other bytes under popular ids, and entered Checked itself, damaged snapshots of all others.
+    /// Symptom: a host that stored other bytes under popular ids, and entered Checked itself, damaged
+    /// snapshots of all others.
     /// Cause: anybody's Checked counted, and nothing said that a pack is bad.
     /// Fix: hosts sign; a Checked of the writer or of nobody is void, and Spoiled stays.
     #[test]
@@ -532,7 +538,8 @@ mod tests {
             checked(3, Some(9)),
             signed(4, 3, 1),
             checked(4, Some(2)),
-            // Not signed, or by a host that is not entered: nobody may check it, since its writer may be anybody.
+            // Not signed, or by a host that is not entered: nobody may check it, since its writer may be
+            // anybody.
             popular(5, 4, 1),
             checked(5, Some(2)),
             signed(6, 5, 9),
@@ -563,8 +570,8 @@ mod tests {
         }
     }
 
-    /// Symptom: no test noticed when a second verdict, or a second removal, took the place of the first: what a snapshot may refer to
-    /// depends on which came first.
+    /// Symptom: no test noticed when a second verdict, or a second removal, took the place of the first: what
+    /// a snapshot may refer to depends on which came first.
     #[test]
     fn the_first_verdict_and_the_first_removal_count() {
         let removed = || Record::HostRemoved { host: host(1) };

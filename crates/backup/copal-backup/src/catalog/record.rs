@@ -1,8 +1,9 @@
 //! Catalog records and their bytes.
 //!
 //! Format: docs/formats/backup-catalog.md v4
-//! In a repository that has had role keys a record that takes something away is signed by the delete role (BAK-19), and then of
-//! version 3; what a host says of popular packs is signed with the host's key (BAK-20), and then of version 4.
+//! In a repository that has had role keys a record that takes something away is signed by the delete role
+//! (BAK-19), and then of version 3; what a host says of popular packs is signed with the host's key (BAK-20),
+//! and then of version 4.
 
 use super::fields::{
     DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, option, put_dead, put_moved, put_option,
@@ -62,12 +63,13 @@ pub(crate) enum Record {
     Verified { snapshots: Vec<SnapshotId> },
     /// These snapshots may not be forgotten before this time, in ms since 1970; 0 ends their hold.
     Hold { snapshots: Vec<SnapshotId>, until_ms: u64 },
-    /// A prune is about to remove these packs. In the layout solo it stands in a file of its own, in a fleet in the VM's log.
+    /// A prune is about to remove these packs. In the layout solo it stands in a file of its own, in a fleet
+    /// in the VM's log.
     Removing { packs: Vec<PackPlace> },
     /// These packs are gone from all servers.
     Removed { packs: Vec<PackPlace> },
-    /// What only these forgotten snapshots referred to stands in a list of dead frames, whose file has this hash: nobody
-    /// refers to any of it from now on. `dead` `None`: nothing is dead that is still there.
+    /// What only these forgotten snapshots referred to stands in a list of dead frames, whose file has this
+    /// hash: nobody refers to any of it from now on. `dead` `None`: nothing is dead that is still there.
     Freed { snapshots: Vec<SnapshotId>, dead: Option<DeadList> },
     /// The VM goes with all that it has: nobody backs it up any more.
     Retired,
@@ -90,7 +92,8 @@ pub(crate) enum Record {
         /// As in `Popular`.
         host: Option<HostKey>,
     },
-    /// In the log of popular packs: this one does not hold what it should. Nobody refers to it anew, whatever else is said.
+    /// In the log of popular packs: this one does not hold what it should. Nobody refers to it anew, whatever
+    /// else is said.
     Spoiled {
         pack: PackNumber,
         /// As in `Popular`.
@@ -98,7 +101,8 @@ pub(crate) enum Record {
     },
     /// In the log of popular packs: what this key signs is said by a host of the fleet.
     HostEntered { host: HostKey, key: KeyId },
-    /// In the log of popular packs: the role key of this host was removed, and what it signs from here on counts for nothing.
+    /// In the log of popular packs: the role key of this host was removed, and what it signs from here on
+    /// counts for nothing.
     HostRemoved { host: HostKey },
     /// As `Init`, of a fleet.
     InitFleet {
@@ -107,7 +111,8 @@ pub(crate) enum Record {
         /// How much of all unique chunks may be popular.
         popular_millionths: u32,
     },
-    /// From here on what takes something away is signed. Beside the logs, in a file of its own, it says that of all of them.
+    /// From here on what takes something away is signed. Beside the logs, in a file of its own, it says that
+    /// of all of them.
     Roles,
     /// A record of this kind that should be signed and is not: it changes nothing. Never written.
     Void { code: u8 },
@@ -115,15 +120,16 @@ pub(crate) enum Record {
     Beat { name: String, address: String, progress: u64 },
     /// As `Open`, of a holder that leaves signs of life.
     OpenHeld { session: SessionId, base: Option<SnapshotId>, holder: HolderId },
-    /// Chunks of the VM that several VMs have are led to the popular frames that `moved` lists, all lists there are; the VM's
-    /// own frames of them stand in `dead`.
+    /// Chunks of the VM that several VMs have are led to the popular frames that `moved` lists, all lists
+    /// there are; the VM's own frames of them stand in `dead`.
     Moved {
         moved: Vec<MovedList>,
         dead: Option<DeadList>,
         /// Of no snapshot below this sequence there is a chunk about which nobody answered.
         resolved_below: u64,
     },
-    /// In the log of popular packs: nobody refers to these anew, until it is known whether somebody needs them.
+    /// In the log of popular packs: nobody refers to these anew, until it is known whether somebody needs
+    /// them.
     Condemned { packs: Vec<PackNumber> },
     /// In the log of popular packs: these were condemned, and are needed.
     Spared { packs: Vec<PackNumber> },
@@ -143,8 +149,8 @@ pub(crate) enum Record {
     AgentRetired { name: String },
     /// A person has seen what stands against these snapshots, and takes them as they are.
     Accepted { snapshots: Vec<SnapshotId> },
-    /// In the log of a VM: somebody counts what popular packs it needs. What is appended behind it goes by what the log of
-    /// popular packs says now.
+    /// In the log of a VM: somebody counts what popular packs it needs. What is appended behind it goes by
+    /// what the log of popular packs says now.
     Counted,
 }
 

@@ -1,10 +1,11 @@
 //! Lists of packs that a prune is about to remove, where a removal may come about late (BAK-15).
 //!
-//! In a cluster a delete may have reached one server when whoever began it dies, and reach the others whenever that server comes
-//! back. So a prune lists what it removes before it begins, in files `r.<epoch>.<number>` of the catalog, and takes the lists
-//! away when all of it is gone. Whoever writes next finds a list of the newest epoch and removes what stands in it before it
-//! looks for chunks. A list of an earlier epoch is none: nothing was removed by it before the next epoch began, since a prune
-//! begins when its list is safe, and whoever began that epoch would have found it.
+//! In a cluster a delete may have reached one server when whoever began it dies, and reach the others
+//! whenever that server comes back. So a prune lists what it removes before it begins, in files
+//! `r.<epoch>.<number>` of the catalog, and takes the lists away when all of it is gone. Whoever writes next
+//! finds a list of the newest epoch and removes what stands in it before it looks for chunks. A list of an
+//! earlier epoch is none: nothing was removed by it before the next epoch began, since a prune begins when
+//! its list is safe, and whoever began that epoch would have found it.
 
 use super::log::{Catalog, PAGE, damaged_record, number_of};
 use super::record::{PackPlace, Record};
@@ -28,7 +29,8 @@ pub(crate) struct Removal {
 }
 
 impl Catalog {
-    /// Lists packs, at most `MAX_LISTED`, that are removed in an epoch; safe on return. `number`: of the list in its epoch.
+    /// Lists packs, at most `MAX_LISTED`, that are removed in an epoch; safe on return. `number`: of the list
+    /// in its epoch.
     /// # Errors
     /// Those of the store: then nothing may be removed.
     pub(crate) fn begin_removal(&self, epoch: u64, number: u32, packs: &[PackPlace]) -> Result<Removal> {

@@ -1,15 +1,15 @@
 //! Replaying logs: from the newest checkpoint, and what was replayed once is kept.
 //!
-//! A log has a checkpoint every few dozen records, so whoever opens it reads that and a short tail; a handle that has
-//! replayed a log asks for what came since only.
+//! A log has a checkpoint every few dozen records, so whoever opens it reads that and a short tail; a handle
+//! that has replayed a log asks for what came since only.
 //!
 //! Invariants
-//! - A checkpoint is durable before anything older goes. What goes lies behind the checkpoint before it, which was read
-//!   back then: of any two checkpoints one may be damaged (BAK-14).
+//! - A checkpoint is durable before anything older goes. What goes lies behind the checkpoint before it,
+//!   which was read back then: of any two checkpoints one may be damaged (BAK-14).
 //! - Record 0 of the domain's log stays: it says that there is a repository.
-//! - A reader that finds a checkpoint newer than those it knew when it began starts over, since records may have gone
-//!   while it read. So does whoever appended under a number that such a checkpoint covers: the record that had this
-//!   number may be gone, and the one just written means nothing.
+//! - A reader that finds a checkpoint newer than those it knew when it began starts over, since records may
+//!   have gone while it read. So does whoever appended under a number that such a checkpoint covers: the
+//!   record that had this number may be gone, and the one just written means nothing.
 //!
 //! Not here: bytes of checkpoints (`checkpoint`), records and their files (`log`).
 
@@ -182,8 +182,8 @@ impl Catalog {
         }
     }
 
-    /// Whether a log has a checkpoint of a higher number. Where checkpoints are signed, one that is not is none: otherwise
-    /// who may write any file would have every record taken for one that is covered.
+    /// Whether a log has a checkpoint of a higher number. Where checkpoints are signed, one that is not is
+    /// none: otherwise who may write any file would have every record taken for one that is covered.
     pub(crate) fn has_checkpoint_behind(&self, log: LogName, number: u64) -> Result<bool> {
         let prefix = log.checkpoint_prefix();
         let mut after = Bytes::from(log.checkpoint_place(number));
@@ -206,7 +206,8 @@ impl Catalog {
         }
     }
 
-    /// Whether the file of that name is a checkpoint that counts; one that is gone has given way to a newer one.
+    /// Whether the file of that name is a checkpoint that counts; one that is gone has given way to a newer
+    /// one.
     pub(super) fn is_checkpoint(&self, name: &Bytes, size: u64) -> Result<bool> {
         if size > MAX_CHECKPOINT_BYTES {
             return Ok(false);
@@ -220,8 +221,8 @@ impl Catalog {
         }
     }
 
-    /// Writes a checkpoint if it is time for one. What comes of it changes nothing for the caller: without it, the next
-    /// reader reads more, and the next who appends tries again.
+    /// Writes a checkpoint if it is time for one. What comes of it changes nothing for the caller: without
+    /// it, the next reader reads more, and the next who appends tries again.
     pub(super) fn keep_short<S: Fold>(&self, replays: &Replays<S>, log: LogName) {
         if !self.keys.can_sign() {
             return;
@@ -238,7 +239,8 @@ impl Catalog {
         }
     }
 
-    /// Writes the checkpoints that are due. Where they are signed, a backup writes none, so it falls to who can.
+    /// Writes the checkpoints that are due. Where they are signed, a backup writes none, so it falls to who
+    /// can.
     pub(crate) fn keep_all_short(&self, vms: &[Vm]) {
         self.keep_short(self.domains(), LogName::Domain);
         for vm in vms {

@@ -1,7 +1,8 @@
 //! Salvage: logs of which records are lost or damaged become readable again, without them.
 //!
-//! What can be read becomes a checkpoint behind the last record there is, and everything before it goes. A lost record may
-//! have been a snapshot, or have removed one: whoever salvages judges afterwards which snapshots are whole.
+//! What can be read becomes a checkpoint behind the last record there is, and everything before it goes. A
+//! lost record may have been a snapshot, or have removed one: whoever salvages judges afterwards which
+//! snapshots are whole.
 //!
 //! Invariants
 //! - A log that can be read is left as it is.

@@ -1,11 +1,13 @@
-//! From one role to several: a repository gets its first role key, and what takes something away is signed from then on.
+//! From one role to several: a repository gets its first role key, and what takes something away is signed
+//! from then on.
 //!
-//! Each log gets a record that says so, behind all records of it, then a signed checkpoint, and what lies before goes: no
-//! record is left that would have to be judged by the old rule. At last a file of its own says it of the whole repository.
+//! Each log gets a record that says so, behind all records of it, then a signed checkpoint, and what lies
+//! before goes: no record is left that would have to be judged by the old rule. At last a file of its own
+//! says it of the whole repository.
 //!
 //! Invariants
-//! - A handle that was open before meets a signature before it appends anything, since an append is made behind all records:
-//!   it signs from then on (`keys`).
+//! - A handle that was open before meets a signature before it appends anything, since an append is made
+//!   behind all records: it signs from then on (`keys`).
 //! - May die at any step, and be repeated.
 
 use super::fold::Fold;
@@ -22,12 +24,14 @@ use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError, VolumeId, Volum
 const PLACE: &str = "roles";
 /// Above the file of any record without fields.
 const MAX_FILE_BYTES: u64 = 4 << 10;
-/// A file that nobody of the repository made may stand where a checkpoint is to be; then the next number is taken.
+/// A file that nobody of the repository made may stand where a checkpoint is to be; then the next number is
+/// taken.
 const TRIES: usize = 16;
 /// Files deleted at once.
 const DELETED_AT_ONCE: usize = 1000;
 
-/// Whether a repository has had role keys; its keys then ask for signatures. `keys` are derived from the master key.
+/// Whether a repository has had role keys; its keys then ask for signatures. `keys` are derived from the
+/// master key.
 /// # Errors
 /// `Damaged`: a file says so, and not by who may. Those of the store.
 pub(crate) fn has_roles(store: &dyn VolumeStore, vid: VolumeId, keys: &Keys) -> Result<bool> {
@@ -47,7 +51,8 @@ pub(crate) fn has_roles(store: &dyn VolumeStore, vid: VolumeId, keys: &Keys) -> 
 }
 
 impl Catalog {
-    /// Signs from here on, in all logs. `prepare` sees to it that no list of removals is open. The caller has the master key.
+    /// Signs from here on, in all logs. `prepare` sees to it that no list of removals is open. The caller has
+    /// the master key.
     /// # Errors
     /// `Busy`: a machine is being backed up. `Damaged`; those of the store, and of `prepare`.
     pub(crate) fn begin_signing(&self, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -69,7 +74,8 @@ impl Catalog {
             for vm in &domain.vms {
                 self.sign_vm(LogName::Vm(vm.uuid), &vm.name)?;
             }
-            // Behind the list of machines that was read: one that came meanwhile is signed for in the next turn.
+            // Behind the list of machines that was read: one that came meanwhile is signed for in the next
+            // turn.
             let next = domain.next_number;
             if let Append::Done = self.append(LogName::Domain, next, &Record::Roles)? {
                 break;

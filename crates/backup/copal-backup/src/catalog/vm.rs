@@ -10,8 +10,8 @@ use crate::open_session::HolderId;
 use crate::request::SnapshotId;
 use copal_codec::{DecodeError, Put, Reader};
 
-/// Sessions that were fenced and are remembered: only `check` asks, which counts the packs they left. A VM whose backups
-/// fail every hour has a checkpoint of bounded size all the same.
+/// Sessions that were fenced and are remembered: only `check` asks, which counts the packs they left. A VM
+/// whose backups fail every hour has a checkpoint of bounded size all the same.
 const FENCED_KEPT: usize = 64;
 
 /// What a checkpoint says of a snapshot.
@@ -44,10 +44,11 @@ pub(crate) struct VmState {
     pub(crate) next_sequence: u64,
     /// Visible snapshots, oldest first.
     pub(crate) published: Vec<Published>,
-    /// Forgotten snapshots of which nothing was freed yet. Of those that a checkpoint of version 1 lists, the id is all that
-    /// is known.
+    /// Forgotten snapshots of which nothing was freed yet. Of those that a checkpoint of version 1 lists, the
+    /// id is all that is known.
     pub(crate) forgotten: Vec<Published>,
-    /// In a fleet: forgotten snapshots whose frames stand in the list of dead ones, but whose manifests may be there.
+    /// In a fleet: forgotten snapshots whose frames stand in the list of dead ones, but whose manifests may
+    /// be there.
     pub(crate) freed: Vec<SnapshotId>,
     /// In a fleet: what nobody refers to any more.
     pub(crate) dead: Option<DeadList>,
@@ -61,11 +62,13 @@ pub(crate) struct VmState {
     pub(crate) fenced: Vec<SessionId>,
     /// The store's order of the newest of them.
     pub(crate) newest_ms: u64,
-    /// In a fleet: packs that are going, and may not be gone from all servers. Nobody refers to them any more.
+    /// In a fleet: packs that are going, and may not be gone from all servers. Nobody refers to them any
+    /// more.
     pub(crate) removing: Vec<PackPlace>,
     /// In a fleet: lists that lead chunks, of which the VM had frames of its own, to popular ones.
     pub(crate) moved: Vec<MovedList>,
-    /// Below this sequence no snapshot has a chunk about which nobody answered: a clean-up has asked about all of them.
+    /// Below this sequence no snapshot has a chunk about which nobody answered: a clean-up has asked about
+    /// all of them.
     pub(crate) resolved_below: u64,
 }
 
@@ -242,7 +245,8 @@ impl Fold for VmState {
         self.freed.iter().for_each(|one| bytes.put_bytes(&one.0));
         put_dead(bytes, self.dead.as_ref());
         bytes.put_u8(u8::from(self.is_retired));
-        // A state without any has the bytes that it had before there were holders, and before anything was moved.
+        // A state without any has the bytes that it had before there were holders, and before anything was
+        // moved.
         let was_cleaned = !self.moved.is_empty() || self.resolved_below > 0;
         if !self.held.is_empty() || was_cleaned {
             bytes.put_varint(self.held.len() as u64);
@@ -361,8 +365,8 @@ fn ids(input: &mut Reader<'_>) -> Result<Vec<[u8; 16]>, DecodeError> {
 mod tests {
     use super::*;
 
-    /// Symptom: a checkpoint of a log could say that the next snapshot has the sequence 2^64 - 1, and the one after it
-    /// overflowed. Cause: the number was read as it stood. Fix: one above any snapshot's is damage.
+    /// Symptom: a checkpoint of a log could say that the next snapshot has the sequence 2^64 - 1, and the one
+    /// after it overflowed. Cause: the number was read as it stood. Fix: one above any snapshot's is damage.
     #[test]
     fn a_checkpoint_counts_on_from_a_sequence_that_a_snapshot_can_have() {
         for (next_sequence, is_good) in
@@ -376,8 +380,9 @@ mod tests {
         }
     }
 
-    /// Symptom: each backup that failed lengthened every later checkpoint of its VM by 16 bytes, for ever. Cause: all
-    /// sessions that were fenced stayed in the state. Fix: the newest 64 do, wherever a replay begins.
+    /// Symptom: each backup that failed lengthened every later checkpoint of its VM by 16 bytes, for ever.
+    /// Cause: all sessions that were fenced stayed in the state. Fix: the newest 64 do, wherever a replay
+    /// begins.
     #[test]
     fn failed_backups_do_not_lengthen_checkpoints_for_ever() {
         let session = |number: u64| {

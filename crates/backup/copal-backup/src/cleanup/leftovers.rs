@@ -2,14 +2,14 @@
 //!
 //! Why it is safe, in the order of what is read here:
 //! 1. The packs that are there. Whoever wrote one had opened a session before, or moves chunks (`moving`).
-//! 2. The logs of all VMs. A pack of a session that is open stays. One that has ended by now has published, and had entered its
-//!    packs before; or it never publishes, and nothing refers to them.
-//! 3. The log of popular packs. What stands there stays. What does not is marked there, behind all that was read, before it goes
-//!    (BAK-24).
+//! 2. The logs of all VMs. A pack of a session that is open stays. One that has ended by now has published,
+//!    and had entered its packs before; or it never publishes, and nothing refers to them.
+//! 3. The log of popular packs. What stands there stays. What does not is marked there, behind all that was
+//!    read, before it goes (BAK-24).
 //!
-//! A writer that was taken for dead and enters its pack after that finds the mark and refers to nothing of it. Without one the pack
-//! would count between the look at the log and the removal. Names are random and do not come back, so a removal that comes about
-//! late takes nothing.
+//! A writer that was taken for dead and enters its pack after that finds the mark and refers to nothing of
+//! it. Without one the pack would count between the look at the log and the removal. Names are random and do
+//! not come back, so a removal that comes about late takes nothing.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::log::LogName;
@@ -30,8 +30,8 @@ use std::collections::{BTreeSet, HashSet};
 impl Repository {
     /// Removes popular packs that were left by backups and clean-ups that died, in a fleet.
     /// # Errors
-    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: something else runs in this process.
-    /// `Cancelled`, `Damaged`: a log is; those of the store.
+    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: something else runs in this
+    /// process. `Cancelled`, `Damaged`: a log is; those of the store.
     pub fn sweep_popular(&self, cancel: &CancelFlag) -> Result<SweptPacks> {
         self.roles().require(Role::Delete)?;
         self.must_be_fleet()?;

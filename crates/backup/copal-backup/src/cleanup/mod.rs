@@ -1,11 +1,14 @@
-//! Clean-up: what several VMs of a fleet have and nobody noticed becomes popular, and each VM gives up its own frames of it.
+//! Clean-up: what several VMs of a fleet have and nobody noticed becomes popular, and each VM gives up its
+//! own frames of it.
 //!
 //! Design: docs/design/backup.md#clean-up BAK-22
 //! Paper:  low-profile-dedup §2 (clean-up of undetected duplicates)
 //!
-//! A clean-up of one snapshot asks only about the frames that the session of this snapshot stored: a job settles its VMs so.
+//! A clean-up of one snapshot asks only about the frames that the session of this snapshot stored: a job
+//! settles its VMs so.
 //!
-//! - [`round`]: asks about some of the VM's frames and finds out which have a popular one. [`moving`]: gives those up.
+//! - [`round`]: asks about some of the VM's frames and finds out which have a popular one. [`moving`]: gives
+//!   those up.
 //! - [`own_packs`]: the packs whose frames are asked about.
 //! - [`leftovers`]: popular packs that nobody ever entered.
 //!
@@ -40,12 +43,14 @@ const FRAME_MEMORY_BYTES: u64 = 160;
 const ROUND_FRAMES: std::ops::RangeInclusive<u64> = 1024..=200_000;
 
 impl Repository {
-    /// Asks others about chunks that a VM has for itself: all of them, or those that one backup stored. What several VMs have is
-    /// stored where all find it, unless it is there, and the VM's own frames of it are dead from then on: `delete` and `prune`
-    /// remove them. Nothing of another VM is changed, and no snapshot. May be repeated after a failure, and goes on where it was.
+    /// Asks others about chunks that a VM has for itself: all of them, or those that one backup stored. What
+    /// several VMs have is stored where all find it, unless it is there, and the VM's own frames of it are
+    /// dead from then on: `delete` and `prune` remove them. Nothing of another VM is changed, and no
+    /// snapshot. May be repeated after a failure, and goes on where it was.
     /// # Errors
-    /// `NotFound`; `Denied`: the layout is solo, or this handle has no delete role, which a dry run does not need. `Busy`: the VM
-    /// is being backed up. `Cancelled`, `Ended` by the others, `Damaged`; those of the store.
+    /// `NotFound`; `Denied`: the layout is solo, or this handle has no delete role, which a dry run does not
+    /// need. `Busy`: the VM is being backed up. `Cancelled`, `Ended` by the others, `Damaged`; those of the
+    /// store.
     pub fn clean_up_vm(
         &self,
         vm: &str,
@@ -80,7 +85,8 @@ impl CleanUp<'_> {
         let parts = self.parts;
         let pack_store = parts.pack_store();
         if !self.options.dry_run && !pack_store.volumes.store.is_replicated() {
-            // This process has the store to itself, and does not back the VM up: whoever opened a session is gone.
+            // This process has the store to itself, and does not back the VM up: whoever opened a session is
+            // gone.
             fence_all(parts, vm.uuid)?;
         }
         let state = parts.vm_state(vm.uuid)?;
@@ -127,7 +133,8 @@ impl CleanUp<'_> {
         Ok(())
     }
 
-    /// Below which sequence no snapshot has a chunk about which nobody answered; `None`: older snapshots may have some.
+    /// Below which sequence no snapshot has a chunk about which nobody answered; `None`: older snapshots may
+    /// have some.
     fn resolved_below(&self, vm: &Vm, state: &VmState) -> Result<Option<u64>> {
         let Some(snapshot) = self.options.snapshot else {
             // Sequences that were given by now; a backup that began since waits for none of this.

@@ -1,8 +1,8 @@
 //! Gives up frames of a VM for popular ones.
 //!
-//! Order: the list that leads their ids on is durable, then that of dead frames, then one record of the VM's log names both
-//! (BAK-22). It stands behind all that was read, and not where a session is open (BAK-17): a session that opens later knows
-//! where the chunks are, and refers to no frame that is dead.
+//! Order: the list that leads their ids on is durable, then that of dead frames, then one record of the VM's
+//! log names both (BAK-22). It stands behind all that was read, and not where a session is open (BAK-17): a
+//! session that opens later knows where the chunks are, and refers to no frame that is dead.
 
 use super::one_vm::CleanUp;
 use super::round::{Found, Round};
@@ -30,8 +30,9 @@ impl CleanUp<'_> {
         let mut given_up: Vec<Found> = Vec::new();
         let mut freed_bytes = 0;
         let state = append_unless_changed(parts, vm, |state| {
-            // Behind the log of the VM: whoever counts what it needs has put a record there after he had condemned packs, so this
-            // one stands before that and is counted, or what was condemned is known here (BAK-27).
+            // Behind the log of the VM: whoever counts what it needs has put a record there after he had
+            // condemned packs, so this one stands before that and is counted, or what was condemned is known
+            // here (BAK-27).
             let popular = parts.catalog().popular()?;
             let counts =
                 |found: &&Found| counts(&popular, found.popular.pack) || broken::by(Flaw::MovesToCondemned);
@@ -65,7 +66,8 @@ impl CleanUp<'_> {
     }
 }
 
-/// The lists that are in force once `moved` is: the newest one is written anew with it where both have room in one.
+/// The lists that are in force once `moved` is: the newest one is written anew with it where both have room
+/// in one.
 fn with_last(parts: &Parts, vm: &Vm, lists: &[MovedList], moved: &MovedFrames) -> Result<Vec<MovedList>> {
     let pack_store = parts.pack_store();
     let mut stay = lists.to_vec();
@@ -98,8 +100,8 @@ pub(super) fn must_be_idle(vm: &Vm, state: &VmState) -> Result<()> {
     }
 }
 
-/// Appends the record that `make` makes of what the log amounts to, if it is still that; otherwise of what it is then.
-/// `None`: there is nothing to be appended. Returns what the log amounts to.
+/// Appends the record that `make` makes of what the log amounts to, if it is still that; otherwise of what it
+/// is then. `None`: there is nothing to be appended. Returns what the log amounts to.
 /// # Errors
 /// As [`must_be_idle`], and those of `make` and the store.
 pub(super) fn append_unless_changed(

@@ -1,7 +1,7 @@
 //! The packs of a VM's own chunks whose frames a clean-up asks about: all of them, or those of one session.
 //!
-//! A pack names its session in its header. Reading the headers costs one small read a pack; the index has no sessions, and what a
-//! backup had in memory is gone when another process cleans up.
+//! A pack names its session in its header. Reading the headers costs one small read a pack; the index has no
+//! sessions, and what a backup had in memory is gone when another process cleans up.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::vm::VmState;

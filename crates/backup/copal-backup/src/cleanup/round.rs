@@ -1,8 +1,10 @@
-//! One round of a clean-up: some of the VM's own frames, what others say about them, and which have a popular frame now.
+//! One round of a clean-up: some of the VM's own frames, what others say about them, and which have a popular
+//! frame now.
 //!
 //! Invariants
 //! - A frame that is stored for all was opened, and bears its own id.
-//! - A popular frame counts if its pack was checked, and if it opens here: the VM's own one is given up for it (BAK-22).
+//! - A popular frame counts if its pack was checked, and if it opens here: the VM's own one is given up for
+//!   it (BAK-22).
 
 use super::one_vm::CleanUp;
 use super::own_packs::OwnPack;
@@ -59,7 +61,8 @@ impl<'a> Round<'a> {
         self.frames.len() as u64
     }
 
-    /// Adds the frames of a pack that are not dead, nor noted as damaged. A pack that is gone, or cannot be read, has none.
+    /// Adds the frames of a pack that are not dead, nor noted as damaged. A pack that is gone, or cannot be
+    /// read, has none.
     pub(super) fn add(&mut self, mut pack: OwnPack, dead: &DeadFrames) -> Result<()> {
         let pack_store = self.parts.pack_store();
         let home = Home::Private(self.vm.uuid);
@@ -103,7 +106,8 @@ impl<'a> Round<'a> {
         (spot, pack.frames)
     }
 
-    /// Asks, stores what all shall find, and waits until others have checked that. Returns which frames have a popular one.
+    /// Asks, stores what all shall find, and waits until others have checked that. Returns which frames have
+    /// a popular one.
     pub(super) fn run(
         &self,
         cleanup: &mut CleanUp<'_>,
@@ -213,15 +217,14 @@ impl<'a> Round<'a> {
         Ok(found)
     }
 
-    /// Asks again about what others were storing, and about what was stored here until somebody has checked it, or the time
-    /// is over.
+    /// Asks again about what others were storing, and about what was stored here until somebody has checked
+    /// it, or the time is over.
     fn ask_again(&self, cleanup: &CleanUp<'_>, answers: &mut [Answer], stored: &[Found]) -> Result<()> {
         loop {
             cleanup.check_cancel()?;
             let state = self.parts.catalog().popular()?;
             let unchecked = stored.iter().filter(|found| !counts(&state, found.popular.pack));
-            let carried = answers.iter().enumerate();
-            let carried = carried.filter(|(_, answer)| **answer == Answer::CARRY);
+            let carried = answers.iter().enumerate().filter(|(_, answer)| **answer == Answer::CARRY);
             let mut waiting: Vec<usize> = carried.map(|(number, _)| number).collect();
             waiting.extend(unchecked.map(|found| found.own));
             if waiting.is_empty() {
@@ -270,8 +273,7 @@ impl<'a> Round<'a> {
     fn opens(&self, reader: &mut FrameReader<'_>, found: &Found) -> Result<bool> {
         let pack_store = self.parts.pack_store();
         let MovedFrame { id, .. } = found.popular;
-        let opened = pack_store.at(found.popular.spot(), &id);
-        let opened = opened.and_then(|located| {
+        let opened = pack_store.at(found.popular.spot(), &id).and_then(|located| {
             let raw =
                 located.map(|located: Located| reader.raw(&located).map(|raw| pack_store.keys.id.id(raw)));
             raw.transpose()

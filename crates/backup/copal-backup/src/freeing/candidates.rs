@@ -7,8 +7,9 @@ use crate::progress::CancelFlag;
 use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
 use crate::tree::TreeReader;
 
-/// Hands over each reference of a snapshot but those of pages and segments that a neighbour has, too, wherever they were put:
-/// what such a neighbour refers to is live. A neighbour that cannot be read makes more candidates, no wrong ones.
+/// Hands over each reference of a snapshot but those of pages and segments that a neighbour has, too,
+/// wherever they were put: what such a neighbour refers to is live. A neighbour that cannot be read makes
+/// more candidates, no wrong ones.
 /// # Errors
 /// `Damaged`: the snapshot's own recipes cannot be read. `Cancelled`; those of the store and of `visit`.
 pub(super) fn for_each_candidate(

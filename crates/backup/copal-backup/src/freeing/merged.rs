@@ -16,7 +16,8 @@ pub(super) struct Merged<'a> {
 }
 
 impl<'a> Merged<'a> {
-    /// That of these snapshots; `None`: one of them has no vector that can be used, or one of another geometry.
+    /// That of these snapshots; `None`: one of them has no vector that can be used, or one of another
+    /// geometry.
     pub(super) fn of(parts: &'a Parts, vm: Uuid, stay: &[Published]) -> Result<Option<Merged<'a>>> {
         let mut vectors = Vec::with_capacity(stay.len());
         for published in stay {
@@ -54,7 +55,8 @@ impl<'a> Merged<'a> {
         Ok(true)
     }
 
-    /// Whether a snapshot that stays refers to an id of the block that is loaded; now and then said of one that none does.
+    /// Whether a snapshot that stays refers to an id of the block that is loaded; now and then said of one
+    /// that none does.
     pub(super) fn has(&self, id: &[u8; 16]) -> bool {
         self.block.as_ref().is_some_and(|(_, block)| block.has(id))
     }
@@ -72,7 +74,8 @@ mod tests {
     use crate::world::*;
     use copal_volume::{MemoryStore, PutOptions, VolumeStore};
 
-    /// Puts a vector of another geometry in the place of a snapshot's own, as a release with other bounds would write it.
+    /// Puts a vector of another geometry in the place of a snapshot's own, as a release with other bounds
+    /// would write it.
     fn write_vector(
         store: &MemoryStore,
         parts: &Parts,
@@ -97,8 +100,9 @@ mod tests {
         store.put(meta, name.as_bytes(), file.into(), &PutOptions::default()).unwrap();
     }
 
-    /// Symptom: vectors of two geometries could be merged, and no test noticed: chunks that a snapshot needs would have been freed,
-    /// since their bits lie elsewhere in each. Fix: this; without one geometry the exact mark decides (BAK-18).
+    /// Symptom: vectors of two geometries could be merged, and no test noticed: chunks that a snapshot needs
+    /// would have been freed, since their bits lie elsewhere in each. Fix: this; without one geometry the
+    /// exact mark decides (BAK-18).
     #[test]
     fn vectors_of_two_geometries_are_not_merged() {
         let memory = MemoryStore::new();

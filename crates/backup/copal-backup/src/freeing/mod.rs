@@ -1,9 +1,10 @@
-//! What only forgotten snapshots of a VM referred to, by merged summary vectors: no recipe of a snapshot that stays is read.
+//! What only forgotten snapshots of a VM referred to, by merged summary vectors: no recipe of a snapshot that
+//! stays is read.
 //!
 //! Paper:  low-profile-dedup §4 (fast approximate deletion with summary comparison)
 //! Invariants
-//! - Nothing is called dead that a snapshot that stays refers to: their vectors are merged, all of them and of one geometry, or
-//!   there is no answer, and the mark says it exactly (BAK-18).
+//! - Nothing is called dead that a snapshot that stays refers to: their vectors are merged, all of them and
+//!   of one geometry, or there is no answer, and the mark says it exactly (BAK-18).
 //! - Nothing is removed here (`prune`).
 //!
 //! Memory: one block of the merged vector, and a bit per frame of packs with dead ones.
@@ -37,8 +38,8 @@ pub(crate) struct Found {
     pub(crate) kept: u64,
 }
 
-/// Adds to `dead` the frames that only `gone` of a VM's snapshots refer to; `stay` are all others. `None`: a vector or a recipe
-/// that is needed cannot be read, so only a mark can say.
+/// Adds to `dead` the frames that only `gone` of a VM's snapshots refer to; `stay` are all others. `None`: a
+/// vector or a recipe that is needed cannot be read, so only a mark can say.
 /// # Errors
 /// `Cancelled`; those of the store that are no damage.
 pub(crate) fn find_dead(

@@ -1,7 +1,7 @@
 //! Frames that were found damaged: they leave the index, and do not come back when it is built anew.
 //!
-//! A note is advice. Readers try the spot of a reference whatever is noted, so a wrong note costs a second copy of a
-//! chunk and no more. Notes go with their pack.
+//! A note is advice. Readers try the spot of a reference whatever is noted, so a wrong note costs a second
+//! copy of a chunk and no more. Notes go with their pack.
 
 use super::rows::{bad, encode_rows};
 use super::{Backend, Index, IndexRow};

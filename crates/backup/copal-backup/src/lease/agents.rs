@@ -37,8 +37,9 @@ impl Repository {
         self.parts.catalog().retire_agent(name)
     }
 
-    /// Ends the sessions that earlier runs of the agent `name` left open, for `own`, its present run. Call it once no other
-    /// agent answers to that name. A session whose holder is alive after all cannot publish any more (BAK-5).
+    /// Ends the sessions that earlier runs of the agent `name` left open, for `own`, its present run. Call it
+    /// once no other agent answers to that name. A session whose holder is alive after all cannot publish any
+    /// more (BAK-5).
     /// # Errors
     /// `Damaged`; those of the store.
     pub fn take_over(&self, name: &str, own: HolderId) -> Result<Vec<FencedSession>> {

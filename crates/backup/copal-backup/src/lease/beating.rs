@@ -1,8 +1,9 @@
-//! The heart of a process: one thread that writes signs of life for all handles of a repository, as long as one needs them.
+//! The heart of a process: one thread that writes signs of life for all handles of a repository, as long as
+//! one needs them.
 //!
 //! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
-//! Invariant: when [`Heart::begin`] returns, a sign of life of this holder is durable, so a session that is opened behind it
-//! names a holder that others have seen.
+//! Invariant: when [`Heart::begin`] returns, a sign of life of this holder is durable, so a session that is
+//! opened behind it names a holder that others have seen.
 //! Not here: bytes and files (`catalog::beats`).
 
 use crate::catalog::beats::{BeatWords, BeatWriter};
@@ -110,11 +111,12 @@ impl Heart {
             self.beat(&mut writer, &words)?;
             let stop = Arc::<Stop>::default();
             let (heart, told) = (Arc::clone(self), Arc::clone(&stop));
-            let thread = std::thread::Builder::new().name("heartbeat".into());
-            let thread = thread.spawn(move || heart.beat_until(&told, every, writer, &words));
-            let thread = thread.map_err(|error| crate::Error::Invalid {
-                reason: format!("the operating system gives no thread for heartbeats: {error}"),
-            })?;
+            let thread = std::thread::Builder::new()
+                .name("heartbeat".into())
+                .spawn(move || heart.beat_until(&told, every, writer, &words))
+                .map_err(|error| crate::Error::Invalid {
+                    reason: format!("the operating system gives no thread for heartbeats: {error}"),
+                })?;
             state.thread = Some((stop, thread));
             state.told_as = Some(holder.clone());
         }

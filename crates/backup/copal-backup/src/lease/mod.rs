@@ -1,12 +1,14 @@
-//! Leases of sessions in a fleet on several servers: who holds a session, whether it is alive, and ending those of the dead.
+//! Leases of sessions in a fleet on several servers: who holds a session, whether it is alive, and ending
+//! those of the dead.
 //!
-//! Whoever holds sessions leaves a sign of life every minute ([`beating`]). Who wants to back up the same VM, and any agent,
-//! watches ([`watch`]) and may end a session whose holder has left none for ten minutes by the watcher's own clock. Clocks
-//! decide when that is, and never whether it is safe: a session that was ended cannot publish (BAK-5), however alive it is.
+//! Whoever holds sessions leaves a sign of life every minute ([`beating`]). Who wants to back up the same VM,
+//! and any agent, watches ([`watch`]) and may end a session whose holder has left none for ten minutes by the
+//! watcher's own clock. Clocks decide when that is, and never whether it is safe: a session that was ended
+//! cannot publish (BAK-5), however alive it is.
 //!
 //! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
-//! Not here: records of sessions (`backup::session`). On one machine, or in the layout solo, nobody beats or watches: the lock of
-//! the store, or the right to write, proves that whoever opened a session is gone.
+//! Not here: records of sessions (`backup::session`). On one machine, or in the layout solo, nobody beats or
+//! watches: the lock of the store, or the right to write, proves that whoever opened a session is gone.
 
 mod agents;
 pub(crate) mod beating;
@@ -30,8 +32,9 @@ use std::time::Duration;
 use watch::LeaseWatch;
 
 impl Repository {
-    /// Leaves signs of life until the guard is dropped: the first at once, then one a minute. Several guards of a process that
-    /// say the same share them. A backup does so by itself, as its request says, unless somebody in this process does already.
+    /// Leaves signs of life until the guard is dropped: the first at once, then one a minute. Several guards
+    /// of a process that say the same share them. A backup does so by itself, as its request says, unless
+    /// somebody in this process does already.
     /// # Errors
     /// `Invalid`: name or address is longer than 255 bytes, or steers a terminal. Those of the store.
     pub fn beat(&self, holder: &Holder) -> Result<Beating> {
@@ -61,7 +64,8 @@ impl Repository {
         self.parts.locks().heart().begin(self.parts.catalog(), holder)
     }
 
-    /// Everybody who has left a sign of life and not ended since, by holder; those whose process has died stay for a week.
+    /// Everybody who has left a sign of life and not ended since, by holder; those whose process has died
+    /// stay for a week.
     /// # Errors
     /// Those of the store.
     pub fn holders(&self) -> Result<Vec<HolderInfo>> {
@@ -92,9 +96,10 @@ impl Repository {
         Ok(found)
     }
 
-    /// Looks at all sessions at `now`, by a monotonic clock of the observer who has `watch`, and ends those whose holder has
-    /// left no new sign of life for ten minutes of it. Returns those. To be called every minute or so; who calls less often
-    /// ends them later. Does nothing where nobody beats: in the layout solo, and on one machine.
+    /// Looks at all sessions at `now`, by a monotonic clock of the observer who has `watch`, and ends those
+    /// whose holder has left no new sign of life for ten minutes of it. Returns those. To be called every
+    /// minute or so; who calls less often ends them later. Does nothing where nobody beats: in the layout
+    /// solo, and on one machine.
     /// # Errors
     /// `Damaged`; those of the store.
     pub fn watch_leases(&self, watch: &mut LeaseWatch, now: Duration) -> Result<Vec<FencedSession>> {
@@ -108,7 +113,8 @@ impl Repository {
         Ok(fenced)
     }
 
-    /// As [`Repository::watch_leases`], of one VM. Returns the sessions that are open still; none: the VM can be backed up.
+    /// As [`Repository::watch_leases`], of one VM. Returns the sessions that are open still; none: the VM can
+    /// be backed up.
     /// # Errors
     /// As [`Repository::watch_leases`].
     pub fn watch_vm(&self, vm: &str, watch: &mut LeaseWatch, now: Duration) -> Result<Vec<OpenSession>> {

@@ -1,8 +1,10 @@
-//! Whether the process of a holder has died on this host: each holder keeps a file locked for as long as its process lives.
+//! Whether the process of a holder has died on this host: each holder keeps a file locked for as long as its
+//! process lives.
 //!
-//! The file lies in a directory of this user alone, below the system's directory for such files. A file whose lock can be taken
-//! is that of a process that has died; no file says nothing, since the holder may be on another host, in another container or of
-//! another user. The kernel gives a lock back with its process, so neither a number of a process nor a clock decides.
+//! The file lies in a directory of this user alone, below the system's directory for such files. A file whose
+//! lock can be taken is that of a process that has died; no file says nothing, since the holder may be on
+//! another host, in another container or of another user. The kernel gives a lock back with its process, so
+//! neither a number of a process nor a clock decides.
 //!
 //! Not here: what follows from a dead holder (`lease`).
 

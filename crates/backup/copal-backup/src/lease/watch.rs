@@ -1,9 +1,10 @@
 //! Who has gone silent: what one observer has seen of whoever holds sessions, by its own monotonic clock.
 //!
 //! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
-//! Invariant: a holder whose beats reach the store less than [`LeaseWatch::LEASE`] apart is never silent to anybody who looks
-//! strictly. A look shows the newest beat that was acknowledged, and silence is counted from the first look that showed it: a
-//! moment after it was written, by the same clock. What the store stamps, and how often anybody looks, does not enter.
+//! Invariant: a holder whose beats reach the store less than [`LeaseWatch::LEASE`] apart is never silent to
+//! anybody who looks strictly. A look shows the newest beat that was acknowledged, and silence is counted
+//! from the first look that showed it: a moment after it was written, by the same clock. What the store
+//! stamps, and how often anybody looks, does not enter.
 //! Not here: reading beats and ending sessions (`lease`).
 
 use crate::broken::{self, Flaw};
@@ -38,8 +39,9 @@ impl LeaseWatch {
         LeaseWatch::default()
     }
 
-    /// Looks at one holder at `now`, the time since any moment that this observer keeps: the newest of its beats that is there
-    /// has the number `newest` (0: there is none). Returns how long there has been no newer one.
+    /// Looks at one holder at `now`, the time since any moment that this observer keeps: the newest of its
+    /// beats that is there has the number `newest` (0: there is none). Returns how long there has been no
+    /// newer one.
     pub fn look(&mut self, now: Duration, holder: HolderId, newest: u64) -> Duration {
         let remembered = |seen: &mut Seen| now.saturating_sub(seen.looked) < LeaseWatch::REMEMBERED;
         self.seen.retain(|_, seen| remembered(seen));

@@ -111,8 +111,7 @@ impl State {
 
     /// Before it publishes its manifest and its vector are durable.
     pub(super) fn put_manifest(&mut self, backup: &Backup) {
-        let refs = backup.disk.iter().zip(backup.refs);
-        let refs = refs.map(|(id, pack)| (*id, pack.expect("all is stored")));
+        let refs = backup.disk.iter().zip(backup.refs).map(|(id, pack)| (*id, pack.expect("all is stored")));
         let manifest = Manifest { refs: refs.collect(), has_vector: true };
         self.store.manifests.insert(backup.snapshot(), manifest);
     }
@@ -135,8 +134,11 @@ impl State {
         match backup.phase {
             Phase::Begun => match opening(state, &backup.session, false) {
                 Opening::Opened => {
-                    let base = state.published.last().map(|one| one.snapshot);
-                    let base = base.and_then(|base| self.store.manifests.get(&base));
+                    let base = state
+                        .published
+                        .last()
+                        .map(|one| one.snapshot)
+                        .and_then(|base| self.store.manifests.get(&base));
                     backup.base = base.map(|base| base.refs.clone()).unwrap_or_default();
                     backup.sequence = state.next_sequence;
                     backup.phase = match setup.is_weak(Weak::LooksFirst) {

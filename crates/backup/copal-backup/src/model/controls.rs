@@ -1,5 +1,5 @@
-//! Known failures of peers, weak points of the paper, and defects that this program has had: with the rule left out the search
-//! must find what is lost, and with it nothing, from the same beginning.
+//! Known failures of peers, weak points of the paper, and defects that this program has had: with the rule
+//! left out the search must find what is lost, and with it nothing, from the same beginning.
 
 use super::backup::Answer;
 use super::moves::Move::{self, BacksUp, Checks, Forgets, GoesOn, Looks};
@@ -54,8 +54,8 @@ fn weak(weak: Weak, left: Left) -> Setup {
     Setup { weak: Some(weak), ..Setup::new(left) }
 }
 
-/// A sweep that does not see the session that is open. The mark in the log would stop that session, and lose nothing; without it
-/// sessions are all that keeps a pack that is not entered yet.
+/// A sweep that does not see the session that is open. The mark in the log would stop that session, and lose
+/// nothing; without it sessions are all that keeps a pack that is not entered yet.
 fn sweep(weak: Weak) -> Setup {
     let left = Left { backups: 1, popular: 1, sweeps: 1, ..Left::default() };
     Setup { weak: Some(weak), ..flawed(&[Flaw::SweepsUnmarked], left) }
@@ -65,7 +65,8 @@ fn flawed(flaws: &'static [Flaw], left: Left) -> Setup {
     Setup { flaws, ..Setup::new(left) }
 }
 
-/// PBS cb9814e331: a snapshot is made on the one that the walk comes to next, and that is forgotten before it does.
+/// PBS cb9814e331: a snapshot is made on the one that the walk comes to next, and that is forgotten before it
+/// does.
 #[test]
 fn a_neighbour_that_is_forgotten_while_a_walk_comes_takes_chunks_of_the_next_snapshot() {
     let left = Left { backups: 2, forgets: 1, walks: 1, ..Left::default() };
@@ -95,7 +96,8 @@ fn a_snapshot_whose_vector_is_lost_still_refers_to_its_chunks() {
     must_fail("missing vector is empty", &setup);
 }
 
-/// duplicacy#377: the first backup of a machine is in no log when logs are read, and its chunks are there when packs are listed.
+/// duplicacy#377: the first backup of a machine is in no log when logs are read, and its chunks are there
+/// when packs are listed.
 #[test]
 fn a_first_backup_that_no_log_names_yet_loses_a_popular_chunk() {
     must_fail("first backup", &sweep(Weak::LogsBeforePacks));
@@ -107,13 +109,15 @@ fn a_put_that_a_list_shows_late_ends_a_session_that_lives() {
     must_fail("put seen late", &sweep(Weak::PlainLogs));
 }
 
-/// kopia behind an eventually consistent store: by the store's stamps a pack is older than any session that is open.
+/// kopia behind an eventually consistent store: by the store's stamps a pack is older than any session that
+/// is open.
 #[test]
 fn a_store_whose_time_is_behind_makes_packs_of_a_session_look_old() {
     must_fail("time of the store", &sweep(Weak::TimeOfStore));
 }
 
-/// The same where the log counts: a store that is behind stamps a snapshot with a time before that of the one it builds on.
+/// The same where the log counts: a store that is behind stamps a snapshot with a time before that of the one
+/// it builds on.
 #[test]
 fn snapshots_are_in_the_order_of_the_log_and_not_of_the_stores_time() {
     let left = Left { backups: 2, ..Left::default() };
@@ -141,7 +145,8 @@ fn a_popular_chunk_that_nobody_has_checked_spoils_another_machine() {
     must_fail("popular before checked", &setup);
 }
 
-/// A host with bad intent: it stores other bytes under the id of a popular chunk and says itself that they are right.
+/// A host with bad intent: it stores other bytes under the id of a popular chunk and says itself that they
+/// are right.
 #[test]
 fn a_host_that_checks_its_own_packs_spoils_another_machine() {
     let left = Left { backups: 2, popular: 1, spoilt: 1, lies: 1, ..Left::default() };
@@ -183,7 +188,8 @@ fn a_prune_behind_one_that_died_counts_on_a_pack_that_goes() {
     must_fail("prune behind a dead prune", &setup);
 }
 
-/// BAK-24. Its writer enters a pack, another host checks it, and a third refers to it, while a sweep is about to remove it.
+/// BAK-24. Its writer enters a pack, another host checks it, and a third refers to it, while a sweep is about
+/// to remove it.
 #[test]
 fn a_popular_pack_that_is_entered_late_is_referred_to_while_it_goes() {
     let left = Left { backups: 2, popular: 1, sweeps: 1, cleanups: 1, ..Left::default() };
@@ -277,8 +283,9 @@ fn a_count_that_leaves_no_record_is_passed_by_a_clean_up() {
     must_fail("counts unmarked", &setup);
 }
 
-/// BAK-27. A removal has met nobody who needs the pack, then a backup refers to it and publishes, and the pack is condemned. A
-/// session that opens now has it from that base, and the base is forgotten before the next count.
+/// BAK-27. A removal has met nobody who needs the pack, then a backup refers to it and publishes, and the
+/// pack is condemned. A session that opens now has it from that base, and the base is forgotten before the
+/// next count.
 #[test]
 fn a_base_that_is_forgotten_is_needed_by_its_session() {
     let mut before = popular_forgotten();

@@ -1,6 +1,7 @@
 //! What must hold in every state.
 //!
-//! - Every chunk of a published snapshot is readable, unless bad memory of the host that backed this very VM up has spoilt it.
+//! - Every chunk of a published snapshot is readable, unless bad memory of the host that backed this very VM
+//!   up has spoilt it.
 //! - Dead and live never overlap: it is so even without frames that are dead, and packs that are going.
 //! - One publish per sequence; order by the store's stamps is that of the log, however far behind they are.
 //! - After a repair what is stored is what is referred to.

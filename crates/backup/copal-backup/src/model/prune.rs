@@ -28,7 +28,8 @@ pub(super) enum Method {
 pub(super) enum Phase {
     /// It has read the log.
     Begun,
-    /// It knows what is live. By a walk, packs without a live frame are announced next; by vectors, dead frames are recorded.
+    /// It knows what is live. By a walk, packs without a live frame are announced next; by vectors, dead
+    /// frames are recorded.
     Looked,
     /// These are announced next.
     Announces(Vec<PackNumber>),
@@ -376,7 +377,8 @@ impl State {
         }
     }
 
-    /// What was freed is said to be deleted, and what is listed gone. A repair has left nothing that it should not.
+    /// What was freed is said to be deleted, and what is listed gone. A repair has left nothing that it
+    /// should not.
     fn end(&mut self, prune: &Prune) {
         let vm = prune.vm;
         if let Some(snapshot) = prune.undermined {
@@ -408,15 +410,20 @@ impl State {
         }
     }
 
-    /// Stored, and not said to be dead, is what is referred to. What was forgotten meanwhile may be there still.
+    /// Stored, and not said to be dead, is what is referred to. What was forgotten meanwhile may be there
+    /// still.
     fn compare_stored(&self, vm: usize, state: &VmState) -> Option<&'static str> {
         let dead = self.store.dead_of(vm, state.dead.as_ref());
-        let own = self.store.own(vm);
-        let own = own.flat_map(|(number, pack)| (0..pack.ids.len() as u32).map(move |slot| (number, slot)));
+        let own = self
+            .store
+            .own(vm)
+            .flat_map(|(number, pack)| (0..pack.ids.len() as u32).map(move |slot| (number, slot)));
         let stored: BTreeSet<_> = own.filter(|(pack, slot)| is_in_use(&dead, *pack, *slot)).collect();
         let referred = |snapshots: &[Published]| -> BTreeSet<(PackNumber, u32)> {
-            let refs = snapshots.iter().filter_map(|one| self.store.manifests.get(&one.snapshot));
-            let refs = refs.flat_map(|manifest| &manifest.refs);
+            let refs = snapshots
+                .iter()
+                .filter_map(|one| self.store.manifests.get(&one.snapshot))
+                .flat_map(|manifest| &manifest.refs);
             let own = refs.filter(|(id, _)| self.store.moved_to(vm, state, *id).is_none());
             own.filter_map(|reference| self.located(vm, *reference)).collect()
         };

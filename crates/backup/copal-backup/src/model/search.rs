@@ -23,9 +23,14 @@ pub(super) fn limit() -> usize {
 /// Looks at up to about `limit` states, the nearest first, and prints how many there were.
 pub(super) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
     let started = Instant::now();
-    let checker = setup.clone().checker().threads(2).target_state_count(limit);
-    let checker = checker.finish_when(HasDiscoveries::AnyFailures);
-    let checker = checker.spawn_bfs().join();
+    let checker = setup
+        .clone()
+        .checker()
+        .threads(2)
+        .target_state_count(limit)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
     let path = checker.discovery(SAFE);
     let end = match (&path, checker.state_count() < limit) {
         (Some(_), _) => "up to a violation",

@@ -3,7 +3,8 @@
 use super::moves::Move;
 use crate::broken::Flaw;
 
-/// A rule that the model's own part of the steps leaves out. Those of the program's steps are `broken::Flaw`s.
+/// A rule that the model's own part of the steps leaves out. Those of the program's steps are
+/// `broken::Flaw`s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weak {
     /// A walk goes by the snapshots there were when it began, but for those that were forgotten since.

@@ -1,9 +1,10 @@
 //! What a prune is about to remove is listed before, so that whoever writes next knows (BAK-15).
 //!
-//! In the layout solo that is needed in a cluster only, where a removal may come about late: lists stand in files of their own,
-//! by epoch. In a fleet a list is a record of the VM's log, appended behind all that the prune has read. So it stands either
-//! before the record of a backup that opens, which then knows what is going, or the prune sees that backup and gives way (BAK-17).
-//! So it does to another prune of the VM (BAK-23).
+//! In the layout solo that is needed in a cluster only, where a removal may come about late: lists stand in
+//! files of their own, by epoch. In a fleet a list is a record of the VM's log, appended behind all that the
+//! prune has read. So it stands either before the record of a backup that opens, which then knows what is
+//! going, or the prune sees that backup and gives way (BAK-17). So it does to another prune of the VM
+//! (BAK-23).
 //!
 //! Not here: what the next writer does about a list (`parts`).
 
@@ -42,15 +43,16 @@ impl<'a> Announced<'a> {
         Announced { parts, place: Place::Epoch(Vec::new()) }
     }
 
-    /// Lists in the log of a VM that nobody backs up. Marks are made from what it amounts to below `next_number`.
+    /// Lists in the log of a VM that nobody backs up. Marks are made from what it amounts to below
+    /// `next_number`.
     pub(crate) fn in_log(parts: &'a Parts, vm: Uuid, next_number: u64) -> Announced<'a> {
         Announced { parts, place: Place::Log { vm, next_number, listed: Vec::new() } }
     }
 
     /// Lists packs; safe on return.
     /// # Errors
-    /// `Busy`: a backup of the VM began, a clean-up has moved chunks, or another prune runs. Those of the store. Then nothing may
-    /// be removed.
+    /// `Busy`: a backup of the VM began, a clean-up has moved chunks, or another prune runs. Those of the
+    /// store. Then nothing may be removed.
     pub(crate) fn add(&mut self, packs: &[PackPlace]) -> Result<()> {
         if broken::by(Flaw::RemovesUnlisted) {
             return Ok(());
@@ -110,8 +112,8 @@ impl<'a> Announced<'a> {
     }
 }
 
-/// Appends a record to the log of a VM at `next_number`, or behind records that change nothing for it. Returns the number of
-/// the record after it.
+/// Appends a record to the log of a VM at `next_number`, or behind records that change nothing for it.
+/// Returns the number of the record after it.
 /// # Errors
 /// `Busy`: one of them does. Those of the store.
 fn append_unless_disturbed(parts: &Parts, vm: Uuid, mut next_number: u64, record: &Record) -> Result<u64> {

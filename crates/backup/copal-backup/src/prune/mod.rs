@@ -2,18 +2,20 @@
 //!
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
 //!
-//! Runs alone in its process (under the lock of packs). Solo: it fences every open session first, so nothing can come to need
-//! what it removes. Fleet: it goes VM by VM, passes over one that is being backed up, and gives way to a backup that begins
-//! (`announced`). Steps, each safe to die in:
+//! Runs alone in its process (under the lock of packs). Solo: it fences every open session first, so nothing
+//! can come to need what it removes. Fleet: it goes VM by VM, passes over one that is being backed up, and
+//! gives way to a backup that begins (`announced`). Steps, each safe to die in:
 //! 1. fence; bring the index up to date; list the packs; mark (`mark`), slice by slice;
-//! 2. unlink packs without a live frame (`sweep`): index rows first, then the file; a list of them before (BAK-15);
-//! 3. rewrite packs with dead frames, as long as more than the allowed share is unused: live frames go to new packs, which
-//!    are durable and in the index before the old ones are unlinked. The worst packs come first, as they free most for
-//!    what they cost, and few at a time: their space returns before the next are written, so a prune needs little;
+//! 2. unlink packs without a live frame (`sweep`): index rows first, then the file; a list of them before
+//!    (BAK-15);
+//! 3. rewrite packs with dead frames, as long as more than the allowed share is unused: live frames go to new
+//!    packs, which are durable and in the index before the old ones are unlinked. The worst packs come first,
+//!    as they free most for what they cost, and few at a time: their space returns before the next are
+//!    written, so a prune needs little;
 //! 4. delete manifests that are not published; remove empty volumes.
 //!
-//! A pack that cannot be read, or of which a live frame is lost, is never rewritten, only unlinked when nothing of it is
-//! live.
+//! A pack that cannot be read, or of which a live frame is lost, is never rewritten, only unlinked when
+//! nothing of it is live.
 
 pub(crate) mod announced;
 mod of_vm;
@@ -107,8 +109,8 @@ impl<'a> Prune<'a> {
         Ok(())
     }
 
-    /// Marks and sweeps packs, slice by slice; `vms` are all whose snapshots may name a frame of them, `others` are walked all
-    /// the same.
+    /// Marks and sweeps packs, slice by slice; `vms` are all whose snapshots may name a frame of them,
+    /// `others` are walked all the same.
     fn sweep(
         &mut self,
         whose: Whose,
@@ -267,8 +269,8 @@ fn remove_empty_volumes(parts: &Parts, whose: Whose) -> Result<()> {
             // The removal looks for itself whether the volume is empty.
             let any = volumes.store.list(vid, b"", None, 1, &ReadOptions::default())?;
             if any.is_empty() {
-                // Removing alone frees behind our back, and the store may be closed before that is done. A store that
-                // is too full to be tidied first is tidied by the removal.
+                // Removing alone frees behind our back, and the store may be closed before that is done. A
+                // store that is too full to be tidied first is tidied by the removal.
                 match volumes.store.reclaim(vid) {
                     Ok(()) | Err(VolumeError::NoSpace) => {}
                     Err(error) => return Err(error.into()),

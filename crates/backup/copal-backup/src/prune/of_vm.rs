@@ -1,6 +1,7 @@
 //! Prune of one VM of a fleet: nothing of another VM is read or touched.
 //!
-//! Order: the list of dead frames is durable, then a record names it, then nobody refers to them any more and packs may go.
+//! Order: the list of dead frames is durable, then a record names it, then nobody refers to them any more and
+//! packs may go.
 
 use super::announced::Announced;
 use super::sweep::Live;
@@ -31,7 +32,8 @@ struct Snapshots {
 }
 
 impl<'a> Prune<'a> {
-    /// Prunes what belongs to one VM; the method walks the snapshots of `walked`, too. One that is being backed up is left alone.
+    /// Prunes what belongs to one VM; the method walks the snapshots of `walked`, too. One that is being
+    /// backed up is left alone.
     pub(super) fn vm(&mut self, vm: &Vm, walked: &[Vm]) -> Result<()> {
         let parts = self.parts;
         let pack_store = parts.pack_store();
@@ -140,7 +142,8 @@ impl<'a> Prune<'a> {
         Ok(list)
     }
 
-    /// Removes and rewrites packs by a walk of all snapshots, then puts the dead frames on record that are left.
+    /// Removes and rewrites packs by a walk of all snapshots, then puts the dead frames on record that are
+    /// left.
     fn sweep_unmarked(
         &mut self,
         vm: &Vm,
@@ -202,8 +205,12 @@ fn orphans(parts: &Parts, vm: Uuid, state: &VmState) -> Result<Files> {
     let Some(vid) = volumes.meta(vm, false)? else {
         return Ok(Files::new());
     };
-    let known = state.published.iter().chain(&state.forgotten);
-    let known = known.map(|one| one.snapshot).chain(state.freed.iter().copied());
+    let known = state
+        .published
+        .iter()
+        .chain(&state.forgotten)
+        .map(|one| one.snapshot)
+        .chain(state.freed.iter().copied());
     let known: HashSet<String> = known.map(|snapshot| snapshot.to_string()).collect();
     let mut files = Files::new();
     for prefix in [b"m.", b"s."] {

@@ -1,7 +1,9 @@
-//! Whose snapshots are walked besides those of the VM that is pruned: nobody's, but for the methods that Copal stands beside.
+//! Whose snapshots are walked besides those of the VM that is pruned: nobody's, but for the methods that
+//! Copal stands beside.
 //!
-//! The paper's mark-and-sweep knows no VMs, so each host that frees something reads what all snapshots name. The grouped one keeps
-//! what it has marked, and reads those groups again in which something is to be freed; a group is a VM here.
+//! The paper's mark-and-sweep knows no VMs, so each host that frees something reads what all snapshots name.
+//! The grouped one keeps what it has marked, and reads those groups again in which something is to be freed;
+//! a group is a VM here.
 //!
 //! Paper: low-profile-dedup §5 (table 3)
 

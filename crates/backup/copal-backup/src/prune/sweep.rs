@@ -131,8 +131,8 @@ impl Sweep<'_, '_> {
         Ok(())
     }
 
-    /// Which packs are rewritten: the worst first, until the rest may stay unused. `left_bytes`: those of all packs that
-    /// have a live frame.
+    /// Which packs are rewritten: the worst first, until the rest may stay unused. `left_bytes`: those of all
+    /// packs that have a live frame.
     fn choose(&mut self, live: &Live<'_, '_>, packs: Vec<StoredPack>, left_bytes: u64) -> Result<Vec<Mixed>> {
         let mut mixed = Vec::with_capacity(packs.len());
         for pack in packs {
@@ -157,7 +157,8 @@ impl Sweep<'_, '_> {
         let percent = u64::from(self.options.max_unused_percent.min(100));
         let (mut unused, mut left) = (mixed.iter().map(|mixed| mixed.dead_bytes).sum::<u64>(), left_bytes);
         let mut chosen = 0;
-        // In a fleet what is freed counts as free at once: a pack that is mostly dead goes, whatever may stay unused.
+        // In a fleet what is freed counts as free at once: a pack that is mostly dead goes, whatever may stay
+        // unused.
         let is_fleet = self.whose != Whose::All;
         let is_mostly_dead = |mixed: &Mixed| is_fleet && mixed.dead_bytes > mixed.pack.info.size / 2;
         while chosen < mixed.len() && (unused > left / 100 * percent || is_mostly_dead(&mixed[chosen])) {
@@ -237,7 +238,8 @@ impl Sweep<'_, '_> {
         Ok(())
     }
 
-    /// Waits until the space of what was unlinked is there again. A store that is too full to be tidied goes on.
+    /// Waits until the space of what was unlinked is there again. A store that is too full to be tidied goes
+    /// on.
     fn reclaim(&self, volumes: BTreeSet<VolumeId>) -> Result<()> {
         for vid in volumes {
             match self.parts.pack_store().volumes.store.reclaim(vid) {
@@ -308,7 +310,8 @@ fn homes_of(packs: &[Mixed]) -> Vec<Home> {
     homes
 }
 
-/// Copies the live frames of a pack, but for those that stand elsewhere as well. `had_turn`: this pack, and those before it.
+/// Copies the live frames of a pack, but for those that stand elsewhere as well. `had_turn`: this pack, and
+/// those before it.
 fn copy_live(
     parts: &Parts,
     appender: &mut PackAppender<'_>,
@@ -334,8 +337,9 @@ fn copy_live(
     Ok(())
 }
 
-/// Whether another live frame of the id is there and holds the same: in a pack that stays, or whose turn is yet to come. A prune that was
-/// killed may have left one, and snapshots that refer to either; all of them find the one that is left.
+/// Whether another live frame of the id is there and holds the same: in a pack that stays, or whose turn is
+/// yet to come. A prune that was killed may have left one, and snapshots that refer to either; all of them
+/// find the one that is left.
 fn stands_elsewhere(
     parts: &Parts,
     frames: &mut FrameReader<'_>,

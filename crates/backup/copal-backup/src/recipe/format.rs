@@ -18,8 +18,8 @@ pub(crate) const SEGMENT_LEVEL: u8 = 1;
 pub(crate) const PAGE_LEVEL: u8 = 2;
 pub(crate) const ROOT_LEVEL: u8 = 3;
 
-/// Set in the first byte of a segment recipe of version 2, which says of packs whose they are. Written where version 1
-/// would say something else: that has shared packs only.
+/// Set in the first byte of a segment recipe of version 2, which says of packs whose they are. Written where
+/// version 1 would say something else: that has shared packs only.
 const VERSION_2: u8 = 0x10;
 
 /// Most entries a segment can have: the smallest cut there is, and a hole between any two.
@@ -200,8 +200,8 @@ fn spots_of(options: &[Option<Ref>]) -> impl Iterator<Item = (Spot, bool)> {
     options.iter().flatten().map(|reference| (reference.spot, false))
 }
 
-/// Table of packs in order of first use, then runs of consecutive slots. Version 2 says with each volume whether the pack is
-/// the VM's own, and with the length of each run whether nobody answered in time.
+/// Table of packs in order of first use, then runs of consecutive slots. Version 2 says with each volume
+/// whether the pack is the VM's own, and with the length of each run whether nobody answered in time.
 fn put_spots(bytes: &mut Vec<u8>, spots: impl Iterator<Item = (Spot, bool)>, is_2: bool) {
     let mut packs: Vec<Spot> = Vec::new();
     let mut runs: Vec<(usize, u32, u64, bool)> = Vec::new();

@@ -32,7 +32,8 @@ pub(crate) struct Entry {
     pub(crate) length: u32,
     /// The chunk it is; `None`: a hole.
     pub(crate) chunk: Option<Ref>,
-    /// Nobody answered in time whether the chunk is popular, so it was stored for this VM; a clean-up asks again.
+    /// Nobody answered in time whether the chunk is popular, so it was stored for this VM; a clean-up asks
+    /// again.
     pub(crate) is_unresolved: bool,
 }
 

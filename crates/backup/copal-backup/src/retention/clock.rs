@@ -1,8 +1,9 @@
-//! How far a clock is believed: which snapshots bear a time that cannot be, and what only a doubtful clock justifies.
+//! How far a clock is believed: which snapshots bear a time that cannot be, and what only a doubtful clock
+//! justifies.
 //!
-//! A clock that runs ahead cannot be told from a long pause while it does, so no backup is refused for it. Once it is
-//! right again the snapshots between tell. While it may be wrong, nothing is removed that only the time it shows would
-//! let go (BAK-13).
+//! A clock that runs ahead cannot be told from a long pause while it does, so no backup is refused for it.
+//! Once it is right again the snapshots between tell. While it may be wrong, nothing is removed that only the
+//! time it shows would let go (BAK-13).
 //!
 //! Not here: what a policy keeps among snapshots whose times are right (`judge`).
 
@@ -10,7 +11,8 @@ use super::{Candidate, Doubt, Keep, Policy, Verdict, judge};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use std::fmt;
 
-/// How long a store may have been left alone. A clock that stands further ahead of the newest snapshot may be wrong.
+/// How long a store may have been left alone. A clock that stands further ahead of the newest snapshot may be
+/// wrong.
 pub const PAUSE_MS: u64 = 45 * 86_400_000;
 /// By so much clocks are set without anybody taking note.
 const SKEW_MS: u64 = 3_600_000;
@@ -35,8 +37,8 @@ impl fmt::Display for Misdated {
 
 /// Which snapshots of one VM bear a time that cannot be; `times_ms` in the order in which they were made.
 ///
-/// What is later than `now_ms` is. Of the rest the most that ascend are right, and those that do not fit between
-/// them are not.
+/// What is later than `now_ms` is. Of the rest the most that ascend are right, and those that do not fit
+/// between them are not.
 pub fn misdated(times_ms: &[u64], now_ms: u64) -> Vec<Option<Misdated>> {
     let mut verdicts: Vec<Option<Misdated>> = times_ms
         .iter()
@@ -65,7 +67,8 @@ pub fn misdated(times_ms: &[u64], now_ms: u64) -> Vec<Option<Misdated>> {
 
 /// The longest run of `places` whose times never fall; of several the one that ends earliest.
 fn longest_ascent(places: &[usize], times_ms: &[u64]) -> Vec<usize> {
-    // `tails[n]`: the place with the lowest time that ends a run of n + 1; `previous`: the one before it in its run.
+    // `tails[n]`: the place with the lowest time that ends a run of n + 1; `previous`: the one before it in
+    // its run.
     let mut tails: Vec<usize> = Vec::new();
     let mut previous: Vec<Option<usize>> = vec![None; times_ms.len()];
     for &at in places {
@@ -86,7 +89,8 @@ fn longest_ascent(places: &[usize], times_ms: &[u64]) -> Vec<usize> {
 pub struct Believed {
     /// What the clock shows, in ms since 1970.
     pub now_ms: u64,
-    /// Up to here there is a snapshot in every [`PAUSE_MS`]: `now_ms`, or the time of the last one before a gap.
+    /// Up to here there is a snapshot in every [`PAUSE_MS`]: `now_ms`, or the time of the last one before a
+    /// gap.
     pub until_ms: u64,
 }
 
@@ -152,9 +156,10 @@ impl Believed {
     }
 }
 
-/// Judges the snapshots of one VM, in the order in which they were made, as [`judge`] does those whose times are right.
-/// The others stay, and count for nothing. Those against which a warning stands are judged as if they were alone, and so
-/// are the others: no good one goes for one of them. What only a doubtful clock would let go is in doubt.
+/// Judges the snapshots of one VM, in the order in which they were made, as [`judge`] does those whose times
+/// are right. The others stay, and count for nothing. Those against which a warning stands are judged as if
+/// they were alone, and so are the others: no good one goes for one of them. What only a doubtful clock would
+/// let go is in doubt.
 pub fn judge_by_clock(
     policy: &Policy,
     snapshots: &[Candidate],

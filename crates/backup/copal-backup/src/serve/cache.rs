@@ -1,6 +1,8 @@
-//! The cache of a process that serves snapshots: decoded chunks, recipes and pages, within one number of bytes.
+//! The cache of a process that serves snapshots: decoded chunks, recipes and pages, within one number of
+//! bytes.
 //!
-//! Everything is kept under the id of its content, so snapshots, disks and doors share what they have in common.
+//! Everything is kept under the id of its content, so snapshots, disks and doors share what they have in
+//! common.
 //! Invariant: what is kept, with what the keeping costs, is at most the bytes it was made with.
 
 use crate::recipe::{Page, SegmentRecipe};

@@ -1,7 +1,8 @@
 //! One disk of a snapshot, read at any place.
 //!
-//! A read goes from page to recipe to chunks, each from the cache where it is there. Where reads follow each other, all
-//! chunks of a segment are fetched together, and recipes of the page ahead; elsewhere only what was asked for.
+//! A read goes from page to recipe to chunks, each from the cache where it is there. Where reads follow each
+//! other, all chunks of a segment are fetched together, and recipes of the page ahead; elsewhere only what
+//! was asked for.
 //! Invariant: every byte is of a chunk that was compared with its id (BAK-11), or of a hole.
 
 use super::Lender;
@@ -90,8 +91,8 @@ impl ServedDisk {
 
     /// Fills `buf` from `offset`, which with the length of `buf` must lie within the disk.
     /// # Errors
-    /// `Damaged`: a byte of the range cannot be had, which is logged once; other ranges can. `Invalid`: outside of the disk.
-    /// `Busy`; those of the store.
+    /// `Damaged`: a byte of the range cannot be had, which is logged once; other ranges can. `Invalid`:
+    /// outside of the disk. `Busy`; those of the store.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let length = buf.len() as u64;
         if offset.checked_add(length).is_none_or(|end| end > self.size_bytes) {
@@ -119,8 +120,8 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// What lies at `offset`, which must lie within the disk; looks no further than the segment, or the page where all of that
-    /// is a hole. What cannot be read counts as data.
+    /// What lies at `offset`, which must lie within the disk; looks no further than the segment, or the page
+    /// where all of that is a hole. What cannot be read counts as data.
     /// # Errors
     /// `Busy`; those of the store that are no damage.
     pub fn extent_at(&self, offset: u64) -> Result<ServedRun> {
@@ -144,8 +145,8 @@ impl ServedDisk {
         }
     }
 
-    /// Whether the bytes at `offset`, which must lie within this disk, may be others than those of `other`, a disk of another
-    /// snapshot of this VM. What is not told to differ is equal.
+    /// Whether the bytes at `offset`, which must lie within this disk, may be others than those of `other`, a
+    /// disk of another snapshot of this VM. What is not told to differ is equal.
     /// # Errors
     /// `Busy`; those of the store that are no damage.
     pub fn difference_at(&self, other: &ServedDisk, offset: u64) -> Result<ServedRun> {
@@ -306,7 +307,8 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Fills `part` as far as the cache has it; returns the entries that are missing, with their places in the segment.
+    /// Fills `part` as far as the cache has it; returns the entries that are missing, with their places in
+    /// the segment.
     fn fill(&self, recipe: &SegmentRecipe, wanted: &Range<usize>, part: &mut [u8]) -> Vec<(Entry, usize)> {
         let mut missing = Vec::new();
         let mut at = 0;
@@ -401,8 +403,8 @@ impl ServedDisk {
         }
     }
 
-    /// Whether an error may be due to what another process has rewritten, which the index knows now. Where one process alone
-    /// may write, nothing moves under a reader.
+    /// Whether an error may be due to what another process has rewritten, which the index knows now. Where
+    /// one process alone may write, nothing moves under a reader.
     fn may_have_moved(&self, repository: &Repository, error: &Error) -> bool {
         let parts = &repository.parts;
         if !error.is_corruption() || !parts.pack_store().volumes.store.is_replicated() {

@@ -19,8 +19,8 @@ use crate::repository::Repository;
 use crate::request::SnapshotId;
 use std::sync::Arc;
 
-/// Gives a repository to whoever is about to read of it. A store of one machine lets others write only while nobody has it
-/// open, so whoever serves for days opens it for as long as it is read from.
+/// Gives a repository to whoever is about to read of it. A store of one machine lets others write only while
+/// nobody has it open, so whoever serves for days opens it for as long as it is read from.
 pub trait Lender: Send + Sync {
     /// The repository, which stays open until it is dropped. Blocks for as long as opening takes.
     /// # Errors
@@ -37,10 +37,11 @@ impl Lender for AlwaysOpen {
     }
 }
 
-/// The disks of a snapshot, to be read at any place until they are dropped. What they read goes through `cache`, which is of
-/// this repository. Nothing here keeps the snapshot from being deleted meanwhile.
+/// The disks of a snapshot, to be read at any place until they are dropped. What they read goes through
+/// `cache`, which is of this repository. Nothing here keeps the snapshot from being deleted meanwhile.
 /// # Errors
-/// `NotFound`, `Damaged`: manifest or root of a disk cannot be read. `Busy`; those of the lender and the store.
+/// `NotFound`, `Damaged`: manifest or root of a disk cannot be read. `Busy`; those of the lender and the
+/// store.
 pub fn serve(
     lender: &Arc<dyn Lender>,
     cache: &Arc<ServeCache>,

@@ -1,7 +1,8 @@
 //! Pins of doors on any host, in the catalog: for repositories in a cluster, where no lock tells of readers.
 //!
-//! A pin is set anew every minute; one that is ten minutes old holds nothing, so a dead door does not either. The age of a pin
-//! is told by the store's stamps as well as by this machine's clock: a clock that is ahead ends no pin.
+//! A pin is set anew every minute; one that is ten minutes old holds nothing, so a dead door does not either.
+//! The age of a pin is told by the store's stamps as well as by this machine's clock: a clock that is ahead
+//! ends no pin.
 
 use crate::catalog::pins::{Shown, StoredPin};
 use crate::error::Result;
@@ -73,8 +74,8 @@ impl Repository {
 }
 
 impl Shown {
-    /// Whether the snapshot that is shown is published. Several are shown as they come and go. When the store does not answer,
-    /// it counts as published.
+    /// Whether the snapshot that is shown is published. Several are shown as they come and go. When the store
+    /// does not answer, it counts as published.
     pub fn is_there(&self, repository: &Repository) -> bool {
         match self {
             Shown::Snapshot(id) => repository.is_published(*id).unwrap_or(true),

@@ -4,7 +4,8 @@ use parking_lot::Mutex;
 
 /// Streams that are followed at once.
 const STREAMS: usize = 8;
-/// So far before or behind the end of a stream a read belongs to it: many are on their way at once, in any order.
+/// So far before or behind the end of a stream a read belongs to it: many are on their way at once, in any
+/// order.
 const NEAR_BYTES: u64 = 4 << 20;
 
 /// The ends of the last streams of one disk, the newest last.

@@ -1,7 +1,7 @@
 //! All files that a qcow2 image consists of: itself, its external data, the images behind it and theirs.
 //!
-//! QEMU reads zeros where a file below an image ends, and keeps reading a file that lost its name, so what becomes of any
-//! of them is looked at here, as `file` does for a raw image.
+//! QEMU reads zeros where a file below an image ends, and keeps reading a file that lost its name, so what
+//! becomes of any of them is looked at here, as `file` does for a raw image.
 //!
 //! Not here: reading them (`qcow2`, through `qemu-nbd`).
 
@@ -53,8 +53,8 @@ struct Data {
 }
 
 impl Chain {
-    /// Opens all files of an image for reading. To be called before anybody reads them: what happens from then on is
-    /// noticed.
+    /// Opens all files of an image for reading. To be called before anybody reads them: what happens from
+    /// then on is noticed.
     ///
     /// # Errors
     /// The image, or a file behind it, cannot be opened.
@@ -151,7 +151,8 @@ fn length(file: &File) -> std::io::Result<u64> {
     Ok(rustix::fs::seek(file, SeekFrom::End(0))?)
 }
 
-/// Size of the disk in an image, which stands at byte 24 in every version of the format; 0 in what is no image.
+/// Size of the disk in an image, which stands at byte 24 in every version of the format; 0 in what is no
+/// image.
 fn size_in_header(file: &File) -> std::io::Result<u64> {
     let mut header = [0; 32];
     match file.read_exact_at(&mut header, 0) {

@@ -93,8 +93,8 @@ impl FileSource {
 
     /// Fails when the file or device has another size than when it was opened.
     fn expect_same_size(&self) -> Result<(), SourceError> {
-        let found = rustix::fs::seek(&self.file, SeekFrom::End(0));
-        let found = found.map_err(|error| self.failed("measure")(error.into()))?;
+        let found = rustix::fs::seek(&self.file, SeekFrom::End(0))
+            .map_err(|error| self.failed("measure")(error.into()))?;
         self.identity.expect_size(self.size_bytes, found)
     }
 
@@ -118,8 +118,8 @@ impl FileSource {
         if data > offset {
             return Ok(extent(data, ExtentKind::Zero));
         }
-        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(offset));
-        let hole = hole.map_err(|error| self.failed("map")(error.into()))?;
+        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(offset))
+            .map_err(|error| self.failed("map")(error.into()))?;
         // A hole at `offset` right after data there: somebody is writing; read it.
         Ok(extent(if hole > offset { hole } else { self.size_bytes }, ExtentKind::Data))
     }

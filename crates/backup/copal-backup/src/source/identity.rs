@@ -1,7 +1,8 @@
-//! Which file or device a source is, and whether it still is that one, as large and as old, when all of it was read.
+//! Which file or device a source is, and whether it still is that one, as large and as old, when all of it
+//! was read.
 //!
-//! A hole is not read, so a file that was cut looks like one that ends in a hole. What tells them apart is the size, looked
-//! at where a hole reaches the end and once more when everything was read.
+//! A hole is not read, so a file that was cut looks like one that ends in a hole. What tells them apart is
+//! the size, looked at where a hole reaches the end and once more when everything was read.
 //! Not here: what a changed image means for a backup (`backup`).
 
 use super::SourceError;
@@ -22,8 +23,8 @@ pub(super) struct Identity {
 
 /// What tells a file or a device from another one over restarts of the host; empty when nothing does.
 ///
-/// Of a file: its inode, and when that was made, so that one which takes over a number is another one; where nobody noted
-/// that, its file system instead.
+/// Of a file: its inode, and when that was made, so that one which takes over a number is another one; where
+/// nobody noted that, its file system instead.
 /// Of a device: what the kernel knows of its hardware or of its volume.
 pub fn disk_identity(path: &Path) -> String {
     let Ok(meta) = path.metadata() else {
@@ -108,8 +109,8 @@ impl Identity {
         Err(self.changed(format!("went from {expected} to {found} bytes")))
     }
 
-    /// Looks once more, through the open file and by the name. Returns a sentence when the content changed, which may or may
-    /// not have been while a part was read that had been read before.
+    /// Looks once more, through the open file and by the name. Returns a sentence when the content changed,
+    /// which may or may not have been while a part was read that had been read before.
     ///
     /// # Errors
     /// The name leads to another file now, or to none.

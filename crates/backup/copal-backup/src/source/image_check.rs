@@ -1,9 +1,10 @@
 //! Whether a qcow2 image is whole, and each file behind it: all that its tables name lies within its files.
 //!
-//! QEMU reads zeros where a file ends before a cluster that a table names, so a copy that broke off looks like a disk with
-//! holes. What a backup cannot be right without is an error; what may be meant is a doubt.
-//! Memory is one table of the image, 2 MiB at most, whatever its size. Tables of an image that is being written are read as
-//! they grow: whether something lies behind the end is asked of the length the file has then.
+//! QEMU reads zeros where a file ends before a cluster that a table names, so a copy that broke off looks
+//! like a disk with holes. What a backup cannot be right without is an error; what may be meant is a doubt.
+//! Memory is one table of the image, 2 MiB at most, whatever its size. Tables of an image that is being
+//! written are read as they grow: whether something lies behind the end is asked of the length the file has
+//! then.
 //!
 //! Not here: reading the disk (`qcow2`), watching the files meanwhile (`chain`).
 
@@ -43,7 +44,8 @@ pub(super) struct ChainReport {
 
 /// Looks at an image and all files behind it that are named in headers.
 /// # Errors
-/// One is broken off, is marked as corrupt, lies behind itself, is of a format that cannot be checked here, or cannot be read.
+/// One is broken off, is marked as corrupt, lies behind itself, is of a format that cannot be checked here,
+/// or cannot be read.
 pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
     let mut report = ChainReport::default();
     let mut next = Some(image.to_owned());
@@ -141,7 +143,8 @@ pub struct ImageReport {
     pub doubts: Vec<(DoubtKind, String)>,
 }
 
-/// Looks at one image of a VM that runs, and at the length of the file behind it. A file that this process may not read says nothing.
+/// Looks at one image of a VM that runs, and at the length of the file behind it. A file that this process
+/// may not read says nothing.
 /// # Errors
 /// The image is broken off, or marked as corrupt.
 pub fn check_running_image(path: &Path) -> Result<ImageReport, SourceError> {
@@ -201,7 +204,8 @@ pub(super) fn check_image(path: &Path, report: &mut ChainReport) -> Result<Optio
 /// A file that a header names, if it is a local one.
 fn beside(image: &Path, name: &str) -> Option<PathBuf> {
     let name = name.strip_prefix("file:").unwrap_or(name);
-    // `nbd://...`, `json:{...}`: QEMU takes what stands before the first colon for a protocol, unless a slash comes before.
+    // `nbd://...`, `json:{...}`: QEMU takes what stands before the first colon for a protocol, unless a slash
+    // comes before.
     let is_address = name.find(':').is_some_and(|colon| !name[..colon].contains('/'));
     let directory = image.parent().unwrap_or(Path::new(""));
     (!is_address && !name.is_empty()).then(|| directory.join(name))
@@ -234,7 +238,8 @@ impl OpenFile {
         }
     }
 
-    /// It lies behind the image `of`, and nothing here tells whether it is whole: QEMU reads zeros where it is not.
+    /// It lies behind the image `of`, and nothing here tells whether it is whole: QEMU reads zeros where it
+    /// is not.
     fn foreign(&self, of: &Path, what: &str) -> Behind {
         Behind::Foreign(format!(
             "{}, which lies behind {}, is {what}, and copal cannot see whether it is whole; convert it with `qemu-img convert -O qcow2` \
@@ -382,7 +387,8 @@ impl ImageTables<'_> {
         Ok(())
     }
 
-    /// Whether all clusters that a table names are there; `start`: what of the disk its first entry stands for.
+    /// Whether all clusters that a table names are there; `start`: what of the disk its first entry stands
+    /// for.
     fn clusters(&self, table: &[u8], start: u64, data_bytes: &mut u64) -> Result<(), SourceError> {
         let header = self.header;
         let entry_bytes = self.entry_bytes() as usize;

@@ -1,7 +1,8 @@
 //! The header of a qcow2 image, as far as it says where everything of the image lies.
 //!
 //! QEMU's documentation specifies it (docs/interop/qcow2).
-//! Invariant: no number of a header sizes an allocation or a read before it is compared with what QEMU allows.
+//! Invariant: no number of a header sizes an allocation or a read before it is compared with what QEMU
+//! allows.
 //! Not here: whether all of it is there (`image_check`), reading the disk (`qcow2`).
 
 use super::chain::MAGIC;

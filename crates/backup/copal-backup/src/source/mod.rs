@@ -4,9 +4,9 @@
 //!
 //! Design: docs/design/backup.md#sources BAK-1, BAK-2
 //! Invariants
-//! - A source does not change while it is read (a point in time). The bytes that were hashed are the bytes that are
-//!   stored, so the snapshot is what was read. One that was cut, grew or was replaced meanwhile is found out
-//!   ([`Source::confirm`]) and makes no snapshot; one that was written in place is said.
+//! - A source does not change while it is read (a point in time). The bytes that were hashed are the bytes
+//!   that are stored, so the snapshot is what was read. One that was cut, grew or was replaced meanwhile is
+//!   found out ([`Source::confirm`]) and makes no snapshot; one that was written in place is said.
 //! - `Zero` is a promise: reading that range would give zero bytes. `Data` promises nothing.
 //!
 //! Not here: finding out what changed since the last backup (that is handed in as
@@ -152,8 +152,8 @@ pub trait Source: Send + Sync {
         }
     }
 
-    /// Looks once more when all that a backup needs was read; nothing is read afterwards. Returns a sentence about a disk
-    /// that was written meanwhile. Blocks.
+    /// Looks once more when all that a backup needs was read; nothing is read afterwards. Returns a sentence
+    /// about a disk that was written meanwhile. Blocks.
     ///
     /// A source without a name or a size to look at says nothing.
     /// # Errors
@@ -236,7 +236,8 @@ pub struct ChangedExtent {
 pub struct Bitmap {
     /// Its name.
     pub name: String,
-    /// Bytes it said were dirty then; 0 where it could not be read. It never has less later, unless somebody cleared it.
+    /// Bytes it said were dirty then; 0 where it could not be read. It never has less later, unless somebody
+    /// cleared it.
     pub dirty_bytes: u64,
 }
 
@@ -245,11 +246,11 @@ pub struct Bitmap {
 pub struct ChangedExtents {
     /// Size of the disk the list speaks of; a list of another size is refused.
     pub size_bytes: u64,
-    /// Snapshot the list is relative to, an id or a unique prefix. A list that names neither a snapshot nor a bitmap is
-    /// not used: nobody vouches for what it leaves out.
+    /// Snapshot the list is relative to, an id or a unique prefix. A list that names neither a snapshot nor a
+    /// bitmap is not used: nobody vouches for what it leaves out.
     pub base: Option<String>,
-    /// The dirty bitmap it was read from. It is used only if the newest snapshot says that this bitmap recorded what was
-    /// written after it.
+    /// The dirty bitmap it was read from. It is used only if the newest snapshot says that this bitmap
+    /// recorded what was written after it.
     pub bitmap: Option<Bitmap>,
     /// In any order; overlaps are allowed and `Dirty` wins over `Zero`. May name more than what changed.
     pub extents: Vec<ChangedExtent>,

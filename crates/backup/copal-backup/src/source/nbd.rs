@@ -3,8 +3,8 @@
 //! Holes come from the metadata context `base:allocation`; changed extents from a dirty bitmap
 //! (`qemu:dirty-bitmap:<name>`), when the server exports one.
 //!
-//! Invariant: of a disk whose VM runs, no two requests that overlap are on the wire ([`ReadMode`]): QEMU before 7.2.15, 9.0.4
-//! and 9.1.1 aborts on them.
+//! Invariant: of a disk whose VM runs, no two requests that overlap are on the wire ([`ReadMode`]): QEMU
+//! before 7.2.15, 9.0.4 and 9.1.1 aborts on them.
 //! Not here: starting a server (`qcow2`), finding out how a QEMU has to be read (`copal-live`).
 
 use super::{Bitmap, ChangedExtents, Extent, ExtentKind, Source, SourceError, runs::Runs};
@@ -31,8 +31,8 @@ const SHORT_HOLE_BYTES: u64 = 4096;
 
 /// The error number of a disk that cannot be read.
 const EIO: u32 = 5;
-/// Least cluster of QEMU's filter `copy-before-write`: a request within one is answered of one point in time, also where the
-/// filter has larger ones.
+/// Least cluster of QEMU's filter `copy-before-write`: a request within one is answered of one point in time,
+/// also where the filter has larger ones.
 const CLUSTER_BYTES: u32 = 64 << 10;
 
 /// How the requests to an export are cut.
@@ -41,12 +41,13 @@ pub enum ReadMode {
     /// The export does not change: long reads, and holes as its map tells them.
     #[default]
     Still,
-    /// The disk of a VM that runs, at a point in time of a QEMU that answers requests of any length from that: as `Still`, one
-    /// call at a time.
+    /// The disk of a VM that runs, at a point in time of a QEMU that answers requests of any length from
+    /// that: as `Still`, one call at a time.
     PointInTime,
-    /// The disk of a VM that runs, and nobody knows how QEMU answers. Before 8.0 it takes a request that begins in a copied
-    /// cluster and ends behind it from the present disk, and tells holes of that. So the map is never asked for, and each read
-    /// lies within one cluster of 64 KiB; many are on the wire, and a hole costs 12 bytes there.
+    /// The disk of a VM that runs, and nobody knows how QEMU answers. Before 8.0 it takes a request that
+    /// begins in a copied cluster and ends behind it from the present disk, and tells holes of that. So the
+    /// map is never asked for, and each read lies within one cluster of 64 KiB; many are on the wire, and a
+    /// hole costs 12 bytes there.
     Clusters,
 }
 
@@ -79,8 +80,8 @@ impl NbdSource {
     /// Connects to an export; asks for dirty bitmaps too.
     ///
     /// # Errors
-    /// The address is wrong, nobody listens, or the server refuses. A bitmap that it does not have is no error, see
-    /// [`NbdSource::has_bitmap`].
+    /// The address is wrong, nobody listens, or the server refuses. A bitmap that it does not have is no
+    /// error, see [`NbdSource::has_bitmap`].
     pub fn connect(uri: &str, bitmaps: &[&str], mode: ReadMode) -> Result<NbdSource, SourceError> {
         let parsed = Uri::parse(uri).map_err(|error| SourceError::Unusable { reason: error.to_string() })?;
         NbdSource::connect_to(uri, &parsed, bitmaps, mode)
@@ -116,8 +117,8 @@ impl NbdSource {
         })
     }
 
-    /// Set from the moment on in which the server refuses to read, which is no failure of its disk: QEMU does for a point in
-    /// time that it has given up.
+    /// Set from the moment on in which the server refuses to read, which is no failure of its disk: QEMU does
+    /// for a point in time that it has given up.
     pub fn refusals(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_refused)
     }
@@ -150,8 +151,8 @@ impl NbdSource {
         })
     }
 
-    /// Reads the last block: an export that lost its end, or whose server is gone, fails here although nothing but holes was
-    /// asked for.
+    /// Reads the last block: an export that lost its end, or whose server is gone, fails here although
+    /// nothing but holes was asked for.
     pub(super) fn read_end(&self) -> Result<(), SourceError> {
         let size = self.client.size();
         if size > 0 {
@@ -245,8 +246,8 @@ impl Source for NbdSource {
         }
         Ok(len)
     }
-    /// The size of an export is told once per connection, so a new one is made, after the old one is closed: many servers
-    /// take one client at a time. One that has ended with its client cannot be asked.
+    /// The size of an export is told once per connection, so a new one is made, after the old one is closed:
+    /// many servers take one client at a time. One that has ended with its client cannot be asked.
     fn confirm(&self) -> Result<Option<String>, SourceError> {
         self.read_end()?;
         self.client.hang_up();

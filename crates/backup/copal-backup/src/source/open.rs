@@ -50,7 +50,8 @@ pub struct Bitmaps<'a> {
 }
 
 impl Bitmaps<'_> {
-    /// How an export is read. A bitmap or a list may belong to a VM that runs, and an export does not tell whether it does.
+    /// How an export is read. A bitmap or a list may belong to a VM that runs, and an export does not tell
+    /// whether it does.
     fn read_mode(&self) -> ReadMode {
         match self.has_list || self.changed.is_some() || self.starts.is_some() {
             true => ReadMode::Clusters,
@@ -130,7 +131,8 @@ pub fn open(
         return Ok(Opened {
             changed,
             no_changes: missing.map(|name| format!("the server exports no dirty bitmap {name:?}")),
-            // A bitmap that records cannot be exported for reading only, so one that is not seen is taken as it is said.
+            // A bitmap that records cannot be exported for reading only, so one that is not seen is taken as
+            // it is said.
             starts: starts.or_else(|| bitmaps.starts.map(unseen)),
             ..Opened::new(Box::new(source)).stated(format)
         });

@@ -1,7 +1,7 @@
 //! Programs of QEMU that a source is read through: where they are, and what they get to see.
 //!
-//! Invariant: a helper inherits no secrets. Its environment is made of the names below, so a password that was given to this
-//! process in a variable stays here.
+//! Invariant: a helper inherits no secrets. Its environment is made of the names below, so a password that
+//! was given to this process in a variable stays here.
 
 use std::{
     ffi::OsString,
@@ -63,8 +63,8 @@ fn find_in(path: Option<OsString>, name: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Symptom: without a `PATH` a qcow2 image could not be read, though `qemu-img` was installed. Cause: no `PATH` was no
-    /// directories. Fix: the usual ones.
+    /// Symptom: without a `PATH` a qcow2 image could not be read, though `qemu-img` was installed. Cause: no
+    /// `PATH` was no directories. Fix: the usual ones.
     #[test]
     fn programs_are_found_without_a_path() {
         for path in [None, Some(OsString::new())] {

@@ -47,7 +47,8 @@ pub struct Qcow2Source {
 pub(super) type Complaints<'a> = Vec<(&'a str, String)>;
 
 impl Qcow2Source {
-    /// Starts `qemu-nbd` for the image and connects to it; asks for a persistent dirty bitmap to map when one is named.
+    /// Starts `qemu-nbd` for the image and connects to it; asks for a persistent dirty bitmap to map when one
+    /// is named.
     ///
     /// # Errors
     /// `qemu-nbd` is not installed, or refuses the image (its own words are in the message), or the bitmap.
@@ -71,8 +72,8 @@ impl Qcow2Source {
         Ok(Qcow2Source { export, _server: server, chain })
     }
 
-    /// Opens the image so that one of the bitmaps named can be mapped, the first that can be believed. Says of each that
-    /// cannot why.
+    /// Opens the image so that one of the bitmaps named can be mapped, the first that can be believed. Says
+    /// of each that cannot why.
     ///
     /// # Errors
     /// As [`Qcow2Source::open`] without a bitmap.

@@ -1,7 +1,8 @@
 //! Runs of dirty bytes in bounded memory.
 //!
-//! A bitmap of a large disk can have more runs than there is memory for. What is too fine is made coarser: neighbours become
-//! one run with the gap between them. Reading more than what changed is never wrong, reading less would be.
+//! A bitmap of a large disk can have more runs than there is memory for. What is too fine is made coarser:
+//! neighbours become one run with the gap between them. Reading more than what changed is never wrong,
+//! reading less would be.
 
 use super::{ChangeKind, ChangedExtent};
 use std::ops::Range;

@@ -1,8 +1,10 @@
-//! Formats that a file is recognised by, none of which is the bytes of a disk: images of other programs, archives, streams.
+//! Formats that a file is recognised by, none of which is the bytes of a disk: images of other programs,
+//! archives, streams.
 //!
-//! Backed up as a raw disk, such a file gives a snapshot that no guest starts from. A raw disk may begin like one, since a
-//! guest writes what it likes, so a person can say that it is raw.
-//! Not here: what a recognised format means for a backup (`backup::gate`), qcow2 images that are named so (`open`).
+//! Backed up as a raw disk, such a file gives a snapshot that no guest starts from. A raw disk may begin like
+//! one, since a guest writes what it likes, so a person can say that it is raw.
+//! Not here: what a recognised format means for a backup (`backup::gate`), qcow2 images that are named so
+//! (`open`).
 
 /// Bytes from the beginning, and from the end, that tell a format.
 pub(crate) const END_BYTES: usize = 512;
@@ -102,7 +104,8 @@ const HEADS: &[(usize, &[u8], KnownFormat)] = &[
 const BZIP2_BLOCKS: [[u8; 6]; 2] =
     [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
-/// The format of what begins with `head` and ends with `tail`, each of [`END_BYTES`], or all where there is less.
+/// The format of what begins with `head` and ends with `tail`, each of [`END_BYTES`], or all where there is
+/// less.
 pub(crate) fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
     let archive = |name| Some(of(name, FormatKind::Archive));
     let known = HEADS.iter().find(|(at, magic, _)| has(head, *at, magic));

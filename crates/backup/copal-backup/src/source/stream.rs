@@ -1,8 +1,8 @@
 //! A disk that arrives through a pipe: standard input, the output of a command, or any reader.
 //!
-//! Read once, front to back; its size is known when it ends. Without a map and without a second
-//! look, so a stream is always read in full. One that is empty is no disk but a program that failed before the pipe.
-//! Its first bytes can be looked at before it is read, and its last ones afterwards.
+//! Read once, front to back; its size is known when it ends. Without a map and without a second look, so a
+//! stream is always read in full. One that is empty is no disk but a program that failed before the pipe. Its
+//! first bytes can be looked at before it is read, and its last ones afterwards.
 
 use super::{END_BYTES, Extent, ExtentKind, Source, SourceError};
 use parking_lot::Mutex;

@@ -99,10 +99,12 @@ fn a_file_that_shrinks_under_the_reader_is_an_error() {
     assert!(matches!(error, SourceError::Short { at: 50_000, expected: 100_000, .. }), "{error}");
 }
 
-/// Symptom: a sparse image that was cut while it was read was backed up with zeros for the rest, exit code 0, and `verify`
-/// found it whole.
-/// Cause: the file system's answer "no data from here on" was taken for a hole up to the size that the file once had.
-/// Fix: such a hole counts only while the size is the old one, and size and name are looked at once more at the end.
+/// Symptom: a sparse image that was cut while it was read was backed up with zeros for the rest, exit code 0,
+/// and `verify` found it whole.
+/// Cause: the file system's answer "no data from here on" was taken for a hole up to the size that the file
+/// once had.
+/// Fix: such a hole counts only while the size is the old one, and size and name are looked at once more at
+/// the end.
 #[test]
 fn a_sparse_file_that_shrinks_under_the_reader_has_no_hole_at_its_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -310,8 +312,8 @@ fn an_unreadable_image_is_refused_in_our_own_words() {
     );
 }
 
-/// Symptom: a qcow2 image that had been cut, or one behind it, was backed up with zeros for what its tables name beyond the end
-/// of the file, exit code 0 and no word.
+/// Symptom: a qcow2 image that had been cut, or one behind it, was backed up with zeros for what its tables
+/// name beyond the end of the file, exit code 0 and no word.
 /// Cause: QEMU reads zeros there, and only changes while reading were noticed.
 /// Fix: all that the tables of each image of a chain name must lie within its files.
 #[test]
@@ -395,9 +397,9 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
     assert!(told("a vmdk image") && told("its end is missing"), "{:?}", said.doubts);
 }
 
-/// Symptom: a qcow2 image with a truncated vmdk or vdi backing image was backed up with exit code 0, and the missing end was read as
-/// zeros. A backing loop made `qemu-nbd` take memory for ever. Cause: the walk ended at the first link that is not qcow2, and after
-/// 500 images. Fix: both are refused by name.
+/// Symptom: a qcow2 image with a truncated vmdk or vdi backing image was backed up with exit code 0, and the
+/// missing end was read as zeros. A backing loop made `qemu-nbd` take memory for ever. Cause: the walk ended
+/// at the first link that is not qcow2, and after 500 images. Fix: both are refused by name.
 #[test]
 fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     if !have_qemu() {
@@ -444,7 +446,8 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     }
 }
 
-/// As above, of tables of which nothing is read for an empty disk, and of a data file that is the disk itself.
+/// As above, of tables of which nothing is read for an empty disk, and of a data file that is the disk
+/// itself.
 #[test]
 fn an_image_whose_header_names_what_its_files_lack_is_refused() {
     if !have_qemu() {

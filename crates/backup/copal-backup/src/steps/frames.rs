@@ -3,7 +3,8 @@
 use crate::dead_frames::DeadFrames;
 use crate::pack::PackNumber;
 
-/// Whether a backup may refer to a frame, and a clean-up give it up: a dead one goes, whoever still sees it (BAK-17).
+/// Whether a backup may refer to a frame, and a clean-up give it up: a dead one goes, whoever still sees it
+/// (BAK-17).
 pub(crate) fn is_in_use(dead: &DeadFrames, pack: PackNumber, slot: u32) -> bool {
     !dead.has(pack, slot)
 }

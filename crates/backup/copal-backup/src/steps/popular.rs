@@ -2,8 +2,9 @@
 //!
 //! - BAK-20: a pack counts for others than its writer's once another host has checked it.
 //!   One that is known to be spoiled counts for nobody, its writer included.
-//! - BAK-24: what goes is marked in the log first, by an entry without frames. A pack is entered once, so whoever wrote it finds
-//!   either that mark, and refers to nothing of it, or had entered it before, and it stays.
+//! - BAK-24: what goes is marked in the log first, by an entry without frames. A pack is entered once, so
+//!   whoever wrote it finds either that mark, and refers to nothing of it, or had entered it before, and it
+//!   stays.
 
 use crate::broken::{self, Flaw};
 use crate::catalog::fields::SessionId;

@@ -1,7 +1,8 @@
 //! Popular packs that nobody needs any more: who may decide that, and when.
 //!
-//! - BAK-27: a pack goes once it was condemned, all sessions that were open then have ended, and a count of all that is needed,
-//!   begun behind that, has not met it. Whoever opens a session, or gives up frames of a VM, behind a condemnation knows of it.
+//! - BAK-27: a pack goes once it was condemned, all sessions that were open then have ended, and a count of
+//!   all that is needed, begun behind that, has not met it. Whoever opens a session, or gives up frames of a
+//!   VM, behind a condemnation knows of it.
 
 use crate::broken::{self, Flaw};
 use crate::catalog::fields::SessionId;
@@ -26,7 +27,8 @@ pub(crate) fn condemnable(state: &PopularState, needed: &BTreeSet<PackNumber>) -
 pub(crate) enum Counting {
     /// It needs nothing: it goes, with all that it has.
     Retired,
-    /// A record is appended behind all that was read; these sessions may refer to what was condemned before it.
+    /// A record is appended behind all that was read; these sessions may refer to what was condemned before
+    /// it.
     Append { open: Vec<SessionId> },
 }
 
@@ -42,8 +44,9 @@ pub(crate) fn counting(state: &VmState) -> Counting {
     }
 }
 
-/// The record by which what was counted comes about, if anything does: those that are needed are spared, the others go.
-/// `condemned`: packs that were condemned before the count began, and when; what became of them meanwhile is left as it is.
+/// The record by which what was counted comes about, if anything does: those that are needed are spared, the
+/// others go. `condemned`: packs that were condemned before the count began, and when; what became of them
+/// meanwhile is left as it is.
 pub(crate) fn verdict(
     state: &PopularState,
     condemned: &BTreeMap<PackNumber, u64>,
@@ -54,8 +57,10 @@ pub(crate) fn verdict(
         known.is_some_and(|known| known.fate == Fate::Condemned(at))
     };
     let of = |is_needed: bool| -> Vec<PackNumber> {
-        let packs = condemned.iter().filter(|(pack, at)| still(pack, **at));
-        let packs = packs.filter(|(pack, _)| needed.contains(pack) == is_needed);
+        let packs = condemned
+            .iter()
+            .filter(|(pack, at)| still(pack, **at))
+            .filter(|(pack, _)| needed.contains(pack) == is_needed);
         packs.map(|(pack, _)| *pack).take(MAX_LISTED).collect()
     };
     match (of(true), of(false)) {

@@ -1,6 +1,7 @@
 //! What takes something away of a VM: when it may begin, and when it gives way.
 //!
-//! - BAK-17: it goes by what the log said when it began; its records stand behind that, and not beside a session.
+//! - BAK-17: it goes by what the log said when it began; its records stand behind that, and not beside a
+//!   session.
 //! - BAK-23: nor beside another one. Of two frames of a chunk each of two prunes may keep the other one.
 
 use crate::broken::{self, Flaw};
@@ -15,7 +16,8 @@ pub(crate) enum Beginning {
     GiveWay,
     /// Sessions are open whose holders are gone: they are ended first.
     FenceFirst,
-    /// Packs were announced to go and may be there in part: they go first, or this prune would count on one of them.
+    /// Packs were announced to go and may be there in part: they go first, or this prune would count on one
+    /// of them.
     FinishFirst,
     /// By this state.
     Go,

@@ -1,6 +1,7 @@
 //! A session of a VM: whether it may open, publish, or be ended.
 //!
-//! - BAK-5: a session that was ended cannot publish. BAK-21: whoever is not alone ends no session to open its own.
+//! - BAK-5: a session that was ended cannot publish. BAK-21: whoever is not alone ends no session to open its
+//!   own.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::record::{PackPlace, Record};
@@ -35,7 +36,8 @@ pub(crate) fn opening(state: &VmState, session: &SessionId, is_alone: bool) -> O
     }
 }
 
-/// Packs that a session removes before it looks for chunks: somebody has announced that they go, and may have died (BAK-15).
+/// Packs that a session removes before it looks for chunks: somebody has announced that they go, and may have
+/// died (BAK-15).
 pub(crate) fn first_removed(state: &VmState) -> &[PackPlace] {
     &state.removing
 }

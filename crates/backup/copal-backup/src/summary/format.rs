@@ -97,7 +97,8 @@ pub(crate) fn parse(content: &[u8]) -> Result<Header, String> {
 /// The MAC of a block.
 pub(crate) type BlockMac = [u8; BLOCK_MAC_BYTES];
 
-/// What a manifest names a vector by, and a delete role signs: its header as it stands in the file, and the MACs of its blocks.
+/// What a manifest names a vector by, and a delete role signs: its header as it stands in the file, and the
+/// MACs of its blocks.
 pub(crate) fn digest(header: &[u8], macs: &[BlockMac]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(header);

@@ -7,7 +7,8 @@ const MIN_BLOCK_WORDS: u64 = 16;
 /// More would be 2 TiB of vector.
 const MAX_BLOCKS: u64 = 1 << 18;
 const MAX_HASHES: u8 = 32;
-/// Room for what other snapshots refer to besides, since it is their merged vectors that are asked: half more.
+/// Room for what other snapshots refer to besides, since it is their merged vectors that are asked: half
+/// more.
 const ROOM: f64 = 1.5;
 /// How often an id may be said to be there that is not, at the size a vector is made for.
 const ERROR_RATE: f64 = 0.001;
@@ -24,7 +25,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// For a VM whose snapshot has so many references, with room for half more; one wrong answer in a thousand then.
+    /// For a VM whose snapshot has so many references, with room for half more; one wrong answer in a
+    /// thousand then.
     pub fn for_references(references: u64) -> Geometry {
         Geometry::with_error_rate((references as f64 * ROOM) as u64, ERROR_RATE)
     }

@@ -16,7 +16,8 @@ use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-/// Name of the vector of a snapshot; another geometry has another name, so that one can be made beside the other.
+/// Name of the vector of a snapshot; another geometry has another name, so that one can be made beside the
+/// other.
 pub(crate) fn file_name(snapshot: SnapshotId, geometry: Geometry) -> String {
     let Geometry { blocks, block_words, hashes } = geometry;
     format!("{}{blocks:x}-{block_words:x}-{hashes:x}", prefix(snapshot))
@@ -83,9 +84,9 @@ pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Opti
     }
 }
 
-/// As [`find`], for who takes something away on the word of it. Where backups are made with keys that may not delete, a vector
-/// counts that the manifest of its snapshot names, or that a delete role has signed: who may only write backups can then lie
-/// about those that he makes himself, and harm no others (BAK-18).
+/// As [`find`], for who takes something away on the word of it. Where backups are made with keys that may not
+/// delete, a vector counts that the manifest of its snapshot names, or that a delete role has signed: who may
+/// only write backups can then lie about those that he makes himself, and harm no others (BAK-18).
 /// # Errors
 /// Those of the store that are no damage.
 pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Result<Option<Stored>> {
@@ -184,8 +185,8 @@ impl Stored {
     }
 }
 
-/// Writes the vector of a snapshot whose recipes are durable; durable on return. A geometry that is too small is replaced by
-/// one that fits. Memory: one block. Returns what it says.
+/// Writes the vector of a snapshot whose recipes are durable; durable on return. A geometry that is too small
+/// is replaced by one that fits. Memory: one block. Returns what it says.
 /// # Errors
 /// `Damaged`: a recipe cannot be read. Those of the store.
 pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometry>) -> Result<Written> {
@@ -201,7 +202,8 @@ pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometr
     }
 }
 
-/// Makes the vectors that are missing, cannot be used, or are of another geometry than that of the newest snapshot.
+/// Makes the vectors that are missing, cannot be used, or are of another geometry than that of the newest
+/// snapshot.
 /// # Errors
 /// `Damaged`: a manifest or recipe cannot be read. Those of the store.
 pub(crate) fn mend(parts: &Parts, vm: Uuid, snapshots: &[Published]) -> Result<()> {

@@ -5,8 +5,8 @@
 //! - A file carries its name only when it is whole: it grows as `NAME.copal-partial`, is made
 //!   durable, and is renamed. A restore that fails removes it; one that was killed leaves it, and
 //!   the next restore to the same name takes its place.
-//! - A new file is this user's alone (0600); one that is replaced keeps owner and mode. Nobody else makes it write through
-//!   a link, or into a file that has another name, too.
+//! - A new file is this user's alone (0600); one that is replaced keeps owner and mode. Nobody else makes it
+//!   write through a link, or into a file that has another name, too.
 //! - Holes stay holes: the file is born as one.
 
 use super::lock;
@@ -45,8 +45,8 @@ impl FileTarget {
         FileTarget::start(path.to_owned(), None, &mut || {})
     }
 
-    /// A file that takes the place of an existing one once it is whole, with its owner and mode. Until then the old one
-    /// stays as it is and keeps its space.
+    /// A file that takes the place of an existing one once it is whole, with its owner and mode. Until then
+    /// the old one stays as it is and keeps its space.
     ///
     /// # Errors
     /// It may not be written, or somebody has it locked: an open store, another restore.
@@ -66,7 +66,8 @@ impl FileTarget {
         FileTarget::start(path, Some(old), &mut || {})
     }
 
-    /// `opened` runs between the opening of the unfinished file and its lock, where a test puts another restore.
+    /// `opened` runs between the opening of the unfinished file and its lock, where a test puts another
+    /// restore.
     pub(super) fn start(
         path: PathBuf,
         old: Option<File>,
@@ -104,8 +105,8 @@ impl FileTarget {
         Ok(target)
     }
 
-    /// Owner and mode of the old file. Behind the last byte: until then nobody else reads what is not whole, and what a
-    /// killed restore leaves is its user's.
+    /// Owner and mode of the old file. Behind the last byte: until then nobody else reads what is not whole,
+    /// and what a killed restore leaves is its user's.
     fn take_over(&self) -> std::io::Result<()> {
         let Some(old) = &self.old else { return Ok(()) };
         let old = old.metadata()?;
@@ -127,8 +128,8 @@ pub(super) fn exists(path: &Path) -> TargetError {
     }
 }
 
-/// Makes the unfinished file, or opens the one a killed restore left. Whoever may write in the directory may have put
-/// something else there.
+/// Makes the unfinished file, or opens the one a killed restore left. Whoever may write in the directory may
+/// have put something else there.
 fn open_unfinished(partial: &Path) -> Result<File, TargetError> {
     let refused = |what: &str| {
         Err(TargetError::Unusable {

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a lock that somebody has is asked for again. A program that is being started anywhere in this process holds
-/// copies of all its open files, with their locks, until it runs.
+/// How long a lock that somebody has is asked for again. A program that is being started anywhere in this
+/// process holds copies of all its open files, with their locks, until it runs.
 const LONGEST: Duration = Duration::from_millis(500);
 const STEP: Duration = Duration::from_millis(5);
 

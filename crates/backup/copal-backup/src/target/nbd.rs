@@ -1,8 +1,9 @@
-//! An export of an NBD server: the disk of a VM about to be started, an image behind `qemu-nbd`, a storage appliance.
+//! An export of an NBD server: the disk of a VM about to be started, an image behind `qemu-nbd`, a storage
+//! appliance.
 //!
-//! Writes go over as many connections as the server offers, up to [`CONNECTIONS`]. An export whose smallest unit is larger
-//! than a byte is written in whole units: what a write covers in part is read first. That is safe because a restore has one
-//! thread in each segment, and a unit lies in one segment.
+//! Writes go over as many connections as the server offers, up to [`CONNECTIONS`]. An export whose smallest
+//! unit is larger than a byte is written in whole units: what a write covers in part is read first. That is
+//! safe because a restore has one thread in each segment, and a unit lies in one segment.
 //! Not here: images that need a server started (`qemu-nbd` does that).
 
 use super::{Target, TargetError};
@@ -28,10 +29,12 @@ pub struct NbdTarget {
 }
 
 impl NbdTarget {
-    /// Connects to an export for overwriting. Unless `overwrite`, one whose server says that there is data is refused.
+    /// Connects to an export for overwriting. Unless `overwrite`, one whose server says that there is data is
+    /// refused.
     ///
     /// # Errors
-    /// `Unusable`: the address is wrong, nobody listens, the export is read-only. `Exists`: it holds data. Nothing was written.
+    /// `Unusable`: the address is wrong, nobody listens, the export is read-only. `Exists`: it holds data.
+    /// Nothing was written.
     pub fn connect(spec: &str, overwrite: bool) -> Result<NbdTarget, TargetError> {
         let refused = |error: NbdError| TargetError::Unusable {
             reason: format!("{spec}: {error}, nothing was written"),
@@ -119,7 +122,8 @@ impl NbdTarget {
     }
 }
 
-/// Whether the server says that some of the export is not zero. One that tells nothing of the kind is believed to be meant.
+/// Whether the server says that some of the export is not zero. One that tells nothing of the kind is
+/// believed to be meant.
 fn holds_data(client: &Client) -> Result<bool, NbdError> {
     let is_told = client.contexts().iter().any(|context| context.name == BASE_ALLOCATION);
     if !is_told || client.size() == 0 {

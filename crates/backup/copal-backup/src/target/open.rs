@@ -1,4 +1,5 @@
-//! From what a person typed to a target: `-`, an image file, a block device, a pipe, an export of an NBD server.
+//! From what a person typed to a target: `-`, an image file, a block device, a pipe, an export of an NBD
+//! server.
 
 use super::{
     Target, TargetError, device::DeviceTarget, file, file::FileTarget, nbd::NbdTarget, stream::StreamTarget,
@@ -11,8 +12,8 @@ pub fn is_nbd(spec: &str) -> bool {
     Uri::looks_like(spec)
 }
 
-/// Opens what `spec` names: `-` for standard output, `nbd://` or `nbd+unix://` an export, else a path, which need not be UTF-8. What
-/// exists and would lose data is refused unless `overwrite`.
+/// Opens what `spec` names: `-` for standard output, `nbd://` or `nbd+unix://` an export, else a path, which
+/// need not be UTF-8. What exists and would lose data is refused unless `overwrite`.
 ///
 /// # Errors
 /// A sentence that says what is wrong with it.

@@ -75,8 +75,8 @@ fn an_existing_file_is_refused_or_replaced_with_its_holes() {
 
 /// Symptom: a restore with --force that was interrupted left the old file half overwritten.
 /// Cause: an existing file was written in place.
-/// Fix: the new one grows beside it and takes its name, mode and owner when it is whole; through a link, those of the
-/// file that the link leads to.
+/// Fix: the new one grows beside it and takes its name, mode and owner when it is whole; through a link,
+/// those of the file that the link leads to.
 #[test]
 fn an_existing_file_stays_as_it_was_until_the_new_one_is_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,9 +100,9 @@ fn an_existing_file_stays_as_it_was_until_the_new_one_is_whole() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
-/// Symptom: now and then a restore was refused because its own file "is in use". Cause: a helper that was being started
-/// elsewhere in the process held copies of all open files, with their locks, until it ran. Fix: the lock is asked for again
-/// for a while.
+/// Symptom: now and then a restore was refused because its own file "is in use". Cause: a helper that was
+/// being started elsewhere in the process held copies of all open files, with their locks, until it ran. Fix:
+/// the lock is asked for again for a while.
 #[test]
 fn a_lock_that_is_held_for_a_moment_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,8 +158,8 @@ fn mode(path: &Path) -> u32 {
 
 /// Symptom: every local user could read a restored disk, with the passwords and keys in it.
 /// Cause: the file was made with the mode the umask leaves, mostly 0644.
-/// Fix: a new file is 0600 from its first byte on, also one that grows out of what a killed restore left; what is
-/// replaced keeps its mode, and has it with the first name it gets.
+/// Fix: a new file is 0600 from its first byte on, also one that grows out of what a killed restore left;
+/// what is replaced keeps its mode, and has it with the first name it gets.
 #[test]
 fn a_restored_disk_is_its_owners_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,9 +179,10 @@ fn a_restored_disk_is_its_owners_alone() {
     assert_eq!(mode(&path), 0o664);
 }
 
-/// Symptom: a restore as root into a directory where others may write emptied and overwrote whatever file somebody had
-/// planted a link to, as `NAME.copal-partial`.
-/// Cause: that name was opened like any other: through symbolic links, hard links, and whatever kind of file it was.
+/// Symptom: a restore as root into a directory where others may write emptied and overwrote whatever file
+/// somebody had planted a link to, as `NAME.copal-partial`.
+/// Cause: that name was opened like any other: through symbolic links, hard links, and whatever kind of file
+/// it was.
 /// Fix: it is opened without following a link, and has to be a regular file of this user with one name.
 #[test]
 fn a_planted_name_is_refused_and_what_it_leads_to_is_left_alone() {
@@ -223,8 +224,8 @@ fn a_planted_name_is_refused_and_what_it_leads_to_is_left_alone() {
 }
 
 /// Symptom: of two restores to one name the later could empty the file that the earlier had just finished.
-/// Cause: it opened the unfinished file, waited for nobody, and took the lock once the other had renamed the file: the
-/// lock was on what carries the final name now.
+/// Cause: it opened the unfinished file, waited for nobody, and took the lock once the other had renamed the
+/// file: the lock was on what carries the final name now.
 /// Fix: behind the lock the name is looked at again, and has to lead to the locked file.
 #[test]
 fn a_lock_counts_only_on_the_file_that_has_the_name() {

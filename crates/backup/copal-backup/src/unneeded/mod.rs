@@ -1,19 +1,21 @@
 //! Removal of popular packs that nobody needs any more.
 //!
 //! Design: docs/design/backup.md#popular-packs-that-nobody-needs BAK-27
-//! Paper:  low-profile-dedup §4 (popular chunks are not deleted with a snapshot; usage is gathered now and then)
+//! Paper: low-profile-dedup §4 (popular chunks are not deleted with a snapshot; usage is gathered now and
+//! then)
 //!
 //! Order, and why it is safe, whoever backs up, deletes or cleans up meanwhile:
 //! 1. Packs that no snapshot was seen to need are condemned by a record of log `k`.
-//! 2. Each VM's log gets a record. A session whose record stands before it may not know what was condemned, and is waited for;
-//!    one that opens behind it reads log `k` afterwards, and refers to nothing of that anew. So does a clean-up.
-//! 3. Everything is counted once more: snapshots, and lists of moved chunks. What a snapshot needs that is published later, it has
-//!    from its base, which is among them, or it was not condemned.
-//! 4. What is needed is spared by a record, the rest is gone by one, if nobody decided otherwise meanwhile. Then files go, as
-//!    those that writers left (`cleanup::leftovers`).
+//! 2. Each VM's log gets a record. A session whose record stands before it may not know what was condemned,
+//!    and is waited for; one that opens behind it reads log `k` afterwards, and refers to nothing of that
+//!    anew. So does a clean-up.
+//! 3. Everything is counted once more: snapshots, and lists of moved chunks. What a snapshot needs that is
+//!    published later, it has from its base, which is among them, or it was not condemned.
+//! 4. What is needed is spared by a record, the rest is gone by one, if nobody decided otherwise meanwhile.
+//!    Then files go, as those that writers left (`cleanup::leftovers`).
 //!
-//! Whoever dies leaves packs condemned: they stay where they are, are read as before, and the next run goes on.
-//! Memory: a bit for each popular frame that is needed, and the largest recipe tree's pages.
+//! Whoever dies leaves packs condemned: they stay where they are, are read as before, and the next run goes
+//! on. Memory: a bit for each popular frame that is needed, and the largest recipe tree's pages.
 
 mod needed;
 
@@ -34,12 +36,13 @@ use needed::needed;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Repository {
-    /// Removes popular packs of a fleet of which no snapshot needs a chunk. What was condemned in this run can go only when the
-    /// backups that were under way have ended, which a later run finds. Reads the recipes of all snapshots, twice where something
-    /// is to go.
+    /// Removes popular packs of a fleet of which no snapshot needs a chunk. What was condemned in this run
+    /// can go only when the backups that were under way have ended, which a later run finds. Reads the
+    /// recipes of all snapshots, twice where something is to go.
     /// # Errors
-    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: something else runs in this process.
-    /// `Cancelled`, `Damaged`: what a snapshot needs cannot be read, and nothing was removed; those of the store.
+    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: something else runs in this
+    /// process. `Cancelled`, `Damaged`: what a snapshot needs cannot be read, and nothing was removed; those
+    /// of the store.
     pub fn remove_unneeded(
         &self,
         dry_run: bool,
@@ -167,7 +170,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Puts a record into the log of each VM behind what was condemned. Returns the VMs that have sessions of before.
+    /// Puts a record into the log of each VM behind what was condemned. Returns the VMs that have sessions of
+    /// before.
     fn mark_logs(&self) -> Result<Vec<Vm>> {
         let mut waiting = Vec::new();
         for vm in self.parts.directory().all()? {

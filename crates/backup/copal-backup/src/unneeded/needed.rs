@@ -15,8 +15,8 @@ use crate::request::Vm;
 use crate::volumes::Home;
 use std::collections::{BTreeSet, HashMap};
 
-/// Packs that have a frame to which a snapshot refers, or to which a chunk has moved; of those that are condemned, also where that
-/// chunk has another frame.
+/// Packs that have a frame to which a snapshot refers, or to which a chunk has moved; of those that are
+/// condemned, also where that chunk has another frame.
 /// # Errors
 /// `Cancelled`; `Damaged`: what is needed cannot be told; those of the store.
 pub(super) fn needed(
@@ -52,7 +52,8 @@ pub(super) fn needed(
     Ok(needed)
 }
 
-/// Ids of the packs that are condemned: of two popular frames of a chunk one may be damaged, and then the other one is needed.
+/// Ids of the packs that are condemned: of two popular frames of a chunk one may be damaged, and then the
+/// other one is needed.
 fn ids_of(parts: &Parts, popular: &PopularState) -> Result<HashMap<ShortId, PackNumber>> {
     let mut ids = HashMap::new();
     let condemned = |pack: &&PopularPack| matches!(pack.fate, Fate::Condemned(_));
@@ -68,8 +69,8 @@ fn ids_of(parts: &Parts, popular: &PopularState) -> Result<HashMap<ShortId, Pack
     Ok(ids)
 }
 
-/// Of all snapshots, oldest first, forgotten ones too: a session that opened behind the record in its VM's log has what its base
-/// has, and that may be forgotten by now.
+/// Of all snapshots, oldest first, forgotten ones too: a session that opened behind the record in its VM's
+/// log has what its base has, and that may be forgotten by now.
 fn manifests(parts: &Parts, vm: &Vm, state: &VmState) -> Result<Vec<Manifest>> {
     let manifest =
         |published: &Published| parts.manifest(vm.uuid, published).map_err(|error| told(error, published));

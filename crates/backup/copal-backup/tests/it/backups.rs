@@ -130,8 +130,8 @@ fn only_what_changed_is_read() {
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
 }
 
-/// Symptom: on a day whose changes lay in a few segments, a backup with changed extents read more than 1.3 times what had
-/// changed.
+/// Symptom: on a day whose changes lay in a few segments, a backup with changed extents read more than 1.3
+/// times what had changed.
 /// Cause: a segment that had changed by more than half was read whole, which is up to twice what had changed.
 /// Fix: only one with hardly anything left out of it is.
 #[test]

@@ -1,4 +1,5 @@
-//! The clean-up of what several VMs have and nobody noticed: room comes back, and no snapshot, host or death of one loses a byte.
+//! The clean-up of what several VMs have and nobody noticed: room comes back, and no snapshot, host or death
+//! of one loses a byte.
 
 use crate::engine::engine_in_memory;
 use crate::failing::MortalStore;
@@ -150,8 +151,8 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
     assert_eq!(unreferenced(&open(&store)), 0);
     assert_restores(&open(&store), &all, "after a repair");
 
-    // The next backup finds what moved, wherever it stands on the disk: as much as it would have found before. What is new are
-    // chunks across borders, which are cut differently with each key.
+    // The next backup finds what moved, wherever it stands on the disk: as much as it would have found
+    // before. What is new are chunks across borders, which are cut differently with each key.
     let mut disk = all[0].1.clone();
     let template = disk.bytes[1 << 20..5 << 20].to_vec();
     disk.write(2 << 20, &template);
@@ -185,9 +186,9 @@ fn what_nobody_made_popular_becomes_so() {
     assert_eq!((status.frames, status.unchecked_packs), (second.stored_popular, 0));
 }
 
-/// Symptom: a VM that asked in an early round of a job kept its own frames of chunks that a later round made popular, until the
-/// clean-up of the month. Cause: nobody asked about them again. Fix: a job ends with a clean-up of the frames that its own backup
-/// stored, and of no others.
+/// Symptom: a VM that asked in an early round of a job kept its own frames of chunks that a later round made
+/// popular, until the clean-up of the month. Cause: nobody asked about them again. Fix: a job ends with a
+/// clean-up of the frames that its own backup stored, and of no others.
 #[test]
 fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() {
     let store = MemoryStore::new();
@@ -235,7 +236,8 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
     assert_eq!(unreferenced(&open(&store)), 0);
 }
 
-/// With little memory a VM is cleaned up in several rounds, each of which is on record: that comes to the same, and to one list.
+/// With little memory a VM is cleaned up in several rounds, each of which is on record: that comes to the
+/// same, and to one list.
 #[test]
 fn small_rounds_move_what_a_large_one_moves() {
     let made = MemoryStore::new();
@@ -276,7 +278,8 @@ fn small_rounds_move_what_a_large_one_moves() {
     }
 }
 
-/// A clean-up takes something away, so it needs the delete role, and what it says is signed; readers need nothing of it.
+/// A clean-up takes something away, so it needs the delete role, and what it says is signed; readers need
+/// nothing of it.
 #[test]
 fn a_clean_up_is_of_the_delete_role() {
     let store = MemoryStore::new();
@@ -308,7 +311,8 @@ fn a_clean_up_is_of_the_delete_role() {
     assert_eq!(back_up(&open_with(&backup), "web", &all[0].1, false).counts.new_bytes, 0);
 }
 
-/// Snapshots that refer to moved chunks are forgotten, by vectors and by a walk: all that stays is there, and no more.
+/// Snapshots that refer to moved chunks are forgotten, by vectors and by a walk: all that stays is there, and
+/// no more.
 #[test]
 fn what_moved_is_deleted_and_kept_as_everything_else() {
     for method in [FreeMethod::Summary, FreeMethod::Exact] {
@@ -328,7 +332,8 @@ fn what_moved_is_deleted_and_kept_as_everything_else() {
         let options = PruneOptions { method, max_unused_percent: 100, ..PruneOptions::default() };
         let repository = open(&store);
         repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
-        // What only the first had of its own is shared with db: it had moved, and is no more dead than before.
+        // What only the first had of its own is shared with db: it had moved, and is no more dead than
+        // before.
         let stats = repository.vm_stats("web").unwrap();
         assert!(stats.dead_frames <= dead + 2, "{method:?}: {dead} then {stats:?}");
         let left = [(second.snapshot, disk.clone()), first[1].clone()];
@@ -439,8 +444,8 @@ fn host(store: &MemoryStore) -> (Repository, MortalStore) {
     (opened.unwrap().behave_as_another_process(), mortal)
 }
 
-/// A session that opened meanwhile may have referred to frames that would be dead: nothing moves while it is open. One that
-/// has published by then is as every other snapshot.
+/// A session that opened meanwhile may have referred to frames that would be dead: nothing moves while it is
+/// open. One that has published by then is as every other snapshot.
 #[test]
 fn a_clean_up_gives_way_to_a_backup_of_its_vm() {
     let store = MemoryStore::new();
@@ -516,8 +521,9 @@ fn restore_beside(repository: &Repository, snapshot: SnapshotId, act: impl FnOnc
     target.inner.bytes()
 }
 
-/// Symptom: a restore failed with a frame that was nowhere when another host rewrote packs, or moved chunks, meanwhile. Cause: the
-/// index of a VM was brought up to date at the beginning only. Fix: what is not found is looked for once more, by the log.
+/// Symptom: a restore failed with a frame that was nowhere when another host rewrote packs, or moved chunks,
+/// meanwhile. Cause: the index of a VM was brought up to date at the beginning only. Fix: what is not found
+/// is looked for once more, by the log.
 #[test]
 fn a_restore_finds_what_another_host_rewrote_or_moved_meanwhile() {
     let store = MemoryStore::new();
@@ -643,7 +649,8 @@ fn a_damaged_list_of_moved_frames_is_told() {
     assert_eq!(chunk_bytes(&repository), before);
 }
 
-/// A backup dies at each of its steps: what it left for all goes, unless it is entered, or its session may go on.
+/// A backup dies at each of its steps: what it left for all goes, unless it is entered, or its session may go
+/// on.
 #[test]
 fn popular_packs_that_nobody_entered_are_removed_once_their_session_has_ended() {
     let made = MemoryStore::new();

@@ -26,9 +26,10 @@ fn with_hurt_chunks(store: &MemoryStore, mut hurt: impl FnMut(&mut [u8])) -> Mem
     bad
 }
 
-/// Symptom: the end of a pack was damaged, another VM's backup stored its chunks anew and so healed the older snapshot;
-/// after a prune that snapshot was lost.
-/// Cause: `mark` asked whether the pack of the spot is there, and it is; readers go on to the index when it cannot be read.
+/// Symptom: the end of a pack was damaged, another VM's backup stored its chunks anew and so healed the older
+/// snapshot; after a prune that snapshot was lost.
+/// Cause: `mark` asked whether the pack of the spot is there, and it is; readers go on to the index when it
+/// cannot be read.
 /// Fix: `mark` asks the readers' own resolver which frame they get wherever more than one is known.
 #[test]
 fn a_prune_keeps_the_copy_that_a_damaged_pack_is_healed_by() {
@@ -49,8 +50,8 @@ fn a_prune_keeps_the_copy_that_a_damaged_pack_is_healed_by() {
     assert!(check(&repository).is_clean(), "what is damaged went with the prune");
 }
 
-/// Symptom: a chunk was damaged, the disk was backed up again with `--full` as the manual says, and the new snapshot did
-/// not restore either; whoever then forgot the hurt ones had none left.
+/// Symptom: a chunk was damaged, the disk was backed up again with `--full` as the manual says, and the new
+/// snapshot did not restore either; whoever then forgot the hurt ones had none left.
 /// Cause: the chunk was known by its row in the index, and nobody looked at the frame.
 /// Fix: a full backup opens a frame before it refers to it; one that does not open is stored anew.
 #[test]

@@ -62,7 +62,8 @@ fn a_prune_writes_at_most_twice_what_it_frees() {
 }
 
 /// Symptom: a prune made the store grow before it freed anything.
-/// Cause: the space of packs that had been rewritten returned at the end. Fix: it returns before the next are written.
+/// Cause: the space of packs that had been rewritten returned at the end. Fix: it returns before the next are
+/// written.
 #[test]
 fn a_prune_returns_the_space_of_a_pack_before_it_writes_the_next() {
     let store = MemoryStore::new();

@@ -54,7 +54,8 @@ fn two_vms_with_equal_data_have_nothing_in_common() {
     assert_eq!(restore(&open(&gone), db.snapshot), disk.bytes);
 }
 
-/// A prune looks at one VM after the other, and at nothing of a VM that nobody forgot anything of but its own.
+/// A prune looks at one VM after the other, and at nothing of a VM that nobody forgot anything of but its
+/// own.
 #[test]
 fn a_prune_of_many_vms_frees_what_each_of_them_forgot() {
     let store = MemoryStore::new();
@@ -104,8 +105,9 @@ fn ten_days(repository: &Repository, vm: &str, seed: u64) -> Vec<(SnapshotId, Ve
     days
 }
 
-/// Symptom: `delete --method summary` told of more candidates than of dead and kept ones together. Cause: candidates were counted by
-/// reference and dead ones by frame, and two references may lead to one frame. Fix: all three count references.
+/// Symptom: `delete --method summary` told of more candidates than of dead and kept ones together. Cause:
+/// candidates were counted by reference and dead ones by frame, and two references may lead to one frame.
+/// Fix: all three count references.
 #[test]
 fn the_counts_of_a_deletion_add_up_where_a_disk_repeats_itself() {
     let store = MemoryStore::new();
@@ -131,8 +133,8 @@ fn the_counts_of_a_deletion_add_up_where_a_disk_repeats_itself() {
     assert_eq!(summary.candidates, summary.candidates_dead + summary.candidates_kept, "{summary:?}");
 }
 
-/// Days are forgotten in any order: what stays restores, what was freed is about what an exact prune frees, and nothing of the
-/// snapshots that stay was read but their vectors.
+/// Days are forgotten in any order: what stays restores, what was freed is about what an exact prune frees,
+/// and nothing of the snapshots that stay was read but their vectors.
 #[test]
 fn what_only_forgotten_snapshots_had_is_freed_by_vectors() {
     let store = MemoryStore::new();

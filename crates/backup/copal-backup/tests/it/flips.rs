@@ -1,10 +1,11 @@
-//! One flipped bit in every byte of a small store: repaired, reported, or in space that holds nothing. Never a wrong
-//! restore, never a panic.
+//! One flipped bit in every byte of a small store: repaired, reported, or in space that holds nothing. Never
+//! a wrong restore, never a panic.
 //!
-//! The whole stack in this process, read-only on an image in memory, looks as `copal check --read-data` does and
-//! restores every snapshot; a flip costs milliseconds, where the command (`crates/app/copal/tests/it/damage.rs`) takes a
-//! tenth of a second. So each byte that stands under a checksum can be tried: `COPAL_FLIP_STRIDE=1`. Without it every
-//! n-th is, with another n for space that holds nothing.
+//! The whole stack in this process, read-only on an image in memory, looks as `copal check --read-data` does
+//! and restores every snapshot; a flip costs milliseconds, where the command
+//! (`crates/app/copal/tests/it/damage.rs`) takes a tenth of a second. So each byte that stands under a
+//! checksum can be tried: `COPAL_FLIP_STRIDE=1`. Without it every n-th is, with another n for space that
+//! holds nothing.
 //! Not here: files of a `hostfs` store.
 
 use crate::world::*;
@@ -20,7 +21,8 @@ use std::sync::{Arc, Mutex};
 
 const MIB: u64 = 1 << 20;
 const STORE_BYTES: u64 = 64 * MIB;
-/// Bytes between two flips under a checksum, and in space that holds nothing. Both odd: places wander through a page.
+/// Bytes between two flips under a checksum, and in space that holds nothing. Both odd: places wander through
+/// a page.
 const STRIDE: u64 = 1021;
 const STRIDE_UNUSED: u64 = 1_000_003;
 
@@ -39,7 +41,8 @@ enum Fate {
     Refused,
     Reported,
     Unnoticed,
-    /// As unnoticed; the store opens without its last records, as it does where a kill kept their data from being written.
+    /// As unnoticed; the store opens without its last records, as it does where a kill kept their data from
+    /// being written.
     Dropped,
 }
 
@@ -100,7 +103,8 @@ impl Stack {
     }
 }
 
-/// Takes the image of the device below at the second read of the disk: what a kill in the middle of a backup leaves.
+/// Takes the image of the device below at the second read of the disk: what a kill in the middle of a backup
+/// leaves.
 struct Snoop {
     below: Box<MemorySource>,
     device: Arc<FaultDevice>,
@@ -194,7 +198,8 @@ impl Subject {
         listed
     }
 
-    /// Flips one bit of a copy, looks, restores. A wrong restore fails the test, and so does one that fails unreported.
+    /// Flips one bit of a copy, looks, restores. A wrong restore fails the test, and so does one that fails
+    /// unreported.
     fn flip(&self, at: u64, bit: u64) -> Fate {
         let mut image = self.image.clone();
         let mut byte = [0];
@@ -222,7 +227,8 @@ impl Subject {
         }
     }
 
-    /// The fates of `flips`, each a range, a place and a bit, in their order; as many at once as there are processors.
+    /// The fates of `flips`, each a range, a place and a bit, in their order; as many at once as there are
+    /// processors.
     fn flip_each(&self, flips: &[(usize, u64, u64)]) -> Vec<(usize, u64, Fate)> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let one = |&(index, at, bit): &(usize, u64, u64)| (index, at, self.flip(at, bit));
@@ -238,8 +244,9 @@ impl Subject {
     /// Flips through all of the store; returns the ranges under a sum where a flip went unnoticed.
     #[expect(clippy::print_stdout, reason = "what a run of every byte came to, for who asks for it")]
     fn flip_all(&self, name: &str, bits: u64) -> Vec<(Range<u64>, Summed)> {
-        let given = std::env::var("COPAL_FLIP_STRIDE").ok();
-        let given = given.map(|text| text.parse::<u64>().expect("a number of bytes"));
+        let given = std::env::var("COPAL_FLIP_STRIDE")
+            .ok()
+            .map(|text| text.parse::<u64>().expect("a number of bytes"));
         let listed = self.listed();
         let (mut next_summed, mut next_unused) = (0, 0);
         let mut dice = Random::new(bits);
@@ -271,9 +278,9 @@ impl Subject {
                 assert!(lies_once, "byte {at} keeps the store from opening: {covered:?}");
             }
             match (covered, fate) {
-                // Symptom: now and then the kill came right behind the record of a new object, and a flip in that, or in its
-                // sums, was called unnoticed. Cause: nothing says yet that record, sums and object are durable. Fix: the
-                // record is dropped with them.
+                // Symptom: now and then the kill came right behind the record of a new object, and a flip in
+                // that, or in its sums, was called unnoticed. Cause: nothing says yet that record, sums and
+                // object are durable. Fix: the record is dropped with them.
                 (Covered::Summed(Summed::Object(_) | Summed::Sums(_)), Fate::Dropped) => {}
                 (Covered::Summed(what), Fate::Unnoticed | Fate::Dropped) => {
                     unnoticed.push((range.clone(), *what))
@@ -299,8 +306,9 @@ fn no_flip_in_a_closed_store_goes_unnoticed_but_in_space_that_holds_nothing() {
     assert_eq!(lived_in(false).flip_all("closed", 1), []);
 }
 
-/// Behind a kill nothing says of the last journal records and the last frames of a stream that they were flushed: their
-/// rot looks like the kill, and they are dropped. How many they are depends on what was on its way. All else is reported.
+/// Behind a kill nothing says of the last journal records and the last frames of a stream that they were
+/// flushed: their rot looks like the kill, and they are dropped. How many they are depends on what was on its
+/// way. All else is reported.
 #[test]
 fn in_a_killed_store_a_flip_goes_unnoticed_in_last_records_and_frames_only() {
     let subject = lived_in(true);
@@ -310,8 +318,8 @@ fn in_a_killed_store_a_flip_goes_unnoticed_in_last_records_and_frames_only() {
     let mut dropped = BTreeMap::new();
     for (range, covered) in subject.listed() {
         let Covered::Summed(what) = covered else { continue };
-        let found = unnoticed.iter().position(|(place, _)| *place == range);
-        let found = found.map(|index| unnoticed.swap_remove(index));
+        let found =
+            unnoticed.iter().position(|(place, _)| *place == range).map(|index| unnoticed.swap_remove(index));
         if !matches!(what, Summed::Record { .. } | Summed::Frame(_)) {
             assert!(found.is_none(), "{what:?} at {range:?} goes unnoticed");
             continue;

@@ -1,5 +1,5 @@
-//! The gate before the first read: sources that are no disk, or not all of it, and what retention makes of those that were
-//! taken in spite of a warning.
+//! The gate before the first read: sources that are no disk, or not all of it, and what retention makes of
+//! those that were taken in spite of a warning.
 
 use crate::world::*;
 use copal_backup::retention::{Candidate, Policy, judge_by_clock};
@@ -55,8 +55,8 @@ fn empty(is_stream: bool) -> &'static str {
     }
 }
 
-/// Symptom: a disk that was suddenly empty or much shorter was backed up with exit code 0 and no word, and one `prune
-/// --keep-last 1` later the good snapshots were gone.
+/// Symptom: a disk that was suddenly empty or much shorter was backed up with exit code 0 and no word, and
+/// one `prune --keep-last 1` later the good snapshots were gone.
 /// Cause: nobody compared a disk with what it had been, and any snapshot counted as the newest good one.
 /// Fix: one gate for all sources refuses it; what a person lets pass is doubtful until accepted.
 #[test]
@@ -99,7 +99,8 @@ fn a_disk_that_is_empty_or_smaller_is_refused_or_doubtful() {
     }
 }
 
-/// Symptom: a disk that one backup was made without was then taken however small, or empty of data, without a word.
+/// Symptom: a disk that one backup was made without was then taken however small, or empty of data, without a
+/// word.
 /// Cause: it was measured against the newest snapshot alone. Fix: against the last one that has the disk.
 #[test]
 fn a_disk_that_was_left_out_once_is_measured_against_the_last_snapshot_with_it() {
@@ -126,8 +127,8 @@ fn a_disk_that_was_left_out_once_is_measured_against_the_last_snapshot_with_it()
 }
 
 /// Symptom: a vmdk, vhd or compressed file was backed up as the bytes of a disk.
-/// Cause: only qcow2 was known. Fix: what is known by its ends is refused by name, through every door, unless a person says
-/// that it is raw; then it is doubtful once.
+/// Cause: only qcow2 was known. Fix: what is known by its ends is refused by name, through every door, unless
+/// a person says that it is raw; then it is doubtful once.
 #[test]
 fn another_format_is_refused_by_name_unless_it_is_said_to_be_raw() {
     let repository = init(&MemoryStore::new());
@@ -207,7 +208,8 @@ fn doubtful_snapshots_push_no_good_one_out() {
 }
 
 /// Symptom: a bitmap of another disk of the same size was believed.
-/// Cause: nothing told disks apart. Fix: manifests note where the bitmap's disk lies, and when it was last read as a whole.
+/// Cause: nothing told disks apart. Fix: manifests note where the bitmap's disk lies, and when it was last
+/// read as a whole.
 #[test]
 fn a_bitmap_on_another_disk_costs_a_full_read_and_so_does_a_time_without_one() {
     let repository = init(&MemoryStore::new());

@@ -33,7 +33,8 @@ fn noise(seed: u64, size: usize) -> Disk {
     disk
 }
 
-/// Symptom: a prune through one handle took packs that a backup through another, published meanwhile, referred to.
+/// Symptom: a prune through one handle took packs that a backup through another, published meanwhile,
+/// referred to.
 /// Cause: the lock between those who read packs and those who remove them belonged to the handle.
 /// Fix: it belongs to the repository, whichever handles this process has of it.
 #[test]

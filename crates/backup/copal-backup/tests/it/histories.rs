@@ -268,9 +268,10 @@ fn kill_a_prune_at_each_step(layout: Layout) {
     }
 }
 
-/// Symptom: after a prune, chunks were stored twice, and some of them dead only for the next one. Cause: a prune that was killed
-/// had copied them; older snapshots referred to the first copies, a newer one to the second, so both were live, and both were
-/// moved. Fix: a frame is not moved whose id has another live frame with the same bytes.
+/// Symptom: after a prune, chunks were stored twice, and some of them dead only for the next one. Cause: a
+/// prune that was killed had copied them; older snapshots referred to the first copies, a newer one to the
+/// second, so both were live, and both were moved. Fix: a frame is not moved whose id has another live frame
+/// with the same bytes.
 #[test]
 fn copies_that_a_killed_prune_left_are_one_again_after_the_next() {
     LAYOUTS.into_iter().for_each(prune_behind_a_killed_one);
@@ -383,9 +384,10 @@ fn half_empty_packs_are_kept_when_that_much_may_stay_unused() {
     assert!(check(&repository).is_clean());
 }
 
-/// Symptom: the first prune behind a killed backup said that its packs were freed, and the store was as full as before;
-/// the second freed them. Cause: the volume that had become empty was removed, which frees in the background, and the
-/// store was closed before that was done. Fix: what it held is freed first, and waited for.
+/// Symptom: the first prune behind a killed backup said that its packs were freed, and the store was as full
+/// as before; the second freed them. Cause: the volume that had become empty was removed, which frees in the
+/// background, and the store was closed before that was done. Fix: what it held is freed first, and waited
+/// for.
 #[test]
 fn a_prune_frees_the_space_of_a_volume_before_it_removes_it() {
     let store = MemoryStore::default();

@@ -21,10 +21,12 @@ fn run(repository: &Repository, request: BackupRequest) -> Result<BackupSummary>
     repository.backup(request, &Silent, &CancelFlag::new())
 }
 
-/// Symptom: a bitmap that was made after the last snapshot was believed, and what had been written in between was missing from
-/// the next one (`bitmap.sh` of the review). A bitmap of another disk, or one that had been cleared, was believed too.
+/// Symptom: a bitmap that was made after the last snapshot was believed, and what had been written in between
+/// was missing from the next one (`bitmap.sh` of the review). A bitmap of another disk, or one that had been
+/// cleared, was believed too.
 /// Cause: nothing said which bitmap began with a snapshot.
-/// Fix: its manifest does, with the serial and the size of the disk; with any other the disk is read as a whole.
+/// Fix: its manifest does, with the serial and the size of the disk; with any other the disk is read as a
+/// whole.
 #[test]
 fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
     let repository = init(&MemoryStore::new());
@@ -117,8 +119,9 @@ fn a_bitmap_that_is_gone_costs_a_read_of_its_disk_alone() {
     assert_eq!(summary.disks[1].reason, "the image has no dirty bitmap");
 }
 
-/// Symptom: a list of changes without a word about its base was applied to the newest snapshot. After a backup that failed
-/// that is an older one than the list begins with. Cause: it was taken to speak of the last backup. Fix: it has to say.
+/// Symptom: a list of changes without a word about its base was applied to the newest snapshot. After a
+/// backup that failed that is an older one than the list begins with. Cause: it was taken to speak of the
+/// last backup. Fix: it has to say.
 #[test]
 fn a_list_that_names_no_base_is_not_used() {
     let repository = init(&MemoryStore::new());
@@ -181,10 +184,11 @@ fn unchanged(
 
 /// Symptom: a list that leaves out a change made a wrong snapshot, and nothing would ever have told.
 /// Cause: what it leaves out was taken from the base unread.
-/// Fix: some of it is read all the same, at other places each time; a difference makes the disk be read as a whole.
+/// Fix: some of it is read all the same, at other places each time; a difference makes the disk be read as a
+/// whole.
 ///
-/// Symptom: with a share of all, one time in 129 a change in what was a hole was passed over. Cause: as many pieces were
-/// read as the base has data, and that was one more. Fix: all means all.
+/// Symptom: with a share of all, one time in 129 a change in what was a hole was passed over. Cause: as many
+/// pieces were read as the base has data, and that was one more. Fix: all means all.
 #[test]
 fn a_change_that_a_list_leaves_out_is_found_by_a_spot_check() {
     const ALL: u32 = 1_000_000;

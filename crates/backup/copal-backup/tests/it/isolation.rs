@@ -21,10 +21,11 @@ fn manifest_of(snapshot: SnapshotId) -> Vec<u8> {
     format!("m.{snapshot}").into_bytes()
 }
 
-/// Symptom: one damaged manifest made `snapshots`, and `restore` of every other snapshot by its id, end with exit code 20;
-/// the damaged snapshot could not be forgotten, so nothing could be pruned either.
+/// Symptom: one damaged manifest made `snapshots`, and `restore` of every other snapshot by its id, end with
+/// exit code 20; the damaged snapshot could not be forgotten, so nothing could be pruned either.
 /// Cause: to find a snapshot by its id, the manifests of all of them were decoded.
-/// Fix: ids come from the records that published them; one manifest is decoded, that of the snapshot that is meant.
+/// Fix: ids come from the records that published them; one manifest is decoded, that of the snapshot that is
+/// meant.
 #[test]
 fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
     let store = MemoryStore::new();
@@ -69,10 +70,12 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
     assert_eq!(restore(&repository, other.snapshot), disk.bytes);
 }
 
-/// Symptom: one damaged record in the log of `db`, and no snapshot of `web` could be restored, forgotten or held, with
-/// `--vm web` or without; `snapshots` showed nothing.
-/// Cause: to find a snapshot by its id the logs of all VMs are read, and the first damaged one ended the search.
-/// Fix: the search goes on behind it, and its damage is the answer when nothing is found or when it may hide a better one.
+/// Symptom: one damaged record in the log of `db`, and no snapshot of `web` could be restored, forgotten or
+/// held, with `--vm web` or without; `snapshots` showed nothing.
+/// Cause: to find a snapshot by its id the logs of all VMs are read, and the first damaged one ended the
+/// search.
+/// Fix: the search goes on behind it, and its damage is the answer when nothing is found or when it may hide
+/// a better one.
 #[test]
 fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
     let store = MemoryStore::new();
@@ -127,7 +130,8 @@ fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
     assert_eq!(refused.exit_code(), 20, "{refused}");
 }
 
-/// Three snapshots of `web` and one of `db` that hold the same first half, and one of `mail` that shares nothing.
+/// Three snapshots of `web` and one of `db` that hold the same first half, and one of `mail` that shares
+/// nothing.
 fn shared_half() -> (MemoryStore, Vec<SnapshotId>, SnapshotId) {
     let store = MemoryStore::new();
     let repository = init(&store);
@@ -164,10 +168,12 @@ fn lost(repository: &Repository, snapshots: &[SnapshotId]) -> BTreeSet<SnapshotI
     lost
 }
 
-/// Symptom: `check --read-data` named no snapshot, or only the oldest, for a damaged chunk or recipe that several hold;
-/// whoever forgot the named ones, as the manual says, kept snapshots that do not restore.
-/// Cause: what a scan of a pack finds was noted without a snapshot, and a walk passes over what an older snapshot shares.
-/// Fix: when there is damage, a second walk asks of every snapshot whether it leads to one of the damaged places.
+/// Symptom: `check --read-data` named no snapshot, or only the oldest, for a damaged chunk or recipe that
+/// several hold; whoever forgot the named ones, as the manual says, kept snapshots that do not restore.
+/// Cause: what a scan of a pack finds was noted without a snapshot, and a walk passes over what an older
+/// snapshot shares.
+/// Fix: when there is damage, a second walk asks of every snapshot whether it leads to one of the damaged
+/// places.
 #[test]
 fn a_check_names_every_snapshot_that_damage_hurts() {
     let (store, hurt, whole) = shared_half();

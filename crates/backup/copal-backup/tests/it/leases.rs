@@ -1,4 +1,5 @@
-//! Sessions in a fleet on several servers: who has a VM keeps it for as long as he lives, and loses it when he is silent.
+//! Sessions in a fleet on several servers: who has a VM keeps it for as long as he lives, and loses it when
+//! he is silent.
 
 use crate::failing::MortalStore;
 use crate::world::*;
@@ -67,8 +68,7 @@ fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_w
     let (old, new) = (disk(1), disk(2));
     let mut watch = LeaseWatch::new();
     let refused = |second: &Repository| {
-        let refused = second.backup(request_of("second", &new), &Silent, &CancelFlag::new());
-        let refused = refused.unwrap_err();
+        let refused = second.backup(request_of("second", &new), &Silent, &CancelFlag::new()).unwrap_err();
         assert_eq!((refused.exit_code(), refused.code(), refused.is_retryable()), (11, "busy", true));
         refused.to_string()
     };
@@ -157,7 +157,8 @@ fn a_session_that_was_taken_for_dead_publishes_nothing() {
 
 /// Symptom: an agent that was restarted after a kill could not back up its own VMs for ten minutes.
 /// Cause: sessions of its earlier run were those of any silent holder.
-/// Fix: a run that is the only one of its name ends what earlier runs of that name left open, and nothing else.
+/// Fix: a run that is the only one of its name ends what earlier runs of that name left open, and nothing
+/// else.
 #[test]
 fn an_agent_that_is_started_again_takes_over_what_it_left_open() {
     let servers = Servers::new();

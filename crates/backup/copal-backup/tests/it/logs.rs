@@ -1,5 +1,5 @@
-//! The logs of the catalog and their checkpoints: what a backup reads of them, deaths while they are shortened,
-//! damage, and readers and writers that others overtake.
+//! The logs of the catalog and their checkpoints: what a backup reads of them, deaths while they are
+//! shortened, damage, and readers and writers that others overtake.
 
 use crate::failing::MortalStore;
 use crate::world::*;
@@ -66,8 +66,9 @@ fn damaged(store: &MemoryStore, hurt: &[&str]) -> MemoryStore {
     copy
 }
 
-/// Symptom: every backup read the whole log of its VM, at each of its appends, so the backups of a VM became slower with
-/// every one. Cause: logs were replayed from their beginning. Fix: checkpoints, and a replay that is kept.
+/// Symptom: every backup read the whole log of its VM, at each of its appends, so the backups of a VM became
+/// slower with every one. Cause: logs were replayed from their beginning. Fix: checkpoints, and a replay that
+/// is kept.
 #[test]
 fn a_backup_reads_as_much_of_the_log_whatever_the_vm_has_gone_through() {
     let (store, only) = single();
@@ -89,9 +90,10 @@ fn a_backup_reads_as_much_of_the_log_whatever_the_vm_has_gone_through() {
     assert!(left <= 100, "{left} records of the log are left");
 }
 
-/// Symptom: a backup of one VM read the names of all others, listed their volumes and looked up each of their packs.
-/// Cause: the log of VMs had no checkpoint; nothing told an index that is up to date from one that missed packs; names
-/// were asked for a thousand at once. Fix: checkpoints; epochs of the packs; few names first.
+/// Symptom: a backup of one VM read the names of all others, listed their volumes and looked up each of their
+/// packs.
+/// Cause: the log of VMs had no checkpoint; nothing told an index that is up to date from one that missed
+/// packs; names were asked for a thousand at once. Fix: checkpoints; epochs of the packs; few names first.
 #[test]
 fn a_backup_reads_as_much_however_many_vms_there_are() {
     let reads = |vms: u64| {
@@ -116,9 +118,9 @@ fn a_backup_reads_as_much_however_many_vms_there_are() {
     assert!(many <= few + 350, "{few} files at 10 VMs, {many} at 300");
 }
 
-/// Symptom: `ls`, `hold` and `forget` of one snapshot read the logs of all VMs twice to four times. Cause: what was found by
-/// name was looked up once more by its id, and by the clock, which only the end of a hold asks. Fix: the VM of a snapshot
-/// that was named is remembered, and no clock is asked where nothing is held.
+/// Symptom: `ls`, `hold` and `forget` of one snapshot read the logs of all VMs twice to four times. Cause:
+/// what was found by name was looked up once more by its id, and by the clock, which only the end of a hold
+/// asks. Fix: the VM of a snapshot that was named is remembered, and no clock is asked where nothing is held.
 #[test]
 fn what_is_done_with_a_snapshot_that_was_found_reads_its_own_log_only() {
     let questions = |vms: u64| {
@@ -290,8 +292,8 @@ fn a_handle_that_others_have_overtaken_starts_over() {
     assert!(check(&fast).is_clean());
 }
 
-/// The number that a writer has decided for is free again when the record that had it is covered by a checkpoint and
-/// gone: what it creates there is no record, and the writer must not believe it.
+/// The number that a writer has decided for is free again when the record that had it is covered by a
+/// checkpoint and gone: what it creates there is no record, and the writer must not believe it.
 #[test]
 fn a_writer_that_others_overtake_while_it_writes_writes_again() {
     let (store, only) = single();

@@ -95,9 +95,10 @@ impl Source for Trouble {
     }
 }
 
-/// Symptom: a backup ended because its source's map failed once, before a byte was read; one whose map takes minutes stood
-/// still without a word.
-/// Cause: progress asks for the whole map, to know how much there is to do, and took its errors for those of the reading.
+/// Symptom: a backup ended because its source's map failed once, before a byte was read; one whose map takes
+/// minutes stood still without a word.
+/// Cause: progress asks for the whole map, to know how much there is to do, and took its errors for those of
+/// the reading.
 /// Fix: it says that it plans; where the map fails, or takes over two seconds, nothing is announced.
 #[test]
 fn no_backup_is_lost_for_its_progress() {

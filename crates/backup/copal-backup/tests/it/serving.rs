@@ -195,7 +195,8 @@ fn a_pin_is_seen_by_every_handle_until_it_ends() {
     assert!(Shown::Vm(vm("web")).has(&snapshots[0]) && !Shown::Vm(vm("db")).has(&snapshots[0]));
 }
 
-/// Symptom: a client whose clock was an hour ahead took all pins for old, removed them and forgot what was served.
+/// Symptom: a client whose clock was an hour ahead took all pins for old, removed them and forgot what was
+/// served.
 /// Cause: the age of a pin was told by that clock alone. Fix: by the store's stamps as well.
 #[test]
 fn a_clock_that_is_ahead_ends_no_pin() {

@@ -1,4 +1,5 @@
-//! Backups of several VMs that ask each other what they have: two passes, popular chunks, and who answers late or lies.
+//! Backups of several VMs that ask each other what they have: two passes, popular chunks, and who answers
+//! late or lies.
 
 use crate::world::*;
 use copal_backup::peers::{Answer, Ids, Peers, ShortId, Turn};
@@ -211,7 +212,8 @@ fn vms_of_one_job_store_what_they_share_once() {
     }
 }
 
-/// One VM after the other: the second stores for all what the first has for itself, the third stores nothing of it.
+/// One VM after the other: the second stores for all what the first has for itself, the third stores nothing
+/// of it.
 #[test]
 fn vms_one_after_another_have_two_copies_before_a_popular_one() {
     let store = MemoryStore::new();
@@ -312,7 +314,8 @@ impl source::Source for Changing {
     }
 }
 
-/// Symptom: none, by design. A disk that is written between the passes yields what the second one saw, under its own name.
+/// Symptom: none, by design. A disk that is written between the passes yields what the second one saw, under
+/// its own name.
 #[test]
 fn bytes_that_changed_between_the_passes_are_stored_under_their_own_name() {
     let store = MemoryStore::new();

@@ -1,4 +1,5 @@
-//! Popular packs that no snapshot needs any more: they go, those that somebody needs stay, whoever dies or backs up meanwhile.
+//! Popular packs that no snapshot needs any more: they go, those that somebody needs stay, whoever dies or
+//! backs up meanwhile.
 
 use crate::failing::MortalStore;
 use crate::together::{Detector, back_up_with, noise};
@@ -247,7 +248,8 @@ impl peers::Peers for Gate<'_> {
     }
 }
 
-/// A session that opens behind the record in its VM's log has its base's popular chunks, and the base is forgotten before the count.
+/// A session that opens behind the record in its VM's log has its base's popular chunks, and the base is
+/// forgotten before the count.
 #[test]
 fn a_base_that_is_forgotten_between_mark_and_count() {
     let store = MemoryStore::new();

@@ -1,7 +1,7 @@
 //! The file system as the kernel asks for it: look up, list, read.
 //!
-//! Everything is for reading and its owner's alone. A file never changes, so the kernel may keep what it has read; which
-//! snapshots there are is asked for anew after a moment.
+//! Everything is for reading and its owner's alone. A file never changes, so the kernel may keep what it has
+//! read; which snapshots there are is asked for anew after a moment.
 
 use super::{
     names::{DiskFile, SnapshotDirectory, VmDirectory, directories},

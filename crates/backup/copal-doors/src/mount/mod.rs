@@ -102,7 +102,8 @@ impl Mount {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
-    /// Unmounts it. Where somebody has a file of it open the name goes at once, and their reads fail once this process ends.
+    /// Unmounts it. Where somebody has a file of it open the name goes at once, and their reads fail once
+    /// this process ends.
     /// # Errors
     /// The system refused.
     pub fn end(mut self) -> Result<(), MountError> {

@@ -1,7 +1,7 @@
 //! What is shown under which name: `VM/TIME-ID/DISK.raw`.
 //!
-//! Pure: from a list of snapshots to directories. A name that no file can have is changed until it can, and of two that are
-//! alike one gets the number of its VM.
+//! Pure: from a list of snapshots to directories. A name that no file can have is changed until it can, and
+//! of two that are alike one gets the number of its VM.
 
 use copal_backup::{Snapshot, SnapshotId};
 use std::collections::{BTreeMap, HashSet};
@@ -88,8 +88,7 @@ fn file_name(name: &str, suffix: &str) -> String {
 
 /// In UTC and without a colon, which some programs take for the end of a host's name.
 fn time(created_ms: u64) -> String {
-    let stamp = i64::try_from(created_ms).ok();
-    let stamp = stamp.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let stamp = i64::try_from(created_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     stamp.map_or_else(|| "unknown".to_owned(), |stamp| stamp.strftime("%Y-%m-%dT%H-%M-%SZ").to_string())
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Format: docs/formats/door-overlay.md v1
 //! Invariants
-//! - A bit is on disk only after the block that it stands for: a crash loses what was not flushed, and shows no block that was
-//!   never written whole.
+//! - A bit is on disk only after the block that it stands for: a crash loses what was not flushed, and shows
+//!   no block that was never written whole.
 //! - A flush that failed is never taken back: every later one fails, too.
 //!
 //! One thread writes at a time; many read. Not here: the disk below, which is handed in with each call.
@@ -151,7 +151,8 @@ impl Overlay {
         })
     }
 
-    /// Whether the bytes at `offset` were written, and how many of the next `len` are alike. Both lie within the disk.
+    /// Whether the bytes at `offset` were written, and how many of the next `len` are alike. Both lie within
+    /// the disk.
     pub fn run_at(&self, offset: u64, len: u64) -> (bool, u64) {
         Overlay::run(&self.state.read(), offset, len)
     }

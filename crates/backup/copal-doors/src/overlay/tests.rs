@@ -20,8 +20,8 @@ fn open(path: &Path) -> Overlay {
     Overlay::open(path, SNAPSHOT, "sda", SIZE).unwrap()
 }
 
-/// Random writes, zeroings, flushes and restarts against a disk in memory. A crash is a copy of the file in which, of what was
-/// not flushed, every page may be there or not.
+/// Random writes, zeroings, flushes and restarts against a disk in memory. A crash is a copy of the file in
+/// which, of what was not flushed, every page may be there or not.
 #[test]
 fn an_overlay_is_a_disk_through_restarts_and_crashes() {
     let dir = tempfile::tempdir().unwrap();
@@ -78,7 +78,8 @@ fn an_overlay_is_a_disk_through_restarts_and_crashes() {
                     let mut seen = vec![0; SIZE as usize];
                     crashed.read_at(0, &mut seen, read_below(&below)).unwrap();
                     for (at, byte) in seen.iter().enumerate() {
-                        // Blocks that were not here when last flushed read as they were then; others may have what came since.
+                        // Blocks that were not here when last flushed read as they were then; others may have
+                        // what came since.
                         assert!(
                             *byte == flushed[at] || touched[at],
                             "seed {seed}: byte {at} was neither flushed nor written"
@@ -150,8 +151,8 @@ impl FlushedFile for Recorder {
     }
 }
 
-/// Symptom: after a power cut an overlay could show blocks that were never written, and no test noticed: its bits were on the disk
-/// before its blocks. Fix: this.
+/// Symptom: after a power cut an overlay could show blocks that were never written, and no test noticed: its
+/// bits were on the disk before its blocks. Fix: this.
 #[test]
 fn bits_are_written_once_the_blocks_are_on_the_disk() {
     let mut state =

@@ -1,4 +1,5 @@
-//! Who uses a block node, from `x-debug-query-block-graph`, and which device a guest sees, from `query-block`.
+//! Who uses a block node, from `x-debug-query-block-graph`, and which device a guest sees, from
+//! `query-block`.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -74,7 +75,8 @@ impl Graph {
         Some(&vertex.name)
     }
 
-    /// The nodes that a node is connected with, over others and over jobs, itself included. QEMU runs all of them in one thread.
+    /// The nodes that a node is connected with, over others and over jobs, itself included. QEMU runs all of
+    /// them in one thread.
     pub(crate) fn connected(&self, node: &str) -> Vec<&str> {
         let mut found: Vec<u64> = self.id_of(node).into_iter().collect();
         let mut at = 0;
@@ -111,7 +113,8 @@ pub(crate) fn devices_of(answer: &Value, node: &str) -> Vec<String> {
         .collect()
 }
 
-/// The nodes that the devices of the guest have as their disks; `None`: there is none, as in a storage daemon.
+/// The nodes that the devices of the guest have as their disks; `None`: there is none, as in a storage
+/// daemon.
 pub(crate) fn disks_of(answer: &Value) -> Option<Vec<&str>> {
     let devices = answer.as_array()?.iter();
     let disks = devices.filter_map(|device| device["inserted"]["node-name"].as_str());

@@ -81,8 +81,8 @@ fn what_is_frozen_is_thawed_whatever_happens() {
     heard.join().unwrap();
 }
 
-/// No test noticed before when file systems stayed frozen that an earlier backup had left so, that the agent refused to thaw at
-/// first, or of which it said that they could not be frozen.
+/// No test noticed before when file systems stayed frozen that an earlier backup had left so, that the agent
+/// refused to thaw at first, or of which it said that they could not be frozen.
 #[test]
 fn what_may_be_frozen_is_thawed_until_the_agent_says_so() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,8 +111,10 @@ fn the_agents_socket_is_found_by_what_it_is_called() {
     assert_eq!(find(&json!(7)), None);
 }
 
-/// Symptom: a guest stayed frozen when its backup was killed and its connection to the agent had ended as well.
-/// Cause: the guardian had that connection only. Fix: it becomes a program that connects anew, and thaws what is frozen.
+/// Symptom: a guest stayed frozen when its backup was killed and its connection to the agent had ended as
+/// well.
+/// Cause: the guardian had that connection only. Fix: it becomes a program that connects anew, and thaws what
+/// is frozen.
 #[test]
 fn a_guardian_that_connects_anew_thaws_what_is_frozen() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
 //! Which connections a server keeps when there are more than it has room for.
 //!
-//! The protocol has no password, so a client that has not finished its handshake may be anybody. All connections are accepted;
-//! when there are too many, one is closed that costs its client least.
+//! The protocol has no password, so a client that has not finished its handshake may be anybody. All
+//! connections are accepted; when there are too many, one is closed that costs its client least.
 //! Invariants
-//! - A silent client keeps no other out: of those in the handshake the oldest is closed, of those that have chosen a disk one
-//!   that has asked for nothing, or nothing for a minute.
+//! - A silent client keeps no other out: of those in the handshake the oldest is closed, of those that have
+//!   chosen a disk one that has asked for nothing, or nothing for a minute.
 //! - One address has at most a part of the places. Clients of a unix socket have no address, and one user.
 
 use crate::stream::Stream;
@@ -135,7 +135,8 @@ impl Admission {
         Some(number)
     }
 
-    /// The handshake has ended; `None`: all places are taken by clients that are at work, or the connection was closed.
+    /// The handshake has ended; `None`: all places are taken by clients that are at work, or the connection
+    /// was closed.
     pub(crate) fn serve(&self, number: u64) -> Option<Arc<Activity>> {
         let mut peers = self.peers.lock();
         let address = peers.all.get(&number)?.address;
@@ -245,7 +246,8 @@ mod tests {
         assert_eq!(count(&admission), HANDSHAKES_OF_ADDRESS);
     }
 
-    /// A client whose request is under way never makes room, and one that has asked does once it has been idle for long.
+    /// A client whose request is under way never makes room, and one that has asked does once it has been
+    /// idle for long.
     #[test]
     fn a_client_at_work_keeps_its_place() {
         let since =

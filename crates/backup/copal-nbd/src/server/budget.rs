@@ -13,8 +13,8 @@ impl Budget {
         Budget { left: Mutex::new(bytes), given_back: Condvar::new() }
     }
 
-    /// Takes so many bytes, which must not be more than there are in all. Blocks until they are there, so only for what one
-    /// client waits for through its own fault.
+    /// Takes so many bytes, which must not be more than there are in all. Blocks until they are there, so
+    /// only for what one client waits for through its own fault.
     pub(crate) fn take(&self, bytes: u64) -> Taken<'_> {
         let mut left = self.left.lock();
         while *left < bytes {

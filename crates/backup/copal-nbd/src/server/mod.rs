@@ -1,10 +1,12 @@
 //! A server: listens, and serves its disks to whoever connects, until it is told to end.
 //!
-//! Each connection has a thread that reads requests and a few that answer them. Every byte of a client is hostile: lengths are
-//! bounded before anything is allocated, and so is what one connection holds. All share a pool for long reads of clients that
-//! take their answers in one piece; one who finds none left is answered piece by piece.
+//! Each connection has a thread that reads requests and a few that answer them. Every byte of a client is
+//! hostile: lengths are bounded before anything is allocated, and so is what one connection holds. All share
+//! a pool for long reads of clients that take their answers in one piece; one who finds none left is answered
+//! piece by piece.
 //!
-//! Specified by the NBD project's `doc/proto.md`: fixed newstyle, simple and structured replies, block status.
+//! Specified by the NBD project's `doc/proto.md`: fixed newstyle, simple and structured replies, block
+//! status.
 //! Not here: what is served ([`Exports`]), TLS, passwords (the protocol has none), extended headers.
 
 mod admission;
@@ -53,8 +55,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `address`: a unix socket, whose file only its owner may use and which goes with the server, or TCP, where
-    /// everybody who reaches it is let in.
+    /// Listens at `address`: a unix socket, whose file only its owner may use and which goes with the server,
+    /// or TCP, where everybody who reaches it is let in.
     /// # Errors
     /// `Listen`: somebody listens there, or something else is there.
     pub fn bind(address: &Address) -> Result<Server, NbdError> {
@@ -73,7 +75,8 @@ impl Server {
         Ok(Uri { address: self.listener.address()?, export: export.to_owned() })
     }
 
-    /// Serves until `is_ended` says so, which is asked about ten times a second; then all connections are closed. Blocks.
+    /// Serves until `is_ended` says so, which is asked about ten times a second; then all connections are
+    /// closed. Blocks.
     /// # Errors
     /// The listening socket failed.
     pub fn run(&self, exports: &dyn Exports, is_ended: impl Fn() -> bool) -> Result<(), NbdError> {

@@ -45,8 +45,8 @@ impl<W: Write> Replies<W> {
         Ok(writer.flush()?)
     }
 
-    /// All of a long read, without chunks: `first`, then what `next` puts into the buffer, as long as it says that there is
-    /// more. A failure of `next` leaves the reply unfinished, and the connection has to end.
+    /// All of a long read, without chunks: `first`, then what `next` puts into the buffer, as long as it says
+    /// that there is more. A failure of `next` leaves the reply unfinished, and the connection has to end.
     pub(crate) fn simple_in_pieces(
         &self,
         cookie: u64,

@@ -96,9 +96,11 @@ fn is_closed(stream: &mut UnixStream) -> bool {
     stream.read_to_end(&mut rest).is_ok()
 }
 
-/// Symptom: two clients that paused in the middle of the longest writes made all others of a door wait for ever.
-/// Cause: what they held of the server's memory came back with the last byte of the write. Fix: a long write is written piece by
-/// piece and holds memory of its own connection; it has to come at some rate, or its connection ends.
+/// Symptom: two clients that paused in the middle of the longest writes made all others of a door wait for
+/// ever.
+/// Cause: what they held of the server's memory came back with the last byte of the write. Fix: a long write
+/// is written piece by piece and holds memory of its own connection; it has to come at some rate, or its
+/// connection ends.
 #[test]
 fn clients_that_pause_in_a_write_are_not_waited_for() {
     with_server(Duration::from_secs(1), |socket| {
@@ -124,9 +126,10 @@ fn clients_that_pause_in_a_write_are_not_waited_for() {
     });
 }
 
-/// Symptom: a client that asked and took no answer kept all others from being answered for a minute, again and again.
-/// Cause: the bytes of its answers were of a budget that all clients shared. Fix: an answer holds memory of its own connection;
-/// of the pool for long answers nothing is waited for.
+/// Symptom: a client that asked and took no answer kept all others from being answered for a minute, again
+/// and again.
+/// Cause: the bytes of its answers were of a budget that all clients shared. Fix: an answer holds memory of
+/// its own connection; of the pool for long answers nothing is waited for.
 #[test]
 fn clients_that_take_no_answers_starve_nobody() {
     with_server(TAKING, |socket| {
@@ -148,7 +151,8 @@ fn clients_that_take_no_answers_starve_nobody() {
 }
 
 /// Symptom: 64 silent connections kept all others out of an export until they left.
-/// Cause: one connection too many was closed, whichever it was. Fix: of silent ones the oldest is closed for a new one.
+/// Cause: one connection too many was closed, whichever it was. Fix: of silent ones the oldest is closed for
+/// a new one.
 #[test]
 fn silent_connections_shut_nobody_out() {
     with_server(TAKING, |socket| {

@@ -2,10 +2,13 @@
 //!
 //! Generic over both halves, so that tests and the fuzzer feed it bytes.
 //! Invariants
-//! - No request is longer than [`limits::REQUEST_BYTES`]. A connection holds at most [`HELD_BYTES`] of writes, and a piece for
-//!   each of its threads: what one client leaves untaken or unfinished is memory of that client alone.
-//! - A client that pauses in the middle of a write, or takes no answer, is not waited for for ever ([`Receive`]).
-//! - What a client may not do gets an error, and the connection goes on; what makes the stream unreadable ends it.
+//! - No request is longer than [`limits::REQUEST_BYTES`]. A connection holds at most [`HELD_BYTES`] of
+//!   writes, and a piece for each of its threads: what one client leaves untaken or unfinished is memory of
+//!   that client alone.
+//! - A client that pauses in the middle of a write, or takes no answer, is not waited for for ever
+//!   ([`Receive`]).
+//! - What a client may not do gets an error, and the connection goes on; what makes the stream unreadable
+//!   ends it.
 
 use super::{
     admission::{Activity, OpenRequest},
@@ -190,8 +193,8 @@ fn limited<R: Receive, T>(
     Ok(done)
 }
 
-/// A write that is too long to be held: each piece is written when it is there. The rest of one that failed is read all the
-/// same.
+/// A write that is too long to be held: each piece is written when it is there. The rest of one that failed
+/// is read all the same.
 fn write_in_pieces<R: Read>(
     reader: &mut R,
     disk: &dyn Disk,
@@ -287,7 +290,8 @@ fn discard<R: Read>(reader: &mut R, len: u32, pause: Duration) -> Result<(), Nbd
     Ok(())
 }
 
-/// Answers requests until there are no more, or replies fail; the rest are dropped then, and the connection ends.
+/// Answers requests until there are no more, or replies fail; the rest are dropped then, and the connection
+/// ends.
 fn answer_all<W: Write>(
     requests: &Mutex<Receiver<Request<'_>>>,
     serving: &Serving<'_>,
@@ -383,7 +387,8 @@ fn read<W: Write>(
     replies.done(cookie, Ok(()))
 }
 
-/// A long read that is answered as it is read. Where it fails in the middle only the end of the connection can say so.
+/// A long read that is answered as it is read. Where it fails in the middle only the end of the connection
+/// can say so.
 fn read_in_pieces<W: Write>(
     request: &Request<'_>,
     disk: &dyn Disk,

@@ -141,8 +141,8 @@ fn broken_rules_end_the_connection() {
 }
 
 /// Symptom: one answer to a block status could take a GiB, and its extents could be of single bytes.
-/// Cause: it could describe a thousand contexts that nobody had asked for, each extent was kept as it was cut, and none was
-/// compared with the size of a block.
+/// Cause: it could describe a thousand contexts that nobody had asked for, each extent was kept as it was
+/// cut, and none was compared with the size of a block.
 /// Fix: the first and the last break the rules; neighbours with equal flags are one.
 #[test]
 fn a_block_status_keeps_to_what_was_agreed_on() {

@@ -5,7 +5,8 @@ use std::{io::BufRead, io::BufReader, os::unix::net::UnixListener};
 
 const GREETED: &str = r#"{"QMP":{"version":{},"capabilities":[]}}"#;
 
-/// A server that says a first line, then answers the lines it is sent with those of `script`; `ID` there is the id it read.
+/// A server that says a first line, then answers the lines it is sent with those of `script`; `ID` there is
+/// the id it read.
 fn server(
     first: &'static str,
     script: &'static [&'static str],

@@ -1,9 +1,9 @@
 //! Large blocks of memory, from the system and kept for the next buffer.
 //!
-//! A fresh block of 1 MiB costs its page faults again each time: 900 us measured in a virtual machine, where copying
-//! 1 MiB costs 70. Where they are not kept they go back to the system and not to an allocator: glibc's mixes blocks of
-//! that size with small ones once it has seen one freed, and a process that lives under a cap grew by a third of its
-//! budget. Small blocks are the allocator's own business.
+//! A fresh block of 1 MiB costs its page faults again each time: 900 us measured in a virtual machine, where
+//! copying 1 MiB costs 70. Where they are not kept they go back to the system and not to an allocator:
+//! glibc's mixes blocks of that size with small ones once it has seen one freed, and a process that lives
+//! under a cap grew by a third of its budget. Small blocks are the allocator's own business.
 //!
 //! Invariants
 //! - At most [`BUDGET_BYTES`] are kept, process-wide, and no more than the least that anybody allows.

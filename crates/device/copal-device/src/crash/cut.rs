@@ -1,9 +1,10 @@
 //! What is durable and what is open at one step of a history.
 //!
 //! Invariants
-//! - Open changes stand in the order they completed, those still in flight last, in the order they began: a later
-//!   one lies over an earlier one where both survive.
-//! - Where a change became durable, open changes that completed before it are cut away: they cannot come back.
+//! - Open changes stand in the order they completed, those still in flight last, in the order they began: a
+//!   later one lies over an earlier one where both survive.
+//! - Where a change became durable, open changes that completed before it are cut away: they cannot come
+//!   back.
 
 use super::states::{Limits, States};
 use crate::Image;

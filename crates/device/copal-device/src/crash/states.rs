@@ -1,9 +1,10 @@
 //! Which subsets of the open changes are tried, and in which order.
 //!
-//! With at most `limits.exhaustive` open blocks: every subset of blocks, so every tear too. Else with at most that
-//! many open changes: every subset of whole changes. Else: none, all, each alone, each missing, each prefix. The
-//! latter two are followed by tears of each change (with and without the others) and by seeded random subsets.
-//! (Of 26 known crash bugs of file systems 24 needed at most three operations, so small cuts carry the weight.)
+//! With at most `limits.exhaustive` open blocks: every subset of blocks, so every tear too. Else with at most
+//! that many open changes: every subset of whole changes. Else: none, all, each alone, each missing, each
+//! prefix. The latter two are followed by tears of each change (with and without the others) and by seeded
+//! random subsets. (Of 26 known crash bugs of file systems 24 needed at most three operations, so small cuts
+//! carry the weight.)
 //!
 //! Invariants
 //! - State `n` of a cut is the same on every run: a failure is named by step and number.
@@ -45,7 +46,8 @@ enum Family {
     Sampled,
 }
 
-/// Ways a change of several blocks is torn: only first, only last, first lost, last lost, first half, every other.
+/// Ways a change of several blocks is torn: only first, only last, first lost, last lost, first half, every
+/// other.
 const TEARS: u64 = 6;
 
 /// The states of one cut, in a fixed order.

@@ -153,9 +153,9 @@ fn a_durable_write_makes_nothing_else_durable_and_cannot_be_undone_by_an_older_o
     assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![2, 1]]));
 }
 
-/// Symptom: a checkpoint that named a commit whose frame was still being written through broke the order, and no history
-/// showed it. Cause: a write-through was one instant here, with nothing beside it. Fix: work is done in its middle, where
-/// it is open whatever is flushed beside it.
+/// Symptom: a checkpoint that named a commit whose frame was still being written through broke the order, and
+/// no history showed it. Cause: a write-through was one instant here, with nothing beside it. Fix: work is
+/// done in its middle, where it is open whatever is flushed beside it.
 #[test]
 fn a_flush_beside_a_write_through_does_not_cover_it() {
     let dev = device(2, Order::Immediate);
@@ -171,8 +171,8 @@ fn a_flush_beside_a_write_through_does_not_cover_it() {
     assert_eq!(reachable(&history, dev.step()), BTreeSet::from([vec![2, 1]]));
 }
 
-/// Symptom: a simulated disk lost what had been flushed. Cause: a write that was in flight when the medium was repaired was
-/// forgotten here, and reached the image all the same. Fix: it stays open.
+/// Symptom: a simulated disk lost what had been flushed. Cause: a write that was in flight when the medium
+/// was repaired was forgotten here, and reached the image all the same. Fix: it stays open.
 #[test]
 fn a_write_in_flight_outlives_the_repair_of_the_medium() {
     let dev = device(1, Order::Fifo);
@@ -187,9 +187,9 @@ fn a_write_in_flight_outlives_the_repair_of_the_medium() {
     assert_eq!(reachable(&history, dev.step()), BTreeSet::from([vec![1]]));
 }
 
-/// Symptom: a power cut brought a log's frame back that had failed with an error long before, over the one that was written in
-/// its place and flushed. Cause: a failed write stayed open for ever, and what is open lies over what has ended. Fix: when the
-/// device is opened again, it has happened, or it never will.
+/// Symptom: a power cut brought a log's frame back that had failed with an error long before, over the one
+/// that was written in its place and flushed. Cause: a failed write stayed open for ever, and what is open
+/// lies over what has ended. Fix: when the device is opened again, it has happened, or it never will.
 #[test]
 fn a_write_that_failed_does_not_come_back_over_later_ones() {
     for seed in 0..8 {

@@ -184,7 +184,8 @@ impl Medium {
         }
     }
 
-    /// A command that failed: it happens or not, and a crash may still keep or lose it, until the device is opened again.
+    /// A command that failed: it happens or not, and a crash may still keep or lose it, until the device is
+    /// opened again.
     fn orphan(&mut self, plan: &Plan) {
         let happens = self.random.one_in(2);
         if happens {
@@ -207,8 +208,8 @@ impl Medium {
         self.note(if happens { Event::End { id } } else { Event::Lost { id } });
     }
 
-    /// The process that submitted it died. The kernel settles what is in flight before the device can be opened
-    /// again: it has happened, or it never will.
+    /// The process that submitted it died. The kernel settles what is in flight before the device can be
+    /// opened again: it has happened, or it never will.
     pub(super) fn bury(&mut self, plan: &Plan) {
         let happens = self.random.one_in(2);
         if happens {

@@ -32,8 +32,8 @@ pub(super) fn nature(file: impl AsFd) -> io::Result<Nature> {
     Ok(known.map_or(Nature::Plain, |(_, nature)| *nature))
 }
 
-/// Whether `bytes` more do not fit, as far as the file system knows. Asked before `fallocate`, which fills the disk to
-/// the last block before it finds out, and everybody else on that disk would feel it.
+/// Whether `bytes` more do not fit, as far as the file system knows. Asked before `fallocate`, which fills
+/// the disk to the last block before it finds out, and everybody else on that disk would feel it.
 pub(super) fn is_too_full(file: impl AsFd, bytes: u64) -> bool {
     rustix::fs::fstatvfs(file).is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < bytes)
 }

@@ -1,13 +1,13 @@
 //! A range of a file or device as shared memory, through which the page cache is written.
 //!
-//! A buffered write takes the lock of its file, which whoever goes around the page cache on the same file holds until
-//! the device has answered (ext4, XFS): the write waits for those commands, and commands behind it wait for the write.
-//! Measured beside durable direct writes of 70 us: 8 ms at the 99th percentile. A store to a mapped page takes no such
-//! lock: 3 us.
+//! A buffered write takes the lock of its file, which whoever goes around the page cache on the same file
+//! holds until the device has answered (ext4, XFS): the write waits for those commands, and commands behind
+//! it wait for the write. Measured beside durable direct writes of 70 us: 8 ms at the 99th percentile. A
+//! store to a mapped page takes no such lock: 3 us.
 //!
 //! Invariants
-//! - This process never touches the mapped bytes itself. The kernel copies them there out of a pipe, so that a page that
-//!   cannot be had is an error of that copy, and not the end of the process by SIGBUS.
+//! - This process never touches the mapped bytes itself. The kernel copies them there out of a pipe, so that
+//!   a page that cannot be had is an error of that copy, and not the end of the process by SIGBUS.
 //! - The pipe is empty between two writes; after an error there are none.
 #![expect(unsafe_code, reason = "maps a range of a file")]
 
@@ -94,7 +94,8 @@ impl Mapped {
         assert!(offset + len <= self.len, "{len} bytes at {offset} of {}", self.len);
         // SAFETY: within the mapping, as just seen.
         let to = unsafe { self.start.byte_add(offset) };
-        // SAFETY: `len` bytes from there on are mapped for as long as `self` lives, and only the kernel looks at them.
+        // SAFETY: `len` bytes from there on are mapped for as long as `self` lives, and only the kernel looks
+        // at them.
         let received = unsafe { libc::read(self.out_of.as_raw_fd(), to.as_ptr(), len) };
         match usize::try_from(received) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -1,7 +1,9 @@
-//! Opening a target: existence, kind, lock, nature of the file system, direct I/O, and the flush that C5 asks for.
+//! Opening a target: existence, kind, lock, nature of the file system, direct I/O, and the flush that C5 asks
+//! for.
 //!
 //! Invariants
-//! - The lock of a block device lies on its node. Whoever means to write looks at those of all that share bytes with it.
+//! - The lock of a block device lies on its node. Whoever means to write looks at those of all that share
+//!   bytes with it.
 //! - The lock is taken before a byte is read or the file is touched, and lives as long as the descriptor.
 //! - A file this call created is removed again when anything after that fails.
 
@@ -129,7 +131,8 @@ fn prepare(path: &Path, options: &FileOptions, fd: OwnedFd, kind: Kind) -> Resul
     Ok(target.with_cached(cached))
 }
 
-/// What `fd` names, a second time, through the page cache; `None` when it is not to be had. The lock stays with `fd`.
+/// What `fd` names, a second time, through the page cache; `None` when it is not to be had. The lock stays
+/// with `fd`.
 fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File> {
     let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let opened = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());

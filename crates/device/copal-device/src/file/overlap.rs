@@ -1,11 +1,11 @@
 //! Which files and block devices share bytes: a partition and its disk, a device and what it lies on.
 //!
-//! The kernel lists it below `/sys/dev/block`: the disk of a partition, the `slaves` of a mapped or RAID device, the file
-//! or device behind a loop device. Below a file is the device of its file system.
+//! The kernel lists it below `/sys/dev/block`: the disk of a partition, the `slaves` of a mapped or RAID
+//! device, the file or device behind a loop device. Below a file is the device of its file system.
 //!
-//! Two devices on one disk share nothing, so what counts is whether one lies on the other. Not known is what the kernel does
-//! not list there (a file system over several devices, the paths of a multipath disk), two loop devices over the same bytes
-//! of one file, and the lock on a second node of the same device.
+//! Two devices on one disk share nothing, so what counts is whether one lies on the other. Not known is what
+//! the kernel does not list there (a file system over several devices, the paths of a multipath disk), two
+//! loop devices over the same bytes of one file, and the lock on a second node of the same device.
 
 use rustix::fs::{Dev, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -29,8 +29,9 @@ pub fn share_bytes(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The first other device that shares bytes with `device` and that somebody has locked, as an open store has, be it for
-/// reading. `None` also when `device` is no block device. Blocks for up to two seconds, see [`DeviceLock::Shared`].
+/// The first other device that shares bytes with `device` and that somebody has locked, as an open store has,
+/// be it for reading. `None` also when `device` is no block device. Blocks for up to two seconds, see
+/// [`DeviceLock::Shared`].
 #[must_use]
 pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
     let id = StorageId::of(device)?;
@@ -51,7 +52,8 @@ const STEP: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceLock {
     Free,
-    /// A store that is read, or the device manager, which locks a disk for the moment in which it looks at it.
+    /// A store that is read, or the device manager, which locks a disk for the moment in which it looks at
+    /// it.
     Shared,
     /// A store that is written, or a restore.
     Exclusive,
@@ -151,8 +153,7 @@ impl Listing {
             // The entry is a link to a directory inside that of the disk.
             below.extend(device_in(&entry.join("../dev")));
         }
-        let slaves = std::fs::read_dir(entry.join("slaves"));
-        let slaves = slaves.into_iter().flatten().flatten();
+        let slaves = std::fs::read_dir(entry.join("slaves")).into_iter().flatten().flatten();
         below.extend(slaves.filter_map(|slave| device_in(&slave.path().join("dev"))));
         if let Ok(file) = std::fs::read(entry.join("loop/backing_file")) {
             below.extend(StorageId::of(Path::new(OsStr::from_bytes(file.trim_ascii_end()))));

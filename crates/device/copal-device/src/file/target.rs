@@ -1,9 +1,10 @@
-//! An open file or block device, and the blocking commands on it. Both engines and the caller's own thread use it.
+//! An open file or block device, and the blocking commands on it. Both engines and the caller's own thread
+//! use it.
 //!
 //! Invariants
 //! - Every command is whole or an error: short transfers and interrupted calls go on by themselves.
-//! - Zeros are written, never merely promised: `FALLOC_FL_ZERO_RANGE` leaves unwritten extents whose first use
-//!   would change file metadata inside a commit.
+//! - Zeros are written, never merely promised: `FALLOC_FL_ZERO_RANGE` leaves unwritten extents whose first
+//!   use would change file metadata inside a commit.
 
 use super::block;
 use super::filesystem::is_too_full;
@@ -76,8 +77,8 @@ impl Target {
         self.cached.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Maps a range for cached writes: they then wait for no other command. Where that cannot be had they are ordinary
-    /// writes.
+    /// Maps a range for cached writes: they then wait for no other command. Where that cannot be had they are
+    /// ordinary writes.
     pub(crate) fn map(&self, at: u64, len: usize) -> io::Result<()> {
         *self.mapped.lock() = Some(Mapped::new(self.cached()?, at, len)?);
         Ok(())
@@ -145,7 +146,8 @@ impl Target {
         Ok(())
     }
 
-    /// Once: an interrupted or failed flush is not tried again, for the kernel may have dropped what it failed on.
+    /// Once: an interrupted or failed flush is not tried again, for the kernel may have dropped what it
+    /// failed on.
     pub(crate) fn flush(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(&self.fd)?)
     }
@@ -243,7 +245,8 @@ impl Target {
                 Err(error) => return Err(DeviceError::io("grow", size, wanted - size, error.into())),
             },
             Err(error) => {
-                // Some of it may have been added: give it back. If that fails too, a longer file does no harm.
+                // Some of it may have been added: give it back. If that fails too, a longer file does no
+                // harm.
                 if let Err(error) = rustix::fs::ftruncate(&self.fd, size) {
                     tracing::warn!(%error, "a file could not be cut back after it failed to grow");
                 }

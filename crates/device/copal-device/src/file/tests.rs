@@ -62,10 +62,10 @@ fn a_failed_durable_write_on_the_callers_thread_poisons_the_engine_too() {
     }
 }
 
-/// Symptom: a store whose host ran full inside a write told no one so: later commands answered that an earlier one failed,
-/// and a data server reported a failed disk.
-/// Cause: the device kept that it was poisoned, and not why. Fix: a full host is an error of its own, and every later
-/// command names it.
+/// Symptom: a store whose host ran full inside a write told no one so: later commands answered that an
+/// earlier one failed, and a data server reported a failed disk.
+/// Cause: the device kept that it was poisoned, and not why. Fix: a full host is an error of its own, and
+/// every later command names it.
 #[test]
 fn a_host_that_is_full_is_named_by_every_later_command() {
     for force_pread in [false, true] {

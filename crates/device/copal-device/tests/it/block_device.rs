@@ -1,5 +1,5 @@
-//! A block device, where this user may make one (a loop device needs root); else nothing is tested here, unless
-//! `COPAL_TEST_REQUIRE_LOOP` is set.
+//! A block device, where this user may make one (a loop device needs root); else nothing is tested here,
+//! unless `COPAL_TEST_REQUIRE_LOOP` is set.
 
 use crate::scratch;
 use copal_device::conformance::{Traits, run};

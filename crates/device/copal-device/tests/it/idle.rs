@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-/// Symptom: a file that was closed could not be opened again at once. Cause: a thread of the device was still inside a hook
-/// that held the file. Fix: whoever gives a device up waits until hooks have returned.
+/// Symptom: a file that was closed could not be opened again at once. Cause: a thread of the device was still
+/// inside a hook that held the file. Fix: whoever gives a device up waits until hooks have returned.
 #[test]
 fn hooks_have_returned_when_a_device_is_idle() {
     let directory = scratch();

@@ -1,4 +1,5 @@
-//! Integration tests of `copal-device`: the conformance suite on every device, and opening real files and disks.
+//! Integration tests of `copal-device`: the conformance suite on every device, and opening real files and
+//! disks.
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
 mod block_device;

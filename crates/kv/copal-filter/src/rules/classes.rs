@@ -1,21 +1,22 @@
 //! The default rule: units go where they save most reads per byte.
 //!
-//! Differs from elasticbf §3.2, §3.3 in what it counts, how it forgets and who pays. Minimising
-//! `sum f_i fpr(k_i)` under a number of bytes is convex, so the greedy choice by marginal benefit per byte is
-//! optimal to within one unit. Partitions hang in two families of LRU lists, indexed by log2 of that benefit:
-//! what the next unit would gain, and what the last one would be missed for. Promotions come from the top of the
+//! Differs from elasticbf §3.2, §3.3 in what it counts, how it forgets and who pays. Minimising `sum f_i
+//! fpr(k_i)` under a number of bytes is convex, so the greedy choice by marginal benefit per byte is optimal
+//! to within one unit. Partitions hang in two families of LRU lists, indexed by log2 of that benefit: what
+//! the next unit would gain, and what the last one would be missed for. Promotions come from the top of the
 //! first, payers from the LRU end of the bottom of the second: O(1) each.
 //!
 //! - Heat counts negative probes only: a true hit gains nothing from a filter.
 //! - Decay is forward ([`decay`](super::decay)), half-life 32 Gets per partition.
-//! - Hysteresis: a unit moves only if it gains twice what its payers lose, and the first unit of a promotion only
-//!   if it saves a read per half-life, which is what loading it costs.
+//! - Hysteresis: a unit moves only if it gains twice what its payers lose, and the first unit of a promotion
+//!   only if it saves a read per half-life, which is what loading it costs.
 //! - One read brings all units, so a promotion takes every unit that passes at once.
 //!
 //! Invariants
-//! - A partition is in the gain list of its class exactly if it could have one more unit, in the loss list of its
-//!   class exactly if it has any.
-//! - Lists are a ring of 128 classes that follows the age; what sinks below the ring collects in its lowest list.
+//! - A partition is in the gain list of its class exactly if it could have one more unit, in the loss list of
+//!   its class exactly if it has any.
+//! - Lists are a ring of 128 classes that follows the age; what sinks below the ring collects in its lowest
+//!   list.
 
 mod ring;
 
@@ -263,7 +264,8 @@ impl Rule for Classes {
         Heat(heat / self.clock.weight_at(now, self.half_life()))
     }
 
-    /// While memory is free, the even share of it or more; later, units that are worth the cheapest one there is.
+    /// While memory is free, the even share of it or more; later, units that are worth the cheapest one there
+    /// is.
     fn predict(&self, shape: Shape, heat: Heat, now: u64) -> u8 {
         let bytes = u64::from(shape.unit_bytes.max(1));
         let even = (self.ledger.budget() / (self.unit_bytes + bytes)).min(u64::from(shape.units)) as u8;

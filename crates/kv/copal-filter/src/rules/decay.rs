@@ -1,9 +1,9 @@
 //! Forward decay: new probes weigh more instead of old ones less, so that nothing is touched to let it age.
 //!
 //! A probe at age `a` (in half-lives) weighs `2^(a - origin)`. Heats are then compared as they stand, and the
-//! present value of one is `heat / weight(now)`. Doubles keep this exact enough: 53 bits below the largest heat
-//! of a partition, and an exponent that lasts for 512 half-lives until all heats are scaled by `2^-512`, which
-//! loses nothing.
+//! present value of one is `heat / weight(now)`. Doubles keep this exact enough: 53 bits below the largest
+//! heat of a partition, and an exponent that lasts for 512 half-lives until all heats are scaled by `2^-512`,
+//! which loses nothing.
 //! Invariant: age never falls, whatever time is passed.
 
 /// Half-lives after which all heats are scaled down.

@@ -1,7 +1,7 @@
 //! The same number of units for every partition: what an engine without elastic filters does.
 //!
-//! Where the budget does not hold the wanted number everywhere, every partition gets as many as fit everywhere
-//! and the remainder goes round once more, in the order of the partitions' numbers.
+//! Where the budget does not hold the wanted number everywhere, every partition gets as many as fit
+//! everywhere and the remainder goes round once more, in the order of the partitions' numbers.
 
 use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::Ledger};
 

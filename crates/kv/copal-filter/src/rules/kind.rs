@@ -13,7 +13,8 @@ pub enum RuleKind {
     },
     /// The best number of units for each run under uniform access.
     Monkey,
-    /// The paper's Multi-Queue with expiry; `lifeTime` is 0.4 x the number of partitions, as in its evaluation.
+    /// The paper's Multi-Queue with expiry; `lifeTime` is 0.4 x the number of partitions, as in its
+    /// evaluation.
     Paper,
     /// Marginal benefit per byte.
     #[default]

@@ -1,7 +1,7 @@
 //! Many LRU lists over one dense slab: links are indices, every move is O(1) and allocates nothing.
 //!
-//! A node is a partition's number and stands in one list at most; its owner knows in which. A list runs from its
-//! LRU end (touched longest ago) to its MRU end.
+//! A node is a partition's number and stands in one list at most; its owner knows in which. A list runs from
+//! its LRU end (touched longest ago) to its MRU end.
 
 const NONE: u32 = u32::MAX;
 

@@ -1,12 +1,12 @@
 //! Adjusting rules: which partition deserves how many units.
 //!
-//! Paper: elasticbf §3.2, §3.3. A rule is pure: it is told what Gets met and answers with changes; it reads no
-//! page, takes no lock and knows no clock but the number of Gets. Engine, simulator and benches drive the same
-//! code; any rule works with any kind of unit.
+//! Paper: elasticbf §3.2, §3.3. A rule is pure: it is told what Gets met and answers with changes; it reads
+//! no page, takes no lock and knows no clock but the number of Gets. Engine, simulator and benches drive the
+//! same code; any rule works with any kind of unit.
 //!
 //! Invariants
-//! - The bytes of all units a rule has granted never exceed the budget it was last given, once its changes are
-//!   carried out in order.
+//! - The bytes of all units a rule has granted never exceed the budget it was last given, once its changes
+//!   are carried out in order.
 //! - Bytes are counted, never bits per key: units of different partitions differ in size.
 //!
 //! Every rule does its work in [`Rule::step`]; [`Rule::observe`] only takes notes. One step answers with net
@@ -41,7 +41,8 @@ pub const BYTES_PER_PARTITION: usize = {
     2 * if classes > paper { classes } else { paper }
 };
 
-/// The paper counts 4 bytes for `expiredTime` and takes the table's own descriptor for granted; here all of it.
+/// The paper counts 4 bytes for `expiredTime` and takes the table's own descriptor for granted; here all of
+/// it.
 const _: () = assert!(BYTES_PER_PARTITION <= 136);
 
 /// A partition as rules know it: a dense number that the engine gives out and may use again after `remove`.
@@ -113,12 +114,12 @@ pub trait Rule: Send {
     /// Probes since the last call, oldest first. A sample is enough; order within it is kept.
     fn observe(&mut self, probes: &[Probe], now: u64);
 
-    /// Changes to carry out in order; releases come before what they pay for. `budget_bytes` is what all loaded
-    /// units together may take.
+    /// Changes to carry out in order; releases come before what they pay for. `budget_bytes` is what all
+    /// loaded units together may take.
     fn step(&mut self, budget_bytes: u64, now: u64) -> Vec<Change>;
 
-    /// The partition has `units` units, whatever the rule believed: a change could not be carried out for now,
-    /// or a look-up that found none loaded has read the page instead of the data (cold start).
+    /// The partition has `units` units, whatever the rule believed: a change could not be carried out for
+    /// now, or a look-up that found none loaded has read the page instead of the data (cold start).
     ///
     /// A page that will never load is another matter: `remove` the partition and `add` it with a shape of 0
     /// units, or the rule asks again.
@@ -128,11 +129,12 @@ pub trait Rule: Send {
     fn granted_bytes(&self) -> u64;
 }
 
-/// Heat of a new partition out of those it replaces: of each, `(its heat, its keys that moved here, its keys)`.
+/// Heat of a new partition out of those it replaces: of each, `(its heat, its keys that moved here, its
+/// keys)`.
 ///
-/// Give the partitions of the oldest input that covers the range only: Gets that missed there are exactly those
-/// that missed in all newer inputs too, so the rate of negative probes survives the merge; adding up the inputs
-/// would count one Get several times.
+/// Give the partitions of the oldest input that covers the range only: Gets that missed there are exactly
+/// those that missed in all newer inputs too, so the rate of negative probes survives the merge; adding up
+/// the inputs would count one Get several times.
 pub fn inherit(from: impl IntoIterator<Item = (Heat, u32, u32)>) -> Heat {
     let share = |(heat, moved, keys): (Heat, u32, u32)| match keys {
         0 => 0.0,
@@ -143,8 +145,8 @@ pub fn inherit(from: impl IntoIterator<Item = (Heat, u32, u32)>) -> Heat {
 
 /// Class of a partition: log2 of the reads that its next unit saves, per byte; `None` where nothing is saved.
 ///
-/// Two partitions of one class deserve their next unit alike, whatever they hold now. For Ribbon columns this is
-/// `floor(log2(heat / bytes)) - units - 1`.
+/// Two partitions of one class deserve their next unit alike, whatever they hold now. For Ribbon columns this
+/// is `floor(log2(heat / bytes)) - units - 1`.
 pub fn class(shape: Shape, heat: Heat, units: u8) -> Option<i32> {
     let gain = marginal(shape.kind, heat.0, units) / f64::from(shape.unit_bytes.max(1));
     (units < shape.units && gain > 0.0).then(|| gain.log2().floor() as i32)

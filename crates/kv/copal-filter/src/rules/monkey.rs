@@ -1,5 +1,5 @@
-//! The best number of units for each run when all keys are asked for alike: more for small runs, fewer for the
-//! large one. What Monkey and RocksDB's per-level options do; blind to what is hot inside a run.
+//! The best number of units for each run when all keys are asked for alike: more for small runs, fewer for
+//! the large one. What Monkey and RocksDB's per-level options do; blind to what is hot inside a run.
 //!
 //! A Get that finds nothing probes every run once, so a run's units are worth the same however large it is,
 //! while they cost its size.

@@ -1,7 +1,7 @@
 //! The best static units for known heats: what a rule can reach at most.
 //!
-//! Extra I/O is the sum of `heat * fpr(units)`. Each further unit of a partition saves less than the one before,
-//! so taking the unit that saves most per byte, again and again, is optimal to within one unit.
+//! Extra I/O is the sum of `heat * fpr(units)`. Each further unit of a partition saves less than the one
+//! before, so taking the unit that saves most per byte, again and again, is optimal to within one unit.
 
 use super::{Heat, Shape, marginal};
 use std::{cmp::Ordering, collections::BinaryHeap};

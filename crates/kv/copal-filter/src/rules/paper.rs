@@ -1,15 +1,15 @@
 //! The paper's rule: expected extra I/O, and Multi-Queue with expiry to find who pays.
 //!
 //! Paper: elasticbf §3.2, §3.3. In its words: LRU queues Q_0..Q_m, Q_i holds the tables with exactly i units
-//! enabled; `expiredTime = currentTime + lifeTime` at insertion into a queue and at every read, in Gets. On each
-//! access the table's frequency grows by one; if one more unit there, paid by disabling units of others, lowers
-//! `E[Extra_IO] = sum of f_i * fp_i` at equal memory, it is done. Payers are sought from Q_m down to Q_1, in each
-//! from the LRU side: an expired table goes to the next lower queue and releases one unit, the first that is not
-//! expired sends the search to the next queue; the search stops once there is room. Without enough room the
-//! adjustment is skipped.
+//! enabled; `expiredTime = currentTime + lifeTime` at insertion into a queue and at every read, in Gets. On
+//! each access the table's frequency grows by one; if one more unit there, paid by disabling units of others,
+//! lowers `E[Extra_IO] = sum of f_i * fp_i` at equal memory, it is done. Payers are sought from Q_m down to
+//! Q_1, in each from the LRU side: an expired table goes to the next lower queue and releases one unit, the
+//! first that is not expired sends the search to the next queue; the search stops once there is room. Without
+//! enough room the adjustment is skipped.
 //!
-//! Where the paper is silent: payers are taken only if the change goes through; a smaller budget is met from Q_m
-//! down without regard to expiry.
+//! Where the paper is silent: payers are taken only if the change goes through; a smaller budget is met from
+//! Q_m down without regard to expiry.
 //! Invariant: an adjustment never raises E.
 //! Heat here is the paper's frequency: every access counts, hits too, and nothing ages.
 
@@ -65,7 +65,8 @@ impl Default for PaperMqOptions {
 #[derive(Clone, Copy, Default)]
 struct Table {
     frequency: f64,
-    /// `expiredTime` is this plus `lifeTime`; kept apart from it since `lifeTime` may follow the number of tables.
+    /// `expiredTime` is this plus `lifeTime`; kept apart from it since `lifeTime` may follow the number of
+    /// tables.
     accessed: u64,
     /// The queue it stands in.
     queue: Option<u8>,

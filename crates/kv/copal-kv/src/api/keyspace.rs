@@ -164,8 +164,8 @@ impl Keyspace {
         self.look_up(key, &Want::all())
     }
 
-    /// The values of many keys, in their order, all as they are at one moment. What several look-ups would read one
-    /// behind the other is read at once. Blocks on reads.
+    /// The values of many keys, in their order, all as they are at one moment. What several look-ups would
+    /// read one behind the other is read at once. Blocks on reads.
     /// # Errors
     /// Of each key as [`Keyspace::get`]: damage of one does not hide the others.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
@@ -199,8 +199,8 @@ impl Keyspace {
     /// Stores `value` under `key`. Blocks until it is as safe as `durability` says.
     /// # Errors
     /// `NoSpace`: nothing was written. `Poisoned`: an earlier write failed. `KeyTooLong`, `ValueTooLong`.
-    /// `BatchTooLarge`: the memory budget has no room for so long a value beside the key; nothing was written.
-    /// `OverBudget`: other things leave no room for it now; nothing was written.
+    /// `BatchTooLarge`: the memory budget has no room for so long a value beside the key; nothing was
+    /// written. `OverBudget`: other things leave no room for it now; nothing was written.
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.put(key, value)?;
         let engine = self.store.engine();
@@ -229,9 +229,9 @@ impl Keyspace {
         self.walk(self.handle.id.prefix(prefix))
     }
 
-    /// Keys, bytes and digest of a range as it is now, to be compared with another replica's: equal content gives
-    /// equal checksums, and those of parts add up. Reads no separated value; with `verify` it reads and verifies
-    /// them all. Blocks.
+    /// Keys, bytes and digest of a range as it is now, to be compared with another replica's: equal content
+    /// gives equal checksums, and those of parts add up. Reads no separated value; with `verify` it reads and
+    /// verifies them all. Blocks.
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn range_checksum(
@@ -301,8 +301,9 @@ impl Batch {
         Batch { store: store.clone(), ops: Ok(Vec::new()), memory_bytes: 0, is_essential: false }
     }
 
-    /// Lets the batch use what a full store keeps back, as deletes do: for small rows without which the store could not be
-    /// opened, closed or emptied by its user. Changes nothing above 1 MiB of log, or with a value for a value object.
+    /// Lets the batch use what a full store keeps back, as deletes do: for small rows without which the store
+    /// could not be opened, closed or emptied by its user. Changes nothing above 1 MiB of log, or with a
+    /// value for a value object.
     pub fn essential(&mut self) -> &mut Batch {
         self.is_essential = true;
         self
@@ -357,7 +358,8 @@ impl Batch {
         self.len() == 0
     }
 
-    /// Bytes of memory that the operations so far take in log and memtable: keys, small values and what is kept beside each.
+    /// Bytes of memory that the operations so far take in log and memtable: keys, small values and what is
+    /// kept beside each.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
@@ -365,8 +367,8 @@ impl Batch {
 
     /// Commits all operations, in their order. Blocks until they are as safe as `durability` says.
     /// # Errors
-    /// As [`Keyspace::put`]; `BatchTooLarge` when [`Batch::memory_bytes`] exceeds [`Store::batch_bytes`]. Nothing of the
-    /// batch happened then.
+    /// As [`Keyspace::put`]; `BatchTooLarge` when [`Batch::memory_bytes`] exceeds [`Store::batch_bytes`].
+    /// Nothing of the batch happened then.
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let store = self.store.clone();
         match self.into_write(durability)? {
@@ -376,12 +378,13 @@ impl Batch {
     }
 
     /// Hands all operations in, in their order behind what this thread handed in before, and goes on; the
-    /// [`Commit`] tells when they are as safe as `durability` says. One thread may keep as many outstanding as it
-    /// likes: it is held up while they take more memory than a quarter of what the budget keeps for the log, so
-    /// at most 1 MiB, before their turn comes. What was handed in becomes visible to readers when it is safe, not before.
+    /// [`Commit`] tells when they are as safe as `durability` says. One thread may keep as many outstanding
+    /// as it likes: it is held up while they take more memory than a quarter of what the budget keeps for the
+    /// log, so at most 1 MiB, before their turn comes. What was handed in becomes visible to readers when it
+    /// is safe, not before.
     /// # Errors
-    /// `BatchTooLarge`, `KeyTooLong`, `ValueTooLong`, `NoKeyspace`, `Closed`, `Poisoned`: nothing happened. What goes
-    /// wrong later is told by [`Commit::wait`].
+    /// `BatchTooLarge`, `KeyTooLong`, `ValueTooLong`, `NoKeyspace`, `Closed`, `Poisoned`: nothing happened.
+    /// What goes wrong later is told by [`Commit::wait`].
     pub fn commit_submit(self, durability: Durability) -> Result<Commit, Error> {
         let store = self.store.clone();
         let place = match self.into_write(durability)? {

@@ -11,8 +11,8 @@ pub enum Durability {
     /// Survives power loss.
     #[default]
     Device,
-    /// Survives a kill of the process, not power loss. Waits for no device where it can be copied to the store's waiting
-    /// room in the page cache: a batch of up to 1 MiB without separated values.
+    /// Survives a kill of the process, not power loss. Waits for no device where it can be copied to the
+    /// store's waiting room in the page cache: a batch of up to 1 MiB without separated values.
     Process,
     /// Logged within 100 ms or 1 MiB; a kill may lose it.
     Deferred,
@@ -21,32 +21,32 @@ pub enum Durability {
 /// Options of one opening of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// All memory that grows with the data: memtables, filters, indexes, caches, buffers. At least 4 MiB is used. Not looked
-    /// at by [`Store::open_within`](crate::Store::open_within).
+    /// All memory that grows with the data: memtables, filters, indexes, caches, buffers. At least 4 MiB is
+    /// used. Not looked at by [`Store::open_within`](crate::Store::open_within).
     pub memory_bytes: u64,
     /// Replays the log into memory and writes nothing.
     pub read_only: bool,
-    /// With `read_only`, to save what can be saved: log frames that cannot be read are passed over, and listed by
-    /// [`Store::lost_of_logs`](crate::Store::lost_of_logs). Writes behind them are there, so what such a store says was
-    /// true at no time.
+    /// With `read_only`, to save what can be saved: log frames that cannot be read are passed over, and
+    /// listed by [`Store::lost_of_logs`](crate::Store::lost_of_logs). Writes behind them are there, so what
+    /// such a store says was true at no time.
     pub salvage: bool,
     /// Size at which a table ends; not 0.
     pub table_bytes: u64,
-    /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means more
-    /// runs to search and less to write; 0: only the last of the three tiers does.
+    /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means
+    /// more runs to search and less to write; 0: only the last of the three tiers does.
     pub bottom_share: u32,
-    /// Merge runs above the bottom also where no tier is full, once nothing is written and as many look-ups as the merge
-    /// moves blocks had to search them, a walk counting once for each run: fewer runs to search, a few more bytes
-    /// written.
+    /// Merge runs above the bottom also where no tier is full, once nothing is written and as many look-ups
+    /// as the merge moves blocks had to search them, a walk counting once for each run: fewer runs to search,
+    /// a few more bytes written.
     pub merge_for_reads: bool,
-    /// Flusher, worker, committers, scrubs and the adjuster of filters run on threads of their own. Otherwise what they do
-    /// is done inside the calls, so that one thread and one seed are one run on a device without threads: filters are
-    /// moved by [`Store::adjust_filters`](crate::Store::adjust_filters) alone, and deferred writes go with the next write.
-    /// Of a shared budget ([`Store::open_within`](crate::Store::open_within)) the adjuster is the budget's own. For
-    /// simulators.
+    /// Flusher, worker, committers, scrubs and the adjuster of filters run on threads of their own. Otherwise
+    /// what they do is done inside the calls, so that one thread and one seed are one run on a device without
+    /// threads: filters are moved by [`Store::adjust_filters`](crate::Store::adjust_filters) alone, and
+    /// deferred writes go with the next write. Of a shared budget
+    /// ([`Store::open_within`](crate::Store::open_within)) the adjuster is the budget's own. For simulators.
     pub threads: bool,
-    /// Filters: what kind, how much of the memory, how it is divided. Of a shared budget only the kind counts, the
-    /// rest is the budget's own.
+    /// Filters: what kind, how much of the memory, how it is divided. Of a shared budget only the kind
+    /// counts, the rest is the budget's own.
     pub filters: FilterOptions,
     /// An ordering the crash tests break.
     #[cfg(test)]
@@ -71,8 +71,8 @@ pub struct FilterOptions {
     pub rule: RuleKind,
     /// How much memory they take.
     pub memory: FilterMemory,
-    /// Move units in the background while Gets go on; otherwise only [`crate::Store::adjust_filters`] does, and the
-    /// same Gets give the same counts.
+    /// Move units in the background while Gets go on; otherwise only [`crate::Store::adjust_filters`] does,
+    /// and the same Gets give the same counts.
     pub background: bool,
 }
 
@@ -88,8 +88,8 @@ impl Default for FilterOptions {
 }
 
 impl FilterOptions {
-    /// Filters as in the paper: Bloom units of 4 bits per key, its Multi-Queue rule, each unit loaded by a read of its
-    /// own, at `bits_per_key` of memory. Its tables were of 2 MB, and nothing else was cached.
+    /// Filters as in the paper: Bloom units of 4 bits per key, its Multi-Queue rule, each unit loaded by a
+    /// read of its own, at `bits_per_key` of memory. Its tables were of 2 MB, and nothing else was cached.
     #[must_use]
     pub fn paper(bits_per_key: f64) -> FilterOptions {
         FilterOptions {
@@ -162,14 +162,14 @@ pub struct KeyspaceOptions {
     pub group_prefix_len: u8,
     /// Values from this size leave the tables at flush.
     pub separate_from_bytes: u32,
-    /// Values from this size go straight to a value object, written once, never through the log: twice as fast from some MiB
-    /// on, no faster below 256 KiB.
+    /// Values from this size go straight to a value object, written once, never through the log: twice as
+    /// fast from some MiB on, no faster below 256 KiB.
     pub direct_from_bytes: u32,
     /// Keep data blocks as they are, or lz4.
     pub compress: bool,
     /// First bytes of a separated value that stay in the table beside its pointer, so that
-    /// [`Keyspace::get_head`](crate::Keyspace::get_head) and a walk over heads touch no value object. At most 4096
-    /// count; 0: none.
+    /// [`Keyspace::get_head`](crate::Keyspace::get_head) and a walk over heads touch no value object. At most
+    /// 4096 count; 0: none.
     pub value_head_bytes: u16,
     /// What look-ups leave in the cache.
     pub cache: CacheMode,

@@ -182,8 +182,8 @@ impl Counters {
         self.kill_safe_groups.fetch_add(entered.into(), Relaxed);
     }
 
-    /// Runs searched since the store was opened, had there always been `runs` of them above the bottom: a look-up
-    /// counts once, as filters spare it most of them, a walk for each.
+    /// Runs searched since the store was opened, had there always been `runs` of them above the bottom: a
+    /// look-up counts once, as filters spare it most of them, a walk for each.
     pub(crate) fn searches(&self, runs: u64) -> u64 {
         self.reads.sum(Count::Gets) + self.walked(runs)
     }

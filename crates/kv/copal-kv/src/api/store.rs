@@ -42,15 +42,17 @@ pub(crate) struct StoreInner {
 }
 
 impl Store {
-    /// Opens the engine in `objects`, making it when there is none: reads the manifest, replays the log. Blocks.
-    /// Logs for which the budget has no room, of a session that had more, become tables first.
+    /// Opens the engine in `objects`, making it when there is none: reads the manifest, replays the log.
+    /// Blocks. Logs for which the budget has no room, of a session that had more, become tables first.
     ///
-    /// The engine keeps its root in object 1 and takes further ids upwards; others may use ids they choose above.
+    /// The engine keeps its root in object 1 and takes further ids upwards; others may use ids they choose
+    /// above.
     /// # Errors
-    /// `Corrupt`: manifest, log or a table's own description is damaged. `OverBudget`: manifest and tables alone are
-    /// more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become tables, and there is
-    /// neither space for these nor room in memory for the logs. `Object`: the object layer failed. `AlreadyOpen`: another
-    /// is open on these objects in this process. `Options`: one of the choices cannot work.
+    /// `Corrupt`: manifest, log or a table's own description is damaged. `OverBudget`: manifest and tables
+    /// alone are more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become
+    /// tables, and there is neither space for these nor room in memory for the logs. `Object`: the object
+    /// layer failed. `AlreadyOpen`: another is open on these objects in this process. `Options`: one of the
+    /// choices cannot work.
     pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
         Store::run(recovery::open(objects, options, None)?)
     }
@@ -96,8 +98,8 @@ impl Store {
         &self.inner.engine
     }
 
-    /// What an opening with [`Options::salvage`](crate::Options::salvage) could not read of the logs, a sentence each:
-    /// acknowledged writes that are gone, deletions among them.
+    /// What an opening with [`Options::salvage`](crate::Options::salvage) could not read of the logs, a
+    /// sentence each: acknowledged writes that are gone, deletions among them.
     #[must_use]
     pub fn lost_of_logs(&self) -> &[String] {
         &self.engine().lost_of_logs
@@ -152,8 +154,8 @@ impl Store {
         Ok(())
     }
 
-    /// Most bytes of memory ([`Batch::memory_bytes`]) that one batch may take: about a third of the memory budget, divided
-    /// by the stores that share it, and at most 64 MiB.
+    /// Most bytes of memory ([`Batch::memory_bytes`]) that one batch may take: about a third of the memory
+    /// budget, divided by the stores that share it, and at most 64 MiB.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
         self.engine().budget.batch_bytes()
@@ -189,22 +191,23 @@ impl Store {
         self.engine().sync()
     }
 
-    /// Whether writes that only add are refused for lack of space, or were lately: deletes go on, and what they free comes
-    /// back by itself. It ends when there is clearly room again.
+    /// Whether writes that only add are refused for lack of space, or were lately: deletes go on, and what
+    /// they free comes back by itself. It ends when there is clearly room again.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.engine().writes.pressure.is_full()
     }
 
-    /// Bytes that writes may still take, about, including growth up to the limit of the object store. `None`: there is no limit, so
-    /// only the host bounds it.
+    /// Bytes that writes may still take, about, including growth up to the limit of the object store. `None`:
+    /// there is no limit, so only the host bounds it.
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
         let engine = self.engine();
         engine.writes.reserve.room_beside(&engine.objects)
     }
 
-    /// Its user takes no more: everything that can be freed is freed now, whatever that costs, as if a put had found no room.
+    /// Its user takes no more: everything that can be freed is freed now, whatever that costs, as if a put
+    /// had found no room.
     pub fn make_room(&self) {
         let engine = self.engine();
         engine.writes.pressure.begin();
@@ -225,10 +228,11 @@ impl Store {
     }
 
     /// Writes a line to `to` for every key that is looked up from now on, through any handle, until
-    /// [`Store::stop_recording_gets`]: a trace that `copal-sim rules --trace` plays. Keys stand in it as tables have
-    /// them, behind four bytes for their keyspace, and so do those that memtables and cached rows answer. Says at the
-    /// head how many entries the tables hold, so flush before. Look-ups wait for one another while they are written
-    /// down. A trace that is being recorded already ends here, and nobody is told whether it is whole.
+    /// [`Store::stop_recording_gets`]: a trace that `copal-sim rules --trace` plays. Keys stand in it as
+    /// tables have them, behind four bytes for their keyspace, and so do those that memtables and cached rows
+    /// answer. Says at the head how many entries the tables hold, so flush before. Look-ups wait for one
+    /// another while they are written down. A trace that is being recorded already ends here, and nobody is
+    /// told whether it is whole.
     /// # Errors
     /// What `to` answers to the first lines.
     pub fn record_gets(&self, to: Box<dyn io::Write + Send>) -> io::Result<()> {
@@ -253,13 +257,14 @@ impl Store {
         filter_report::report(engine.caches.cache.elastic(), &engine.super_version().version, page_reads)
     }
 
-    /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread, if there
-    /// is one, does the same by itself. Blocks on reads.
+    /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread,
+    /// if there is one, does the same by itself. Blocks on reads.
     pub fn adjust_filters(&self) {
         self.engine().caches.cache.adjust_filters();
     }
 
-    /// Makes everything durable and ends the threads; later calls answer `Closed`. The object store stays open.
+    /// Makes everything durable and ends the threads; later calls answer `Closed`. The object store stays
+    /// open.
     /// # Errors
     /// `Poisoned` when the log could not be written.
     pub fn close(&self) -> Result<(), Error> {
@@ -400,8 +405,8 @@ impl Engine {
         self.ownership.lock().take();
     }
 
-    /// Makes a table of a log that the next opening would be long about. Commits of a few bytes each leave many pages of
-    /// log long before the memtable is full.
+    /// Makes a table of a log that the next opening would be long about. Commits of a few bytes each leave
+    /// many pages of log long before the memtable is full.
     fn leave_short_log(&self) {
         if !self.options.read_only
             && self.writes.writer.lock().log.is_long()

@@ -1,16 +1,18 @@
 //! Key ranges that cannot be read: who they are, how they are given free.
 //!
-//! A block that differs at its second reading sets the range of its partition apart; a table whose own description
-//! is damaged, or that is missing, sets apart all of its range. Keys there answer `Corrupt` unless something newer
-//! is known of them; intact blocks of a damaged partition still answer.
+//! A block that differs at its second reading sets the range of its partition apart; a table whose own
+//! description is damaged, or that is missing, sets apart all of its range. Keys there answer `Corrupt`
+//! unless something newer is known of them; intact blocks of a damaged partition still answer.
 //! Invariants
-//! - Never absent instead of corrupt: a damaged part stays in its run, and no merge takes a key of its range past
-//!   it, from above or below (KV-12).
+//! - Never absent instead of corrupt: a damaged part stays in its run, and no merge takes a key of its range
+//!   past it, from above or below (KV-12).
 //! - A range is free again when a range tombstone newer than the table covers it and no snapshot looks behind
 //!   that: after a purge, or a repair, which is a purge with its entries in one batch.
-//! - Nothing is recorded: what is damaged is found again when it is read, at the latest by a merge or a scrub.
+//! - Nothing is recorded: what is damaged is found again when it is read, at the latest by a merge or a
+//!   scrub.
 //!
-//! Not here: how merges go round them (`set_apart`), finding damage (`table::damage`, `verify`, `scrub`), refilling (`repair`).
+//! Not here: how merges go round them (`set_apart`), finding damage (`table::damage`, `verify`, `scrub`),
+//! refilling (`repair`).
 
 use crate::{
     Error, Store,
@@ -55,8 +57,9 @@ pub struct DamagedRange {
 }
 
 impl Store {
-    /// Key ranges found damaged since the store was opened and not repaired, deleted or purged yet, newest data
-    /// first: what another replica should send. [`Store::verify`] with `deep` and [`Store::scrub`] find the rest.
+    /// Key ranges found damaged since the store was opened and not repaired, deleted or purged yet, newest
+    /// data first: what another replica should send. [`Store::verify`] with `deep` and [`Store::scrub`] find
+    /// the rest.
     #[must_use]
     pub fn damaged_ranges(&self) -> Vec<DamagedRange> {
         let engine = self.engine();
@@ -141,8 +144,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Finds out which bytes of value objects no entry points to any more, by reading every table that points to
-    /// them. Objects that a damaged table may point to wait until that is gone.
+    /// Finds out which bytes of value objects no entry points to any more, by reading every table that points
+    /// to them. Objects that a damaged table may point to wait until that is gone.
     fn recount(&self, objects: HashSet<ObjectId>) -> Result<(), Error> {
         let accounted = self.accounted(&objects);
         let view = self.super_version();

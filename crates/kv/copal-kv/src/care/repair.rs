@@ -1,8 +1,8 @@
 //! Replacing the content of a key range in one stroke per batch: how a damaged range is refilled.
 //!
 //! Invariants
-//! - Each batch deletes a stretch of the range and puts that stretch's entries, atomically: a reader finds a key
-//!   damaged or as it was given, never absent because the repair was half done.
+//! - Each batch deletes a stretch of the range and puts that stretch's entries, atomically: a reader finds a
+//!   key damaged or as it was given, never absent because the repair was half done.
 //! - A repair that fails leaves the stretches it committed repaired and the others as they were.
 //!
 //! Not here: giving free what was set apart, which a purge does as well (`quarantine`).
@@ -37,16 +37,16 @@ pub struct RepairReport {
 }
 
 impl Keyspace {
-    /// Replaces everything in the range by `entries`, durably: refills what [`crate::Store::damaged_ranges`] names
-    /// from another replica. Blocks until the damaged parts are dropped, unless a snapshot or an iterator still
-    /// holds them.
+    /// Replaces everything in the range by `entries`, durably: refills what [`crate::Store::damaged_ranges`]
+    /// names from another replica. Blocks until the damaged parts are dropped, unless a snapshot or an
+    /// iterator still holds them.
     ///
-    /// `entries` ascend strictly and lie in the range; what the range holds and they do not is gone, also what was
-    /// written since the damage. They may be an [`Iter`](crate::Iter) of another store. Memory: a quarter of what the budget
-    /// keeps for the log, so at most 1 MiB of them, and one entry.
+    /// `entries` ascend strictly and lie in the range; what the range holds and they do not is gone, also
+    /// what was written since the damage. They may be an [`Iter`](crate::Iter) of another store. Memory: a
+    /// quarter of what the budget keeps for the log, so at most 1 MiB of them, and one entry.
     /// # Errors
-    /// `NotInRange`: an entry does not ascend or lies outside. An error among the entries ends the repair with it.
-    /// In both cases, and with `NoSpace`, what was replaced so far stays replaced.
+    /// `NotInRange`: an entry does not ascend or lies outside. An error among the entries ends the repair
+    /// with it. In both cases, and with `NoSpace`, what was replaced so far stays replaced.
     pub fn repair<I>(&self, range: (Bound<&[u8]>, Bound<&[u8]>), entries: I) -> Result<RepairReport, Error>
     where
         I: IntoIterator<Item = Result<(Bytes, Bytes), Error>>,
@@ -92,14 +92,14 @@ impl Keyspace {
 }
 
 impl Keyspace {
-    /// Gives up what is damaged in the range and keeps every row that a look-up answers, wherever it stands: damaged parts
-    /// of tables are passed over, block by block. Blocks. Nobody else should write to the range meanwhile. Memory as
-    /// [`Keyspace::repair`], and that of a walk.
+    /// Gives up what is damaged in the range and keeps every row that a look-up answers, wherever it stands:
+    /// damaged parts of tables are passed over, block by block. Blocks. Nobody else should write to the range
+    /// meanwhile. Memory as [`Keyspace::repair`], and that of a walk.
     /// # Errors
-    /// As [`Keyspace::repair`]. What cannot be read for another reason than damage, so a device that errs, ends it with that
-    /// error before anything was changed: everything is read once before the first change. Where a device errs for the
-    /// first time at the second reading, what stands before that place is salvaged already, and the rest is as it was: no
-    /// row that answers is lost in either case.
+    /// As [`Keyspace::repair`]. What cannot be read for another reason than damage, so a device that errs,
+    /// ends it with that error before anything was changed: everything is read once before the first change.
+    /// Where a device errs for the first time at the second reading, what stands before that place is
+    /// salvaged already, and the rest is as it was: no row that answers is lost in either case.
     pub fn salvage(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<RepairReport, Error> {
         self.handle.check()?;
         for entry in self.answering(range) {

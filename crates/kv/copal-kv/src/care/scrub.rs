@@ -1,8 +1,9 @@
-//! Reading everything in the background at a given pace, so that damage is found while a good copy still exists.
+//! Reading everything in the background at a given pace, so that damage is found while a good copy still
+//! exists.
 //!
 //! Invariants
-//! - One partition at a time is held; tables that merges replace meanwhile are read no further, and what replaced
-//!   them after the scrub began is young and left to the next one.
+//! - One partition at a time is held; tables that merges replace meanwhile are read no further, and what
+//!   replaced them after the scrub began is young and left to the next one.
 //! - Flush, merges and readers never wait for a scrub; its reads are of the background class.
 //! - It writes nothing. What it finds is set apart (`quarantine`) and told.
 //!
@@ -206,7 +207,8 @@ impl Worker {
         }
     }
 
-    /// Reads one partition and the values it points to; how many bytes that were, and whether there is another.
+    /// Reads one partition and the values it points to; how many bytes that were, and whether there is
+    /// another.
     fn partition(&self, view: &SuperVersion, slice: &Slice, partition: u32) -> Result<(u64, bool), Error> {
         let table = &slice.table.table;
         let mut pointers: Vec<(Bytes, u64, Bytes)> = Vec::new();

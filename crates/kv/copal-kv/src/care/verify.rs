@@ -1,13 +1,14 @@
 //! Checking an open store against itself: names, accounts, and, if asked, every byte.
 //!
 //! Invariants checked
-//! - Every object with one of this engine's labels is named by the manifest, is the manifest, or is a log of a
-//!   memtable; nothing named is missing. Leftovers that a kill explains are counted, not blamed (`leftovers`).
+//! - Every object with one of this engine's labels is named by the manifest, is the manifest, or is a log of
+//!   a memtable; nothing named is missing. Leftovers that a kill explains are counted, not blamed
+//!   (`leftovers`).
 //! - In each value object, the values that entries point to and the dead ranges do not overlap, and together
 //!   they are everything that was accounted for.
 //!
-//! Names and accounts are those of one moment, taken under the locks; the entries of that moment are then read from a
-//! view, which keeps tables and values from being freed, and nobody waits.
+//! Names and accounts are those of one moment, taken under the locks; the entries of that moment are then
+//! read from a view, which keeps tables and values from being freed, and nobody waits.
 //!
 //! Not here: the object layer's own checks, repair.
 
@@ -59,8 +60,8 @@ pub struct VerifyReport {
     pub value_bytes: u64,
     /// Bytes of the tables that were read, where all are.
     pub table_bytes: u64,
-    /// Objects that a kill left behind: dropped, or made for something that did not happen. No damage; the next
-    /// opening that may write frees them. Only a store that is open read-only has any.
+    /// Objects that a kill left behind: dropped, or made for something that did not happen. No damage; the
+    /// next opening that may write frees them. Only a store that is open read-only has any.
     pub leftovers: u64,
     /// Bytes they occupy, with those at the ends of value objects that no log names.
     pub leftover_bytes: u64,
@@ -81,16 +82,17 @@ impl VerifyReport {
 }
 
 impl Store {
-    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks; others read
-    /// and write meanwhile, and the store is judged as it was at the beginning. What is to be read is not freed before
-    /// the end.
+    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks;
+    /// others read and write meanwhile, and the store is judged as it was at the beginning. What is to be
+    /// read is not freed before the end.
     /// # Errors
     /// What the object layer answers. Damage is told in the report, not as an error.
     pub fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
         self.verify_telling(deep, &mut |_| ())
     }
 
-    /// As [`Store::verify`]; `told` is shown what was found so far, after every table and, in between, every few values.
+    /// As [`Store::verify`]; `told` is shown what was found so far, after every table and, in between, every
+    /// few values.
     /// # Errors
     /// As [`Store::verify`].
     pub fn verify_telling(
@@ -168,8 +170,8 @@ impl Engine {
 
     /// Checks the names, and takes hold of what else belongs to this moment.
     fn verify_names_now(&self, report: &mut VerifyReport) -> Moment {
-        // Between two steps of the worker, two flushes and two groups of commits: what they make has a name by then.
-        // The flusher begins a log now and then, which has a name when the writer is free again.
+        // Between two steps of the worker, two flushes and two groups of commits: what they make has a name
+        // by then. The flusher begins a log now and then, which has a name when the writer is free again.
         let _writer = self.writes.writer.lock();
         let _still = self.compactor.stand_still();
         let _values = self.writes.direct_values.lock();
@@ -261,7 +263,8 @@ impl Engine {
         }
     }
 
-    /// Counts the entries of a cursor up to `newest` and notes where their values lie; a deep verify reads the values.
+    /// Counts the entries of a cursor up to `newest` and notes where their values lie; a deep verify reads
+    /// the values.
     fn collect(
         &self,
         view: &SuperVersion,

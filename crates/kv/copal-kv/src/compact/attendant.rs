@@ -1,6 +1,6 @@
-//! What flusher and worker do, done inside the calls of a store that has no threads: after a commit, and wherever a caller
-//! would wait for one of them. Merges that failed are tried again with the next call, and deferred writes go with the next
-//! write, since nothing here looks at a clock.
+//! What flusher and worker do, done inside the calls of a store that has no threads: after a commit, and
+//! wherever a caller would wait for one of them. Merges that failed are tried again with the next call, and
+//! deferred writes go with the next write, since nothing here looks at a clock.
 //!
 //! Invariant: the same calls on the same device do the same in the same order.
 //!

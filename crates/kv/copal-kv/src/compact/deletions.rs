@@ -1,5 +1,5 @@
-//! What deletions are known to have met: how many of them found something below, and what walks passed over because of
-//! them.
+//! What deletions are known to have met: how many of them found something below, and what walks passed over
+//! because of them.
 //!
 //! Invariants
 //! - Merges are chosen by these counts, nothing else depends on them: they begin anew when a store is opened.
@@ -34,8 +34,8 @@ pub(crate) struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
     found: Mutex<BTreeMap<KeyspaceId, Found>>,
-    /// Bytes of deleted entries and their deletions that walks passed, by where the oldest run's table begins, or the gap
-    /// behind one.
+    /// Bytes of deleted entries and their deletions that walks passed, by where the oldest run's table
+    /// begins, or the gap behind one.
     passed: Mutex<BTreeMap<Bytes, u64>>,
 }
 

@@ -1,10 +1,10 @@
-//! The flusher thread: brings deferred writes into the log in time, freezes the memtable when that was asked for, and
-//! makes tables of frozen memtables, beside whatever merge is under way.
+//! The flusher thread: brings deferred writes into the log in time, freezes the memtable when that was asked
+//! for, and makes tables of frozen memtables, beside whatever merge is under way.
 //!
 //! Invariants
 //! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
-//! - A full store stops flushes, not the flusher: it frees what a purge left behind, and tries again when more was
-//!   freed.
+//! - A full store stops flushes, not the flusher: it frees what a purge left behind, and tries again when
+//!   more was freed.
 //! - It never waits for the writer lock: the writer may be waiting for it.
 
 use super::pause::{LONGEST_PAUSE, LOOK_WHEN_FULL, TICK};
@@ -115,7 +115,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether a full store has deletions in memory, which free nothing before they are in tables, or a long log.
+    /// Whether a full store has deletions in memory, which free nothing before they are in tables, or a long
+    /// log.
     fn holds_back_space(&self) -> bool {
         if !self.writes.pressure.take_look() || self.signal.flush_is_stuck() {
             return false;
@@ -156,7 +157,8 @@ impl Engine {
         still_deferred(placed.and_then(DeferredInFlight::wait));
     }
 
-    /// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone else.
+    /// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone
+    /// else.
     pub(crate) fn log_deferred_now(&self, writer: &mut Writer) {
         if writer.deferred_since().is_none() {
             return;

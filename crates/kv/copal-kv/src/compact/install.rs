@@ -1,7 +1,8 @@
 //! Making a new version: one object transaction, then the view.
 //!
 //! Invariants
-//! - Outputs are published, the manifest says so and a flushed log is deleted in one transaction (KV-5, KV-6).
+//! - Outputs are published, the manifest says so and a flushed log is deleted in one transaction (KV-5,
+//!   KV-6).
 //! - Inputs are freed later, when no version from before is pinned (`garbage`); a crash leaves them to the
 //!   sweep at the next opening.
 
@@ -177,8 +178,8 @@ fn items_of(ops: &[Op]) -> Vec<Item> {
     ops.iter().filter_map(item).collect()
 }
 
-/// Before readers see the new version: filters of what it does not name any more give their memory to those of new
-/// tables, and the index pages of these take the place of those that were in the cache.
+/// Before readers see the new version: filters of what it does not name any more give their memory to those
+/// of new tables, and the index pages of these take the place of those that were in the cache.
 fn hand_over_filters(tree: &Tree, change: &mut Change) {
     let slices = |record: &Record| {
         if let Record::Slices { object, level, run, parts } = record {

@@ -467,12 +467,16 @@ fn next_range(job: &Job, runs: &[Arc<Run>]) -> Option<KeyRange> {
             && !needs_work(slice)
             && upper.iter().all(|run| run.overlapping(&slice.range).next().is_none())
     };
-    let end = bottom.iter().flat_map(|run| run.overlapping(&rest)).find(untouched);
-    let end = end.map_or(rest.end.clone(), |slice| slice.range.start.clone());
+    let end = bottom
+        .iter()
+        .flat_map(|run| run.overlapping(&rest))
+        .find(untouched)
+        .map_or(rest.end.clone(), |slice| slice.range.start.clone());
     Some(KeyRange { start, end })
 }
 
-/// A table that no other input overlaps moves by a record of the manifest: the record, and where the table ends.
+/// A table that no other input overlaps moves by a record of the manifest: the record, and where the table
+/// ends.
 fn movable(job: &Job, runs: &[Arc<Run>], range: &KeyRange, least_bytes: u64) -> Option<(Record, Bytes)> {
     let slices: Vec<(&Arc<Run>, &Slice)> =
         runs.iter().flat_map(|run| run.overlapping(range).map(move |slice| (run, slice))).collect();

@@ -62,8 +62,8 @@ struct Current {
 }
 
 impl<'a> Output<'a> {
-    /// Tables from `start` on. `long`: they go to the bottom. `heirs`: whose heat their filters inherit, and what the
-    /// filters of their run have in common.
+    /// Tables from `start` on. `long`: they go to the bottom. `heirs`: whose heat their filters inherit, and
+    /// what the filters of their run have in common.
     pub(crate) fn new(
         engine: &'a Engine,
         start: Bytes,

@@ -19,7 +19,8 @@ use std::{
 
 /// Runs of a tier that make it merge.
 pub(crate) const TIER_RUNS: usize = 4;
-/// Runs of a tier that one merge takes at most: each has a window of read-ahead, and the next merge is not far.
+/// Runs of a tier that one merge takes at most: each has a window of read-ahead, and the next merge is not
+/// far.
 const MOST_RUNS: usize = 12;
 /// Tiers above the bottom.
 pub(crate) const TIERS: u8 = 3;
@@ -64,7 +65,8 @@ pub(crate) fn everything() -> KeyRange {
     KeyRange { start: Bytes::new(), end: Bytes::from_static(&[0xff; 4]) }
 }
 
-/// Bytes of each tier that a merge could move on, from the top down: writers owe nothing for what is set apart.
+/// Bytes of each tier that a merge could move on, from the top down: writers owe nothing for what is set
+/// apart.
 pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
     let apart = set_apart::ranges(version);
     std::array::from_fn(|level| {
@@ -96,9 +98,10 @@ fn oldest<'a>(version: &'a Version, level: Level, apart: &[KeyRange]) -> &'a [Ar
 
 /// The merge that the shape of the tree asks for.
 ///
-/// A tier goes down to the bottom once it holds one part in `bottom_share` of it. `new_run` gives the number of a run
-/// that there is not yet.
-/// `unfinished` is the run that a merge for readers is making: what it takes the place of is still counted, and it is not.
+/// A tier goes down to the bottom once it holds one part in `bottom_share` of it. `new_run` gives the number
+/// of a run that there is not yet.
+/// `unfinished` is the run that a merge for readers is making: what it takes the place of is still counted,
+/// and it is not.
 pub(crate) fn pick(
     version: &Version,
     new_run: impl FnOnce() -> u64,
@@ -141,13 +144,13 @@ pub(crate) fn pick(
 /// Runs above the bottom that go down with no merge among themselves before.
 const FEW_RUNS: usize = 2;
 
-/// The merge that readers alone want: the newest runs above the bottom become one, or, once they are few, join it where
-/// they would anyway; and the 4 KiB blocks that it moves. Ten runs are two soon after a tenth of the bottom was walked
-/// for, where all of it would have to be.
+/// The merge that readers alone want: the newest runs above the bottom become one, or, once they are few,
+/// join it where they would anyway; and the 4 KiB blocks that it moves. Ten runs are two soon after a tenth
+/// of the bottom was walked for, where all of it would have to be.
 ///
-/// From the newest on, a run takes part if it holds at most four times the bytes in front of it, as a full tier's next
-/// does: what a merge writes again is a fixed multiple of what came in. No flush is under way: its run would be older
-/// than that of `new_run`, and is newer.
+/// From the newest on, a run takes part if it holds at most four times the bytes in front of it, as a full
+/// tier's next does: what a merge writes again is a fixed multiple of what came in. No flush is under way:
+/// its run would be older than that of `new_run`, and is newer.
 pub(crate) fn read_triggered(
     version: &Version,
     new_run: impl FnOnce() -> u64,

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - An object that commits or the worker may still append to, or that a memtable points into, stays.
-//! - A table is dropped unread only when the dropped entries take no live value object's accounting with them.
+//! - A table is dropped unread only when the dropped entries take no live value object's accounting with
+//!   them.
 
 use super::{
     install::{Change, take_out},
@@ -31,7 +32,8 @@ use std::collections::HashSet;
 
 /// A value object is rewritten when more than this part of what it occupies is dead.
 const STALE_FRACTION: u64 = 4;
-/// The same in a store that is full: what scattered deletions leave in pages that they share with living values.
+/// The same in a store that is full: what scattered deletions leave in pages that they share with living
+/// values.
 const STALE_FRACTION_WHEN_FULL: u64 = 16;
 /// Dead bytes below which a rewrite is not worth its reads.
 const STALE_LEAST: u64 = 256 << 10;
@@ -121,8 +123,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free, if
-    /// they are many.
+    /// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free,
+    /// if they are many.
     pub(crate) fn stale_group(&self, range: &KeyRange) -> Option<(KeyRange, HashSet<ObjectId>)> {
         let fraction = self.stale_fraction();
         let wasteful = |value: &&ValueState| is_wasteful(value, range, fraction);

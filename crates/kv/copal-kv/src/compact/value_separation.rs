@@ -1,5 +1,5 @@
-//! Values that a flush takes out of the tables, and values that collection moves: appended to the worker's own
-//! value objects, one open object per group.
+//! Values that a flush takes out of the tables, and values that collection moves: appended to the worker's
+//! own value objects, one open object per group.
 //!
 //! Format: docs/formats/kv-values.md v2
 //! Invariants
@@ -168,8 +168,8 @@ impl<'a> Separation<'a> {
         }
     }
 
-    /// The step is abandoned: cuts off what it appended. Where there is no space for that, nothing is appended behind it any
-    /// more, and the next opening cuts it off.
+    /// The step is abandoned: cuts off what it appended. Where there is no space for that, nothing is
+    /// appended behind it any more, and the next opening cuts it off.
     pub(crate) fn abandon(self, values: &mut WorkerValues) -> Result<(), StoreError> {
         let undo = |(id, before): (ObjectId, Option<u64>)| {
             let stat = self.objects.stat(id)?;

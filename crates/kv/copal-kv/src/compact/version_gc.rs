@@ -1,7 +1,8 @@
 //! Which entries survive a merge. Pure: cursor in, verdicts out.
 //!
 //! Invariants
-//! - Of the versions that no reader can tell apart (one stripe between held sequences) the newest survives (KV-18).
+//! - Of the versions that no reader can tell apart (one stripe between held sequences) the newest survives
+//!   (KV-18).
 //! - A version goes when a range tombstone of its own stripe covers it.
 //! - A tombstone goes when nothing older lies below and every held sequence sees it.
 
@@ -27,7 +28,8 @@ pub(crate) struct Survivors {
     key: Vec<u8>,
     /// Stripe of the version before, of the same key.
     stripe: Option<u64>,
-    /// Deletions that came to the end of their way, by keyspace, and whether the one of this key has met nothing yet.
+    /// Deletions that came to the end of their way, by keyspace, and whether the one of this key has met
+    /// nothing yet.
     found: Vec<(KeyspaceId, Found)>,
     is_unmet: bool,
 }
@@ -55,8 +57,8 @@ impl Survivors {
         }
     }
 
-    /// Where what was judged may end and `key` begin: `key` itself, or, where that is long, as little of it as tells it
-    /// from the key judged last.
+    /// Where what was judged may end and `key` begin: `key` itself, or, where that is long, as little of it
+    /// as tells it from the key judged last.
     pub(crate) fn border_before(&self, key: &[u8]) -> Bytes {
         border_between(&self.key, key)
     }

@@ -1,12 +1,13 @@
-//! The worker thread: what was asked for, then the tiers from the top down, then collection of what is deleted and of
-//! values, then what readers alone gain by.
+//! The worker thread: what was asked for, then the tiers from the top down, then collection of what is
+//! deleted and of values, then what readers alone gain by.
 //!
 //! Invariants
 //! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
 //! - A full store stops merges, not the worker: it tries again when something was freed.
-//! - Between two steps it looks again: a tier that filled up meanwhile goes before a deeper merge, which goes on
-//!   behind it. Flushes come in at any time (`flusher`).
-//! - It never waits for the writer lock: the writer may be waiting for a flush, and a flush in a full store for it.
+//! - Between two steps it looks again: a tier that filled up meanwhile goes before a deeper merge, which goes
+//!   on behind it. Flushes come in at any time (`flusher`).
+//! - It never waits for the writer lock: the writer may be waiting for a flush, and a flush in a full store
+//!   for it.
 
 use super::{
     attendant::Attends,
@@ -32,8 +33,8 @@ use std::{
 /// Between two looks at whether readers have paid for a merge.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Walks beside writes pay for a merge once they searched this many times the blocks that it moves: the next flush is not
-/// far, and begins anew.
+/// Walks beside writes pay for a merge once they searched this many times the blocks that it moves: the next
+/// flush is not far, and begins anew.
 const WALKS_PER_BLOCK: u64 = 4;
 
 /// Since when the tree is as it is, in walks, and nothing was written besides, in searches.
@@ -265,8 +266,8 @@ impl Worker {
         })
     }
 
-    /// A value object of which much is dead takes no more values, and can be rewritten, once nothing is written any more:
-    /// while writes go on it fills up, and more of it dies before it is moved.
+    /// A value object of which much is dead takes no more values, and can be rewritten, once nothing is
+    /// written any more: while writes go on it fills up, and more of it dies before it is moved.
     fn close_wasted(&mut self) {
         let wasted = self.engine.wasted_values(&everything());
         let writes = self.engine.counters.writes.load(Ordering::Relaxed);
@@ -277,9 +278,9 @@ impl Worker {
         self.may_rewrite = !is_idle && !wasted.is_empty();
     }
 
-    /// The merge that readers alone gain by, once there were as many searches as it moves blocks and no write in
-    /// between: it never costs more than twice what they spent by then. Where writes come in between look-ups gain
-    /// little, for filters spare them most runs; walks read a block of each and pay alone.
+    /// The merge that readers alone gain by, once there were as many searches as it moves blocks and no write
+    /// in between: it never costs more than twice what they spent by then. Where writes come in between
+    /// look-ups gain little, for filters spare them most runs; walks read a block of each and pay alone.
     fn tidying_job(&mut self) -> Option<Job> {
         let engine = &self.engine;
         // While a flush is under way there are writes.
@@ -323,7 +324,8 @@ impl Worker {
         [merges, read_triggered, full].into_iter().flatten().min()
     }
 
-    /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the store.
+    /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the
+    /// store.
     fn failed(&mut self, error: &Error) {
         self.jobs.clear();
         self.merges_from = Some(Instant::now() + self.pause);

@@ -1,12 +1,12 @@
-//! Which data is deleted so far that merging it away is worth what that writes: for the space it frees, or for the walks
-//! that passed over it. Nothing is read for it: deletions are spread over what lies below by what tables say of their
-//! partitions.
+//! Which data is deleted so far that merging it away is worth what that writes: for the space it frees, or
+//! for the walks that passed over it. Nothing is read for it: deletions are spread over what lies below by
+//! what tables say of their partitions.
 //!
-//! - *Space*: a merge frees at least what it writes, and a fourth of what is held. So the merges of a store that is deleted
-//!   to the last key write no more than was there, and dead bytes do not outweigh living ones. Separated values count as
-//!   what is freed, and not as what is written: they stay where they are.
-//! - *Walks*: they have passed as many bytes in vain as the merge moves, so that it never costs more than twice what they
-//!   spent by then.
+//! - *Space*: a merge frees at least what it writes, and a fourth of what is held. So the merges of a store
+//!   that is deleted to the last key write no more than was there, and dead bytes do not outweigh living
+//!   ones. Separated values count as what is freed, and not as what is written: they stay where they are.
+//! - *Walks*: they have passed as many bytes in vain as the merge moves, so that it never costs more than
+//!   twice what they spent by then.
 //!
 //! Not here: full tiers, which take deletions along (`picker`); value objects that are partly dead (`sweep`).
 
@@ -44,7 +44,8 @@ pub(crate) struct Area {
     kept: f64,
     kept_bytes: f64,
     value_bytes: f64,
-    /// Entries that a merge drops whatever lies below, and their bytes: deletions, and old versions nobody reads any more.
+    /// Entries that a merge drops whatever lies below, and their bytes: deletions, and old versions nobody
+    /// reads any more.
     dropped: f64,
     dropped_bytes: f64,
     /// Kept entries that deletions among the dropped ones take along.
@@ -115,8 +116,8 @@ impl Area {
     }
 }
 
-/// The first range of `areas` that is worth a merge: neighbours together. `passed` are the bytes that walks passed in an area
-/// and may pay with.
+/// The first range of `areas` that is worth a merge: neighbours together. `passed` are the bytes that walks
+/// passed in an area and may pay with.
 pub(crate) fn wanted(areas: &[Area], space: Wanted, passed: impl Fn(&KeyRange) -> u64) -> Option<KeyRange> {
     let is_full = space == Wanted::AnySpace;
     let frees = |area: &Area| area.frees_enough() || is_full && area.frees_anything();
@@ -225,8 +226,8 @@ fn pieces(slice: &Slice) -> impl Iterator<Item = (KeyRange, f64)> {
     whole.into_iter().chain(within.map(piece))
 }
 
-/// The areas that share keys with a piece, and the share of each by what the oldest run holds there; what lies in no table of
-/// it is in gaps.
+/// The areas that share keys with a piece, and the share of each by what the oldest run holds there; what
+/// lies in no table of it is in gaps.
 fn spread(areas: &[Area], oldest: &Run, piece: &KeyRange) -> Vec<(usize, f64)> {
     let Some(first) = area_at(areas, &piece.start) else {
         return Vec::new();
@@ -265,7 +266,8 @@ fn part_within(slice: &Slice, range: &KeyRange) -> f64 {
     within.map(held).sum::<f64>() / keys
 }
 
-/// The part of the keys of a partition that lies in `range`, as if they were spread evenly over the numbers that keys are.
+/// The part of the keys of a partition that lies in `range`, as if they were spread evenly over the numbers
+/// that keys are.
 fn part_between((start, end): (&[u8], &[u8]), range: &KeyRange) -> f64 {
     let prefix = start.iter().zip(end).take_while(|(a, b)| a == b).count();
     let number = |key: &[u8]| {

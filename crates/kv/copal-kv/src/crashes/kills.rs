@@ -1,8 +1,8 @@
-//! Kills of the process at every size of what waits: the page cache stays, what was on its way to the device happens or
-//! not. Many kills of one store, one behind the other.
+//! Kills of the process at every size of what waits: the page cache stays, what was on its way to the device
+//! happens or not. Many kills of one store, one behind the other.
 //!
-//! The oracle: everything acknowledged as safe from a kill is there, and the content is that after some operation.
-//! Then the page-cache log alone: a power loss that tears it, and a session that goes on behind.
+//! The oracle: everything acknowledged as safe from a kill is there, and the content is that after some
+//! operation. Then the page-cache log alone: a power loss that tears it, and a session that goes on behind.
 
 use super::*;
 use copal_device::fault::FaultDevice;
@@ -61,7 +61,8 @@ fn session(random: &mut Random) -> (Vec<Durability>, u64) {
     (mixture, [40, 900, 12_000, 50_000][random.below(4) as usize])
 }
 
-/// Kills a store `rounds` times; the first thing that is wrong, and how many groups went through the page-cache log.
+/// Kills a store `rounds` times; the first thing that is wrong, and how many groups went through the
+/// page-cache log.
 fn killed(seed: u64, rounds: u64, flaw: Option<Flaw>) -> Result<u64, String> {
     let mut random = Random::new(seed);
     let mut device = new_device(seed);
@@ -142,8 +143,8 @@ fn a_bay_that_is_reused_early_is_caught() {
     is_caught_by_kills(Flaw::HalfReusedEarly);
 }
 
-/// A power loss tears the page-cache log; the next session writes as much again, is killed, and must not go on with what the
-/// first one left behind.
+/// A power loss tears the page-cache log; the next session writes as much again, is killed, and must not go
+/// on with what the first one left behind.
 fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
     let mut recorder = Recorder::new(5, None);
     // The first makes the page-cache log; the others stand in it.

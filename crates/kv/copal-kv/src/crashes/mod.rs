@@ -1,12 +1,12 @@
-//! Power loss at every step of short histories of each kind: what was not flushed is there, lost or torn, in every
-//! combination while there are few, and the store that opens on it is judged. A normal run takes some states of each
-//! step, a run on demand all of them.
+//! Power loss at every step of short histories of each kind: what was not flushed is there, lost or torn, in
+//! every combination while there are few, and the store that opens on it is judged. A normal run takes some
+//! states of each step, a run on demand all of them.
 //!
 //! The oracle
-//! - The content is that after some operation: not before the last one acknowledged as durable, not after the last
-//!   one begun. Batches, purges and ingests are whole; there is no hole in commit order.
-//! - Every object of the engine has an owner and every owner its objects; the bytes of a value object are live, dead
-//!   or padding, each once, and whole dead pages occupy nothing.
+//! - The content is that after some operation: not before the last one acknowledged as durable, not after the
+//!   last one begun. Batches, purges and ingests are whole; there is no hole in commit order.
+//! - Every object of the engine has an owner and every owner its objects; the bytes of a value object are
+//!   live, dead or padding, each once, and whole dead pages occupy nothing.
 //! - The store goes on, and what it then holds survives another kill.
 //!
 //! Not here: long random histories (tests/it/crash.rs), the object layer's own rules (`copal-object`).
@@ -161,7 +161,8 @@ impl Recorder {
         self.operation(false, |_| {}, |this| this.space.compact_range(ALL).unwrap());
     }
 
-    /// Judges the states a crash may leave at every step, `states_per_step` of each; the verdicts that are no praise, and how many states there were.
+    /// Judges the states a crash may leave at every step, `states_per_step` of each; the verdicts that are no
+    /// praise, and how many states there were.
     fn judge_all(self, seed: u64, states_per_step: u64) -> (Vec<String>, u64) {
         let Recorder { device, store, space, states, begun, durable } = self;
         drop((space, store));
@@ -181,8 +182,8 @@ impl Recorder {
                 let Some(state) = all.get(index) else { continue };
                 judged += 1;
                 let judge = || judge(&state.device(), &states[least..=most]);
-                let verdict = std::panic::catch_unwind(std::panic::AssertUnwindSafe(judge));
-                let verdict = verdict.unwrap_or_else(|_| Err("it panicked".to_owned()));
+                let verdict = std::panic::catch_unwind(std::panic::AssertUnwindSafe(judge))
+                    .unwrap_or_else(|_| Err("it panicked".to_owned()));
                 if let Err(why) = verdict {
                     wrong.push(format!("step {}: {why}\n{}", cut.step(), state.describe()));
                 }

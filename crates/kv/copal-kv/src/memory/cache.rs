@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A filter is charged before it is allocated; a refused charge means "go without".
-//! - Pages are keyed by a number given out per open table, never by object: several stores may share a budget,
-//!   and an object number used again cannot reach old pages.
+//! - Pages are keyed by a number given out per open table, never by object: several stores may share a
+//!   budget, and an object number used again cannot reach old pages.
 //!
 //! Not here: which partition deserves its units (rules), how the budget is divided and kept (`budget`).
 
@@ -54,8 +54,8 @@ pub(crate) struct TableCharge {
 }
 
 impl TableCache {
-    /// A cache of `page_bytes` for index pages and blocks, and at most `filter_bytes` for filter units, moved between
-    /// partitions as `filters` says.
+    /// A cache of `page_bytes` for index pages and blocks, and at most `filter_bytes` for filter units, moved
+    /// between partitions as `filters` says.
     pub fn new(page_bytes: u64, filter_bytes: u64, filters: FilterOptions) -> Arc<TableCache> {
         let plan = Plan::of_tables(page_bytes, filter_bytes);
         TableCache::of(&MemoryBudget::with_plan(plan, filters))
@@ -112,8 +112,8 @@ impl TableCache {
         self.memory.elastic()
     }
 
-    /// Drains what the calling thread and full rings have sampled and moves filter units, as the background thread
-    /// does by itself. Blocks on reads.
+    /// Drains what the calling thread and full rings have sampled and moves filter units, as the background
+    /// thread does by itself. Blocks on reads.
     pub fn adjust_filters(&self) {
         self.elastic().adjust_now();
     }

@@ -2,9 +2,10 @@
 //!
 //! Design: docs/design/kv.md#memory
 //! Invariants
-//! - What it holds never weighs more than its capacity, keys and slots included; there is no room before it is made.
-//! - Slots that were taken for many small things stay when few large ones follow: those beyond what the things now
-//!   held were weighed with are told, to be charged.
+//! - What it holds never weighs more than its capacity, keys and slots included; there is no room before it
+//!   is made.
+//! - Slots that were taken for many small things stay when few large ones follow: those beyond what the
+//!   things now held were weighed with are told, to be charged.
 //!
 //! Not here: whether a row may be kept or is still true (`rows`).
 

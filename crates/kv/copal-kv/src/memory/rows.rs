@@ -2,11 +2,11 @@
 //!
 //! Design: docs/design/kv.md#look-ups KV-15
 //! Invariants
-//! - A write removes its row, and its sequence is noted in the row's shard, before the sequence becomes visible. A
-//!   reader inserts what it found at sequence S only while its shard has noted no write behind S. So whoever sees a
-//!   write never sees a row from before it.
-//! - What deletes or replaces a range (tombstone, purge, ingest) notes its sequence in the keyspace, before it becomes
-//!   visible: rows read before that are not there any more.
+//! - A write removes its row, and its sequence is noted in the row's shard, before the sequence becomes
+//!   visible. A reader inserts what it found at sequence S only while its shard has noted no write behind S.
+//!   So whoever sees a write never sees a row from before it.
+//! - What deletes or replaces a range (tombstone, purge, ingest) notes its sequence in the keyspace, before
+//!   it becomes visible: rows read before that are not there any more.
 //! - A row answers a reader at S if its version is not newer than S: a snapshot never sees newer rows.
 //! - Absence is never cached; filters do that. Neither are pointers: the value they point at may move.
 //!
@@ -141,7 +141,8 @@ impl<S: Shelf, G: Guard> Rows<S, G> {
         });
     }
 
-    /// As [`Rows::wrote`] for all keys of `[start, end)`: deleted, purged, or brought by tables made elsewhere.
+    /// As [`Rows::wrote`] for all keys of `[start, end)`: deleted, purged, or brought by tables made
+    /// elsewhere.
     pub(crate) fn wrote_range(&self, start: &[u8], end: &[u8], seq: u64) {
         let last = KeyspaceId(u32::MAX);
         let (from, to) = (keyspace_of(start), keyspace_of(end).unwrap_or(last));
@@ -162,8 +163,8 @@ impl<S: Shelf, G: Guard> Rows<S, G> {
         (row.seq <= seq && row.read_at >= space.0.load(SeqCst)).then_some(row.value)
     }
 
-    /// Keeps the version `seq` of `key`, the newest that a reader at `read_at` found, unless something was written
-    /// since.
+    /// Keeps the version `seq` of `key`, the newest that a reader at `read_at` found, unless something was
+    /// written since.
     pub(crate) fn insert(&self, space: &RowEpoch, key: &[u8], value: &[u8], seq: u64, read_at: u64) {
         if value.len() > MAX_ROW_BYTES || read_at < space.0.load(SeqCst) {
             return;

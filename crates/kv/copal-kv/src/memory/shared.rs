@@ -1,8 +1,10 @@
-//! Memory of one store, or of several that share it: a budget, and what lives in the room that its charges leave.
+//! Memory of one store, or of several that share it: a budget, and what lives in the room that its charges
+//! leave.
 //!
 //! Design: docs/design/kv.md#memory KV-11
 //! Invariants
-//! - Pages and rows have given way when a charge returns; filters are told to, and go when the adjuster runs next.
+//! - Pages and rows have given way when a charge returns; filters are told to, and go when the adjuster runs
+//!   next.
 //! - The thread that adjusts filters ends with the last store, table or charge.
 //!
 //! Not here: who has taken how much (`budget`), pages and rows (`contents`), filters (`elastic`).
@@ -119,8 +121,8 @@ impl MemoryBudget {
         MemoryBudget::with_filters(total_bytes, FilterOptions::default())
     }
 
-    /// As [`MemoryBudget::new`], with filters moved between the partitions of all its stores as `filters` says. The kind
-    /// of new filters is each store's own choice.
+    /// As [`MemoryBudget::new`], with filters moved between the partitions of all its stores as `filters`
+    /// says. The kind of new filters is each store's own choice.
     #[must_use]
     pub fn with_filters(total_bytes: u64, filters: FilterOptions) -> MemoryBudget {
         MemoryBudget::with_plan(Plan::of(total_bytes), filters)

@@ -1,10 +1,10 @@
 //! Objects of the engine that neither the manifest nor a log names: leftovers of a kill, or leaks.
 //!
-//! One judgement for two callers: the opening, which deletes all of them, and verification, which tells one from
-//! the other, also in a store that is open read-only and sweeps nothing.
+//! One judgement for two callers: the opening, which deletes all of them, and verification, which tells one
+//! from the other, also in a store that is open read-only and sweeps nothing.
 //! Invariants
-//! - A leftover is explained: an edit of the manifest dropped it, or it is younger than the last moment at which
-//!   the store was known to have no other ([`Record::Settled`]).
+//! - A leftover is explained: an edit of the manifest dropped it, or it is younger than the last moment at
+//!   which the store was known to have no other ([`Record::Settled`]).
 //! - Everything else without a name is a leak: no crash of a sound engine makes one.
 //!
 //! Not here: freeing them (`open`), bytes inside value objects (`open`, `verify`).
@@ -88,12 +88,14 @@ pub(crate) fn unnamed(
     found: &Found,
     logged: impl Fn(&ObjectId) -> bool,
 ) -> Vec<Unnamed> {
-    let logs = found.logs.range(..=state.flushed_generation).map(|(_, log)| *log);
-    let logs = logs.chain(found.second_logs.iter().copied());
-    let tables = found.tables.iter().copied();
-    let tables = tables.filter(|table| !state.tables.contains_key(table));
-    let values = found.values.keys().copied();
-    let values = values.filter(|value| !state.values.contains_key(value) && !logged(value));
+    let logs = found
+        .logs
+        .range(..=state.flushed_generation)
+        .map(|(_, log)| *log)
+        .chain(found.second_logs.iter().copied());
+    let tables = found.tables.iter().copied().filter(|table| !state.tables.contains_key(table));
+    let values =
+        found.values.keys().copied().filter(|value| !state.values.contains_key(value) && !logged(value));
     let judged = |role: Role| {
         move |object: ObjectId| Unnamed {
             object,

@@ -1,7 +1,8 @@
 //! Opening: manifest, sweep of what no one names, logs, value objects, worker.
 //!
 //! Invariants
-//! - After it the store holds a prefix of commit order, with everything that was acknowledged as durable (KV-1).
+//! - After it the store holds a prefix of commit order, with everything that was acknowledged as durable
+//!   (KV-1).
 //! - Objects and value bytes that neither manifest nor log name are freed. Opening read-only frees nothing.
 //! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
 //! - A damaged table costs its own key range, not the opening (`quarantine`).
@@ -71,8 +72,8 @@ use std::{
     },
 };
 
-/// Opens or creates the key-value store in `objects`, within `memory` or a memory of its own; its threads are not running
-/// yet.
+/// Opens or creates the key-value store in `objects`, within `memory` or a memory of its own; its threads are
+/// not running yet.
 pub(crate) fn open(
     objects: Objects,
     options: Options,
@@ -192,7 +193,8 @@ pub(crate) fn open(
     Ok(Arc::new(engine))
 }
 
-/// The seed of a new store, and what tells the records of one session's page-cache log from those of all others.
+/// The seed of a new store, and what tells the records of one session's page-cache log from those of all
+/// others.
 /// # Errors
 /// The operating system has no randomness; there is no safe way to go on.
 pub(crate) fn random_number() -> Result<u64, Error> {
@@ -319,7 +321,8 @@ fn resume_values(
     }
 }
 
-/// The newest log goes on; older ones wait for their flush. Where none goes on, a new one of `generation` begins.
+/// The newest log goes on; older ones wait for their flush. Where none goes on, a new one of `generation`
+/// begins.
 fn current_log(
     objects: &Objects,
     options: &Options,

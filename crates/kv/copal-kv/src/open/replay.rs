@@ -3,8 +3,8 @@
 //! Invariants
 //! - What is read into memory leaves room for one more memtable, so that the first write finds it.
 //! - Where there is no space for tables, the logs stay in memory if they fit there at all.
-//! - A log becomes tables from its beginning, group by group, and the manifest says up to which sequence: whoever opens
-//!   the store after a kill goes on there.
+//! - A log becomes tables from its beginning, group by group, and the manifest says up to which sequence:
+//!   whoever opens the store after a kill goes on there.
 //! - Values that a log names are accounted for before any of it becomes a table.
 
 use super::current::go_on;
@@ -50,7 +50,8 @@ pub(crate) struct Replayed {
     pub(crate) named: HashMap<ObjectId, Named>,
     /// What could not be read of them, in words; `None`: that is an error.
     pub(crate) lost: Option<Vec<String>>,
-    /// The logs are more than there is room for. Nothing of them is in memory, and they are still to become tables.
+    /// The logs are more than there is room for. Nothing of them is in memory, and they are still to become
+    /// tables.
     pub(crate) is_too_much: bool,
 }
 
@@ -255,13 +256,15 @@ impl Engine {
         Ok(())
     }
 
-    /// In a full store, tries again for as long as something can be freed without a flush, as the worker does.
+    /// In a full store, tries again for as long as something can be freed without a flush, as the worker
+    /// does.
     fn flush_or_free(&self, mut flush: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
         let mut is_first = true;
         loop {
             match self.in_whole_reserve(&mut flush) {
                 Err(error) if error.is_no_space() => {
-                    // A value object that the rest of the logs names stays: it is accounted for with their sequences.
+                    // A value object that the rest of the logs names stays: it is accounted for with their
+                    // sequences.
                     let swept = self.in_reserve(|| self.sweep())?;
                     self.free_garbage()?;
                     if !swept && !is_first {
@@ -274,8 +277,8 @@ impl Engine {
         }
     }
 
-    /// After [`Engine::flush_logs`] failed: what has not become a table stays in memory, if it fits there, and the
-    /// newest log goes on. The new one, which holds nothing, is deleted in any case.
+    /// After [`Engine::flush_logs`] failed: what has not become a table stays in memory, if it fits there,
+    /// and the newest log goes on. The new one, which holds nothing, is deleted in any case.
     /// # Errors
     /// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
     pub(crate) fn keep_logs(&self, found: &Found, error: Error) -> Result<(), Error> {

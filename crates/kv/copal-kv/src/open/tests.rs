@@ -1,8 +1,8 @@
 //! Opening a store whose logs are more than its budget has room for: they become tables while it is opened.
 //!
 //! Invariants
-//! - Nothing is lost, nothing comes back and no object is left without an owner, wherever such an opening is cut short;
-//!   the next one goes on.
+//! - Nothing is lost, nothing comes back and no object is left without an owner, wherever such an opening is
+//!   cut short; the next one goes on.
 //! - A store that is only read refuses what it has no room for.
 
 use super::*;
@@ -65,8 +65,9 @@ fn space(store: &Store) -> Keyspace {
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn content_of(store: &Store) -> Content {
-    let pairs = space(store).iter((Bound::Unbounded, Bound::Unbounded));
-    let pairs = pairs.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())));
+    let pairs = space(store)
+        .iter((Bound::Unbounded, Bound::Unbounded))
+        .map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())));
     pairs.collect::<Result<_, _>>().unwrap()
 }
 
@@ -210,12 +211,12 @@ fn full(bytes: u64) -> (Image, Content) {
 
 const FILLER: ObjectId = ObjectId(1 << 30);
 
-/// Symptom: a full store that was killed while its flush found no space did not open any more, and each attempt left an
-/// empty log behind.
-/// Cause: its logs fit into memory, but not beside one more memtable; so they had to become tables, for which there was
-/// no space.
-/// Fix: what can be freed without a flush is freed; where that is not enough, the logs stay in memory as long as they
-/// fit at all.
+/// Symptom: a full store that was killed while its flush found no space did not open any more, and each
+/// attempt left an empty log behind.
+/// Cause: its logs fit into memory, but not beside one more memtable; so they had to become tables, for which
+/// there was no space.
+/// Fix: what can be freed without a flush is freed; where that is not enough, the logs stay in memory as long
+/// as they fit at all.
 #[test]
 fn a_full_store_opens_with_its_logs_in_memory() {
     let (image, mut content) = full(2600 << 10);
@@ -275,10 +276,12 @@ fn opens_with(first_seq: u64) -> Result<Store, Error> {
     Store::open(open_objects(&device), large())
 }
 
-/// Symptom: a log frame with a right sum and a sequence close to 2^64 panicked at open, or was left out without a word.
-/// Cause: the end of a group was added up before anything bounded its beginning; and a group from before the flushed
-/// sequence was passed over wherever it stood.
-/// Fix: a sequence is bounded where a frame is parsed, and groups are passed over in front of all others only.
+/// Symptom: a log frame with a right sum and a sequence close to 2^64 panicked at open, or was left out
+/// without a word.
+/// Cause: the end of a group was added up before anything bounded its beginning; and a group from before the
+/// flushed sequence was passed over wherever it stood.
+/// Fix: a sequence is bounded where a frame is parsed, and groups are passed over in front of all others
+/// only.
 #[test]
 fn a_group_out_of_its_place_is_damage() {
     for first_seq in [u64::MAX, u64::MAX - 1, crate::table::entry::MAX_SEQ, 1, 2, 4] {
@@ -336,9 +339,9 @@ fn keeps_what_it_acknowledges(device: &Arc<dyn Device>, store: Store, refusal: f
     read(&again);
 }
 
-/// Symptom: a store whose manifest names a sequence close to the last there is acknowledged writes that no later opening
-/// accepted. Cause: sequences up to 2^63 were read, up to any were given, and logs and tables hold 56 bits. Fix: what is
-/// given and what is read end at the same number; a write behind it is refused.
+/// Symptom: a store whose manifest names a sequence close to the last there is acknowledged writes that no
+/// later opening accepted. Cause: sequences up to 2^63 were read, up to any were given, and logs and tables
+/// hold 56 bits. Fix: what is given and what is read end at the same number; a write behind it is refused.
 #[test]
 fn sequences_that_end_end_writes_and_lose_none() {
     let flushed = |last_seq| Record::Flushed { generation: 1, last_seq };

@@ -4,8 +4,9 @@ use crate::{Keyspace, table::key::KeyRange, tree::version::Slice};
 use std::ops::Bound;
 
 impl Keyspace {
-    /// Bytes that tables and the values they point to take for a range, to a partition of each table (about 2,000 keys).
-    /// Values are taken to be spread evenly over each table. What only memtables hold does not count; what was deleted and not merged away yet does. Reads nothing.
+    /// Bytes that tables and the values they point to take for a range, to a partition of each table (about
+    /// 2,000 keys). Values are taken to be spread evenly over each table. What only memtables hold does not
+    /// count; what was deleted and not merged away yet does. Reads nothing.
     #[must_use]
     pub fn approximate_bytes(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> u64 {
         let range = self.key_range(range);

@@ -31,8 +31,8 @@ use std::sync::Arc;
 
 /// Memory of a cursor over a memtable: the batch of entries that it has taken out.
 const OF_A_MEMTABLE: usize = 6 << 10;
-/// Memory of a cursor over a run beside its slices, its block and long read-ahead: what it reads a block at a time with is
-/// there later than the cursor.
+/// Memory of a cursor over a run beside its slices, its block and long read-ahead: what it reads a block at a
+/// time with is there later than the cursor.
 const OF_A_RUN: usize = 9 << 10;
 /// Memory of a slice in it.
 const OF_A_SLICE: usize = size_of::<(Arc<TableHandle>, KeyRange)>();
@@ -41,8 +41,8 @@ type Merged = MergingCursor<Box<dyn Cursor + Send>>;
 
 /// Both-way iterator over a key range: `next()` ascending, `next_back()` descending.
 ///
-/// Sees the store as it was when the iterator was made. Blocks on reads. After an error it ends. The first item of one for
-/// which the budget has no room beside those that are open is `OverBudget`.
+/// Sees the store as it was when the iterator was made. Blocks on reads. After an error it ends. The first
+/// item of one for which the budget has no room beside those that are open is `OverBudget`.
 pub struct Iter {
     engine: Arc<Engine>,
     view: Arc<SuperVersion>,
@@ -58,7 +58,8 @@ pub struct Iter {
     front: Option<Merged>,
     back: Option<Merged>,
     passed: Passed,
-    /// For the cursors of both ends; blocks are charged by those who read them. After the cursors, for it is given back last.
+    /// For the cursors of both ends; blocks are charged by those who read them. After the cursors, for it is
+    /// given back last.
     charge: Charge,
 }
 
@@ -86,8 +87,8 @@ impl Iter {
         range: KeyRange,
         head: Want,
     ) -> Iter {
-        let memtables = view.memtables().filter(|memtable| memtable.has_range_deletes());
-        let memtables = memtables.cloned().map(Source::Memtable);
+        let memtables =
+            view.memtables().filter(|memtable| memtable.has_range_deletes()).cloned().map(Source::Memtable);
         let runs = view.version.runs.iter().filter(|run| run.has_tombstones()).cloned().map(Source::Run);
         let tombstones = memtables.chain(runs).collect();
         Iter {
@@ -114,15 +115,16 @@ impl Iter {
     }
 
     /// Only the first bytes of values, as many as the keyspace keeps beside pointers
-    /// ([`KeyspaceOptions::value_head_bytes`](crate::KeyspaceOptions::value_head_bytes)). Touches no value object.
+    /// ([`KeyspaceOptions::value_head_bytes`](crate::KeyspaceOptions::value_head_bytes)). Touches no value
+    /// object.
     #[must_use]
     pub fn heads(mut self) -> Iter {
         self.want = self.head.clone();
         self
     }
 
-    /// Passes over what is left below `key`; ascending, the next one is the first that is not. A key that was passed
-    /// already changes nothing. Reads when the next item is asked for.
+    /// Passes over what is left below `key`; ascending, the next one is the first that is not. A key that was
+    /// passed already changes nothing. Reads when the next item is asked for.
     pub fn seek(&mut self, key: &[u8]) {
         // An iterator that has ended has no keyspace left in its range, and nothing to pass.
         let Some(keyspace) = self.range.start.get(..KEYSPACE_LEN) else {

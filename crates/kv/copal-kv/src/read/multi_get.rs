@@ -3,11 +3,11 @@
 //! Design: docs/design/kv.md#look-ups
 //! Invariants
 //! - All keys are looked up at one sequence of one view: the answers belong together.
-//! - Each key goes through the runs as a look-up of its own does, newest first, and is asked for in one of them at a
-//!   time: never more reads than one by one. All keys that wait for a page in a round read it in one batch, a page
-//!   that several wait for once.
-//! - At most [`BATCH`] reads and [`BATCH_BYTES`] are under way at a time; those of pages are charged, and are fewer where
-//!   there is no room for so many.
+//! - Each key goes through the runs as a look-up of its own does, newest first, and is asked for in one of
+//!   them at a time: never more reads than one by one. All keys that wait for a page in a round read it in
+//!   one batch, a page that several wait for once.
+//! - At most [`BATCH`] reads and [`BATCH_BYTES`] are under way at a time; those of pages are charged, and are
+//!   fewer where there is no room for so many.
 //! - Of the keys of the caller [`KEYS`] at most, and [`KEY_BYTES`] of them, are looked up together.
 //!
 //! Not here: filters of partitions without units yet, which each probe loads for itself (`table::filter`).
@@ -83,8 +83,8 @@ struct Call<'a> {
 }
 
 impl Engine {
-    /// The values of `keys` of a keyspace as a reader at `seq` sees them in `super_version`, in the order of the keys. Blocks on
-    /// reads.
+    /// The values of `keys` of a keyspace as a reader at `seq` sees them in `super_version`, in the order of
+    /// the keys. Blocks on reads.
     pub(crate) fn multi_get<K: AsRef<[u8]>>(
         &self,
         view: &SuperVersion,
@@ -244,8 +244,8 @@ impl Call<'_> {
         pending
     }
 
-    /// How many of `wanted` probes may be looked at together, and the charge for their pages: fewer where memory is short,
-    /// at least one, as a look-up of its own would.
+    /// How many of `wanted` probes may be looked at together, and the charge for their pages: fewer where
+    /// memory is short, at least one, as a look-up of its own would.
     fn room_for_pages(&self, wanted: usize) -> (usize, Charge) {
         const PAGES: u64 = 16 << 10;
         let budget = &self.engine.budget;
@@ -309,7 +309,8 @@ impl Call<'_> {
         &self.keys[probe.pending.at]
     }
 
-    /// For each name that `items` need: what the cache has, or what is made of bytes that are read, all at once.
+    /// For each name that `items` need: what the cache has, or what is made of bytes that are read, all at
+    /// once.
     fn gather<I, N, T, E>(
         &self,
         items: &[I],

@@ -1,9 +1,9 @@
 //! Range checksums: what two replicas compare to find where they differ.
 //!
 //! Design: docs/design/kv.md#ranges
-//! The digest of a range is the sum mod 2^128, over its keys, of XXH3-128(user key, value length u64, CRC32C of the
-//! value u32), little-endian. A sum: it does not depend on order, and the checksums of two halves add up to that of
-//! the whole, so that replicas bisect to the difference.
+//! The digest of a range is the sum mod 2^128, over its keys, of XXH3-128(user key, value length u64, CRC32C
+//! of the value u32), little-endian. A sum: it does not depend on order, and the checksums of two halves add
+//! up to that of the whole, so that replicas bisect to the difference.
 //! Invariants
 //! - Equal content gives equal checksums, however it came there and wherever its values stand: the sum of a
 //!   separated value follows from those of its pieces, which its pointer holds.

@@ -3,7 +3,8 @@
 //! Format: sim/src/rules/trace.rs, `copal gets 1`
 //! Invariants
 //! - While nothing is recorded a Get pays for one relaxed load.
-//! - A trace that could not be written is never taken for a whole one: the first failure is kept and told at the end.
+//! - A trace that could not be written is never taken for a whole one: the first failure is kept and told at
+//!   the end.
 //!
 //! Not here: playing it (`copal-sim rules --trace`).
 

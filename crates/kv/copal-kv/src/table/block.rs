@@ -20,8 +20,8 @@ const SLACK_BYTES: usize = 512;
 const RESTART_INTERVAL: u32 = 16;
 /// Codec u8, stored length u32, raw length u32, checksum u32.
 pub(crate) const TRAILER_BYTES: usize = 13;
-/// Blocks above this many bytes are kept as they are: what a compressed one claims is allocated before it is known to be
-/// true.
+/// Blocks above this many bytes are kept as they are: what a compressed one claims is allocated before it is
+/// known to be true.
 const MAX_PACKED_BYTES: usize = 4 << 20;
 /// lz4 cannot do better than this.
 const MAX_LZ4_RATIO: usize = 255;
@@ -269,9 +269,9 @@ mod tests {
     use super::*;
     use crate::table::entry::MAX_SEQ;
 
-    /// Symptom: a block of 4 MiB made the reader allocate 1 GiB, as its trailer said. Cause: the longest value there may be
-    /// was the limit of what a compressed block claims. Fix: blocks beyond 4 MiB are not compressed, and a compressed one
-    /// that claims more is damage before anything is allocated for it.
+    /// Symptom: a block of 4 MiB made the reader allocate 1 GiB, as its trailer said. Cause: the longest
+    /// value there may be was the limit of what a compressed block claims. Fix: blocks beyond 4 MiB are not
+    /// compressed, and a compressed one that claims more is damage before anything is allocated for it.
     #[test]
     fn a_compressed_block_that_claims_more_than_any_has_is_damage() {
         let raw = vec![0; MAX_PACKED_BYTES + 1];

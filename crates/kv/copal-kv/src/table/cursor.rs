@@ -103,7 +103,8 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Goes to block `number` of `partition`: to its first entry on the way forward, to its last one backward.
+    /// Goes to block `number` of `partition`: to its first entry on the way forward, to its last one
+    /// backward.
     fn enter_block(&mut self, partition: u32, number: u32, way: Way) -> Result<(), TableError> {
         let index = self.enter(partition)?;
         let at = index.block(number).map_err(|damage| self.damaged(damage, DamageAt::Index(partition)))?;
@@ -150,7 +151,8 @@ impl TableCursor {
         self.forward_from(self.partition, self.block_number + 1)
     }
 
-    /// Goes to the first entry whose key is not below `key`, past what is damaged: from the beginning of its partition on.
+    /// Goes to the first entry whose key is not below `key`, past what is damaged: from the beginning of its
+    /// partition on.
     fn seek_past_damage(&mut self, key: &[u8]) -> Result<(), TableError> {
         self.block = None;
         let found = self.table.fences.find(key);

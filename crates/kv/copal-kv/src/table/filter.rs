@@ -3,8 +3,8 @@
 //! Which units are loaded is decided elsewhere (`crate::memory::elastic`).
 //! Invariants
 //! - Without units a look-up goes without: that costs a read and never an answer.
-//! - A probe that finds no units while there is room reads the filter page in place of the data block; the units
-//!   stay.
+//! - A probe that finds no units while there is room reads the filter page in place of the data block; the
+//!   units stay.
 //! - Units are used only if they take the bytes that were charged for them.
 
 use super::{counters::Count, error::TableError, index::IndexPage, opened::Table};
@@ -45,8 +45,8 @@ impl Table {
         self.elastic().note(self.slot(partition).number(), outcome);
     }
 
-    /// Loads units for a partition that has none, if there is room, and the index page with them when it is not
-    /// cached: they lie side by side. Says what the units say.
+    /// Loads units for a partition that has none, if there is room, and the index page with them when it is
+    /// not cached: they lie side by side. Says what the units say.
     fn load_cold(&self, partition: u32, hash: &KeyHash) -> Result<bool, TableError> {
         let Some(number) = self.slot(partition).number() else {
             return Ok(true);

@@ -129,8 +129,9 @@ pub(crate) fn crafted(body: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Symptom: a footer with a right sum and an end of the partitions near 2^64 panicked in builds that check
-    /// arithmetic. Cause: the sections behind it were added up before that end was held against the object's length.
+    /// Symptom: a footer with a right sum and an end of the partitions near 2^64 panicked in builds that
+    /// check arithmetic. Cause: the sections behind it were added up before that end was held against the
+    /// object's length.
     /// Fix: it is bounded first.
     #[test]
     fn an_end_of_the_partitions_beyond_the_object_is_damage() {

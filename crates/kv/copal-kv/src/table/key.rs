@@ -84,7 +84,8 @@ pub(crate) fn successor(key: &[u8]) -> Bytes {
     Bytes::from(out)
 }
 
-/// The smallest key above all keys that start with `prefix`; empty where that is all 0xff, as no internal key is.
+/// The smallest key above all keys that start with `prefix`; empty where that is all 0xff, as no internal key
+/// is.
 fn prefix_end(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {
@@ -97,7 +98,8 @@ fn prefix_end(prefix: &[u8]) -> Bytes {
     Bytes::from(end)
 }
 
-/// Bounds of tables are at most this long wherever a cut key bounds as well: they are in memory as long as the table is.
+/// Bounds of tables are at most this long wherever a cut key bounds as well: they are in memory as long as
+/// the table is.
 pub(crate) const SHORT_BOUND: usize = 256;
 
 /// The beginning of `key`, which is not above it: the whole of a short one.
@@ -108,8 +110,8 @@ pub(crate) fn short_below(key: &Bytes) -> Bytes {
     Bytes::copy_from_slice(&key[..SHORT_BOUND])
 }
 
-/// A key above `last` and not above `next`, which stands behind `last`: `next` itself, or, where that is long, as little
-/// of it as tells it from `last`.
+/// A key above `last` and not above `next`, which stands behind `last`: `next` itself, or, where that is
+/// long, as little of it as tells it from `last`.
 pub(crate) fn border_between(last: &[u8], next: &[u8]) -> Bytes {
     if next.len() <= SHORT_BOUND || *last >= *next {
         return Bytes::copy_from_slice(next);
@@ -118,7 +120,8 @@ pub(crate) fn border_between(last: &[u8], next: &[u8]) -> Bytes {
     Bytes::copy_from_slice(&next[..(shared + 1).max(SHORT_BOUND)])
 }
 
-/// A short key above `key` and all keys that begin as it does; `None`: `key` is short itself, or nothing is above.
+/// A short key above `key` and all keys that begin as it does; `None`: `key` is short itself, or nothing is
+/// above.
 pub(crate) fn short_above(key: &[u8]) -> Option<Bytes> {
     let beginning = key.get(..SHORT_BOUND).filter(|_| key.len() > SHORT_BOUND)?;
     Some(prefix_end(beginning)).filter(|end| !end.is_empty())

@@ -4,8 +4,8 @@
 //! - One data block is read; two only where one key's versions span blocks.
 //! - A key that may stand in a damaged block is an error, never absent.
 //!
-//! A look-up of one key does it all at once ([`Table::find_at`]). Those of many keys take it step by step, so that
-//! somebody else reads the pages of all of them together (`multi_get`).
+//! A look-up of one key does it all at once ([`Table::find_at`]). Those of many keys take it step by step, so
+//! that somebody else reads the pages of all of them together (`multi_get`).
 //!
 //! Not here: which partition (`read`), reading and mending pages (`pages`).
 

@@ -19,9 +19,11 @@ pub struct TableMeta {
     pub object: ObjectId,
     /// Bytes of the object.
     pub bytes: u64,
-    /// Smallest key of an entry or start of a range tombstone; of an open table, where that is long, its beginning.
+    /// Smallest key of an entry or start of a range tombstone; of an open table, where that is long, its
+    /// beginning.
     pub smallest: Bytes,
-    /// Largest key of an entry or end of a range tombstone; of an open table, where that is long, a short key above it.
+    /// Largest key of an entry or end of a range tombstone; of an open table, where that is long, a short key
+    /// above it.
     pub largest: Bytes,
     /// `largest` is the end of a range tombstone and no longer inside the table's range.
     pub largest_is_exclusive: bool,

@@ -9,8 +9,8 @@
 //! Invariants
 //! - Entries ascend strictly by (user key, newest first); all versions of a key are in one partition.
 //! - No length read from disk is used before it is bounded by its enclosing part.
-//! - A damaged filter page means "no filter", a damaged index page is rebuilt from the blocks; a damaged block
-//!   is an error that names it, never an absent key.
+//! - A damaged filter page means "no filter", a damaged index page is rebuilt from the blocks; a damaged
+//!   block is an error that names it, never an absent key.
 //!
 //! Not here: choosing tables (versions, compaction), visibility of versions, value objects.
 

@@ -60,8 +60,8 @@ impl Table {
         Table::open_source(source, id, cache, options)
     }
 
-    /// Lets the partitions compete for filter units from now on, beginning with those predicted. `level`: what
-    /// tables of the same run have in common.
+    /// Lets the partitions compete for filter units from now on, beginning with those predicted. `level`:
+    /// what tables of the same run have in common.
     pub(crate) fn attach_filters(
         self: &Arc<Self>,
         level: u8,

@@ -1,6 +1,7 @@
 //! An open table: what it holds for as long as it is open.
 //!
-//! Not here: opening (`open`), look-ups (`read`), walking (`cursor`), reading and mending pages (`pages`), filters (`filter`).
+//! Not here: opening (`open`), look-ups (`read`), walking (`cursor`), reading and mending pages (`pages`),
+//! filters (`filter`).
 
 use super::{
     damage::{Damages, LostKeys},
@@ -54,8 +55,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// All entries have this sequence from now on, whatever stands in them: for a table that was ingested, before
-    /// anyone reads it.
+    /// All entries have this sequence from now on, whatever stands in them: for a table that was ingested,
+    /// before anyone reads it.
     pub(crate) fn set_sequence(&self, seq: u64) {
         self.ingested_at.get_or_init(|| seq);
     }

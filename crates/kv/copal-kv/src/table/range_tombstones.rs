@@ -32,8 +32,8 @@ impl RangeTombstones {
         RangeTombstones::cut(tombstones, |active| active.keys().rev().copied().collect())
     }
 
-    /// As [`RangeTombstones::new`], of each stripe the newest only: no reader and no merge can tell it from all of them,
-    /// and there are few, however many overlap.
+    /// As [`RangeTombstones::new`], of each stripe the newest only: no reader and no merge can tell it from
+    /// all of them, and there are few, however many overlap.
     pub(crate) fn in_stripes(tombstones: &[RangeTombstone], stripes: &Stripes) -> RangeTombstones {
         RangeTombstones::cut(tombstones, |active| {
             let mut newest = Vec::new();

@@ -1,8 +1,8 @@
 //! Look-ups in an open table.
 //!
 //! Invariants
-//! - A look-up reads the filter page of a partition only when no unit of it is loaded and there is room, the index
-//!   page when it is not cached, and one data block; two only where one key's versions span blocks.
+//! - A look-up reads the filter page of a partition only when no unit of it is loaded and there is room, the
+//!   index page when it is not cached, and one data block; two only where one key's versions span blocks.
 //! - A key that may stand in a damaged block is an error, never absent.
 //!
 //! Not here: what happens behind the filter (`lookup`), pages (`pages`), filters (`filter`).

@@ -1,14 +1,14 @@
 //! Read-ahead of one cursor, both ways.
 //!
 //! Invariants
-//! - One window of one partition is held at a time, at most what the scan allows or one block. A merge with room for
-//!   it has the next one on its way meanwhile.
+//! - One window of one partition is held at a time, at most what the scan allows or one block. A merge with
+//!   room for it has the next one on its way meanwhile.
 //! - The window is charged before it is read; where there is no room it is smaller, at last one block.
-//! - A scan begins with as much as scans of the table took on average, most often in one read. Windows behind that grow
-//!   while blocks are taken in order, across partitions too; any jump starts anew.
-//! - The block after a jump and the blocks of the first windows behind it go into the cache, for short scans come again;
-//!   those of long ones do not. They share the window's memory only in scans of whole tables: elsewhere a caller may
-//!   keep a value, and it must not keep 256 KiB.
+//! - A scan begins with as much as scans of the table took on average, most often in one read. Windows behind
+//!   that grow while blocks are taken in order, across partitions too; any jump starts anew.
+//! - The block after a jump and the blocks of the first windows behind it go into the cache, for short scans
+//!   come again; those of long ones do not. They share the window's memory only in scans of whole tables:
+//!   elsewhere a caller may keep a value, and it must not keep 256 KiB.
 
 use super::{
     block::Block,
@@ -70,8 +70,8 @@ impl Coming {
     }
 }
 
-/// The device fills the buffer until the read is done, wanted or not: till then it is charged, and whoever closes the
-/// store waits for it.
+/// The device fills the buffer until the read is done, wanted or not: till then it is charged, and whoever
+/// closes the store waits for it.
 impl Drop for Coming {
     fn drop(&mut self) {
         if let Some(bytes) = self.bytes.take()
@@ -82,7 +82,8 @@ impl Drop for Coming {
     }
 }
 
-/// Where a window from `start` on ends, in the partition: at a page of the object, so that no page is read twice.
+/// Where a window from `start` on ends, in the partition: at a page of the object, so that no page is read
+/// twice.
 fn window_end(place: &Partition, start: u64, size: u64) -> u64 {
     let end = (place.offset + start + size) / PAGE_BYTES * PAGE_BYTES;
     let end = end.saturating_sub(place.offset);
@@ -90,7 +91,8 @@ fn window_end(place: &Partition, start: u64, size: u64) -> u64 {
 }
 
 impl ReadAhead {
-    /// Takes a block: from the cache, the window, or the device. The cursor came, or goes on from there, this `way`.
+    /// Takes a block: from the cache, the window, or the device. The cursor came, or goes on from there, this
+    /// `way`.
     pub(super) fn take(
         &mut self,
         table: &Table,
@@ -169,7 +171,8 @@ impl ReadAhead {
         (self.partition == partition && to <= self.bytes.len()).then(|| self.bytes.slice(from..to))
     }
 
-    /// The block as it is stored, if the window that is on its way has its end; that one is the current one then.
+    /// The block as it is stored, if the window that is on its way has its end; that one is the current one
+    /// then.
     fn turn(&mut self, table: &Table, scan: Scan, partition: u32, at: BlockAt) -> Option<Bytes> {
         let mut coming = self.coming.take()?;
         let reaches = self.partition == partition && at.offset >= self.start && at.range().end <= coming.end;

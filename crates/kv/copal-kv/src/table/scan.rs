@@ -22,10 +22,11 @@ pub struct Scan {
     pub whole: bool,
     /// Bytes of the largest window of read-ahead.
     pub window: u64,
-    /// Have the next window read while this one is walked. All walks that share memory do, or none: one that has two
-    /// windows may leave another with single blocks.
+    /// Have the next window read while this one is walked. All walks that share memory do, or none: one that
+    /// has two windows may leave another with single blocks.
     pub ahead: bool,
-    /// Going forward, pass over what is damaged instead of answering so: what can still be read is looked for.
+    /// Going forward, pass over what is damaged instead of answering so: what can still be read is looked
+    /// for.
     pub past_damage: bool,
 }
 
@@ -44,8 +45,8 @@ impl Default for Scan {
 impl Scan {
     /// One scan for each input of a merge, given the bytes of each: they share `room` bytes of read-ahead.
     ///
-    /// The larger an input, the faster it is walked, and the longer its windows, so that the device has the next one ready in
-    /// time. Where two windows worth a read do not fit for all, each has one.
+    /// The larger an input, the faster it is walked, and the longer its windows, so that the device has the
+    /// next one ready in time. Where two windows worth a read do not fit for all, each has one.
     pub(crate) fn beside(inputs: &[u64], room: u64) -> Vec<Scan> {
         let total = inputs.iter().sum::<u64>().max(1);
         // Half of the room is for the windows that are walked, half for those on their way.

@@ -44,8 +44,8 @@ pub(crate) fn decode(section: &[u8]) -> Result<Vec<RangeTombstone>, Damage> {
     Ok(tombstones)
 }
 
-/// Bytes of memory behind a list of tombstones whose keys are shared with fragments: `bytes` counts the references to
-/// a key in an allocation of its own.
+/// Bytes of memory behind a list of tombstones whose keys are shared with fragments: `bytes` counts the
+/// references to a key in an allocation of its own.
 pub(crate) fn heap_bytes(tombstones: &[RangeTombstone]) -> usize {
     const SHARED_BYTES: usize = 3 * size_of::<usize>();
     let keys: usize = tombstones.iter().map(|t| t.start.len() + t.end.len()).sum();

@@ -118,8 +118,8 @@ impl Table {
         Ok(report)
     }
 
-    /// Reads one partition and checks it; with the last one also what stands behind the partitions. `visit` sees
-    /// the entries of intact blocks. Blocks.
+    /// Reads one partition and checks it; with the last one also what stands behind the partitions. `visit`
+    /// sees the entries of intact blocks. Blocks.
     ///
     /// # Errors
     /// The device failed.
@@ -156,7 +156,8 @@ impl Table {
         Ok(found)
     }
 
-    /// Range tombstones and fences as stored: the table lives off its copies in memory, the next opening will not.
+    /// Range tombstones and fences as stored: the table lives off its copies in memory, the next opening will
+    /// not.
     fn verify_sections(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
         for (name, section) in [("range tombstones", self.footer.tombstones), ("fences", self.footer.fences)]
         {

@@ -49,8 +49,8 @@ pub struct Filters {
     pub page_reads: u64,
     /// Sampled probes lost because they were not drained in time.
     pub dropped_probes: u64,
-    /// First internal key (keyspace id, big-endian, then the user's key) of every cell of the heat maps but the first; cells hold about
-    /// as many keys of the largest run.
+    /// First internal key (keyspace id, big-endian, then the user's key) of every cell of the heat maps but
+    /// the first; cells hold about as many keys of the largest run.
     pub cell_starts: Vec<Bytes>,
     /// Newest first.
     pub runs: Vec<RunFilters>,

@@ -1,16 +1,16 @@
 //! Heat of partitions that flush and merge write, and the units and index pages they start with.
 //!
 //! Invariants
-//! - A merged partition inherits from the oldest input that has keys in its range: a Get that found nothing there
-//!   found nothing in any of them, so the rate of negative probes survives the merge. A flushed one inherits
-//!   from the newest run below it.
-//! - Inherited heat is spread by the part of each partition's range that is covered, measured on the first eight bytes that
-//!   differ: exact for hashed keys, an assumption for others.
+//! - A merged partition inherits from the oldest input that has keys in its range: a Get that found nothing
+//!   there found nothing in any of them, so the rate of negative probes survives the merge. A flushed one
+//!   inherits from the newest run below it.
+//! - Inherited heat is spread by the part of each partition's range that is covered, measured on the first
+//!   eight bytes that differ: exact for hashed keys, an assumption for others.
 //! - Units are taken from the page as it is written: compaction reads no filter pages.
-//! - An index page is kept if most of what the partition inherits from had its own in the cache: a merge of what
-//!   nobody reads fills no cache.
-//! - Until units are loaded and index pages cached, they are charged to the merge; where the budget is full, there
-//!   are none.
+//! - An index page is kept if most of what the partition inherits from had its own in the cache: a merge of
+//!   what nobody reads fills no cache.
+//! - Until units are loaded and index pages cached, they are charged to the merge; where the budget is full,
+//!   there are none.
 
 use crate::{
     memory::{
@@ -82,7 +82,8 @@ impl Inheritance {
     }
 }
 
-/// The part of [start, end] that lies in [first, last], from 0 to 1, on the first eight bytes in which they differ.
+/// The part of [start, end] that lies in [first, last], from 0 to 1, on the first eight bytes in which they
+/// differ.
 fn covered(start: &[u8], end: &[u8], first: &[u8], last: &[u8]) -> f64 {
     let common = start.iter().zip(end).take_while(|(a, b)| a == b).count();
     let prefix = &start[..common];

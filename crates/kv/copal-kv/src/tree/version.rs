@@ -1,4 +1,5 @@
-//! Versions of the tree: immutable lists of runs, newest first; a run is slices of tables, disjoint and ascending.
+//! Versions of the tree: immutable lists of runs, newest first; a run is slices of tables, disjoint and
+//! ascending.
 //!
 //! Invariants
 //! - For one key, a run holds newer entries than every run behind it (KV-13).

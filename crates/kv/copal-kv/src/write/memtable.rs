@@ -116,12 +116,13 @@ pub(crate) struct Memtable {
     has_deletes: AtomicBool,
     /// Value objects written to by commits of this generation, as they stood after the last of them.
     values: Mutex<BTreeMap<ObjectId, ValueMeta>>,
-    /// Shared with the memory budget. Fields are dropped in their order: this one when all the others are freed.
+    /// Shared with the memory budget. Fields are dropped in their order: this one when all the others are
+    /// freed.
     charged: Arc<AtomicU64>,
 }
 
-/// Bytes that a range delete costs beside its keys: its place in the list, and the two ranges more that it may cut another
-/// one into.
+/// Bytes that a range delete costs beside its keys: its place in the list, and the two ranges more that it
+/// may cut another one into.
 const RANGE_DELETE_OVERHEAD: u64 = 400;
 
 #[derive(Default)]
@@ -147,7 +148,8 @@ impl Deletes {
             .range::<Bytes, _>(inside)
             .map(|(start, (end, seq))| (start.clone(), (end.clone(), *seq)))
             .collect();
-        // Deletes come one behind the other, but for those of neighbouring groups: a newer one may be there already.
+        // Deletes come one behind the other, but for those of neighbouring groups: a newer one may be there
+        // already.
         let mut at = start;
         for (older, (until, there)) in over {
             if there > seq {
@@ -411,8 +413,8 @@ mod tests {
         assert_eq!(table.last_seq(), 300);
     }
 
-    /// Symptom: some thousand range deletes that overlap took gigabytes of memory when they were flushed, and each look-up
-    /// behind a range delete sorted all that there were.
+    /// Symptom: some thousand range deletes that overlap took gigabytes of memory when they were flushed, and
+    /// each look-up behind a range delete sorted all that there were.
     /// Cause: each part of the key space listed every delete over it, and the list was made anew after each.
     /// Fix: each part names the newest; who reads from before it looks through the deletes one by one.
     #[test]

@@ -1,14 +1,15 @@
-//! How long writers are delayed so that merges keep up: not at all without debt, longer as debt grows, without steps. Pure,
-//! but for the throttle.
+//! How long writers are delayed so that merges keep up: not at all without debt, longer as debt grows,
+//! without steps. Pure, but for the throttle.
 //!
 //! Design: docs/design/kv.md#pacing KV-16
-//! A tier may hold four runs of its size; what it holds beyond that is debt, bytes still to be written, and three times
-//! as much is the limit. A byte is delayed by `(debt / limit)^2` of the worker's time that a user byte has cost so far: a
-//! quarter of it at half the limit, all of it at the limit, where writers go exactly as fast as the merges. Up to there a burst
-//! is as fast as the flushes, and the more runs wait, the more a merge takes at once: each byte of a deeper run is
-//! written again less often.
+//! A tier may hold four runs of its size; what it holds beyond that is debt, bytes still to be written, and
+//! three times as much is the limit. A byte is delayed by `(debt / limit)^2` of the worker's time that a user
+//! byte has cost so far: a quarter of it at half the limit, all of it at the limit, where writers go exactly
+//! as fast as the merges. Up to there a burst is as fast as the flushes, and the more runs wait, the more a
+//! merge takes at once: each byte of a deeper run is written again less often.
 //! Invariants
-//! - Debt is bytes, not a count of files, and memtables count: it grows byte by byte and a flush changes nothing.
+//! - Debt is bytes, not a count of files, and memtables count: it grows byte by byte and a flush changes
+//!   nothing.
 //! - No delay is forgotten, however small the writes; no single one is longer than [`LONGEST`].
 
 use std::{
@@ -24,8 +25,8 @@ const SHORTEST: Duration = Duration::from_micros(200);
 const MOST_PENDING: Duration = Duration::from_secs(2);
 /// What a tier at its limit holds beyond what it may, in multiples of that.
 const LIMIT: u64 = 3;
-/// Times a byte is at least written by flush and tiers, whatever was measured. Few, because a flush that shares the
-/// processors with a merge takes longer than the merge will take for the same bytes.
+/// Times a byte is at least written by flush and tiers, whatever was measured. Few, because a flush that
+/// shares the processors with a merge takes longer than the merge will take for the same bytes.
 const LEAST_WRITES: f64 = 2.0;
 /// Price at which writers are already far slower than the merges.
 const MOST_SHARE: f64 = 4.0;
@@ -63,8 +64,8 @@ pub(crate) struct Debt {
     pub(crate) share: f64,
 }
 
-/// The debt of a tree. `tiers`: bytes from the top down; `memtables`: bytes that are on their way to the first;
-/// `runs`: how many a tier may hold.
+/// The debt of a tree. `tiers`: bytes from the top down; `memtables`: bytes that are on their way to the
+/// first; `runs`: how many a tier may hold.
 /// So many `runs` of a tier become one of the next, which are that much larger.
 pub(crate) fn debt(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64) -> Debt {
     let mut debt = Debt::default();

@@ -1,8 +1,9 @@
-//! Whether the store is full, or nearly, and what follows: flusher and worker free what they can at once, instead of when it is
-//! cheap.
+//! Whether the store is full, or nearly, and what follows: flusher and worker free what they can at once,
+//! instead of when it is cheap.
 //!
-//! It is *full* from a put that finds no room until there is clearly room again, so that this does not come and go with the size
-//! of single puts. It is under *pressure* from then on, or from when little is left, until nothing more can be freed.
+//! It is *full* from a put that finds no room until there is clearly room again, so that this does not come
+//! and go with the size of single puts. It is under *pressure* from then on, or from when little is left,
+//! until nothing more can be freed.
 //!
 //! Not here: what is freed (`flusher`, `worker`, `worth`), what a full store still takes (`reserve`).
 

@@ -1,9 +1,10 @@
 //! Space kept back so that a full store can still delete, flush and merge.
 //!
-//! A share of the store, of which a fourth is for deletes and essential writes alone, and what the flush of all memtables will
-//! take: a write goes into the log now and into tables and value objects later, and the log goes only then. The object layer
-//! refuses everyone else's writes while the reservations stand. Deletes, flushes and merges let them go for the length of one
-//! operation; until they are whole again, writes that only add are refused here.
+//! A share of the store, of which a fourth is for deletes and essential writes alone, and what the flush of
+//! all memtables will take: a write goes into the log now and into tables and value objects later, and the
+//! log goes only then. The object layer refuses everyone else's writes while the reservations stand. Deletes,
+//! flushes and merges let them go for the length of one operation; until they are whole again, writes that
+//! only add are refused here.
 //! Invariants
 //! - Nobody but their users gets at the bytes while the reserve is open.
 //! - The share follows the size of the store, so an opening asks for no more than the session before it kept.
@@ -17,7 +18,8 @@ const STEP_BYTES: u64 = 256 << 10;
 /// See the module.
 pub(crate) struct Reserve {
     table_bytes: u64,
-    /// The share is divided by it: a store that gave space back to a full file system keeps less. 0: nothing is kept.
+    /// The share is divided by it: a store that gave space back to a full file system keeps less. 0: nothing
+    /// is kept.
     divisor: u64,
     state: Mutex<ReserveState>,
 }
@@ -27,8 +29,8 @@ pub(crate) struct Reserve {
 pub(crate) enum ReservePart {
     /// That of flushes and merges: what they take they give back when they end.
     Merges,
-    /// All of it, and what the object layer keeps for itself: for a delete, or a write that is essential, and what these
-    /// wait for. A store that was filled by who kept less has nothing else.
+    /// All of it, and what the object layer keeps for itself: for a delete, or a write that is essential, and
+    /// what these wait for. A store that was filled by who kept less has nothing else.
     Everything,
 }
 
@@ -70,9 +72,10 @@ pub(crate) struct Opened<'a> {
 }
 
 impl Reserve {
-    /// Keeps max(5 %, four tables) of `objects`, at most a sixteenth of it. A store that gave what was free back to a file
-    /// system that is full by now (some of it is still hollow) has a quarter of that: enough to delete, one thing after
-    /// another. Any other had all of it once, and has it again when what uses it ends.
+    /// Keeps max(5 %, four tables) of `objects`, at most a sixteenth of it. A store that gave what was free
+    /// back to a file system that is full by now (some of it is still hollow) has a quarter of that: enough
+    /// to delete, one thing after another. Any other had all of it once, and has it again when what uses it
+    /// ends.
     pub(crate) fn new(objects: &Store, table_bytes: u64) -> Reserve {
         let reserve = |divisor| Reserve { table_bytes, divisor, state: Mutex::default() };
         let whole = reserve(1);
@@ -103,8 +106,8 @@ impl Reserve {
         self.share_of(&objects.space())
     }
 
-    /// Bytes that writes may still take; the share of a store at its largest size is subtracted. `None`: the store grows without
-    /// a limit of its own, so only the host bounds it.
+    /// Bytes that writes may still take; the share of a store at its largest size is subtracted. `None`: the
+    /// store grows without a limit of its own, so only the host bounds it.
     pub(crate) fn room_beside(&self, objects: &Store) -> Option<u64> {
         let room = objects.room();
         if room.is_open_ended {
@@ -134,8 +137,8 @@ impl Reserve {
         state.let_go(ReservePart::Everything);
     }
 
-    /// As [`Reserve::refill`], and keeps an eighth of the share more: for a large write. Whoever filled a store with large ones
-    /// still notes what became of them.
+    /// As [`Reserve::refill`], and keeps an eighth of the share more: for a large write. Whoever filled a
+    /// store with large ones still notes what became of them.
     pub(crate) fn refill_for_large(&self, objects: &Store, flush_bytes: u64) -> bool {
         if !self.refill(objects, flush_bytes) {
             return false;
@@ -145,7 +148,8 @@ impl Reserve {
         self.divisor == 0 || keep(objects, &mut state.for_small, bytes, 0)
     }
 
-    /// Takes the space again if nobody uses it, and `flush_bytes` for flushes; `true` when all of it is there.
+    /// Takes the space again if nobody uses it, and `flush_bytes` for flushes; `true` when all of it is
+    /// there.
     pub(crate) fn refill(&self, objects: &Store, flush_bytes: u64) -> bool {
         if self.divisor == 0 {
             return true;
@@ -197,8 +201,8 @@ mod tests {
 
     const SIZE: u64 = 64 << 20;
 
-    /// Symptom: no test would have noticed merges that take what is for deletes alone, deletes that may not use what the object
-    /// layer keeps for itself, or a reserve without room for flushes.
+    /// Symptom: no test would have noticed merges that take what is for deletes alone, deletes that may not
+    /// use what the object layer keeps for itself, or a reserve without room for flushes.
     #[test]
     fn merges_leave_a_fourth_to_deletes_and_these_may_use_all_there_is() {
         let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);

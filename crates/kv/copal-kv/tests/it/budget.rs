@@ -89,11 +89,12 @@ fn long_key(number: u64, shared: bool) -> Vec<u8> {
     key
 }
 
-/// Symptom: a few hundred keys of 60 KB wedged a store of 8 MiB for good: put, delete, flush, compaction and the next
-/// opening answered `OverBudget`.
-/// Cause: tables and manifest held the first and the last key of each table whole, for as long as it was there, and a
-/// rewrite of the manifest counted five copies of all of them.
-/// Fix: what bounds a table is cut short wherever a short key bounds as well, and a rewrite encodes record by record.
+/// Symptom: a few hundred keys of 60 KB wedged a store of 8 MiB for good: put, delete, flush, compaction and
+/// the next opening answered `OverBudget`.
+/// Cause: tables and manifest held the first and the last key of each table whole, for as long as it was
+/// there, and a rewrite of the manifest counted five copies of all of them.
+/// Fix: what bounds a table is cut short wherever a short key bounds as well, and a rewrite encodes record by
+/// record.
 #[test]
 fn long_keys_take_no_more_memory_than_short_ones() {
     let options = Options { memory_bytes: 2 * TOTAL, ..Options::default() };
@@ -103,8 +104,8 @@ fn long_keys_take_no_more_memory_than_short_ones() {
         space.put(&long_key(number, false), b"value", PROCESS).unwrap();
     }
     fixture.store.flush().unwrap();
-    let kept = fixture.store.stats().memory;
-    let kept = kept.tables + kept.range_tombstones + kept.manifest + kept.versions;
+    let memory = fixture.store.stats().memory;
+    let kept = memory.tables + memory.range_tombstones + memory.manifest + memory.versions;
     assert!(kept < 128 << 10, "{kept} bytes: {:?}", fixture.store.stats().memory);
     space.compact_range(all()).unwrap();
     drop(space);
@@ -119,8 +120,8 @@ fn long_keys_take_no_more_memory_than_short_ones() {
 }
 
 /// Symptom, cause: as above, where no short key tells one table from the next.
-/// Fix: what tables keep in memory stops puts, which may go on once merges made it less; deletes, flushes, merges and
-/// openings go on beside it.
+/// Fix: what tables keep in memory stops puts, which may go on once merges made it less; deletes, flushes,
+/// merges and openings go on beside it.
 #[test]
 fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
     let options = Options { memory_bytes: TOTAL, table_bytes: 128 << 10, ..Options::default() };
@@ -161,9 +162,10 @@ fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: 20,000 range deletes failed writes with `OverBudget`, and some thousand that overlap took minutes and gigabytes.
-/// Cause: tables keep their range deletes in memory until a merge to the bottom drops them, and none came for that; each
-/// part of the key space listed every delete over it.
+/// Symptom: 20,000 range deletes failed writes with `OverBudget`, and some thousand that overlap took minutes
+/// and gigabytes.
+/// Cause: tables keep their range deletes in memory until a merge to the bottom drops them, and none came for
+/// that; each part of the key space listed every delete over it.
 /// Fix: a writer that finds no room waits for that merge, and of what overlaps the newest is kept.
 #[test]
 fn range_deletes_slow_writers_and_fail_none() {
@@ -269,12 +271,12 @@ fn assert_goes_on(fixture: &Fixture, space: &Keyspace, what: &str) {
     go_on().unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
-/// Symptom: after one batch of 20 MB a store with 8 MiB of memory answered `OverBudget` to every put and delete, to flush
-/// and compaction, until it was opened again.
-/// Cause: a memtable was frozen only where one more had room beside it; beside this one there was none, and only its
-/// flush would have made some.
-/// Fix: a full memtable is frozen in any case, whoever writes into the next one waits for room, and a batch is refused
-/// that has no room in an empty store.
+/// Symptom: after one batch of 20 MB a store with 8 MiB of memory answered `OverBudget` to every put and
+/// delete, to flush and compaction, until it was opened again.
+/// Cause: a memtable was frozen only where one more had room beside it; beside this one there was none, and
+/// only its flush would have made some.
+/// Fix: a full memtable is frozen in any case, whoever writes into the next one waits for room, and a batch
+/// is refused that has no room in an empty store.
 #[test]
 fn a_large_batch_is_refused_at_once_or_leaves_a_store_that_goes_on() {
     for total in [4 * MIB, 8 * MIB, 24 * MIB] {
@@ -309,7 +311,8 @@ fn a_large_batch_is_refused_at_once_or_leaves_a_store_that_goes_on() {
     }
 }
 
-/// Symptom, cause, fix: as above, by several writers at once, whose batches come to more together than there is room for.
+/// Symptom, cause, fix: as above, by several writers at once, whose batches come to more together than there
+/// is room for.
 #[test]
 fn large_batches_of_many_writers_wait_for_each_other() {
     let options = Options { memory_bytes: 8 * MIB, ..Options::default() };
@@ -339,12 +342,12 @@ fn large_batches_of_many_writers_wait_for_each_other() {
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: where tables keep more in memory than the budget has room for, every memtable of deletes had everything merged
-/// before it, while whoever wrote, synced or closed waited.
-/// Cause: whoever found no room asked for that merge, though deletes go on without room, and asked again however little had
-/// changed since it had not helped.
-/// Fix: deletes wait for it where it surely makes room, so where ranges were deleted, and puts again only when an eighth of
-/// the store is new.
+/// Symptom: where tables keep more in memory than the budget has room for, every memtable of deletes had
+/// everything merged before it, while whoever wrote, synced or closed waited.
+/// Cause: whoever found no room asked for that merge, though deletes go on without room, and asked again
+/// however little had changed since it had not helped.
+/// Fix: deletes wait for it where it surely makes room, so where ranges were deleted, and puts again only
+/// when an eighth of the store is new.
 #[test]
 fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
     let options = Options { memory_bytes: TOTAL, table_bytes: 128 << 10, ..Options::default() };
@@ -369,11 +372,12 @@ fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
     fixture.store.close().unwrap();
 }
 
-/// Symptom: a delete was refused for space in a store of 256 MiB that held 14 MB of tables, and everything after it.
-/// Cause: the manifest was 234 MB long. It was written anew only when the budget had memory for all of it, twice, and what
-/// bounds tables of long keys left none.
-/// Fix: it is written anew piece by piece, which takes no memory that grows with it; and where a store gets full, while
-/// there is still room for that.
+/// Symptom: a delete was refused for space in a store of 256 MiB that held 14 MB of tables, and everything
+/// after it.
+/// Cause: the manifest was 234 MB long. It was written anew only when the budget had memory for all of it,
+/// twice, and what bounds tables of long keys left none.
+/// Fix: it is written anew piece by piece, which takes no memory that grows with it; and where a store gets
+/// full, while there is still room for that.
 #[test]
 fn deletes_go_on_where_the_manifest_leaves_no_memory_and_the_store_is_small() {
     for size in [64 * MIB, 256 * MIB] {

@@ -39,9 +39,10 @@ fn goes_on(reopened: Store, objects: &Objects) {
     assert_sound(&again, true);
 }
 
-/// Symptom: `flush` on a closed store made a log, `keyspace` and `drop_keyspace` wrote to the manifest, and the finish
-/// of an ingest did both, possibly under an engine that was opened on the same objects since. Cause: only commits asked
-/// whether the store is closed. Fix: whatever takes the writer or the manifest to write asks, with the lock held.
+/// Symptom: `flush` on a closed store made a log, `keyspace` and `drop_keyspace` wrote to the manifest, and
+/// the finish of an ingest did both, possibly under an engine that was opened on the same objects since.
+/// Cause: only commits asked whether the store is closed. Fix: whatever takes the writer or the manifest to
+/// write asks, with the lock held.
 #[test]
 fn a_closed_store_writes_nothing_more() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
@@ -73,9 +74,9 @@ fn a_closed_store_writes_nothing_more() {
     goes_on(reopened, &objects);
 }
 
-/// Symptom: dropping the handles of a closed store wrote to its manifest once more, over what an engine opened since had
-/// written. Cause: what an ingest that was dropped after the closing had left was taken back and noted again. Fix: a
-/// closed store leaves it to the next opening, which was told of it.
+/// Symptom: dropping the handles of a closed store wrote to its manifest once more, over what an engine
+/// opened since had written. Cause: what an ingest that was dropped after the closing had left was taken back
+/// and noted again. Fix: a closed store leaves it to the next opening, which was told of it.
 #[test]
 fn the_handles_of_a_closed_store_write_nothing_when_they_go() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
@@ -99,15 +100,16 @@ fn the_handles_of_a_closed_store_write_nothing_when_they_go() {
     goes_on(reopened, &objects);
 }
 
-/// Symptom: every command on a store to which each adds a little took longer than the one before it, until tens of MiB of
-/// log were read at each opening for a few hundred KB of rows. Cause: only a full memtable ended a log, and a durable commit
-/// of a few bytes takes a page of it. Fix: a store that is closed makes a table of a log of more than 512 frames.
+/// Symptom: every command on a store to which each adds a little took longer than the one before it, until
+/// tens of MiB of log were read at each opening for a few hundred KB of rows. Cause: only a full memtable
+/// ended a log, and a durable commit of a few bytes takes a page of it. Fix: a store that is closed makes a
+/// table of a log of more than 512 frames.
 #[test]
 fn what_an_opening_reads_of_the_log_does_not_grow_with_the_sessions_before_it() {
     let mut fixture = Fixture::new(64 * MIB, Options::default());
     let frames = |objects: &Objects| -> u64 {
-        let logs = listed(objects).into_iter();
-        let logs = logs.filter(|stat| stat.kind == ObjectKind::Stream && stat.id != ROOT);
+        let logs =
+            listed(objects).into_iter().filter(|stat| stat.kind == ObjectKind::Stream && stat.id != ROOT);
         logs.map(|stat| stat.len).sum()
     };
     let mut most = 0;
@@ -126,8 +128,8 @@ fn what_an_opening_reads_of_the_log_does_not_grow_with_the_sessions_before_it() 
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: behind a closed engine a store could not be shrunk, and another engine found its reserve taken. Cause: what is
-/// kept back for deletes was let go with the last handle only. Fix: closing lets it go.
+/// Symptom: behind a closed engine a store could not be shrunk, and another engine found its reserve taken.
+/// Cause: what is kept back for deletes was let go with the last handle only. Fix: closing lets it go.
 #[test]
 fn a_closed_store_keeps_no_space_back() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
@@ -143,9 +145,9 @@ fn a_closed_store_keeps_no_space_back() {
     goes_on(reopened, &objects);
 }
 
-/// Symptom: a second engine on the same objects was accepted; one of the two then poisoned itself or panicked, and each
-/// freed what the other had written. Cause: nobody asked whether the objects have an engine. Fix: an opening owns them
-/// until its store is closed or dropped.
+/// Symptom: a second engine on the same objects was accepted; one of the two then poisoned itself or
+/// panicked, and each freed what the other had written. Cause: nobody asked whether the objects have an
+/// engine. Fix: an opening owns them until its store is closed or dropped.
 #[test]
 fn a_second_opening_is_refused_while_the_first_lives() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
@@ -183,10 +185,10 @@ fn options_that_cannot_work_are_refused_before_anything_is_touched() {
     Store::open(objects, small()).unwrap();
 }
 
-/// Symptom: a file that was closed could not be opened again, in the same process, in one of two cases: "in use by another
-/// process".
-/// Cause: the lock goes with the last handle, and a thread of the device, or the one that adjusts filters, held one a
-/// little longer than the caller.
+/// Symptom: a file that was closed could not be opened again, in the same process, in one of two cases: "in
+/// use by another process".
+/// Cause: the lock goes with the last handle, and a thread of the device, or the one that adjusts filters,
+/// held one a little longer than the caller.
 /// Fix: closing waits until hooks have returned and nobody reads for the filters any more.
 #[test]
 fn a_closed_file_is_opened_again_at_once() {

@@ -179,8 +179,8 @@ fn a_commit_whose_handle_is_dropped_happens_all_the_same() {
 
 /// Closing while others write: whoever was told that a write happened finds it, deferred ones too.
 ///
-/// A deferred write could be accepted between the last sync and the end of the worker, and was then never logged: the
-/// flag that says closed was looked at before the queue only. Now the last sync seals the writer.
+/// A deferred write could be accepted between the last sync and the end of the worker, and was then never
+/// logged: the flag that says closed was looked at before the queue only. Now the last sync seals the writer.
 #[test]
 fn closing_while_others_write_loses_nothing_that_was_acknowledged() {
     let mut fixture = Fixture::new(256 * MIB, small());

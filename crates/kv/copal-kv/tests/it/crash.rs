@@ -1,5 +1,5 @@
-//! Power loss at every point of short histories: the device is recorded, each state a crash may leave behind is
-//! opened by the real object layer and the real engine, and judged.
+//! Power loss at every point of short histories: the device is recorded, each state a crash may leave behind
+//! is opened by the real object layer and the real engine, and judged.
 //!
 //! Invariants
 //! - The content is that after some operation: not before the last one acknowledged as durable, not after the
@@ -305,8 +305,8 @@ fn after_power_loss_in_a_longer_history_too() {
     assert!(judged > 1000, "only {judged} states were judged");
 }
 
-/// Writes that promise no more than to survive a kill, around a change of the log: a crash may keep any subset of
-/// what reached the device, and no subset may hold the new log's writes without the old one's.
+/// Writes that promise no more than to survive a kill, around a change of the log: a crash may keep any
+/// subset of what reached the device, and no subset may hold the new log's writes without the old one's.
 #[test]
 fn a_new_log_never_outlives_the_end_of_the_old_one() {
     let mut judged = 0;

@@ -50,7 +50,8 @@ fn space_options() -> KeyspaceOptions {
     KeyspaceOptions { cache: CacheMode::Nothing, ..KeyspaceOptions::default() }
 }
 
-/// `keys` keys in seven runs: a bottom of seven eighths, three runs of a thirtieth, three of a hundred and twentieth.
+/// `keys` keys in seven runs: a bottom of seven eighths, three runs of a thirtieth, three of a hundred and
+/// twentieth.
 fn fixture(filters: FilterOptions, keys: u64) -> (Fixture, Keyspace) {
     let fixture = Fixture::new(256 * MIB, options(filters));
     let space = fixture.space("keys", space_options());
@@ -204,8 +205,8 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
     assert_eq!(after.runs.len(), 1);
     assert!(after.predicted > before.predicted && after.retired > before.retired);
     assert_within_budget(&after);
-    // How full depends on which merges ran when: units of inputs count until the output has its place, and what is
-    // freed then is filled only as far as the pages at hand allow. The rest fills as Gets come.
+    // How full depends on which merges ran when: units of inputs count until the output has its place, and
+    // what is freed then is filled only as far as the pages at hand allow. The rest fills as Gets come.
     assert!(
         after.loaded_bytes * 3 > after.budget_bytes * 2,
         "{} of {}",
@@ -222,8 +223,9 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
     let next = look_up(store, &space, 10_000, &mut pick);
     assert!(next.filter_page_reads * 100 <= 10_000, "{} loads after the merge", next.filter_page_reads);
     assert!(next.false_positives <= settled.false_positives * 3 / 2 + 100);
-    // Without inheritance, the same tree and look-ups, nothing known: it has to save half of the loads (what would justify it), and saves
-    // from 55 to 69 of 100. How many depends on how the merge was cut into steps.
+    // Without inheritance, the same tree and look-ups, nothing known: it has to save half of the loads (what
+    // would justify it), and saves from 55 to 69 of 100. How many depends on how the merge was cut into
+    // steps.
     drop(space);
     let fixture = fixture.reopen(options(filters(FilterKind::Ribbon, FilterRule::Classes, 4.0)), true);
     let space = fixture.space("keys", space_options());
@@ -239,8 +241,10 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
 #[test]
 fn index_pages_outlive_a_merge_where_they_were_in_use_and_nowhere_else() {
     // Symptom: after a merge, the first look-up in each partition read the index page besides the block.
-    // Cause: only reads put index pages into the cache. A merge put those of its inputs there, which nobody asks again.
-    // Fix: index pages of outputs are kept where most of those they replace were in the cache; merges read past it.
+    // Cause: only reads put index pages into the cache. A merge put those of its inputs there, which nobody
+    // asks again.
+    // Fix: index pages of outputs are kept where most of those they replace were in the cache; merges read
+    // past it.
     let keys = 60_000;
     let memory = filters(FilterKind::Ribbon, FilterRule::Classes, 4.0);
     let (fixture, space) = fixture(memory, keys);

@@ -1,8 +1,8 @@
 //! Bytes of a small store changed in turn: table, manifest, log, value objects. A changed byte may cost an
 //! answer, never change one, and never make a present key absent.
 //!
-//! The store is a directory of files, so that a byte of an object is a byte of a file and nothing below the engine
-//! repairs or refuses it.
+//! The store is a directory of files, so that a byte of an object is a byte of a file and nothing below the
+//! engine repairs or refuses it.
 
 use crate::support::*;
 use copal_device::{
@@ -180,8 +180,8 @@ fn any_changed_byte_of_any_object_is_told_or_harmless() {
     assert!(harmless > least(500), "{harmless} cost nothing");
 }
 
-/// The device loses one write, or puts it elsewhere, and says nothing. After a clean close every key is right or
-/// says so; only the object layer's own refusal to open is an answer too.
+/// The device loses one write, or puts it elsewhere, and says nothing. After a clean close every key is right
+/// or says so; only the object layer's own refusal to open is an answer too.
 #[test]
 fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
     let mut told = 0;

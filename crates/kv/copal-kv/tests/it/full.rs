@@ -14,7 +14,8 @@ use std::{
 fn fill(fixture: &Fixture, options: &KeyspaceOptions, len: usize) -> (copal_kv::Keyspace, u32) {
     let space = fixture.space("a", options.clone());
     let (mut stored, mut refused) = (0u32, 0);
-    // Merges in the background take some space for a moment, and free some: full is what refuses again and again.
+    // Merges in the background take some space for a moment, and free some: full is what refuses again and
+    // again.
     while refused < 20 {
         match space.put(&stored.to_be_bytes(), &value(u64::from(stored), len), PROCESS) {
             Ok(()) => (stored, refused) = (stored + 1, 0),
@@ -37,9 +38,9 @@ fn direct_values_fill_the_store_and_deleting_empties_it() {
     large_values_fill_the_store_and_deleting_empties_it(64 << 10);
 }
 
-/// Symptom: a store that had refused a value took another as large right behind it. Cause: what was refused had met a
-/// flush under way, while a value stands both in the log and in its value object. Fix: a put is refused when no flush
-/// is under way that gives back its log.
+/// Symptom: a store that had refused a value took another as large right behind it. Cause: what was refused
+/// had met a flush under way, while a value stands both in the log and in its value object. Fix: a put is
+/// refused when no flush is under way that gives back its log.
 #[test]
 fn large_values_from_the_log_fill_the_store_and_deleting_empties_it() {
     large_values_fill_the_store_and_deleting_empties_it(1 << 20);
@@ -98,8 +99,8 @@ fn small_values_fill_the_store_and_deleting_empties_it() {
     assert_sound(&fixture.store, false);
 }
 
-/// Symptom: no test would have noticed large writes that leave no room for small ones. A program that filled a store
-/// with files could not record their state any more.
+/// Symptom: no test would have noticed large writes that leave no room for small ones. A program that filled
+/// a store with files could not record their state any more.
 #[test]
 fn a_store_that_large_writes_filled_takes_small_ones() {
     let options = Options { threads: false, ..small() };
@@ -132,8 +133,8 @@ fn a_value_that_does_not_fit_leaves_no_trace() {
     assert_sound(&fixture.store, true);
 }
 
-/// A group takes the writes that were deferred before it along into the log. When it finds no space they have to wait
-/// for the next one, all of them and in their order.
+/// A group takes the writes that were deferred before it along into the log. When it finds no space they have
+/// to wait for the next one, all of them and in their order.
 #[test]
 fn a_value_that_does_not_fit_takes_no_deferred_writes_with_it() {
     let deferred = copal_kv::Durability::Deferred;
@@ -159,7 +160,8 @@ fn a_value_that_does_not_fit_takes_no_deferred_writes_with_it() {
     assert_sound(&fixture.store, true);
 }
 
-/// At the mark puts stop, with the reserve untouched; everything that frees space goes on and needs no reopening.
+/// At the mark puts stop, with the reserve untouched; everything that frees space goes on and needs no
+/// reopening.
 #[test]
 fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     const LEN: usize = 3000;
@@ -171,8 +173,8 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     let (space, stored) = fill(&fixture, &KeyspaceOptions::default(), LEN);
     let is_reserved = |fixture: &Fixture| {
         let found = fixture.objects.space();
-        // max(5 %, four tables), for tables of 64 KiB: kept back, or in use by a flush or a merge that will give
-        // back more than it took.
+        // max(5 %, four tables), for tables of 64 KiB: kept back, or in use by a flush or a merge that will
+        // give back more than it took.
         let left = found.free_bytes + found.reserved_bytes + found.quarantine_bytes + found.staged_bytes;
         assert!(left >= found.size_bytes / 20, "{found:?}");
     };
@@ -181,8 +183,8 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     let answers: Vec<_> = (0..50).map(|_| space.put(&7u32.to_be_bytes(), &value(7, LEN), DEVICE)).collect();
     assert!(answers.iter().all(|put| matches!(put, Ok(()) | Err(Error::NoSpace))), "{answers:?}");
     is_reserved(&fixture);
-    // A batch that deletes and puts more than a little is a put, however small the delete. What it puts is there already, for
-    // merges may have made room for some.
+    // A batch that deletes and puts more than a little is a put, however small the delete. What it puts is
+    // there already, for merges may have made room for some.
     let refused = (0..20).find_map(|_| {
         let mut batch = fixture.store.batch();
         batch.delete(&space, b"more");
@@ -220,9 +222,10 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: behind a prune that had given the file's free space back, nothing could be forgotten once the file system had
-/// filled up. Cause: what is kept back for deletes was had whole or not at all, and without it only deletes go on. Fix: where
-/// it is not to be had, a quarter of it will do, and as much stays in the store.
+/// Symptom: behind a prune that had given the file's free space back, nothing could be forgotten once the
+/// file system had filled up. Cause: what is kept back for deletes was had whole or not at all, and without
+/// it only deletes go on. Fix: where it is not to be had, a quarter of it will do, and as much stays in the
+/// store.
 #[test]
 fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
     let options =
@@ -291,13 +294,14 @@ fn fill_with_eight(space: &copal_kv::Keyspace, round: u32, len: usize) -> Vec<[u
     })
 }
 
-/// Symptom: a store that was full stayed full when half of it was deleted: nothing was known to be dead until a merge came
-/// by chance, which no full store begins. After an opening it took nothing at all, for it kept more space back than the
-/// session before it, and had filled up what that left.
-/// Cause: deletions waited in memory for writes that would push them out; the reserve was an eighth of what the store had been
-/// when it was opened first; the space that the flush of the memtables would take was promised to others.
-/// Fix: a refused put has everything flushed and merged that frees space; the reserve follows the size of the store, and has a
-/// part for what memtables hold.
+/// Symptom: a store that was full stayed full when half of it was deleted: nothing was known to be dead until
+/// a merge came by chance, which no full store begins. After an opening it took nothing at all, for it kept
+/// more space back than the session before it, and had filled up what that left.
+/// Cause: deletions waited in memory for writes that would push them out; the reserve was an eighth of what
+/// the store had been when it was opened first; the space that the flush of the memtables would take was
+/// promised to others.
+/// Fix: a refused put has everything flushed and merged that frees space; the reserve follows the size of the
+/// store, and has a part for what memtables hold.
 #[test]
 fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
     for len in [20_000, 1_000_000] {
@@ -356,10 +360,11 @@ fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
     }
 }
 
-/// Symptom: a store without a limit was under pressure whenever less than an eighth of its present size was free. A store whose host was
-/// full counted as full for a moment only. Cause: pressure looked at the present size or at the limit, never at the host.
-/// Fix: a store that can grow is not under pressure. A store whose growth was refused is full until a growth succeeds, which it
-/// tries by itself.
+/// Symptom: a store without a limit was under pressure whenever less than an eighth of its present size was
+/// free. A store whose host was full counted as full for a moment only. Cause: pressure looked at the present
+/// size or at the limit, never at the host.
+/// Fix: a store that can grow is not under pressure. A store whose growth was refused is full until a growth
+/// succeeds, which it tries by itself.
 #[test]
 fn a_store_is_full_while_its_host_refuses_growth() {
     const LEN: usize = 100_000;

@@ -40,8 +40,8 @@ fn at_a_shut_gate() -> (Arc<Gated>, Arc<dyn Device>, Store, Keyspace) {
     (device, dynamic, store, space)
 }
 
-/// Three groups at the gate, in the order of their commits: one, one and two, as a group gathers until it is as large as
-/// what is on its way.
+/// Three groups at the gate, in the order of their commits: one, one and two, as a group gathers until it is
+/// as large as what is on its way.
 fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dyn Device>, Store) {
     let (device, dynamic, store, space) = at_a_shut_gate();
     std::thread::scope(|scope| {
@@ -112,10 +112,10 @@ fn behind_a_failed_commit_nothing_appears_and_reads_go_on() {
     assert_sound(&store, true);
 }
 
-/// Symptom: where a flush takes long, one write in a hundred took as long, though all were deferred or kill-safe, and
-/// readers that also wrote stood still with it (YCSB D and E: 5 and 19 ms, .4 and .7 of RocksDB's speed). Cause: every
-/// 100 ms the flusher made deferred writes durable and kept the writer locked for as long. Fix: the writer is free again as
-/// soon as they have their place in the log.
+/// Symptom: where a flush takes long, one write in a hundred took as long, though all were deferred or
+/// kill-safe, and readers that also wrote stood still with it (YCSB D and E: 5 and 19 ms, .4 and .7 of
+/// RocksDB's speed). Cause: every 100 ms the flusher made deferred writes durable and kept the writer locked
+/// for as long. Fix: the writer is free again as soon as they have their place in the log.
 #[test]
 fn nobody_waits_for_the_device_while_deferred_writes_become_durable() {
     for promise in [Durability::Deferred, PROCESS] {
@@ -154,9 +154,9 @@ fn killed(device: &Gated) -> Store {
     Store::open(open_objects(&copy), small()).unwrap()
 }
 
-/// Symptom: a kill-safe write was acknowledged and gone after a kill. Cause: a deferred write before it was on its way into the
-/// log, and not in the page-cache log; what stood in the room behind it had a hole in front. Fix: such a write goes into the log,
-/// behind the other, until everything in the log is written.
+/// Symptom: a kill-safe write was acknowledged and gone after a kill. Cause: a deferred write before it was
+/// on its way into the log, and not in the page-cache log; what stood in the room behind it had a hole in
+/// front. Fix: such a write goes into the log, behind the other, until everything in the log is written.
 #[test]
 fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() {
     let (device, _, store, space) = at_a_shut_gate();
@@ -194,8 +194,9 @@ fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() 
     assert_eq!(visible(&left.keyspace("a", grouped()).unwrap()), [0, 1]);
 }
 
-/// Symptom: kill-safe writes waited for reads and writes of the same file again once a store had been closed and opened. Cause:
-/// the page-cache log was prepared for its writes only where it was made. Fix: every session prepares it.
+/// Symptom: kill-safe writes waited for reads and writes of the same file again once a store had been closed
+/// and opened. Cause: the page-cache log was prepared for its writes only where it was made. Fix: every
+/// session prepares it.
 #[test]
 fn every_session_prepares_its_waiting_room() {
     let (device, dynamic, store, space) = at_a_shut_gate();
@@ -231,7 +232,8 @@ fn a_sync_waits_for_deferred_writes_that_are_on_their_way() {
     });
 }
 
-/// Symptom: a file that was closed could not be opened again at once. Cause: who moves filters was still reading from it.
+/// Symptom: a file that was closed could not be opened again at once. Cause: who moves filters was still
+/// reading from it.
 /// Fix: closing waits for that read.
 #[test]
 fn a_closed_store_reads_for_no_filter() {

@@ -1,10 +1,10 @@
 //! What concurrent batches and snapshots may see of each other, judged from a recorded history.
 //!
-//! Each writer's batches count up a key of its own, rewrite keys of its own as a function of that count, and write two
-//! keys that all writers share. So a snapshot tells how many batches of each writer it holds: a vector.
-//! Invariants
-//! - Batches are whole: a writer's keys are those of its count, the two shared keys are of one batch, and of one that
-//!   is held.
+//! Each writer's batches count up a key of its own, rewrite keys of its own as a function of that count, and
+//! write two keys that all writers share. So a snapshot tells how many batches of each writer it holds: a
+//! vector. Invariants
+//! - Batches are whole: a writer's keys are those of its count, the two shared keys are of one batch, and of
+//!   one that is held.
 //! - Snapshots are prefixes of one order: of any two vectors one is nowhere behind the other (no long fork).
 //! - Time counts: a snapshot holds what was acknowledged before it was taken, and nothing begun after it was.
 //! - A snapshot answers the same later, by look-up and by walk.

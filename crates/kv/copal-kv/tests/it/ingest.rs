@@ -1,4 +1,5 @@
-//! Sorted ingest: all at once, in its place in the order, without the log, and nothing left of what was given up.
+//! Sorted ingest: all at once, in its place in the order, without the log, and nothing left of what was given
+//! up.
 
 use crate::support::*;
 use copal_kv::{Error, Keyspace, KeyspaceOptions};
@@ -208,7 +209,8 @@ fn a_full_store_refuses_an_ingest_whole() {
     assert_sound(&fixture.store, true);
 }
 
-/// The log's own frames take no sequence, but say which comes next: an ingest in between must not contradict them.
+/// The log's own frames take no sequence, but say which comes next: an ingest in between must not contradict
+/// them.
 #[test]
 fn an_ingest_behind_an_empty_synced_log_survives_reopening() {
     let mut fixture = Fixture::new(64 * MIB, small());

@@ -1,10 +1,11 @@
-//! `kill -9` at random moments of a process that writes from four threads, and an oracle of what must be there after.
+//! `kill -9` at random moments of a process that writes from four threads, and an oracle of what must be
+//! there after.
 //!
-//! The test starts itself again as the writing process. What each thread does is a function of its number and the
-//! number of the operation, so the oracle knows every content by heart; the process only tells, line by line into a
-//! pipe that outlives it, which operation it begins and which was acknowledged. Every batch also sets its thread's
-//! count, so a store says by itself how far each thread came; so does every ingest. A purge is a commit of its own, in
-//! front of the batch that counts it.
+//! The test starts itself again as the writing process. What each thread does is a function of its number and
+//! the number of the operation, so the oracle knows every content by heart; the process only tells, line by
+//! line into a pipe that outlives it, which operation it begins and which was acknowledged. Every batch also
+//! sets its thread's count, so a store says by itself how far each thread came; so does every ingest. A purge
+//! is a commit of its own, in front of the batch that counts it.
 //! Invariants, after each kill
 //! - The content is that of the counts: batches are whole.
 //! - What was acknowledged as `Device` or `Process` is there, and nothing that was never begun.

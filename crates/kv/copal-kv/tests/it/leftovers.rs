@@ -1,10 +1,10 @@
 //! What a kill leaves behind is told from what nothing explains, also when nothing may be swept.
 //!
-//! Symptom: after a kill `check` now and then called the store damaged; then, with the names of a read-only store
-//! not checked at all, a table, log or value object of no one went unnoticed for ever.
+//! Symptom: after a kill `check` now and then called the store damaged; then, with the names of a read-only
+//! store not checked at all, a table, log or value object of no one went unnoticed for ever.
 //! Cause: a read-only opening sweeps nothing, and nothing told leftovers of a kill from leaks.
-//! Fix: the manifest says up to which id nothing was without a name; what is younger, or was dropped by an edit,
-//! is a leftover; the rest is a problem. Sweep and verification share the judgement.
+//! Fix: the manifest says up to which id nothing was without a name; what is younger, or was dropped by an
+//! edit, is a leftover; the rest is a problem. Sweep and verification share the judgement.
 
 use crate::support::*;
 use copal_device::{

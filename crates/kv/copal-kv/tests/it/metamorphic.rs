@@ -1,5 +1,5 @@
-//! One history under many options: whatever memory, table size, shape, filters, thresholds, compression and durability
-//! are, every answer is the same.
+//! One history under many options: whatever memory, table size, shape, filters, thresholds, compression and
+//! durability are, every answer is the same.
 
 use crate::support::*;
 use copal_kv::{
@@ -185,7 +185,8 @@ fn variant(n: usize) -> (Options, KeyspaceOptions, (Durability, u64)) {
         value_head_bytes: [0, 16, 0, 4096, 300][n],
         cache: [CacheMode::Rows, CacheMode::Blocks, CacheMode::Nothing][n % 3],
     };
-    // A group is as safe as the safest of its writes; the deferred of several groups go into the log together.
+    // A group is as safe as the safest of its writes; the deferred of several groups go into the log
+    // together.
     let durability = [
         (PROCESS, 1),
         (Durability::Deferred, 1),

@@ -1,4 +1,5 @@
-//! The page-cache log as its users meet it: kill-safe writes that wait for no device, and stores that have none.
+//! The page-cache log as its users meet it: kill-safe writes that wait for no device, and stores that have
+//! none.
 
 use crate::support::*;
 use copal_device::{
@@ -118,7 +119,8 @@ fn a_store_with_less_memory_makes_tables_of_what_waits() {
     holds(&plain(&store), 401);
 }
 
-/// No second way in: the device is written to for every group, as ever, and what waits from before is still found.
+/// No second way in: the device is written to for every group, as ever, and what waits from before is still
+/// found.
 struct WithoutCache(Arc<dyn Device>);
 
 impl Device for WithoutCache {

@@ -65,9 +65,9 @@ fn after_a_failed_write_reads_go_on_and_writes_answer_poisoned() {
 }
 
 /// Flips one bit in each page of the device in turn, in a store that is all tables and value objects.
-/// Symptom: a host that ran full inside a write counted as a failed disk. Cause: the flag kept a sentence only, and which call
-/// met the host depends on the threads. Fix: the flag knows the kind; every later call tells it, and nothing acknowledged is
-/// lost.
+/// Symptom: a host that ran full inside a write counted as a failed disk. Cause: the flag kept a sentence
+/// only, and which call met the host depends on the threads. Fix: the flag knows the kind; every later call
+/// tells it, and nothing acknowledged is lost.
 #[test]
 fn after_a_host_ran_full_each_write_says_so_until_the_store_is_opened_again() {
     for skip in 0..6 {
@@ -171,8 +171,8 @@ fn a_flipped_bit_is_told_and_hides_nothing_else() {
     assert!(told > 20, "only {told} flips were noticed");
 }
 
-/// Symptom: no test would have noticed a manifest that is called unreadable for an error that passes, and replaced by its copy.
-/// Its own bytes may be newer, or whole.
+/// Symptom: no test would have noticed a manifest that is called unreadable for an error that passes, and
+/// replaced by its copy. Its own bytes may be newer, or whole.
 #[test]
 fn a_manifest_that_cannot_be_read_now_is_an_error_of_the_opening() {
     const EMFILE: i32 = 24;

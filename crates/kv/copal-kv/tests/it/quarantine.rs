@@ -1,4 +1,5 @@
-//! A damaged key range is told, goes round by merges, and comes back by repair or purge; the rest never stops.
+//! A damaged key range is told, goes round by merges, and comes back by repair or purge; the rest never
+//! stops.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -474,7 +475,8 @@ fn a_scrub_finds_what_nobody_asked_for_and_can_be_cancelled() {
     assert!(matches!(store.scrub(1), Err(Error::Closed)));
 }
 
-/// Symptom: a salvage deleted rows that look-ups answered, newer than the table that was lost or beside its damaged block.
+/// Symptom: a salvage deleted rows that look-ups answered, newer than the table that was lost or beside its
+/// damaged block.
 /// Cause: it kept what a walk from either end reached before the first damage, and took any error for damage.
 /// Fix: every key that stands anywhere in the range is asked for, and stays if it answers.
 #[test]
@@ -487,8 +489,8 @@ fn a_salvage_keeps_every_row_that_answers() {
     for i in [700, 900, 901, 1100] {
         damage(&mut blocks, &inline(i));
     }
-    let footers = places(&image, b"COPALTBL");
-    let footers = footers.chunks(2).filter(|pair| pair[1] == pair[0] + 512);
+    let places = places(&image, b"COPALTBL");
+    let footers = places.chunks(2).filter(|pair| pair[1] == pair[0] + 512);
     let without_table = footers.map(|pair| {
         let mut image = image.clone();
         pair.iter().for_each(|footer| image.write(footer + 40, b"!"));
@@ -523,7 +525,8 @@ fn a_salvage_keeps_every_row_that_answers() {
 }
 
 /// Symptom: a device that could not read for a moment cost the rows it could not read.
-/// Cause: a salvage took any failure to read a row for damage of it, and wrote while it had not read everything yet.
+/// Cause: a salvage took any failure to read a row for damage of it, and wrote while it had not read
+/// everything yet.
 /// Fix: everything is read once before anything is changed, and only damage is damage.
 #[test]
 fn a_salvage_changes_nothing_while_the_device_errs() {

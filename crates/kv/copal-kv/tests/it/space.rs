@@ -13,7 +13,8 @@ fn key(group: u32, i: u32) -> Vec<u8> {
     [group.to_be_bytes(), i.to_be_bytes()].concat()
 }
 
-/// The first write that survives a kill makes a store's page-cache log, which stays: it is not what is measured.
+/// The first write that survives a kill makes a store's page-cache log, which stays: it is not what is
+/// measured.
 fn make_waiting_room(space: &copal_kv::Keyspace) {
     space.delete(b"none", PROCESS).unwrap();
 }
@@ -232,8 +233,8 @@ fn the_cost_of_a_purge_does_not_grow_with_the_bytes_it_frees() {
     assert!(large < 4 * MIB, "{large} bytes moved to free 40 MB");
 }
 
-/// The tree's shape, at a tenth of the data of `examples/amplification.rs`: every byte the device took, log and
-/// journals included, over every byte that was put.
+/// The tree's shape, at a tenth of the data of `examples/amplification.rs`: every byte the device took, log
+/// and journals included, over every byte that was put.
 #[test]
 fn a_random_load_writes_a_byte_less_than_ten_times() {
     let fixture = Fixture::new(256 * MIB, small());

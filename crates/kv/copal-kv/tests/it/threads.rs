@@ -1,4 +1,5 @@
-//! Threads that own their keys read their own writes, whatever flush, merge and the other threads do meanwhile.
+//! Threads that own their keys read their own writes, whatever flush, merge and the other threads do
+//! meanwhile.
 
 use crate::support::*;
 use copal_kv::{Durability, Keyspace, Store};

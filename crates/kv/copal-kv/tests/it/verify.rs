@@ -89,9 +89,9 @@ impl Drop for Opens<'_> {
     }
 }
 
-/// Symptom: while a deep check read a store, every write, flush, merge and even `stats` waited for its end. Cause: the
-/// check held the worker's step, the direct values and the manifest through all its reads. Fix: it takes names and
-/// accounts under the locks, and reads what a view pins without them.
+/// Symptom: while a deep check read a store, every write, flush, merge and even `stats` waited for its end.
+/// Cause: the check held the worker's step, the direct values and the manifest through all its reads. Fix: it
+/// takes names and accounts under the locks, and reads what a view pins without them.
 #[test]
 fn a_deep_check_holds_nobody_up_and_judges_the_store_as_it_was_when_it_began() {
     let device =

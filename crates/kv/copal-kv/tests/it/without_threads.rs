@@ -1,4 +1,5 @@
-//! A store without threads: what flusher, worker and committers do is done inside the calls, and one seed is one run.
+//! A store without threads: what flusher, worker and committers do is done inside the calls, and one seed is
+//! one run.
 
 use copal_device::{Device, fault::FaultDevice};
 use copal_kv::{Durability, KeyspaceOptions, Options, Store};
@@ -13,7 +14,8 @@ fn open(device: &Arc<dyn Device>) -> (copal_object::Store, Store) {
     (objects.clone(), Store::open(objects, options).unwrap())
 }
 
-/// Fills several memtables, deletes every other key, opens again; events of the device, and what flushes and merges did.
+/// Fills several memtables, deletes every other key, opens again; events of the device, and what flushes and
+/// merges did.
 fn run() -> (usize, u64, u64) {
     let fault = FaultDevice::new(64 << 20, 7);
     let device: Arc<dyn Device> = fault.clone();

@@ -1,7 +1,7 @@
 //! A process whose memory the kernel caps.
 //!
-//! A memory cgroup of its own where one can be made (version 1 or 2, usually as root); page cache counts in it. The
-//! process puts itself into it before it begins, so everything it ever touches is counted.
+//! A memory cgroup of its own where one can be made (version 1 or 2, usually as root); page cache counts in
+//! it. The process puts itself into it before it begins, so everything it ever touches is counted.
 
 use std::{
     fs,

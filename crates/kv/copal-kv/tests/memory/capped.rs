@@ -1,8 +1,9 @@
-//! The engine in a process that may use its budget and a stated overhead, with many times as much data: one store, or
-//! two that share the budget.
+//! The engine in a process that may use its budget and a stated overhead, with many times as much data: one
+//! store, or two that share the budget.
 //!
-//! Where a memory cgroup can be made, the kernel kills what goes beyond; page cache counts, and there is little, as the
-//! device reads and writes directly. Everywhere, the peak of the process's own memory is looked at.
+//! Where a memory cgroup can be made, the kernel kills what goes beyond; page cache counts, and there is
+//! little, as the device reads and writes directly. Everywhere, the peak of the process's own memory is
+//! looked at.
 
 use crate::{
     cap::{Cap, run_alone},
@@ -11,8 +12,9 @@ use crate::{
 use copal_kv::MemoryBudget;
 use std::ops::Bound;
 
-/// What a process costs beside its budget: its code (a test binary's, with line tables), threads and stacks, the page of
-/// zeros (1 MiB), and what the system's allocator cannot use between blocks that are still in use.
+/// What a process costs beside its budget: its code (a test binary's, with line tables), threads and stacks,
+/// the page of zeros (1 MiB), and what the system's allocator cannot use between blocks that are still in
+/// use.
 const OVERHEAD: u64 = 12 * MIB;
 const BUDGET: &str = "COPAL_TEST_MEMORY_BUDGET";
 const STORES: &str = "COPAL_TEST_MEMORY_STORES";

@@ -1,8 +1,8 @@
 //! Each class of memory by itself: what it grows by in the heap is charged, to a few pages.
 //!
-//! The watch over everything (`heap`) has to leave room for what the object layer has under way, which is more than some
-//! classes ever are. Here nothing is under way when the heap is looked at, so that a class which is not charged, or for
-//! half, is seen whatever its size.
+//! The watch over everything (`heap`) has to leave room for what the object layer has under way, which is
+//! more than some classes ever are. Here nothing is under way when the heap is looked at, so that a class
+//! which is not charged, or for half, is seen whatever its size.
 
 use crate::{
     cap::run_alone,
@@ -48,9 +48,9 @@ impl World {
 
     /// `act` makes `class` grow by at least `least` bytes, which is more than could hide.
     ///
-    /// Symptom: beside fifty busy loops the heap had a few bytes more than were charged. Cause: a thread of the store that had
-    /// no turn for a tenth of a second looked as if it had nothing to do. Fix: the comparison waits until it holds; a class
-    /// that is not charged never lets it.
+    /// Symptom: beside fifty busy loops the heap had a few bytes more than were charged. Cause: a thread of
+    /// the store that had no turn for a tenth of a second looked as if it had nothing to do. Fix: the
+    /// comparison waits until it holds; a class that is not charged never lets it.
     fn grows(&self, what: &str, class: fn(&MemoryBytes) -> u64, least: u64, act: impl FnOnce()) {
         assert!(least > 2 * SLACK);
         let (live_before, charged_before) = self.still();

@@ -1,5 +1,5 @@
-//! Allocator that counts the bytes asked of it, for the whole process, and with them the large buffers that come from
-//! the system.
+//! Allocator that counts the bytes asked of it, for the whole process, and with them the large buffers that
+//! come from the system.
 
 use copal_device::AlignedBuf;
 use std::{

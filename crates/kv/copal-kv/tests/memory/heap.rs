@@ -1,7 +1,8 @@
 //! Nothing of a size that grows with the data is allocated without being charged.
 //!
-//! At every checkpoint: bytes live in the heap, less those from before the engine and the I/O buffers that the process
-//! keeps, are at most what the budget says is in use plus a slack for the object layer, the queues and the handles.
+//! At every checkpoint: bytes live in the heap, less those from before the engine and the I/O buffers that
+//! the process keeps, are at most what the budget says is in use plus a slack for the object layer, the
+//! queues and the handles.
 
 use crate::{counting::live_bytes, world::*};
 use bytes::Bytes;
@@ -10,9 +11,9 @@ use copal_kv::{CacheMode, Error, Keyspace, KeyspaceOptions, MemoryBudget, Store}
 use std::ops::Bound;
 
 const TOTAL: u64 = 8 * MIB;
-/// What is not charged: the device's page of zeros (1 MiB), the object store's own tables, its writes under way (the
-/// budget keeps 512 KiB free for them, whatever there is), a few requests. Single classes are looked at more closely in
-/// `classes`.
+/// What is not charged: the device's page of zeros (1 MiB), the object store's own tables, its writes under
+/// way (the budget keeps 512 KiB free for them, whatever there is), a few requests. Single classes are looked
+/// at more closely in `classes`.
 const SLACK: u64 = 3 * MIB;
 
 /// Compares heap and budget.
@@ -28,8 +29,8 @@ impl Watch {
         Watch { budget: budget.clone(), before: live_bytes(), worst: 0, most_charged: 0 }
     }
 
-    /// Bytes in the heap that are not charged. Others work meanwhile, so what was charged before and what is charged
-    /// after bound what was charged when the heap was looked at.
+    /// Bytes in the heap that are not charged. Others work meanwhile, so what was charged before and what is
+    /// charged after bound what was charged when the heap was looked at.
     fn uncharged(&mut self) -> u64 {
         let first = self.budget.bytes().total();
         let live = live_bytes().saturating_sub(self.before + AlignedBuf::kept_bytes() as u64);
@@ -128,7 +129,8 @@ fn what_is_allocated_is_charged() {
     watch.check("given back");
 }
 
-/// Many iterators at once, forward and backward, some of them left standing until there is no room for one more.
+/// Many iterators at once, forward and backward, some of them left standing until there is no room for one
+/// more.
 fn scan(space: &Keyspace, watch: &mut Watch, random: &mut Random) {
     let mut standing = Vec::new();
     let mut refused = 0;

@@ -12,5 +12,6 @@ mod heap;
 mod opening;
 mod world;
 
-/// The heap test and the one of classes: what one writes would hold up the writes of the other, which count as under way.
+/// The heap test and the one of classes: what one writes would hold up the writes of the other, which count
+/// as under way.
 static ONE_AT_A_TIME: parking_lot::Mutex<()> = parking_lot::Mutex::new(());

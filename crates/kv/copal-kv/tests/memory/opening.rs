@@ -1,15 +1,16 @@
 //! Opening a store takes no more memory than its budget, whatever the last session left.
 //!
-//! Symptom: engines were killed while opening under a cap that they lived under once they were open, some of them: it
-//! depended on how long the manifest was when the last session ended. Killed with a larger budget, a store of 4.4 MB took
-//! 45 MB to open, and then every flush, so every write in the end, answered `OverBudget`.
-//! Cause: the manifest, up to 4 MiB, was read whole, and every record it ever had was in memory at once. Logs were read
-//! back into memtables of any size.
-//! Fix: the manifest is read in pieces, edit by edit. Logs that leave no room for one more memtable become tables while
-//! the store is opened, a memtable after the other. What is held is charged.
+//! Symptom: engines were killed while opening under a cap that they lived under once they were open, some of
+//! them: it depended on how long the manifest was when the last session ended. Killed with a larger budget, a
+//! store of 4.4 MB took 45 MB to open, and then every flush, so every write in the end, answered
+//! `OverBudget`.
+//! Cause: the manifest, up to 4 MiB, was read whole, and every record it ever had was in memory at once. Logs
+//! were read back into memtables of any size.
+//! Fix: the manifest is read in pieces, edit by edit. Logs that leave no room for one more memtable become
+//! tables while the store is opened, a memtable after the other. What is held is charged.
 //!
-//! Loads and openings run in processes of their own: buffers kept from a load would hide what an opening takes, and
-//! the allocator counts for all of a process.
+//! Loads and openings run in processes of their own: buffers kept from a load would hide what an opening
+//! takes, and the allocator counts for all of a process.
 
 use crate::{
     cap::run_alone,
@@ -24,7 +25,8 @@ use std::{
 };
 
 const TOTAL: u64 = 4 * MIB;
-/// Beside the budget: the device's page of zeros (1 MiB), the object store's tables and the buffers it reads with.
+/// Beside the budget: the device's page of zeros (1 MiB), the object store's tables and the buffers it reads
+/// with.
 const FIXED: u64 = 2 * MIB;
 /// What a process of its own is to do, and where.
 const LOAD: &str = "COPAL_TEST_MEMORY_LOAD";
@@ -87,7 +89,8 @@ fn after_a_load_that_made_the_manifest_long() {
     opens_in_its_budget("opening::after_a_load_that_made_the_manifest_long", |dir| {
         let objects = objects(dir, LEFT, SIZE);
         let (store, space) = open(&objects, &MemoryBudget::new(16 * MIB));
-        // Edits of the manifest name the borders between tables: long ones, where tables begin with the same bytes.
+        // Edits of the manifest name the borders between tables: long ones, where tables begin with the same
+        // bytes.
         let long = |number: u64| [&[7; 12_000][..], &number.to_be_bytes()].concat();
         let everything = (Bound::Unbounded, Bound::Unbounded);
         let manifest = || objects.stat(ObjectId(1)).unwrap().len;
@@ -134,8 +137,8 @@ fn after_a_load_with_a_larger_budget_that_was_killed() {
     opens_in_its_budget(test, |dir| {
         let objects = objects(dir, "store", SIZE);
         let (store, space) = open(&objects, &MemoryBudget::new(128 * MIB));
-        // Not yet a full memtable, three times as much as all that it is opened with. Each write is a group of its own:
-        // what was logged at once is one group, and put together in memory.
+        // Not yet a full memtable, three times as much as all that it is opened with. Each write is a group
+        // of its own: what was logged at once is one group, and put together in memory.
         for number in 0..4000 {
             space.put(&key(number), &value(number, 3000), Durability::Process).unwrap();
         }
@@ -144,8 +147,8 @@ fn after_a_load_with_a_larger_budget_that_was_killed() {
     });
 }
 
-/// Symptom: an object store that was killed with many transactions behind its last checkpoint took several times the bytes
-/// of its journal to open, which may be 64 MiB of records.
+/// Symptom: an object store that was killed with many transactions behind its last checkpoint took several
+/// times the bytes of its journal to open, which may be 64 MiB of records.
 /// Cause: the operations of all records were in memory at once.
 /// Fix: they are read again, record by record, when they are applied.
 #[test]

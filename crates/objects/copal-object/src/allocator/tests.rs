@@ -126,8 +126,9 @@ fn hollow_pages_are_not_given_out_and_what_is_cut_is_gone() {
             }
             2 => {
                 let at = next(pages);
-                let end = (at..pages.min(at + 60)).find(|&page| model[page as usize] != Is::Owned);
-                let end = end.unwrap_or(pages.min(at + 60));
+                let end = (at..pages.min(at + 60))
+                    .find(|&page| model[page as usize] != Is::Owned)
+                    .unwrap_or(pages.min(at + 60));
                 if end > at {
                     allocator.release(Run::new(at, (end - at) as u32));
                     model[at as usize..end as usize].fill(Is::Free);

@@ -34,11 +34,12 @@ fn without_the_newest_superblock(device: &FaultDevice, store: &Store) -> Image {
     image
 }
 
-/// The store says that acknowledged commits are gone, and shows none of those behind them when it is told to go on.
+/// The store says that acknowledged commits are gone, and shows none of those behind them when it is told to
+/// go on.
 fn is_a_loss(image: Image, kept: &[u64], lost: &[u64]) {
     let device: Arc<dyn Device> = FaultDevice::from_image(image, 2);
-    let opened = Store::open(device.clone(), &OpenOptions::default());
-    let opened = opened.map(|(store, _)| store.list(ObjectId(0), usize::MAX).len());
+    let opened = Store::open(device.clone(), &OpenOptions::default())
+        .map(|(store, _)| store.list(ObjectId(0), usize::MAX).len());
     assert!(matches!(opened, Err(OpenError::TailLoss { .. })), "{opened:?}");
     let saved = OpenOptions { read_only: true, salvage: true, ..OpenOptions::default() };
     let accepted = OpenOptions { accept_tail_loss: true, ..OpenOptions::default() };
@@ -52,10 +53,11 @@ fn is_a_loss(image: Image, kept: &[u64], lost: &[u64]) {
     assert!(!lost.iter().any(there), "nothing is there without what came before");
 }
 
-/// Symptom: a store opened without an acknowledged commit, and with later ones. Cause: a checkpoint that stands for a group
-/// in the journal's place takes its commits and leaves no trace in the chain: who had to begin at the superblock before
-/// replayed straight across. Fix: the checkpoint takes the number of the record, so one is missing that later ones know as
-/// durable; and a record follows only on the commit before it.
+/// Symptom: a store opened without an acknowledged commit, and with later ones. Cause: a checkpoint that
+/// stands for a group in the journal's place takes its commits and leaves no trace in the chain: who had to
+/// begin at the superblock before replayed straight across. Fix: the checkpoint takes the number of the
+/// record, so one is missing that later ones know as durable; and a record follows only on the commit before
+/// it.
 #[test]
 fn commits_that_only_a_lost_checkpoint_held_are_missed() {
     let device = device();

@@ -18,8 +18,8 @@ pub(super) fn outcome(store: &Store) -> Outcome {
     Outcome { lsn: state.groups.last_lsn, ends }
 }
 
-/// Checks a store that was just opened after `step` events; `durable_only`: power was lost, so only durable promises
-/// hold.
+/// Checks a store that was just opened after `step` events; `durable_only`: power was lost, so only durable
+/// promises hold.
 pub(super) fn check(
     store: &Store,
     outcome: &Outcome,

@@ -1,7 +1,8 @@
-//! The same histories on files of a host: kills, and power losses that take any subset of unsynced bytes and names.
+//! The same histories on files of a host: kills, and power losses that take any subset of unsynced bytes and
+//! names.
 //!
-//! One life after another on the recording simulated directory (`hostfs::sim_directory`); the last one is cut at every event.
-//! Negative controls: each sync left out on its own.
+//! One life after another on the recording simulated directory (`hostfs::sim_directory`); the last one is cut
+//! at every event. Negative controls: each sync left out on its own.
 //!
 //! `COPAL_CRASH_SEEDS` and `COPAL_CRASH_FROM` as in `crashes`.
 
@@ -88,7 +89,8 @@ fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
         }
         let step = runner.world.step();
         runner.forget_awaited();
-        // A kill loses nothing, but what was not synced is still not: the simulation goes on with its history.
+        // A kill loses nothing, but what was not synced is still not: the simulation goes on with its
+        // history.
         let is_kill = runner.random.one_in(2);
         if !is_kill {
             let draw = runner.random.below(5);

@@ -1,4 +1,5 @@
-//! What histories run on: a store made once, one that is nearly full, and the devices and directories below them.
+//! What histories run on: a store made once, one that is nearly full, and the devices and directories below
+//! them.
 
 use crate::{
     Ack, Check, CreateOptions, MkfsOptions, ObjectId, Op, OpenError, OpenOptions, Store, Txn, broken::Broken,

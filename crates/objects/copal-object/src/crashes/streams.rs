@@ -12,7 +12,8 @@ use copal_device::Device;
 use parking_lot::Mutex;
 use std::{rc::Rc, sync::Arc};
 
-/// Position and object of what was committed while a frame was written through; the first one comes after the frame.
+/// Position and object of what was committed while a frame was written through; the first one comes after the
+/// frame.
 type Beside = Arc<Mutex<Vec<(u64, u64)>>>;
 
 impl Runner<'_> {
@@ -56,8 +57,9 @@ impl Runner<'_> {
         }
     }
 
-    /// Sometimes: if the next frame is written through, another thread commits something that comes after it; then a
-    /// checkpoint goes as far as it can, or a flush, and a record behind it. Returns where these commits are noted.
+    /// Sometimes: if the next frame is written through, another thread commits something that comes after it;
+    /// then a checkpoint goes as far as it can, or a flush, and a record behind it. Returns where these
+    /// commits are noted.
     fn arm_beside(&mut self, stream: u64, number: u64) -> Option<Beside> {
         let World::Device(device) = &self.world else {
             return None;

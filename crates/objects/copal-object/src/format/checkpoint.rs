@@ -2,8 +2,8 @@
 //!
 //! Format: docs/formats/object-checkpoint.md v3
 //! Invariants
-//! - Each page holds both places, length and hash of the next; the superblock holds those of the first. A lost or misdirected
-//!   write has a right sum of its own and is caught only from its parent.
+//! - Each page holds both places, length and hash of the next; the superblock holds those of the first. A
+//!   lost or misdirected write has a right sum of its own and is caught only from its parent.
 //! - A page is checked against its hash before a byte of it is read.
 
 use super::hash128;

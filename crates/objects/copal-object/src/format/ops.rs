@@ -85,8 +85,8 @@ pub(crate) enum RecordOp {
     },
 }
 
-/// Where a stream goes on after a mount: everything behind the first `kept` pages of piece number `piece` is a new use
-/// of the space; later pieces are given back.
+/// Where a stream goes on after a mount: everything behind the first `kept` pages of piece number `piece` is
+/// a new use of the space; later pieces are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(crate) id: u64,

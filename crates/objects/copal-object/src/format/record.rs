@@ -90,8 +90,8 @@ pub(crate) fn pages_for(ops_len: usize, page_bytes: usize) -> usize {
     (HEADER_LEN + ops_len).div_ceil(page_bytes)
 }
 
-/// Length in bytes that the record starting at `bytes` claims, header included, when it is no longer than `max`.
-/// Lets the reader fetch the rest before [`decode`].
+/// Length in bytes that the record starting at `bytes` claims, header included, when it is no longer than
+/// `max`. Lets the reader fetch the rest before [`decode`].
 pub(crate) fn claimed_len(bytes: &[u8], max: usize) -> Result<usize, RecordError> {
     let mut input = Reader::new(bytes);
     if input.u32()? != MAGIC {

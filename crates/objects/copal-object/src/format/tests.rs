@@ -1,4 +1,5 @@
-//! Golden bytes: the examples of docs/formats are what we write and what we read. Arbitrary and damaged bytes never panic.
+//! Golden bytes: the examples of docs/formats are what we write and what we read. Arbitrary and damaged bytes
+//! never panic.
 
 use super::{checkpoint, frame, ops::*, record, superblock::*};
 use crate::{
@@ -131,8 +132,8 @@ fn the_superblock_of_the_document_is_what_we_write_and_read() {
     assert!(Superblock::decode(&bytes, 0).is_err(), "a copy in another's place is refused");
 }
 
-/// Symptom: a superblock with pages of 32 or 64 KiB was accepted, which its document does not allow and no store is made
-/// with.
+/// Symptom: a superblock with pages of 32 or 64 KiB was accepted, which its document does not allow and no
+/// store is made with.
 /// Cause: any power of two up to 64 KiB passed.
 /// Fix: the sizes that a store is made with are the sizes that are read.
 #[test]
@@ -171,8 +172,8 @@ fn a_superblock_of_version_1_has_one_copy_of_the_checkpoint() {
     assert_eq!(Superblock::decode(&bytes, 2).unwrap(), before);
 }
 
-/// Symptom: a superblock whose journal has 2^32 pages or more was accepted, and space was derived as if the journal had
-/// their number modulo 2^32: its other pages were free.
+/// Symptom: a superblock whose journal has 2^32 pages or more was accepted, and space was derived as if the
+/// journal had their number modulo 2^32: its other pages were free.
 /// Cause: a run counts its pages in 32 bits, and nothing bounded the journal to a run.
 /// Fix: such a superblock is refused.
 #[test]
@@ -275,8 +276,8 @@ fn every_operation_round_trips_and_every_cut_is_an_error() {
     }
 }
 
-/// Symptom: an operation of a later build was refused with "the length at 0 is 200, at most 15 is allowed". Cause: the decoder
-/// had no word for a kind it does not know. Fix: it has one.
+/// Symptom: an operation of a later build was refused with "the length at 0 is 200, at most 15 is allowed".
+/// Cause: the decoder had no word for a kind it does not know. Fix: it has one.
 #[test]
 fn an_unknown_operation_is_called_one() {
     let error = RecordOp::decode(&mut Reader::new(&[200; 40])).unwrap_err();
@@ -307,7 +308,8 @@ fn every_flipped_byte_of_every_structure_is_refused() {
     }
 }
 
-/// Damaged bytes with a right checksum: what no checksum stands before. Nothing may panic or take memory without bound.
+/// Damaged bytes with a right checksum: what no checksum stands before. Nothing may panic or take memory
+/// without bound.
 #[test]
 fn decoders_survive_arbitrary_bytes() {
     let mut random = copal_testkit::Random::new(5);

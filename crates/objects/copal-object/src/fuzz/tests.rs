@@ -137,8 +137,8 @@ fn owned_pages(tables: &Tables) -> u64 {
     pages.len() as u64
 }
 
-/// Histories of operations that decode, with numbers from the edges among them and a byte flipped in some: each is
-/// refused, or leaves a store whose every page is free or owned.
+/// Histories of operations that decode, with numbers from the edges among them and a byte flipped in some:
+/// each is refused, or leaves a store whose every page is free or owned.
 #[test]
 fn operations_that_decode_fit_or_are_refused() {
     let mut accepted = 0;

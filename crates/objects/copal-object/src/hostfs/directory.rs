@@ -1,11 +1,13 @@
-//! The host's file system as the backend sees it: files by number, their bytes, their names, and what syncs which.
+//! The host's file system as the backend sees it: files by number, their bytes, their names, and what syncs
+//! which.
 //!
-//! A seam, so that a simulated one can lose whatever no sync covers (`sim_directory`); the other implementation is a real
-//! directory. File 0 is `store` in the directory itself, the others are `objects/<number>`; `reserve` is a file of
-//! nothing that takes blocks, and gives them when the file system has no others; `lock` is locked by whoever has the
-//! store open, and nobody else may open it.
+//! A seam, so that a simulated one can lose whatever no sync covers (`sim_directory`); the other
+//! implementation is a real directory. File 0 is `store` in the directory itself, the others are
+//! `objects/<number>`; `reserve` is a file of nothing that takes blocks, and gives them when the file system
+//! has no others; `lock` is locked by whoever has the store open, and nobody else may open it.
 //! Invariants
-//! - Syncing a file makes its bytes and length durable, not its name; syncing names makes names durable, not bytes.
+//! - Syncing a file makes its bytes and length durable, not its name; syncing names makes names durable, not
+//!   bytes.
 //! - What stands in the directory under a name that no store gives is left alone.
 //!
 //! Not here: which syncs a flush takes (`files`).
@@ -283,7 +285,8 @@ fn make_lock(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the lock, which belongs to the owner of the directory; one that an older version made is closed to others.
+/// Opens the lock, which belongs to the owner of the directory; one that an older version made is closed to
+/// others.
 fn open_lock(dir: &Path, root: &File) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let lock = File::from(rustix::fs::open(dir.join(LOCK_FILE), flags, Mode::empty())?);

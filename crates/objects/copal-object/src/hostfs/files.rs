@@ -1,19 +1,22 @@
 //! A directory as a device: the address space is (file, offset), one file per object.
 //!
-//! An address is a file's number in the high bits and an offset of 36 bits; file 0, `store`, holds superblocks and
-//! journal where every store has them. The others are `objects/<number>`. Buffered I/O on the caller's thread: this is
-//! what a careful program without a device of its own does, and the control that the others are measured against.
+//! An address is a file's number in the high bits and an offset of 36 bits; file 0, `store`, holds
+//! superblocks and journal where every store has them. The others are `objects/<number>`. Buffered I/O on the
+//! caller's thread: this is what a careful program without a device of its own does, and the control that the
+//! others are measured against.
 //!
 //! Design: docs/design/object.md#files-in-a-directory
 //! Invariants
 //! - A flush syncs every file written since the last one, and the directory when a name came or went (C3).
-//! - A flush answers when the syncs of other threads that it relies on have ended too, and fails when one of them did.
+//! - A flush answers when the syncs of other threads that it relies on have ended too, and fails when one of
+//!   them did.
 //! - What was never written reads as zeros, also in files that do not exist.
 //! - A failed write or sync poisons the handle until it is reopened (C7).
-//! - The first flush syncs every file there is: what a killed process wrote is read next and must not vanish later.
+//! - The first flush syncs every file there is: what a killed process wrote is read next and must not vanish
+//!   later.
 //! - Only clean files are closed: a sync always happens on the handle that wrote.
-//! - A write that was admitted finds blocks: where the host has none any more, the reserve gives them. Whoever admits
-//!   counts what the host has left, and of the reserve nothing that is not the store's own.
+//! - A write that was admitted finds blocks: where the host has none any more, the reserve gives them.
+//!   Whoever admits counts what the host has left, and of the reserve nothing that is not the store's own.
 //!
 //! Not here: which object has which file (`space`), the calls themselves (`directory`).
 
@@ -47,8 +50,8 @@ pub(crate) const FILES_MAX: u32 = 1 << 24;
 /// Clean files kept open.
 const OPEN_MAX: usize = 256;
 const IO_BYTES_MAX: u32 = 1 << 20;
-/// Bytes kept for deleting in a file system with no byte left: logs, tables and checkpoints that say so. Less where the
-/// file system is small: an eighth of what it has left.
+/// Bytes kept for deleting in a file system with no byte left: logs, tables and checkpoints that say so. Less
+/// where the file system is small: an eighth of what it has left.
 pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
 /// Bytes that may be admitted before the host is asked again, at most.
 const LOOK_BYTES: u64 = 4 << 20;
@@ -62,8 +65,8 @@ pub(crate) struct HostFiles {
     inside: Mutex<Inside>,
     /// A sync has ended.
     synced: Condvar,
-    /// A write found no block, and the reserve has not grown since. The free space that the file system reports cannot be
-    /// used, as under a quota, or others have taken it.
+    /// A write found no block, and the reserve has not grown since. The free space that the file system
+    /// reports cannot be used, as under a quota, or others have taken it.
     is_full: AtomicBool,
 }
 
@@ -73,7 +76,8 @@ struct Inside {
     written: BTreeSet<u32>,
     /// What was taken from `written` and `names_changed` and is not durable yet.
     syncs: Syncs,
-    /// Whoever had the directory open before may have been killed: any file may hold bytes that no sync covers (C5).
+    /// Whoever had the directory open before may have been killed: any file may hold bytes that no sync
+    /// covers (C5).
     inherited: bool,
     names_changed: bool,
     reserve_bytes: u64,
@@ -86,8 +90,7 @@ impl Inside {
     /// Numbers and handles of the files written since this was called last.
     fn take_written(&mut self) -> (BTreeSet<u32>, Vec<Arc<dyn HostFile>>) {
         let numbers = std::mem::take(&mut self.written);
-        let handles = numbers.iter().filter_map(|number| self.open.get(number).cloned());
-        let handles = handles.collect();
+        let handles = numbers.iter().filter_map(|number| self.open.get(number).cloned()).collect();
         (numbers, handles)
     }
 }
@@ -146,8 +149,9 @@ impl HostFiles {
         })
     }
 
-    /// Bytes that can be written: the free space of the host's file system, and the reserve. After a write that found no
-    /// block the free space counts as none until the reserve grows again; a quota shows itself in no other way.
+    /// Bytes that can be written: the free space of the host's file system, and the reserve. After a write
+    /// that found no block the free space counts as none until the reserve grows again; a quota shows itself
+    /// in no other way.
     pub(crate) fn free_bytes(&self) -> u64 {
         if self.is_full() {
             self.refill();
@@ -164,8 +168,8 @@ impl HostFiles {
         self.is_full.load(Ordering::Acquire)
     }
 
-    /// Bytes that may be admitted before the host is asked again: others write there too, and then the reserve has to hold
-    /// the writes that were admitted.
+    /// Bytes that may be admitted before the host is asked again: others write there too, and then the
+    /// reserve has to hold the writes that were admitted.
     pub(crate) fn look_bytes(&self) -> u64 {
         LOOK_BYTES.min(self.inside.lock().reserve_bytes / 2)
     }
@@ -329,7 +333,8 @@ impl HostFiles {
         }
         self.synced.notify_all();
         result?;
-        // What another thread took to sync is not here any more, and one that overlaps may have been told the error.
+        // What another thread took to sync is not here any more, and one that overlaps may have been told the
+        // error.
         let others = inside.syncs.running();
         while inside.syncs.concern(&others, only.map(|(number, _)| number)) {
             self.synced.wait(&mut inside);
@@ -350,7 +355,8 @@ impl HostFiles {
         Ok(())
     }
 
-    /// Once, before anything is read (OBJ-11): every file there is. One that is clean costs an open and no I/O.
+    /// Once, before anything is read (OBJ-11): every file there is. One that is clean costs an open and no
+    /// I/O.
     fn sync_inherited(&self) -> io::Result<()> {
         if !self.inside.lock().inherited {
             return Ok(());

@@ -41,7 +41,8 @@ impl StoreCore {
         }
     }
 
-    /// Looks at the host's file system again; whether more pages are available than before, and `pages` at least.
+    /// Looks at the host's file system again; whether more pages are available than before, and `pages` at
+    /// least.
     pub(crate) fn ask_host(&self, state: &mut StoreState, pages: u64) -> bool {
         let before = state.space.available_pages();
         let unwritten_bytes = state.in_flight_bytes;

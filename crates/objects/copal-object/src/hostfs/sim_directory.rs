@@ -1,8 +1,8 @@
 //! A directory in memory that remembers what a power loss may take: a simulation of the host's file system.
 //!
-//! POSIX promises little: bytes written and not synced, and names made or removed while their directory was not synced,
-//! survive in any subset. Bytes tear at blocks of 4 KiB. A file whose name is lost is lost; a name that survives without
-//! its bytes is a file of zeros, or an empty one.
+//! POSIX promises little: bytes written and not synced, and names made or removed while their directory was
+//! not synced, survive in any subset. Bytes tear at blocks of 4 KiB. A file whose name is lost is lost; a
+//! name that survives without its bytes is a file of zeros, or an empty one.
 //!
 //! Not here: what a store promises (`crashes::files`).
 

@@ -1,15 +1,15 @@
 //! Which pages of which files are taken, when objects are files.
 //!
-//! A page's number is its file's number and its place in that file. An object gets a file with its first page and goes
-//! on at that file's end; what it gives up is punched out of it, and the file goes with its last page. Its number is
-//! used again when its removal is durable.
+//! A page's number is its file's number and its place in that file. An object gets a file with its first page
+//! and goes on at that file's end; what it gives up is punched out of it, and the file goes with its last
+//! page. Its number is used again when its removal is durable.
 //!
 //! Design: docs/design/object.md#files-in-a-directory
 //! Invariants
 //! - A page is free, or owned, never both, as in the allocator of the `cow` backend.
 //! - No page is handed out twice while its file exists: overwriting is writing at the end and mapping it.
-//! - No number is handed out while anything that was asked of its last file is still under way: a hole that comes late
-//!   would be one in the new file.
+//! - No number is handed out while anything that was asked of its last file is still under way: a hole that
+//!   comes late would be one in the new file.
 
 use super::{
     HostFiles,
@@ -98,8 +98,8 @@ impl FileSpace {
         }
     }
 
-    /// Nothing taken; the host says how many pages may be, of at most `max_bytes`. Files that are there already keep
-    /// their numbers.
+    /// Nothing taken; the host says how many pages may be, of at most `max_bytes`. Files that are there
+    /// already keep their numbers.
     pub(crate) fn on(files: Arc<HostFiles>, numbers: &[u32], page_bytes: usize, max_bytes: u64) -> FileSpace {
         let mut space = FileSpace::new(page_bytes, max_bytes >> page_bytes.trailing_zeros());
         numbers.iter().for_each(|&number| space.numbers.take(number));
@@ -151,7 +151,8 @@ impl FileSpace {
         self.taken + self.free
     }
 
-    /// A share of the reserve, which is there whatever others write; most of it is for those who keep space themselves.
+    /// A share of the reserve, which is there whatever others write; most of it is for those who keep space
+    /// themselves.
     pub(crate) fn kept_pages(&self) -> u64 {
         (self.pages() / 50).min((RESERVE_BYTES / 4) >> self.page_bits)
     }
@@ -387,11 +388,12 @@ mod tests {
         assert_eq!(new, [1, 2, 3, 4, 6, 7], "number 5 is known");
     }
 
-    /// Symptom: a store of files panicked in the commit that would have made its 2^24th file, counted from the beginning
-    /// of its time; at once where a file `objects/ffffff` stood.
-    /// Cause: each file got the next number, none was used again, and a transaction takes its pages for granted.
-    /// Fix: a number is used again when nothing asked of its last file is under way and the removal is durable; where
-    /// none is left it is `NoSpace`, before anything has changed.
+    /// Symptom: a store of files panicked in the commit that would have made its 2^24th file, counted from
+    /// the beginning of its time; at once where a file `objects/ffffff` stood.
+    /// Cause: each file got the next number, none was used again, and a transaction takes its pages for
+    /// granted.
+    /// Fix: a number is used again when nothing asked of its last file is under way and the removal is
+    /// durable; where none is left it is `NoSpace`, before anything has changed.
     #[test]
     fn a_number_is_used_again_when_its_removal_is_durable() {
         let mut space = space();

@@ -1,7 +1,8 @@
-//! Syncs under way: what was taken from the list of dirty files, and is not durable before its sync has ended.
+//! Syncs under way: what was taken from the list of dirty files, and is not durable before its sync has
+//! ended.
 //!
-//! Whoever syncs takes the dirty files and names off the list first, so that what is written meanwhile is dirty again.
-//! Another thread that finds the list empty has therefore to ask here as well.
+//! Whoever syncs takes the dirty files and names off the list first, so that what is written meanwhile is
+//! dirty again. Another thread that finds the list empty has therefore to ask here as well.
 //! Invariants
 //! - A sync is here from the moment it takes something off the list until it has ended, well or not.
 //!
@@ -39,7 +40,8 @@ impl Syncs {
         self.running.keys().copied().collect()
     }
 
-    /// Whether one of `tickets` still syncs names or file `only`; without it, whether one still syncs anything.
+    /// Whether one of `tickets` still syncs names or file `only`; without it, whether one still syncs
+    /// anything.
     pub(super) fn concern(&self, tickets: &[u64], only: Option<u32>) -> bool {
         let concerns = |sync: &Sync| only.is_none_or(|number| sync.names || sync.files.contains(&number));
         tickets.iter().filter_map(|ticket| self.running.get(ticket)).any(concerns)

@@ -50,8 +50,8 @@ fn delete(store: &Store, id: u64) -> Result<(), StoreError> {
     commit(store, vec![Op::Delete { id: ObjectId(id) }])
 }
 
-/// Symptom: on a file system with no byte left the first checkpoint failed, and with it every later delete: nothing
-/// could be forgotten or pruned, although the manual says so.
+/// Symptom: on a file system with no byte left the first checkpoint failed, and with it every later delete:
+/// nothing could be forgotten or pruned, although the manual says so.
 /// Cause: the space that a store keeps for deleting was counted, not had; somebody else wrote there.
 /// Fix: a file `reserve` has it, and gives it to writes that find no blocks.
 #[test]
@@ -85,8 +85,8 @@ fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
     assert!(last.iter().all(|&byte| byte == 400u16 as u8));
 }
 
-/// Symptom: an ordinary commit into a file system that others had filled meanwhile failed in the middle, and the store
-/// took no more writes until it was opened again.
+/// Symptom: an ordinary commit into a file system that others had filled meanwhile failed in the middle, and
+/// the store took no more writes until it was opened again.
 /// Cause: the host was asked what it has left when the store was opened, and again only when that was spent.
 /// Fix: it is asked again every 4 MiB; what was admitted before finds its blocks in the reserve.
 #[test]
@@ -103,10 +103,10 @@ fn others_who_fill_the_file_system_meanwhile_end_commits_cleanly() {
     store.close().unwrap();
 }
 
-/// Symptom: on a small file system, one with less than 32 MiB left when the store was opened, others who filled it ended a
-/// commit in the middle, and the store took no more writes until it was opened again.
-/// Cause: the host was asked every 4 MiB, more than the reserve of such a store. Fix: at most half of the reserve is admitted
-/// between two questions; without a reserve each operation asks.
+/// Symptom: on a small file system, one with less than 32 MiB left when the store was opened, others who
+/// filled it ended a commit in the middle, and the store took no more writes until it was opened again.
+/// Cause: the host was asked every 4 MiB, more than the reserve of such a store. Fix: at most half of the
+/// reserve is admitted between two questions; without a reserve each operation asks.
 #[test]
 fn a_small_file_system_that_others_fill_ends_commits_cleanly_as_well() {
     for free_mib in [2, 8, 24] {
@@ -127,8 +127,8 @@ fn a_small_file_system_that_others_fill_ends_commits_cleanly_as_well() {
 }
 
 /// Symptom: a store under a quota used up its reserve and then failed in the middle of a commit.
-/// Cause: the free space that the file system reports does not include the quota. Fix: a host that had no space once has none until
-/// the reserve can be made whole again.
+/// Cause: the free space that the file system reports does not include the quota. Fix: a host that had no
+/// space once has none until the reserve can be made whole again.
 #[test]
 fn a_host_that_says_more_than_it_gives_is_believed_once() {
     let sim = made();
@@ -147,9 +147,10 @@ fn a_host_that_says_more_than_it_gives_is_believed_once() {
     store.close().unwrap();
 }
 
-/// Symptom: in a directory whose host had hardly any room left, a commit asked the host without end, and nobody else got on.
-/// Cause: the pages for the operation were there and those for a longer checkpoint were not, and the answer to both together
-/// was that there are enough. Fix: the host has helped only where it has more than before.
+/// Symptom: in a directory whose host had hardly any room left, a commit asked the host without end, and
+/// nobody else got on.
+/// Cause: the pages for the operation were there and those for a longer checkpoint were not, and the answer
+/// to both together was that there are enough. Fix: the host has helped only where it has more than before.
 #[test]
 fn a_commit_that_lacks_room_for_a_longer_checkpoint_is_refused_at_once() {
     for before in 0..48 {
@@ -176,8 +177,8 @@ fn what_is_admitted_and_not_written_is_not_free() {
     assert_eq!(space.free_pages(), 24);
 }
 
-/// Symptom: no test would have noticed a store that stays full when others have made a little room: its reserve may be larger
-/// than a file system with so little left asks for, and would never grow.
+/// Symptom: no test would have noticed a store that stays full when others have made a little room: its
+/// reserve may be larger than a file system with so little left asks for, and would never grow.
 #[test]
 fn a_host_that_was_full_is_believed_again_when_the_reserve_can_grow() {
     let sim = made();
@@ -194,7 +195,8 @@ fn a_host_that_was_full_is_believed_again_when_the_reserve_can_grow() {
 }
 
 /// Symptom: a directory whose host had no block for a write that was admitted counted as a failed disk.
-/// Cause: it kept that a write had failed, not why. Fix: every later write names the full host, and an opening heals.
+/// Cause: it kept that a write had failed, not why. Fix: every later write names the full host, and an
+/// opening heals.
 #[test]
 fn a_directory_whose_host_ran_full_in_a_write_says_so_until_it_is_reopened() {
     let sim = made();
@@ -243,10 +245,12 @@ fn real(dir: &Path) -> Result<Store, OpenError> {
     Store::open_dir(dir, &OpenOptions::default()).map(|(store, _)| store)
 }
 
-/// Symptom: a store with a file `objects/ffffff` in it panicked in its next commit, so did one with `objects/FFFFFF`; one
-/// with a directory `objects/000003` did not open.
-/// Cause: everything that reads as a number was taken for a file of the store, and the largest for the last one given.
-/// Fix: a name is one if the store would have written it so and it is a file; others are left alone and not counted.
+/// Symptom: a store with a file `objects/ffffff` in it panicked in its next commit, so did one with
+/// `objects/FFFFFF`; one with a directory `objects/000003` did not open.
+/// Cause: everything that reads as a number was taken for a file of the store, and the largest for the last
+/// one given.
+/// Fix: a name is one if the store would have written it so and it is a file; others are left alone and not
+/// counted.
 #[test]
 fn names_that_are_not_the_stores_are_left_alone() {
     let home = tempfile::tempdir().unwrap();

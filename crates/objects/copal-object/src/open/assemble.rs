@@ -56,8 +56,8 @@ pub(super) fn assemble(
     }))
 }
 
-/// What is free of `empty`, and what is shared. Who only saves what can be saved needs no free space: when it cannot be
-/// known, there is none.
+/// What is free of `empty`, and what is shared. Who only saves what can be saved needs no free space: when it
+/// cannot be known, there is none.
 fn space(
     recovered: &Recovered,
     empty: Placement,

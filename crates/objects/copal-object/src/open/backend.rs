@@ -46,8 +46,8 @@ impl Backend {
         }
     }
 
-    /// The files, when it has any, and space of which nothing is taken: `pages` of a device, up to `max_bytes` of a
-    /// directory.
+    /// The files, when it has any, and space of which nothing is taken: `pages` of a device, up to
+    /// `max_bytes` of a directory.
     pub(super) fn into_empty_space(
         self,
         pages: u64,

@@ -50,8 +50,8 @@ pub(super) fn find(
     let mut recovered = newest_or_older(&source, superblock, stale_copies, options)?;
     let lengths = lengths(&source, &recovered)?;
     if lengths.cut_bytes() > 0 {
-        // The copies of the checkpoint are not asked: it was read. Neither are streams: their ends were found, or it had
-        // not come so far.
+        // The copies of the checkpoint are not asked: it was read. Neither are streams: their ends were
+        // found, or it had not come so far.
         let end = recovered.tables.objects_end().max(journal_end);
         if end * source.page_bytes as u64 > lengths.device_bytes && !source.salvage {
             return Err(lengths.truncated());
@@ -61,7 +61,8 @@ pub(super) fn find(
     Ok((recovered, lengths))
 }
 
-/// The state `superblock`, the newest, names; for who saves what can be saved, an older one when it cannot be read.
+/// The state `superblock`, the newest, names; for who saves what can be saved, an older one when it cannot be
+/// read.
 fn newest_or_older(
     source: &Source<'_>,
     superblock: Superblock,
@@ -84,8 +85,8 @@ fn newest_or_older(
     })
 }
 
-/// An older state, of which a superblock still knows: its tables and its part of the journal may not have been
-/// overwritten yet. Its report says how much older it is.
+/// An older state, of which a superblock still knows: its tables and its part of the journal may not have
+/// been overwritten yet. Its report says how much older it is.
 fn recover_older(source: &Source<'_>) -> Result<Option<Recovered>, OpenError> {
     let mut superblocks = recovery::older_superblocks(source.device)?.into_iter();
     let Some(newest) = superblocks.next() else {
@@ -104,7 +105,8 @@ fn recover_older(source: &Source<'_>) -> Result<Option<Recovered>, OpenError> {
     Ok(Some(older))
 }
 
-/// The lengths, once they bear some relation to one another: what is derived of a store is sized by its length.
+/// The lengths, once they bear some relation to one another: what is derived of a store is sized by its
+/// length.
 fn lengths(source: &Source<'_>, recovered: &Recovered) -> Result<Lengths, OpenError> {
     let Some(store_bytes) = recovered.tables.size_bytes() else {
         let what = format!("it says it has {} pages of {} bytes", recovered.tables.pages, source.page_bytes);

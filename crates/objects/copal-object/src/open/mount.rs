@@ -41,8 +41,8 @@ impl Step {
     }
 }
 
-/// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint with a new
-/// chain seed stands in for it (OBJ-9). The pages `needed` are not written before.
+/// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint
+/// with a new chain seed stands in for it (OBJ-9). The pages `needed` are not written before.
 pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     let mount = state.entropy.next();
@@ -68,8 +68,8 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreE
     Ok(())
 }
 
-/// Whether the record goes into the journal exactly at the head, where a dropped record may still stand: skipped over, it
-/// would be found again.
+/// Whether the record goes into the journal exactly at the head, where a dropped record may still stand:
+/// skipped over, it would be found again.
 fn has_room(inner: &StoreCore, state: &StoreState, op: &RecordOp) -> bool {
     let mut encoded = Vec::new();
     op.encode(&mut encoded);
@@ -136,9 +136,9 @@ fn await_step(
     }
 }
 
-/// Takes those of `runs` that are free, each page looked at once. Dropped records may name pages that no store of this
-/// size has, or that the files of a directory, given with the bytes of a page, do not reach: nothing was read there,
-/// nothing has to stay.
+/// Takes those of `runs` that are free, each page looked at once. Dropped records may name pages that no
+/// store of this size has, or that the files of a directory, given with the bytes of a page, do not reach:
+/// nothing was read there, nothing has to stay.
 pub(super) fn hold(
     space: &mut Placement,
     files: Option<(&HostFiles, u64)>,
@@ -169,8 +169,8 @@ pub(super) fn hold(
     Ok(held)
 }
 
-/// Where each open stream goes on, under a new incarnation (OBJ-13). A damaged one stays as it is, so that the damage is
-/// found again.
+/// Where each open stream goes on, under a new incarnation (OBJ-13). A damaged one stays as it is, so that
+/// the damage is found again.
 fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<Cut> {
     let mut ids: Vec<u64> = state.tails.keys().copied().collect();
     ids.sort_unstable();

@@ -67,8 +67,8 @@ fn opens(device: Arc<dyn Device>) -> Result<RecoveryReport, OpenError> {
     Store::open(device, &OpenOptions::default()).map(|(_, report)| report)
 }
 
-/// Symptom: a journal record that lets the store grow to 2^52 pages or more panicked at open in debug builds; in release
-/// the size wrapped, passed for small, and the allocator asked for terabytes of bits.
+/// Symptom: a journal record that lets the store grow to 2^52 pages or more panicked at open in debug builds;
+/// in release the size wrapped, passed for small, and the allocator asked for terabytes of bits.
 /// Cause: GROW took any number, and `pages * page_bytes` was not checked.
 /// Fix: no store is longer than 2^60 bytes, and what says so is damage.
 #[test]
@@ -96,7 +96,8 @@ fn a_record_that_grows_the_store_beyond_any_device_is_damage() {
     }
 }
 
-/// Symptom: a checkpoint of 2^50 pages of 16 KiB opened as a store of no bytes at all, in debug builds with a panic.
+/// Symptom: a checkpoint of 2^50 pages of 16 KiB opened as a store of no bytes at all, in debug builds with a
+/// panic.
 /// Cause: its pages were bounded by a number that fits pages of 4 KiB only: 2^50 x 2^14 is 0 in 64 bits.
 /// Fix: the bound is 2^60 bytes in pages of the store.
 #[test]
@@ -121,11 +122,11 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
     );
 }
 
-/// Symptom: an opening that found no room for its mount record counted to 2^32 for each run that a dropped record named
-/// so, and a directory's space grew a bit for each of these pages.
+/// Symptom: an opening that found no room for its mount record counted to 2^32 for each run that a dropped
+/// record named so, and a directory's space grew a bit for each of these pages.
 /// Cause: what a dropped record names was never held against the store, as that of a record that counts is.
-/// Fix: pages that no store of this size has, or that lie behind the end of a directory's file, are passed over, and each
-/// page is looked at once.
+/// Fix: pages that no store of this size has, or that lie behind the end of a directory's file, are passed
+/// over, and each page is looked at once.
 #[test]
 fn runs_that_no_store_has_are_not_walked() {
     let mut wanted = vec![Run::new(u64::MAX - 3, 9), Run::new(5, 2), Run::new(6, 3)];

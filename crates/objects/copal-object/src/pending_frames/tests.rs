@@ -8,8 +8,8 @@ use bytes::Bytes;
 use copal_device::{Completion, Device, MemoryDevice};
 use std::sync::Arc;
 
-/// Symptom: with every put its own written frame a load took five times the processor time of one with grouped puts,
-/// and ever more per frame.
+/// Symptom: with every put its own written frame a load took five times the processor time of one with
+/// grouped puts, and ever more per frame.
 /// Cause: each completed write walked over all frames that waited for the next flush, twice.
 /// Fix: the frames in front that nobody waits for are counted and not looked at again.
 #[test]
@@ -40,10 +40,10 @@ fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
     assert!(store.inner.state.lock().tails[&id.0].pending.is_empty());
 }
 
-/// Symptom: rarely, a kill lost a write that was acknowledged as safe from one, behind a deferred write of a value in an
-/// object of its own.
-/// Cause: a frame was told that it is written as soon as its own commit was, though a frame before it, which nobody waits
-/// for, needed a later one; without that commit the stream ends before both.
+/// Symptom: rarely, a kill lost a write that was acknowledged as safe from one, behind a deferred write of a
+/// value in an object of its own.
+/// Cause: a frame was told that it is written as soon as its own commit was, though a frame before it, which
+/// nobody waits for, needed a later one; without that commit the stream ends before both.
 /// Fix: whoever asks waits for the commits of all frames in front.
 #[test]
 fn a_frame_is_written_when_the_commits_of_all_before_it_are() {

@@ -164,8 +164,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Looks for later records behind the end of the chain: one that says the missing record was durable shows damage, and
-    /// so does the next one when commits before it are missing; any other a crash.
+    /// Looks for later records behind the end of the chain: one that says the missing record was durable
+    /// shows damage, and so does the next one when commits before it are missing; any other a crash.
     fn look_behind(&self) -> Result<(Option<u64>, bool), OpenError> {
         let window = (self.record_bytes_max / self.source.page_bytes) as u64 + 1;
         let mut torn = false;
@@ -201,7 +201,8 @@ pub(crate) fn record_bytes_max(superblock: &Superblock) -> usize {
     (superblock.journal_pages / 8 * page).min(4 << 20).max(page) as usize
 }
 
-/// The operations of walked records, one record at a time: a journal may hold many times what an opening should.
+/// The operations of walked records, one record at a time: a journal may hold many times what an opening
+/// should.
 pub(crate) struct Ops<'a> {
     source: &'a Source<'a>,
     superblock: &'a Superblock,

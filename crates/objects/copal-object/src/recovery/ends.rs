@@ -28,7 +28,8 @@ pub(super) fn end_of(
     if ends_in_sight(source, pieces, &end, trimmed)? { Ok(end) } else { Err(truncated(source, tables)) }
 }
 
-/// Whether the device ends before one of the pieces does. Who saves what can be saved asks for no more than there is.
+/// Whether the device ends before one of the pieces does. Who saves what can be saved asks for no more than
+/// there is.
 pub(super) fn is_cut(source: &Source<'_>, pieces: &[Piece]) -> bool {
     let pages = source.whole_pages();
     !source.salvage && pieces.iter().any(|piece| piece.run.end() > pages)
@@ -41,9 +42,9 @@ pub(super) fn truncated(source: &Source<'_>, tables: &Tables) -> OpenError {
     }
 }
 
-/// Whether the page where the next frame would begin is there, and holds none. Frames follow one another page by page, so
-/// none lay behind it either: what was cut off held no frame. When that page is gone, nothing tells a frame that was
-/// acknowledged from space that was never used.
+/// Whether the page where the next frame would begin is there, and holds none. Frames follow one another page
+/// by page, so none lay behind it either: what was cut off held no frame. When that page is gone, nothing
+/// tells a frame that was acknowledged from space that was never used.
 fn ends_in_sight(source: &Source<'_>, pieces: &[Piece], end: &End, trimmed: u64) -> Result<bool, OpenError> {
     let Some(piece) = pieces.get(end.piece) else {
         return Ok(true);
@@ -51,7 +52,8 @@ fn ends_in_sight(source: &Source<'_>, pieces: &[Piece], end: &End, trimmed: u64)
     let is_last = end.piece + 1 == pieces.len();
     // Where trimmed frames are gone, the page of the next one is not known.
     let is_passed_over = end.used == 0 && end.next <= trimmed && end.next > piece.first;
-    // A stream without frames may be a raw extent: all of it is somebody's, and nothing says which bytes count.
+    // A stream without frames may be a raw extent: all of it is somebody's, and nothing says which bytes
+    // count.
     let is_raw = end.used == 0 && end.piece == 0;
     if end.damaged || !is_last || is_passed_over || is_raw {
         return Ok(false);

@@ -1,4 +1,5 @@
-//! Streams as the records behind the last flush found them: what says whether a frame that a record depends on is lost.
+//! Streams as the records behind the last flush found them: what says whether a frame that a record depends
+//! on is lost.
 
 use super::{Source, ends::end_of};
 use crate::{
@@ -8,7 +9,8 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// Pieces of a stream as they were before anything unflushed was trimmed or deleted: its frames are still there (OBJ-5).
+/// Pieces of a stream as they were before anything unflushed was trimmed or deleted: its frames are still
+/// there (OBJ-5).
 struct History {
     pieces: Vec<Piece>,
     trimmed: u64,

@@ -1,7 +1,8 @@
-//! What counts: records whose data and frames survived, frames whose commits survived, to a fixed point (OBJ-14).
+//! What counts: records whose data and frames survived, frames whose commits survived, to a fixed point
+//! (OBJ-14).
 //!
-//! A record that depends on a lost frame ends the journal; a frame that comes after a lost commit ends its stream; each
-//! may bring down more of the other. Both only ever get shorter, so it ends.
+//! A record that depends on a lost frame ends the journal; a frame that comes after a lost commit ends its
+//! stream; each may bring down more of the other. Both only ever get shorter, so it ends.
 
 use super::{
     Copies, Ops, Source, Walked, WalkedRecord, apply,
@@ -34,9 +35,10 @@ pub(crate) struct LogEnd {
     pub(crate) needed: Vec<Run>,
 }
 
-/// Reads the records, drops the first that does not count with all behind it, and begins again, until nothing is
-/// dropped any more. Each round reads the whole journal again: a crash takes a round or two, but a journal made so that
-/// each record depends on a frame that counts only with the record behind it takes as many rounds as it has records.
+/// Reads the records, drops the first that does not count with all behind it, and begins again, until nothing
+/// is dropped any more. Each round reads the whole journal again: a crash takes a round or two, but a journal
+/// made so that each record depends on a frame that counts only with the record behind it takes as many
+/// rounds as it has records.
 pub(crate) fn find_log_end(
     source: &Source<'_>,
     superblock: &Superblock,
@@ -95,8 +97,8 @@ struct Replayed {
 }
 
 impl Rounds<'_> {
-    /// Applies the records that count so far, the first time with a look at their data. `None`: the data of one is gone,
-    /// and the tables hold one record too many.
+    /// Applies the records that count so far, the first time with a look at their data. `None`: the data of
+    /// one is gone, and the tables hold one record too many.
     fn replay(&mut self, mut tables: Tables) -> Result<Option<Replayed>, OpenError> {
         let verifies =
             !std::mem::replace(&mut self.verified, true) && !self.source.broken.by(Flaw::NoDataSum);

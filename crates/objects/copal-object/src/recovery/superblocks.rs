@@ -1,7 +1,8 @@
 //! The superblock copies as found: the newest, the older ones, and those that are damaged or behind.
 //!
-//! Invariant: a copy that the system could not read at this time is no damaged one. Then nothing is decided: an older copy
-//! would bring back an older state, and where no copy is read there may be a store all the same.
+//! Invariant: a copy that the system could not read at this time is no damaged one. Then nothing is decided:
+//! an older copy would bring back an older state, and where no copy is read there may be a store all the
+//! same.
 
 use crate::{
     OpenError,

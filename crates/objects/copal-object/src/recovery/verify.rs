@@ -42,7 +42,8 @@ pub(crate) fn data_is_there(
     Ok(true)
 }
 
-/// Pages that each of `sums` is of. Not asked of the object: the record may have given its name to another since.
+/// Pages that each of `sums` is of. Not asked of the object: the record may have given its name to another
+/// since.
 fn unit_of(run: Run, sums: &[u32], page_bytes: usize) -> u32 {
     let check = if sums.len() as u64 == u64::from(run.pages) { Check::Pages } else { Check::Caller };
     unit_pages(check, page_bytes)
@@ -98,8 +99,9 @@ fn published_is_there(
     Ok(true)
 }
 
-/// Damaged units of a published object, by pages inside it; all of it when its sums are damaged. What the medium does not
-/// give counts as damaged. `summed` sees every run that was held against a sum, and whether it is data.
+/// Damaged units of a published object, by pages inside it; all of it when its sums are damaged. What the
+/// medium does not give counts as damaged. `summed` sees every run that was held against a sum, and whether
+/// it is data.
 /// # Errors
 /// Something could not be read at this time.
 pub(crate) fn unit_damage(

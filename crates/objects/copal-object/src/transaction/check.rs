@@ -1,8 +1,8 @@
 //! First step of a transaction: every reason to refuse it, and what it needs.
 //!
-//! Steps of a transaction see the effects of earlier ones, so their objects are followed in light shadows (length, kind);
-//! old bytes are looked up in the tables as they are before the transaction, which covers whatever a later step keeps
-//! of them.
+//! Steps of a transaction see the effects of earlier ones, so their objects are followed in light shadows
+//! (length, kind); old bytes are looked up in the tables as they are before the transaction, which covers
+//! whatever a later step keeps of them.
 
 use super::{Runs, Unit};
 use crate::{
@@ -66,8 +66,8 @@ impl Needs {
         self.per_op.iter().zip(runs).map(with_runs).sum()
     }
 
-    /// Upper bound of what the next checkpoint grows by, given that of the operations' bytes: an extent and its sums take
-    /// no more there than in the record that maps them.
+    /// Upper bound of what the next checkpoint grows by, given that of the operations' bytes: an extent and
+    /// its sums take no more there than in the record that maps them.
     pub(crate) fn table_bytes_with(&self, ops_bytes: usize) -> u64 {
         if self.shrinks { 0 } else { self.table_bytes + ops_bytes as u64 }
     }
@@ -267,8 +267,10 @@ impl Checker<'_> {
             return Err(StoreError::WrongKind(from));
         }
         // As long as the original, with all that this transaction has added to it before.
-        let original = shadow.source.and_then(|id| self.state.tables.entries.get(&id));
-        let original = original.map_or(0, |entry| entry_bytes(entry, self.page_bytes));
+        let original = shadow
+            .source
+            .and_then(|id| self.state.tables.entries.get(&id))
+            .map_or(0, |entry| entry_bytes(entry, self.page_bytes));
         let so_far: usize = self.needs.per_op.iter().map(|need| need.bytes_max()).sum();
         self.needs.table_bytes += self.needs.table_bytes + so_far as u64 + original + ENTRY_BYTES_MAX;
         let shadow = Shadow { id: to.0, ..shadow };

@@ -108,8 +108,9 @@ fn a_byte_range_is_one_read_of_the_blocks_that_cover_it() {
     assert_eq!(read(&store, 1), data);
 }
 
-/// Symptom: windows of merges were two commands and a copy, many of them. Cause: an extent was cut into commands from
-/// its own beginning, and a range across such a cut took one on each side. Fix: the range is cut, from its beginning.
+/// Symptom: windows of merges were two commands and a copy, many of them. Cause: an extent was cut into
+/// commands from its own beginning, and a range across such a cut took one on each side. Fix: the range is
+/// cut, from its beginning.
 #[test]
 fn a_range_takes_as_many_reads_wherever_in_an_extent_it_begins() {
     let (_device, store) = fresh();

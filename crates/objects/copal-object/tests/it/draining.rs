@@ -96,8 +96,9 @@ fn create_in_time(store: &Store) {
     assert!(matches!(created, Ok(Ok(_))), "{created:?}");
 }
 
-/// Symptom: a put into a nearly full store never came back. Cause: it waited until less was in quarantine than before,
-/// and another thread freed more meanwhile. Fix: it waits until what was there when it began has left.
+/// Symptom: a put into a nearly full store never came back. Cause: it waited until less was in quarantine
+/// than before, and another thread freed more meanwhile. Fix: it waits until what was there when it began has
+/// left.
 #[test]
 fn who_waits_for_freed_space_does_not_wait_for_what_is_freed_later() {
     let (device, store) = full();

@@ -46,10 +46,10 @@ fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
     }
 }
 
-/// Symptom: a host that ran full inside a write, as one does under a copy-on-write file system, a thin volume or a file with
-/// holes, counted as a failed disk.
-/// Cause: the store told of a failed write, and afterwards only that one had failed. Fix: every later write names the full
-/// host, and nothing acknowledged is lost.
+/// Symptom: a host that ran full inside a write, as one does under a copy-on-write file system, a thin volume
+/// or a file with holes, counted as a failed disk.
+/// Cause: the store told of a failed write, and afterwards only that one had failed. Fix: every later write
+/// names the full host, and nothing acknowledged is lost.
 #[test]
 fn a_host_that_runs_full_in_a_write_is_named_until_the_store_is_reopened() {
     let write = Fault::Write { skip: 0, fault: WriteFault::HostFull };
@@ -210,8 +210,8 @@ fn a_damaged_sector_fails_the_read_and_nothing_else() {
     commit(&store, vec![Op::Delete { id }]);
 }
 
-/// T6: a write that the device loses or puts elsewhere, or a bit that rots, is reported after a clean close: by the open,
-/// by a read, by the check. Never wrong bytes.
+/// T6: a write that the device loses or puts elsewhere, or a bit that rots, is reported after a clean close:
+/// by the open, by a read, by the check. Never wrong bytes.
 #[test]
 fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
     let mut reported = 0;
@@ -277,8 +277,8 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
     assert!(reported > 10, "only {reported} faults struck anything alive");
 }
 
-/// Symptom: a commit that comes after a frame was acknowledged as written while the frame was still on its way; a kill
-/// then lost both. Cause: only the commit's own writes were waited for. Now its frames are, too.
+/// Symptom: a commit that comes after a frame was acknowledged as written while the frame was still on its
+/// way; a kill then lost both. Cause: only the commit's own writes were waited for. Now its frames are, too.
 #[test]
 fn a_commit_after_a_frame_is_written_when_the_frame_is() {
     let (device, _, store) = store(Order::Fifo);
@@ -303,7 +303,8 @@ fn a_commit_after_a_frame_is_written_when_the_frame_is() {
     written.wait().unwrap();
 }
 
-/// What an opening for reading finds; the numbers of what recovery replayed and dropped, and what two objects hold.
+/// What an opening for reading finds; the numbers of what recovery replayed and dropped, and what two objects
+/// hold.
 fn opened(device: Arc<dyn Device>, accept_tail_loss: bool) -> Result<(String, Vec<u8>, usize), OpenError> {
     let options = OpenOptions { read_only: true, accept_tail_loss, ..OpenOptions::default() };
     let (store, mut report) = Store::open(device, &options)?;
@@ -318,9 +319,11 @@ fn opened(device: Arc<dyn Device>, accept_tail_loss: bool) -> Result<(String, Ve
     Ok((format!("{report:?}"), plain.unwrap_or_default().to_vec(), count))
 }
 
-/// Symptom: `EMFILE`, `ESTALE` and an `EIO` that came once while a store was opened were called damage, or no store.
+/// Symptom: `EMFILE`, `ESTALE` and an `EIO` that came once while a store was opened were called damage, or no
+/// store.
 /// Cause: readers of superblocks and of the checkpoint took each error of the device for damaged bytes.
-/// Fix: each read of an opening is tried twice, and an error that says nothing of the medium is an error of the opening.
+/// Fix: each read of an opening is tried twice, and an error that says nothing of the medium is an error of
+/// the opening.
 #[test]
 fn a_read_of_an_opening_that_fails_is_no_damage() {
     let (device, dyn_device, store) = store(Order::Fifo);

@@ -1,5 +1,5 @@
-//! T5: any byte of the file flipped is repaired, reported by the open, by a read or by the check, or lies in free space;
-//! never a panic, never wrong data.
+//! T5: any byte of the file flipped is repaired, reported by the open, by a read or by the check, or lies in
+//! free space; never a panic, never wrong data.
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use bytes::Bytes;
@@ -181,7 +181,8 @@ fn stride(usual: u64) -> u64 {
 
 /// Symptom: 20 of 350 flipped bits in a store of 25 MB kept it from opening.
 /// Cause: each page of the checkpoint stood in one place.
-/// Fix: it stands in two, half a store apart; a reader takes the whole one, and the damaged one is written anew.
+/// Fix: it stands in two, half a store apart; a reader takes the whole one, and the damaged one is written
+/// anew.
 #[test]
 fn every_flipped_byte_of_a_closed_store_is_repaired_or_reported() {
     let [refused, repaired, reported, _] = flip_everything(Left::Closed, stride(7));
@@ -195,8 +196,9 @@ fn every_flipped_byte_behind_a_crash_is_repaired_or_reported() {
     assert!(refused > 10 && repaired > 1500 && reported > 1800, "{refused}, {repaired}, {reported}");
 }
 
-/// Every granule, so every sum, and what lies between: one byte in each is enough, since a CRC32C differs for any change
-/// within 32 bits, and the 128-bit hashes of checkpoint and sums differ but for one chance in 2^128.
+/// Every granule, so every sum, and what lies between: one byte in each is enough, since a CRC32C differs for
+/// any change within 32 bits, and the 128-bit hashes of checkpoint and sums differ but for one chance in
+/// 2^128.
 fn map_of(image: &Image) -> Vec<(Range<u64>, Covered)> {
     let device = MemoryDevice::from_image(image.clone(), u64::MAX);
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
@@ -235,8 +237,8 @@ fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
     }
 }
 
-/// After the clean mark of an idle store nothing that was acknowledged can be damaged unnoticed, though the store was never closed: only
-/// the mark itself, which holds nothing, looks like a crash when it rots.
+/// After the clean mark of an idle store nothing that was acknowledged can be damaged unnoticed, though the
+/// store was never closed: only the mark itself, which holds nothing, looks like a crash when it rots.
 #[test]
 fn each_sum_of_a_marked_store_that_was_killed_is_reported() {
     let image = image(Left::Marked);
@@ -357,7 +359,8 @@ fn a_store_that_lost_free_space_opens_and_has_its_length_again() {
 
 const STREAM_STORE_BYTES: u64 = 64 << 20;
 
-/// A store whose last pages belong to a stream, left with and without a close, and with its first frames trimmed or not.
+/// A store whose last pages belong to a stream, left with and without a close, and with its first frames
+/// trimmed or not.
 fn stream_at_the_end(is_closed: bool, is_trimmed: bool) -> Image {
     let device = MemoryDevice::new(STREAM_STORE_BYTES);
     let options = MkfsOptions { journal_bytes: Some(32 * PAGE), ..MkfsOptions::default() };
@@ -402,10 +405,11 @@ fn frames(store: &Store) -> Vec<Bytes> {
     frames.map(|(_, payload)| payload).collect()
 }
 
-/// Symptom: a cut that took nothing but what a stream has in reserve behind its last frame kept the store from opening.
-/// Cause: the whole extent was taken for owned. Fix: a stream owns what lies before the end of its frames and the page
-/// where the next one would begin, which shows that there is none. A cut that took that page, or more, is refused: a
-/// frame that was acknowledged and nowhere noted may have lain there.
+/// Symptom: a cut that took nothing but what a stream has in reserve behind its last frame kept the store
+/// from opening.
+/// Cause: the whole extent was taken for owned. Fix: a stream owns what lies before the end of its frames and
+/// the page where the next one would begin, which shows that there is none. A cut that took that page, or
+/// more, is refused: a frame that was acknowledged and nowhere noted may have lain there.
 #[test]
 fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
     for (is_closed, is_trimmed) in [(false, false), (false, true), (true, false), (true, true)] {

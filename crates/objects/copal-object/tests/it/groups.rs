@@ -8,7 +8,8 @@ use copal_device::{
 use copal_object::*;
 use std::sync::Arc;
 
-/// Bytes of an operation in a record, and those that every record begins with (docs/formats/object-record.md).
+/// Bytes of an operation in a record, and those that every record begins with
+/// (docs/formats/object-record.md).
 const CREATE_BYTES: usize = 29;
 const DELETE_BYTES: usize = 9;
 const RECORD_HEADER_BYTES: usize = 80;
@@ -34,8 +35,8 @@ fn device_and_store(bytes: u64) -> (Arc<FaultDevice>, Store) {
     (device, store)
 }
 
-/// Commits of `each` creates, none of them driven, as if the device took its time, until the journal takes no more: the
-/// open group then holds the last of them. Returns the next free name.
+/// Commits of `each` creates, none of them driven, as if the device took its time, until the journal takes no
+/// more: the open group then holds the last of them. Returns the next free name.
 fn stuff_journal(device: &FaultDevice, store: &Store, each: u64) -> u64 {
     let mut id = 1 << 20;
     loop {
@@ -48,8 +49,9 @@ fn stuff_journal(device: &FaultDevice, store: &Store, each: u64) -> u64 {
     }
 }
 
-/// Symptom: 65,536 transactions in one group gave positions twice, and acknowledged commits were gone. Cause: a record
-/// counts them with 16 bits. Fix: a group that is full by number is closed like one that is full by length.
+/// Symptom: 65,536 transactions in one group gave positions twice, and acknowledged commits were gone. Cause:
+/// a record counts them with 16 bits. Fix: a group that is full by number is closed like one that is full by
+/// length.
 #[test]
 fn many_small_transactions_fit_while_the_journal_waits() {
     let (device, store) = device_and_store(128 << 20);
@@ -70,9 +72,10 @@ fn many_small_transactions_fit_while_the_journal_waits() {
     assert!(commit(&store, Vec::new()) > last, "positions are given twice");
 }
 
-/// Symptom: commits acknowledged as durable were gone after the next opening. Cause: a growth of the file entered the open
-/// group without a look at its length, and recovery takes a record that is too long for the end of the journal. Fix:
-/// there is one way into a group, which measures first, for the store's own operations too.
+/// Symptom: commits acknowledged as durable were gone after the next opening. Cause: a growth of the file
+/// entered the open group without a look at its length, and recovery takes a record that is too long for the
+/// end of the journal. Fix: there is one way into a group, which measures first, for the store's own
+/// operations too.
 #[test]
 fn a_growth_enters_a_nearly_full_group_as_everything_else_does() {
     const EACH: u64 = 36_000;
@@ -100,10 +103,11 @@ fn a_growth_enters_a_nearly_full_group_as_everything_else_does() {
     }
 }
 
-/// Symptom: a crash took commits that were acknowledged as durable: "data of record 2 was not written whole", though all of
-/// it was there (found by the enumeration of crashes, history 1926). Cause: sums of data were held against units of the
-/// object that has the name when the record ends, and the record itself had deleted the one with that name that the data
-/// belonged to. Fix: the number of sums alone tells how many pages each is of.
+/// Symptom: a crash took commits that were acknowledged as durable: "data of record 2 was not written whole",
+/// though all of it was there (found by the enumeration of crashes, history 1926). Cause: sums of data were
+/// held against units of the object that has the name when the record ends, and the record itself had deleted
+/// the one with that name that the data belonged to. Fix: the number of sums alone tells how many pages each
+/// is of.
 #[test]
 fn a_name_used_again_in_one_group_loses_nothing_in_a_crash() {
     for (before, after) in [(Check::Pages, Check::Caller), (Check::Caller, Check::Pages)] {

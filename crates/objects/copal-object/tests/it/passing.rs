@@ -1,7 +1,9 @@
-//! Errors that pass, as with no descriptor left, in openings that save what can be saved, in openings of a store that was cut
-//! off, and in checks: they are errors, and never damage, zeros or a reason for an older state.
+//! Errors that pass, as with no descriptor left, in openings that save what can be saved, in openings of a
+//! store that was cut off, and in checks: they are errors, and never damage, zeros or a reason for an older
+//! state.
 //!
-//! Symptom: `fsck` named damage, and a rescue took an older state, where the system had no descriptor for a moment.
+//! Symptom: `fsck` named damage, and a rescue took an older state, where the system had no descriptor for a
+//! moment.
 //! Cause: each of these readers takes a sector that cannot be read for damaged bytes.
 //! Fix: an error that passes ends each of them. Without that line a test below fails.
 
@@ -76,7 +78,8 @@ fn opened(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(String, Vec
     Ok((format!("{report:?}"), objects.collect::<Result<_, _>>()?))
 }
 
-/// Each read of `look`, and those behind it, fails in its turn: the result is as without, or the error that passes.
+/// Each read of `look`, and those behind it, fails in its turn: the result is as without, or the error that
+/// passes.
 fn fails_at_each_read<T: PartialEq + std::fmt::Debug>(
     image: &Image,
     look: impl Fn(Arc<dyn Device>) -> Result<T, DeviceError>,

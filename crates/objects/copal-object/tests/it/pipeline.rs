@@ -10,7 +10,8 @@ const LOG: ObjectId = ObjectId(7);
 
 type Answer = (usize, Result<FramePos, StoreError>);
 
-/// Three frames at the gate, numbered in the order of their appends; answers arrive with the number of the append.
+/// Three frames at the gate, numbered in the order of their appends; answers arrive with the number of the
+/// append.
 fn three_on_their_way(
     device: &Arc<Gated>,
     body: impl FnOnce(&Arc<Gated>, &mpsc::Receiver<Answer>, &Store),
@@ -52,7 +53,8 @@ fn durable_frames_overlap_and_are_acknowledged_in_their_order() {
     let dynamic = three_on_their_way(&device, |device, answers, _| {
         device.let_through(2);
         device.let_through(1);
-        // Both are on the medium once their threads have looked at the first one; nobody may tell before it is there.
+        // Both are on the medium once their threads have looked at the first one; nobody may tell before it
+        // is there.
         device.wait(|gate| gate.done == 2);
         assert!(answers.try_recv().is_err(), "acknowledged before an earlier frame");
         device.let_through(0);

@@ -89,8 +89,8 @@ fn a_store_gives_back_its_end_and_what_is_free_inside_and_asks_for_it_again() {
     expect_clean(&store);
 }
 
-/// What was given back may be gone. Deletes, checkpoints and closing have what they need all the same, and so has what
-/// was reserved.
+/// What was given back may be gone. Deletes, checkpoints and closing have what they need all the same, and so
+/// has what was reserved.
 #[test]
 fn a_store_that_gave_its_space_back_lives_on_a_full_host() {
     let (device, store) = fresh();

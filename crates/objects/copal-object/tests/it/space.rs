@@ -163,8 +163,10 @@ fn streams_go_on_in_grown_space() {
     assert!(reader.next_frame().unwrap().is_none());
 }
 
-/// Symptom: a key-value store that had been full took 4 MiB less than before, for its log held 4 MiB ahead of 280 KiB of frames.
-/// Cause: the next extent of a stream followed the number of extents, however small these were. Fix: it follows their pages.
+/// Symptom: a key-value store that had been full took 4 MiB less than before, for its log held 4 MiB ahead of
+/// 280 KiB of frames.
+/// Cause: the next extent of a stream followed the number of extents, however small these were. Fix: it
+/// follows their pages.
 #[test]
 fn a_stream_that_grew_in_a_full_store_takes_no_long_extent_afterwards() {
     let (_device, store) = limited(64 << 20);
@@ -194,7 +196,8 @@ fn a_stream_that_grew_in_a_full_store_takes_no_long_extent_afterwards() {
     assert!(held() < before + (2 << 20), "{} bytes for 20 frames", held());
 }
 
-/// Symptom: none seen; a stream in its seventh extent would have taken what writes of others were still to have.
+/// Symptom: none seen; a stream in its seventh extent would have taken what writes of others were still to
+/// have.
 #[test]
 fn a_stream_takes_no_more_ahead_than_an_eighth_of_what_is_free() {
     let device = MemoryDevice::new(256 << 20);
@@ -342,9 +345,9 @@ fn a_transaction_that_is_refused_changes_nothing() {
     assert_eq!(found, bytes(10, 1).slice(5..));
 }
 
-/// Symptom: 5.3 GB stood in quarantine beside 5.1 GB that were live, and the file had grown for them. Cause: freed space
-/// waited for the next checkpoint, which comes by the length of the journal, and publishing and deleting a table takes
-/// a few bytes there. Fix: beyond 128 MiB it is made reusable at once.
+/// Symptom: 5.3 GB stood in quarantine beside 5.1 GB that were live, and the file had grown for them. Cause:
+/// freed space waited for the next checkpoint, which comes by the length of the journal, and publishing and
+/// deleting a table takes a few bytes there. Fix: beyond 128 MiB it is made reusable at once.
 #[test]
 fn long_objects_that_come_and_go_leave_little_in_quarantine() {
     const EACH: u64 = 8 << 20;
@@ -394,9 +397,9 @@ fn what_is_lent_of_a_full_store_leaves_room_for_checkpoints() {
     assert!(fill(&store).len() + 2 >= ids.len());
 }
 
-/// Symptom: data servers on a full file system said that there was room up to their limit, and `status` said healthy, while each put was
-/// refused. Cause: growth up to the limit counted as room even if the host had no space for it. Fix: after a refused growth only the
-/// present size counts, until a later growth succeeds.
+/// Symptom: data servers on a full file system said that there was room up to their limit, and `status` said
+/// healthy, while each put was refused. Cause: growth up to the limit counted as room even if the host had no
+/// space for it. Fix: after a refused growth only the present size counts, until a later growth succeeds.
 #[test]
 fn a_host_that_refuses_growth_takes_the_room_away_until_it_has_space() {
     for limit in [None, Some(256 << 20)] {

@@ -1,4 +1,5 @@
-//! What must not wait for ever, nor make others wait: readers of a fenced store, commits beside a check, a full store.
+//! What must not wait for ever, nor make others wait: readers of a fenced store, commits beside a check, a
+//! full store.
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use copal_device::{
@@ -31,8 +32,8 @@ fn unless_it_hangs<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     receiver.recv_timeout(FOR_EVER).ok()
 }
 
-/// Symptom: `next_frame` never returned after a failed write. Cause: it waited for a frame on its way, which nothing
-/// would ever end. Fix: a failure ends the waiting for all that were on their way.
+/// Symptom: `next_frame` never returned after a failed write. Cause: it waited for a frame on its way, which
+/// nothing would ever end. Fix: a failure ends the waiting for all that were on their way.
 #[test]
 fn a_reader_of_a_fenced_store_is_answered() {
     let device = FaultDevice::new(64 << 20, 1);
@@ -96,8 +97,9 @@ impl Device for SlowReads {
     }
 }
 
-/// Symptom: overwriting stood still while `check` read one large object. Cause: freed pages queued up behind the oldest
-/// look at any pages. Fix: a pin names the pages it looks at, and what is freed elsewhere does not wait for it.
+/// Symptom: overwriting stood still while `check` read one large object. Cause: freed pages queued up behind
+/// the oldest look at any pages. Fix: a pin names the pages it looks at, and what is freed elsewhere does not
+/// wait for it.
 #[test]
 fn overwriting_goes_on_while_another_object_is_checked() {
     let below = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -170,9 +172,10 @@ fn crowd(store: &Store) -> StoreError {
     }
 }
 
-/// Symptom: in a full store, delete and close never returned. Cause: empty objects lengthen the tables and take no pages, so
-/// the next checkpoint did not fit, and the journal was full. Fix: the pages of the next checkpoint are reckoned with each
-/// operation and kept free; a checkpoint stands for the open group where the journal has no room for its record.
+/// Symptom: in a full store, delete and close never returned. Cause: empty objects lengthen the tables and
+/// take no pages, so the next checkpoint did not fit, and the journal was full. Fix: the pages of the next
+/// checkpoint are reckoned with each operation and kept free; a checkpoint stands for the open group where
+/// the journal has no room for its record.
 #[test]
 fn a_full_store_takes_deletes_closes_and_opens_again() {
     let (device, store) = limited(64 << 20);
@@ -202,23 +205,23 @@ fn a_full_store_closes() {
     unless_it_hangs(move || store.close()).expect("close returns").unwrap();
 }
 
-/// Symptom: `reserve(u64::MAX)` overflowed, and smaller nonsense made the store grow for nothing. Cause: pages were added up
-/// before anything was compared. Fix: what no device can hold is refused first.
+/// Symptom: `reserve(u64::MAX)` overflowed, and smaller nonsense made the store grow for nothing. Cause:
+/// pages were added up before anything was compared. Fix: what no device can hold is refused first.
 #[test]
 fn an_impossible_reservation_is_refused_and_grows_nothing() {
     let (_device, store) = limited(1 << 30);
     let before = store.space().size_bytes;
     for bytes in [u64::MAX, u64::MAX - 4096, 1 << 63, 1 << 60] {
         let other = store.clone();
-        let refused = unless_it_hangs(move || other.reserve(bytes).map(drop));
-        let refused = refused.expect("reserve returns");
+        let refused = unless_it_hangs(move || other.reserve(bytes).map(drop)).expect("reserve returns");
         assert!(matches!(refused, Err(StoreError::NoSpace { .. })), "{refused:?}");
         assert_eq!(store.space().size_bytes, before);
     }
 }
 
-/// Symptom: one flipped bit in frames that were trimmed long ago made the kept ones unreadable. Cause: who looks for the
-/// first kept frame walks over those before it, and stopped there. Fix: damage before the trim is passed over.
+/// Symptom: one flipped bit in frames that were trimmed long ago made the kept ones unreadable. Cause: who
+/// looks for the first kept frame walks over those before it, and stopped there. Fix: damage before the trim
+/// is passed over.
 #[test]
 fn rot_in_trimmed_frames_harms_no_kept_one() {
     let device = FaultDevice::new(64 << 20, 1);
@@ -262,9 +265,9 @@ fn rot_in_trimmed_frames_harms_no_kept_one() {
     assert_eq!(next.unwrap(), FramePos(10));
 }
 
-/// Symptom: in a store that cannot grow, a commit never returned while somebody held a raw extent of a deleted stream. Cause: the
-/// pages under it were taken for pages that a look keeps, and looks end by themselves. Fix: what is kept for as long as its
-/// owner likes is counted apart, and nobody waits for it.
+/// Symptom: in a store that cannot grow, a commit never returned while somebody held a raw extent of a
+/// deleted stream. Cause: the pages under it were taken for pages that a look keeps, and looks end by
+/// themselves. Fix: what is kept for as long as its owner likes is counted apart, and nobody waits for it.
 #[test]
 fn a_commit_does_not_wait_for_the_place_of_a_deleted_stream() {
     let (_device, store) = limited(64 << 20);

@@ -70,9 +70,10 @@ fn goes_on_at_ten(device: &Arc<dyn Device>) {
     }
 }
 
-/// Symptom: a frame acknowledged as durable was never read. Cause: a power cut kept the trim and lost the last trimmed
-/// frame, which was not durable yet; the stream went on under that frame's number, and readers begin at the trim. Fix: a
-/// stream ends at its trim at the earliest, and goes on from there in space used anew.
+/// Symptom: a frame acknowledged as durable was never read. Cause: a power cut kept the trim and lost the
+/// last trimmed frame, which was not durable yet; the stream went on under that frame's number, and readers
+/// begin at the trim. Fix: a stream ends at its trim at the earliest, and goes on from there in space used
+/// anew.
 #[test]
 fn a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim() {
     let (device, store) = ten_frames(Ack::Ordered);
@@ -86,8 +87,8 @@ fn a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim() {
     goes_on_at_ten(&device);
 }
 
-/// See [`a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim`]. Symptom: with rot there instead, a stream that
-/// had been closed was damaged for good, although nobody wanted the frame.
+/// See [`a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim`]. Symptom: with rot there instead, a
+/// stream that had been closed was damaged for good, although nobody wanted the frame.
 #[test]
 fn a_stream_whose_trimmed_frames_rot_goes_on_at_its_trim() {
     for rotten in [vec![9], vec![8, 9], vec![0, 3, 9], (0..10).collect()] {
@@ -113,7 +114,8 @@ fn a_stream_whose_trimmed_frames_rot_goes_on_at_its_trim() {
     }
 }
 
-/// Rot at the trim and before it: the frames that are kept are damaged, and that is said, however it is closed.
+/// Rot at the trim and before it: the frames that are kept are damaged, and that is said, however it is
+/// closed.
 #[test]
 fn rot_across_the_trim_is_damage_of_the_first_kept_frame() {
     let (device, store) = ten_frames(Ack::Durable);

@@ -1,8 +1,8 @@
 use super::*;
 use std::io;
 
-/// No test noticed before when the error of a failed handshake named no fault: each of these says which certificate it is, or that
-/// a clock may be wrong.
+/// No test noticed before when the error of a failed handshake named no fault: each of these says which
+/// certificate it is, or that a clock may be wrong.
 #[test]
 fn a_failed_handshake_says_what_is_at_fault() {
     let name = ServerName::try_from("master.copal").unwrap();

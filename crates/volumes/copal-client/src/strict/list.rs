@@ -1,8 +1,9 @@
 //! Strict lists: of each name what a strict read of it says.
 //!
-//! All members that are up list the same part of a volume in one view, and what they show is merged by name. A name that all
-//! whole ones show alike, or nobody shows, is answered by that. One on which they differ, that only a member shows that is not
-//! whole, or whose create may yet be refused by such a one, is read by itself.
+//! All members that are up list the same part of a volume in one view, and what they show is merged by name.
+//! A name that all whole ones show alike, or nobody shows, is answered by that. One on which they differ,
+//! that only a member shows that is not whole, or whose create may yet be refused by such a one, is read by
+//! itself.
 //!
 //! Design: docs/design/cluster.md#rules VOL-22
 //! Invariant: a name counts only up to where every member has listed.
@@ -65,7 +66,8 @@ impl From<ListReply> for Page {
 impl Cluster {
     /// A part of a volume, by the word of all members that are up. May hold no file and go on all the same.
     /// # Errors
-    /// `VolumeGone`; `Denied`; `Corrupt`: no whole member can read it; `Deadline`: not all of them answered in one view until `end`.
+    /// `VolumeGone`; `Denied`; `Corrupt`: no whole member can read it; `Deadline`: not all of them answered
+    /// in one view until `end`.
     pub(crate) async fn list_strictly(
         &self,
         wanted: &ListedBelow,
@@ -136,7 +138,8 @@ struct Merged {
     goes_on_after: Option<Bytes>,
 }
 
-/// Merges pages by name, up to the first end of one that goes on: behind it a name may be there and not be listed.
+/// Merges pages by name, up to the first end of one that goes on: behind it a name may be there and not be
+/// listed.
 fn merged(whole: Vec<Page>, others: Vec<Page>) -> Merged {
     let count = whole.len();
     let ends = whole.iter().chain(&others);

@@ -89,8 +89,11 @@ fn check_body(
             report.pieces += 1;
             continue;
         }
-        let piece = spaces.extents.get(&key).map_err(unreadable)?;
-        let piece = piece.ok_or_else(|| format!("piece {index} is missing"))?;
+        let piece = spaces
+            .extents
+            .get(&key)
+            .map_err(unreadable)?
+            .ok_or_else(|| format!("piece {index} is missing"))?;
         report.pieces += 1;
         let wanted = piece_len(head.size, index);
         if piece.len() as u64 != wanted {

@@ -22,14 +22,14 @@ pub(crate) struct MemberRow {
     pub(crate) closing: Closing,
     /// Operations of earlier buckets are on every member: none of them is journalled any more.
     pub(crate) horizon: Bucket,
-    /// Whether everything from before the horizon is here: not on a new member, and not on one that was damaged, until it
-    /// has compared all of its files with a donor's.
+    /// Whether everything from before the horizon is here: not on a new member, and not on one that was
+    /// damaged, until it has compared all of its files with a donor's.
     pub(crate) is_covered: bool,
 }
 
 impl MemberRow {
-    /// Whether the member has everything of the group: it is whole, or has written down in this epoch that it is about to be.
-    /// Then it has no second file of a name, and takes none (VOL-14).
+    /// Whether the member has everything of the group: it is whole, or has written down in this epoch that it
+    /// is about to be. Then it has no second file of a name, and takes none (VOL-14).
     pub(crate) fn has_everything(&self) -> bool {
         let is_about_to_be = self.is_covered && self.last_normal == self.epoch && self.epoch > Epoch(0);
         self.role == Role::Normal || is_about_to_be
@@ -63,8 +63,9 @@ impl MemberRow {
         input.zeros(6)?;
         input.finish()?;
         // Whoever is away writes no rows.
-        let role = Role::of_letter(char::from(letter)).filter(|role| role.is_up());
-        let role = role.ok_or(RowError::Value { field: "role", value: u64::from(letter) })?;
+        let role = Role::of_letter(char::from(letter))
+            .filter(|role| role.is_up())
+            .ok_or(RowError::Value { field: "role", value: u64::from(letter) })?;
         if covered > 1 {
             return Err(value("covered", covered.into()));
         }

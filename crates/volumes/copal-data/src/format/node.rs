@@ -22,7 +22,8 @@ pub(crate) const GROUP_KEY_LEN: usize = 4;
 const IDENTITY: Format =
     Format { magic: *b"COPALDAT", name: "volume store", oldest: 1, version: 1, known_flags: 0 };
 
-/// A data server's rows stand under groups that other disks keep too: an embedded store refuses them by the version.
+/// A data server's rows stand under groups that other disks keep too: an embedded store refuses them by the
+/// version.
 const MEMBER_IDENTITY: Format =
     Format { magic: *b"COPALDAT", name: "data server's store", oldest: 2, version: 2, known_flags: 0 };
 

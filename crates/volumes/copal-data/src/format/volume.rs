@@ -17,7 +17,8 @@ const FLAG_SPARE: u16 = 2;
 pub(crate) enum VolumeState {
     /// Its name leads to it.
     Live = 1,
-    /// An embedded store's: removed, its rows are being purged. A member's: it may be removed, and takes no creates.
+    /// An embedded store's: removed, its rows are being purged. A member's: it may be removed, and takes no
+    /// creates.
     Removing = 2,
     /// A member's: removed.
     Gone = 3,

@@ -1,4 +1,5 @@
-//! Several small files in one durable write, or in a few where the engine has no room for all of them at once.
+//! Several small files in one durable write, or in a few where the engine has no room for all of them at
+//! once.
 
 use super::create::NewFile;
 use super::{CommitError, LocalCore};

@@ -40,8 +40,8 @@ pub(crate) fn is_alone(size: u64) -> bool {
     size <= BLOCK_BYTES
 }
 
-/// Bodies of more pieces are deleted as a range: a batch has room for the deletion of any body, however little memory there
-/// is. A range stays in memory until merges drop it, so few pieces go one by one.
+/// Bodies of more pieces are deleted as a range: a batch has room for the deletion of any body, however
+/// little memory there is. A range stays in memory until merges drop it, so few pieces go one by one.
 const MANY_PIECES: u32 = 256;
 
 /// Adds the deletion of all pieces of a body to a batch.
@@ -52,7 +52,8 @@ pub(crate) fn delete_pieces(spaces: &Spaces, batch: &mut Batch, vid: VolumeId, f
     delete_first_pieces(spaces, batch, vid, fid, pieces_of(size), !is_alone(size));
 }
 
-/// Adds the deletion of the first `count` pieces of a body to a batch, and of their checksums if it `has_sums`.
+/// Adds the deletion of the first `count` pieces of a body to a batch, and of their checksums if it
+/// `has_sums`.
 pub(super) fn delete_first_pieces(
     spaces: &Spaces,
     batch: &mut Batch,
@@ -150,8 +151,7 @@ fn check_whole(head: &FileHead, sum: u32) -> Result<(), VolumeError> {
 /// One whole piece, its length checked.
 fn piece(spaces: &Spaces, vid: VolumeId, head: &FileHead, index: u32) -> Result<Bytes, VolumeError> {
     let key = keys::piece(vid, head.fid, index);
-    let bytes = spaces.extents.get(&key).map_err(|e| of_engine(&e))?;
-    let bytes = bytes.ok_or_else(|| missing(head, index))?;
+    let bytes = spaces.extents.get(&key).map_err(|e| of_engine(&e))?.ok_or_else(|| missing(head, index))?;
     let wanted = piece_len(head.size, index);
     if bytes.len() as u64 != wanted {
         return Err(wrong_length(head, index, bytes.len(), wanted));
@@ -172,8 +172,11 @@ fn read_part(
     let sums = piece_sums(spaces, head, index, &key)?;
     let first = range.start / BLOCK_BYTES;
     let cover = first * BLOCK_BYTES..range.end.next_multiple_of(BLOCK_BYTES).min(len);
-    let bytes = spaces.extents.get_range(&key, cover.clone());
-    let bytes = bytes.map_err(|e| of_engine(&e))?.ok_or_else(|| missing(head, index))?;
+    let bytes = spaces
+        .extents
+        .get_range(&key, cover.clone())
+        .map_err(|e| of_engine(&e))?
+        .ok_or_else(|| missing(head, index))?;
     if bytes.len() as u64 != cover.end - cover.start {
         return Err(wrong_length(head, index, bytes.len(), cover.end - cover.start));
     }
@@ -196,8 +199,7 @@ pub(crate) fn piece_sums(
     index: u32,
     key: &[u8],
 ) -> Result<Vec<u32>, VolumeError> {
-    let row = spaces.sums.get(key).map_err(|e| of_engine(&e))?;
-    let row = row.ok_or_else(|| missing(head, index))?;
+    let row = spaces.sums.get(key).map_err(|e| of_engine(&e))?.ok_or_else(|| missing(head, index))?;
     parse_sums(key, &row, piece_len(head.size, index))
         .map_err(|error| corrupt(format!("the checksums of piece {index} of file {}: {error}", head.fid)))
 }

@@ -42,7 +42,8 @@ impl LocalCore {
         Ok(checked)
     }
 
-    /// Deletes those files whose names still mean them, in one durable batch, or in several where one has no room for all.
+    /// Deletes those files whose names still mean them, in one durable batch, or in several where one has no
+    /// room for all.
     fn delete_keys(&self, vid: VolumeId, files: &[(Vec<u8>, FileId)]) -> Result<(), VolumeError> {
         let inside = self.name_locks.enter(vid, self)?;
         let _reserved = self.name_locks.reserve(files.iter().map(|(key, _)| key.clone()).collect());

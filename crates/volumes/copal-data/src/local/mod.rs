@@ -85,9 +85,10 @@ impl LocalStore {
         open::identity(&self.inner.spaces)
     }
 
-    /// Walks every row of the store and reports what is damaged; with `read_data` it reads and
-    /// verifies every body too. `progress` is called after every file, every volume, and while the engine reads its tables and values. Damage is reported and
-    /// walked past; only an engine that answers nothing more ends the walk early.
+    /// Walks every row of the store and reports what is damaged; with `read_data` it reads and verifies every
+    /// body too. `progress` is called after every file, every volume, and while the engine reads its tables
+    /// and values. Damage is reported and walked past; only an engine that answers nothing more ends the walk
+    /// early.
     /// # Errors
     /// `Failed`.
     pub fn check(
@@ -149,8 +150,8 @@ impl LocalCore {
         })
     }
 
-    /// Writes second copies behind what was just committed. Without them nothing is lost but a rescue's last resort, so a
-    /// failure is no failure of what was committed.
+    /// Writes second copies behind what was just committed. Without them nothing is lost but a rescue's last
+    /// resort, so a failure is no failure of what was committed.
     fn commit_spares(&self, batch: Batch) {
         if !batch.is_empty()
             && let Err(error) = self.commit_behind(batch)

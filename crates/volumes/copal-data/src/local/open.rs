@@ -82,8 +82,11 @@ fn no_randomness(error: impl std::fmt::Display) -> VolumeError {
 
 /// The identity of the store.
 pub(super) fn identity(spaces: &Spaces) -> Result<[u8; 16], VolumeError> {
-    let row = spaces.node.get(IDENTITY_KEY).map_err(|e| of_engine(&e))?;
-    let row = row.ok_or_else(|| corrupt("the identity of the store is missing"))?;
+    let row = spaces
+        .node
+        .get(IDENTITY_KEY)
+        .map_err(|e| of_engine(&e))?
+        .ok_or_else(|| corrupt("the identity of the store is missing"))?;
     match parse_identity(&row) {
         Ok(identity) => Ok(identity.uuid),
         Err(error) if error.is_damage() => Err(corrupt(format!("the identity of the store: {error}"))),
@@ -97,8 +100,11 @@ fn found(kv: &Store, spaces: &Spaces, clock: &dyn Clock) -> Result<(), VolumeErr
     let known = spaces.node.get(IDENTITY_KEY).map_err(|e| of_engine(&e))?;
     if known.is_some() {
         identity(spaces)?;
-        let group = spaces.groups.get(&group_key).map_err(|e| of_engine(&e))?;
-        let group = group.ok_or_else(|| corrupt("the row of the group is missing"))?;
+        let group = spaces
+            .groups
+            .get(&group_key)
+            .map_err(|e| of_engine(&e))?
+            .ok_or_else(|| corrupt("the row of the group is missing"))?;
         let epoch = parse_group_row(&group_key, &group)
             .map_err(|error| corrupt(format!("the row of the group: {error}")))?;
         if epoch != EPOCH {

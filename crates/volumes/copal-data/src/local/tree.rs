@@ -53,8 +53,12 @@ impl LocalCore {
         if let Some(vid) = self.child(parent, name)? {
             return Err(VolumeError::VolumeExists { vid });
         }
-        let next = self.spaces.node.get(NEXT_VID_KEY).map_err(|e| of_engine(&e))?;
-        let next = next.ok_or_else(|| corrupt("the next volume id is missing"))?;
+        let next = self
+            .spaces
+            .node
+            .get(NEXT_VID_KEY)
+            .map_err(|e| of_engine(&e))?
+            .ok_or_else(|| corrupt("the next volume id is missing"))?;
         let next = parse_number_row(NEXT_VID_KEY, &next)
             .map_err(|error| corrupt(format!("the next volume id: {error}")))?;
         let vid = VolumeId(next);

@@ -168,8 +168,8 @@ impl<'a> Batching<'a> {
         }
     }
 
-    /// Takes an operation away that can never hold: the file that it created, or what it buried. `stays_buried`: another delete
-    /// of the file stays.
+    /// Takes an operation away that can never hold: the file that it created, or what it buried.
+    /// `stays_buried`: another delete of the file stays.
     pub(super) fn take_away(&mut self, entry: &JournalEntry, stays_buried: bool) -> Result<(), NotHeld> {
         if entry.is_create && !self.is_buried(entry.vid, &entry.name, entry.fid)? {
             // Its name is free for a file beside it.
@@ -257,7 +257,8 @@ impl<'a> Batching<'a> {
         }
     }
 
-    /// When a file was created that a delete from ahead of the clock names; 0: it is not live here. Others are not looked up.
+    /// When a file was created that a delete from ahead of the clock names; 0: it is not live here. Others
+    /// are not looked up.
     fn created_ms(&self, vid: VolumeId, name: &[u8], fid: FileId, delete: OpId) -> Result<u64, NotHeld> {
         if delete.ms() <= self.now_ms.saturating_add(MAX_OP_AHEAD_MS) {
             return Ok(0);
@@ -450,8 +451,9 @@ impl Batching<'_> {
         Ok(())
     }
 
-    /// The name of a file that is deleted by its id alone. Buried under another than its own it would hide where it lies, and
-    /// be there again once the burial is forgotten (VOL-60). Reads all heads of the volume; who settles a create asks seldom.
+    /// The name of a file that is deleted by its id alone. Buried under another than its own it would hide
+    /// where it lies, and be there again once the burial is forgotten (VOL-60). Reads all heads of the
+    /// volume; who settles a create asks seldom.
     fn name_of(&self, vid: VolumeId, told: &Bytes, fid: FileId) -> Result<Bytes, NotHeld> {
         if told != UNKNOWN_FILE_NAME {
             return Ok(told.clone());
@@ -472,8 +474,9 @@ impl Batching<'_> {
         self.overlay.set(false, key, Some(heir));
     }
 
-    /// Whether every piece of a staged body is here, and they are the body that the head tells of: a cut of power takes the last
-    /// of them and leaves the first. A piece and its rows are one batch, and its sums are of as many blocks as it has.
+    /// Whether every piece of a staged body is here, and they are the body that the head tells of: a cut of
+    /// power takes the last of them and leaves the first. A piece and its rows are one batch, and its sums
+    /// are of as many blocks as it has.
     fn has_all_pieces(
         &self,
         vid: VolumeId,
@@ -499,8 +502,8 @@ impl Batching<'_> {
         self.core.uploads.lock().get(vid, fid).is_some()
     }
 
-    /// The key under which a delete of a file stands. Where another volume or name has deleted a file of this id, it stands
-    /// behind that one: neither takes the other's place.
+    /// The key under which a delete of a file stands. Where another volume or name has deleted a file of this
+    /// id, it stands behind that one: neither takes the other's place.
     fn tomb_key(&self, vid: VolumeId, name: &Bytes, fid: FileId) -> Result<Bytes, NotHeld> {
         let first = keys::tomb(self.group, fid);
         let stored = self.core.tombs_of(self.group, fid).map_err(NotHeld::Failed)?;

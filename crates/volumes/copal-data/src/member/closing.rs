@@ -1,15 +1,18 @@
-//! The end of a time: what a member closes, the digests of what it has closed, and the cutting of what is stable.
+//! The end of a time: what a member closes, the digests of what it has closed, and the cutting of what is
+//! stable.
 //!
-//! A digest is counted from the journal once its bucket is closed, and kept in memory until something is added to the bucket,
-//! which only union does. So an operation costs nothing beside its journal row, and a digest can never drift from the rows
-//! that it speaks for.
+//! A digest is counted from the journal once its bucket is closed, and kept in memory until something is
+//! added to the bucket, which only union does. So an operation costs nothing beside its journal row, and a
+//! digest can never drift from the rows that it speaks for.
 //!
 //! Design: docs/design/cluster.md#rules VOL-17, VOL-18
 //! Invariants
 //! - What is told as closed is on the device.
-//! - A deleted id goes with the last journal row that its delete has, and that goes long after all members have it.
+//! - A deleted id goes with the last journal row that its delete has, and that goes long after all members
+//!   have it.
 //!
-//! Not here: who tells whom (`copal-server`), when buckets close and what the horizon is (`copal_volume::group`).
+//! Not here: who tells whom (`copal-server`), when buckets close and what the horizon is
+//! (`copal_volume::group`).
 
 use super::{
     Membership, NotHeld,
@@ -36,17 +39,18 @@ use std::{
     sync::Arc,
 };
 
-/// Journals are kept for so many buckets below the horizon: ids of two clients may differ by the skew of their clocks, and a
-/// delete that was drawn early has to outlive the create that it buries.
+/// Journals are kept for so many buckets below the horizon: ids of two clients may differ by the skew of
+/// their clocks, and a delete that was drawn early has to outlive the create that it buries.
 const KEPT_BUCKETS: u64 = 3;
 /// Rows that one batch of cutting reads.
 const CUT_ROWS: usize = 2_000;
 
 impl MemberStore {
-    /// Closes in all groups what is due and has operations in it, and what others have closed: `told` by group. What is due goes
-    /// by the cluster's clock or by this machine's own, whichever is earlier (VOL-42).
-    /// One durable write, and none where nothing changes, so a group that nobody writes to costs nothing. Frees uploads
-    /// that have expired. Returns groups whose journal is not empty.
+    /// Closes in all groups what is due and has operations in it, and what others have closed: `told` by
+    /// group. What is due goes by the cluster's clock or by this machine's own, whichever is earlier
+    /// (VOL-42).
+    /// One durable write, and none where nothing changes, so a group that nobody writes to costs nothing.
+    /// Frees uploads that have expired. Returns groups whose journal is not empty.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn close_due(&self, told: &BTreeMap<GroupId, Closing>) -> Result<Vec<GroupId>, VolumeError> {
@@ -95,7 +99,8 @@ impl MemberStore {
         Ok(())
     }
 
-    /// What this member tells others of a group: `None` where it is no member. Digests are those from its horizon on.
+    /// What this member tells others of a group: `None` where it is no member. Digests are those from its
+    /// horizon on.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn told(&self, group: GroupId, seed: u64) -> Result<Option<OwnTold>, VolumeError> {
@@ -121,7 +126,8 @@ impl MemberStore {
         }))
     }
 
-    /// Digest of all operations from a bucket on, those of open ones included: what is compared when a member comes back.
+    /// Digest of all operations from a bucket on, those of open ones included: what is compared when a member
+    /// comes back.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn digest_from(&self, group: GroupId, from: Bucket, seed: u64) -> Result<Digest, VolumeError> {
@@ -132,7 +138,8 @@ impl MemberStore {
         Ok(digest)
     }
 
-    /// Raises the horizon of a group, not above what is closed here, and cuts what lies well below it, some rows at a time.
+    /// Raises the horizon of a group, not above what is closed here, and cuts what lies well below it, some
+    /// rows at a time.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn raise_horizon(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
@@ -147,9 +154,9 @@ impl MemberStore {
         self.core.cut(group)
     }
 
-    /// Begins to take everything over from a donor: what lies below the donor's horizon comes as files, not as operations, and
-    /// what this member took there by itself counts for nothing. From now on it takes nothing from clients that the donor has
-    /// closed.
+    /// Begins to take everything over from a donor: what lies below the donor's horizon comes as files, not
+    /// as operations, and what this member took there by itself counts for nothing. From now on it takes
+    /// nothing from clients that the donor has closed.
     /// # Errors
     /// `Corrupt`, `NoSpace`, `Failed`.
     pub fn begin_taking(&self, group: GroupId, horizon: Bucket, closed: Closing) -> Result<(), VolumeError> {
@@ -224,14 +231,16 @@ impl MemberStore {
         self.core.is_over(Called { vid, name: None }, fid)
     }
 
-    /// As [`MemberStore::is_over`], for a file whose name is known: a delete under another name does not end it.
+    /// As [`MemberStore::is_over`], for a file whose name is known: a delete under another name does not end
+    /// it.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn is_over_by_name(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<bool, VolumeError> {
         self.core.is_over(Called::told(vid, name), fid)
     }
 
-    /// Whether an operation of another member is missing in this one's journal, and is none that every member has.
+    /// Whether an operation of another member is missing in this one's journal, and is none that every member
+    /// has.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn lacks_operation(&self, group: GroupId, entry: &JournalEntry) -> Result<bool, VolumeError> {
@@ -246,7 +255,8 @@ impl MemberStore {
         Ok(row.map_err(|error| of_engine(&error))?.is_none())
     }
 
-    /// Whether any group here has a seal that lies in the future of the cluster's clock: it is ignored from the next view on.
+    /// Whether any group here has a seal that lies in the future of the cluster's clock: it is ignored from
+    /// the next view on.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn has_future_seals(&self) -> Result<bool, VolumeError> {
@@ -358,9 +368,10 @@ impl MemberCore {
         Ok(())
     }
 
-    /// Takes away what a new member took below a horizon: files that it was sent, and deletes. What of them is held the donor
-    /// has; the rest, which others refused, can never hold, and such a delete would hide a file that does. A member that was
-    /// whole before has nothing of the kind: below a horizon it has closed what all others have.
+    /// Takes away what a new member took below a horizon: files that it was sent, and deletes. What of them
+    /// is held the donor has; the rest, which others refused, can never hold, and such a delete would hide a
+    /// file that does. A member that was whole before has nothing of the kind: below a horizon it has closed
+    /// what all others have.
     fn void(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
         let queue = self.queue(group)?;
         let member = queue.member.lock();

@@ -1,7 +1,8 @@
 //! Damaged rows of a group: found, given up, so that they can be taken over from a member that has them.
 //!
-//! What can be read stays. A file that cannot be read to its last byte goes with its head: then it is lacking like one that was
-//! never here, and becoming whole brings it back (VOL-16). Lost deletes and lost records of the journal come back the same way.
+//! What can be read stays. A file that cannot be read to its last byte goes with its head: then it is lacking
+//! like one that was never here, and becoming whole brings it back (VOL-16). Lost deletes and lost records of
+//! the journal come back the same way.
 //!
 //! Design: docs/design/cluster.md#rules VOL-28
 //! Not here: whether another member has all of it, and when to look (`copal-server`).
@@ -18,7 +19,8 @@ use copal_kv::{DamagedRange, Durability, Keyspace};
 use copal_volume::{FileId, VolumeError, VolumeId, group::GroupId};
 use std::ops::Bound;
 
-/// Damaged ranges of one keyspace and group that are given up one after the other, before it is said that there is no end.
+/// Damaged ranges of one keyspace and group that are given up one after the other, before it is said that
+/// there is no end.
 const MOST_RANGES: usize = 100_000;
 
 /// What was given up of a group.
@@ -49,13 +51,14 @@ impl Scrubbing {
 }
 
 impl MemberStore {
-    /// Reads everything on the disk in the background, at most so many bytes a second; what is damaged is found by
-    /// [`MemberStore::damaged_groups`]. `None`: the store is being closed.
+    /// Reads everything on the disk in the background, at most so many bytes a second; what is damaged is
+    /// found by [`MemberStore::damaged_groups`]. `None`: the store is being closed.
     pub fn scrub(&self, bytes_per_s: u64) -> Option<Scrubbing> {
         self.core.kv.scrub(bytes_per_s).ok().map(Scrubbing)
     }
 
-    /// Groups of this disk in which damage was met and has not been given up: what reads, scrubs and checks have found.
+    /// Groups of this disk in which damage was met and has not been given up: what reads, scrubs and checks
+    /// have found.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn damaged_groups(&self) -> Result<Vec<GroupId>, VolumeError> {
@@ -76,8 +79,9 @@ impl MemberStore {
         Ok(groups)
     }
 
-    /// Reads everything of a group, and gives up what cannot be read. The member is not whole meanwhile, nor afterwards
-    /// ([`MemberStore::note_damage`] comes first). Operations wait while something is given up, not while it is read. Blocks.
+    /// Reads everything of a group, and gives up what cannot be read. The member is not whole meanwhile, nor
+    /// afterwards ([`MemberStore::note_damage`] comes first). Operations wait while something is given up,
+    /// not while it is read. Blocks.
     /// # Errors
     /// `Corrupt`: damage that does not go away. `NoSpace`, `Failed`.
     pub fn give_up_damaged(&self, group: GroupId) -> Result<GivenUp, VolumeError> {

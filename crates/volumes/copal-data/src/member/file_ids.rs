@@ -1,9 +1,9 @@
 //! Whose an id of a file is: one name of one volume (VOL-14), under which alone it is created and deleted.
 //!
-//! The id of a file is a key of its pieces and of its tombstone. A create under an id that another file has would share its
-//! pieces; a delete under another name would hide it. Both are refused where the owner is known: by the journal while the id is
-//! fresh, by its pieces, and by the heads of a small group. Where it is not known, what is written stands under the other volume
-//! and name, and does nothing to the owner.
+//! The id of a file is a key of its pieces and of its tombstone. A create under an id that another file has
+//! would share its pieces; a delete under another name would hide it. Both are refused where the owner is
+//! known: by the journal while the id is fresh, by its pieces, and by the heads of a small group. Where it is
+//! not known, what is written stands under the other volume and name, and does nothing to the owner.
 //!
 //! Design: docs/design/cluster.md#rules VOL-72
 //! Not here: what is fresh (`recent_files`).
@@ -49,8 +49,8 @@ impl<'a> Called<'a> {
 }
 
 impl MemberCore {
-    /// Whether an id belongs to another file than the one that is called so, as far as that is known here. The caller has the
-    /// lock of the group.
+    /// Whether an id belongs to another file than the one that is called so, as far as that is known here.
+    /// The caller has the lock of the group.
     pub(super) fn belongs_to_another(
         &self,
         group: GroupId,
@@ -131,15 +131,15 @@ impl MemberCore {
         let rows = self.own.tombs.prefix(&key);
         rows.map(|row| {
             let (key, row) = row.map_err(|error| of_engine(&error))?;
-            let tomb = TombRow::parse(&key, &row);
-            let tomb = tomb.map_err(|error| corrupt(format!("the row of a deleted file: {error}")))?;
+            let tomb = TombRow::parse(&key, &row)
+                .map_err(|error| corrupt(format!("the row of a deleted file: {error}")))?;
             Ok((key, tomb))
         })
         .collect()
     }
 
-    /// Forgets that a file was deleted. Returns whether there are other tombstones of its id: what follows for it has to come in
-    /// another batch.
+    /// Forgets that a file was deleted. Returns whether there are other tombstones of its id: what follows
+    /// for it has to come in another batch.
     pub(super) fn delete_tomb(
         &self,
         batch: &mut Batch,

@@ -16,8 +16,7 @@ impl MemberStore {
     /// # Errors
     /// `Corrupt`, also for the store of an embedded node; `Failed`.
     pub fn identity(&self) -> Result<Option<MemberIdentity>, VolumeError> {
-        let row = self.core.spaces.node.get(IDENTITY_KEY);
-        let row = row.map_err(|error| of_engine(&error))?;
+        let row = self.core.spaces.node.get(IDENTITY_KEY).map_err(|error| of_engine(&error))?;
         row.map(|row| MemberIdentity::parse(&row).map_err(|error| corrupt(error.to_string()))).transpose()
     }
 
@@ -43,8 +42,8 @@ impl MemberStore {
         Ok(identity)
     }
 
-    /// Remembers the reign of a master, durably before any order of it is carried out. `false`: it is older than one that
-    /// was heard of, and nothing it says is to be done.
+    /// Remembers the reign of a master, durably before any order of it is carried out. `false`: it is older
+    /// than one that was heard of, and nothing it says is to be done.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn hear(&self, term: Term) -> Result<bool, VolumeError> {

@@ -1,9 +1,11 @@
 //! The clock that a member goes by: the cluster's reference once it was told, its own before.
 //!
 //! Design: docs/design/cluster.md#rules VOL-42, VOL-43
-//! Invariant: time buckets are sealed by the earlier of the two clocks, so one clock that is ahead seals nothing too early.
+//! Invariant: time buckets are sealed by the earlier of the two clocks, so one clock that is ahead seals
+//! nothing too early.
 //!
-//! Not here: who tells the reference (`copal-server`), the rules for seals in the future (`copal_volume::group`).
+//! Not here: who tells the reference (`copal-server`), the rules for seals in the future
+//! (`copal_volume::group`).
 
 use copal_volume::{Clock, ReferenceClock};
 use parking_lot::RwLock;

@@ -1,8 +1,8 @@
 //! What a data server keeps of the groups its disk is a member of.
 //!
-//! The rows of files are those of the embedded store; beside them stand what was deleted, a journal of every operation, and
-//! what the member knows about itself. The rules (`copal_volume::group`) decide; here their facts are looked up and their
-//! decisions written, one batch for many operations of a group.
+//! The rows of files are those of the embedded store; beside them stand what was deleted, a journal of every
+//! operation, and what the member knows about itself. The rules (`copal_volume::group`) decide; here their
+//! facts are looked up and their decisions written, one batch for many operations of a group.
 //!
 //! Design: docs/design/cluster.md#rules VOL-10, VOL-11, VOL-13, VOL-14
 //! Invariants

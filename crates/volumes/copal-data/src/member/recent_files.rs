@@ -1,10 +1,11 @@
 //! Ids of files that were created lately: a filter in memory in front of the journal.
 //!
-//! A second name for a file's id is refused. Whether an id is in use says the journal, which has every create of the last
-//! minute, but a scan of it is too dear for each create. So a create is looked up here first: eight bytes for each id.
+//! A second name for a file's id is refused. Whether an id is in use says the journal, which has every create
+//! of the last minute, but a scan of it is too dear for each create. So a create is looked up here first:
+//! eight bytes for each id.
 //!
-//! Invariant: an id that the filter does not know was not created here since it became fresh, unless there were too many: then a
-//! second name for it is found by its pieces only, and shares nothing with the first.
+//! Invariant: an id that the filter does not know was not created here since it became fresh, unless there
+//! were too many: then a second name for it is found by its pieces only, and shares nothing with the first.
 //!
 //! Not here: ids that are not fresh (`file_ids`).
 
@@ -19,8 +20,8 @@ use std::{
 
 /// Ids that are kept; beyond, the oldest of a group go.
 const MOST: usize = 1 << 20;
-/// How old an id is at most whose create certainly stands in the journal, ms: buckets are closed, and cut later still, a minute
-/// after their end.
+/// How old an id is at most whose create certainly stands in the journal, ms: buckets are closed, and cut
+/// later still, a minute after their end.
 const FRESH_MS: u64 = MAX_OP_AGE_MS;
 
 /// Whether the create of a file with this id, if there was one, stands in the journal.
@@ -76,7 +77,8 @@ impl RecentFiles {
         }
     }
 
-    /// Whether a file with this fresh id may have been created in a group. Of a group that was not loaded everything may.
+    /// Whether a file with this fresh id may have been created in a group. Of a group that was not loaded
+    /// everything may.
     pub(super) fn may_have(&self, group: GroupId, fid: FileId) -> bool {
         let Some(of_group) = self.groups.get(&group) else {
             return true;

@@ -60,7 +60,8 @@ impl MemberStore {
         self.core.kv.flush().map_err(|error| of_engine(&error))
     }
 
-    /// Bytes that the files of a group take here, about: without those whose keys lie in memory only. Reads nothing.
+    /// Bytes that the files of a group take here, about: without those whose keys lie in memory only. Reads
+    /// nothing.
     pub fn group_bytes(&self, group: GroupId) -> u64 {
         let range = keys::range(&keys::group(group), None);
         let spaces = self.core.spaces.of_files();
@@ -68,8 +69,8 @@ impl MemberStore {
         bytes.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Takes part in a newer view. Returns when no operation of an older one is under way any more, and this is durable;
-    /// an older view than the present one changes nothing.
+    /// Takes part in a newer view. Returns when no operation of an older one is under way any more, and this
+    /// is durable; an older view than the present one changes nothing.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn enter_view(&self, group: GroupId, epoch: Epoch, role: Role) -> Result<Membership, VolumeError> {
@@ -88,8 +89,8 @@ impl MemberStore {
         Ok(of_row(group, row))
     }
 
-    /// Takes part in many newer views, with the state that the rules give (`own_role`): one durable write for all of them.
-    /// Returns those that are new here.
+    /// Takes part in many newer views, with the state that the rules give (`own_role`): one durable write for
+    /// all of them. Returns those that are new here.
     /// # Errors
     /// As [`MemberStore::enter_view`].
     pub fn enter_views(&self, views: &[ToldView]) -> Result<Vec<Membership>, VolumeError> {
@@ -135,8 +136,8 @@ impl MemberStore {
         self.core.keep_rows(&rows)
     }
 
-    /// The disk is no member of a group any more: every row of it goes, so that nothing of it decides anything should the
-    /// disk become a member again.
+    /// The disk is no member of a group any more: every row of it goes, so that nothing of it decides
+    /// anything should the disk become a member again.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn leave(&self, group: GroupId) -> Result<(), VolumeError> {
@@ -158,7 +159,8 @@ impl MemberStore {
         Ok(())
     }
 
-    /// Something of a group is damaged here: the member is not whole until it has taken over what it lacks from another.
+    /// Something of a group is damaged here: the member is not whole until it has taken over what it lacks
+    /// from another.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn note_damage(&self, group: GroupId) -> Result<(), VolumeError> {
@@ -186,7 +188,8 @@ pub struct ToldView {
     pub epoch: Epoch,
     /// The disk's state in it.
     pub role: Role,
-    /// The newest epoch in which operations could hold without this disk; 0: never, or not since it told that it is whole.
+    /// The newest epoch in which operations could hold without this disk; 0: never, or not since it told that
+    /// it is whole.
     pub missed: Epoch,
 }
 
@@ -226,9 +229,10 @@ impl MemberCore {
         })
     }
 
-    /// Seal and horizon of a group as they are in a newer view. What lies in the future of the cluster's clock was sealed by a
-    /// clock that was wrong, and would refuse every operation until that time comes: it is ignored (VOL-43). Only here: what
-    /// other members concluded from the seal they concluded in the older view, in which nothing holds any more.
+    /// Seal and horizon of a group as they are in a newer view. What lies in the future of the cluster's
+    /// clock was sealed by a clock that was wrong, and would refuse every operation until that time comes: it
+    /// is ignored (VOL-43). Only here: what other members concluded from the seal they concluded in the older
+    /// view, in which nothing holds any more.
     fn sealed_in_a_new_view(&self, group: GroupId, before: &MemberRow) -> (Closing, Bucket) {
         let Some(reference_ms) = self.clock.reference_ms() else {
             return (before.closing, before.horizon);
@@ -272,8 +276,13 @@ impl MemberCore {
             return Ok(Arc::clone(queue));
         }
         let key = keys::group(group);
-        let row = self.spaces.groups.get(&key).map_err(|error| of_engine(&error))?;
-        let row = row.map(|row| parse(&key, &row)).transpose()?;
+        let row = self
+            .spaces
+            .groups
+            .get(&key)
+            .map_err(|error| of_engine(&error))?
+            .map(|row| parse(&key, &row))
+            .transpose()?;
         let mut queues = self.queues.lock();
         let queue = queues.entry(group).or_insert_with(|| Arc::new(GroupQueue::of(row)));
         Ok(Arc::clone(queue))
@@ -285,8 +294,7 @@ fn parse(key: &[u8], row: &[u8]) -> Result<MemberRow, VolumeError> {
 }
 
 fn membership(key: &[u8], row: &[u8]) -> Result<Membership, VolumeError> {
-    let group = key.try_into().map(u32::from_be_bytes);
-    let group = group.map_err(|_| corrupt("a key of a group"))?;
+    let group = key.try_into().map(u32::from_be_bytes).map_err(|_| corrupt("a key of a group"))?;
     Ok(of_row(GroupId(group), parse(key, row)?))
 }
 

@@ -1,8 +1,8 @@
 //! Whether a disk takes new files: decided where they are applied, by what is used at that moment.
 //!
-//! Two limits, whichever is met first: the mark above which a disk takes no creates (VOL-27), and what the engine keeps back
-//! for itself. Deletes, views, closing and what is taken over from others go beyond the first, and what is essential
-//! goes beyond the second.
+//! Two limits, whichever is met first: the mark above which a disk takes no creates (VOL-27), and what the
+//! engine keeps back for itself. Deletes, views, closing and what is taken over from others go beyond the
+//! first, and what is essential goes beyond the second.
 //!
 //! Design: docs/design/cluster.md#rules VOL-27
 //! Not here: what a full engine frees by itself (`copal-kv`), who is told (`copal-server`).

@@ -49,7 +49,8 @@ pub(super) struct MemberCore {
 }
 
 impl MemberCore {
-    /// Whether so many bytes of new files are below the mark; where they are not, what is dead is freed at once.
+    /// Whether so many bytes of new files are below the mark; where they are not, what is dead is freed at
+    /// once.
     pub(super) fn has_room_for(&self, bytes: u64) -> bool {
         let has_room = self.room.below_mark() > bytes;
         if !has_room {
@@ -62,7 +63,8 @@ impl MemberCore {
         self.stopped.lock().as_ref().map_or(Ok(()), |stop| Err(stop.refusal()))
     }
 
-    /// Commits rows without which the disk could not be opened, closed or emptied: they may use what a full disk keeps back.
+    /// Commits rows without which the disk could not be opened, closed or emptied: they may use what a full
+    /// disk keeps back.
     /// # Errors
     /// `NoSpace`, and another clean refusal: nothing was written. `Failed`.
     pub(super) fn commit_essential(
@@ -75,8 +77,8 @@ impl MemberCore {
         self.outcome(batch.commit(durability))
     }
 
-    /// What became of a commit. A refusal, for lack of space or memory, left everything as it was; anything else ends all
-    /// writing, for nobody knows what was written.
+    /// What became of a commit. A refusal, for lack of space or memory, left everything as it was; anything
+    /// else ends all writing, for nobody knows what was written.
     pub(super) fn outcome(&self, committed: Result<(), copal_kv::Error>) -> Result<(), VolumeError> {
         match committed {
             Ok(()) => Ok(()),

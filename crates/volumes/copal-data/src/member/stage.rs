@@ -1,7 +1,7 @@
 //! Pieces of a body above one piece, ahead of the create that makes them visible.
 //!
-//! Decided and written while no operation of the group is under way: a piece never comes to stand under the id of a file that is
-//! there, was deleted, or is somebody else's.
+//! Decided and written while no operation of the group is under way: a piece never comes to stand under the
+//! id of a file that is there, was deleted, or is somebody else's.
 //!
 //! Design: docs/design/cluster.md#rules VOL-72, VOL-73
 //! Invariant: pieces that belong to no file have an upload row, written with or before the first of them.
@@ -47,10 +47,11 @@ pub struct Piece {
 }
 
 impl MemberStore {
-    /// Keeps a piece of a file that this server takes over from another member; a duplicate changes nothing. Durable with the
-    /// create.
+    /// Keeps a piece of a file that this server takes over from another member; a duplicate changes nothing.
+    /// Durable with the create.
     /// # Errors
-    /// `NoSpace`, `Failed`; `VolumeGone`; `Denied`: the file is there, was deleted, or the piece lies beyond any file.
+    /// `NoSpace`, `Failed`; `VolumeGone`; `Denied`: the file is there, was deleted, or the piece lies beyond
+    /// any file.
     pub fn stage(&self, vid: VolumeId, fid: FileId, index: u32, bytes: Bytes) -> Result<(), VolumeError> {
         let piece =
             Piece { vid, fid, index, bytes, origin: UploadOrigin::default(), may_do_everything: true };
@@ -106,7 +107,8 @@ impl MemberCore {
                 self.drop_upload(vid, fid).map_err(NotHeld::Failed)?;
                 Upload::begin(&piece)
             }
-            // This server takes the file over, or a process that has only just stopped began it: later it looks different.
+            // This server takes the file over, or a process that has only just stopped began it: later it
+            // looks different.
             Some(upload)
                 if upload.origin.is_own()
                     || piece.may_do_everything
@@ -122,8 +124,12 @@ impl MemberCore {
             None => Upload::begin(&piece),
         };
         let key = keys::piece(vid, fid, index);
-        let before = self.spaces.uploads.get(&key).map_err(failed)?;
-        let before = before.and_then(|row| StagedPieceRow::parse(&key, &row).ok());
+        let before = self
+            .spaces
+            .uploads
+            .get(&key)
+            .map_err(failed)?
+            .and_then(|row| StagedPieceRow::parse(&key, &row).ok());
         let len = piece.bytes.len() as u64;
         let added = len.saturating_sub(before.map_or(0, |before| before.len.into()));
         if row.has_everything() && !piece.origin.is_own() {
@@ -168,7 +174,8 @@ impl MemberCore {
         }
     }
 
-    /// Whether the file of a client's piece is there already, with just this piece; refuses the id of any other file.
+    /// Whether the file of a client's piece is there already, with just this piece; refuses the id of any
+    /// other file.
     fn is_there(&self, piece: &Piece, now_ms: u64) -> Result<bool, NotHeld> {
         let Piece { vid, fid, index, .. } = *piece;
         if piece.origin.is_own() {
@@ -196,15 +203,16 @@ impl MemberCore {
         let Some(quota) = self.quota(vid).map_err(NotHeld::Failed)? else {
             return Ok(());
         };
-        let used = self.used_bytes(vid).map_err(NotHeld::Failed)?;
-        let used = used.saturating_add(self.uploads.lock().bytes_of(vid));
+        let used =
+            self.used_bytes(vid).map_err(NotHeld::Failed)?.saturating_add(self.uploads.lock().bytes_of(vid));
         match used.saturating_add(wanted) > quota {
             true => Err(NotHeld::Refused(Answer::QuotaExceeded { quota, used, wanted })),
             false => Ok(()),
         }
     }
 
-    /// Bytes of a volume's live files, counted once and carried on from then. The caller has the lock of the group.
+    /// Bytes of a volume's live files, counted once and carried on from then. The caller has the lock of the
+    /// group.
     fn used_bytes(&self, vid: VolumeId) -> Result<u64, VolumeError> {
         if let Some(used) = self.used.lock().get(&vid) {
             return Ok(*used);

@@ -66,8 +66,8 @@ impl MemberStore {
         &self.core.kv
     }
 
-    /// Hands an operation in; `tell` learns what became of it, on the thread that serves the group. Where nobody serves the
-    /// group, the caller does: the work it gets is to be run on a thread that may block.
+    /// Hands an operation in; `tell` learns what became of it, on the thread that serves the group. Where
+    /// nobody serves the group, the caller does: the work it gets is to be run on a thread that may block.
     /// # Errors
     /// `Corrupt`, `Failed`: nothing was handed in.
     pub fn submit(
@@ -80,7 +80,8 @@ impl MemberStore {
         self.submit_while(group, epoch, operation, || true, tell)
     }
 
-    /// As [`MemberStore::submit`], for an operation that is not begun when its turn comes and nobody wants it any more.
+    /// As [`MemberStore::submit`], for an operation that is not begun when its turn comes and nobody wants it
+    /// any more.
     /// # Errors
     /// As [`MemberStore::submit`].
     pub fn submit_while(
@@ -98,8 +99,8 @@ impl MemberStore {
         self.submit_if(group, epoch, operation, may_run, tell)
     }
 
-    /// As [`MemberStore::submit`], for an operation that `may_run` can refuse when its turn has come: it is asked while no other
-    /// operation of the group is under way.
+    /// As [`MemberStore::submit`], for an operation that `may_run` can refuse when its turn has come: it is
+    /// asked while no other operation of the group is under way.
     /// # Errors
     /// As [`MemberStore::submit`].
     pub fn submit_if(
@@ -152,20 +153,20 @@ impl MemberStore {
         self.core.clock.own_ms()
     }
 
-    /// From now on `bytes` says how many bytes of the disk are used, and how many there are; asked for each batch of
-    /// creates.
+    /// From now on `bytes` says how many bytes of the disk are used, and how many there are; asked for each
+    /// batch of creates.
     pub fn watch_room(&self, bytes: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
         self.core.room.watch(bytes);
     }
 
-    /// Whether the disk takes no creates of clients, nor pieces of them; deletes go on, unless its host is full
-    /// ([`MemberStore::is_host_full`]). It was so lately, or is so now.
+    /// Whether the disk takes no creates of clients, nor pieces of them; deletes go on, unless its host is
+    /// full ([`MemberStore::is_host_full`]). It was so lately, or is so now.
     pub fn is_full(&self) -> bool {
         self.core.kv.is_full() || self.room_bytes() < LEAST_ROOM_BYTES
     }
 
-    /// Whether the host ran full inside a write: the disk takes no more operations, and has not failed. With space on the host
-    /// it goes on once it is opened again.
+    /// Whether the host ran full inside a write: the disk takes no more operations, and has not failed. With
+    /// space on the host it goes on once it is opened again.
     pub fn is_host_full(&self) -> bool {
         let stopped = self.core.stopped.lock();
         stopped.as_ref().is_some_and(|stop| stop.is_host_full)

@@ -90,9 +90,9 @@ fn a_file_is_there_with_its_journal_and_gone_with_its_tomb() {
     assert_eq!(rest, journal[4..]);
 }
 
-/// Symptom: members that had taken two deletes of one file in another order had different operations, and never the same
-/// digest. Cause: the later of the two was answered and not journalled. Fix: it is journalled like any (VOL-13), unless its
-/// time is over: then it is answered only.
+/// Symptom: members that had taken two deletes of one file in another order had different operations, and
+/// never the same digest. Cause: the later of the two was answered and not journalled. Fix: it is journalled
+/// like any (VOL-13), unless its time is over: then it is answered only.
 #[test]
 fn a_second_delete_of_a_file_is_journalled_too() {
     let store = member(Role::Normal);
@@ -108,10 +108,11 @@ fn a_second_delete_of_a_file_is_journalled_too() {
     assert_eq!(ops, [one, other]);
 }
 
-/// Symptom: a create whose outcome was unknown was settled to be none, and its file was there for good some minutes later
-/// (`copal-sim cluster --seeds 1 --seed 1`). Cause: the members that were asked did not have it, so nobody told its name, and
-/// the delete was called "?"; the member that was away and had the file buried that name, and the file stayed where it was
-/// until the burial was forgotten. Fix: who is told no name looks for the file by its id.
+/// Symptom: a create whose outcome was unknown was settled to be none, and its file was there for good some
+/// minutes later (`copal-sim cluster --seeds 1 --seed 1`). Cause: the members that were asked did not have
+/// it, so nobody told its name, and the delete was called "?"; the member that was away and had the file
+/// buried that name, and the file stayed where it was until the burial was forgotten. Fix: who is told no
+/// name looks for the file by its id.
 #[test]
 fn a_delete_that_knows_no_name_finds_the_file_by_its_id() {
     let by_id = |number| {
@@ -174,8 +175,9 @@ fn a_name_with_two_files_keeps_its_member_from_being_whole() {
     assert_eq!((whole.role, whole.last_normal), (Role::Normal, Epoch(6)));
 }
 
-/// Symptom: all members of a group were there, and none ever became whole. Cause: one had told the master that it has everything;
-/// a second file of a name came to it before the answer, and kept it from being whole, while the master counted on its word.
+/// Symptom: all members of a group were there, and none ever became whole. Cause: one had told the master
+/// that it has everything; a second file of a name came to it before the answer, and kept it from being
+/// whole, while the master counted on its word.
 /// Fix: from when it writes down that it has everything, it refuses what a whole member refuses.
 #[test]
 fn who_is_about_to_be_whole_takes_no_second_file_of_a_name() {
@@ -192,8 +194,8 @@ fn who_is_about_to_be_whole_takes_no_second_file_of_a_name() {
     assert_eq!(ended[0].role, Role::Normal);
 }
 
-/// Symptom: a group answered nobody any more. Cause: who was to serve its queue ended before it did, and nobody else was
-/// let in. Fix: work that is dropped tells who waits, and leaves the queue to the next.
+/// Symptom: a group answered nobody any more. Cause: who was to serve its queue ended before it did, and
+/// nobody else was let in. Fix: work that is dropped tells who waits, and leaves the queue to the next.
 #[test]
 fn work_that_is_dropped_leaves_the_group_to_the_next() {
     let store = member(Role::Normal);
@@ -283,8 +285,8 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
     assert_eq!(member.apply(GROUP, Epoch(5), take(live[0].name.clone())).unwrap(), Ok(Role::Recovering));
 }
 
-/// Symptom: red now and then. Cause: the test asked the engine whether it is full, which ends as soon as the engine's worker
-/// looks and finds room. Fix: the test counts how often the engine was short of space.
+/// Symptom: red now and then. Cause: the test asked the engine whether it is full, which ends as soon as the
+/// engine's worker looks and finds room. Fix: the test counts how often the engine was short of space.
 #[test]
 fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
     let store = member(Role::Normal);
@@ -386,8 +388,9 @@ fn a_member_shows_which_volumes_of_a_group_are_gone() {
     assert_eq!(late, Err(NotHeld::Refused(Answer::VolumeGone)));
 }
 
-/// Symptom: creates in a volume waited to their deadline for ever. Cause: the master had died in the middle of removing it, and
-/// the members went by the mark it had left. Fix: a mark that is a minute old counts no more.
+/// Symptom: creates in a volume waited to their deadline for ever. Cause: the master had died in the middle
+/// of removing it, and the members went by the mark it had left. Fix: a mark that is a minute old counts no
+/// more.
 #[test]
 fn a_removal_that_nobody_decides_ends_by_itself() {
     let clock = Arc::new(ManualClock::new(NOW));
@@ -404,7 +407,8 @@ fn a_removal_that_nobody_decides_ends_by_itself() {
     assert!(matches!(beyond, Err(NotHeld::Refused(Answer::QuotaExceeded { .. }))), "{beyond:?}");
 }
 
-/// Symptom: a member that was started again could count as whole, although it may have missed operations, and no test noticed.
+/// Symptom: a member that was started again could count as whole, although it may have missed operations, and
+/// no test noticed.
 /// Cause: the boot was tested for what it writes, not for what it takes back. Fix: this, on disk as well.
 #[test]
 fn a_boot_leaves_no_group_whole() {
@@ -433,7 +437,8 @@ fn a_boot_leaves_no_group_whole() {
     assert_eq!((before.last_normal, before.epoch), (Epoch(5), Epoch(5)));
 }
 
-/// Symptom: a create of pieces could be taken of which one was missing, cut off or another's, and no test noticed.
+/// Symptom: a create of pieces could be taken of which one was missing, cut off or another's, and no test
+/// noticed.
 /// Cause: tests staged all pieces. Fix: this.
 #[test]
 fn a_create_lacks_no_piece() {

@@ -1,10 +1,12 @@
 //! Becoming whole: what a donor shows of a group at one moment, and what a member takes over from it.
 //!
-//! A group is a two-phase set, so taking over is union: a file that is known changes nothing, one that is buried here stays
-//! buried, a delete buries whatever it names. Live operations are applied meanwhile; no order of the two matters (VOL-10).
+//! A group is a two-phase set, so taking over is union: a file that is known changes nothing, one that is
+//! buried here stays buried, a delete buries whatever it names. Live operations are applied meanwhile; no
+//! order of the two matters (VOL-10).
 //!
 //! Paper:  beanfs §5.2 (volume synchronization)
-//! Not here: who asks whom, and when the member counts as whole (`copal-server`, rules in `copal_volume::group`).
+//! Not here: who asks whom, and when the member counts as whole (`copal-server`, rules in
+//! `copal_volume::group`).
 
 use super::{
     file_ids::Called,
@@ -71,7 +73,8 @@ impl GroupSnapshot {
 }
 
 impl GroupSnapshot {
-    /// Up to `limit` operations above `after`, by their time: what a member that was away since then may have missed.
+    /// Up to `limit` operations above `after`, by their time: what a member that was away since then may have
+    /// missed.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn journal(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<JournalEntry>, VolumeError> {
@@ -94,8 +97,8 @@ impl GroupSnapshot {
         let Some(row) = row.map_err(|error| of_engine(&error))? else {
             return Ok(None);
         };
-        let head = FileHead::parse(&key, &row);
-        let head = head.map_err(|error| corrupt(format!("a row of a group: {error}")))?;
+        let head =
+            FileHead::parse(&key, &row).map_err(|error| corrupt(format!("a row of a group: {error}")))?;
         Ok(Some(head.fid))
     }
 }
@@ -125,8 +128,8 @@ impl MemberStore {
         Ok(core.head(&core.own.siblings, &beside)?.is_none())
     }
 
-    /// Head and bytes of a file for a member that lacks it; `None`: it is not live any more, and the member learns that
-    /// delete itself.
+    /// Head and bytes of a file for a member that lacks it; `None`: it is not live any more, and the member
+    /// learns that delete itself.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn fetch(

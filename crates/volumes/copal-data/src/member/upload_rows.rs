@@ -83,8 +83,8 @@ impl MemberCore {
             let Some((_, index)) = piece else {
                 continue;
             };
-            let row = StagedPieceRow::parse(&key, &row);
-            let row = row.map_err(|error| corrupt(format!("the row of a piece of file {fid}: {error}")))?;
+            let row = StagedPieceRow::parse(&key, &row)
+                .map_err(|error| corrupt(format!("the row of a piece of file {fid}: {error}")))?;
             pieces.insert(index, row);
         }
         Ok(pieces)

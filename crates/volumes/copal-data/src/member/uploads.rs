@@ -1,6 +1,7 @@
 //! Uploads whose file is not there yet: who began each, how much of it lies here, and when it goes.
 //!
-//! All of them are known in memory, from rows that are read at the start: there are few, and each is of more than 4 MiB.
+//! All of them are known in memory, from rows that are read at the start: there are few, and each is of more
+//! than 4 MiB.
 //!
 //! Invariants
 //! - An upload has one origin; nobody else adds to it, and nobody else's create makes a file of it.
@@ -9,7 +10,8 @@
 //!
 //! Format: docs/formats/data-rows.md v1
 //! Design: docs/design/cluster.md#rules VOL-73
-//! Not here: when pieces are taken (`stage`), when they become a file (`apply`), and how their rows go (`upload_rows`).
+//! Not here: when pieces are taken (`stage`), when they become a file (`apply`), and how their rows go
+//! (`upload_rows`).
 
 use crate::{format::UploadRow, keys, spaces::Spaces};
 use bytes::Bytes;
@@ -47,8 +49,8 @@ pub(super) struct Upload {
     pub(super) origin: UploadOrigin,
     pub(super) touched_ms: u64,
     pub(super) bytes: u64,
-    /// Written by an earlier release, which knew no origins and no checksums of pieces, and could begin one under a file that is
-    /// there.
+    /// Written by an earlier release, which knew no origins and no checksums of pieces, and could begin one
+    /// under a file that is there.
     pub(super) is_legacy: bool,
 }
 
@@ -155,8 +157,8 @@ impl Upload {
         self.touched_ms.saturating_add(after_ms) <= now_ms
     }
 
-    /// Whether another origin may begin the upload anew: this server always, and a client of the same name, or one that may do
-    /// everything, when its owner has probably died.
+    /// Whether another origin may begin the upload anew: this server always, and a client of the same name,
+    /// or one that may do everything, when its owner has probably died.
     pub(super) fn yields_to(&self, origin: &UploadOrigin, may_do_everything: bool, now_ms: u64) -> bool {
         if self.is_legacy || origin.is_own() {
             return true;

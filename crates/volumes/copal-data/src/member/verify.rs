@@ -1,4 +1,5 @@
-//! Comparing members: live files of a group, counted and hashed, and read to the last byte where that is wanted.
+//! Comparing members: live files of a group, counted and hashed, and read to the last byte where that is
+//! wanted.
 
 use super::store::MemberStore;
 use crate::{error::of_engine, format::FileHead, keys, local::read_body};
@@ -35,7 +36,8 @@ pub struct Verified {
 }
 
 impl MemberStore {
-    /// Counts and hashes the live files of a span, and reads their bodies if `deep`. Damage is an answer, no error.
+    /// Counts and hashes the live files of a span, and reads their bodies if `deep`. Damage is an answer, no
+    /// error.
     /// # Errors
     /// `Failed`.
     pub fn verify(&self, group: GroupId, span: Span<'_>, deep: bool) -> Result<Verified, VolumeError> {

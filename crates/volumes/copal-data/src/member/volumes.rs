@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A volume that is gone stays gone here: its row says so for ever, since its id is never used again.
-//! - A removal that nobody decides ends by itself, since whoever began it may have died: the mark counts for a minute, and the
-//!   master decides in less.
+//! - A removal that nobody decides ends by itself, since whoever began it may have died: the mark counts for
+//!   a minute, and the master decides in less.
 
 use super::store::MemberStore;
 use crate::{
@@ -45,8 +45,8 @@ impl MemberStore {
         Ok(gone)
     }
 
-    /// Goes by what the master tells of a volume, durably; whether the volume has files here. Blocks until no operation of
-    /// its group is under way.
+    /// Goes by what the master tells of a volume, durably; whether the volume has files here. Blocks until no
+    /// operation of its group is under way.
     /// # Errors
     /// `Corrupt`, `NoSpace`, `Failed`.
     pub fn tell_volume(&self, vid: VolumeId, told: Told) -> Result<bool, VolumeError> {

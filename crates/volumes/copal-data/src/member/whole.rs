@@ -1,4 +1,5 @@
-//! Becoming whole, in many groups at once: what a member writes down before it tells the master, and after the master knows.
+//! Becoming whole, in many groups at once: what a member writes down before it tells the master, and after
+//! the master knows.
 //!
 //! Design: docs/design/cluster.md#rules VOL-16
 //! Invariant: who is whole has told the master, and the master has taken it.
@@ -25,10 +26,10 @@ pub struct Taken {
 }
 
 impl MemberStore {
-    /// Everything of donors' snapshots is here, and no operation could hold without this member since: writes that down, many
-    /// groups in one durable write, before the master is told (VOL-16): its answer may be lost. What a donor had closed is
-    /// closed here (VOL-17). Returns the groups of which the master is to be told: not those in which a name has two files, and
-    /// none whose epoch has passed.
+    /// Everything of donors' snapshots is here, and no operation could hold without this member since: writes
+    /// that down, many groups in one durable write, before the master is told (VOL-16): its answer may be
+    /// lost. What a donor had closed is closed here (VOL-17). Returns the groups of which the master is to be
+    /// told: not those in which a name has two files, and none whose epoch has passed.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn begin_whole(&self, taken: &[Taken]) -> Result<Vec<GroupId>, VolumeError> {
@@ -48,13 +49,14 @@ impl MemberStore {
         Ok(to_tell)
     }
 
-    /// The master knows that this member has everything of these groups: it is whole, unless a name has two files here by now,
-    /// damage was met since, or the epoch has passed. Returns what it is in each.
+    /// The master knows that this member has everything of these groups: it is whole, unless a name has two
+    /// files here by now, damage was met since, or the epoch has passed. Returns what it is in each.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn end_whole(&self, told: &[(GroupId, Epoch)]) -> Result<Vec<Membership>, VolumeError> {
         self.change_many(told.iter().copied(), |at, row| {
-            // Looked up while no operation is under way: a second file that came meanwhile would be hidden on a whole member.
+            // Looked up while no operation is under way: a second file that came meanwhile would be hidden on
+            // a whole member.
             let is_whole = row.has_everything() && !self.core.has_siblings(told[at].0)?;
             Ok(MemberRow { role: if is_whole { Role::Normal } else { row.role }, ..row })
         })?;
@@ -62,8 +64,8 @@ impl MemberStore {
         now.filter_map(Result::transpose).collect()
     }
 
-    /// Changes the rows of groups that are still in the epoch that is meant, in one durable write, while no operation of them is
-    /// under way.
+    /// Changes the rows of groups that are still in the epoch that is meant, in one durable write, while no
+    /// operation of them is under way.
     fn change_many(
         &self,
         groups: impl Iterator<Item = (GroupId, Epoch)>,

@@ -1,8 +1,10 @@
 //! Serving the queue of a group: one thread at a time, a batch after the other.
 //!
-//! Whoever finds a group's queue unserved gets the [`Work`] of serving it and runs it on a thread that may block; others leave
-//! their operation there and are told. What gathers while a batch is on its way to the device is the next batch.
-//! Invariant: operations of a group are decided one after the other, and no view changes in the middle of a batch.
+//! Whoever finds a group's queue unserved gets the [`Work`] of serving it and runs it on a thread that may
+//! block; others leave their operation there and are told. What gathers while a batch is on its way to the
+//! device is the next batch.
+//! Invariant: operations of a group are decided one after the other, and no view changes in the middle of a
+//! batch.
 
 use super::{
     apply::Batching,
@@ -69,7 +71,8 @@ impl Work {
         }
         self.queue.put_back(taken.collect());
         let replies: Vec<Reply> = match batching.commit() {
-            // Of several operations some may have room, and what makes room is not refused because of its neighbours.
+            // Of several operations some may have room, and what makes room is not refused because of its
+            // neighbours.
             Err(VolumeError::NoSpace) if waiting.len() > 1 => {
                 let operations: Vec<&Operation> = waiting.iter().map(|(operation, _)| operation).collect();
                 self.serve_apart(&row, &operations)
@@ -85,8 +88,8 @@ impl Work {
         }
     }
 
-    /// Operations for which there was no room together: first those that add no file, then each of the others alone. Between
-    /// operations that wait at the same time there is no order.
+    /// Operations for which there was no room together: first those that add no file, then each of the others
+    /// alone. Between operations that wait at the same time there is no order.
     fn serve_apart(&self, row: &MemberRow, operations: &[&Operation]) -> Vec<Reply> {
         let mut replies: Vec<Option<Reply>> = vec![None; operations.len()];
         let commit = |batching: Batching<'_>| batching.commit().map(|()| row.role).map_err(NotHeld::Failed);
@@ -121,8 +124,8 @@ impl Work {
 }
 
 impl Drop for Work {
-    /// Not run to its end, by a panic or a process that stops: who waits is told, and the next operation finds a queue that
-    /// nobody serves.
+    /// Not run to its end, by a panic or a process that stops: who waits is told, and the next operation
+    /// finds a queue that nobody serves.
     fn drop(&mut self) {
         if self.is_done {
             return;

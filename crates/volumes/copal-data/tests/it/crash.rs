@@ -185,8 +185,8 @@ fn contents(store: &LocalStore) -> Model {
         let mut files = BTreeMap::new();
         for (name, info) in store.list(vid, b"", None, 100, &ReadOptions::default()).expect("list") {
             let bytes = get(store, vid, &name).expect("a listed file is whole");
-            let seed = (0..200).find(|&seed| body(seed, bytes.len()) == bytes);
-            let seed = seed.expect("bytes that somebody wrote");
+            let seed =
+                (0..200).find(|&seed| body(seed, bytes.len()) == bytes).expect("bytes that somebody wrote");
             files.insert(name.to_vec(), (info.fid, seed, bytes.len()));
         }
         model.insert(volume, files);
@@ -247,8 +247,7 @@ fn acknowledged_operations_survive_a_power_cut_and_others_are_whole_or_absent() 
 
 /// Removes all volumes and says how many bytes of the device live objects hold.
 fn emptied(store: &LocalStore) -> u64 {
-    let keep = store.create_volume("", "keep", &VolumeOptions::default());
-    let keep = keep.expect("create a volume");
+    let keep = store.create_volume("", "keep", &VolumeOptions::default()).expect("create a volume");
     for (name, vid) in store.list_volumes("", None, 100).expect("list") {
         if name != "keep" {
             store.remove_volume(vid, Remove::WithFiles).expect("remove");
@@ -298,8 +297,7 @@ fn racing_history() -> (History, Vec<Create>) {
     let device = founded(7);
     let dyn_device: Arc<dyn Device> = device.clone();
     let store = open(&dyn_device);
-    let vid = store.create_volume("", "v", &VolumeOptions::default());
-    let vid = vid.expect("create a volume");
+    let vid = store.create_volume("", "v", &VolumeOptions::default()).expect("create a volume");
     let create = |thread: u64, round: u64, name: Vec<u8>| {
         let seed = thread * 1000 + round * 10 + u64::from(name[0] == b'c');
         let size = [100, 6_000, 70_000, 4_300_000][(seed / 10 % 4) as usize];

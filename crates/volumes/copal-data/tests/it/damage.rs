@@ -89,8 +89,8 @@ fn a_sound_store_has_no_findings() {
     assert_eq!(check(&store, false).verified_bytes, files.small.size);
 }
 
-/// Symptom: the progress of a check stood still while the engine read its tables and values. Cause: it told nothing before
-/// its end. Fix: it tells after every table, and every few values.
+/// Symptom: the progress of a check stood still while the engine read its tables and values. Cause: it told
+/// nothing before its end. Fix: it tells after every table, and every few values.
 #[test]
 fn what_the_engine_reads_is_told_on_the_way() {
     let store = fresh();

@@ -11,8 +11,8 @@ use copal_volume::{
 };
 use std::sync::Arc;
 
-/// Symptom: no test would have noticed a member that goes on writing after a write of its disk has failed. Its server tells the
-/// master by this that the disk failed.
+/// Symptom: no test would have noticed a member that goes on writing after a write of its disk has failed.
+/// Its server tells the master by this that the disk failed.
 #[test]
 fn a_member_whose_disk_failed_takes_nothing_more_and_says_why() {
     let device = FaultDevice::new(64 * MIB, 3);
@@ -31,10 +31,10 @@ fn a_member_whose_disk_failed_takes_nothing_more_and_says_why() {
     assert_eq!(store.failure(), Some(why));
 }
 
-/// Symptom: the host of a data server ran full inside a write, and the server told the master that its disk had failed: after
-/// half an hour all its data is copied to others.
-/// Cause: any error of a write was a failed disk. Fix: the disk is full, not failed. It refuses later operations, and goes on
-/// once the host has space and the store is opened again.
+/// Symptom: the host of a data server ran full inside a write, and the server told the master that its disk
+/// had failed: after half an hour all its data is copied to others.
+/// Cause: any error of a write was a failed disk. Fix: the disk is full, not failed. It refuses later
+/// operations, and goes on once the host has space and the store is opened again.
 #[test]
 fn a_member_whose_host_ran_full_is_full_and_not_failed() {
     let fault = WriteFault::HostFull;

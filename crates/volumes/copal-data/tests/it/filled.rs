@@ -27,9 +27,9 @@ fn unpacked() -> Image {
     image
 }
 
-/// Symptom: after a cluster was full and restarted no server started, and no file could be read. Cause: the first rows
-/// of a server were refused like a put, and that refusal called the disk broken. Fix: see `member_space`; here is a disk that the
-/// old build left.
+/// Symptom: after a cluster was full and restarted no server started, and no file could be read. Cause: the
+/// first rows of a server were refused like a put, and that refusal called the disk broken. Fix: see
+/// `member_space`; here is a disk that the old build left.
 #[test]
 fn a_disk_that_an_older_build_filled_opens_and_gives_room_back() {
     let image = unpacked();

@@ -44,8 +44,8 @@ struct Acknowledged {
     looks: Looks,
 }
 
-/// Symptom: a member could acknowledge operations before they were on its device, and no test noticed. Cause: the member's
-/// store had no test of a cut of power, only the embedded one. Fix: this.
+/// Symptom: a member could acknowledge operations before they were on its device, and no test noticed. Cause:
+/// the member's store had no test of a cut of power, only the embedded one. Fix: this.
 #[test]
 fn what_a_member_has_acknowledged_survives_a_power_cut() {
     let device = founded();

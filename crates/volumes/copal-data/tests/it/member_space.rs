@@ -1,4 +1,5 @@
-//! A full disk of a data server: it is not broken, it starts, enters views and closes, and what is deleted comes back.
+//! A full disk of a data server: it is not broken, it starts, enters views and closes, and what is deleted
+//! comes back.
 
 use crate::{
     members::{GROUP, NOW, boot_member, create, delete, fid, name, vid},
@@ -14,7 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Eight writers create files of `len` bytes until each of them is refused; the numbers of those that are held.
+/// Eight writers create files of `len` bytes until each of them is refused; the numbers of those that are
+/// held.
 fn fill(store: &MemberStore, epoch: Epoch, next: &AtomicU64, len: usize) -> Vec<u64> {
     let writer = || {
         let mut held = Vec::new();
@@ -52,13 +54,13 @@ fn goes_on(store: &MemberStore, epoch: Epoch) -> Epoch {
     next
 }
 
-/// Symptom: a disk that had been filled counted as failed, its server did not start any more, and what was deleted did not come
-/// back: after a restart of three full servers all their data was away.
-/// Cause: rows of views, boots, volumes and closing were puts like any other, and their refusal for lack of space was taken
-/// for a failed write; nothing was merged before the tree wanted it; a create that did not fit took deletes of its batch
-/// along.
-/// Fix: these rows use what is kept back; a refusal is no failure; a full store frees what it can; operations that have no
-/// room together are tried apart.
+/// Symptom: a disk that had been filled counted as failed, its server did not start any more, and what was
+/// deleted did not come back: after a restart of three full servers all their data was away.
+/// Cause: rows of views, boots, volumes and closing were puts like any other, and their refusal for lack of
+/// space was taken for a failed write; nothing was merged before the tree wanted it; a create that did not
+/// fit took deletes of its batch along.
+/// Fix: these rows use what is kept back; a refusal is no failure; a full store frees what it can; operations
+/// that have no room together are tried apart.
 #[test]
 fn a_full_disk_starts_goes_on_and_gives_back_what_is_deleted() {
     for len in [20_000, 1_000_000] {
@@ -134,8 +136,10 @@ fn a_delete_beside_a_create_that_does_not_fit_is_done() {
     assert!(replies.iter().all(|(_, reply)| *reply == Ok(Role::Normal)), "{replies:?}");
 }
 
-/// Symptom: the mark above which a disk takes no files was looked at once a second, and a burst of creates ran far past it.
-/// Cause: the heartbeat set a flag. Fix: each create is measured where it is applied, its neighbours in the batch included.
+/// Symptom: the mark above which a disk takes no files was looked at once a second, and a burst of creates
+/// ran far past it.
+/// Cause: the heartbeat set a flag. Fix: each create is measured where it is applied, its neighbours in the
+/// batch included.
 #[test]
 fn the_mark_is_looked_at_where_a_create_is_applied() {
     let (store, epoch) = boot_member(&blank(64 * MIB));

@@ -63,8 +63,8 @@ fn saved(image: Image) -> LocalStore {
     LocalStore::open_with(to, LocalOptions::default()).unwrap()
 }
 
-/// Symptom: one flipped bit in the block of the rows that say which volumes there are, and nothing was saved of the store;
-/// with the next volume's number lost, new volumes took the numbers of old ones.
+/// Symptom: one flipped bit in the block of the rows that say which volumes there are, and nothing was saved
+/// of the store; with the next volume's number lost, new volumes took the numbers of old ones.
 /// Cause: these rows stood once.
 /// Fix: they have second copies in another block, and the number is told by the volumes that are there.
 #[test]
@@ -84,8 +84,8 @@ fn no_damaged_page_costs_a_volume_or_a_file_with_a_spare_copy() {
         for (name, vid) in &volumes {
             assert_eq!(store.open_volume(name).unwrap(), *vid);
             let read = |name: &[u8]| store.get(*vid, name, 0..u64::MAX, &ReadOptions::default());
-            let here = (0..FILES).filter(|n| read(&file(*n)).is_ok_and(|read| read == body(*n, 60)));
-            let here = here.count() as u64;
+            let here =
+                (0..FILES).filter(|n| read(&file(*n)).is_ok_and(|read| read == body(*n, 60))).count() as u64;
             assert!(here == FILES || name != "roots", "page at {at}: {here} files");
             lost += FILES - here;
             assert!(read(b"gone").is_err(), "page at {at}");

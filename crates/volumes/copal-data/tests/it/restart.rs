@@ -151,8 +151,8 @@ fn a_store_opened_for_reading_reads_and_refuses_to_write() {
     assert_eq!(device.counters().writes, written, "nothing was written");
 }
 
-/// Symptom: a clock mark at the end of time, with a right sum, and opening the store panicked (`u64::MAX`), or the store
-/// did after 65,536 ids more (2^48 - 1).
+/// Symptom: a clock mark at the end of time, with a right sum, and opening the store panicked (`u64::MAX`),
+/// or the store did after 65,536 ids more (2^48 - 1).
 /// Cause: the time of a mark was believed whatever it was, and one was added to it.
 /// Fix: a mark that no clock can have drawn is damage, which is reported and passed over.
 #[test]

@@ -22,8 +22,7 @@ fn image() -> Image {
     crate::stack::format(&dyn_device);
     let store = open(&dyn_device);
     for volume in ["a", "b"] {
-        let vid = store.create_volume("", volume, &VolumeOptions::default());
-        let vid = vid.expect("create a volume");
+        let vid = store.create_volume("", volume, &VolumeOptions::default()).expect("create a volume");
         for (n, size) in SIZES.into_iter().enumerate() {
             let body = body(n as u64, size);
             let put = store.put(vid, &name(n), body, &PutOptions::default());

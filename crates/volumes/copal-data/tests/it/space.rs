@@ -102,10 +102,10 @@ fn a_removed_volume_gives_its_space_back_without_being_read() {
     assert_eq!(get(&store, keep, b"f"), Ok(body(1, 3 << 20)));
 }
 
-/// Symptom: tens of thousands of small files, put or deleted in one call, were refused by an engine of little memory, and one
-/// that was short of it for a moment took no writes any more until it was opened again.
-/// Cause: they went into one batch, whatever room the engine has for it, and a refusal for lack of memory was taken for a
-/// write that may have happened.
+/// Symptom: tens of thousands of small files, put or deleted in one call, were refused by an engine of little
+/// memory, and one that was short of it for a moment took no writes any more until it was opened again.
+/// Cause: they went into one batch, whatever room the engine has for it, and a refusal for lack of memory was
+/// taken for a write that may have happened.
 /// Fix: as many go into a batch as there is room for, and that refusal is told as what it is.
 #[test]
 fn batches_of_many_files_need_little_memory() {

@@ -102,9 +102,10 @@ fn who_does_not_answer_or_was_whole_earlier_takes_everything_over() {
     assert!(map.missed.values().all(|version| *version > 1 << 40));
 }
 
-/// Symptom: after a copy from before a move was put back, the member that had left its group came back with nothing, and
-/// counted as whole, since nothing was known to be missing. Cause: the tables alone said who is a member and who lacks
-/// something. Fix: the disks say what they hold, and the one that holds a group is its member.
+/// Symptom: after a copy from before a move was put back, the member that had left its group came back with
+/// nothing, and counted as whole, since nothing was known to be missing. Cause: the tables alone said who is
+/// a member and who lacks something. Fix: the disks say what they hold, and the one that holds a group is its
+/// member.
 #[test]
 fn a_group_that_moved_after_the_copy_was_made_stays_where_it_is() {
     let scratch = tempfile::tempdir().unwrap();

@@ -66,9 +66,9 @@ impl House {
     }
 }
 
-/// Symptom: one data server's clock that was ahead stopped all writes of its groups, and `status` said healthy. Cause: nobody
-/// compared clocks. Fix: the median of all clocks is the reference; a server that is off it is told so, and shut out of writes
-/// while its groups can do without it.
+/// Symptom: one data server's clock that was ahead stopped all writes of its groups, and `status` said
+/// healthy. Cause: nobody compared clocks. Fix: the median of all clocks is the reference; a server that is
+/// off it is told so, and shut out of writes while its groups can do without it.
 #[test]
 fn a_server_with_a_wrong_clock_is_shut_out_until_it_is_right() {
     for wrong_ms in [6_000, -90_000, -HOUR, HOUR, YEAR] {
@@ -118,7 +118,8 @@ fn the_only_whole_server_is_not_shut_out() {
     assert_ne!(house.state(2), ServerState::Failed);
 }
 
-/// Seals from the future are ignored in the next view only (VOL-43), so the groups of a server that keeps some get one, now and then.
+/// Seals from the future are ignored in the next view only (VOL-43), so the groups of a server that keeps
+/// some get one, now and then.
 #[test]
 fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
     let mut house = House::new();
@@ -141,8 +142,8 @@ fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
     assert!(epoch(&house) > next);
 }
 
-/// An old measurement of a server's clock says nothing about now, and a leader that hears of no server's clock any more does not go
-/// back to its own.
+/// An old measurement of a server's clock says nothing about now, and a leader that hears of no server's
+/// clock any more does not go back to its own.
 #[test]
 fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
     let mut house = House::new();
@@ -163,8 +164,8 @@ fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
     assert_eq!(house.master.reference_ahead_ms(), 0);
 }
 
-/// Symptom: after the master was started on a machine whose clock was an hour ahead, no put succeeded. Cause: its clock was the
-/// cluster's. Fix: it goes by the median, and says so.
+/// Symptom: after the master was started on a machine whose clock was an hour ahead, no put succeeded. Cause:
+/// its clock was the cluster's. Fix: it goes by the median, and says so.
 #[test]
 fn a_leader_with_a_wrong_clock_goes_by_the_servers_and_nobody_is_shut_out_or_fails() {
     for wrong_ms in [-HOUR, 90_000, YEAR] {
@@ -182,7 +183,8 @@ fn a_leader_with_a_wrong_clock_goes_by_the_servers_and_nobody_is_shut_out_or_fai
     }
 }
 
-/// All clocks of a site are set: the reference follows, and what is measured in the master's memory moves with it.
+/// All clocks of a site are set: the reference follows, and what is measured in the master's memory moves
+/// with it.
 #[test]
 fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before() {
     for step_ms in [-HOUR, HOUR, YEAR] {

@@ -50,9 +50,10 @@ pub(super) fn one_master_leads(subject: &dyn Subject) {
     assert_eq!(second.events(0, 10).unwrap().len(), 1, "all may look");
 }
 
-/// Symptom: a group kept a member too many for ever after the database had been away for longer than the lease (simulator, seed
-/// 438). Cause: the same master led again under the term it had, so data servers took what they had told before for told, and
-/// the new reign, which begins with nothing, waited for their word. The numbers of writers' leases could also have come twice.
+/// Symptom: a group kept a member too many for ever after the database had been away for longer than the
+/// lease (simulator, seed 438). Cause: the same master led again under the term it had, so data servers took
+/// what they had told before for told, and the new reign, which begins with nothing, waited for their word.
+/// The numbers of writers' leases could also have come twice.
 /// Fix: each reign has a term of its own, whoever led before.
 pub(super) fn each_reign_has_a_term_of_its_own(subject: &dyn Subject) {
     let mut store = founded(subject);

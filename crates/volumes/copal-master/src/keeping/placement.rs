@@ -1,10 +1,10 @@
 //! The files of a database: a new one takes the place of an old one, whose logs go with it.
 //!
-//! SQLite applies a log that lies beside a database to that database, whichever one it was written for. So no database
-//! is put beside the log of another.
+//! SQLite applies a log that lies beside a database to that database, whichever one it was written for. So no
+//! database is put beside the log of another.
 //! Invariants
-//! - At each step, and after a power cut at any, the name of the database leads to the old one with its logs, to nothing, or to the
-//!   new one without any log.
+//! - At each step, and after a power cut at any, the name of the database leads to the old one with its logs,
+//!   to nothing, or to the new one without any log.
 //! - No file is removed but those of an unfinished copy.
 //!
 //! Not here: the contents (`keeping`).
@@ -46,8 +46,9 @@ impl Files for SystemFiles {
     }
 }
 
-/// Gives the finished database `half` the name `to`. A database of that name and its logs, or logs alone, are moved to
-/// `to.replaced` before, or to the first of `to.replaced-2`, `to.replaced-3` and so on that is free. Blocks on the disk.
+/// Gives the finished database `half` the name `to`. A database of that name and its logs, or logs alone, are
+/// moved to `to.replaced` before, or to the first of `to.replaced-2`, `to.replaced-3` and so on that is free.
+/// Blocks on the disk.
 /// # Errors
 /// A file refused; then the old files have their names again, unless that failed too.
 pub(super) fn exchange(half: &Path, to: &Path, files: &mut dyn Files) -> Result<(), FileError> {
@@ -82,7 +83,8 @@ impl Moves<'_> {
         self.rename(half.to_owned(), self.to.to_owned())
     }
 
-    /// Each name is on the disk before the next one changes: after a power cut they may have changed in any order.
+    /// Each name is on the disk before the next one changes: after a power cut they may have changed in any
+    /// order.
     fn rename(&mut self, from: PathBuf, to: PathBuf) -> Result<(), FileError> {
         self.files.rename(&from, &to).map_err(failed(&from))?;
         self.done.push((from, to));
@@ -90,12 +92,13 @@ impl Moves<'_> {
     }
 
     fn sync_names(&mut self) -> Result<(), FileError> {
-        let directory = self.to.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let directory = directory.unwrap_or(Path::new("."));
+        let directory =
+            self.to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         self.files.sync(directory).map_err(failed(directory))
     }
 
-    /// Takes everything back, the last first: the new database goes before logs come, the old one comes behind them.
+    /// Takes everything back, the last first: the new database goes before logs come, the old one comes
+    /// behind them.
     fn undo(&mut self) {
         while let Some((old, aside)) = self.done.pop() {
             let undone = self.files.rename(&aside, &old).map_err(failed(&old));

@@ -152,11 +152,12 @@ fn volumes(database: &Path) -> Result<i64, rusqlite::Error> {
     Connection::open_with_flags(database, flags)?.query_row(query, [], |row| row.get(0))
 }
 
-/// Symptom: after `copal meta restore` where the database was lost and its log was not, the database was malformed, or held
-/// what the copy did not, without the raised versions.
-/// Cause: SQLite applies the log beside a database to it, and the log was moved away only together with a database.
-/// Fix: logs are moved away first and always. Siblings: a copy is not made beside a log; the log of a lost database is not
-/// removed by a start; the log of an unfinished copy is removed with it.
+/// Symptom: after `copal meta restore` where the database was lost and its log was not, the database was
+/// malformed, or held what the copy did not, without the raised versions.
+/// Cause: SQLite applies the log beside a database to it, and the log was moved away only together with a
+/// database.
+/// Fix: logs are moved away first and always. Siblings: a copy is not made beside a log; the log of a lost
+/// database is not removed by a start; the log of an unfinished copy is removed with it.
 #[test]
 fn a_copy_is_not_put_beside_the_log_of_another_database() {
     for lost in [true, false] {
@@ -233,8 +234,9 @@ impl Files for Failing {
     }
 }
 
-/// At each step of a restore the process may die, or the disk may refuse: the name of the database leads to the old one with
-/// its log, to none, or to the new one without; the next restore is right; and no old file is lost.
+/// At each step of a restore the process may die, or the disk may refuse: the name of the database leads to
+/// the old one with its log, to none, or to the new one without; the next restore is right; and no old file
+/// is lost.
 #[test]
 fn a_restore_is_safe_at_each_step() {
     for dies in [false, true] {
@@ -272,10 +274,10 @@ fn a_restore_is_safe_at_each_step() {
     assert!(beside(&database, ".replaced").exists() && beside(&database, ".replaced-2").exists());
 }
 
-/// Symptom: with a umask of 022 the database of a master, its log and its lock could be read, and the lock taken, by each user of
-/// the machine; a copy under a name that is not UTF-8 was refused.
-/// Cause: the modes were left to the umask; the name was made a text. Fix: 0600 whatever the umask, also for files of an earlier
-/// release; the name's bytes are used.
+/// Symptom: with a umask of 022 the database of a master, its log and its lock could be read, and the lock
+/// taken, by each user of the machine; a copy under a name that is not UTF-8 was refused.
+/// Cause: the modes were left to the umask; the name was made a text. Fix: 0600 whatever the umask, also for
+/// files of an earlier release; the name's bytes are used.
 #[test]
 fn a_database_and_its_copies_are_their_owners_alone() {
     use std::os::unix::{ffi::OsStrExt, fs::PermissionsExt};
@@ -303,7 +305,8 @@ fn a_database_and_its_copies_are_their_owners_alone() {
     assert_eq!(mode, 0o600);
 }
 
-/// Symptom: no test would have noticed files that are never brought to the disk. A device that cannot be synced says so.
+/// Symptom: no test would have noticed files that are never brought to the disk. A device that cannot be
+/// synced says so.
 #[test]
 fn the_files_of_the_system_are_synced() {
     assert!(SystemFiles.sync(Path::new("/dev/null")).is_err());

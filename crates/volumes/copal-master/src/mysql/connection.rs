@@ -1,8 +1,10 @@
-//! One connection to the database server, and transactions that are run again as a whole where the server asks for it.
+//! One connection to the database server, and transactions that are run again as a whole where the server
+//! asks for it.
 //!
 //! Invariants
-//! - A transaction that changes anything begins with a write to the row of the lease, under the term of whoever runs it. So a
-//!   master that was replaced waits for, or is refused by, the one after it, and the changes of masters have one order.
+//! - A transaction that changes anything begins with a write to the row of the lease, under the term of
+//!   whoever runs it. So a master that was replaced waits for, or is refused by, the one after it, and the
+//!   changes of masters have one order.
 //! - No wait is without end: connecting, reading, writing and waiting for locks all have a limit.
 
 use super::{schema, statement::Trouble};
@@ -10,7 +12,8 @@ use crate::meta::{Holder, Meta, MetaError};
 use mysql::{Conn, Opts, OptsBuilder, Transaction, TxOpts, consts::CapabilityFlags, prelude::Queryable};
 use std::time::Duration;
 
-/// Opens each transaction that changes something: a real write, so that a cluster of databases certifies it. No row: deposed.
+/// Opens each transaction that changes something: a real write, so that a cluster of databases certifies it.
+/// No row: deposed.
 const FENCE: &str = "UPDATE leader SET beat = beat + 1 WHERE id = 1 AND holder = ? AND term = ?";
 const ATTEMPTS: u32 = 8;
 const CONNECT: Duration = Duration::from_secs(5);

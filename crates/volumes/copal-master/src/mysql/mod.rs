@@ -1,10 +1,11 @@
 //! The master's tables in MySQL or MariaDB: several masters share them, and one leads.
 //!
-//! Paper: beanfs §3.4.1, §4.2 (stand-by masters; here they share the database instead of following one another)
-//! Format: docs/formats/master-mysql.md v1
+//! Paper: beanfs §3.4.1, §4.2 (stand-by masters; here they share the database instead of following one
+//! another) Format: docs/formats/master-mysql.md v1
 //! Invariants
 //! - Leases end by the database's clock alone.
-//! - Whoever leads fences each change (`connection`), so a master that was paused beyond its lease changes nothing.
+//! - Whoever leads fences each change (`connection`), so a master that was paused beyond its lease changes
+//!   nothing.
 //!
 //! Not here: when to renew and when to stop (whoever runs the master).
 
@@ -34,9 +35,9 @@ pub struct MysqlStore {
 }
 
 impl MysqlStore {
-    /// Opens the database at `mysql://USER:PASSWORD@HOST:PORT/DATABASE`, and makes the tables where there are none. With
-    /// `?require_ssl=true`, and the other words of the client library for TLS, the connection is encrypted. Blocks, 5 s at
-    /// most for the connection and 15 s for an answer; so does every call.
+    /// Opens the database at `mysql://USER:PASSWORD@HOST:PORT/DATABASE`, and makes the tables where there are
+    /// none. With `?require_ssl=true`, and the other words of the client library for TLS, the connection is
+    /// encrypted. Blocks, 5 s at most for the connection and 15 s for an answer; so does every call.
     /// # Errors
     /// It cannot be reached, or another release wrote it.
     pub fn open(url: &str) -> Result<MysqlStore, MetaError> {
@@ -250,8 +251,10 @@ impl MetaStore for MysqlStore {
                     new.capacity_bytes,
                 ),
             )?;
-            let disk = on.last_insert_id().and_then(|disk| u32::try_from(disk).ok());
-            let disk = disk.ok_or_else(|| Trouble::Row("it gave the server no number".to_owned()))?;
+            let disk = on
+                .last_insert_id()
+                .and_then(|disk| u32::try_from(disk).ok())
+                .ok_or_else(|| Trouble::Row("it gave the server no number".to_owned()))?;
             keep_place(on, disk, new)?;
             Ok((disk, version))
         })

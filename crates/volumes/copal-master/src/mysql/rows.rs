@@ -7,7 +7,8 @@ use mysql::{Transaction, prelude::Queryable};
 
 /// name, vid, removing
 pub(super) type DirColumns = (String, u64, bool);
-/// All columns of a server, in their order, and where it stands: zone, a zero byte, rack. A row has twelve columns at most.
+/// All columns of a server, in their order, and where it stands: zone, a zero byte, rack. A row has twelve
+/// columns at most.
 pub(super) type ServerColumns =
     (u32, String, String, Vec<u8>, Vec<u8>, String, u64, u64, bool, u64, u64, Vec<u8>);
 
@@ -18,8 +19,8 @@ pub(super) fn next_version(on: &mut Transaction<'_>) -> Result<u64, Trouble> {
     row.map(|(version,)| version).ok_or_else(|| Trouble::Row("it holds no cluster".to_owned()))
 }
 
-/// Keeps since when operations can hold without members. One that is joining takes part from this version on, so of it the
-/// version before is kept.
+/// Keeps since when operations can hold without members. One that is joining takes part from this version on,
+/// so of it the version before is kept.
 pub(super) fn keep_missed(on: &mut Transaction<'_>, missed: &[Missed], version: u64) -> Result<(), Trouble> {
     for (group, disk) in missed {
         on.exec_drop(

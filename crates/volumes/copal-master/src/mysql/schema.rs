@@ -1,7 +1,7 @@
 //! The tables, as they are made in an empty database.
 //!
-//! Every table has a primary key, and nothing needs locks by name, triggers or two-phase commits: Galera and TiDB have none.
-//! Format: docs/formats/master-mysql.md v1
+//! Every table has a primary key, and nothing needs locks by name, triggers or two-phase commits: Galera and
+//! TiDB have none. Format: docs/formats/master-mysql.md v1
 
 use super::statement::{Trouble, first};
 use crate::meta::MetaError;

@@ -132,7 +132,8 @@ fn a_master_that_was_paused_beyond_its_lease_changes_nothing() {
     again.note(1, "word", "text").unwrap();
 }
 
-/// A transaction of the old reign that is under way holds the row of the lease: the new reign begins after it, and sees it.
+/// A transaction of the old reign that is under way holds the row of the lease: the new reign begins after
+/// it, and sees it.
 #[test]
 fn a_reign_begins_after_what_the_one_before_had_under_way() {
     let database = Database::new();
@@ -159,8 +160,8 @@ fn a_transaction_that_meets_a_deadlock_is_run_again_as_a_whole() {
     let database = Database::new();
     let mut store = founded(&database);
     let root = VolumeId::ROOT;
-    // Holds the group that the volume is to be made in, then wants the lease that the store's transaction holds: one of
-    // the two is undone by the server, the one that has changed less.
+    // Holds the group that the volume is to be made in, then wants the lease that the store's transaction
+    // holds: one of the two is undone by the server, the one that has changed less.
     let mut other = mysql::Conn::new(database.url.as_str()).unwrap();
     let mut holding = other.start_transaction(mysql::TxOpts::default()).unwrap();
     for group in 1..=8 {
@@ -171,8 +172,8 @@ fn a_transaction_that_meets_a_deadlock_is_run_again_as_a_whole() {
         let made = store.mkdir(root, "a", GroupId(1), None);
         (store, made)
     });
-    // The store's transaction waits for the group: seen from outside, so that the order is certain. The server renews what
-    // it shows only when nobody has looked for a tenth of a second.
+    // The store's transaction waits for the group: seen from outside, so that the order is certain. The
+    // server renews what it shows only when nobody has looked for a tenth of a second.
     let name = database.url.rsplit('/').next().unwrap();
     let mut look = mysql::Conn::new(database.server.maria.url("mysql").as_str()).unwrap();
     let waits = format!(

@@ -16,7 +16,8 @@ fn told(master: &Master, number: u8, incarnation: u64, group: GroupId, role: Rol
     master.beat(beat, 3000).unwrap();
 }
 
-/// A group whose third member came back without what it missed, after which both others went, the second last.
+/// A group whose third member came back without what it missed, after which both others went, the second
+/// last.
 fn bereft() -> (Master, GroupRow) {
     let master = three();
     let vid = master.mkdir("", "mail", None).unwrap();

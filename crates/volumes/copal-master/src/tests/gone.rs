@@ -93,10 +93,10 @@ fn who_has_just_become_a_member_is_told_first() {
     assert_eq!(gone(&master), 0);
 }
 
-/// Symptom: a server that became a member of a group took creates of volumes that had been removed before, and went by no quota
-/// that was set before. Cause: the map tells what has changed since the one that the server has entered, and it had entered
-/// later ones as a member of other groups. Fix: where the members of a group have changed, all of its volumes that are gone and
-/// all of its quotas are told again.
+/// Symptom: a server that became a member of a group took creates of volumes that had been removed before,
+/// and went by no quota that was set before. Cause: the map tells what has changed since the one that the
+/// server has entered, and it had entered later ones as a member of other groups. Fix: where the members of a
+/// group have changed, all of its volumes that are gone and all of its quotas are told again.
 #[test]
 fn a_new_member_is_told_of_volumes_that_went_before_it_came() {
     let (master, vid, version) = removed();

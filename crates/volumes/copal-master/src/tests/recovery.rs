@@ -202,8 +202,8 @@ impl Cluster {
         events.iter().filter(|event| event.kind == kind).count()
     }
 
-    /// What holds whatever happens: a whole copy goes only where the full number of others is whole, no disk is read or
-    /// written by two copies that were started, and no more run than half the servers.
+    /// What holds whatever happens: a whole copy goes only where the full number of others is whole, no disk
+    /// is read or written by two copies that were started, and no more run than half the servers.
     fn check(&mut self) {
         let map = self.master.map();
         for (group, row) in &map.groups {
@@ -269,9 +269,10 @@ fn no_more_copies_run_than_the_operator_allows() {
     assert_eq!(cluster.most_running, 2);
 }
 
-/// Symptom: a server whose disk had been exchanged was refused at its start, and its groups lacked a copy for 30 minutes all the same.
-/// Cause: only time, or an administrator, gave a server up. Fix: a start that shows another disk, or an older copy of the directory,
-/// gives it up once it is taken for failed.
+/// Symptom: a server whose disk had been exchanged was refused at its start, and its groups lacked a copy for
+/// 30 minutes all the same.
+/// Cause: only time, or an administrator, gave a server up. Fix: a start that shows another disk, or an older
+/// copy of the directory, gives it up once it is taken for failed.
 #[test]
 fn a_server_that_is_known_to_have_lost_its_data_is_replaced_at_once() {
     let other_disk = |beat: Beat| Beat { disk_uuid: [0; 16], ..beat };
@@ -383,9 +384,10 @@ fn an_administrator_puts_a_group_before_others_of_its_age() {
     cluster.settle();
 }
 
-/// Symptom: a whole member lacked files that were acknowledged (simulator, seed 1645). Cause: it had left the group and failed to
-/// drop all it had; it was made a member again before it was back, and counted what was left for all there is. Fix: a disk takes a
-/// group only when its server has entered the view that the group has, so it has dropped what it had before.
+/// Symptom: a whole member lacked files that were acknowledged (simulator, seed 1645). Cause: it had left the
+/// group and failed to drop all it had; it was made a member again before it was back, and counted what was
+/// left for all there is. Fix: a disk takes a group only when its server has entered the view that the group
+/// has, so it has dropped what it had before.
 #[test]
 fn a_disk_takes_no_group_before_its_server_knows_of_the_groups_view() {
     let mut cluster = Cluster::new(3, 16);
@@ -681,7 +683,8 @@ fn a_disk_above_85_percent_is_brought_down_to_80_by_itself() {
     );
 }
 
-/// Symptom: `copal status` said that a disk stays too full, by a number, long after half of its files were deleted.
+/// Symptom: `copal status` said that a disk stays too full, by a number, long after half of its files were
+/// deleted.
 /// Cause: the sentence was replaced only when some disk was too full again.
 /// Fix: the sentence names the server, and goes when no disk is too full, also while moves are paused.
 #[test]
@@ -716,8 +719,9 @@ fn a_copy_that_does_not_get_on_is_begun_again() {
     assert!(cluster.members(3).contains(&order.to[4..].parse().unwrap()));
 }
 
-/// Symptom: a server that had booted was told, group by group, to be whole no more. Cause: what it said of views from before it
-/// was whole came after it. Fix: only what it says of the present view, in which it has said that it was whole.
+/// Symptom: a server that had booted was told, group by group, to be whole no more. Cause: what it said of
+/// views from before it was whole came after it. Fix: only what it says of the present view, in which it has
+/// said that it was whole.
 #[test]
 fn only_who_was_whole_in_the_present_view_is_told_to_be_whole_no_more() {
     let cluster = Cluster::new(3, 4);
@@ -735,8 +739,9 @@ fn only_who_was_whole_in_the_present_view_is_told_to_be_whole_no_more() {
     assert_eq!(tell(epoch, Role::Recovering), 1, "told once");
 }
 
-/// Symptom: who had ordered a move, a boost or a pause found nothing of it after another master had begun to lead. Cause: they
-/// were in memory only. Fix: the database has them when the order is answered, until what is wanted is done.
+/// Symptom: who had ordered a move, a boost or a pause found nothing of it after another master had begun to
+/// lead. Cause: they were in memory only. Fix: the database has them when the order is answered, until what
+/// is wanted is done.
 #[test]
 fn what_was_ordered_is_wanted_by_the_next_master_too() {
     let mut cluster = Cluster::new(4, 6);
@@ -765,8 +770,16 @@ fn what_was_ordered_is_wanted_by_the_next_master_too() {
     cluster.kill(1);
     cluster.master.lose("data1", cluster.now_ms).unwrap();
     cluster.step();
-    let waiting = cluster.master.reign.lock().recovery.queue.waiting().last().map(|job| job.group);
-    let waiting = waiting.expect("copies wait for others");
+    let waiting = cluster
+        .master
+        .reign
+        .lock()
+        .recovery
+        .queue
+        .waiting()
+        .last()
+        .map(|job| job.group)
+        .expect("copies wait for others");
     cluster.master.boost(waiting, cluster.now_ms).unwrap();
     cluster.change_master();
     assert_eq!(cluster.master.reign.lock().recovery.boosts[&waiting], 1);

@@ -132,8 +132,8 @@ fn a_client_buries_what_it_is_creating_itself_without_the_right_to_delete() {
     assert!(scene.check(&peer, Method::Delete, &zero).is_err());
 }
 
-/// Symptom: operations of a client that was taken away could still be applied, and no test noticed. Fix: this, for the client itself,
-/// for a member that passes its calls on, and for a call whose turn comes later.
+/// Symptom: operations of a client that was taken away could still be applied, and no test noticed. Fix:
+/// this, for the client itself, for a member that passes its calls on, and for a call whose turn comes later.
 #[test]
 fn a_client_that_was_taken_away_does_nothing_by_any_way() {
     let scene = Scene::new();
@@ -181,8 +181,9 @@ fn a_right_to_write_does_nothing_once_the_next_was_seen() {
     );
 }
 
-/// Symptom: an operation was applied after its permit had ended, or after another client had the right to write. Cause: both were
-/// looked at when the call came only. Fix: they are looked at again when its turn has come.
+/// Symptom: an operation was applied after its permit had ended, or after another client had the right to
+/// write. Cause: both were looked at when the call came only. Fix: they are looked at again when its turn has
+/// come.
 #[test]
 fn what_was_let_through_is_looked_at_again() {
     let scene = Scene::new();
@@ -211,7 +212,8 @@ fn what_was_let_through_is_looked_at_again() {
     assert_eq!(refusal(&none, u64::MAX), Ok(()), "nothing was shown, and nothing is needed");
 }
 
-/// An upload belongs to a name and an incarnation, however a piece of it comes: a member that passes it on shows the permit.
+/// An upload belongs to a name and an incarnation, however a piece of it comes: a member that passes it on
+/// shows the permit.
 #[test]
 fn an_upload_has_the_same_origin_over_every_way() {
     let scene = Scene::new();

@@ -28,8 +28,9 @@ async fn stage(scene: &MemberScene, caller: &Caller, fid: FileId, index: u32) ->
     staged.err().map(|refused| refused.code())
 }
 
-/// Symptom: a data server could stage a piece for a caller whose permit had ended since the call was let through, and no test
-/// noticed: only the store was tested so. Fix: this; the permit is looked at again where the piece is written.
+/// Symptom: a data server could stage a piece for a caller whose permit had ended since the call was let
+/// through, and no test noticed: only the store was tested so. Fix: this; the permit is looked at again where
+/// the piece is written.
 #[tokio::test]
 async fn a_piece_is_staged_only_while_its_callers_permit_lasts() {
     let scene = scene().await;
@@ -42,7 +43,8 @@ async fn a_piece_is_staged_only_while_its_callers_permit_lasts() {
     }
 }
 
-/// No test noticed before when a data server told its store another sender of a piece than the caller: only the store was tested.
+/// No test noticed before when a data server told its store another sender of a piece than the caller: only
+/// the store was tested.
 #[tokio::test]
 async fn a_piece_belongs_to_the_upload_of_its_caller() {
     let scene = scene().await;

@@ -25,8 +25,8 @@ fn is_corrupt(fetched: &Result<Option<Operation>, FetchError>) -> bool {
     matches!(fetched, Err(FetchError::Here(refused)) if refused.code == i32::from(Code::Corrupt))
 }
 
-/// Symptom: a member could take bytes over that are not those of the file, and no test noticed: the sum of a file that came from
-/// another member was compared nowhere else. Fix: this.
+/// Symptom: a member could take bytes over that are not those of the file, and no test noticed: the sum of a
+/// file that came from another member was compared nowhere else. Fix: this.
 #[tokio::test]
 async fn what_a_donor_sends_is_compared_with_the_heads_sum() {
     let body = Bytes::from(vec![7; PIECE_BYTES + 1000]);

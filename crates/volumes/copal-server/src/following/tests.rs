@@ -15,8 +15,8 @@ async fn scene() -> MemberScene {
         .await
 }
 
-/// Symptom: a server that was started anew could answer in the view of the boot before, and no test noticed: it would take a second
-/// file of a name that it had known is taken. Fix: this.
+/// Symptom: a server that was started anew could answer in the view of the boot before, and no test noticed:
+/// it would take a second file of a name that it had known is taken. Fix: this.
 #[tokio::test]
 async fn a_server_answers_nothing_before_it_has_entered_a_view() {
     let scene = scene().await;
@@ -27,7 +27,8 @@ async fn a_server_answers_nothing_before_it_has_entered_a_view() {
     assert_eq!(scene.data.matched(GROUP, EPOCH).await.unwrap().epoch, EPOCH);
 }
 
-/// Symptom: a master whose reign was over could still move a member into a view of its own, and no test noticed. Fix: this.
+/// Symptom: a master whose reign was over could still move a member into a view of its own, and no test
+/// noticed. Fix: this.
 #[tokio::test]
 async fn the_views_of_a_master_whose_reign_is_over_are_not_entered() {
     let scene = scene().await;

@@ -105,9 +105,11 @@ async fn server_behind(authority: &Authority, number: u8) -> ServerRow {
     }
 }
 
-/// Symptom: after `--after-restore` a master went by its own clock until heartbeats told it of others: with a clock that was an hour
-/// ahead it refused certificates and permits that had not ended. For other reigns no test would have noticed.
-/// Cause: what servers told of their clocks was dropped. Fix: each reign goes by the median before it answers anybody.
+/// Symptom: after `--after-restore` a master went by its own clock until heartbeats told it of others: with a
+/// clock that was an hour ahead it refused certificates and permits that had not ended. For other reigns no
+/// test would have noticed.
+/// Cause: what servers told of their clocks was dropped. Fix: each reign goes by the median before it answers
+/// anybody.
 #[tokio::test]
 async fn a_new_leader_goes_by_the_median_of_clocks_before_it_answers() {
     for after_restore in [false, true] {

@@ -138,17 +138,18 @@ impl ReferenceClock for After {
 /// When certificates of the test are made.
 const MADE_MS: u64 = 1_900_000_000_000;
 
-/// Symptom: a caller took any certificate of a server that had ended; only servers judged those of their callers.
+/// Symptom: a caller took any certificate of a server that had ended; only servers judged those of their
+/// callers.
 /// Cause: ends count for nothing in a handshake, and callers did not look at them behind it.
-/// Fix: a caller that knows the cluster's clock judges data servers by it. Masters are called all the same: they renew.
+/// Fix: a caller that knows the cluster's clock judges data servers by it. Masters are called all the same:
+/// they renew.
 #[tokio::test]
 async fn a_caller_refuses_a_data_server_whose_certificate_has_ended_by_the_clusters_clock() {
     let authority = Authority::new("test").unwrap();
     let names = [(name_of_server(&[7; 16]), false), (name_of_master(), true)];
     for (name, is_master) in names {
         let identity = authority.identity_at(&name.to_str(), MADE_MS).unwrap();
-        let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap());
-        let listener = listener.await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap()).await.unwrap();
         let address = listener.address().unwrap().to_string();
         tokio::spawn(listener.serve(Arc::<Echo>::default()));
         let own = authority.identity("client.copal").unwrap();
@@ -171,7 +172,8 @@ async fn a_caller_refuses_a_data_server_whose_certificate_has_ended_by_the_clust
     }
 }
 
-/// A machine's own clock ends no certificate: these ended twelve hours ago by it, within the time of the authority.
+/// A machine's own clock ends no certificate: these ended twelve hours ago by it, within the time of the
+/// authority.
 #[tokio::test]
 async fn a_handshake_succeeds_between_certificates_that_have_ended_by_the_own_clock() {
     const HOUR_MS: u64 = 3_600_000;
@@ -187,8 +189,9 @@ async fn a_handshake_succeeds_between_certificates_that_have_ended_by_the_own_cl
     connection.call::<Ping>(Method::Ping, &Ping {}, SOON).await.unwrap();
 }
 
-/// Each call is judged by its caller's certificate and the cluster's clock. Only its end counts: after the reference has stepped back,
-/// a certificate may begin in the future, and its server must still be reached. Servers whose certificate has ended may renew it.
+/// Each call is judged by its caller's certificate and the cluster's clock. Only its end counts: after the
+/// reference has stepped back, a certificate may begin in the future, and its server must still be reached.
+/// Servers whose certificate has ended may renew it.
 #[tokio::test]
 async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
     let authority = Authority::new("test").unwrap();
@@ -207,8 +210,8 @@ async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
         let (address, _) = start_with(&authority, Arc::clone(&echo)).await;
         for (name, advice) in callers {
             let own = authority.identity_at(name, MADE_MS).unwrap();
-            let connection = Connection::open(&address, name_of_master(), client_tls(&own).unwrap());
-            let connection = connection.await.unwrap();
+            let connection =
+                Connection::open(&address, name_of_master(), client_tls(&own).unwrap()).await.unwrap();
             let before = echo.begun.load(Ordering::SeqCst);
             let answer = connection.call::<Ping>(Method::Ping, &Ping {}, SOON).await;
             match has_ended {
@@ -233,8 +236,9 @@ async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
     }
 }
 
-/// Symptom: a process that renewed its certificate in time would have been refused for ever from the end of the one before it on: its
-/// kept connections were opened with that. Fix: a call opens another connection once another certificate is shown.
+/// Symptom: a process that renewed its certificate in time would have been refused for ever from the end of
+/// the one before it on: its kept connections were opened with that. Fix: a call opens another connection
+/// once another certificate is shown.
 #[tokio::test]
 async fn a_kept_connection_is_opened_again_when_another_certificate_is_shown() {
     let authority = Authority::new("test").unwrap();
@@ -245,8 +249,7 @@ async fn a_kept_connection_is_opened_again_when_another_certificate_is_shown() {
     let credentials = Credentials::new(&own).unwrap();
     let connections = Connections::new(credentials.client_tls().unwrap());
     let call = || async {
-        let connection = connections.to(&address, name_of_master(), Class::Control);
-        let connection = connection.await.unwrap();
+        let connection = connections.to(&address, name_of_master(), Class::Control).await.unwrap();
         let called = connection.call::<Ping>(Method::Ping, &Ping {}, SOON).await;
         (connection, called)
     };
@@ -391,8 +394,9 @@ fn piece() -> Bytes {
     piece.encode_to_vec().into()
 }
 
-/// Symptom: failed beside thirty busy loops. Cause: calls had to end within a minute, and a client that had no turn for ten
-/// seconds in the middle of a body lost its connection. Fix: clients here try again as real ones do.
+/// Symptom: failed beside thirty busy loops. Cause: calls had to end within a minute, and a client that had
+/// no turn for ten seconds in the middle of a body lost its connection. Fix: clients here try again as real
+/// ones do.
 #[tokio::test]
 async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_may() {
     const CLIENTS: usize = 64;
@@ -484,9 +488,10 @@ async fn a_frame_that_says_it_is_longer_than_frames_are_takes_no_memory() {
     }
 }
 
-/// Symptom: 100 connections that said nothing shut every client out of a master or a data server, for ten seconds and again. Cause:
-/// no connection was accepted while 64 were in their handshake. Fix: each is accepted at once; there is a bound for those that have
-/// not shown who they are, and the oldest silent one makes room.
+/// Symptom: 100 connections that said nothing shut every client out of a master or a data server, for ten
+/// seconds and again. Cause: no connection was accepted while 64 were in their handshake. Fix: each is
+/// accepted at once; there is a bound for those that have not shown who they are, and the oldest silent one
+/// makes room.
 #[tokio::test]
 async fn silent_connections_shut_nobody_out() {
     let authority = Authority::new("test").unwrap();
@@ -501,8 +506,8 @@ async fn silent_connections_shut_nobody_out() {
     assert!(traffic.connections().0 > 64);
 }
 
-/// Symptom: each client that was killed counted as one that sends garbage. Cause: every end of a connection but a clean one was
-/// counted so. Fix: a connection that breaks is no garbage, wherever in a frame it does.
+/// Symptom: each client that was killed counted as one that sends garbage. Cause: every end of a connection
+/// but a clean one was counted so. Fix: a connection that breaks is no garbage, wherever in a frame it does.
 #[tokio::test]
 async fn a_client_that_is_killed_is_not_counted_as_one_that_sends_garbage() {
     let authority = Authority::new("test").unwrap();

@@ -1,7 +1,8 @@
 //! What a process tells a monitor over HTTP: numbers, whether it is well, whether it serves.
 //!
 //! Invariants
-//! - A monitor cannot make a server slow: few connections at a time, ten seconds and 8 KiB of headers each, one answer.
+//! - A monitor cannot make a server slow: few connections at a time, ten seconds and 8 KiB of headers each,
+//!   one answer.
 //! - Nothing can be changed here, and nothing secret is told: there is neither TLS nor a password.
 //!
 //! Not here: counting (`traffic`), how a whole cluster is (`copal status`).

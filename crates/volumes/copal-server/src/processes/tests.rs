@@ -14,7 +14,8 @@ use copal_proto::{
 use copal_volume::group::{DiskId, Incarnation, Term};
 use prost::Message;
 
-/// Symptom: a server whose masters are of an older release, which knows no renewal, warned each minute for ever.
+/// Symptom: a server whose masters are of an older release, which knows no renewal, warned each minute for
+/// ever.
 /// Cause: each try warned. Fix: the first does, and then one a day.
 #[test]
 fn what_goes_wrong_each_minute_is_warned_of_once_a_day() {
@@ -26,7 +27,8 @@ fn what_goes_wrong_each_minute_is_warned_of_once_a_day() {
     assert!(DailyWarning::default().is_due(begin + LOOK));
 }
 
-/// When the certificate of the older of two servers was made, ms since 1970; the cluster's clock is 400 days behind it.
+/// When the certificate of the older of two servers was made, ms since 1970; the cluster's clock is 400 days
+/// behind it.
 const MADE_MS: u64 = 1_900_000_000_000;
 const DAYS_400: u64 = 400 * 24 * 3_600_000;
 const LONG: Duration = Duration::from_secs(20);
@@ -55,8 +57,9 @@ fn serve(runtime: &Runtime, identity: &Identity, map: Map) -> String {
     address
 }
 
-/// Symptom: clients and data servers could call servers whose certificate had ended, and no test noticed: only the verifier itself
-/// was tested. Fix: both kinds of process are started here and call such a server, once they know the cluster's clock.
+/// Symptom: clients and data servers could call servers whose certificate had ended, and no test noticed:
+/// only the verifier itself was tested. Fix: both kinds of process are started here and call such a server,
+/// once they know the cluster's clock.
 #[test]
 fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
     let (authority, runtime) = (Authority::new("test").unwrap(), runtime().unwrap());
@@ -148,8 +151,7 @@ impl Handler for Later {
         match method {
             Method::Renew => {
                 let asked = messages::Renew::decode(message).unwrap();
-                let certificate = self.authority.sign(&asked.signing_request, &self.name, now_ms);
-                let certificate = certificate.unwrap();
+                let certificate = self.authority.sign(&asked.signing_request, &self.name, now_ms).unwrap();
                 Ok(messages::Renewed { certificate }.encode_to_vec().into())
             }
             _ => Err(refused(Code::Unavailable, "not here")),
@@ -157,8 +159,10 @@ impl Handler for Later {
     }
 }
 
-/// Symptom: a server that was away until its certificate had ended stayed down: nothing said why, and it got no other one.
-/// Cause: it renewed by the cluster's clock, which it learns from the answer to a heartbeat, and that was refused.
+/// Symptom: a server that was away until its certificate had ended stayed down: nothing said why, and it got
+/// no other one.
+/// Cause: it renewed by the cluster's clock, which it learns from the answer to a heartbeat, and that was
+/// refused.
 /// Fix: it asks for another certificate when a heartbeat is refused for it.
 #[test]
 fn a_server_that_was_away_until_its_certificate_had_ended_gets_another() {
@@ -200,9 +204,9 @@ fn a_server_that_was_away_until_its_certificate_had_ended_gets_another() {
     process.stop();
 }
 
-/// Symptom: a master whose clock was beyond the end of all certificates refused every data server, told clients that theirs had ended,
-/// and never learned that it was wrong. Cause: it judged certificates by its own clock before it had heard another. Fix: it does so
-/// behind the first clock of a data server.
+/// Symptom: a master whose clock was beyond the end of all certificates refused every data server, told
+/// clients that theirs had ended, and never learned that it was wrong. Cause: it judged certificates by its
+/// own clock before it had heard another. Fix: it does so behind the first clock of a data server.
 #[test]
 fn a_master_that_has_heard_no_other_clock_ends_no_certificate() {
     let mut meta = copal_master::SqliteStore::in_memory().unwrap();

@@ -1,4 +1,5 @@
-//! Rolling forward beside another member: only buckets that all have sealed, and nothing is given up for a file that is gone.
+//! Rolling forward beside another member: only buckets that all have sealed, and nothing is given up for a
+//! file that is gone.
 
 use super::*;
 use crate::member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER, OWN, fid, head, op, record, told, vid};
@@ -17,8 +18,10 @@ fn other(
         Method::JournalOf => told(&messages::JournalRecords { records: records.clone(), more: false }),
         Method::SyncFetch => {
             let asked = <messages::SyncFetch as prost::Message>::decode(message).unwrap();
-            let number = files.iter().find(|number| fid(**number, OLD).0 == id(asked.fid));
-            let number = number.ok_or_else(|| refused(Code::NotFound, "it was deleted"))?;
+            let number = files
+                .iter()
+                .find(|number| fid(**number, OLD).0 == id(asked.fid))
+                .ok_or_else(|| refused(Code::NotFound, "it was deleted"))?;
             told(&messages::SyncFetched {
                 head: Some(head(*number, b"theirs", OLD)),
                 bytes: Bytes::from_static(b"theirs"),
@@ -28,7 +31,8 @@ fn other(
     }
 }
 
-/// The report of a member that has sealed everything up to now, with or without a digest of the bucket of old operations.
+/// The report of a member that has sealed everything up to now, with or without a digest of the bucket of old
+/// operations.
 fn told_by(has_records: bool) -> OwnTold {
     let mut digest = Digest::default();
     digest.add(1, &Record { is_create: true, op: op(1, OLD), vid: vid(), fid: fid(1, OLD) });
@@ -56,8 +60,8 @@ async fn roll(scene: &MemberScene, members: &[DiskId]) -> Result<(), Refused> {
     scene.data.roll(GROUP, &view, &told_by(false), &heard).await
 }
 
-/// Symptom: a member could roll forward by its own seal alone, and no test noticed: a client may still bring such an
-/// operation to its end, or take it back, at a member that has not sealed it. Fix: this.
+/// Symptom: a member could roll forward by its own seal alone, and no test noticed: a client may still bring
+/// such an operation to its end, or take it back, at a member that has not sealed it. Fix: this.
 #[tokio::test]
 async fn nothing_is_rolled_forward_before_all_members_have_sealed_it() {
     let scene = MemberScene::new(ROLES, other(vec![record(1, "a", OLD, false)], Vec::new())).await;
@@ -68,8 +72,8 @@ async fn nothing_is_rolled_forward_before_all_members_have_sealed_it() {
     assert!(scene.data.store.is_over(vid(), fid(1, OLD)).unwrap());
 }
 
-/// Symptom: an acknowledged file was buried for another of its name that its member had no more (VOL-20). Fix: the other file is
-/// fetched before anything is given up for it.
+/// Symptom: an acknowledged file was buried for another of its name that its member had no more (VOL-20).
+/// Fix: the other file is fetched before anything is given up for it.
 #[tokio::test]
 async fn a_file_yields_only_to_one_that_is_there() {
     for (files, stays) in [(Vec::new(), 9), (vec![1], 1)] {

@@ -1,4 +1,5 @@
-//! Reasons for which a member does not become whole: damage met meanwhile, a view in which it missed something, a donor that is wrong.
+//! Reasons for which a member does not become whole: damage met meanwhile, a view in which it missed
+//! something, a donor that is wrong.
 
 use super::*;
 use crate::member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER, head, record, told, vid};
@@ -14,7 +15,8 @@ const FUTURE: u64 = (NOW + 3_600_000) / BUCKET_MS;
 /// A time that is sealed.
 const OLD: u64 = NOW - 200_000;
 
-/// A donor that has sealed up to a bucket and has these operations, and none of their files; a master that agrees.
+/// A donor that has sealed up to a bucket and has these operations, and none of their files; a master that
+/// agrees.
 fn donor(
     closed_below: u64,
     records: Vec<messages::JournalRecord>,
@@ -56,8 +58,8 @@ fn own(scene: &MemberScene) -> Membership {
     scene.data.store.membership(GROUP).unwrap().unwrap()
 }
 
-/// Symptom: a member could become whole by a comparison from before something of it was given up, and no test noticed: it would
-/// lack those files for good. Fix: this.
+/// Symptom: a member could become whole by a comparison from before something of it was given up, and no test
+/// noticed: it would lack those files for good. Fix: this.
 #[tokio::test]
 async fn a_repair_that_began_during_a_resync_spoils_it() {
     let scene = scene().await;
@@ -96,7 +98,8 @@ async fn a_member_that_is_away_in_its_view_asks_no_donor() {
     assert!(!scene.was_asked(Method::SyncOpen));
 }
 
-/// Symptom: a member could lack a file that others keep: its donor had it no more, and the delete had not come. No test noticed.
+/// Symptom: a member could lack a file that others keep: its donor had it no more, and the delete had not
+/// come. No test noticed.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_the_donor_has_no_more_is_left_out_only_once_it_is_deleted_here() {
     let scene = scene().await;
@@ -139,8 +142,8 @@ async fn a_donor_that_shows_another_groups_volume_is_not_copied_from() {
     assert!(!scene.data.store.is_over(other, FileId::new(OLD, 0, 1)).unwrap());
 }
 
-/// Symptom: a seal from the future outlived the clock that had made it: members that became whole took it over. Fix: such a donor is
-/// not copied from, nor is a comparison with it believed.
+/// Symptom: a seal from the future outlived the clock that had made it: members that became whole took it
+/// over. Fix: such a donor is not copied from, nor is a comparison with it believed.
 #[tokio::test]
 async fn a_donor_that_has_sealed_the_future_is_not_believed() {
     let scene = MemberScene::new(ROLES, donor(FUTURE, Vec::new())).await;
@@ -162,7 +165,8 @@ async fn a_donor_whose_seals_are_of_now_is_believed() {
     assert_eq!(own(&scene).closing.below, Bucket(SEALED));
 }
 
-/// Seals of the view of the question mean nothing in a later one (VOL-43): the file that loses its name stays.
+/// Seals of the view of the question mean nothing in a later one (VOL-43): the file that loses its name
+/// stays.
 #[tokio::test]
 async fn a_name_is_settled_in_the_view_of_the_question_only() {
     let scene = scene().await;

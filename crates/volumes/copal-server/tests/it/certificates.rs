@@ -1,4 +1,5 @@
-//! Certificates end by the cluster's clock, clients that are taken away may do nothing any more, and who is told so reads why.
+//! Certificates end by the cluster's clock, clients that are taken away may do nothing any more, and who is
+//! told so reads why.
 
 use crate::harness::{Cluster, eventually};
 use copal_volume::{PutOptions, VolumeError, VolumeOptions, VolumeStore};
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Symptom: a client that was taken away did for ten minutes more what it had been permitted. Cause: its permit was believed until its
-/// end. Fix: data servers hear with the next heartbeat who was taken away.
+/// Symptom: a client that was taken away did for ten minutes more what it had been permitted. Cause: its
+/// permit was believed until its end. Fix: data servers hear with the next heartbeat who was taken away.
 #[test]
 fn a_client_that_is_taken_away_is_refused_by_data_servers_though_its_permit_is_good() {
     let cluster = Cluster::start(3, 2);
@@ -24,8 +25,8 @@ fn a_client_that_is_taken_away_is_refused_by_data_servers_though_its_permit_is_g
     eventually("it is refused", || matches!(put("after"), Err(VolumeError::Denied { .. })));
 }
 
-/// A machine whose clock is wrong by years is reached and told; a certificate ends when the cluster's clock says so, and the client
-/// is told by name what to do.
+/// A machine whose clock is wrong by years is reached and told; a certificate ends when the cluster's clock
+/// says so, and the client is told by name what to do.
 #[test]
 fn a_certificate_ends_by_the_clusters_clock_and_the_client_is_told_what_to_do() {
     let cluster = Cluster::start(3, 2);
@@ -34,7 +35,8 @@ fn a_certificate_ends_by_the_clusters_clock_and_the_client_is_told_what_to_do() 
     let vid = owner.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let named = cluster.named_client("nightly", "mail", "read,create");
     assert_eq!(named.open_volume("mail").unwrap(), vid);
-    // Clocks of all data servers go on by more than a certificate is good for; the master's own stays, and is overruled.
+    // Clocks of all data servers go on by more than a certificate is good for; the master's own stays, and is
+    // overruled.
     cluster.clock.move_on(DAY * 400);
     eventually("its certificate has ended", || {
         let called = named.wait(named.cluster().ask("lease", "{}", Duration::from_secs(5)));

@@ -1,4 +1,5 @@
-//! Bytes that go from member to member: how many are sent, hops that die or stand still, chains that nobody of ours sends.
+//! Bytes that go from member to member: how many are sent, hops that die or stand still, chains that nobody
+//! of ours sends.
 
 use crate::harness::{Cluster, PATIENCE};
 use bytes::Bytes;

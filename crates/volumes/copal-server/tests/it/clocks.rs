@@ -1,4 +1,5 @@
-//! Servers whose clock is wrong: writes go on, it is said, and what such a clock has done does not outlive it.
+//! Servers whose clock is wrong: writes go on, it is said, and what such a clock has done does not outlive
+//! it.
 
 use crate::harness::{Cluster, eventually};
 use bytes::Bytes;
@@ -13,8 +14,9 @@ use std::collections::BTreeMap;
 const HOUR: i64 = 3_600_000;
 const YEAR: i64 = 365 * 24 * HOUR;
 
-/// Symptom: every put ended with 43 and every delete with 42 while one data server's clock was ahead by 90 s, and `status` said
-/// healthy. Cause: each member judged operations, and sealed time, by its own clock. Fix: all go by the median of the clocks.
+/// Symptom: every put ended with 43 and every delete with 42 while one data server's clock was ahead by 90 s,
+/// and `status` said healthy. Cause: each member judged operations, and sealed time, by its own clock. Fix:
+/// all go by the median of the clocks.
 #[test]
 fn writes_go_on_beside_a_server_whose_clock_is_wrong_and_it_is_said() {
     let cluster = Cluster::start(3, 4);
@@ -44,10 +46,11 @@ fn writes_go_on_beside_a_server_whose_clock_is_wrong_and_it_is_said() {
     assert!(events.contains("the clock of data2 is right again"), "{events}");
 }
 
-/// Symptom: strict reads of a client whose own clock was ahead of the cluster's showed creates that were refused later, and a client
-/// that had drawn ids while the cluster's clock was ahead drew nothing but refused ones afterwards. Cause: the age of a create was
-/// judged by the client's own clock, and ids never go back. Fix: ages go by the cluster's clock, and ids far ahead of it are drawn
-/// anew. All servers' clocks are set here, so the client's own is the one that is wrong.
+/// Symptom: strict reads of a client whose own clock was ahead of the cluster's showed creates that were
+/// refused later, and a client that had drawn ids while the cluster's clock was ahead drew nothing but
+/// refused ones afterwards. Cause: the age of a create was judged by the client's own clock, and ids never go
+/// back. Fix: ages go by the cluster's clock, and ids far ahead of it are drawn anew. All servers' clocks are
+/// set here, so the client's own is the one that is wrong.
 #[test]
 fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
     let cluster = Cluster::start(3, 1);
@@ -110,8 +113,9 @@ fn apply(store: &MemberStore, group: GroupId, operation: &Operation) {
     });
 }
 
-/// Symptom: a cluster whose members had sealed the future took no writes after all clocks were right again, and all servers were
-/// started anew. Cause: seals on the disk were believed for ever. Fix: the next view ignores those from the future.
+/// Symptom: a cluster whose members had sealed the future took no writes after all clocks were right again,
+/// and all servers were started anew. Cause: seals on the disk were believed for ever. Fix: the next view
+/// ignores those from the future.
 #[test]
 fn a_cluster_that_has_sealed_the_future_takes_writes_after_its_next_start() {
     let mut cluster = Cluster::start(3, 2);

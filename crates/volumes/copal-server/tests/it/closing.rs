@@ -16,8 +16,8 @@ const LONG: Duration = Duration::from_secs(100);
 /// What a client that dies has sent to one member.
 fn left_over(store: &MemberStore, vid: VolumeId, name: &'static [u8], number: u64) -> FileId {
     let mut ids = FileIds::new(number, 0);
-    let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now_ms = now_ms.unwrap().as_millis() as u64;
+    let now_ms =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     let body = Bytes::from(vec![number as u8; 9000]);
     let head = NewHead {
         fid: ids.draw_file(now_ms),
@@ -98,9 +98,10 @@ fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
     }
 }
 
-/// Symptom: a backup by a host that may not delete failed with "this takes delete", when another host lost a race for a name just
-/// then. Cause: a strict read that meets a delete which not all members have brings it to its end, for which a client without
-/// that right was refused. Fix: such a client waits until who deletes has done it.
+/// Symptom: a backup by a host that may not delete failed with "this takes delete", when another host lost a
+/// race for a name just then. Cause: a strict read that meets a delete which not all members have brings it
+/// to its end, for which a client without that right was refused. Fix: such a client waits until who deletes
+/// has done it.
 #[test]
 fn a_strict_read_by_who_may_not_delete_waits_for_the_delete_of_another() {
     let cluster = Cluster::start(3, 4);
@@ -144,8 +145,9 @@ fn a_strict_read_by_who_may_not_delete_waits_for_the_delete_of_another() {
     });
 }
 
-/// Symptom: a delete could be acknowledged though other members kept the file, and no test noticed: a delete that was cut short had
-/// reached the members that were asked whether the name means the file. Fix: this; a delete that any member has is brought to all.
+/// Symptom: a delete could be acknowledged though other members kept the file, and no test noticed: a delete
+/// that was cut short had reached the members that were asked whether the name means the file. Fix: this; a
+/// delete that any member has is brought to all.
 #[test]
 fn a_delete_that_was_cut_short_is_brought_to_its_end_by_the_next() {
     let cluster = Cluster::start(3, 1);
@@ -171,8 +173,8 @@ fn a_delete_that_was_cut_short_is_brought_to_its_end_by_the_next() {
     }
 }
 
-/// Symptom: a member that had taken two files of a name while it was not whole stayed so for ever. Cause: nobody settled the
-/// name. Fix: once both are closed everywhere, the file of a donor's snapshot stays.
+/// Symptom: a member that had taken two files of a name while it was not whole stayed so for ever. Cause:
+/// nobody settled the name. Fix: once both are closed everywhere, the file of a donor's snapshot stays.
 #[test]
 fn a_name_with_two_files_is_settled_by_the_donors() {
     let mut cluster = Cluster::start(3, 4);

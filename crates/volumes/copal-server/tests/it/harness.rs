@@ -1,5 +1,5 @@
-//! A master and data servers on loopback, each on a runtime of its own, their disks in memory: a server can be taken away and
-//! come back with what it had.
+//! A master and data servers on loopback, each on a runtime of its own, their disks in memory: a server can
+//! be taken away and come back with what it had.
 
 use copal_client::{
     ClusterStore, Connections, Identity, Masters, Profile, client_tls, master_tls, server_tls,
@@ -277,7 +277,8 @@ impl Cluster {
         self.servers[at].device = self.servers[at].device.reopen();
     }
 
-    /// Lets a server stand still, as one that was stopped by a signal does, until what is returned is dropped.
+    /// Lets a server stand still, as one that was stopped by a signal does, until what is returned is
+    /// dropped.
     pub(crate) fn freeze(&mut self, at: usize) -> std::sync::mpsc::Sender<()> {
         let (go_on, stands) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();

@@ -43,10 +43,11 @@ fn a_member_that_was_away_has_everything_when_it_is_whole_again() {
     assert_eq!((len, info.size), (9 << 20, 5));
 }
 
-/// Symptom: a put that no server received said that its outcome is unknown; a delete that one of three members had taken said that
-/// nothing had happened, and the file went by itself later. Cause: a member that was called counted as one that may have the call,
-/// whether or not a connection to it came about; and a delete that some member had was told like one that none has. Fix: what was
-/// given to no connection has not arrived, and a delete that some member may have is an outcome that is not known.
+/// Symptom: a put that no server received said that its outcome is unknown; a delete that one of three
+/// members had taken said that nothing had happened, and the file went by itself later. Cause: a member that
+/// was called counted as one that may have the call, whether or not a connection to it came about; and a
+/// delete that some member had was told like one that none has. Fix: what was given to no connection has not
+/// arrived, and a delete that some member may have is an outcome that is not known.
 #[test]
 fn an_outcome_is_unknown_just_where_a_server_may_have_the_operation() {
     let mut cluster = Cluster::start(3, 4);
@@ -93,8 +94,7 @@ fn one_member_alone_takes_nothing_and_says_how_many_it_takes() {
     let large = Bytes::from(vec![1; 5 << 20]);
     let refused = client.put(vid, b"pieces", large, &PutOptions::default());
     assert_eq!(refused.map(drop), Err(VolumeError::Degraded { have: 1, need: 2 }));
-    let journal = cluster.store_of(2).snapshot(vid.birth_group()).unwrap();
-    let journal = journal.journal(None, 100).unwrap();
+    let journal = cluster.store_of(2).snapshot(vid.birth_group()).unwrap().journal(None, 100).unwrap();
     assert!(journal.iter().all(|entry| entry.name != "pieces"), "{journal:?}");
     let kept = client.get(vid, b"kept", 0..u64::MAX, &ReadOptions::default()).unwrap();
     assert_eq!(kept.len(), 10, "one whole copy is enough to read");
@@ -167,9 +167,10 @@ fn a_new_server_knows_of_volumes_that_went_long_before_it_came() {
     assert_eq!(known.unwrap(), [vid]);
 }
 
-/// Symptom: while the host of one data server was full, puts and deletes of its groups waited until somebody stopped or started it.
-/// Cause: its disk has not failed, so it counted as up, and it takes no operation. Fix: its heartbeat says so, and its groups go on
-/// without it while others are enough.
+/// Symptom: while the host of one data server was full, puts and deletes of its groups waited until somebody
+/// stopped or started it.
+/// Cause: its disk has not failed, so it counted as up, and it takes no operation. Fix: its heartbeat says
+/// so, and its groups go on without it while others are enough.
 #[test]
 fn groups_go_on_without_a_server_whose_host_is_full() {
     let mut cluster = Cluster::start(3, 4);

@@ -73,8 +73,8 @@ impl Raw<'_> {
             incarnation,
             ..messages::PermitRequest::default()
         };
-        let signed = self.master().unwrap();
-        let signed = signed.call::<messages::SignedPermit>(Method::Permit, &request, PATIENCE);
+        let master = self.master().unwrap();
+        let signed = master.call::<messages::SignedPermit>(Method::Permit, &request, PATIENCE);
         self.wait.wait(signed).unwrap().encode_to_vec().into()
     }
 }
@@ -230,8 +230,9 @@ fn of_master_call(method: Method, cluster: &Cluster) -> Vec<u8> {
     }
 }
 
-/// Symptom of several: lines that refuse a caller could be taken out, and no test failed. Every call, known by its number, is made
-/// by every kind of caller, to a data server and to a master; who is not let through is refused for that, and for nothing else.
+/// Symptom of several: lines that refuse a caller could be taken out, and no test failed. Every call, known
+/// by its number, is made by every kind of caller, to a data server and to a master; who is not let through
+/// is refused for that, and for nothing else.
 #[test]
 fn every_call_by_every_kind_of_caller() {
     let cluster = Cluster::start(3, 4);
@@ -244,8 +245,7 @@ fn every_call_by_every_kind_of_caller() {
     let elsewhere = cluster.named_profile("elsewhere", "others", "read,create,delete");
     let agent = cluster.named_profile("agent", "mine", "read,create");
     let own = u64::from(incarnation_prefix("agent")) << 32 | 7;
-    let foreign = Authority::new("another").unwrap();
-    let mut foreign = foreign.identity("client.copal").unwrap();
+    let mut foreign = Authority::new("another").unwrap().identity("client.copal").unwrap();
     // It believes this cluster's servers; they do not believe it.
     foreign.authority = owner_authority(&cluster);
     let raw = |identity: &Identity| Raw {
@@ -291,7 +291,8 @@ fn every_call_by_every_kind_of_caller() {
                     }
                     continue;
                 }
-                // A frame without its chain is dropped without an answer, as late frames of an ended chain are.
+                // A frame without its chain is dropped without an answer, as late frames of an ended chain
+                // are.
                 Method::ChainData | Method::ChainCommit => continue,
                 _ => {}
             }
@@ -317,7 +318,8 @@ fn every_call_by_every_kind_of_caller() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // Symptom: to a client that may not compare members it was said that no copy is there. Fix: a refusal is told as one.
+    // Symptom: to a client that may not compare members it was said that no copy is there. Fix: a refusal is
+    // told as one.
     let named = ClusterStore::connect(&reader, PATIENCE).unwrap();
     let verified = named.wait(named.cluster().verify(vid.birth_group(), false, named.end()));
     assert!(matches!(verified, Err(VolumeError::Denied { .. })), "{:?}", verified.map(|report| report.files));
@@ -342,9 +344,10 @@ fn stranger(cluster: &Cluster) -> Arc<ClientConfig> {
     copal_client::joining_tls(cluster.token().fingerprint)
 }
 
-/// Symptom: a client with rights below one path changed and removed files of other volumes of the group, and one that may only
-/// create replaced the bytes of files that were there. Every call of a named client goes against every other volume of its group,
-/// under its own permit and about its own volume with the ids of the others' files; nothing of it does anything.
+/// Symptom: a client with rights below one path changed and removed files of other volumes of the group, and
+/// one that may only create replaced the bytes of files that were there. Every call of a named client goes
+/// against every other volume of its group, under its own permit and about its own volume with the ids of the
+/// others' files; nothing of it does anything.
 #[test]
 fn no_call_of_a_named_client_touches_other_volumes_of_its_group() {
     let cluster = Cluster::start(3, 1);
@@ -412,8 +415,8 @@ fn name_of(name: &str) -> &'static str {
     }
 }
 
-/// Symptom: a client that may read and create replaced the bytes of a file that others had stored, on all replicas; by a piece of
-/// an upload, sent to each member, from member to member, or through one.
+/// Symptom: a client that may read and create replaced the bytes of a file that others had stored, on all
+/// replicas; by a piece of an upload, sent to each member, from member to member, or through one.
 #[test]
 fn who_may_create_cannot_change_a_file_that_is_there() {
     let cluster = Cluster::start(3, 4);
@@ -502,7 +505,8 @@ fn chain_with(method: Method, request: &[u8], hops: &[u32], pass: bool) -> PutCh
     head
 }
 
-/// Whether each of three members lets through what a chain brings, and does not refuse the caller for what it is.
+/// Whether each of three members lets through what a chain brings, and does not refuse the caller for what it
+/// is.
 fn chain_is_let_through(by: &Raw<'_>, head: PutChain) -> [bool; 3] {
     let Ok(to) = by.data(1) else { return [false; 3] };
     let Ok(hops) = send_chain(by, &to, head, &body(100)) else {
@@ -512,8 +516,8 @@ fn chain_is_let_through(by: &Raw<'_>, head: PutChain) -> [bool; 3] {
     std::array::from_fn(|at| hops[at].failure.as_ref().is_none_or(|failure| failure.code() != Code::Denied))
 }
 
-/// Sends a chain to its first member and returns the answers of all; once more where it did not reach one of them, which says
-/// nothing of what that member would have answered.
+/// Sends a chain to its first member and returns the answers of all; once more where it did not reach one of
+/// them, which says nothing of what that member would have answered.
 fn send_chain(
     by: &Raw<'_>,
     to: &Connection,
@@ -556,9 +560,9 @@ fn send_chain_once(
     Ok(hops)
 }
 
-/// Symptom: what was sent under a right to write was taken after that right had ended and another client had it (VOL-40). Cause: a
-/// permit was looked at when a call came, and a chain may wait long for its bytes. Fix: its end and the number of its right are
-/// looked at again where the operation is applied.
+/// Symptom: what was sent under a right to write was taken after that right had ended and another client had
+/// it (VOL-40). Cause: a permit was looked at when a call came, and a chain may wait long for its bytes. Fix:
+/// its end and the number of its right are looked at again where the operation is applied.
 #[test]
 fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
     let cluster = Cluster::start(3, 4);
@@ -576,8 +580,8 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
         lease_path: "mail".to_owned(),
         ..messages::PermitRequest::default()
     };
-    let signed = raw.master().unwrap();
-    let signed = signed.call::<messages::SignedPermit>(Method::Permit, &request, PATIENCE);
+    let master = raw.master().unwrap();
+    let signed = master.call::<messages::SignedPermit>(Method::Permit, &request, PATIENCE);
     raw.permit = client.wait(signed).unwrap().encode_to_vec().into();
     let at = place(&client, vid);
     let bytes = body(300_000);
@@ -622,8 +626,9 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
     let mut codes = Vec::new();
     while let Some(ack) = client.wait(chain.next::<ChainAck>(PATIENCE)) {
         for hop in ack.unwrap().hops {
-            // Symptom: red now and then. Cause: a member that the chain did not reach was counted as one that had stored the
-            // file. Fix: the test sends the file to such a member directly, as the sender of a chain does.
+            // Symptom: red now and then. Cause: a member that the chain did not reach was counted as one that
+            // had stored the file. Fix: the test sends the file to such a member directly, as the sender of a
+            // chain does.
             codes.push(match hop.unreached {
                 true => {
                     let put = messages::Put { body: bytes.clone(), ..head("late").put.unwrap() };
@@ -641,8 +646,8 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
     }
 }
 
-/// Symptom: files came to lie in volumes that were never made, under ids that are none, and with bodies that were not those that
-/// their heads tell of. Each is refused, by each way on which it may come.
+/// Symptom: files came to lie in volumes that were never made, under ids that are none, and with bodies that
+/// were not those that their heads tell of. Each is refused, by each way on which it may come.
 #[test]
 fn what_makes_no_sense_is_refused_and_leaves_nothing() {
     let cluster = Cluster::start(3, 1);

@@ -114,8 +114,8 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
     });
 }
 
-/// One thread creates a file after the other and deletes each three creates later; the others look at how far it has come,
-/// then list: what they are shown must be as new as that.
+/// One thread creates a file after the other and deletes each three creates later; the others look at how far
+/// it has come, then list: what they are shown must be as new as that.
 pub(super) fn strict_lists(store: &dyn VolumeStore) {
     const FILES: u64 = 60;
     const LIVE: u64 = 3;

@@ -46,8 +46,9 @@ pub(super) fn exclusive(store: &dyn VolumeStore) {
             Err(VolumeError::Exists { fid: first.fid })
         );
     }
-    let elsewhere = store.put(other, b"n", body(3, 11), &options);
-    let elsewhere = elsewhere.expect("the same name in another volume is another file");
+    let elsewhere = store
+        .put(other, b"n", body(3, 11), &options)
+        .expect("the same name in another volume is another file");
     assert_ne!(elsewhere.fid, first.fid);
     let read = store.get(vid, b"n", WHOLE, &ReadOptions::STRICT).expect("get");
     assert_eq!(read, body(1, 10), "a refused create changed the file");

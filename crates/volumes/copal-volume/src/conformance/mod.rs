@@ -1,10 +1,10 @@
 //! What every [`VolumeStore`] must do, as a suite that each implementation runs on itself.
 //!
-//! Covers what the backup layer builds on: exclusive create with one winner (VOL-2), whole or absent,
-//! deletes conditional on the file id, ranged reads, listing in name order under concurrent
-//! operations (VOL-8), strict reads and lists that see every acknowledged create and delete, creation times stamped by
-//! the store, volumes that move and go as a whole; and a seeded random history compared step by
-//! step with [`MemoryStore`](crate::MemoryStore).
+//! Covers what the backup layer builds on: exclusive create with one winner (VOL-2), whole or absent, deletes
+//! conditional on the file id, ranged reads, listing in name order under concurrent operations (VOL-8),
+//! strict reads and lists that see every acknowledged create and delete, creation times stamped by the store,
+//! volumes that move and go as a whole; and a seeded random history compared step by step with
+//! [`MemoryStore`](crate::MemoryStore).
 //!
 //! A case panics with a sentence when the store breaks a promise. Each case gets a fresh store.
 //! Not here: durability and damage, which need the store's own device (see each store's tests).

@@ -1,6 +1,7 @@
 //! Seeded numbers of the suite: the same seed gives the same history on every machine.
 //!
-//! Not here: numbers for tests of other crates (`copal-testkit`, which no crate may be built from, and the suite is built).
+//! Not here: numbers for tests of other crates (`copal-testkit`, which no crate may be built from, and the
+//! suite is built).
 
 /// SplitMix64.
 #[derive(Clone, Debug)]

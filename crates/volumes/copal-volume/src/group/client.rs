@@ -1,12 +1,14 @@
-//! A create or a delete, as the client brings it to all members of a group: no primary, no quorum, one round trip.
+//! A create or a delete, as the client brings it to all members of a group: no primary, no quorum, one round
+//! trip.
 //!
-//! An operation holds when every member that is up has answered Ok in one epoch, one of them at least in state N, and as many
-//! as are needed have it on their device (VOL-12). After a change of the view, members that hold the bytes are asked to
-//! confirm; only those that do not are sent them.
+//! An operation holds when every member that is up has answered Ok in one epoch, one of them at least in
+//! state N, and as many as are needed have it on their device (VOL-12). After a change of the view, members
+//! that hold the bytes are asked to confirm; only those that do not are sent them.
 //!
 //! Paper: beanfs §4.1, §5.1
 //! Invariants
-//! - A refusal that is final is told only once no member can bring the file back (VOL-21): all that are up bury it. Where that cannot be done in time the outcome is unknown, and is said to be.
+//! - A refusal that is final is told only once no member can bring the file back (VOL-21): all that are up
+//!   bury it. Where that cannot be done in time the outcome is unknown, and is said to be.
 //! - An answer counts in the epoch it was given for, and in no other.
 //!
 //! Not here: who a member is and how it is reached, deadlines as times (the caller turns clocks into events).
@@ -152,8 +154,8 @@ enum Reached {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Bringing,
-    /// A member has no room, and nobody has said yet that it has the file: where all refuse it there is nothing to bury, and
-    /// a full disk gets no row of it.
+    /// A member has no room, and nobody has said yet that it has the file: where all refuse it there is
+    /// nothing to bury, and a full disk gets no row of it.
     Refusing {
         why: Refusal,
     },
@@ -187,8 +189,8 @@ impl ClientOp {
         ClientOp::start(true, true, view)
     }
 
-    /// Starts to bring a file that some member has to all members of `view`. It may be acknowledged already, so it is never
-    /// buried: a refusal leaves the outcome unknown.
+    /// Starts to bring a file that some member has to all members of `view`. It may be acknowledged already,
+    /// so it is never buried: a refusal leaves the outcome unknown.
     pub fn complete(view: View) -> (ClientOp, Vec<Action>) {
         ClientOp::start(true, false, view)
     }
@@ -213,8 +215,8 @@ impl ClientOp {
         (op, actions)
     }
 
-    /// The caller has handed calls to these members only, and hands over no more creates and deletes: all others have nothing of
-    /// the operation. To be said before [`Event::Deadline`].
+    /// The caller has handed calls to these members only, and hands over no more creates and deletes: all
+    /// others have nothing of the operation. To be said before [`Event::Deadline`].
     pub fn only_reached(&mut self, reached: &BTreeSet<DiskId>) {
         for (disk, state) in &mut self.members {
             if *state == Reached::Sent && !reached.contains(disk) {
@@ -346,7 +348,8 @@ impl ClientOp {
         self.end(Outcome::Held)
     }
 
-    /// The operation fails. A create is buried wherever it may have arrived; a delete may be repeated by anybody.
+    /// The operation fails. A create is buried wherever it may have arrived; a delete may be repeated by
+    /// anybody.
     fn refuse(&mut self, why: Refusal) -> Vec<Action> {
         if !self.is_create {
             // Once a member has taken it, it spreads, whatever another says.
@@ -377,7 +380,8 @@ impl ClientOp {
         self.send_burials()
     }
 
-    /// What the others say of a create that one has no room for. Anything but their refusals is a reason to bury it.
+    /// What the others say of a create that one has no room for. Anything but their refusals is a reason to
+    /// bury it.
     fn hear_the_others(&mut self, why: Refusal, event: Event) -> Vec<Action> {
         match event {
             Event::Answered { disk, answer: Answer::NoSpace | Answer::QuotaExceeded { .. }, .. } => {
@@ -412,8 +416,8 @@ impl ClientOp {
         touched.filter_map(move |(disk, reached)| (!has_none(reached)).then_some(*disk))
     }
 
-    /// Who is to bury the file still: everybody that is up, like a delete. Who was not sent it, or refused it, may have taken
-    /// it over from another, as a donor's or as a create whose time is closed.
+    /// Who is to bury the file still: everybody that is up, like a delete. Who was not sent it, or refused
+    /// it, may have taken it over from another, as a donor's or as a create whose time is closed.
     fn to_bury(&self) -> Vec<DiskId> {
         let present = self.view.epoch;
         let is_left = |disk: &DiskId| match self.members.get(disk) {
@@ -429,8 +433,8 @@ impl ClientOp {
         self.to_bury().into_iter().map(send).collect()
     }
 
-    /// Whether nobody can bring the file back any more. In the view in which it was sent out only those that are up have it;
-    /// later those that are away may, and learn of the burial like of any delete.
+    /// Whether nobody can bring the file back any more. In the view in which it was sent out only those that
+    /// are up have it; later those that are away may, and learn of the burial like of any delete.
     fn is_buried(&self) -> bool {
         if !self.to_bury().is_empty() {
             return false;
@@ -473,7 +477,8 @@ impl ClientOp {
                 let is_wanted = self.to_bury().contains(&disk);
                 is_wanted.then_some(later).into_iter().collect()
             }
-            // An answer to a create that was on its way: the burial goes to that member already, or is needed now.
+            // An answer to a create that was on its way: the burial goes to that member already, or is needed
+            // now.
             Event::Answered { disk, answer: Answer::Ok { role }, epoch, .. } => {
                 self.was_taken = true;
                 if matches!(self.members.get(&disk), Some(Reached::Buried { .. })) {

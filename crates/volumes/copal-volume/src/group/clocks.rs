@@ -1,13 +1,17 @@
-//! One clock for a cluster: the reference, by which operations are judged and time buckets are sealed, whatever single clocks show.
+//! One clock for a cluster: the reference, by which operations are judged and time buckets are sealed,
+//! whatever single clocks show.
 //!
-//! The leader and the data servers each report what their clock shows; the reference is the median of these reports. A minority of
-//! wrong clocks, the leader's included, does not move it. Every server goes by the reference, carried on by a clock that never jumps.
+//! The leader and the data servers each report what their clock shows; the reference is the median of these
+//! reports. A minority of wrong clocks, the leader's included, does not move it. Every server goes by the
+//! reference, carried on by a clock that never jumps.
 //!
 //! Design: docs/design/cluster.md#rules VOL-42, VOL-43
 //! Invariants
-//! - The reference lies between the clocks of two reporters: one clock alone never sets it, unless it is the only one.
-//! - Of an even number of clocks the one of the two in the middle counts that agrees with the reference so far; at first the
-//!   earlier one: a seal that is too late only delays, one that is too early refuses operations.
+//! - The reference lies between the clocks of two reporters: one clock alone never sets it, unless it is the
+//!   only one.
+//! - Of an even number of clocks the one of the two in the middle counts that agrees with the reference so
+//!   far; at first the earlier one: a seal that is too late only delays, one that is too early refuses
+//!   operations.
 //!
 //! Not here: how clocks are measured (`copal-server`), which servers take no part in writes (`copal-master`).
 
@@ -17,17 +21,19 @@ use super::closing::Bucket;
 pub const MAX_CLOCK_OFF_MS: u64 = 5_000;
 /// A clock that was wrong is right again within this distance of the reference, ms.
 pub const CLOCK_RIGHT_MS: u64 = 2_500;
-/// The reference moves only when the median is further from it than this, ms: measurements differ a little each time.
+/// The reference moves only when the median is further from it than this, ms: measurements differ a little
+/// each time.
 pub const CLOCK_STEP_MS: u64 = 1_000;
 
-/// Buckets from the one of the reference on that stay sealed when a seal in the future is ignored: every operation that a right
-/// clock has drawn so far lies below them, since members take none that is more than a bucket ahead.
+/// Buckets from the one of the reference on that stay sealed when a seal in the future is ignored: every
+/// operation that a right clock has drawn so far lies below them, since members take none that is more than a
+/// bucket ahead.
 const KEPT_AHEAD: u64 = 2;
 /// A seal so many buckets above what is due was not made by clocks that differ a little.
 const SEAL_SLACK: u64 = super::CLOSING_LAG_MS / super::BUCKET_MS + KEPT_AHEAD;
 
-/// How far the reference is from the ruler against which the clocks were measured, ms; `None`: no clock was reported. `present`:
-/// how far it was, if it was known before.
+/// How far the reference is from the ruler against which the clocks were measured, ms; `None`: no clock was
+/// reported. `present`: how far it was, if it was known before.
 pub fn reference_of(clocks_ms: &[i64], present: Option<i64>) -> Option<i64> {
     let mut sorted = clocks_ms.to_vec();
     sorted.sort_unstable();
@@ -53,8 +59,8 @@ pub fn is_seal_in_future(below: Bucket, reference_ms: u64) -> bool {
     below.0 > Bucket::first_open(reference_ms).0.saturating_add(SEAL_SLACK)
 }
 
-/// What is left of a seal, or of a horizon, that lies in the future of the reference: everything up to now, and nothing that a
-/// right clock has yet to draw.
+/// What is left of a seal, or of a horizon, that lies in the future of the reference: everything up to now,
+/// and nothing that a right clock has yet to draw.
 #[must_use]
 pub fn without_future(below: Bucket, reference_ms: u64) -> Bucket {
     match is_seal_in_future(below, reference_ms) {
@@ -78,7 +84,8 @@ mod tests {
         }
         assert_eq!(reference_of(&[7], None), Some(7), "nobody else is there");
         assert_eq!(reference_of(&[], Some(7)), None);
-        // Of two that differ nobody knows which is right: the one that agrees with what was known, else the earlier one.
+        // Of two that differ nobody knows which is right: the one that agrees with what was known, else the
+        // earlier one.
         assert_eq!(reference_of(&[HOUR, 0], None), Some(0));
         assert_eq!(reference_of(&[0, -HOUR], None), Some(-HOUR));
         assert_eq!(reference_of(&[0, -HOUR], Some(3)), Some(0));

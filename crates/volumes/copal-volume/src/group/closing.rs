@@ -1,14 +1,16 @@
-//! When a time is over: buckets of ten seconds, closed by each member, compared by digest, stable once all are equal.
+//! When a time is over: buckets of ten seconds, closed by each member, compared by digest, stable once all
+//! are equal.
 //!
-//! A closed bucket takes nothing more from clients; what one member has of it and another has not is brought over by union
-//! only. So the operations of a closed bucket only grow toward the union of all members, and equal digests on all of them
-//! mean that none lacks anything (VOL-17, VOL-18). Clocks say when a bucket is closed, and never whether it is equal.
+//! A closed bucket takes nothing more from clients; what one member has of it and another has not is brought
+//! over by union only. So the operations of a closed bucket only grow toward the union of all members, and
+//! equal digests on all of them mean that none lacks anything (VOL-17, VOL-18). Clocks say when a bucket is
+//! closed, and never whether it is equal.
 //!
 //! Design: docs/design/cluster.md#rules
 //! Invariants
 //! - Buckets close in their order: whatever is older than a closed bucket is closed.
-//! - What counts is the set of operations, not the files they left: a create whose file is buried, and a second delete of
-//!   one file, stand in the journal of every member like all others.
+//! - What counts is the set of operations, not the files they left: a create whose file is buried, and a
+//!   second delete of one file, stand in the journal of every member like all others.
 //!
 //! Not here: rows of journal and digests (`copal-data`), who tells whom (`copal-server`).
 
@@ -57,8 +59,8 @@ impl Closing {
         self.joined(Closing { below: Bucket::first_open(now_ms) })
     }
 
-    /// What a member has closed that becomes whole from a donor: also what the donor had closed. Else it would take, from a
-    /// client, an operation that was refused or settled before it came (VOL-17).
+    /// What a member has closed that becomes whole from a donor: also what the donor had closed. Else it
+    /// would take, from a client, an operation that was refused or settled before it came (VOL-17).
     #[must_use]
     pub fn joined(self, donor: Closing) -> Closing {
         Closing { below: self.below.max(donor.below) }
@@ -78,8 +80,8 @@ pub struct Record {
     pub fid: FileId,
 }
 
-/// A set of operations as a number of them and a sum. Sums, since ids of neighbours have much in common and cancel under
-/// exclusive or.
+/// A set of operations as a number of them and a sum. Sums, since ids of neighbours have much in common and
+/// cancel under exclusive or.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Digest {
     /// Operations.
@@ -133,8 +135,9 @@ pub struct OwnTold {
     pub digests: BTreeMap<Bucket, Digest>,
 }
 
-/// Up to where everything is stable: closed and equal on all members, those that are away included (VOL-18). Below it no
-/// journal and no deleted id is needed any more. `from`: the horizon so far. A bucket in which nobody has anything is equal.
+/// Up to where everything is stable: closed and equal on all members, those that are away included (VOL-18).
+/// Below it no journal and no deleted id is needed any more. `from`: the horizon so far. A bucket in which
+/// nobody has anything is equal.
 pub fn horizon(from: Bucket, members: &[Told]) -> Bucket {
     let closed = members.iter().map(|told| told.closing.below).min();
     let Some(closed) = closed.filter(|&closed| closed > from) else {

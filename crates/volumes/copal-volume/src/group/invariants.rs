@@ -1,5 +1,5 @@
-//! What must hold of a group in every state it can get into: looked at by the model checker, and by whatever else drives a
-//! group and keeps what its clients were told.
+//! What must hold of a group in every state it can get into: looked at by the model checker, and by whatever
+//! else drives a group and keeps what its clients were told.
 //!
 //! Design: docs/design/cluster.md#what-must-hold
 //!
@@ -140,7 +140,8 @@ fn one_of_a_name(files: &[File<'_>]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// I2 of a state in which nothing is under way and everything is closed: whole members show the same of these files.
+/// I2 of a state in which nothing is under way and everything is closed: whole members show the same of these
+/// files.
 /// # Errors
 /// `Different`.
 pub fn check_equal(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {

@@ -1,7 +1,7 @@
 //! What a member answers to a create, a confirmation and a delete, given what its rows say.
 //!
-//! The facts are looked up by whoever has the rows; the decision is made here and carried out in one batch with the journal
-//! (VOL-13). Epochs are matched before (`view::match_epoch`).
+//! The facts are looked up by whoever has the rows; the decision is made here and carried out in one batch
+//! with the journal (VOL-13). Epochs are matched before (`view::match_epoch`).
 
 use super::view::Role;
 use crate::ids::{FileId, OpId};
@@ -45,7 +45,8 @@ pub enum Answer {
     },
     /// Asked to confirm a file of which the member has nothing.
     Missing,
-    /// The file's id is not this file's: it is no id, or a file of another name or volume has it. Final; nothing was written.
+    /// The file's id is not this file's: it is no id, or a file of another name or volume has it. Final;
+    /// nothing was written.
     OtherFile,
     /// Too much to do now.
     Busy,
@@ -56,8 +57,9 @@ pub enum Answer {
 pub enum Accept {
     /// It is new: write its rows.
     Apply,
-    /// It is new, and its name has a live file already: write it beside that one. Only a member that may have missed
-    /// the delete of the other does so, and it stays out of state N until one of the two is buried (VOL-14).
+    /// It is new, and its name has a live file already: write it beside that one. Only a member that may have
+    /// missed the delete of the other does so, and it stays out of state N until one of the two is buried
+    /// (VOL-14).
     ApplyBeside,
     /// It is known: journal it as before, and say so again.
     Again,
@@ -105,7 +107,8 @@ pub fn decide_create(facts: &CreateFacts) -> Result<Accept, Answer> {
     bind(facts)
 }
 
-/// Whether a file that another member has is to be taken over: as a create, but for its age. `Again`: there is nothing to do.
+/// Whether a file that another member has is to be taken over: as a create, but for its age. `Again`: there
+/// is nothing to do.
 /// # Errors
 /// The answer that refuses it.
 pub fn decide_union(facts: &CreateFacts) -> Result<Accept, Answer> {
@@ -148,12 +151,14 @@ pub struct DeleteFacts {
     pub is_buried: bool,
     /// The time of the operation is closed.
     pub is_closed: bool,
-    /// When the file was created, if it is live here, ms; 0: it is not, or that was not looked up. A file that was created while
-    /// clocks were ahead can be deleted all the same: its delete is later than its create, so as far ahead.
+    /// When the file was created, if it is live here, ms; 0: it is not, or that was not looked up. A file
+    /// that was created while clocks were ahead can be deleted all the same: its delete is later than its
+    /// create, so as far ahead.
     pub created_ms: u64,
 }
 
-/// Whether and how a delete is taken. Whether the file is live does not matter: one that is unknown may yet come.
+/// Whether and how a delete is taken. Whether the file is live does not matter: one that is unknown may yet
+/// come.
 /// # Errors
 /// The answer that refuses it.
 pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
@@ -172,7 +177,8 @@ pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
     }
 }
 
-/// Whether an id may be that of a file: clients draw one when they begin to write, so none is zero or lies in the future.
+/// Whether an id may be that of a file: clients draw one when they begin to write, so none is zero or lies in
+/// the future.
 /// # Errors
 /// The answer that refuses it.
 pub fn check_file_id(now_ms: u64, fid: FileId) -> Result<(), Answer> {

@@ -1,12 +1,13 @@
-//! Which disk a copy of a group belongs on: apart from the others, by weighted rendezvous hashing, and what keeps a disk from
-//! taking one more.
+//! Which disk a copy of a group belongs on: apart from the others, by weighted rendezvous hashing, and what
+//! keeps a disk from taking one more.
 //!
 //! Design: docs/design/cluster.md#rules VOL-29
 //! Invariants
 //! - The same disks give the same answer, in whatever order they are named.
-//! - Members of a group lie in different racks as long as there are as many that can take one, then in different zones, and
-//!   always on different disks.
-//! - Where no rack is told, a disk that joins or leaves changes the place of about its share of the groups, and of no other.
+//! - Members of a group lie in different racks as long as there are as many that can take one, then in
+//!   different zones, and always on different disks.
+//! - Where no rack is told, a disk that joins or leaves changes the place of about its share of the groups,
+//!   and of no other.
 //! - No disk is chosen that the copy would fill above the low watermark.
 //!
 //! Not here: when a copy is made (`recovery`), which groups leave a full disk (`rebalance`).
@@ -22,8 +23,8 @@ pub const HIGH_WATERMARK_PERCENT: u64 = 85;
 /// Disks above this many per cent take no creates; the rest is for deletes and for what they cost.
 pub const HARD_STOP_PERCENT: u64 = 95;
 
-/// Rack and zone of a disk, each by a number that all disks in it have and no other: the failure domains above a server.
-/// A disk of which none is told has a number of its own, so it is apart from all others.
+/// Rack and zone of a disk, each by a number that all disks in it have and no other: the failure domains
+/// above a server. A disk of which none is told has a number of its own, so it is apart from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Rack.
@@ -80,7 +81,8 @@ pub struct NoPlace {
     pub group: GroupId,
     /// Disks that are members.
     pub members: usize,
-    /// Disks that share a rack or zone with more of the members that stay than the one that would leave for them.
+    /// Disks that share a rack or zone with more of the members that stay than the one that would leave for
+    /// them.
     pub beside: usize,
     /// Disks that do not answer.
     pub away: usize,
@@ -126,8 +128,8 @@ pub fn crowd(facts: &DiskFacts, members: &[(DiskId, Site)]) -> Crowd {
     }
 }
 
-/// The first members of `group`, the best first: each in the least crowded place that is left, there the best ranked. All
-/// `disks` can take one; fewer than `copies`: there are no more.
+/// The first members of `group`, the best first: each in the least crowded place that is left, there the best
+/// ranked. All `disks` can take one; fewer than `copies`: there are no more.
 pub fn first_members(group: GroupId, copies: usize, disks: &[DiskFacts]) -> Vec<DiskId> {
     let mut chosen: Vec<(DiskId, Site)> = Vec::with_capacity(copies);
     while chosen.len() < copies {
@@ -140,9 +142,9 @@ pub fn first_members(group: GroupId, copies: usize, disks: &[DiskFacts]) -> Vec<
     chosen.into_iter().map(|(disk, _)| disk).collect()
 }
 
-/// The disk that a new copy of `group`, of `bytes`, goes to: up, not being emptied, no member, with room for the copy below the
-/// low watermark; of these one of the least crowded by the members that stay, there the best ranked.
-/// Where all racks have one already it shares a rack: a copy too close is better than none.
+/// The disk that a new copy of `group`, of `bytes`, goes to: up, not being emptied, no member, with room for
+/// the copy below the low watermark; of these one of the least crowded by the members that stay, there the
+/// best ranked. Where all racks have one already it shares a rack: a copy too close is better than none.
 ///
 /// # Errors
 /// [`NoPlace`]: there is none; it counts what ruled the disks out.
@@ -156,8 +158,8 @@ pub fn choose_new_member(
     choose(group, members, &sites(staying, disks), None, bytes, disks)
 }
 
-/// The disk that takes the place of `source`, a member that could stay: as [`choose_new_member`], but none that is more
-/// crowded than `source` is.
+/// The disk that takes the place of `source`, a member that could stay: as [`choose_new_member`], but none
+/// that is more crowded than `source` is.
 ///
 /// # Errors
 /// [`NoPlace`]: there is none; it counts what ruled the disks out.
@@ -205,7 +207,8 @@ fn choose(
     best.map(|facts| facts.disk).ok_or(ruled_out)
 }
 
-/// Of more members than are needed the one that goes: the one that stands closest to others, there the last ranked.
+/// Of more members than are needed the one that goes: the one that stands closest to others, there the last
+/// ranked.
 pub fn least_wanted(group: GroupId, members: &[DiskId], disks: &[DiskFacts]) -> Option<DiskId> {
     let beside = sites(members, disks);
     let here = disks.iter().filter(|facts| members.contains(&facts.disk));

@@ -1,7 +1,7 @@
 //! Names with two live files, and operations whose client is gone: who ends them, and how.
 //!
-//! Nothing is settled and nothing rolled forward before it is closed on every member that takes part: until then its client
-//! may still bring it to all of them and be told that it holds (VOL-19, VOL-20).
+//! Nothing is settled and nothing rolled forward before it is closed on every member that takes part: until
+//! then its client may still bring it to all of them and be told that it holds (VOL-19, VOL-20).
 //!
 //! Design: docs/design/cluster.md#rules
 //! Not here: how a member learns what others have closed (`copal-server`).
@@ -18,14 +18,15 @@ pub struct Claim {
     pub op: OpId,
 }
 
-/// Whether an operation is closed on every member that takes part. `closings`: what each of them said in the epoch in which
-/// the asking member is; one that said nothing has closed nothing.
+/// Whether an operation is closed on every member that takes part. `closings`: what each of them said in the
+/// epoch in which the asking member is; one that said nothing has closed nothing.
 pub fn is_closed_everywhere(op: OpId, closings: &[Closing]) -> bool {
     closings.iter().all(|closing| closing.is_closed(op))
 }
 
-/// Which file keeps a name with several live ones on a member that is not whole. `closings`: as they were *before* the
-/// donor's snapshot was taken. `donor`: the file that the snapshot has under the name. `None`: it is too early.
+/// Which file keeps a name with several live ones on a member that is not whole. `closings`: as they were
+/// *before* the donor's snapshot was taken. `donor`: the file that the snapshot has under the name. `None`:
+/// it is too early.
 pub fn settle_name(claims: &[Claim], closings: &[Closing], donor: Option<FileId>) -> Option<FileId> {
     let is_closed = |claim: &Claim| is_closed_everywhere(claim.op, closings);
     if !claims.iter().all(is_closed) {
@@ -43,8 +44,8 @@ pub enum Forward {
     Wait,
     /// Take it over.
     Take,
-    /// Its name belongs to another file here, and both members are whole: they differ only over what was never
-    /// acknowledged, so any choice that all make alike will do.
+    /// Its name belongs to another file here, and both members are whole: they differ only over what was
+    /// never acknowledged, so any choice that all make alike will do.
     Bury {
         /// The file that goes.
         loser: FileId,
@@ -68,7 +69,8 @@ pub fn roll_forward(
         (Role::Normal, Role::Normal) if is_closed_everywhere(own.op, closings) => {
             Forward::Bury { loser: own.fid.max(theirs.fid) }
         }
-        // What is kept here may have been acknowledged, unlike theirs: who is not whole settles it by a donor.
+        // What is kept here may have been acknowledged, unlike theirs: who is not whole settles it by a
+        // donor.
         (Role::Normal, _) => Forward::Wait,
         _ => Forward::Take,
     }
@@ -113,9 +115,9 @@ mod tests {
         let beside = roll_forward((Role::Recovering, Role::Normal), &theirs, Some(&own), &closed);
         assert_eq!(beside, Forward::Take, "kept beside the first");
     }
-    /// Symptom: after all members had started again, an acknowledged file was buried on the whole one. Cause: another, which
-    /// was not whole, had a lower file of the name, that nobody had acknowledged, and the lower one stayed. Fix: the file of
-    /// a whole member yields to that of another whole one only.
+    /// Symptom: after all members had started again, an acknowledged file was buried on the whole one. Cause:
+    /// another, which was not whole, had a lower file of the name, that nobody had acknowledged, and the
+    /// lower one stayed. Fix: the file of a whole member yields to that of another whole one only.
     #[test]
     fn a_whole_member_does_not_yield_to_one_that_is_not() {
         let (higher, lower) = (claim(25_000), claim(15_000));

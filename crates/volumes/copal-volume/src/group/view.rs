@@ -19,8 +19,8 @@ pub struct DiskId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// Number of a data server's boot: a count in the upper bits, and beneath it what is drawn anew each time, so that two
-/// copies of one directory never look like the same process.
+/// Number of a data server's boot: a count in the upper bits, and beneath it what is drawn anew each time, so
+/// that two copies of one directory never look like the same process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Incarnation(pub u64);
 

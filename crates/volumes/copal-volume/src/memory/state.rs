@@ -141,8 +141,7 @@ impl State {
         name: &[u8],
         options: &ReadOptions,
     ) -> Result<&File, VolumeError> {
-        let file = self.volume(vid)?.files.get(name);
-        let file = file.ok_or(VolumeError::NotFound)?;
+        let file = self.volume(vid)?.files.get(name).ok_or(VolumeError::NotFound)?;
         match options.if_file {
             Some(wanted) if wanted != file.info.fid => Err(VolumeError::NotFound),
             _ => Ok(file),

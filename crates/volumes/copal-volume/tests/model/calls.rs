@@ -129,8 +129,8 @@ impl State {
         }
     }
 
-    /// Drops what no longer changes anything: calls of older views whose client has ended or knows the newer one, and those of
-    /// ended clients that the member has done.
+    /// Drops what no longer changes anything: calls of older views whose client has ended or knows the newer
+    /// one, and those of ended clients that the member has done.
     pub(crate) fn tidy(&mut self, setup: &Setup) {
         let (members, clients) = (&self.members, &self.clients);
         self.messages.retain(|message| {

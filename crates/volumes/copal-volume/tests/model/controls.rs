@@ -1,5 +1,5 @@
-//! The search must find what is wrong: the paper's own mechanisms, and Copal's with one rule left out each. From the same
-//! beginnings it must find nothing when no rule is left out.
+//! The search must find what is wrong: the paper's own mechanisms, and Copal's with one rule left out each.
+//! From the same beginnings it must find nothing when no rule is left out.
 
 use crate::{
     moves::Move::{
@@ -90,8 +90,8 @@ fn a_name_settled_before_it_is_closed_loses_a_file() {
     must_fail("CE4, settled early", "I1", &setup);
 }
 
-/// The member is back, and the master does not know: a create holds without it in the view in which it asked, later than the one
-/// since which it is known to miss something. Found by the simulator, seed 586.
+/// The member is back, and the master does not know: a create holds without it in the view in which it asked,
+/// later than the one since which it is known to miss something. Found by the simulator, seed 586.
 #[test]
 fn a_member_that_asks_while_it_is_away_becomes_whole_without_a_file() {
     let setup = Setup {

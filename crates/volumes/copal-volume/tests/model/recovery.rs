@@ -61,7 +61,8 @@ impl State {
         });
     }
 
-    /// Whether a member that says so is whole for the master: not when it says so from before it knew of its return.
+    /// Whether a member that says so is whole for the master: not when it says so from before it knew of its
+    /// return.
     pub(crate) fn may_say_whole(&self, at: usize) -> bool {
         let member = &self.members[at];
         let is_back = matches!(self.role_of(at), Role::Recovering | Role::Joining);

@@ -76,7 +76,8 @@ fn all_members_start_again() {
     must_hold("two creates, three restarts", &setup);
 }
 
-/// The only whole member goes away after it has made another one whole; the master's view does not say so yet.
+/// The only whole member goes away after it has made another one whole; the master's view does not say so
+/// yet.
 #[test]
 fn no_whole_member_is_left() {
     let setup = Setup {

@@ -27,9 +27,14 @@ pub(crate) fn limit() -> usize {
 /// Looks at up to about `limit` states, the nearest first, and prints how many there were.
 pub(crate) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
     let started = Instant::now();
-    let checker = setup.clone().checker().threads(2).target_state_count(limit);
-    let checker = checker.finish_when(HasDiscoveries::AnyFailures);
-    let checker = checker.spawn_bfs().join();
+    let checker = setup
+        .clone()
+        .checker()
+        .threads(2)
+        .target_state_count(limit)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
     let path = checker.discovery(TOLD).or_else(|| checker.discovery(EQUAL));
     let is_exhaustive = path.is_none() && checker.state_count() < limit;
     let end = match (&path, is_exhaustive) {

@@ -24,8 +24,8 @@ pub(crate) enum Work {
 pub(crate) enum Sync {
     /// Copal: it has all that a donor's snapshot has.
     Containment,
-    /// The paper: a whole member keeps a log for each that is away, of what that one misses. `cache`: a duplicate is answered
-    /// from memory, and not logged again.
+    /// The paper: a whole member keeps a log for each that is away, of what that one misses. `cache`: a
+    /// duplicate is answered from memory, and not logged again.
     MissedLog { cache: bool },
 }
 

@@ -53,7 +53,8 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// The master remembers who is away while operations can hold: where enough are up, and one of them has missed nothing.
+    /// The master remembers who is away while operations can hold: where enough are up, and one of them has
+    /// missed nothing.
     pub(crate) fn note_missed(&mut self) {
         let may_hold = self.view.up().any(|disk| !self.missed.contains_key(&disk));
         if self.view.up().count() < self.view.needed() || !may_hold {
@@ -173,7 +174,8 @@ impl Member {
         self.be_whole_if_normal();
     }
 
-    /// As the row of a member says (`copal-data`): it is whole, or has written down in this epoch that it is about to be.
+    /// As the row of a member says (`copal-data`): it is whole, or has written down in this epoch that it is
+    /// about to be.
     pub(crate) fn has_everything(&self) -> bool {
         self.role == Role::Normal || (self.last_normal == self.epoch() && self.last_normal > Epoch(0))
     }

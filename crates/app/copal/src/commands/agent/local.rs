@@ -1,7 +1,9 @@
-//! Questions to the agents of a repository in a directory. Their process has the store open, so no other command can: it answers
-//! over a socket beside the store which agents there are, how far a job is, and how many chunks are popular.
+//! Questions to the agents of a repository in a directory. Their process has the store open, so no other
+//! command can: it answers over a socket beside the store which agents there are, how far a job is, and how
+//! many chunks are popular.
 //!
-//! One line of JSON there, one line back. The socket is this user's alone. Not here: jobs in a cluster (`commands::job`).
+//! One line of JSON there, one line back. The socket is this user's alone. Not here: jobs in a cluster
+//! (`commands::job`).
 
 use super::super::Context;
 use crate::{
@@ -101,14 +103,14 @@ impl Directory {
     }
 }
 
-/// Answers questions about the agents of this process; `None`: the repository is in no directory, or no socket can be made there.
+/// Answers questions about the agents of this process; `None`: the repository is in no directory, or no
+/// socket can be made there.
 pub(super) fn answer(place: &Place, repository: &Arc<Repository>) -> Option<Answering> {
     let directory = Directory::of(place)?;
     let named = pins::store_directory(place)?.join(SOCKET);
     // This process has the store to itself: what is there was left by one that has died.
     let _ = std::fs::remove_file(&named);
-    let listener = UnixListener::bind(directory.socket());
-    let listener = listener.inspect_err(|error| {
+    let listener = UnixListener::bind(directory.socket()).inspect_err(|error| {
         tracing::warn!(%error, "no socket can be made beside the store: `copal agent ls` and `copal job status` wait for these agents to end");
     });
     let listener = listener.ok()?;
@@ -116,8 +118,7 @@ pub(super) fn answer(place: &Place, repository: &Arc<Repository>) -> Option<Answ
     listener.set_nonblocking(true).ok()?;
     let stop = Arc::new(AtomicBool::new(false));
     let (stops, repository) = (Arc::clone(&stop), Arc::clone(repository));
-    let thread = std::thread::Builder::new().name("agent-answers".to_owned());
-    let thread = thread.spawn(move || {
+    let thread = std::thread::Builder::new().name("agent-answers".to_owned()).spawn(move || {
         while !stops.load(Ordering::Acquire) {
             match listener.accept() {
                 Ok((stream, _)) => {
@@ -186,8 +187,8 @@ fn popular_of(status: PopularStatus) -> Answer {
     ])
 }
 
-/// Asks the process of the agents, if the repository is in a directory and one has it open. `None`: there is none, and the
-/// repository may be opened. Blocks up to a minute.
+/// Asks the process of the agents, if the repository is in a directory and one has it open. `None`: there is
+/// none, and the repository may be opened. Blocks up to a minute.
 /// # Errors
 /// What the agents say.
 pub(crate) fn ask(context: &Context<'_>, question: &Question) -> Outcome<Option<Answer>> {

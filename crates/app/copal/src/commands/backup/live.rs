@@ -48,7 +48,8 @@ pub(super) fn hold(
     Ok((point, disks))
 }
 
-/// Ends the point in time behind the backup that read it; returns the outcome, with what a person should know of it.
+/// Ends the point in time behind the backup that read it; returns the outcome, with what a person should know
+/// of it.
 pub(super) fn end<T>(point: PointInTime, outcome: Result<T, Error>) -> Outcome<(T, Vec<String>)> {
     match outcome {
         Ok(done) => Ok((done, point.end(Ended::Published))),

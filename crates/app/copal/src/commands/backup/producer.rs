@@ -1,7 +1,7 @@
 //! A command whose standard output is a disk: `--from-command`.
 //!
-//! A pipe of a shell does not tell whether the program before it has failed, so half a disk looks like a small one. Here the
-//! command is ours, and makes a snapshot only if it ends well.
+//! A pipe of a shell does not tell whether the program before it has failed, so half a disk looks like a
+//! small one. Here the command is ours, and makes a snapshot only if it ends well.
 //!
 //! Invariant: it gets no password of ours, and ends with us, and so do the processes that it has started.
 
@@ -36,8 +36,8 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
     let mut command = Command::new(program);
     command.args(arguments).env_remove("COPAL_PASSWORD");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    // Where a shell waits for a pipe, killing the shell alone leaves the pipe running. At a terminal Ctrl-C reaches all of
-    // them, and only processes of the group in the foreground may ask for a password there.
+    // Where a shell waits for a pipe, killing the shell alone leaves the pipe running. At a terminal Ctrl-C
+    // reaches all of them, and only processes of the group in the foreground may ask for a password there.
     let has_group = File::open("/dev/tty").is_err();
     if has_group {
         command.process_group(0);

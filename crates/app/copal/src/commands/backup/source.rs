@@ -12,7 +12,8 @@ use std::{ffi::OsStr, path::Path};
 /// The image that is standard input, wherever the command was started.
 const STDIN: &str = "-";
 
-/// A store that is read while it is written never ends as what it began as, and what it holds is no disk of a VM.
+/// A store that is read while it is written never ends as what it began as, and what it holds is no disk of a
+/// VM.
 pub(super) fn refuse_own(place: &Place, image: &OsStr) -> Outcome<()> {
     if image != STDIN && !image.is_empty() && place.holds(Path::new(image)) {
         return Err(Failure::new(
@@ -46,8 +47,8 @@ mod tests {
     use super::*;
     use copal_node::StoreLocation;
 
-    /// Symptom: `copal backup --vm web -`, started inside a store's own directory of files, refused its standard input as a
-    /// part of the repository.
+    /// Symptom: `copal backup --vm web -`, started inside a store's own directory of files, refused its
+    /// standard input as a part of the repository.
     /// Cause: `-` was looked for as a file of the working directory.
     /// Fix: standard input is no path.
     #[test]

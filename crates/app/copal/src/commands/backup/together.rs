@@ -1,4 +1,5 @@
-//! A backup in a fleet: it asks the agents that it can reach, and waits for a VM that another host is backing up.
+//! A backup in a fleet: it asks the agents that it can reach, and waits for a VM that another host is backing
+//! up.
 
 use super::super::Context;
 use crate::asking::{self, PART_BYTES};

@@ -1,9 +1,11 @@
-//! One progress for a check that reads the store four times, layer by layer: one total, one time that is left.
+//! One progress for a check that reads the store four times, layer by layer: one total, one time that is
+//! left.
 //!
-//! Packs are read as packs, then every file, then every table and value of the engine, then every byte that stands under a
-//! checksum.
+//! Packs are read as packs, then every file, then every table and value of the engine, then every byte that
+//! stands under a checksum.
 //!
-//! Invariant: what is done never exceeds what was announced, and equals it when the check has looked at everything.
+//! Invariant: what is done never exceeds what was announced, and equals it when the check has looked at
+//! everything.
 
 use copal_backup::{Progress, Stage};
 use parking_lot::Mutex;
@@ -141,7 +143,8 @@ mod tests {
         }
     }
 
-    /// Symptom: `check --read-data` of a large store stood at `walk store` for most of its time, without a total.
+    /// Symptom: `check --read-data` of a large store stood at `walk store` for most of its time, without a
+    /// total.
     /// Cause: only the first of the three readings was counted. Fix: one total for all of them.
     #[test]
     fn all_that_is_read_is_announced_once_and_done_in_the_end() {

@@ -34,8 +34,9 @@ pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
                 return Ok(());
             }
             let order = json!({ "verb": "rm", "name": name });
-            let told = cluster::ask(&store, "client", &order.to_string());
-            let told = told.map_err(|failure| match failure.exit_code {
+            let told = cluster::ask(&store, "client", &order.to_string()).map_err(|failure| match failure
+                .exit_code
+            {
                 exit::NOT_FOUND => no_client(name),
                 _ => failure,
             })?;

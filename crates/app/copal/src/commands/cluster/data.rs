@@ -66,8 +66,8 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         Box::new(room),
         rate,
         medium.unwrap_or_default(),
-    );
-    let process = process.map_err(start_failure)?;
+    )
+    .map_err(start_failure)?;
     let http = process.answer_monitor(&home.http).map_err(start_failure)?;
     context.output.message(
         "ready",
@@ -145,8 +145,8 @@ fn place(words: &Data, home: &mut ServerHome) -> bool {
     words.rack.is_some() || words.zone.is_some()
 }
 
-/// The first start: it draws ids and writes them down, makes the store, joins the cluster, and writes its identity into the store.
-/// If the store cannot be made, the server does not join, and the token stays valid.
+/// The first start: it draws ids and writes them down, makes the store, joins the cluster, and writes its
+/// identity into the store. If the store cannot be made, the server does not join, and the token stays valid.
 fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outcome<ServerHome> {
     let (Some(name), Some(token)) = (&words.name, &words.join) else {
         return Err(Failure::new(
@@ -199,8 +199,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
             Some(UnfinishedStore::start(&words.dir, &options, &new)?)
         }
     };
-    let capacity = words.limit.into_iter().chain(free_bytes(&words.dir)).min();
-    let capacity = capacity.unwrap_or_default();
+    let capacity = words.limit.into_iter().chain(free_bytes(&words.dir)).min().unwrap_or_default();
     home.join(&token, capacity, TO_JOIN).map_err(|error| match error {
         copal_server::JoinError::Call(error) => crate::cluster::of_call(error),
         other => start_failure(other),
@@ -246,8 +245,8 @@ fn shares(context: &Context<'_>, home: &ServerHome) -> Outcome<MemoryShares> {
     Ok(MemoryShares::of(bytes)?)
 }
 
-/// The directory names the server, and its store is another's or is missing. The master is told, so that it does not wait for
-/// this server.
+/// The directory names the server, and its store is another's or is missing. The master is told, so that it
+/// does not wait for this server.
 fn gone(words: &Data, home: &ServerHome) -> Failure {
     let told = match copal_server::report_lost_store(home) {
         Ok(()) => "the master makes other copies now".to_owned(),
@@ -307,8 +306,7 @@ impl Room for StoreRoom {
         let used = space.live_bytes + space.staged_bytes + space.quarantine_bytes;
         // The host may have less than the limit allows.
         let of_host = free_bytes(&self.directory).map(|free| space.size_bytes.saturating_add(free));
-        let capacity = self.limit_bytes.into_iter().chain(of_host).min();
-        let capacity = capacity.unwrap_or(space.size_bytes);
+        let capacity = self.limit_bytes.into_iter().chain(of_host).min().unwrap_or(space.size_bytes);
         (used, capacity)
     }
 }

@@ -1,6 +1,7 @@
 //! Where a master keeps its tables: a file of its own, or a database that several masters share.
 //!
-//! Invariant: the password of a database is in a file only: never among the words of a process, nor in a message.
+//! Invariant: the password of a database is in a file only: never among the words of a process, nor in a
+//! message.
 
 use crate::failure::{Failure, Outcome};
 use copal_master::{MetaError, MetaStore, MysqlStore, SqliteStore};

@@ -136,8 +136,8 @@ impl Files<'_> {
             true => Box::new(std::io::stdout()),
             false => Box::new(File::create_new(to).map_err(failed)?),
         };
-        let copied = self.copy(file, (vid, &info), &mut target);
-        let copied = copied.and_then(|()| target.flush().map_err(Cut::Target));
+        let copied =
+            self.copy(file, (vid, &info), &mut target).and_then(|()| target.flush().map_err(Cut::Target));
         if let Err(cut) = copied {
             if !is_stdout {
                 // A part of a file is no file; what it is good for, nobody could tell later.
@@ -230,8 +230,10 @@ impl Files<'_> {
         let mut at = 0;
         while at < info.size {
             let end = info.size.min(at + CHUNK as u64);
-            let bytes = self.store.get(vid, file.name.as_bytes(), at..end, &of_this);
-            let bytes = bytes.map_err(|error| Cut::Source(named(file, error)))?;
+            let bytes = self
+                .store
+                .get(vid, file.name.as_bytes(), at..end, &of_this)
+                .map_err(|error| Cut::Source(named(file, error)))?;
             at = end;
             target.write_all(&bytes).map_err(Cut::Target)?;
             if self.context.is_ended() {

@@ -83,7 +83,8 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
     Ok(())
 }
 
-/// Why a group lacks a copy: a sentence, its members that are not whole, what is done, what blocks it, what happened.
+/// Why a group lacks a copy: a sentence, its members that are not whole, what is done, what blocks it, what
+/// happened.
 fn story_as_text(told: &Value) -> String {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

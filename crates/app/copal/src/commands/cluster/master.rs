@@ -41,8 +41,8 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
         home.authority(),
         &home.listen,
         &home.advertise,
-    );
-    let process = process.map_err(|error| match error {
+    )
+    .map_err(|error| match error {
         StartError::Master(error) => of_master(error),
         error => start_failure(error),
     })?;
@@ -166,8 +166,8 @@ fn write_profile(words: &Master, uuid: [u8; 16], masters: Vec<String>, authority
     profile.write(&words.dir.join("client.json")).map_err(start_failure)
 }
 
-/// Writes another certificate into the profile beside a master when half of the time of the one in it is over: whoever starts a
-/// master has the authority's key. The key of the profile is new, too.
+/// Writes another certificate into the profile beside a master when half of the time of the one in it is
+/// over: whoever starts a master has the authority's key. The key of the profile is new, too.
 fn renew_profile(words: &Master, home: &MasterHome) {
     let path = words.dir.join("client.json");
     // Where it was moved away nothing is written.
@@ -198,8 +198,8 @@ fn join(words: &Master, token: &str) -> Outcome<MasterHome> {
     if let Some(url) = &words.meta {
         check_url(url)?;
     }
-    let joined = MasterProcess::join(&token, addresses.1, TO_JOIN);
-    let joined = joined.map_err(|error| Failure::new(exit::DENIED, "denied", error.to_string()))?;
+    let joined = MasterProcess::join(&token, addresses.1, TO_JOIN)
+        .map_err(|error| Failure::new(exit::DENIED, "denied", error.to_string()))?;
     let home = home_of(words, addresses, &joined.authority)?;
     write_profile(words, joined.cluster, joined.masters, &joined.authority)?;
     home.write(&words.dir).map_err(start_failure)?;

@@ -82,7 +82,8 @@ pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
     }
 }
 
-/// Refuses every address that `check_advertised` refuses, and port 0: the system draws another port at each start.
+/// Refuses every address that `check_advertised` refuses, and port 0: the system draws another port at each
+/// start.
 fn check_told(address: &str) -> crate::failure::Outcome<()> {
     check_advertised(address)?;
     match address.ends_with(":0") {

@@ -64,8 +64,7 @@ fn read(path: &Path) -> Outcome<Value> {
     if plan["v"] != 1 {
         return Err(unusable("its version is none of this release".to_owned()));
     }
-    let moves = plan["moves"].as_array();
-    let moves = moves.ok_or_else(|| unusable("it has no moves".to_owned()))?;
+    let moves = plan["moves"].as_array().ok_or_else(|| unusable("it has no moves".to_owned()))?;
     // What it says of bytes and disks is for who reads it.
     let named =
         moves.iter().map(|next| json!({ "group": next["group"], "from": next["from"], "to": next["to"] }));

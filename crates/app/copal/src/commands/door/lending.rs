@@ -1,10 +1,10 @@
 //! The repository of a door: open while it is read from, closed again soon after, so that others may write.
 //!
-//! A store of one machine is locked by the process that has it open: many may read, or one may write. Where the lock is not the
-//! only thing that keeps a served snapshot (`pins`), a door closes the store whenever it rests. A repository in a cluster has no
-//! such lock and stays open.
-//! Invariant: no lock of this process is held while the store is opened or closed, which may take as long as another process
-//! writes. So one read that waits for the store stops nothing but other reads.
+//! A store of one machine is locked by the process that has it open: many may read, or one may write. Where
+//! the lock is not the only thing that keeps a served snapshot (`pins`), a door closes the store whenever it
+//! rests. A repository in a cluster has no such lock and stays open.
+//! Invariant: no lock of this process is held while the store is opened or closed, which may take as long as
+//! another process writes. So one read that waits for the store stops nothing but other reads.
 
 use crate::{
     arguments::Common,

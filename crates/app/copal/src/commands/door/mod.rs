@@ -65,8 +65,8 @@ enum End {
 }
 
 impl Door {
-    /// Pins what is shown, while the repository is open: on one machine nothing is forgotten meanwhile. In a cluster nothing is
-    /// locked, so the pin is set first, and then what is shown has to be there.
+    /// Pins what is shown, while the repository is open: on one machine nothing is forgotten meanwhile. In a
+    /// cluster nothing is locked, so the pin is set first, and then what is shown has to be there.
     fn open(context: &Context<'_>, opened: Opened, name: &str, shown: Shown) -> Outcome<Door> {
         let common = &context.arguments.common;
         let pin = Pin::set(&Place::find(common)?, name, &shown);
@@ -103,8 +103,8 @@ impl Door {
         &self.shared.closing
     }
 
-    /// Looked at a few times a second: whether it is over. If so, all clients of the door get I/O errors from now on. Does not
-    /// block: the keeper asks the store.
+    /// Looked at a few times a second: whether it is over. If so, all clients of the door get I/O errors from
+    /// now on. Does not block: the keeper asks the store.
     fn end(&self, context: &Context<'_>) -> Option<End> {
         let end = if context.is_ended() {
             End::Asked
@@ -143,8 +143,8 @@ impl Door {
     }
 }
 
-/// A thread that closes the store of a door that rests, keeps its pin in a cluster, and looks whether the door is to end. These
-/// may wait for the store, and neither new clients nor signals wait for them.
+/// A thread that closes the store of a door that rests, keeps its pin in a cluster, and looks whether the
+/// door is to end. These may wait for the store, and neither new clients nor signals wait for them.
 struct Keeper {
     alive: Sender<()>,
     thread: JoinHandle<()>,

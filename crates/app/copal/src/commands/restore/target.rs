@@ -51,8 +51,8 @@ fn refuse_own_files(place: &Place, target: &OsStr) -> Outcome<()> {
     Ok(())
 }
 
-/// The lock of a device belongs to one of its names, not to its partitions or what it lies on. Asked behind the target's own
-/// lock: of two that meet here each sees the other's.
+/// The lock of a device belongs to one of its names, not to its partitions or what it lies on. Asked behind
+/// the target's own lock: of two that meet here each sees the other's.
 fn refuse_shared(target: &OsStr) -> Outcome<()> {
     match copal_device::overlap_in_use(Path::new(target)) {
         None => Ok(()),
@@ -73,7 +73,8 @@ mod tests {
     use super::*;
     use copal_node::StoreLocation;
 
-    /// Symptom: `copal restore latest --target -`, started inside a store's own directory of files, was refused.
+    /// Symptom: `copal restore latest --target -`, started inside a store's own directory of files, was
+    /// refused.
     /// Cause: `-` was looked for as a file of the working directory.
     /// Fix: standard output is no path.
     #[test]
@@ -112,9 +113,10 @@ mod tests {
         }
     }
 
-    /// Symptom: of two restores at once, one onto a device and one onto what lies on it, each wrote over the other.
-    /// Cause: each looked for the other's lock before it took its own. (The kernel itself keeps a disk and its partition
-    /// apart, not a loop device and what is below it.)
+    /// Symptom: of two restores at once, one onto a device and one onto what lies on it, each wrote over the
+    /// other.
+    /// Cause: each looked for the other's lock before it took its own. (The kernel itself keeps a disk and
+    /// its partition apart, not a loop device and what is below it.)
     /// Fix: the look is behind the target's own lock.
     #[test]
     fn of_two_restores_onto_the_same_bytes_one_at_most_begins() {

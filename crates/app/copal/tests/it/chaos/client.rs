@@ -1,4 +1,5 @@
-//! Clients of a tried cluster: one that asks for many things at once, and one that is killed in the middle of it.
+//! Clients of a tried cluster: one that asks for many things at once, and one that is killed in the middle of
+//! it.
 
 use super::{VOLUMES, WORKERS, house::House, network::Place};
 use base64::{Engine, engine::general_purpose::STANDARD};

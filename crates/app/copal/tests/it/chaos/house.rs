@@ -1,4 +1,5 @@
-//! The processes of a tried cluster: one master on a file of its own, or three over a MariaDB, and data servers.
+//! The processes of a tried cluster: one master on a file of its own, or three over a MariaDB, and data
+//! servers.
 
 use super::network::{Network, Place};
 use crate::cluster::{free_ports, named_copal};

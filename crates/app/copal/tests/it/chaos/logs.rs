@@ -1,4 +1,5 @@
-//! What processes may log while everything goes wrong, with the reason; anything else that warns fails the run.
+//! What processes may log while everything goes wrong, with the reason; anything else that warns fails the
+//! run.
 
 use std::path::Path;
 

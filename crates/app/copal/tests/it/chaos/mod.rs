@@ -1,11 +1,13 @@
-//! Servers and masters of a cluster killed, frozen, cut off and started again while clients write, read and delete.
+//! Servers and masters of a cluster killed, frozen, cut off and started again while clients write, read and
+//! delete.
 //!
-//! Each worker has names of its own and knows what each may hold: what was acknowledged is there, byte for byte, what was
-//! deleted is not, what failed for certain never appears. Names that several want are given once. At the end all are started
-//! again, the cluster becomes healthy by itself, its members are equal to the last byte, and no process has warned of anything
-//! that is not listed. `COPAL_CHAOS_SECONDS` (default 20) and `COPAL_CHAOS_SEED` set length and moments, `COPAL_CHAOS_MASTERS`
-//! (default 1) how many masters there are, `COPAL_CHAOS_SPACES=1` that each process runs in a network namespace of its own;
-//! `cargo xtask cluster-chaos --minutes 10` sets them.
+//! Each worker has names of its own and knows what each may hold: what was acknowledged is there, byte for
+//! byte, what was deleted is not, what failed for certain never appears. Names that several want are given
+//! once. At the end all are started again, the cluster becomes healthy by itself, its members are equal to
+//! the last byte, and no process has warned of anything that is not listed. `COPAL_CHAOS_SECONDS` (default 20)
+//! and `COPAL_CHAOS_SEED` set length and moments, `COPAL_CHAOS_MASTERS` (default 1) how many masters there
+//! are, `COPAL_CHAOS_SPACES=1` that each process runs in a network namespace of its own; `cargo xtask
+//! cluster-chaos --minutes 10` sets them.
 
 mod client;
 mod house;
@@ -29,15 +31,16 @@ const WORKERS: u64 = 8;
 const NAMES: u64 = 12;
 const VOLUMES: u64 = 6;
 
-/// Files that no client ends are closed after 70 s, and settled after that; so are names with two of them, which keep a member
-/// from being whole.
+/// Files that no client ends are closed after 70 s, and settled after that; so are names with two of them,
+/// which keep a member from being whole.
 const SETTLED: Duration = Duration::from_secs(150);
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// One trouble after the other while workers work; what the troubles were is told even where one of them ends the run.
+/// One trouble after the other while workers work; what the troubles were is told even where one of them ends
+/// the run.
 struct Trial {
     house: House,
     seed: u64,
@@ -87,7 +90,8 @@ impl Trial {
             let is_absent = got.status.code() == Some(40);
             assert!(is_whole || (is_absent && !held), "{name}, held {held}: {got:?}");
         }
-        // What a client gave up, and what it was told the outcome of is unknown, comes to all members or to none.
+        // What a client gave up, and what it was told the outcome of is unknown, comes to all members or to
+        // none.
         let end = Instant::now() + SETTLED;
         let are_equal = || {
             let mut verify = self.house.copal(&["group", "verify", "--all"]);

@@ -1,8 +1,8 @@
-//! Where the processes of a tried cluster are reached: ports of one loopback, or a network namespace for each, whose links can
-//! be cut in one direction or made slow.
+//! Where the processes of a tried cluster are reached: ports of one loopback, or a network namespace for
+//! each, whose links can be cut in one direction or made slow.
 //!
-//! With namespaces this process is the router between them: it drops what goes from one place to another by a rule, which
-//! neither end notices but by silence.
+//! With namespaces this process is the router between them: it drops what goes from one place to another by a
+//! rule, which neither end notices but by silence.
 
 use std::{
     fmt,

@@ -12,7 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the cluster may take to be healthy between two troubles of which the second would be one too many.
+/// How long the cluster may take to be healthy between two troubles of which the second would be one too
+/// many.
 const HEALED: &str = "150s";
 
 /// Kinds of [`House::long_trouble`].
@@ -153,8 +154,8 @@ impl House {
         format!("everything started anew, {how}")
     }
 
-    /// The disks of two servers are exchanged: the files of their stores alone, which is refused, or with everything that says
-    /// who they are, which is two servers that moved.
+    /// The disks of two servers are exchanged: the files of their stores alone, which is refused, or with
+    /// everything that says who they are, which is two servers that moved.
     fn exchanged(&mut self, random: &mut Random) -> String {
         let server = some_server(random);
         let other = another(random, server);

@@ -1,5 +1,5 @@
-//! Who uses a tried cluster, and knows what may be there: of names of its own everything, of names that others want too who
-//! got them.
+//! Who uses a tried cluster, and knows what may be there: of names of its own everything, of names that
+//! others want too who got them.
 
 use super::{NAMES, VOLUMES, client::Client};
 use base64::{Engine, engine::general_purpose::STANDARD};

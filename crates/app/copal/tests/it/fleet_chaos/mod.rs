@@ -1,10 +1,11 @@
 //! Agents, servers and commands of a fleet killed while VMs are backed up, deleted, repaired and cleaned up.
 //!
-//! Each round begins a piece of work, now and then two at once on one VM, and kills one process at a random moment: an agent, a
-//! data server, the master or the command itself. Then all are started again, and what was published is there: each snapshot that
-//! somebody was told of, or that is listed, comes back byte for byte as its VM was that day. In the end, behind a repair of each
-//! VM, nothing is stored that no snapshot needs, measured against what the images have. `COPAL_FLEET_CHAOS_ROUNDS` (default 4)
-//! and `COPAL_CHAOS_SEED` set how much and when; `cargo xtask fleet-chaos --rounds 100` sets them.
+//! Each round begins a piece of work, now and then two at once on one VM, and kills one process at a random
+//! moment: an agent, a data server, the master or the command itself. Then all are started again, and what
+//! was published is there: each snapshot that somebody was told of, or that is listed, comes back byte for
+//! byte as its VM was that day. In the end, behind a repair of each VM, nothing is stored that no snapshot
+//! needs, measured against what the images have. `COPAL_FLEET_CHAOS_ROUNDS` (default 4) and
+//! `COPAL_CHAOS_SEED` set how much and when; `cargo xtask fleet-chaos --rounds 100` sets them.
 
 mod hosts;
 mod twin;
@@ -123,7 +124,8 @@ impl Trial {
         }
     }
 
-    /// All that is published is listed, and comes back as it was: what is new, and one other of each VM or all.
+    /// All that is published is listed, and comes back as it was: what is new, and one other of each VM or
+    /// all.
     fn look(&mut self, day: u64, all: bool) {
         for vm in 1..=VMS {
             let listed = self.hosts.snapshots(vm);

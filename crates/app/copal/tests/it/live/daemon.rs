@@ -24,7 +24,8 @@ const DISK_BYTES: u64 = 16 * MIB;
 const BLOCKS: u64 = 64;
 const BLOCK_BYTES: u64 = 4096;
 
-/// Whether the programs are there; missing ones are a loud skip, or a failure where the suite must be complete.
+/// Whether the programs are there; missing ones are a loud skip, or a failure where the suite must be
+/// complete.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
 pub(crate) fn have_daemon() -> bool {
     let there = |program: &str| Command::new(program).arg("--version").output().is_ok();
@@ -40,8 +41,9 @@ pub(crate) fn have_daemon() -> bool {
 /// One command to a QMP server, over a connection of its own.
 pub(super) fn execute(socket: &Path, command: &str, arguments: Value) -> Value {
     let mut stream = UnixStream::connect(socket).unwrap();
-    let lines = BufReader::new(stream.try_clone().unwrap()).lines();
-    let lines = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let lines = BufReader::new(stream.try_clone().unwrap())
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
     // Behind the greeting.
     let mut answers = lines.skip(1).filter(|answer| answer.get("event").is_none());
     let mut answer = Value::Null;
@@ -221,7 +223,8 @@ impl Daemon {
             .collect()
     }
 
-    /// Writes on until it is told to stop: block after block of the first disk, round and round, each with the number of the write.
+    /// Writes on until it is told to stop: block after block of the first disk, round and round, each with
+    /// the number of the write.
     pub(super) fn write_on(&mut self) -> Writer {
         self.write(0, 0, BLOCKS * BLOCK_BYTES);
         let stop = Arc::new(AtomicBool::new(false));
@@ -262,8 +265,8 @@ fn pattern_of(number: u64) -> u8 {
     (number / BLOCKS % 250) as u8 + 1
 }
 
-/// How many writes of a round a disk had when it was this, if it is one of a moment: the blocks up to one place are of a round, those behind it of the
-/// round before.
+/// How many writes of a round a disk had when it was this, if it is one of a moment: the blocks up to one
+/// place are of a round, those behind it of the round before.
 pub(super) fn moment_of(disk: &[u8]) -> Option<usize> {
     let blocks: Vec<&[u8]> = disk.chunks(BLOCK_BYTES as usize).take(BLOCKS as usize).collect();
     let whole = blocks.iter().all(|block| block.iter().all(|byte| byte == &block[0]));

@@ -1,6 +1,8 @@
-//! A guest under TCG that writes numbered blocks all the time: a kernel, and busybox in an initial file system.
+//! A guest under TCG that writes numbered blocks all the time: a kernel, and busybox in an initial file
+//! system.
 //!
-//! `COPAL_TEST_KERNEL` names the directory that `linux-image-cloud-amd64` was unpacked into, `/` unless told otherwise.
+//! `COPAL_TEST_KERNEL` names the directory that `linux-image-cloud-amd64` was unpacked into, `/` unless told
+//! otherwise.
 
 use super::{daemon, *};
 use crate::qemu::tool;
@@ -32,7 +34,8 @@ while :; do
   if [ $n = 40 ]; then echo it writes > /dev/ttyS0; fi
 done
 ";
-/// Makes files of one size, deletes the oldest, and trims. A file gets its name when its content is on the disk.
+/// Makes files of one size, deletes the oldest, and trims. A file gets its name when its content is on the
+/// disk.
 const FILE_WRITER: &str = "
 /bin/busybox mount -t ext4 -o discard /dev/vda /mnt
 while :; do
@@ -214,7 +217,8 @@ fn spawn(dir: &Path, kernel: &Path) -> Child {
     command.spawn().unwrap()
 }
 
-/// The number of the last write, if the disk is one of a moment: its blocks bear numbers in a row, each in its place.
+/// The number of the last write, if the disk is one of a moment: its blocks bear numbers in a row, each in
+/// its place.
 fn moment_of(disk: &[u8]) -> Option<u64> {
     let blocks = disk.chunks(BLOCK_BYTES).take(BLOCKS as usize);
     let numbers: Option<Vec<u64>> =
@@ -226,7 +230,8 @@ fn moment_of(disk: &[u8]) -> Option<u64> {
     numbers.iter().enumerate().all(is_right).then_some(newest)
 }
 
-/// The numbers of the files that a file system has. Panics where it, or one of them, is not as the guest may have had it.
+/// The numbers of the files that a file system has. Panics where it, or one of them, is not as the guest may
+/// have had it.
 fn files_of(image: &Path, into: &Path) -> BTreeSet<u64> {
     // A power cut is mended by the journal; what is wrong beyond that is an exit code of 4 or more.
     let checked = Command::new("e2fsck").args(["-f", "-p"]).arg(image).output().unwrap();
@@ -251,8 +256,10 @@ fn files_of(image: &Path, into: &Path) -> BTreeSet<u64> {
 }
 
 /// Symptom: 12 of 12 files that a guest deleted behind the moment were zeros in the snapshot.
-/// Cause: the blocks were trimmed, by `mount -o discard` or `fstrim`, and QEMU before 8.0 told the holes of the present disk.
-/// Fix: the filter ignores trims, each read lies within one cluster there, and no hole is asked for. With both rules left out this fails.
+/// Cause: the blocks were trimmed, by `mount -o discard` or `fstrim`, and QEMU before 8.0 told the holes of
+/// the present disk.
+/// Fix: the filter ignores trims, each read lies within one cluster there, and no hole is asked for. With
+/// both rules left out this fails.
 #[test]
 fn files_that_a_guest_deletes_and_trims_meanwhile_are_in_the_snapshot() {
     let Some(parts) = parts() else { return };

@@ -1,4 +1,5 @@
-//! A machine without a guest's system: firmware that looks for something to start, two disks on devices of their own.
+//! A machine without a guest's system: firmware that looks for something to start, two disks on devices of
+//! their own.
 
 use super::{
     daemon::{self, have_daemon},
@@ -102,9 +103,11 @@ pub(super) const DEVICES: [&str; 4] =
     ["-device", "virtio-blk-pci,drive=vm0,id=d0", "-device", "virtio-blk-pci,drive=vm1,id=d1"];
 pub(super) const BOTH: [&str; 2] = ["sda=vm0", "sdb=vm1"];
 
-/// Symptom: a backup that was killed between `stop` and `cont` left its guest paused, and the next backup did not notice.
+/// Symptom: a backup that was killed between `stop` and `cont` left its guest paused, and the next backup did
+/// not notice.
 /// Cause: nobody but the dead process knew.
-/// Fix: a guardian says `cont`, by another connection where its own is lost; failing that, a mark in QEMU tells the next contact.
+/// Fix: a guardian says `cont`, by another connection where its own is lost; failing that, a mark in QEMU
+/// tells the next contact.
 #[test]
 fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
     if !have_machine() {
@@ -116,7 +119,8 @@ fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
     for (is_lost, is_reached) in [(false, false), (true, false), (true, true)] {
         let (reached, killed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (told, over) = (Arc::clone(&reached), Arc::clone(&killed));
-        // The command that gives a device its filter does not arrive; later commands do if the connection holds.
+        // The command that gives a device its filter does not arrive; later commands do if the connection
+        // holds.
         let hold = move |line: String| {
             if line.contains("qom-set") && !told.swap(true, Ordering::AcqRel) {
                 wait_until("a kill", || over.load(Ordering::Acquire));
@@ -161,7 +165,8 @@ fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
 
 /// Symptom: QEMU 7.2.22 aborted when a disk of a device in a thread of its own was backed up.
 /// Cause: its filter is not made for other threads.
-/// Fix: such a disk is refused before anything is changed, also where its controller names the thread. Other disks are not.
+/// Fix: such a disk is refused before anything is changed, also where its controller names the thread. Other
+/// disks are not.
 #[test]
 fn a_disk_whose_device_or_controller_has_a_thread_is_refused_and_others_are_not() {
     if !have_machine() {

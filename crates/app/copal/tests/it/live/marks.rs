@@ -9,10 +9,11 @@ fn backup(house: &House, daemon: &Daemon, more: &[&str]) -> Value {
     house.summary([words(daemon), more].concat())
 }
 
-/// Symptom: a bitmap that had been cleared, or removed and made anew under its name, was believed, and what the guest had
-/// written before was missing from the next snapshot.
+/// Symptom: a bitmap that had been cleared, or removed and made anew under its name, was believed, and what
+/// the guest had written before was missing from the next snapshot.
 /// Cause: QEMU does not tell, and a count of 0 bytes is no trace.
-/// Fix: a bitmap begins with marks that a sentinel beside it knows; where nothing tells, spot checks look for more.
+/// Fix: a bitmap begins with marks that a sentinel beside it knows; where nothing tells, spot checks look for
+/// more.
 #[test]
 fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
     if !have_daemon() {
@@ -43,7 +44,8 @@ fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
         (
             &|daemon, name, _| {
                 on(daemon, "block-dirty-bitmap-disable", name);
-                // More than one piece of a spot check: a mark of the bitmap may lie in one of them, which is then not compared.
+                // More than one piece of a spot check: a mark of the bitmap may lie in one of them, which is
+                // then not compared.
                 daemon.write(0, 5 * MIB, 512 << 10);
                 on(daemon, "block-dirty-bitmap-enable", name);
             },
@@ -72,8 +74,8 @@ fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
     assert_eq!(daemon.bitmaps("vm0").len(), 0);
 }
 
-/// Symptom: a QEMU that was started with relative names of files had the bitmap of another image believed, and an image that was
-/// cut read as zeros.
+/// Symptom: a QEMU that was started with relative names of files had the bitmap of another image believed,
+/// and an image that was cut read as zeros.
 /// Cause: only absolute names were looked at.
 /// Fix: the directory of the process that listens tells where the files lie.
 #[test]

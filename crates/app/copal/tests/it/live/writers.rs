@@ -1,7 +1,9 @@
-//! Guests that write, zero and trim without a pause, each in a region of its own, and log the content after each request.
+//! Guests that write, zero and trim without a pause, each in a region of its own, and log the content after
+//! each request.
 //!
-//! The truth about a moment is their log: a region is as it was after some number of requests, between those that were answered
-//! before the backup began and those that were sent when it had ended. No read through QEMU counts.
+//! The truth about a moment is their log: a region is as it was after some number of requests, between those
+//! that were answered before the backup began and those that were sent when it had ended. No read through
+//! QEMU counts.
 
 use super::daemon::Daemon;
 use copal_testkit::Random;
@@ -236,8 +238,8 @@ struct EndedRegion {
 }
 
 impl Ended {
-    /// Whether both disks are of a moment with this many requests answered at its beginning, and sent at its end; says where not.
-    /// Moments come in order.
+    /// Whether both disks are of a moment with this many requests answered at its beginning, and sent at its
+    /// end; says where not. Moments come in order.
     pub(super) fn judge(
         &mut self,
         disks: &[Vec<u8>; 2],

@@ -177,7 +177,8 @@ fn a_grant_is_told_again_to_its_holder_and_lapses() {
 }
 
 /// Symptom: VMs waited for a chunk that nobody stored, up to their time-out, for ten minutes on end.
-/// Cause: what a VM was told to store was kept for it for ten minutes, though it had gone on, or its backup had ended.
+/// Cause: what a VM was told to store was kept for it for ten minutes, though it had gone on, or its backup
+/// had ended.
 /// Fix: a grant lapses with its holder's next question, or once its holder is no longer backed up.
 #[test]
 fn a_grant_lapses_with_the_next_question_of_its_holder_or_with_its_session() {

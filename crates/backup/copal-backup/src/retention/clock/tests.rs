@@ -53,8 +53,8 @@ fn a_time_that_does_not_fit_between_its_neighbours_cannot_be() {
     assert_eq!(misdated(&minutes(&[0, 50, 20, 60]), START + 30 * 60_000), [None; 4]);
 }
 
-/// Symptom: one backup with the clock ahead stamped every later snapshot with that day; retention, which takes them for
-/// one day, then removed the good days one by one.
+/// Symptom: one backup with the clock ahead stamped every later snapshot with that day; retention, which
+/// takes them for one day, then removed the good days one by one.
 /// Cause: retention went by the store's order of events, which never goes back behind a clock that was ahead.
 /// Fix: it goes by the clock; a snapshot from the future is kept and counts for nothing.
 #[test]

@@ -86,8 +86,11 @@ fn converse(stream: &mut UnixStream, size: u64, status: Status) -> std::io::Resu
             0 => chunk(1, 1, &[&offset.to_be_bytes()[..], &vec![0; len as usize]].concat()),
             7 => {
                 let extents = status(offset, len);
-                let pairs = extents.iter().flat_map(|(len, flags)| [len.to_be_bytes(), flags.to_be_bytes()]);
-                let pairs = pairs.collect::<Vec<_>>().concat();
+                let pairs = extents
+                    .iter()
+                    .flat_map(|(len, flags)| [len.to_be_bytes(), flags.to_be_bytes()])
+                    .collect::<Vec<_>>()
+                    .concat();
                 let mut reply = Vec::new();
                 for (at, context) in contexts.iter().enumerate() {
                     let done = u16::from(at + 1 == contexts.len());
@@ -127,7 +130,8 @@ fn an_export_that_shrinks_or_grows_is_an_error_and_one_that_is_gone_is_not() {
 
 /// Symptom: a server that cut its map into single bytes made one question about it take 338 MiB.
 /// Cause: all extents of a GiB were kept, as the server had cut them.
-/// Fix: short holes are data, neighbours are merged as they come, and an answer has a bounded number of extents.
+/// Fix: short holes are data, neighbours are merged as they come, and an answer has a bounded number of
+/// extents.
 #[test]
 fn a_map_of_single_bytes_is_remembered_within_bounds() {
     // Holes of a byte, and holes that just count, each beside as much data.
@@ -185,7 +189,8 @@ fn a_bitmap_of_many_runs_is_made_coarser_and_counts_what_it_names() {
 /// Requests as a server sees them: kind, offset, length, and how many others were unanswered that overlapped.
 type Seen = Vec<(u8, u64, u32, usize)>;
 
-/// An export that answers only when several requests wait, the last one first, and refuses reads once so many were answered.
+/// An export that answers only when several requests wait, the last one first, and refuses reads once so many
+/// were answered.
 fn reluctant(size: u64, refuses_after: usize) -> (String, tempfile::TempDir, std::thread::JoinHandle<Seen>) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
@@ -236,9 +241,12 @@ fn reluctant(size: u64, refuses_after: usize) -> (String, tempfile::TempDir, std
     (format!("nbd+unix:///?socket={}", socket.display()), dir, server)
 }
 
-/// Symptom: a live backup stored zeros for blocks that the guest zeroed or trimmed meanwhile, exit code 0, `verify` clean.
-/// Cause: QEMU before 8.0 tells holes of the present disk, and reads it where a request goes beyond a cluster that was copied.
-/// Fix: nobody asks for holes there, and each read lies within one cluster; no two of them overlap, over which QEMU aborts.
+/// Symptom: a live backup stored zeros for blocks that the guest zeroed or trimmed meanwhile, exit code 0,
+/// `verify` clean.
+/// Cause: QEMU before 8.0 tells holes of the present disk, and reads it where a request goes beyond a cluster
+/// that was copied.
+/// Fix: nobody asks for holes there, and each read lies within one cluster; no two of them overlap, over
+/// which QEMU aborts.
 #[test]
 fn a_point_in_time_is_read_cluster_by_cluster_and_never_twice_at_once() {
     const CLUSTER: u64 = CLUSTER_BYTES as u64;

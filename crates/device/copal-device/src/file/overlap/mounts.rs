@@ -1,6 +1,7 @@
 //! Which file systems are mounted from a block device, or from what lies on it.
 //!
-//! The kernel's own table says it, `/proc/self/mountinfo`. A file system that cannot be written changes nothing.
+//! The kernel's own table says it, `/proc/self/mountinfo`. A file system that cannot be written changes
+//! nothing.
 
 use super::{Listing, StorageId, device_named};
 use std::{

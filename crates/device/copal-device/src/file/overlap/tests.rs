@@ -1,5 +1,5 @@
-//! Devices as the kernel lists them, in a directory made for it; their numbers are none that this machine has. Real ones
-//! stand in the tests of `copal`.
+//! Devices as the kernel lists them, in a directory made for it; their numbers are none that this machine
+//! has. Real ones stand in the tests of `copal`.
 
 use super::{Listing, StorageId};
 use std::fs;
@@ -103,8 +103,8 @@ fn the_same_file_by_two_names_is_one() {
     assert_eq!(super::overlap_in_use(&file), None);
 }
 
-/// Symptom: `copal init` on a partition was refused right after that had been made. Cause: device managers hold a shared lock
-/// on the disk for the moment in which they look at it. Fix: such a lock is waited for.
+/// Symptom: `copal init` on a partition was refused right after that had been made. Cause: device managers
+/// hold a shared lock on the disk for the moment in which they look at it. Fix: such a lock is waited for.
 #[test]
 fn a_shared_lock_is_waited_for_and_an_exclusive_one_is_not() {
     use rustix::fs::FlockOperation;
@@ -119,7 +119,8 @@ fn a_shared_lock_is_waited_for_and_an_exclusive_one_is_not() {
     assert!(super::is_locked(&node));
     rustix::fs::flock(&holder, FlockOperation::LockShared).unwrap();
     assert_eq!(super::lock_on(&node), super::DeviceLock::Shared);
-    // Who looks asks for the lock again and again; by chance it is let go before the first time, and the answer is the same.
+    // Who looks asks for the lock again and again; by chance it is let go before the first time, and the
+    // answer is the same.
     let look = std::thread::spawn({
         let node = node.clone();
         move || super::is_locked(&node)

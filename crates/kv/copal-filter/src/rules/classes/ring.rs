@@ -1,7 +1,7 @@
 //! LRU lists for 128 neighbouring classes that move up with the age.
 //!
-//! The lowest list also takes every class below the ring, the highest every class above. When the ring moves up
-//! by one class, the lowest list joins the next at its LRU end: O(1), nobody is visited.
+//! The lowest list also takes every class below the ring, the highest every class above. When the ring moves
+//! up by one class, the lowest list joins the next at its LRU end: O(1), nobody is visited.
 
 use crate::rules::lists::{self, Lists};
 

@@ -146,7 +146,8 @@ fn a_promotion_must_save_a_read_per_half_life() {
 
 #[test]
 fn a_new_partition_gets_every_unit_worth_more_than_the_cheapest() {
-    // Symptom: under skew, merges cost hot partitions units that the rule then did not think worth a read each.
+    // Symptom: under skew, merges cost hot partitions units that the rule then did not think worth a read
+    // each.
     // Cause: what is installed without a read was asked to save one. Fix: it only has to beat the price.
     let mut rule = Classes::default();
     let (mut store, unit) = partitions(&mut rule, 2);

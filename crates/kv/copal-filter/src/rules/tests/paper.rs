@@ -89,7 +89,8 @@ fn payers_are_sought_from_q_m_down_to_q_1() {
     let budget = store.bytes();
     let units = |store: &Store| [0, 1, 2, 3].map(|table| store.units(table));
     assert_eq!(units(&store), [1, 3, 2, 0]);
-    // All are expired. Table 0 was not read for longest, yet Q_3 pays first: table 1, which is fresh in Q_2 then.
+    // All are expired. Table 0 was not read for longest, yet Q_3 pays first: table 1, which is fresh in Q_2
+    // then.
     get(&mut rule, &mut store, 3, budget, 150);
     assert_eq!(units(&store), [1, 2, 2, 1]);
     // Then Q_2, where table 2 is the expired one, once two more reads make the second unit worth its loss.

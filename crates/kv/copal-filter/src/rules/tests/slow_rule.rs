@@ -1,4 +1,5 @@
-//! The class rule beside a slow form of it, which keeps no lists: it looks at every partition for each decision.
+//! The class rule beside a slow form of it, which keeps no lists: it looks at every partition for each
+//! decision.
 
 use super::support::{Random, Store, shape};
 use crate::{

@@ -1,9 +1,9 @@
-//! What the objects of a store hold, in readable form: for people who look into a store that does not open, and for
-//! those who want to see what a format looks like.
+//! What the objects of a store hold, in readable form: for people who look into a store that does not open,
+//! and for those who want to see what a format looks like.
 //!
-//! Works on the object store alone: nothing is opened, replayed or repaired, and damage is shown where it stands.
-//! Formats: docs/formats/kv-manifest.md, kv-log.md, kv-page-cache-log.md, kv-table.md, kv-filter-page.md, kv-values.md
-//! Invariants
+//! Works on the object store alone: nothing is opened, replayed or repaired, and damage is shown where it
+//! stands. Formats: docs/formats/kv-manifest.md, kv-log.md, kv-page-cache-log.md, kv-table.md,
+//! kv-filter-page.md, kv-values.md Invariants
 //! - Reads only. Memory: the manifest, one partition of a table, one group of a log.
 //! - What cannot be read is an [`Item`] of kind `damage`, never an end without a word.
 //!
@@ -38,8 +38,8 @@ pub struct DumpOptions {
 /// Takes items as they are read; `false`: enough.
 pub type Sink<'a> = dyn FnMut(Item) -> bool + 'a;
 
-/// Shows what a store consists of: keyspaces, runs and their tables, value objects, logs, and what has no name.
-/// Blocks.
+/// Shows what a store consists of: keyspaces, runs and their tables, value objects, logs, and what has no
+/// name. Blocks.
 /// # Errors
 /// The device failed. Damage is shown.
 pub fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Error> {
@@ -48,7 +48,8 @@ pub fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Error> {
 
 /// Shows one object of a store, according to what its label says it is. Blocks.
 /// # Errors
-/// `NoObject`: there is none, or it is not of a key-value store. Otherwise the device failed. Damage is shown.
+/// `NoObject`: there is none, or it is not of a key-value store. Otherwise the device failed. Damage is
+/// shown.
 pub fn object(
     objects: &Objects,
     object: u64,

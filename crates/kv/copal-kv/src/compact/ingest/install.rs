@@ -1,9 +1,8 @@
 //! Giving finished ingests their place in the tree.
 //!
-//! Order: an ingest is newer than everything committed before it. Readers search memtables first, so what is in
-//! memory goes to tables before; commits wait meanwhile. Each table then goes as deep as its keys allow: to the
-//! bottom when no run has keys in its range, else in front of the newest run that has.
-//! Invariants
+//! Order: an ingest is newer than everything committed before it. Readers search memtables first, so what is
+//! in memory goes to tables before; commits wait meanwhile. Each table then goes as deep as its keys allow:
+//! to the bottom when no run has keys in its range, else in front of the newest run that has. Invariants
 //! - The worker is between two steps when the tree changes: a merge must not meet keys it has not seen.
 //! - The log that goes on is empty, so its first group may begin behind the sequence of the ingest.
 

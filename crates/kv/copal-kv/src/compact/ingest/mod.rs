@@ -6,10 +6,11 @@
 //!          └─── value objects ────┴── finish: one object transaction, one sequence
 //! ```
 //! Invariants
-//! - Until it is finished nothing of an ingest can be seen, and nothing of it stays when the writer is dropped or
-//!   the process is killed: tables are staged, value objects have no name in the manifest and are swept.
-//! - A finished ingest is newer than every write whose commit returned before `finish` was called, and older than
-//!   every write that begins after it returned.
+//! - Until it is finished nothing of an ingest can be seen, and nothing of it stays when the writer is
+//!   dropped or the process is killed: tables are staged, value objects have no name in the manifest and are
+//!   swept.
+//! - A finished ingest is newer than every write whose commit returned before `finish` was called, and older
+//!   than every write that begins after it returned.
 //! - Entries stand in the tables with sequence 0; the manifest says which sequence the table has.
 //!
 //! Not here: where the tables go in the tree (`install`).
@@ -41,7 +42,8 @@ use std::sync::Arc;
 
 /// Takes ascending keys of one keyspace and makes them appear at once.
 ///
-/// Costs one write of the data and no log. Dropped without [`IngestWriter::finish`], it leaves nothing behind.
+/// Costs one write of the data and no log. Dropped without [`IngestWriter::finish`], it leaves nothing
+/// behind.
 pub struct IngestWriter<'a> {
     keyspace: &'a Keyspace,
     engine: &'a Engine,
@@ -58,8 +60,8 @@ pub struct IngestWriter<'a> {
 }
 
 impl Keyspace {
-    /// Takes ascending keys past log and memtable, straight into tables, and shows them all at once when finished:
-    /// for bulk loads and for copies of a range from elsewhere.
+    /// Takes ascending keys past log and memtable, straight into tables, and shows them all at once when
+    /// finished: for bulk loads and for copies of a range from elsewhere.
     /// # Errors
     /// `ReadOnly`, `Closed`, `Poisoned`, `NoKeyspace`.
     pub fn ingest_writer(&self) -> Result<IngestWriter<'_>, Error> {
@@ -89,8 +91,8 @@ impl<'a> IngestWriter<'a> {
 
     /// Adds a key behind all keys added before. Blocks while earlier bytes are on their way to the device.
     /// # Errors
-    /// `NotAscending`, `KeyTooLong`, `ValueTooLong`: the pair was not taken, the ingest goes on. `NoSpace` or a
-    /// failed write: the ingest is lost and every later call answers the same.
+    /// `NotAscending`, `KeyTooLong`, `ValueTooLong`: the pair was not taken, the ingest goes on. `NoSpace` or
+    /// a failed write: the ingest is lost and every later call answers the same.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.failed.clone().map_or(Ok(()), Err)?;
         self.engine.check_writable()?;
@@ -147,8 +149,8 @@ impl<'a> IngestWriter<'a> {
     /// Makes all keys visible at once, durably; returns how many. Blocks; other writers wait while what was
     /// committed before goes to tables.
     /// # Errors
-    /// As [`IngestWriter::put`], and `NoKeyspace` when the keyspace was dropped meanwhile. Nothing of the ingest
-    /// is there then.
+    /// As [`IngestWriter::put`], and `NoKeyspace` when the keyspace was dropped meanwhile. Nothing of the
+    /// ingest is there then.
     pub fn finish(mut self) -> Result<u64, Error> {
         self.failed.clone().map_or(Ok(()), Err)?;
         self.engine.check_writable()?;
@@ -173,8 +175,8 @@ impl<'a> IngestWriter<'a> {
 
 impl Drop for IngestWriter<'_> {
     fn drop(&mut self) {
-        // Held, so that the store is not closed meanwhile. Once it is, the next opening frees what was written: it was
-        // told that this was not finished.
+        // Held, so that the store is not closed meanwhile. Once it is, the next opening frees what was
+        // written: it was told that this was not finished.
         let writer = self.separation.is_some().then(|| self.engine.writes.writer.lock());
         if writer.as_ref().is_some_and(|writer| writer.check_open().is_err()) {
             return;

@@ -86,8 +86,8 @@ impl Worker {
     }
 }
 
-/// Two runs at the top above a bottom, no tier full: look-ups pay for one run instead of two, and no sooner than they
-/// are as many as the blocks it moves; a write begins the count anew.
+/// Two runs at the top above a bottom, no tier full: look-ups pay for one run instead of two, and no sooner
+/// than they are as many as the blocks it moves; a write begins the count anew.
 #[test]
 fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
     // Nothing but full tiers goes down.
@@ -138,9 +138,10 @@ fn walks_pay_for_a_merge_by_the_runs_they_search() {
     assert_eq!(worker.runs(0), 1);
 }
 
-/// Symptom: where inserts trickled in between scans (YCSB E), ten runs stayed ten runs and every scan read a block of each.
-/// Cause: any write began the count of searches anew, so that look-ups beside writes, which filters spare most runs, do
-/// not pay for merges. Fix: walks are counted on, until the tree changes; look-ups are not.
+/// Symptom: where inserts trickled in between scans (YCSB E), ten runs stayed ten runs and every scan read a
+/// block of each.
+/// Cause: any write began the count of searches anew, so that look-ups beside writes, which filters spare
+/// most runs, do not pay for merges. Fix: walks are counted on, until the tree changes; look-ups are not.
 #[test]
 fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
     let mut worker = worker_with_share(0);
@@ -176,8 +177,8 @@ fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
     worker.check(6);
 }
 
-/// A tier fills up while a merge for readers is under way: it goes first, what was left of the other is planned anew,
-/// and nothing is lost or mixed up.
+/// A tier fills up while a merge for readers is under way: it goes first, what was left of the other is
+/// planned anew, and nothing is lost or mixed up.
 #[test]
 fn a_full_tier_ends_a_merge_for_readers() {
     let mut worker = worker_with_share(0);
@@ -205,8 +206,8 @@ fn a_full_tier_ends_a_merge_for_readers() {
     worker.check(round);
 }
 
-/// Runs that together are a tenth of the bottom go into it, and a run far larger than what is in front of it is left
-/// alone.
+/// Runs that together are a tenth of the bottom go into it, and a run far larger than what is in front of it
+/// is left alone.
 #[test]
 fn merges_for_readers_move_no_large_run_for_a_small_one() {
     let mut worker = worker_with_share(10);
@@ -226,10 +227,11 @@ fn merges_for_readers_move_no_large_run_for_a_small_one() {
     assert!(read_triggered(&version, || 0, 10).is_none(), "nothing is left to do");
 }
 
-/// Symptom: ten runs above a bottom that they are a tenth of stayed until walks had paid for moving the bottom as well.
-/// Cause: whatever would go down anyway went down at once; and where a tier had three runs, the one that a merge for
-/// readers was making was its fourth, so that the tier was merged in its place. Fix: many runs become one first, and
-/// that one goes down; what is being made does not fill a tier.
+/// Symptom: ten runs above a bottom that they are a tenth of stayed until walks had paid for moving the
+/// bottom as well.
+/// Cause: whatever would go down anyway went down at once; and where a tier had three runs, the one that a
+/// merge for readers was making was its fourth, so that the tier was merged in its place. Fix: many runs
+/// become one first, and that one goes down; what is being made does not fill a tier.
 #[test]
 fn many_runs_become_one_before_the_bottom_is_moved() {
     let mut worker = worker_with_share(10);
@@ -255,8 +257,9 @@ fn many_runs_become_one_before_the_bottom_is_moved() {
     worker.check(7);
 }
 
-/// Symptom: three runs of a store that came to rest became one above the bottom, which stayed there with its tombstones and old
-/// versions. Cause: many runs become one before the bottom is moved, also where there is none. Fix: without one they make it.
+/// Symptom: three runs of a store that came to rest became one above the bottom, which stayed there with its
+/// tombstones and old versions. Cause: many runs become one before the bottom is moved, also where there is
+/// none. Fix: without one they make it.
 #[test]
 fn runs_above_no_bottom_become_it_for_readers() {
     let mut worker = worker_with_share(10);
@@ -270,8 +273,8 @@ fn runs_above_no_bottom_become_it_for_readers() {
     worker.check(3);
 }
 
-/// A deep merge is under way, four flushes come: the first tier is merged before the deep merge goes on, and both
-/// come to their ends.
+/// A deep merge is under way, four flushes come: the first tier is merged before the deep merge goes on, and
+/// both come to their ends.
 #[test]
 fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
     let mut worker = worker();
@@ -304,8 +307,8 @@ fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
     worker.check(round);
 }
 
-/// Symptom: a deferred write stayed out of the log for as long as a flush took. Cause: merges look every now and then
-/// whether deferred writes are due, flushes did not. Fix: both look.
+/// Symptom: a deferred write stayed out of the log for as long as a flush took. Cause: merges look every now
+/// and then whether deferred writes are due, flushes did not. Fix: both look.
 #[test]
 fn a_flush_logs_deferred_writes_that_are_due() {
     let engine = worker().engine;
@@ -322,9 +325,10 @@ fn a_flush_logs_deferred_writes_that_are_due() {
     assert_eq!(engine.writes.writer.lock().deferred_since(), None, "still not in the log");
 }
 
-/// Symptom: two tables of one run overlapped after a merge for readers, and look-ups found what either held. Cause: the number of a new run was read from the manifest,
-/// which knows a run once it has a table, so a flush that came in before the merge had its first table took the same
-/// number, and two tables of one run overlapped. Fix: a number is given out once.
+/// Symptom: two tables of one run overlapped after a merge for readers, and look-ups found what either held.
+/// Cause: the number of a new run was read from the manifest, which knows a run once it has a table, so a
+/// flush that came in before the merge had its first table took the same number, and two tables of one run
+/// overlapped. Fix: a number is given out once.
 #[test]
 fn a_flush_during_a_merge_for_readers_has_a_run_of_its_own() {
     let mut worker = worker_with_share(0);
@@ -382,9 +386,9 @@ fn a_flush_and_a_merge_go_on_beside_each_other() {
     worker.check(9);
 }
 
-/// Symptom: a value that was just flushed was freed. Cause: after a damaged range went, the bytes of value objects that no
-/// entry points to were found by reading the tables of one moment and the accounts of a later one, and a flush had come
-/// in between. Fix: the accounts are taken first.
+/// Symptom: a value that was just flushed was freed. Cause: after a damaged range went, the bytes of value
+/// objects that no entry points to were found by reading the tables of one moment and the accounts of a later
+/// one, and a flush had come in between. Fix: the accounts are taken first.
 #[test]
 fn a_flush_during_a_count_of_dead_values_loses_none() {
     let worker = worker();

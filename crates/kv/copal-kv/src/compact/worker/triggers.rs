@@ -1,4 +1,5 @@
-//! What the worker does by itself where no tier is full: data of which much is deleted, value objects that are partly dead.
+//! What the worker does by itself where no tier is full: data of which much is deleted, value objects that
+//! are partly dead.
 
 use super::{
     tests::{worker, worker_with_share},
@@ -103,9 +104,9 @@ fn a_table_of_deletions_is_merged_away_without_a_full_tier() {
     assert_eq!(worker.job_steps(), 0);
 }
 
-/// Symptom: 32 bytes were written for each byte of a random deletion, where RocksDB writes 9. Cause: a table with more than
-/// half deletions went down at once, and one that a flush makes of random deletions lies above the whole bottom. Fix:
-/// deletions wait above it until a merge frees as much as it writes.
+/// Symptom: 32 bytes were written for each byte of a random deletion, where RocksDB writes 9. Cause: a table
+/// with more than half deletions went down at once, and one that a flush makes of random deletions lies above
+/// the whole bottom. Fix: deletions wait above it until a merge frees as much as it writes.
 #[test]
 fn deletions_rewrite_no_bottom_that_is_mostly_alive() {
     let mut worker = Worker::load(12_000);
@@ -121,8 +122,9 @@ fn deletions_rewrite_no_bottom_that_is_mostly_alive() {
     }
 }
 
-/// Symptom and cause as above: deleting everything wrote the store anew with each flush. Fix: merges free as much as they
-/// write, so that all of them together write no more than there was, and dead bytes never outweigh living ones.
+/// Symptom and cause as above: deleting everything wrote the store anew with each flush. Fix: merges free as
+/// much as they write, so that all of them together write no more than there was, and dead bytes never
+/// outweigh living ones.
 #[test]
 fn space_of_deleted_keys_comes_back_for_no_more_than_there_was() {
     const KEYS: u64 = 12_000;
@@ -142,8 +144,8 @@ fn space_of_deleted_keys_comes_back_for_no_more_than_there_was() {
     assert!((0..KEYS).all(|i| worker.get(i).is_none()));
 }
 
-/// Deletions of keys side by side kill all of what lies below: only the tables they lie above are written, however many
-/// there are.
+/// Deletions of keys side by side kill all of what lies below: only the tables they lie above are written,
+/// however many there are.
 #[test]
 fn deletions_side_by_side_rewrite_the_tables_below_them_alone() {
     const KEYS: u64 = 12_000;
@@ -160,8 +162,8 @@ fn deletions_side_by_side_rewrite_the_tables_below_them_alone() {
     assert!(written <= 3 << 20, "{written} bytes");
 }
 
-/// A deletion is taken to find something until deletions were seen to find nothing: the bottom is rewritten once for
-/// deletions of what was never there, and after that for ever more of them.
+/// A deletion is taken to find something until deletions were seen to find nothing: the bottom is rewritten
+/// once for deletions of what was never there, and after that for ever more of them.
 #[test]
 fn deletions_of_absent_keys_do_not_rewrite_the_bottom_again_and_again() {
     const KEYS: u64 = 6000;
@@ -177,8 +179,9 @@ fn deletions_of_absent_keys_do_not_rewrite_the_bottom_again_and_again() {
     assert_eq!(worker.get(0), Some(0));
 }
 
-/// Walks pass over deletions and what they delete, until they have passed as many bytes as the merge moves that takes them
-/// away: not sooner, and not much later however many walks follow. Without `merge_for_reads` they go on passing.
+/// Walks pass over deletions and what they delete, until they have passed as many bytes as the merge moves
+/// that takes them away: not sooner, and not much later however many walks follow. Without `merge_for_reads`
+/// they go on passing.
 #[test]
 fn walks_pay_for_merging_away_what_they_pass_over() {
     const KEYS: u64 = 9000;
@@ -218,8 +221,8 @@ fn deletions_a_snapshot_does_not_see_start_no_merge() {
 }
 
 /// Symptom: in a full store the space of what was deleted did not come back, however long one waited.
-/// Cause: a merge had to free as much as it writes, and a fourth of what is held. Fix: under pressure an eighth of what it
-/// writes is enough.
+/// Cause: a merge had to free as much as it writes, and a fourth of what is held. Fix: under pressure an
+/// eighth of what it writes is enough.
 #[test]
 fn a_store_under_pressure_merges_for_less_than_what_is_cheap() {
     const KEYS: u64 = 6000;
@@ -235,8 +238,8 @@ fn a_store_under_pressure_merges_for_less_than_what_is_cheap() {
     assert_eq!(worker.job_steps(), 0);
 }
 
-/// Separated values are not written by the merge that finds them dead, and count as what it frees: a third of them is worth
-/// the pointers to all.
+/// Separated values are not written by the merge that finds them dead, and count as what it frees: a third of
+/// them is worth the pointers to all.
 #[test]
 fn deletions_of_separated_values_go_down_for_the_space_of_the_values() {
     const LEN: usize = 4200;
@@ -255,10 +258,12 @@ fn deletions_of_separated_values_go_down_for_the_space_of_the_values() {
     assert!(dead >= 700 * LEN as u64, "{dead} bytes of 800 values were found dead");
 }
 
-/// Symptom: a store in which nothing was written any more kept the space of values that were deleted, up to an object of
-/// them, until somebody asked for a merge. Cause: deletions that lie scattered leave pages which dead values share with
-/// living ones, so the object has to be rewritten, and one that flushes still appended to was not.
-/// Fix: such an object takes no more values once so much of it is dead and nothing was written between two looks.
+/// Symptom: a store in which nothing was written any more kept the space of values that were deleted, up to
+/// an object of them, until somebody asked for a merge. Cause: deletions that lie scattered leave pages which
+/// dead values share with living ones, so the object has to be rewritten, and one that flushes still appended
+/// to was not.
+/// Fix: such an object takes no more values once so much of it is dead and nothing was written between two
+/// looks.
 /// Design: docs/design/kv.md#separated-values
 #[test]
 fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
@@ -272,7 +277,8 @@ fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     let all = live(&worker);
     worker.flush_all_of((0..2400).filter(|i| i % 2 == 1), delete);
     assert!(worker.rewritten.is_empty());
-    // The deletions meet what they delete, and the values are found dead. Something was just written: more may die.
+    // The deletions meet what they delete, and the values are found dead. Something was just written: more
+    // may die.
     worker.job_steps();
     assert!(worker.rewritten.is_empty() && worker.may_rewrite);
     assert_eq!(worker.timeout(), Some(LOOK));
@@ -288,7 +294,8 @@ fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     }
 }
 
-/// Symptom: no test would have noticed a full store that keeps value objects of which an eighth is dead, as one with room does.
+/// Symptom: no test would have noticed a full store that keeps value objects of which an eighth is dead, as
+/// one with room does.
 #[test]
 fn a_store_under_pressure_rewrites_value_objects_of_which_less_is_dead() {
     const LEN: usize = 4200;
@@ -330,7 +337,8 @@ fn a_merge_that_finds_no_space_has_everything_freed_that_can_be() {
     assert!(worker.timeout().is_some_and(|pause| pause <= LOOK_WHEN_FULL));
 }
 
-/// Symptom: no test would have noticed objects that a full store did not free, and forgot until it was opened again.
+/// Symptom: no test would have noticed objects that a full store did not free, and forgot until it was opened
+/// again.
 #[test]
 fn what_could_not_be_freed_is_kept() {
     const COUNT: usize = 600;

@@ -1,15 +1,17 @@
-//! The accounts of a memory budget: one number for all memory that grows with the data, and who has taken how much of it.
+//! The accounts of a memory budget: one number for all memory that grows with the data, and who has taken how
+//! much of it.
 //!
 //! Design: docs/design/kv.md#memory KV-11
 //! Invariants
-//! - What is charged never exceeds the total: pages and rows give way before a charge returns, and what cannot give
-//!   way is refused ([`crate::Error::OverBudget`]) before it is allocated.
+//! - What is charged never exceeds the total: pages and rows give way before a charge returns, and what
+//!   cannot give way is refused ([`crate::Error::OverBudget`]) before it is allocated.
 //! - A fixed part counts in full from the beginning, used or not; beyond it a class counts what it uses.
 //! - Bytes are charged before they are allocated and given back after they are freed.
 //!
-//! Outside the budget: what belongs to the caller (the value handed to a put, the values a get returned), one value or
-//! batch longer than a fixed part while it is moved (caches give way for it, as far as they can), the object store below, threads and handles.
-//! What a batch leaves in the memtable has room before it is moved.
+//! Outside the budget: what belongs to the caller (the value handed to a put, the values a get returned), one
+//! value or batch longer than a fixed part while it is moved (caches give way for it, as far as they can),
+//! the object store below, threads and handles. What a batch leaves in the memtable has room before it is
+//! moved.
 //! Not here: what gives way (`memory`), how the total is divided (`plan`).
 
 mod class;
@@ -126,8 +128,8 @@ impl Accounts {
         self.shared.plan.log / self.stores()
     }
 
-    /// Bytes that one store may gather for its log: writes whose turn has not come. A group takes several times its
-    /// bytes on its way, and the next one gathers meanwhile.
+    /// Bytes that one store may gather for its log: writes whose turn has not come. A group takes several
+    /// times its bytes on its way, and the next one gathers meanwhile.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.log_bytes() / 4
     }
@@ -165,8 +167,8 @@ impl Accounts {
         Ok(())
     }
 
-    /// Whether what is there now has room, beside nothing that is only kept for later or moved through the log: what an
-    /// opening asks, for all that writers may leave behind is less than that.
+    /// Whether what is there now has room, beside nothing that is only kept for later or moved through the
+    /// log: what an opening asks, for all that writers may leave behind is less than that.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_used(&self) -> Result<(), Error> {
@@ -186,8 +188,8 @@ impl Accounts {
         reserved + self.total_bytes().saturating_sub(charged)
     }
 
-    /// Whether open iterators keep to their part, or the budget has room for what they take beyond it. A sixteenth of it
-    /// stays free, for they read other blocks later.
+    /// Whether open iterators keep to their part, or the budget has room for what they take beyond it. A
+    /// sixteenth of it stays free, for they read other blocks later.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_scans(&self) -> Result<(), Error> {
@@ -214,8 +216,8 @@ impl Accounts {
         fits.then_some(charge)
     }
 
-    /// Makes something of `bytes` that one can do without, charged before it is made; `None`: the budget is full, or it
-    /// could not be made.
+    /// Makes something of `bytes` that one can do without, charged before it is made; `None`: the budget is
+    /// full, or it could not be made.
     pub(crate) fn hold<T>(
         &self,
         class: Class,
@@ -253,8 +255,8 @@ impl Accounts {
         bytes
     }
 
-    /// Whether one more memtable has room beside everything that cannot give way: those that old readers pin, and
-    /// what every table costs for as long as it is open.
+    /// Whether one more memtable has room beside everything that cannot give way: those that old readers pin,
+    /// and what every table costs for as long as it is open.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_for_memtable(&self) -> Result<(), Error> {
@@ -276,14 +278,14 @@ impl Accounts {
         }
     }
 
-    /// Most bytes that one batch may leave in a memtable: a store has room for them that keeps little else in memory, and
-    /// so has its next opening.
+    /// Most bytes that one batch may leave in a memtable: a store has room for them that keeps little else in
+    /// memory, and so has its next opening.
     pub(crate) fn batch_bytes(&self) -> u64 {
         (self.shared.plan.batch() / self.stores()).min(MAX_GROUP_BYTES as u64)
     }
 
-    /// As [`Accounts::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed parts
-    /// leave: for what makes them take less, which only readers of old memtables stop.
+    /// As [`Accounts::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed
+    /// parts leave: for what makes them take less, which only readers of old memtables stop.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_beside_readers(&self) -> Result<(), Error> {
@@ -375,8 +377,8 @@ impl AccountBook {
         self.plan.filter_limit(others)
     }
 
-    /// Brings the limit of filters and the capacity of pages and rows to what is left: the capacity down at once, up
-    /// when a few grains are free.
+    /// Brings the limit of filters and the capacity of pages and rows to what is left: the capacity down at
+    /// once, up when a few grains are free.
     fn fit(&self) {
         // Whoever charges meanwhile is seen by the next round, or looks again himself.
         while self.gives_way.filter_limit() != self.filter_limit() {

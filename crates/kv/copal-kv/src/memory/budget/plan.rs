@@ -56,7 +56,8 @@ impl Plan {
         }
     }
 
-    /// Fixed limits for pages and filters, and as much of everything else as is asked for: tables without a store.
+    /// Fixed limits for pages and filters, and as much of everything else as is asked for: tables without a
+    /// store.
     pub(crate) fn of_tables(cache: u64, filters: u64) -> Plan {
         Plan {
             total: u64::MAX / 2,
@@ -71,7 +72,8 @@ impl Plan {
         }
     }
 
-    /// Most bytes that one batch may leave in memory: those of two memtables, and a quarter of what is not fixed.
+    /// Most bytes that one batch may leave in memory: those of two memtables, and a quarter of what is not
+    /// fixed.
     pub(crate) fn batch(&self) -> u64 {
         2 * self.memtable + (self.total - self.reserved()) / 4
     }
@@ -93,8 +95,8 @@ impl Plan {
         }
     }
 
-    /// Most bytes of large buffers that the process keeps for the next ones: those of merges and writes, which their
-    /// reserves hold while nobody uses them. `None`: as many as it likes.
+    /// Most bytes of large buffers that the process keeps for the next ones: those of merges and writes,
+    /// which their reserves hold while nobody uses them. `None`: as many as it likes.
     pub(crate) fn kept(&self) -> Option<u64> {
         (self.merges > 0).then_some(self.merges + self.writes)
     }
@@ -113,8 +115,8 @@ impl Plan {
         self.filters.unwrap_or(self.total.saturating_sub(others) / FILTER_SHARE)
     }
 
-    /// What pages and rows may take beside `charged` bytes of everything else: in whole grains, so that they do not
-    /// follow each small change.
+    /// What pages and rows may take beside `charged` bytes of everything else: in whole grains, so that they
+    /// do not follow each small change.
     pub(crate) fn cache_capacity(&self, charged: u64) -> u64 {
         let room = self.total.saturating_sub(charged) / self.grain() * self.grain();
         self.cache.unwrap_or(room)

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - One adjusting at a time; it holds the state only between reads, never during one.
-//! - Whoever reads units for a partition has charged them and marked it `moving`; nobody else touches it then, but
-//!   it may go.
+//! - Whoever reads units for a partition has charged them and marked it `moving`; nobody else touches it
+//!   then, but it may go.
 //! - The state's lock is a leaf: under it, nothing is read, and no table is dropped.
 
 use super::{
@@ -131,8 +131,8 @@ impl Elastic {
         }
     }
 
-    /// Takes in the partitions of a table that was opened, with the units that were taken from memory when it was
-    /// written, as far as there is room for them. [`Elastic::settle`] should follow.
+    /// Takes in the partitions of a table that was opened, with the units that were taken from memory when it
+    /// was written, as far as there is room for them. [`Elastic::settle`] should follow.
     pub(crate) fn adopt(
         self: &Arc<Self>,
         table: &Arc<dyn FilteredTable>,
@@ -188,8 +188,8 @@ impl Elastic {
         self.note_room(&state);
     }
 
-    /// Forgets partitions of a table that no new reader asks any more, and frees their units. [`Elastic::settle`] should
-    /// follow.
+    /// Forgets partitions of a table that no new reader asks any more, and frees their units.
+    /// [`Elastic::settle`] should follow.
     pub(crate) fn retire(&self, table: &dyn FilteredTable, partitions: Range<u32>) {
         let mut state = self.state.lock();
         for index in partitions {
@@ -205,8 +205,8 @@ impl Elastic {
         self.note_room(&state);
     }
 
-    /// Tells the rule what it may spend now and carries out at once what needs no read: releases, and loads of units that
-    /// are at hand. Other loads wait for the adjuster.
+    /// Tells the rule what it may spend now and carries out at once what needs no read: releases, and loads
+    /// of units that are at hand. Other loads wait for the adjuster.
     pub(crate) fn adjust_to_budget(&self, at_hand: &AtHand) {
         // Dropped without the lock: they may be the last of their tables.
         let mut tables = Vec::new();
@@ -218,8 +218,10 @@ impl Elastic {
                     continue;
                 };
                 let (table, index) = (part.table.upgrade(), part.index);
-                let own = table.as_ref().and_then(|table| at_hand.of(&**table, index));
-                let own = own.filter(|own| own.count() >= wanted.units);
+                let own = table
+                    .as_ref()
+                    .and_then(|table| at_hand.of(&**table, index))
+                    .filter(|own| own.count() >= wanted.units);
                 let waits = part.moving || wanted.units > part.units && own.is_none();
                 if waits {
                     state.put_off(wanted);
@@ -243,7 +245,8 @@ impl Elastic {
         state.ask(budget, now);
     }
 
-    /// The table belongs to another run now. What the rule wanted for it is void: [`Elastic::settle`] should follow.
+    /// The table belongs to another run now. What the rule wanted for it is void: [`Elastic::settle`] should
+    /// follow.
     pub(crate) fn relevel(&self, table: &dyn FilteredTable, level: u8) {
         let now = self.now();
         let mut state = self.state.lock();
@@ -290,7 +293,8 @@ impl Elastic {
         self.state.lock().rule.predict(shape, heat, now).min(shape.units)
     }
 
-    /// A probe met a partition without units: how many it may load now, charged. [`Elastic::loaded`] must follow.
+    /// A probe met a partition without units: how many it may load now, charged. [`Elastic::loaded`] must
+    /// follow.
     pub(crate) fn reserve(
         &self,
         table: &dyn FilteredTable,
@@ -405,7 +409,8 @@ impl Elastic {
         self.note_room(&self.state.lock());
     }
 
-    /// Waits for the reads that the adjusting under way does: it lets go of the tables then, and of their objects.
+    /// Waits for the reads that the adjusting under way does: it lets go of the tables then, and of their
+    /// objects.
     pub(crate) fn wait_for_the_adjuster(&self) {
         drop(self.turn.lock());
     }
@@ -423,8 +428,8 @@ impl Elastic {
         self.adjust();
     }
 
-    /// Carries out changes up to one that takes a read; one by one, as the rule may change its mind between two of
-    /// them.
+    /// Carries out changes up to one that takes a read; one by one, as the rule may change its mind between
+    /// two of them.
     fn next_load(&self) -> Option<Load> {
         loop {
             // The table is dropped without the lock: it may be the last of it, which gives its units back.
@@ -460,8 +465,8 @@ impl Elastic {
         self.loaded(&**table, number, index, have, read, false);
     }
 
-    /// Carries out a release at once; charges what a load will bring and says what to read: units there are, units
-    /// wanted.
+    /// Carries out a release at once; charges what a load will bring and says what to read: units there are,
+    /// units wanted.
     fn begin(
         &self,
         state: &mut ElasticState,

@@ -1,4 +1,5 @@
-//! A table as the adjusting of filters sees it: partitions, each with a slot for units, and an account of their bytes.
+//! A table as the adjusting of filters sees it: partitions, each with a slot for units, and an account of
+//! their bytes.
 //!
 //! Not here: tables themselves (`table`), which know the adjuster; the adjuster knows this.
 
@@ -25,8 +26,8 @@ pub(crate) trait FilteredTable: Send + Sync {
     /// Partitions it has.
     fn partitions(&self) -> u32;
 
-    /// What the adjusting has to know of a partition; `None`: the partition has no filter. `level`: what the tables of one
-    /// run have in common.
+    /// What the adjusting has to know of a partition; `None`: the partition has no filter. `level`: what the
+    /// tables of one run have in common.
     fn filter_shape(&self, partition: u32, level: u8) -> Option<Shape>;
 
     /// Where the loaded units of a partition are.

@@ -1,4 +1,5 @@
-//! Elastic filters: units of filters that are loaded and dropped while the store is open, under a fixed memory.
+//! Elastic filters: units of filters that are loaded and dropped while the store is open, under a fixed
+//! memory.
 //!
 //! Paper: elasticbf §3.1-3.3; the rules themselves are pure and live in `copal_filter::rules`.
 //!
@@ -8,16 +9,17 @@
 //! ```
 //!
 //! Invariants
-//! - A Get takes no lock and touches no shared counter to probe loaded units or to be sampled. Only a probe of a
-//!   partition without units may take the adjuster's lock, when it is about to read from the device anyway.
-//! - Units are charged before they are read and given back after they are freed; what is charged equals what the
-//!   rule has granted whenever nobody moves units. The budget is never exceeded.
+//! - A Get takes no lock and touches no shared counter to probe loaded units or to be sampled. Only a probe
+//!   of a partition without units may take the adjuster's lock, when it is about to read from the device
+//!   anyway.
+//! - Units are charged before they are read and given back after they are freed; what is charged equals what
+//!   the rule has granted whenever nobody moves units. The budget is never exceeded.
 //! - Merges read no filter pages: units of their outputs are taken from memory as the pages are written.
 //! - Time is the number of Gets.
 //!
 //! The adjuster belongs to the memory, not to a store: partitions of all stores that share it compete.
-//! Not here: which partition deserves what (`copal_filter::rules`), reading pages (`table::filter`), what new partitions
-//! inherit (`inheritance`), reports by run (`filter_report`).
+//! Not here: which partition deserves what (`copal_filter::rules`), reading pages (`table::filter`), what new
+//! partitions inherit (`inheritance`), reports by run (`filter_report`).
 
 mod adjust;
 mod filtered;

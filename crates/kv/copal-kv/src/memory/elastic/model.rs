@@ -1,9 +1,10 @@
 //! The unit swap under a scheduler that tries many orders of the threads.
 //!
-//! The slot is the engine's own source, compiled once more over locks the scheduler knows in place of `arc_swap`; what
-//! it keeps of it is what the slot relies on: a reader takes a reference to what is in the cell at one moment, a swap
-//! gives back what was there. Checked is what [`super::adjust`] relies on: what a swap took out is free when it returns,
-//! so bytes that were given back can be charged by others without more units in memory than the limit.
+//! The slot is the engine's own source, compiled once more over locks the scheduler knows in place of
+//! `arc_swap`; what it keeps of it is what the slot relies on: a reader takes a reference to what is in the
+//! cell at one moment, a swap gives back what was there. Checked is what [`super::adjust`] relies on: what a
+//! swap took out is free when it returns, so bytes that were given back can be charged by others without more
+//! units in memory than the limit.
 
 /// [`super::sync`] over the scheduler's locks.
 mod sync {

@@ -18,8 +18,9 @@ pub(crate) struct Predicted {
     pub(crate) page: Option<Charged<IndexPage>>,
 }
 
-/// Units of partitions that were just written, more than they start with: should the rule want more of them at once,
-/// nothing has to be read. By number of the table and index: a partition's own number may be another's by then.
+/// Units of partitions that were just written, more than they start with: should the rule want more of them
+/// at once, nothing has to be read. By number of the table and index: a partition's own number may be
+/// another's by then.
 #[derive(Default)]
 pub(crate) struct AtHand(HashMap<(u64, u32), Charged<Units>>);
 

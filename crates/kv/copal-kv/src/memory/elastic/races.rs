@@ -1,4 +1,5 @@
-//! Tables that come, go and change runs while the adjuster reads units: the adjuster itself, not a model of it.
+//! Tables that come, go and change runs while the adjuster reads units: the adjuster itself, not a model of
+//! it.
 
 use super::tests::{KEYS, Random, assert_exact, assert_kept, assert_loaded, get, key, open, table_bytes};
 use crate::{

@@ -57,8 +57,8 @@ fn unpack(packed: u32) -> Probe {
 /// Probes of one ring.
 pub(crate) struct Sampled {
     pub(crate) probes: Vec<Probe>,
-    /// Gets of all stores when the last of them was noted. A rule that lets partitions expire needs it: many rings
-    /// may wait to be drained, and their times are not the drain's.
+    /// Gets of all stores when the last of them was noted. A rule that lets partitions expire needs it: many
+    /// rings may wait to be drained, and their times are not the drain's.
     pub(crate) at: u64,
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Invariants
 //! - A probe sees the units from before a swap or those from after it, never a mixture, and takes no lock.
-//! - [`UnitSlot::swap`] returns only when the last probe of the old units has ended: their memory is free then,
-//!   and what was charged for it may be given to others. A probe lasts nanoseconds and does no I/O.
+//! - [`UnitSlot::swap`] returns only when the last probe of the old units has ended: their memory is free
+//!   then, and what was charged for it may be given to others. A probe lasts nanoseconds and does no I/O.
 //!
-//! The pointer is an `arc_swap`: no unsafe code here, and unlike with epochs memory is free at a known moment,
-//! which an account in bytes needs. The model checker runs this file on locks of its own (`model`).
+//! The pointer is an `arc_swap`: no unsafe code here, and unlike with epochs memory is free at a known
+//! moment, which an account in bytes needs. The model checker runs this file on locks of its own (`model`).
 
 use super::sync::{Arc, Cell, Number, yield_now};
 

@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! - While nobody moves units, the bytes charged are exactly those the rule has granted.
-//! - A change that waits is for the partition it was asked for and follows from what the rule knows of it now: it is
-//!   void once the partition is gone, even if another has its number, and once the rule was told what it has.
+//! - A change that waits is for the partition it was asked for and follows from what the rule knows of it
+//!   now: it is void once the partition is gone, even if another has its number, and once the rule was told
+//!   what it has.
 
 use super::{filtered::FilteredTable, sample::MOST_PARTITIONS, slot::PartitionNumber};
 use copal_filter::rules::{Change, Heat, Outcome, PartitionId, Probe, Rule, Shape};
@@ -79,8 +80,8 @@ pub(super) struct ElasticState {
 }
 
 impl ElasticState {
-    /// Bytes that one partition costs here and in the table, its units apart, more or less: entry, slot, head of
-    /// the units, and what a rule keeps.
+    /// Bytes that one partition costs here and in the table, its units apart, more or less: entry, slot, head
+    /// of the units, and what a rule keeps.
     pub(super) const PART_BYTES: u64 = (size_of::<Option<Part>>() + 64 + 64) as u64;
 
     pub(super) fn new(rule: Box<dyn Rule>) -> ElasticState {

@@ -228,8 +228,8 @@ impl Rule for Times {
     }
 }
 
-/// Symptom: under the paper's rule no partition expired for as long as probes gathered, a thousand of them, which may be
-/// longer than its lifeTime; who had been asked first stood beside who had been asked last.
+/// Symptom: under the paper's rule no partition expired for as long as probes gathered, a thousand of them,
+/// which may be longer than its lifeTime; who had been asked first stood beside who had been asked last.
 /// Cause: all probes were shown to the rule with the time at which they were drained.
 /// Fix: each ring carries the time at which it was full.
 #[test]
@@ -249,8 +249,8 @@ fn the_rule_learns_when_probes_were_not_when_they_were_drained() {
     assert_eq!(*times.lock(), expected);
 }
 
-/// Two tables whose units fill the memory, both asked for keys that are not there; the first has gets enough to want
-/// all of it.
+/// Two tables whose units fill the memory, both asked for keys that are not there; the first has gets enough
+/// to want all of it.
 fn two_hot_tables() -> (Arc<TableCache>, [Arc<Table>; 2]) {
     let filters = FilterOptions {
         memory: FilterMemory::Bytes(u64::MAX),
@@ -274,9 +274,10 @@ const HOT_LIMIT: u64 = 2 * 3 * 2 * 256;
 
 #[test]
 fn a_change_never_reaches_the_next_partition_with_the_same_number() {
-    // Symptom: after a merge that ran while units were moved, cold outputs held units that the rule had not granted, hot
-    // ones lost theirs, and the bytes charged exceeded the bits per key.
-    // Cause: a waiting change named its partition by a number, which is given out again as soon as the partition goes.
+    // Symptom: after a merge that ran while units were moved, cold outputs held units that the rule had not
+    // granted, hot ones lost theirs, and the bytes charged exceeded the bits per key.
+    // Cause: a waiting change named its partition by a number, which is given out again as soon as the
+    // partition goes.
     // Fix: a change is void once its partition is gone.
     let (cache, [a, b]) = two_hot_tables();
     drop(b);
@@ -291,8 +292,8 @@ fn a_change_never_reaches_the_next_partition_with_the_same_number() {
 #[test]
 fn a_table_that_moves_to_another_run_while_units_wait_keeps_the_account() {
     // Symptom: as above, for a table that a merge moved by a record of the manifest.
-    // Cause: the rule learned of it as of a new partition, with the units it had, and the change that waited was carried
-    // out all the same.
+    // Cause: the rule learned of it as of a new partition, with the units it had, and the change that waited
+    // was carried out all the same.
     // Fix: the change is void; whoever moves the table asks the rule again.
     let (cache, [a, b]) = two_hot_tables();
     drop(b);
@@ -310,8 +311,8 @@ fn a_table_that_moves_to_another_run_while_units_wait_keeps_the_account() {
 #[test]
 fn a_change_asked_for_before_a_get_loaded_units_itself_is_void() {
     // Symptom: more units charged than the rule knew of.
-    // Cause: a Get that found no units loaded as many as had room and told the rule so, and the change that the rule had
-    // asked for before was carried out all the same.
+    // Cause: a Get that found no units loaded as many as had room and told the rule so, and the change that
+    // the rule had asked for before was carried out all the same.
     // Fix: telling the rule what a partition has makes what it asked for void.
     let (cache, [a, b]) = two_hot_tables();
     let elastic = cache.elastic();
@@ -337,8 +338,8 @@ fn a_change_asked_for_before_a_get_loaded_units_itself_is_void() {
 
 #[test]
 fn units_give_way_when_others_take_of_the_same_budget() {
-    // Symptom: units filled a quarter of what had been free once, while tables, iterators and memtables that readers
-    // pinned had long taken it.
+    // Symptom: units filled a quarter of what had been free once, while tables, iterators and memtables that
+    // readers pinned had long taken it.
     // Cause: what units may take was looked at only when a table came or went, or a unit was moved.
     // Fix: it follows every charge, so the rule is asked with what is true.
     let filters = FilterOptions {
@@ -367,7 +368,8 @@ fn units_give_way_when_others_take_of_the_same_budget() {
 
 #[test]
 fn units_of_a_table_being_written_are_charged_or_not_there() {
-    // Symptom: a flush or merge of many short entries held units of all partitions it had written beside the budget.
+    // Symptom: a flush or merge of many short entries held units of all partitions it had written beside the
+    // budget.
     // Cause: units kept for new partitions were charged when they were loaded, not when they were made.
     // Fix: charged to the merge from the moment they are made; where the budget is full, none are made.
     let write = |budget: &MemoryBudget| {

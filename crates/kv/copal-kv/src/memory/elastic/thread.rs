@@ -32,7 +32,8 @@ impl Elastic {
     /// Ends the thread. Waits for the read it is doing.
     pub(crate) fn stop(&self) {
         let thread = self.wake.stop();
-        // The thread itself may drop the last table, and the memory with it: then it is on its way out already.
+        // The thread itself may drop the last table, and the memory with it: then it is on its way out
+        // already.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id())
             && thread.join().is_err()
         {

@@ -145,8 +145,7 @@ mod orders {
 
         fn read(&self, behind: u64) {
             let key = SPACE.key(b"k");
-            let seq = self.visible.load(SeqCst);
-            let seq = seq.saturating_sub(behind).max(1);
+            let seq = self.visible.load(SeqCst).saturating_sub(behind).max(1);
             let row = self.rows.get(&self.space, &key, seq);
             let truth = self.versions.lock().unwrap().at(&key, seq);
             if let Some(row) = row {

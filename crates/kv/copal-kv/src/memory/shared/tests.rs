@@ -135,8 +135,8 @@ fn stores_that_share_a_budget_share_its_memtables() {
 }
 
 /// Symptom: a look-up of 5,000 keys at once took more memory than the budget had, and nobody was told.
-/// Cause: the pages of 128 keys were charged together whether there was room for them or not, and the keys of the caller,
-/// copied, not at all.
+/// Cause: the pages of 128 keys were charged together whether there was room for them or not, and the keys of
+/// the caller, copied, not at all.
 /// Fix: keys are looked up some at a time, and fewer of their pages together where there is less room.
 #[test]
 fn a_look_up_of_many_keys_keeps_to_the_budget() {

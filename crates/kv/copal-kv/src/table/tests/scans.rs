@@ -123,8 +123,8 @@ fn a_scan_begins_with_what_scans_before_it_took() {
     }
 }
 
-/// Symptom: of scans of 60 KB nothing was kept, however often one came again. Cause: they began with a window above what is
-/// worth keeping. Fix: what is expected of a scan ends there.
+/// Symptom: of scans of 60 KB nothing was kept, however often one came again. Cause: they began with a window
+/// above what is worth keeping. Fix: what is expected of a scan ends there.
 #[test]
 fn a_scan_of_sixty_kilobytes_that_comes_again_reads_little() {
     let cache = cache_with(8 << 20, 0, 6);
@@ -198,8 +198,9 @@ fn a_kept_value_keeps_its_block_at_most() {
     assert!(kept.iter().all(Bytes::is_unique));
 }
 
-/// Symptom: a merge into a large run waited for most of the windows it read of it. Cause: all inputs had windows of one
-/// size, and merges of more than eight inputs only one each. Fix: they share the room by their bytes.
+/// Symptom: a merge into a large run waited for most of the windows it read of it. Cause: all inputs had
+/// windows of one size, and merges of more than eight inputs only one each. Fix: they share the room by their
+/// bytes.
 #[test]
 fn inputs_of_a_merge_share_the_room_for_their_windows() {
     const ROOM: u64 = 3 << 20;

@@ -1,10 +1,10 @@
 //! The manifest's second copy: the same bytes in another object, far from the first.
 //!
-//! Nothing else says which keys a store holds, so one flipped bit must not take it. The copy is a convenience of a store
-//! that has room: a full one goes on without it.
+//! Nothing else says which keys a store holds, so one flipped bit must not take it. The copy is a convenience
+//! of a store that has room: a full one goes on without it.
 //! Invariant
-//! - A copy that exists says what the manifest says: each transaction that changes one changes the other alike, or
-//!   deletes the copy.
+//! - A copy that exists says what the manifest says: each transaction that changes one changes the other
+//!   alike, or deletes the copy.
 //!
 //! Not here: when the bytes are written and what they are (`super`).
 
@@ -45,8 +45,8 @@ pub(super) fn append(at: u64, data: &Bytes, copied: bool) -> impl Iterator<Item 
 /// Bytes of the copy read at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// Whether the copy is as long as the manifest and every byte of it can be read: two copies of which one rots unnoticed are
-/// one. Blocks while it is read.
+/// Whether the copy is as long as the manifest and every byte of it can be read: two copies of which one rots
+/// unnoticed are one. Blocks while it is read.
 pub(super) fn stands(objects: &Store, len: u64) -> bool {
     let is_readable = |from| {
         let piece = from..len.min(from + PIECE_BYTES);
@@ -56,13 +56,14 @@ pub(super) fn stands(objects: &Store, len: u64) -> bool {
         && (0..len).step_by(PIECE_BYTES as usize).all(is_readable)
 }
 
-/// Whether a copy of `len` bytes, which is there, still has its room: a rewrite writes both anew before the old bytes are
-/// free. Blocks while the store grows, if it has to.
+/// Whether a copy of `len` bytes, which is there, still has its room: a rewrite writes both anew before the
+/// old bytes are free. Blocks while the store grows, if it has to.
 pub(super) fn keeps_its_room(objects: &Store, len: u64) -> bool {
     has(objects, 2 * len + LEFT_TO_OTHERS, true)
 }
 
-/// Whether there is room to make a copy of `len` bytes, and to keep it for a while. `grow`: by growing, too, which blocks.
+/// Whether there is room to make a copy of `len` bytes, and to keep it for a while. `grow`: by growing, too,
+/// which blocks.
 pub(super) fn finds_room(objects: &Store, len: u64, grow: bool) -> bool {
     has(objects, 4 * len + 2 * LEFT_TO_OTHERS, grow)
 }

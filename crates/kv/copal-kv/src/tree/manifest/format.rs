@@ -446,8 +446,8 @@ fn key(input: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
     Ok(Bytes::copy_from_slice(input.prefixed(MAX_KEY)?))
 }
 
-/// A counted list. Grows as items are found, so a false count allocates next to nothing; a short list takes no more
-/// than it needs, as most of a table's parts and value objects are.
+/// A counted list. Grows as items are found, so a false count allocates next to nothing; a short list takes
+/// no more than it needs, as most of a table's parts and value objects are.
 fn list<T>(
     input: &mut Reader<'_>,
     mut item: impl FnMut(&mut Reader<'_>) -> Result<T, DecodeError>,

@@ -1,9 +1,10 @@
 //! The manifest: the object that says which tables and value objects make up the store.
 //!
-//! Object 1 of the object store, and the same bytes in object 0 while there is room. Above 4 MiB it is rewritten: piece by
-//! piece beside what stands, whose place it takes in one transaction.
+//! Object 1 of the object store, and the same bytes in object 0 while there is room. Above 4 MiB it is
+//! rewritten: piece by piece beside what stands, whose place it takes in one transaction.
 //! Invariants
-//! - A rewrite waits for nothing but space: its memory does not grow with the state, so the manifest's length is bounded.
+//! - A rewrite waits for nothing but space: its memory does not grow with the state, so the manifest's length
+//!   is bounded.
 //! - ManifestState in memory changes only after the transaction that carries its edit was accepted (KV-17).
 
 mod copy;
@@ -52,8 +53,8 @@ pub(crate) struct Manifest {
     /// Seed of the filters' hash, chosen when the store was made.
     pub(crate) seed: u64,
     len: u64,
-    /// Length from which the next edit becomes a rewrite: never less than twice what a rewrite left. 0: the next one does,
-    /// or there is none.
+    /// Length from which the next edit becomes a rewrite: never less than twice what a rewrite left. 0: the
+    /// next one does, or there is none.
     rewrite_above: u64,
     /// Length from which it is tried again where there was no room.
     retry_from: u64,
@@ -64,8 +65,8 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Reads the manifest, and charges its state to `budget`. `None`: the object store holds no key-value store yet.
-    /// Blocks.
+    /// Reads the manifest, and charges its state to `budget`. `None`: the object store holds no key-value
+    /// store yet. Blocks.
     /// # Errors
     /// `Corrupt`; `OverBudget`: the state has no room; or what the object layer answers.
     pub(crate) fn open(objects: &Store, budget: &Accounts) -> Result<Option<(Manifest, Charge)>, Error> {
@@ -88,7 +89,8 @@ impl Manifest {
         read.map(Some)
     }
 
-    /// What the copy says, where the manifest itself cannot be read for `error`: the next edit writes both anew.
+    /// What the copy says, where the manifest itself cannot be read for `error`: the next edit writes both
+    /// anew.
     /// # Errors
     /// `error`, unless the copy is whole.
     fn read_copy(objects: &Store, budget: &Accounts, error: Error) -> Result<(Manifest, Charge), Error> {
@@ -112,12 +114,13 @@ impl Manifest {
         let mut state = ManifestState::default();
         let mut charge = budget.charge(Memory::Manifest, 0);
         let mut room = |state: &ManifestState, piece: u64| {
-            // Refused is what no session could hold: a state that has no room, or an edit longer than all there is.
+            // Refused is what no session could hold: a state that has no room, or an edit longer than all
+            // there is.
             let held = state.heap_bytes();
             charge.set(held.max(piece));
             budget.check_used()?;
-            // For the copies, and the state that grows while it is read from them, caches give way. It is counted when
-            // all is known.
+            // For the copies, and the state that grows while it is read from them, caches give way. It is
+            // counted when all is known.
             charge.set(held + (COPIES + STATE_PER_BYTE) * piece);
             Ok(())
         };
@@ -182,15 +185,16 @@ impl Manifest {
         long || lacks_copy
     }
 
-    /// Whether there is enough to gain, and soon no room for what gains it: later, a full store could not rewrite.
+    /// Whether there is enough to gain, and soon no room for what gains it: later, a full store could not
+    /// rewrite.
     fn is_crowded(&self, objects: &Store) -> bool {
         let state = self.state.encoded_bytes();
         let gained = self.len.saturating_sub(state);
         gained > GAINED_AT_LEAST.max(state / 4) && objects.space().free_bytes < 3 * state
     }
 
-    /// Writes the whole state anew, beside what stands; the length it has there, and whether there is a copy of it. `None`:
-    /// there is no room, and what stands grows by another quarter first.
+    /// Writes the whole state anew, beside what stands; the length it has there, and whether there is a copy
+    /// of it. `None`: there is no room, and what stands grows by another quarter first.
     /// # Errors
     /// `NoSpace`: what stands must not stay, and there is no room for anything else. Anything else poisons.
     fn write_beside(
@@ -214,7 +218,8 @@ impl Manifest {
         }
     }
 
-    /// Steps that let what was written beside take the manifest's place and append `records`, and the length they leave.
+    /// Steps that let what was written beside take the manifest's place and append `records`, and the length
+    /// they leave.
     fn replace(&self, objects: &Store, written: u64, records: &[Record], copied: bool) -> (Vec<Op>, u64) {
         let edit = Bytes::from(encode_edit(written, records));
         let len = written + edit.len() as u64;
@@ -246,7 +251,8 @@ impl Manifest {
         ack: Ack,
     ) -> Result<(), Error> {
         if !format::are_readable(records) {
-            // An id, a run or a generation behind the last there is: what is logged stays, nothing else is written.
+            // An id, a run or a generation behind the last there is: what is logged stays, nothing else is
+            // written.
             poison.set(&Error::NumbersUsedUp.to_string());
             return Err(Error::NumbersUsedUp);
         }

@@ -1,7 +1,8 @@
 //! Reading a manifest from its beginning, an edit at a time.
 //!
 //! Invariants
-//! - In memory is one piece of the object, or one edit where that is longer, and no record but the one looked at.
+//! - In memory is one piece of the object, or one edit where that is longer, and no record but the one looked
+//!   at.
 //! - What is about to be read is told before it is allocated.
 //!
 //! Not here: the bytes of an edit (`format`), what the edits come to (`state`).

@@ -88,8 +88,8 @@ pub(crate) enum Record {
         next_run: u64,
         next_keyspace: u32,
     },
-    /// When this was written, no object of the engine with an id below it was without a name, but for those that
-    /// an edit dropped.
+    /// When this was written, no object of the engine with an id below it was without a name, but for those
+    /// that an edit dropped.
     Settled {
         below: u64,
     },

@@ -1,9 +1,10 @@
-//! Writing a manifest anew: the state edit by edit into objects of its own, which then take the manifest's place.
+//! Writing a manifest anew: the state edit by edit into objects of its own, which then take the manifest's
+//! place.
 //!
 //! Invariants
 //! - In memory is one edit of about [`EDIT_BYTES`], or one record where that is longer.
-//! - Until the transaction that lets them take the place, what is written here says nothing: a crash leaves objects that
-//!   the next writable opening deletes.
+//! - Until the transaction that lets them take the place, what is written here says nothing: a crash leaves
+//!   objects that the next writable opening deletes.
 //!
 //! Not here: when a manifest is written anew, and what becomes of it (`super`).
 
@@ -77,7 +78,8 @@ fn commit(objects: &Store, ops: Vec<Op>) -> Result<(), StoreError> {
     objects.commit(Txn { ops, after }, Ack::Written).wait().map(drop)
 }
 
-/// Steps that let what [`write`] wrote take the place of the manifest, and of its copy: there is none but where `copied`.
+/// Steps that let what [`write`] wrote take the place of the manifest, and of its copy: there is none but
+/// where `copied`.
 pub(super) fn take_place(objects: &Store, copied: bool) -> Vec<Op> {
     let mut ops = vec![Op::Delete { id: MANIFEST }];
     if objects.stat(COPY).is_some() {

@@ -194,8 +194,7 @@ impl ManifestState {
                 .chain(std::iter::once_with(dead).flatten())
         });
         // Either record drops an object of any kind; these are few, and one of the two is smaller.
-        let dropped = self.dropped.iter();
-        let dropped = dropped.map(|object| Record::DropValue { object: *object });
+        let dropped = self.dropped.iter().map(|object| Record::DropValue { object: *object });
         let (generation, last_seq) = (self.flushed_generation, self.last_seq);
         let numbers = [
             Record::Flushed { generation, last_seq },

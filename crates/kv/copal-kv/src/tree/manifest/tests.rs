@@ -95,8 +95,8 @@ fn a_damaged_manifest_is_read_from_its_copy_and_written_anew() {
     }
 }
 
-/// Symptom: none yet; a copy that a full store cannot drop would take the space that deletes need, and one that is
-/// dropped for ever is none.
+/// Symptom: none yet; a copy that a full store cannot drop would take the space that deletes need, and one
+/// that is dropped for ever is none.
 #[test]
 fn a_full_store_goes_on_without_the_copy_until_there_is_room() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -127,8 +127,8 @@ fn a_full_store_goes_on_without_the_copy_until_there_is_room() {
     }
 }
 
-/// Symptom: a store did not open within the budget of the session before it, once an edit of its manifest was about
-/// a megabyte long.
+/// Symptom: a store did not open within the budget of the session before it, once an edit of its manifest was
+/// about a megabyte long.
 /// Cause: what an edit takes on its way counted as what cannot give way, twice.
 /// Fix: a piece is refused when it is longer than what there is room for; its copies make caches give way.
 #[test]
@@ -276,9 +276,10 @@ fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
     assert!(manifest.rewrite_above > 1, "it was written anew");
 }
 
-/// Symptom: a store that was killed while its manifest was written anew did not open: an object "does not exist" (found by a
-/// store of volumes at the edge of its space). Cause: what the kill left was deleted in the transaction of the first edit,
-/// which was a rewrite itself, and took what it had just written along. Fix: leftovers of a rewrite go before any edit.
+/// Symptom: a store that was killed while its manifest was written anew did not open: an object "does not
+/// exist" (found by a store of volumes at the edge of its space). Cause: what the kill left was deleted in
+/// the transaction of the first edit, which was a rewrite itself, and took what it had just written along.
+/// Fix: leftovers of a rewrite go before any edit.
 #[test]
 fn what_a_rewrite_left_goes_before_the_next_one_begins() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);

@@ -2,7 +2,8 @@
 //!
 //! Format: docs/formats/kv-values.md v2
 //! Invariants
-//! - The sums are held by the pointer, not beside the value: a misdirected or lost write of the value is seen.
+//! - The sums are held by the pointer, not beside the value: a misdirected or lost write of the value is
+//!   seen.
 //! - One CRC32C per 64 KiB piece, so a part of a value is verified by reading the pieces that hold it.
 //! - The head, if there is one, repeats the first bytes of the value; whoever holds the pointer verified it.
 

@@ -2,9 +2,11 @@
 //!
 //! Invariants
 //! - They go in front of whatever is logged next, in the order of their sequences.
-//! - Whoever brings them on their way because they are due waits for the device and keeps nobody from writing meanwhile. Others
-//!   wait only for a half of the page-cache log that comes round before its frame is written.
-//! - A kill-safe write goes behind them into the page-cache log only when they stand there, too, or their frame is written.
+//! - Whoever brings them on their way because they are due waits for the device and keeps nobody from writing
+//!   meanwhile. Others wait only for a half of the page-cache log that comes round before its frame is
+//!   written.
+//! - A kill-safe write goes behind them into the page-cache log only when they stand there, too, or their
+//!   frame is written.
 
 use super::writer::{Deferred, Writer};
 use crate::{
@@ -104,8 +106,8 @@ impl Engine {
         }
     }
 
-    /// Brings the deferred groups, which all stand in the page-cache log, on their way into the log. `given` is the last
-    /// sequence so far.
+    /// Brings the deferred groups, which all stand in the page-cache log, on their way into the log. `given`
+    /// is the last sequence so far.
     /// # Errors
     /// `NoSpace`: they go on waiting. `Poisoned`.
     pub(crate) fn send_deferred(&self, writer: &mut Writer, given: u64) -> Result<(), Error> {
@@ -115,8 +117,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives the deferred groups their place in the log. Nobody is kept from writing by the device, if the writer is let go
-    /// before [`DeferredInFlight::wait`].
+    /// Gives the deferred groups their place in the log. Nobody is kept from writing by the device, if the
+    /// writer is let go before [`DeferredInFlight::wait`].
     /// # Errors
     /// `NoSpace`: they go on waiting. `Poisoned`.
     pub(crate) fn log_deferred_durably(&self, writer: &mut Writer) -> Result<DeferredInFlight<'_>, Error> {
@@ -136,8 +138,8 @@ impl Engine {
         reserved.map_err(|error| self.poison.failed_write(error))
     }
 
-    /// The last frame has its place. Whoever wants the log durable asks for more than this frame: no group of the queue
-    /// answers for it, so its own promise does not count.
+    /// The last frame has its place. Whoever wants the log durable asks for more than this frame: no group of
+    /// the queue answers for it, so its own promise does not count.
     fn deferred_placed(&self, writer: &mut Writer, at: FramePos, logged: Logged) {
         writer.log.placed(at, Ack::Written);
         let ops = std::mem::take(&mut writer.deferred.ops);

@@ -30,8 +30,8 @@ pub(super) struct Encoded {
 }
 
 impl Encoded {
-    /// Takes the writes deferred before, `len` bytes of log, back out: this group did not get its place. What the group
-    /// took goes back with its charge.
+    /// Takes the writes deferred before, `len` bytes of log, back out: this group did not get its place. What
+    /// the group took goes back with its charge.
     pub(super) fn without_own(&mut self, len: usize) -> Vec<u8> {
         let mut log = std::mem::take(&mut self.log);
         log.truncate(len);

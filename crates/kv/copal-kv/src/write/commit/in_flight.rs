@@ -10,8 +10,8 @@ use copal_object::{FramePos, StoreError};
 pub(crate) struct InFlight {
     completing: Completing,
     completion: Completion<Result<FramePos, StoreError>>,
-    /// Operations, frames, and their copy on the way to the device: until the answer, which for deferred writes is
-    /// there at once and leaves the copy to the object layer's own limit.
+    /// Operations, frames, and their copy on the way to the device: until the answer, which for deferred
+    /// writes is there at once and leaves the copy to the object layer's own limit.
     charge: Charge,
 }
 

@@ -1,17 +1,18 @@
 //! What the leader of a group does in its turn: make room, encode, place, let go, insert.
 //!
-//! A group is [`GatheredGroup`] when its turn comes, [`EncodedGroup`] when its direct values have places, [`PlacedGroup`] when nothing
-//! can come before it any more, and [`InFlight`] while the device writes it. Whoever holds one of them holds what that
-//! step owns; the writer and the turn are let go between the last two.
+//! A group is [`GatheredGroup`] when its turn comes, [`EncodedGroup`] when its direct values have places,
+//! [`PlacedGroup`] when nothing can come before it any more, and [`InFlight`] while the device writes it.
+//! Whoever holds one of them holds what that step owns; the writer and the turn are let go between the last
+//! two.
 //! Design: docs/design/kv.md#a-write KV-2
 //! Invariants
-//! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device that fails
-//!   undoes that, and then nothing is written any more.
-//! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next. A
-//!   `Process` group is treated like one where the page-cache log takes a copy of it (`enter`).
-//! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space or memory is tried
-//!   again write by write, so that a delete is not refused because of its neighbour, and a put is not refused while a
-//!   flush under way gives back a log.
+//! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device
+//!   that fails undoes that, and then nothing is written any more.
+//! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged
+//!   next. A `Process` group is treated like one where the page-cache log takes a copy of it (`enter`).
+//! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space or
+//!   memory is tried again write by write, so that a delete is not refused because of its neighbour, and a
+//!   put is not refused while a flush under way gives back a log.
 
 use super::{
     Write,
@@ -294,8 +295,9 @@ impl Engine {
         Ok(Some(frame))
     }
 
-    /// Writes a group and inserts it: its operations go into the memtable as they are, not as copies that would count
-    /// references in allocations of their own. `None`: the group is as safe as it was promised to be already.
+    /// Writes a group and inserts it: its operations go into the memtable as they are, not as copies that
+    /// would count references in allocations of their own. `None`: the group is as safe as it was promised to
+    /// be already.
     fn launch(&self, group: PlacedGroup<'_>, completing: Completing) -> Option<InFlight> {
         let completion = group.frame.map(ReservedFrame::write);
         let writes = group.gathered.writes;
@@ -344,7 +346,8 @@ impl Engine {
             let cut: Vec<ObjectId> = cut.collect();
             let undone = self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait();
             if let Err(StoreError::NoSpace { .. }) = undone {
-                // Nobody names the bytes, nothing is appended behind them, and the next opening cuts them off.
+                // Nobody names the bytes, nothing is appended behind them, and the next opening cuts them
+                // off.
                 cut.into_iter().for_each(|object| values.close(object));
             } else if let Err(second) = undone {
                 // The lengths are no longer known to be those of the open objects.

@@ -1,7 +1,8 @@
-//! Group commit: writers gather in groups, several groups are on their way at once, each wakes its writers together.
+//! Group commit: writers gather in groups, several groups are on their way at once, each wakes its writers
+//! together.
 //!
-//! The first writer of a group leads it: in its turn it takes what has gathered (up to 1 MiB of log), brings it on its
-//! way into the log, passes the turn on, and inserts it into the memtable while the device writes.
+//! The first writer of a group leads it: in its turn it takes what has gathered (up to 1 MiB of log), brings
+//! it on its way into the log, passes the turn on, and inserts it into the memtable while the device writes.
 //! Invariants
 //! - Sequences become visible in order, each after the durability it was promised (KV-2).
 //! - Exactly one thread has the turn; it alone appends to log and direct value objects.
@@ -94,7 +95,8 @@ pub(crate) struct Write {
     pub(crate) user_bytes: u64,
     /// Bytes of memory that it takes in log and memtable.
     pub(crate) room_bytes: u64,
-    /// May use the reserve of a full store: it is short, and deletes something while it adds little, or is essential.
+    /// May use the reserve of a full store: it is short, and deletes something while it adds little, or is
+    /// essential.
     pub(crate) frees_space: bool,
     /// Memory of a write that nobody waits for; whoever waits holds it himself.
     pub(crate) room: Option<Charge>,
@@ -138,8 +140,8 @@ impl Write {
         self.ops.iter().any(|op| matches!(op, WriteOp::Direct { .. }))
     }
 
-    /// Bytes of memory that it holds while it waits: the list, keys and values, those for value objects too. The
-    /// memtable shares keys and values and adds its nodes, which are counted here.
+    /// Bytes of memory that it holds while it waits: the list, keys and values, those for value objects too.
+    /// The memtable shares keys and values and adds its nodes, which are counted here.
     pub(crate) fn held_bytes(&self) -> u64 {
         let list = self.ops.capacity() * size_of::<WriteOp>();
         self.user_bytes + list as u64 + self.ops.len() as u64 * ENTRY_BYTES

@@ -1,4 +1,5 @@
-//! A value behind a lock that threads wait for, as the commit queue uses it; tests put a scheduler's in its place.
+//! A value behind a lock that threads wait for, as the commit queue uses it; tests put a scheduler's in its
+//! place.
 //!
 //! Invariants
 //! - One call wakes everyone who waits; with no one waiting it costs no system call.

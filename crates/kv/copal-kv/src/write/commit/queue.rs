@@ -1,12 +1,13 @@
-//! The commit queue: writers gather in groups, a group's first writer leads it, several groups are on their way.
+//! The commit queue: writers gather in groups, a group's first writer leads it, several groups are on their
+//! way.
 //!
-//! A group is open for more until its turn comes. Turns are taken one after the other; whoever has the turn brings
-//! its group on its way ([`Turn::place`]) and passes the turn on, and the group lands ([`Completing::complete`]) when the
-//! log says so. At most `width` groups are between the two, and one more begins only once it is full or as many writes wait as are
-//! on their way: groups of half of the writers alternate, instead of many small ones that each cost the device a flush.
-//! Invariants
-//! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence moves past
-//!   a group when it and every group before it have completed well.
+//! A group is open for more until its turn comes. Turns are taken one after the other; whoever has the turn
+//! brings its group on its way ([`Turn::place`]) and passes the turn on, and the group lands
+//! ([`Completing::complete`]) when the log says so. At most `width` groups are between the two, and one more
+//! begins only once it is full or as many writes wait as are on their way: groups of half of the writers
+//! alternate, instead of many small ones that each cost the device a flush. Invariants
+//! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence
+//!   moves past a group when it and every group before it have completed well.
 //! - Once a group has failed to land, none behind it takes effect (KV-2).
 //! - Every writer is told, also when the thread that leads it panics or the log is dropped.
 //!
@@ -156,8 +157,8 @@ impl<M: Monitors> CommitQueue<M> {
         })
     }
 
-    /// Joins a group and waits for what becomes of it. When this write is the group's first, `lead` is called in its
-    /// turn, with the group's writes.
+    /// Joins a group and waits for what becomes of it. When this write is the group's first, `lead` is called
+    /// in its turn, with the group's writes.
     pub(crate) fn commit(
         self: &Arc<Self>,
         write: Write,
@@ -181,8 +182,8 @@ impl<M: Monitors> CommitQueue<M> {
         place.wait()
     }
 
-    /// Joins a group and goes on; a committer leads it unless a writer that waits does. Blocks while more than
-    /// `most_waiting` bytes of memory wait for their turn.
+    /// Joins a group and goes on; a committer leads it unless a writer that waits does. Blocks while more
+    /// than `most_waiting` bytes of memory wait for their turn.
     /// # Errors
     /// `Closed`: there are no committers any more.
     pub(crate) fn submit(
@@ -390,8 +391,8 @@ impl<M: Monitors> Group<M> {
     }
 }
 
-/// The right to bring a group on its way. Dropping it passes it on; a group that is neither on its way nor answered by
-/// then has failed, and the store is poisoned.
+/// The right to bring a group on its way. Dropping it passes it on; a group that is neither on its way nor
+/// answered by then has failed, and the store is poisoned.
 pub(crate) struct Turn<M: Monitors = Threads> {
     queue: Arc<CommitQueue<M>>,
     group: Arc<Group<M>>,
@@ -407,7 +408,8 @@ impl<M: Monitors> Turn<M> {
         self.queue.place(last_seq, self.writes, Some(Arc::clone(&self.group)))
     }
 
-    /// Part of the group is on its way; the turn is kept, and [`Turn::answer`] tells what became of the parts.
+    /// Part of the group is on its way; the turn is kept, and [`Turn::answer`] tells what became of the
+    /// parts.
     pub(crate) fn place_part(&self, last_seq: u64) -> Completing<M> {
         self.queue.place(last_seq, 1, None)
     }

@@ -3,9 +3,12 @@
 //! Invariants
 //! - A memtable is frozen when everything in it is visible: nothing is on its way into it.
 //! - A log ends when everything in it is durable.
-//! - What tables keep in memory stops writes that add to it, and not those that delete, nor flushes: these make it less.
-//! - No memtable is too large to be frozen: room is asked for by what is written, and never by what makes some.
-//! - What a large write takes is charged before it is there, and counted as the memtable's before that is given back.
+//! - What tables keep in memory stops writes that add to it, and not those that delete, nor flushes: these
+//!   make it less.
+//! - No memtable is too large to be frozen: room is asked for by what is written, and never by what makes
+//!   some.
+//! - What a large write takes is charged before it is there, and counted as the memtable's before that is
+//!   given back.
 
 use super::{Write, writer::Writer};
 use crate::{
@@ -50,11 +53,12 @@ impl Engine {
         }
     }
 
-    /// Whether there is room in memtable and budget for a group that takes `bytes` of them; waits for it. Freezes a full
-    /// memtable in any case: the next one takes nothing before there is room for what goes into it, and only the flush of
-    /// this one may make some.
+    /// Whether there is room in memtable and budget for a group that takes `bytes` of them; waits for it.
+    /// Freezes a full memtable in any case: the next one takes nothing before there is room for what goes
+    /// into it, and only the flush of this one may make some.
     /// # Errors
-    /// `OverBudget`: there is none, and nothing the engine does would make some. `NoSpace`: the flush that would finds none.
+    /// `OverBudget`: there is none, and nothing the engine does would make some. `NoSpace`: the flush that
+    /// would finds none.
     pub(super) fn make_room(&self, writer: &mut Writer, bytes: u64, frees_space: bool) -> Result<(), Error> {
         loop {
             self.poison.check()?;
@@ -83,7 +87,8 @@ impl Engine {
                 if self.merge_may_make_room(writer, rest, frees_space) && self.wait_for_memory(writer, rest) {
                     continue;
                 }
-                // Beside a small part of a memtable there is as much room as beside none: a flush would make no more.
+                // Beside a small part of a memtable there is as much room as beside none: a flush would make
+                // no more.
                 if frees_space || charged <= limit / 8 {
                     return self.room_for_a_delete(frees_space, room);
                 }
@@ -97,7 +102,8 @@ impl Engine {
         }
     }
 
-    /// What frees space goes on where what tables keep in memory leaves no `room`: only readers of old memtables stop it.
+    /// What frees space goes on where what tables keep in memory leaves no `room`: only readers of old
+    /// memtables stop it.
     fn room_for_a_delete(&self, frees_space: bool, room: Result<(), Error>) -> Result<(), Error> {
         if !frees_space {
             return room;
@@ -121,9 +127,9 @@ impl Engine {
         Counters::add_time(&self.counters.stalled_nanos, began);
     }
 
-    /// Whether a merge of everything is worth waiting for by someone for whom memtables have no room. Range deletes go with
-    /// it; what else it frees is unknown, so once it did not help puts wait for it again when an eighth of the store is new,
-    /// and what frees space goes on without room.
+    /// Whether a merge of everything is worth waiting for by someone for whom memtables have no room. Range
+    /// deletes go with it; what else it frees is unknown, so once it did not help puts wait for it again when
+    /// an eighth of the store is new, and what frees space goes on without room.
     fn merge_may_make_room(&self, writer: &Writer, bytes: u64, frees_space: bool) -> bool {
         if self.stands_at_the_bottom() {
             return false;
@@ -142,8 +148,8 @@ impl Engine {
         !writer.merged_in_vain || 8 * bytes_of(true) >= bytes_of(false)
     }
 
-    /// Waits, where memtables have no room for `bytes` more, for merges: what tables keep in memory is least once all of it
-    /// is in the bottom. Whether there is room then.
+    /// Waits, where memtables have no room for `bytes` more, for merges: what tables keep in memory is least
+    /// once all of it is in the bottom. Whether there is room then.
     fn wait_for_memory(&self, writer: &mut Writer, bytes: u64) -> bool {
         // The flusher could not: it does not get the writer meanwhile.
         self.log_deferred_now(writer);
@@ -172,7 +178,8 @@ impl Engine {
         }
     }
 
-    /// Waits for the flush under way, which gives the space of its log back; whether there was one, and it succeeded.
+    /// Waits for the flush under way, which gives the space of its log back; whether there was one, and it
+    /// succeeded.
     pub(super) fn wait_for_space(&self, writer: &mut Writer) -> bool {
         let frozen = self.super_version().frozen.len();
         if frozen == 0 || self.signal.flush_is_stuck() {
@@ -182,7 +189,8 @@ impl Engine {
         self.super_version().frozen.len() < frozen
     }
 
-    /// What memtables hold stands in their logs as well: where that is much, a flush may be all that a put lacks.
+    /// What memtables hold stands in their logs as well: where that is much, a flush may be all that a put
+    /// lacks.
     pub(super) fn begin_flush_for_space(&self, writer: &mut Writer) {
         let view = self.super_version();
         let is_much =

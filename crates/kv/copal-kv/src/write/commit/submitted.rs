@@ -1,7 +1,8 @@
 //! Commits that are handed in and waited for later, so that one thread can keep many outstanding.
 //!
-//! Such a commit joins a group like any other. When nobody who waits leads that group, a committer does: a few threads
-//! that are started with the first commit of this kind, since each may spend its time in a durable write.
+//! Such a commit joins a group like any other. When nobody who waits leads that group, a committer does: a
+//! few threads that are started with the first commit of this kind, since each may spend its time in a
+//! durable write.
 //! Invariant: what was handed in is committed also when its handle is dropped.
 
 use super::{

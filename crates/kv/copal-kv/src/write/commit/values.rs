@@ -2,8 +2,8 @@
 //!
 //! Format: docs/formats/kv-values.md v2
 //! Invariants
-//! - Only the commit leader appends, in log order, so at a rotation of the log every byte of an object belongs
-//!   to the old generation or an older one.
+//! - Only the commit leader appends, in log order, so at a rotation of the log every byte of an object
+//!   belongs to the old generation or an older one.
 //! - A direct value starts at a multiple of 4096 and is padded to one, so that a dead one leaves whole pages.
 //! - What a failed group appended is cut off again before anything else is appended.
 

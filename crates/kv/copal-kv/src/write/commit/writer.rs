@@ -59,8 +59,8 @@ impl Writer {
         if self.closed { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Copies a group, which takes sequences behind `given`, to the page-cache log, and with it what was deferred before
-    /// it and does not stand there yet.
+    /// Copies a group, which takes sequences behind `given`, to the page-cache log, and with it what was
+    /// deferred before it and does not stand there yet.
     pub(super) fn copy_to_page_cache_log(
         &mut self,
         log: &[u8],
@@ -82,8 +82,8 @@ impl Writer {
         }
     }
 
-    /// Reserves the last frame of a group of `count` operations, deferred writes included: `log` holds them all. The frames before it are
-    /// written. `given` is the last sequence so far.
+    /// Reserves the last frame of a group of `count` operations, deferred writes included: `log` holds them
+    /// all. The frames before it are written. `given` is the last sequence so far.
     pub(super) fn reserve_group(
         &mut self,
         objects: &Objects,
@@ -102,8 +102,8 @@ impl Writer {
         self.log.reserve_group(objects, group, ack)
     }
 
-    /// Brings the deferred groups into the log, and makes everything in it durable. `given` is the last sequence so
-    /// far; nothing is on its way.
+    /// Brings the deferred groups into the log, and makes everything in it durable. `given` is the last
+    /// sequence so far; nothing is on its way.
     /// # Errors
     /// `NoSpace`: they go on waiting. Otherwise a failed write.
     pub(crate) fn sync(&mut self, objects: &Objects, given: u64) -> Result<(), StoreError> {

@@ -121,8 +121,8 @@ fn slice(group: &Bytes, input: &mut Reader<'_>, max: usize) -> Result<Bytes, Dec
     Ok(group.slice(end - field.len()..end))
 }
 
-/// Cuts an encoded group into frame payloads, one after the other: each as long as it may be, and shorter where the store has
-/// no run of pages for that.
+/// Cuts an encoded group into frame payloads, one after the other: each as long as it may be, and shorter
+/// where the store has no run of pages for that.
 #[derive(Debug)]
 pub(crate) struct GroupFrames<'a> {
     generation: u64,
@@ -249,8 +249,8 @@ impl Assembler {
         if head.first && head.last {
             // Whole as it is: nothing has to be put together.
             self.open = None;
-            let ops = decode_ops(frame.slice(HEADER_LEN..), head.count);
-            let ops = ops.map_err(|why| Error::corrupt(place(), why))?;
+            let ops = decode_ops(frame.slice(HEADER_LEN..), head.count)
+                .map_err(|why| Error::corrupt(place(), why))?;
             let first_seq = head.first_seq;
             return Ok(Some(Group { first_seq, ops }));
         }
@@ -350,8 +350,8 @@ impl Head {
     }
 }
 
-/// Frames with right sums around any bytes: flags, first sequence, count and length of a part, then the part. A first
-/// sequence of 128 and more counts back from 2^64.
+/// Frames with right sums around any bytes: flags, first sequence, count and length of a part, then the part.
+/// A first sequence of 128 and more counts back from 2^64.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(generation: u64, bytes: &[u8]) -> Vec<Bytes> {
     let mut input = Reader::new(bytes);

@@ -17,8 +17,8 @@ use copal_object::{
 };
 use format::{Assembler, Group, GroupFrames};
 
-/// A closing store leaves no log of more frames behind. Each takes a page or more, however little it holds: a few MiB that
-/// are read by every opening, against a table of what they amount to.
+/// A closing store leaves no log of more frames behind. Each takes a page or more, however little it holds: a
+/// few MiB that are read by every opening, against a table of what they amount to.
 const LONG_FRAMES: u64 = 512;
 
 /// The log being written.
@@ -85,9 +85,9 @@ impl Log {
         self.position > LONG_FRAMES
     }
 
-    /// Appends all frames of a group but the last, and reserves that one: it is to be written next, and [`Log::placed`] to be
-    /// told. A full store may have no long run of pages left, and space for the group all the same: its frames become shorter.
-    /// `after`: the group counts only if that commit survives.
+    /// Appends all frames of a group but the last, and reserves that one: it is to be written next, and
+    /// [`Log::placed`] to be told. A full store may have no long run of pages left, and space for the group
+    /// all the same: its frames become shorter. `after`: the group counts only if that commit survives.
     /// # Errors
     /// `NoSpace`: the group does not count, though some of its frames may be there. Otherwise a failed write.
     pub(crate) fn reserve_group(
@@ -132,14 +132,16 @@ impl Log {
     }
 }
 
-/// Copies of a frame while it is read: as it lies on the device, its payload, and its part of a group that grows.
+/// Copies of a frame while it is read: as it lies on the device, its payload, and its part of a group that
+/// grows.
 const COPIES: u64 = 4;
 
 /// Reads a log from its beginning; calls `apply` for each whole group. Returns the number of frames. Blocks.
-/// `held` is told what a frame and the group it belongs to take on their way. With `lost`, frames that cannot be read are
-/// told there and passed over, and so is what is left of their groups.
+/// `held` is told what a frame and the group it belongs to take on their way. With `lost`, frames that cannot
+/// be read are told there and passed over, and so is what is left of their groups.
 /// # Errors
-/// `Corrupt` in the middle of the log, unless there is `lost`; or what `apply` answers. A torn end is no error.
+/// `Corrupt` in the middle of the log, unless there is `lost`; or what `apply` answers. A torn end is no
+/// error.
 pub(crate) fn replay(
     objects: &Store,
     generation: u64,

@@ -41,8 +41,10 @@ fn fragmented() -> Store {
     objects
 }
 
-/// Symptom: of values just below 1 MiB, of which half was deleted in a full store, only 83 to 88 % of the first filling fitted again.
-/// Cause: such a value is one frame of the log, which wants one run of pages, and few of that length were left.
+/// Symptom: of values just below 1 MiB, of which half was deleted in a full store, only 83 to 88 % of the
+/// first filling fitted again.
+/// Cause: such a value is one frame of the log, which wants one run of pages, and few of that length were
+/// left.
 /// Fix: the log cuts it into shorter frames.
 #[test]
 fn a_group_goes_into_the_log_where_no_long_run_of_pages_is_free() {

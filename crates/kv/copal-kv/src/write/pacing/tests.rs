@@ -54,7 +54,8 @@ fn small_payments_are_saved_up_and_long_ones_spread() {
     assert_eq!(throttle.add(0), None);
 }
 
-/// A flusher and a worker that each move `bytes_per_second`, three tiers over a bottom, writers that never rest.
+/// A flusher and a worker that each move `bytes_per_second`, three tiers over a bottom, writers that never
+/// rest.
 struct Simulation {
     tiers: [u64; 3],
     memtables: u64,

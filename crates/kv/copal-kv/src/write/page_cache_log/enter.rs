@@ -1,8 +1,8 @@
 //! Kill-safe groups on their way through the page-cache log instead of the device.
 //!
 //! Invariants
-//! - A group that does not go through the page-cache log goes into the log at once, with all that was deferred before it, and is
-//!   answered when that is written.
+//! - A group that does not go through the page-cache log goes into the log at once, with all that was
+//!   deferred before it, and is answered when that is written.
 //! - Nobody but kill-safe writers pays for the page-cache log: without them there is none.
 //!
 //! Not here: what stands in the page-cache log (the module above), reading it back (`open`).
@@ -17,9 +17,9 @@ use crate::{
 use copal_object::StoreError;
 
 impl Engine {
-    /// Whether `writes`, `bytes` of log at most, may be answered as soon as they are copied to the page-cache log, which is made
-    /// ready for them. A full buffer of deferred writes goes into the log first; nobody waits for it but whoever needs
-    /// its half next.
+    /// Whether `writes`, `bytes` of log at most, may be answered as soon as they are copied to the page-cache
+    /// log, which is made ready for them. A full buffer of deferred writes goes into the log first; nobody
+    /// waits for it but whoever needs its half next.
     /// # Errors
     /// `NoSpace`: nothing happened. `Poisoned`.
     pub(crate) fn fits_page_cache_log(
@@ -58,12 +58,13 @@ impl Engine {
         if self.broken(Flaw::HalfReusedEarly) {
             cache_log.forget_reuse();
         }
-        let is_free = cache_log.is_free(self.snapshots.visible());
-        let is_free = is_free.map_err(|error| self.poison.failed_write(error))?;
+        let is_free =
+            cache_log.is_free(self.snapshots.visible()).map_err(|error| self.poison.failed_write(error))?;
         Ok(is_free && cache_log.fits(buffered, bytes))
     }
 
-    /// The first kill-safe write of a session makes the page-cache log. What a store has no space for it does without.
+    /// The first kill-safe write of a session makes the page-cache log. What a store has no space for it does
+    /// without.
     fn open_page_cache_log(&self, writer: &mut Writer) -> Result<(), Error> {
         // What is kept back for deletes is not for the page-cache log.
         if !matches!(writer.page_cache_log, PageCacheLogState::NotRequested) || !self.has_reserve_beside(0) {

@@ -2,8 +2,8 @@
 //!
 //! Format: docs/formats/kv-page-cache-log.md v1
 //! Invariants
-//! - A record's sum is seeded with its place, and it names the session that wrote it: what another session or another
-//!   store left behind, or what lies elsewhere, does not count.
+//! - A record's sum is seeded with its place, and it names the session that wrote it: what another session or
+//!   another store left behind, or what lies elsewhere, does not count.
 //! - What does not verify is an end, never an error: a power loss may leave anything here.
 //! - No length is used before it is checked against the half.
 //!
@@ -159,8 +159,8 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
         Records { read, session: header.session, halves: [half(0), half(1)] }
     }
 
-    /// The record that goes on behind `last_seq`; `None`: there is none. Those that end before are passed over.
-    /// `held` is told what it takes in memory before it does.
+    /// The record that goes on behind `last_seq`; `None`: there is none. Those that end before are passed
+    /// over. `held` is told what it takes in memory before it does.
     /// # Errors
     /// The device failed.
     pub(crate) fn next(&mut self, last_seq: u64, held: &mut dyn FnMut(u64)) -> Result<Option<Found>, Error> {
@@ -220,7 +220,8 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
     }
 }
 
-/// A page-cache log with right sums around any bytes: half, first sequence, count and length, then the operations, again and again.
+/// A page-cache log with right sums around any bytes: half, first sequence, count and length, then the
+/// operations, again and again.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
     let header = Header::new(session, FRONT_BYTES + 2 * 4096);
@@ -230,8 +231,7 @@ pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
     let mut input = Reader::new(bytes);
     while let Ok([half, first_seq, count, len]) = input.array::<4>() {
         let half = usize::from(half) % HALVES;
-        let ops = input.bytes(usize::from(len).min(input.remaining()));
-        let ops = ops.unwrap_or_default();
+        let ops = input.bytes(usize::from(len).min(input.remaining())).unwrap_or_default();
         let at = ends[half];
         let end = at + (RECORD_LEN + ops.len()) as u64;
         if end > header.half(half + 1) {

@@ -1,15 +1,15 @@
 //! The page-cache log: where kill-safe writes stand, in the kernel's page cache, until the log has them.
 //!
-//! A kill-safe write is a deferred one that is copied here before it is acknowledged; the log takes it 100 ms or 1 MiB
-//! later, without anybody waiting. After a kill the opening finds the log up to some sequence and goes on with the
-//! records that stand here.
+//! A kill-safe write is a deferred one that is copied here before it is acknowledged; the log takes it 100 ms
+//! or 1 MiB later, without anybody waiting. After a kill the opening finds the log up to some sequence and
+//! goes on with the records that stand here.
 //!
 //! Format: docs/formats/kv-page-cache-log.md v1
 //! Invariants
-//! - Two halves take turns: one gathers, while what stood in the other is on its way into the log. A half is used again
-//!   only when everything that stood in it has reached the device (KV-9).
-//! - A record is written only when everything in front of it survives a kill: it is in the log's finished frames, in the
-//!   cache_log, or belongs to a group that is answered first.
+//! - Two halves take turns: one gathers, while what stood in the other is on its way into the log. A half is
+//!   used again only when everything that stood in it has reached the device (KV-9).
+//! - A record is written only when everything in front of it survives a kill: it is in the log's finished
+//!   frames, in the cache_log, or belongs to a group that is answered first.
 //! - Values of their own objects have no place here: nothing points to what a kill may lose.
 //!
 //! Not here: who goes through the page-cache log (`commit::enter`), reading it back (`open`).
@@ -79,8 +79,8 @@ pub(crate) struct PageCacheLog {
 }
 
 impl PageCacheLog {
-    /// Begins a session in `extent`: what stands there counts no more. `unwatched`: there may be frames on their way.
-    /// Blocks for a flush.
+    /// Begins a session in `extent`: what stands there counts no more. `unwatched`: there may be frames on
+    /// their way. Blocks for a flush.
     pub(crate) fn begin(
         extent: RawExtent,
         session: u64,
@@ -112,8 +112,8 @@ impl PageCacheLog {
         !self.unwatched
     }
 
-    /// Whether the current half has cache_log for what of the buffer, `buffered` bytes, does not stand in it yet, and for
-    /// `bytes` more.
+    /// Whether the current half has cache_log for what of the buffer, `buffered` bytes, does not stand in it
+    /// yet, and for `bytes` more.
     pub(crate) fn fits(&self, buffered: usize, bytes: usize) -> bool {
         let more = RECORD_LEN + (buffered - self.copied) + bytes;
         self.used + more as u64 <= self.header.half_bytes.into()
@@ -124,8 +124,8 @@ impl PageCacheLog {
         self.copied == buffered
     }
 
-    /// Whether the current half may be written to; waits for the frame that has its records. `landed`: the last sequence
-    /// whose group has landed.
+    /// Whether the current half may be written to; waits for the frame that has its records. `landed`: the
+    /// last sequence whose group has landed.
     /// # Errors
     /// That frame could not be written.
     pub(crate) fn is_free(&mut self, landed: u64) -> Result<bool, StoreError> {
@@ -147,8 +147,8 @@ impl PageCacheLog {
         self.reuse[self.current] = ReuseAfter::Now;
     }
 
-    /// Writes what of `buffer` does not stand here yet: `count` operations from `first_seq` on. They survive a kill when
-    /// this returns.
+    /// Writes what of `buffer` does not stand here yet: `count` operations from `first_seq` on. They survive
+    /// a kill when this returns.
     /// # Errors
     /// The write failed: the store is poisoned.
     pub(crate) fn copy(&mut self, buffer: &[u8], first_seq: u64, count: u32) -> Result<(), StoreError> {
@@ -207,8 +207,9 @@ impl PageCacheLog {
     }
 }
 
-/// A page-cache log in a store that has none yet, durable when this returns; `None`: the store is too small, or its device has no
-/// page cache. `stream`: the page-cache log's object, if one was made before; `new`: the id of one to make.
+/// A page-cache log in a store that has none yet, durable when this returns; `None`: the store is too small,
+/// or its device has no page cache. `stream`: the page-cache log's object, if one was made before; `new`: the
+/// id of one to make.
 pub(crate) fn make(
     objects: &Objects,
     budget: &Accounts,

@@ -1,11 +1,12 @@
 //! What stands in the page-cache log behind the end of the logs: into the log, into the memtable.
 //!
 //! Invariants
-//! - It is durable in the log before anyone sees it, and the page-cache log counts no more before anything is written to it or to
-//!   the log: a record of this session is never mistaken for one of the next.
-//! - Records are taken exactly in sequence. Where they do not go on, a power loss took them, or nobody was told of them.
-//! - One record is in memory at a time, and what is gathered for one frame. A full memtable becomes a table first, where
-//!   there is space.
+//! - It is durable in the log before anyone sees it, and the page-cache log counts no more before anything is
+//!   written to it or to the log: a record of this session is never mistaken for one of the next.
+//! - Records are taken exactly in sequence. Where they do not go on, a power loss took them, or nobody was
+//!   told of them.
+//! - One record is in memory at a time, and what is gathered for one frame. A full memtable becomes a table
+//!   first, where there is space.
 
 use super::{PageCacheLog, PageCacheLogState, format::Records};
 use crate::{
@@ -31,8 +32,8 @@ struct Gathered {
 impl Engine {
     /// See the module. Blocks; nothing else has begun.
     /// # Errors
-    /// `NoSpace`: the log has none for what waits; it goes on waiting. `OverBudget`: a read-only store has no cache_log for
-    /// it in memory. `Corrupt`: a later build wrote it. A failed read or write.
+    /// `NoSpace`: the log has none for what waits; it goes on waiting. `OverBudget`: a read-only store has no
+    /// cache_log for it in memory. `Corrupt`: a later build wrote it. A failed read or write.
     pub(crate) fn replay_page_cache_log(&self, found: &Found) -> Result<(), Error> {
         let Some(stream) = found.page_cache_log else {
             return Ok(());
@@ -54,8 +55,8 @@ impl Engine {
             Some(header) if self.broken(Flaw::SessionGoesOn) => header.session,
             _ => random_number()?,
         };
-        let cache_log = PageCacheLog::begin(extent, session, &self.budget, false);
-        let cache_log = cache_log.map_err(|error| self.poison.failed_write(error))?;
+        let cache_log = PageCacheLog::begin(extent, session, &self.budget, false)
+            .map_err(|error| self.poison.failed_write(error))?;
         self.writes.writer.lock().page_cache_log =
             if has_cache { PageCacheLogState::Open(Box::new(cache_log)) } else { PageCacheLogState::Absent };
         Ok(())

@@ -1,8 +1,10 @@
 //! A flush beside syncs of other threads.
 //!
-//! Symptom: a flush was answered, and with it commits acknowledged as durable, while another thread was still in the
-//! `fdatasync` of the same files or in the `fsync` of their names; one of a file whose sync had failed there too.
-//! Cause: whoever syncs takes files and names off the list of dirty ones first; who comes next finds nothing to do.
+//! Symptom: a flush was answered, and with it commits acknowledged as durable, while another thread was still
+//! in the `fdatasync` of the same files or in the `fsync` of their names; one of a file whose sync had failed
+//! there too.
+//! Cause: whoever syncs takes files and names off the list of dirty ones first; who comes next finds nothing
+//! to do.
 //! Fix: syncs under way are listed as well, and a flush answers when those that it relies on have ended.
 
 use super::{
@@ -122,8 +124,8 @@ fn write(files: &HostFiles, number: u64, fua: bool) -> Result<(), DeviceError> {
     submit(files, number << OFFSET_BITS, IoKind::Write { buf, fua })
 }
 
-/// Two new files; `first` runs and stops inside a sync of `what`; `second` runs meanwhile; then that sync ends as `end`
-/// says. Answers of both, and whether the second had its own before the first.
+/// Two new files; `first` runs and stops inside a sync of `what`; `second` runs meanwhile; then that sync
+/// ends as `end` says. Answers of both, and whether the second had its own before the first.
 fn beside(
     first: fn(&HostFiles) -> Result<(), DeviceError>,
     what: Syncing,

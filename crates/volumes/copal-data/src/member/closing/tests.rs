@@ -167,10 +167,10 @@ fn who_becomes_whole_closes_what_its_donor_had_closed_and_a_name_with_two_files_
     assert_eq!((whole.role, whole.horizon), (Role::Normal, Bucket(30)));
 }
 
-/// Symptom: a strict read showed a file, a later one said that it is not there, the next one showed it again (simulator, seed
-/// 859): a whole member had lost it without a delete.
-/// Cause: a new member took a delete that all others refused, as they had closed its time; so the file did not come with the
-/// donor's, and the deleted id was cut, since it lay below the donor's horizon.
+/// Symptom: a strict read showed a file, a later one said that it is not there, the next one showed it again
+/// (simulator, seed 859): a whole member had lost it without a delete.
+/// Cause: a new member took a delete that all others refused, as they had closed its time; so the file did
+/// not come with the donor's, and the deleted id was cut, since it lay below the donor's horizon.
 /// Fix: what a new member took there by itself counts for nothing, and nothing more is taken there.
 #[test]
 fn what_a_new_member_took_below_the_horizon_of_its_donor_counts_for_nothing() {
@@ -230,9 +230,11 @@ fn a_new_member_journals_nothing_that_comes_as_a_file() {
     assert_eq!(store.snapshot(GROUP).unwrap().journal(None, 9).unwrap(), []);
 }
 
-/// Symptom: a create that was refused and buried had the name of a file that was deleted later, on one member and for ever.
-/// Cause: whether a name had two files was looked up before the last operation was taken, so a whole member had a second file
-/// that it did not see; and a deleted file could take a name. Fix: it is looked up while no operation is under way.
+/// Symptom: a create that was refused and buried had the name of a file that was deleted later, on one member
+/// and for ever.
+/// Cause: whether a name had two files was looked up before the last operation was taken, so a whole member
+/// had a second file that it did not see; and a deleted file could take a name. Fix: it is looked up while no
+/// operation is under way.
 #[test]
 fn a_second_file_that_comes_while_a_member_becomes_whole_is_not_hidden() {
     for round in 0..200 {
@@ -251,9 +253,10 @@ fn a_second_file_that_comes_while_a_member_becomes_whole_is_not_hidden() {
     }
 }
 
-/// Symptom: a member came back whole without files that were acknowledged while it was away. Cause: another had become whole
-/// without the master's knowing, since a name had two files when it looked and one when it acted; so nobody wrote down that
-/// operations held without the first. Fix: who has not told the master is not whole.
+/// Symptom: a member came back whole without files that were acknowledged while it was away. Cause: another
+/// had become whole without the master's knowing, since a name had two files when it looked and one when it
+/// acted; so nobody wrote down that operations held without the first. Fix: who has not told the master is
+/// not whole.
 #[test]
 fn who_has_not_told_the_master_is_not_whole() {
     let (store, _) = member(Role::Recovering);
@@ -264,8 +267,9 @@ fn who_has_not_told_the_master_is_not_whole() {
     assert_eq!(told[0].role, Role::Normal);
 }
 
-/// Symptom: a group stood still for ever, none of its members whole. Cause: the master had heard that a member is whole, and the
-/// member had not heard the answer. Fix: it wrote down that it says so, and is whole in the next view that knows it.
+/// Symptom: a group stood still for ever, none of its members whole. Cause: the master had heard that a
+/// member is whole, and the member had not heard the answer. Fix: it wrote down that it says so, and is whole
+/// in the next view that knows it.
 #[test]
 fn who_told_the_master_and_heard_no_answer_is_whole_in_the_next_view() {
     let (store, _) = member(Role::Recovering);
@@ -282,8 +286,9 @@ fn who_told_the_master_and_heard_no_answer_is_whole_in_the_next_view() {
     assert_eq!(entered[0].role, Role::Normal, "it has");
 }
 
-/// Symptom: a member was whole, and lacked what it had just given up as damaged. Cause: the damage was met while the master was
-/// being told, and what had been compared before counted. Fix: damage ends what was written down.
+/// Symptom: a member was whole, and lacked what it had just given up as damaged. Cause: the damage was met
+/// while the master was being told, and what had been compared before counted. Fix: damage ends what was
+/// written down.
 #[test]
 fn damage_that_is_met_while_the_master_is_told_counts() {
     let (store, _) = member(Role::Recovering);
@@ -326,8 +331,9 @@ const HOUR: u64 = 3_600_000;
 const YEAR: u64 = 365 * 24 * HOUR;
 const BEHIND: u64 = 600_000;
 
-/// Symptom: one data server's clock that was ahead sealed all that its groups would write for as long as the jump was large, and
-/// refused every operation that a right clock drew. Cause: operations were judged and buckets sealed by the server's own clock.
+/// Symptom: one data server's clock that was ahead sealed all that its groups would write for as long as the
+/// jump was large, and refused every operation that a right clock drew. Cause: operations were judged and
+/// buckets sealed by the server's own clock.
 /// Fix: both go by the cluster's clock, seals also by the own one where that is earlier.
 #[test]
 fn a_clock_that_is_ahead_seals_nothing_and_refuses_nothing() {
@@ -353,9 +359,10 @@ fn a_clock_that_is_behind_takes_what_the_cluster_draws_and_seals_late() {
     assert_eq!(store.membership(GROUP).unwrap().unwrap().closing.below, Bucket::first_open(NOW));
 }
 
-/// Symptom: after a server whose clock had been a year ahead was right again, or gone, its groups took no write: what it had sealed
-/// was on its disk, and on those of members that became whole from it. Cause: a seal never falls. Fix: one that lies in the future
-/// of the cluster's clock is ignored from the next view on, and the horizon with it.
+/// Symptom: after a server whose clock had been a year ahead was right again, or gone, its groups took no
+/// write: what it had sealed was on its disk, and on those of members that became whole from it. Cause: a
+/// seal never falls. Fix: one that lies in the future of the cluster's clock is ignored from the next view
+/// on, and the horizon with it.
 #[test]
 fn a_seal_from_the_future_is_ignored_in_the_next_view_and_not_before() {
     for ahead_ms in [HOUR, YEAR] {
@@ -402,8 +409,9 @@ fn a_seal_from_the_future_is_ignored_in_the_next_view_and_not_before() {
     }
 }
 
-/// Symptom: no test would have noticed a member that keeps what it counted of a bucket while it was sealed by a clock that was ahead:
-/// two members with the same operations would have found each other different, in that bucket for ever.
+/// Symptom: no test would have noticed a member that keeps what it counted of a bucket while it was sealed by
+/// a clock that was ahead: two members with the same operations would have found each other different, in
+/// that bucket for ever.
 #[test]
 fn a_bucket_that_is_open_again_is_counted_again() {
     let (store, own, reference) = member_of_cluster(NOW + HOUR, 0);
@@ -448,9 +456,10 @@ fn apply_before_the_jump(store: &MemberStore, own: &ManualClock, ahead_ms: u64) 
     own.set(NOW + ahead_ms);
 }
 
-/// Symptom: a file that was created while all clocks were an hour ahead could not be deleted for an hour after they were set back.
-/// Cause: its delete is later than its create, and so was refused as drawn by a clock that is ahead. Fix: a delete may be as far
-/// ahead as the create of the file that it names.
+/// Symptom: a file that was created while all clocks were an hour ahead could not be deleted for an hour
+/// after they were set back.
+/// Cause: its delete is later than its create, and so was refused as drawn by a clock that is ahead. Fix: a
+/// delete may be as far ahead as the create of the file that it names.
 #[test]
 fn a_file_from_the_future_can_be_deleted() {
     let (store, _, reference) = member_of_cluster(NOW, NOW + HOUR);
@@ -476,8 +485,9 @@ fn a_file_from_the_future_can_be_deleted() {
     assert!(store.is_over(vid(), fid).unwrap());
 }
 
-/// Symptom: a member that had not taken everything over could cut its journal below the horizon that a donor had told, and no
-/// test noticed. Cause: only covered members were tested. Fix: this. What it lacks it may learn by these operations alone.
+/// Symptom: a member that had not taken everything over could cut its journal below the horizon that a donor
+/// had told, and no test noticed. Cause: only covered members were tested. Fix: this. What it lacks it may
+/// learn by these operations alone.
 #[test]
 fn a_member_that_is_not_covered_cuts_nothing() {
     let (store, clock) = member(Role::Normal);

@@ -1,4 +1,5 @@
-//! An id of a file under other names and volumes: what is refused, and what does nothing to the file that has it.
+//! An id of a file under other names and volumes: what is refused, and what does nothing to the file that has
+//! it.
 
 use super::super::tests::*;
 use super::super::*;
@@ -44,9 +45,9 @@ fn tomb_count(store: &MemberStore) -> usize {
 
 const OTHER_FILE: Reply = Err(NotHeld::Refused(Answer::OtherFile));
 
-/// Symptom: a client that may delete below one path removed files of other volumes of the group: they were missing after the
-/// next resync, and their creates were refused. Cause: a delete was found by the file's id alone. Fix: a delete under another
-/// volume or name is refused and leaves no row.
+/// Symptom: a client that may delete below one path removed files of other volumes of the group: they were
+/// missing after the next resync, and their creates were refused. Cause: a delete was found by the file's id
+/// alone. Fix: a delete under another volume or name is refused and leaves no row.
 #[test]
 fn a_delete_under_another_volume_or_name_leaves_nothing() {
     for len in [10, 5000, 300_000] {
@@ -76,7 +77,8 @@ fn a_delete_under_another_volume_or_name_leaves_nothing() {
     }
 }
 
-/// Symptom: two names had one file's pieces, and deleting one made the other unreadable. Fix: an id belongs to one name.
+/// Symptom: two names had one file's pieces, and deleting one made the other unreadable. Fix: an id belongs
+/// to one name.
 #[test]
 fn a_second_name_for_an_id_is_refused() {
     for len in [10, 5000, 300_000] {
@@ -110,8 +112,9 @@ fn a_second_name_for_an_id_is_refused() {
     }
 }
 
-/// Symptom: a file could be created over the pieces of another one whose head is not known here, and no test noticed. Cause: in
-/// the tests the heads of a group are few, and tell. Fix: this; where the heads are not looked through the pieces tell.
+/// Symptom: a file could be created over the pieces of another one whose head is not known here, and no test
+/// noticed. Cause: in the tests the heads of a group are few, and tell. Fix: this; where the heads are not
+/// looked through the pieces tell.
 #[test]
 fn an_id_under_which_pieces_lie_is_taken() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -173,8 +176,9 @@ fn ids_that_no_client_draws_are_refused() {
     assert_eq!((tomb_count(&store), journal_len(&store)), (0, 0));
 }
 
-/// A member that may lack the file cannot know whose the id is: a delete under another name is taken, and does nothing to the
-/// file, whichever of the two comes first. Each has its tombstone, and each goes with its own journal.
+/// A member that may lack the file cannot know whose the id is: a delete under another name is taken, and
+/// does nothing to the file, whichever of the two comes first. Each has its tombstone, and each goes with its
+/// own journal.
 #[test]
 fn deletes_of_one_id_under_two_names_do_not_touch_each_other() {
     let clock = SharedClock(Arc::new(ManualClock::new(NOW)));

@@ -65,9 +65,10 @@ fn is_denied(answer: &Result<(), NotHeld>) -> bool {
     matches!(answer, Err(NotHeld::Denied { .. }))
 }
 
-/// Symptom: a client that may only create changed the bytes of files that were there: reads of parts gave its bytes without an
-/// error. Cause: pieces were written under the file's id, and nobody looked whether that file was there. Fix: decided under the
-/// lock of the group; only the very same piece is taken, and nothing is written.
+/// Symptom: a client that may only create changed the bytes of files that were there: reads of parts gave its
+/// bytes without an error. Cause: pieces were written under the file's id, and nobody looked whether that
+/// file was there. Fix: decided under the lock of the group; only the very same piece is taken, and nothing
+/// is written.
 #[test]
 fn no_piece_changes_a_file_that_is_there() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -104,8 +105,9 @@ fn no_piece_changes_a_file_that_is_there() {
     assert_eq!(buried, Err(NotHeld::Refused(Answer::Buried)));
 }
 
-/// Symptom: a client wrote into the upload of another, and made a file of it under a name of its own. Cause: an upload was found
-/// by its file's id alone. Fix: it keeps who began it; only that client adds to it and commits it.
+/// Symptom: a client wrote into the upload of another, and made a file of it under a name of its own. Cause:
+/// an upload was found by its file's id alone. Fix: it keeps who began it; only that client adds to it and
+/// commits it.
 #[test]
 fn an_upload_is_its_clients_and_nobody_elses() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -136,8 +138,9 @@ fn an_upload_is_its_clients_and_nobody_elses() {
     assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
 }
 
-/// Symptom: a member kept a file whose bytes were not those that its head told of. Cause: each piece was checked when it came,
-/// the body of all of them never. Fix: the sums of the pieces, joined, are compared with the head's.
+/// Symptom: a member kept a file whose bytes were not those that its head told of. Cause: each piece was
+/// checked when it came, the body of all of them never. Fix: the sums of the pieces, joined, are compared
+/// with the head's.
 #[test]
 fn pieces_that_are_not_the_body_become_no_file() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -176,7 +179,8 @@ fn pieces_that_are_not_the_body_become_no_file() {
     assert_eq!(store.upload_totals(), (0, 0));
 }
 
-/// Symptom: the disk of a data server filled with pieces of uploads that nobody finished. Cause: nothing ever looked at them.
+/// Symptom: the disk of a data server filled with pieces of uploads that nobody finished. Cause: nothing ever
+/// looked at them.
 /// Fix: a day after its last piece an upload goes, also over restarts; others stay.
 #[test]
 fn uploads_that_nobody_goes_on_with_go() {
@@ -209,8 +213,9 @@ fn uploads_that_nobody_goes_on_with_go() {
     }
 }
 
-/// Symptom: a create beside an upload of its own id left the upload behind, whose end would have taken the file's bytes. Fix: a
-/// file that comes whole takes the place of what was staged under its id; so does a file that is taken over.
+/// Symptom: a create beside an upload of its own id left the upload behind, whose end would have taken the
+/// file's bytes. Fix: a file that comes whole takes the place of what was staged under its id; so does a file
+/// that is taken over.
 #[test]
 fn no_upload_stays_under_the_id_of_a_file() {
     let clock = SharedClock::new();
@@ -238,8 +243,8 @@ fn no_upload_stays_under_the_id_of_a_file() {
     }
 }
 
-/// A member that takes a file over from another does not wait for a client's upload of it, nor does anybody add to its own; who
-/// comes back under the same name begins an upload anew that has stood still.
+/// A member that takes a file over from another does not wait for a client's upload of it, nor does anybody
+/// add to its own; who comes back under the same name begins an upload anew that has stood still.
 #[test]
 fn an_upload_yields_to_the_server_itself_and_later_to_its_name() {
     let clock = SharedClock::new();
@@ -263,8 +268,8 @@ fn an_upload_yields_to_the_server_itself_and_later_to_its_name() {
     assert_eq!(store.staged_piece(vid(), fid(2), 0), Err(VolumeError::NotFound), "begun anew");
 }
 
-/// Symptom: an upload filled a volume beyond its quota, and a volume that was being removed. Fix: pieces are refused as creates
-/// are, all uploads of the volume counted.
+/// Symptom: an upload filled a volume beyond its quota, and a volume that was being removed. Fix: pieces are
+/// refused as creates are, all uploads of the volume counted.
 #[test]
 fn pieces_keep_to_quota_and_removal() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -290,8 +295,9 @@ fn pieces_keep_to_quota_and_removal() {
     assert_eq!(gone, Err(NotHeld::Refused(Answer::VolumeGone)));
 }
 
-/// Symptom: a piece could be kept for a caller whose permit had ended while it waited, and no test noticed. Cause: only operations
-/// were tested so. Fix: this; the caller is asked about under the lock of the group, before anything is written.
+/// Symptom: a piece could be kept for a caller whose permit had ended while it waited, and no test noticed.
+/// Cause: only operations were tested so. Fix: this; the caller is asked about under the lock of the group,
+/// before anything is written.
 #[test]
 fn a_caller_that_may_not_any_more_keeps_no_piece() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -319,7 +325,8 @@ fn a_piece_under_an_id_that_no_client_draws_is_refused() {
     assert_eq!(store.upload_totals(), (0, 0));
 }
 
-/// Clients begin no more uploads than a disk remembers; uploads under way go on, and so does a server that takes a file over.
+/// Clients begin no more uploads than a disk remembers; uploads under way go on, and so does a server that
+/// takes a file over.
 #[test]
 fn so_many_uploads_and_no_more_are_begun() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -336,8 +343,8 @@ fn so_many_uploads_and_no_more_are_begun() {
     store.stage(vid(), fid(new), 0, bytes(10)).unwrap();
 }
 
-/// Symptom: the pieces of an upload that its client gave up could stay until they expired, and no test noticed. A delete that comes
-/// before the create frees them.
+/// Symptom: the pieces of an upload that its client gave up could stay until they expired, and no test
+/// noticed. A delete that comes before the create frees them.
 #[test]
 fn a_delete_frees_the_upload_of_its_file() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -356,7 +363,8 @@ fn a_delete_frees_the_upload_of_its_file() {
     assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
 }
 
-/// Symptom: on a full disk the pieces of uploads that were refused, or whose clients had died, took a third of its room for a day.
+/// Symptom: on a full disk the pieces of uploads that were refused, or whose clients had died, took a third
+/// of its room for a day.
 /// Fix: there they go ten minutes after the last piece.
 #[test]
 fn uploads_that_nobody_goes_on_with_leave_a_full_disk_soon() {
@@ -374,8 +382,8 @@ fn uploads_that_nobody_goes_on_with_leave_a_full_disk_soon() {
     assert_eq!(store.upload_totals(), (0, 0));
 }
 
-/// Symptom: an upload whose rows are damaged could keep all groups from sealing, and no test noticed. It is tried again
-/// later.
+/// Symptom: an upload whose rows are damaged could keep all groups from sealing, and no test noticed. It is
+/// tried again later.
 #[test]
 fn an_upload_that_cannot_be_freed_keeps_no_bucket_open() {
     let clock = SharedClock::new();
@@ -392,8 +400,8 @@ fn an_upload_that_cannot_be_freed_keeps_no_bucket_open() {
     assert!(sealed.0 > NOW / 10_000, "{sealed:?}");
 }
 
-/// An upload of an earlier release has no origin: whoever sends its next piece begins it anew. If it stands under a file that is
-/// there, as could be then, the file keeps its pieces.
+/// An upload of an earlier release has no origin: whoever sends its next piece begins it anew. If it stands
+/// under a file that is there, as could be then, the file keeps its pieces.
 #[test]
 fn uploads_of_an_earlier_release_are_begun_anew_and_take_no_file_with_them() {
     let clock = SharedClock::new();
@@ -418,8 +426,9 @@ fn uploads_of_an_earlier_release_are_begun_anew_and_take_no_file_with_them() {
     assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0, body);
 }
 
-/// Symptom: a volume with a quota refused files though it had room, after its group was moved away and back. Cause: the rows of
-/// the group went, what was counted of its volumes stayed, and taking over added to that. Fix: leaving forgets all of it.
+/// Symptom: a volume with a quota refused files though it had room, after its group was moved away and back.
+/// Cause: the rows of the group went, what was counted of its volumes stayed, and taking over added to that.
+/// Fix: leaving forgets all of it.
 #[test]
 fn what_a_volume_uses_is_counted_anew_when_its_group_comes_back() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));

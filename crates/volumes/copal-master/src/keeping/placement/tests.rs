@@ -1,6 +1,7 @@
 //! Power cuts during an exchange, at each step of it and of its undoing.
 //!
-//! A disk may have any part of the names that changed since their directory was synced last, and no bytes of a file that was not.
+//! A disk may have any part of the names that changed since their directory was synced last, and no bytes of
+//! a file that was not.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,11 +78,12 @@ impl Files for Cut {
     }
 }
 
-/// Symptom: a power cut could leave an old database without its newest log, on a file system that brings names to the disk in any
-/// order. Where the last sync of a restore failed, the old log came to lie beside the new database. No test noticed when the new
-/// database had its name before its bytes were on the disk, or before the logs were gone.
-/// Cause: names were synced once for all old files; the last change of a name was not undone. Fix: each name is on the disk before
-/// the next one changes, and the last is undone first.
+/// Symptom: a power cut could leave an old database without its newest log, on a file system that brings
+/// names to the disk in any order. Where the last sync of a restore failed, the old log came to lie beside
+/// the new database. No test noticed when the new database had its name before its bytes were on the disk, or
+/// before the logs were gone.
+/// Cause: names were synced once for all old files; the last change of a name was not undone. Fix: each name
+/// is on the disk before the next one changes, and the last is undone first.
 #[test]
 fn a_power_cut_leaves_the_old_database_with_its_logs_or_none_or_the_new_one_without() {
     let old = ["db", "db-wal", "db-shm"];

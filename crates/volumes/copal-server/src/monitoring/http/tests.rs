@@ -20,8 +20,7 @@ impl Pages for Sick {
 
 async fn started() -> SocketAddr {
     let at = HttpAt::Address("127.0.0.1:0".to_owned());
-    let listener = bind(&at, ([127, 0, 0, 1], 1).into());
-    let listener = listener.await.unwrap().unwrap();
+    let listener = bind(&at, ([127, 0, 0, 1], 1).into()).await.unwrap().unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(serve(listener, Arc::new(Sick)));
     address

@@ -147,8 +147,9 @@ fn a_late_answer_to_a_failed_create_is_buried_as_well() {
     assert_eq!(outcome(&op.step(buried(2))), Some(Outcome::Refused(Refusal::TooOld)));
 }
 
-/// Symptom: each create that full disks refused left a delete and a row of the journal on every one of them, until these had
-/// taken what was kept back. Cause: the first refusal began the burial, before the others had said that they have nothing.
+/// Symptom: each create that full disks refused left a delete and a row of the journal on every one of them,
+/// until these had taken what was kept back. Cause: the first refusal began the burial, before the others had
+/// said that they have nothing.
 /// Fix: a create that there is no room for is buried only where somebody has it, or may have it.
 #[test]
 fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
@@ -195,7 +196,8 @@ fn a_delete_that_some_may_have_is_unknown_at_the_deadline() {
 }
 
 /// Symptom: a delete that one member had taken and another found too old was told as one that never happens.
-/// Cause: every refusal but the deadline was taken for final. Fix: what a member has taken spreads, so it is unknown.
+/// Cause: every refusal but the deadline was taken for final. Fix: what a member has taken spreads, so it is
+/// unknown.
 #[test]
 fn a_delete_that_one_has_taken_is_not_refused_by_another() {
     let (mut op, _) = ClientOp::delete(view(5, &[N, N, F]));
@@ -207,9 +209,9 @@ fn a_delete_that_one_has_taken_is_not_refused_by_another() {
     assert_eq!(outcome(&removed), Some(Outcome::Refused(Refusal::VolumeGone)));
 }
 
-/// Symptom: a create was refused for good, and stood on a member that had come back meanwhile. Cause: it was buried where it
-/// had been sent, and the member had taken it over from one of those before. Fix: over a change of the view it is buried by
-/// everybody that is up, like any delete.
+/// Symptom: a create was refused for good, and stood on a member that had come back meanwhile. Cause: it was
+/// buried where it had been sent, and the member had taken it over from one of those before. Fix: over a
+/// change of the view it is buried by everybody that is up, like any delete.
 #[test]
 fn a_failed_create_is_buried_by_who_may_have_taken_it_over() {
     let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
@@ -244,8 +246,8 @@ fn a_burial_over_a_change_of_the_view_needs_as_many_as_a_file() {
     assert_eq!(outcome(&op.step(buried(1, 7))), Some(degraded));
 }
 
-/// Symptom: a create was refused, and a copy of its first call, which was slow, was taken later. Cause: one refusal was taken
-/// for all calls. Fix: a member that was called twice buries the file.
+/// Symptom: a create was refused, and a copy of its first call, which was slow, was taken later. Cause: one
+/// refusal was taken for all calls. Fix: a member that was called twice buries the file.
 #[test]
 fn a_member_that_was_called_twice_buries_what_it_refused_once() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
@@ -256,8 +258,9 @@ fn a_member_that_was_called_twice_buries_what_it_refused_once() {
     assert_eq!(sent(&actions), [(1, Call::Bury), (2, Call::Bury)]);
 }
 
-/// Symptom: a create was refused for good, and stood on a member that had refused it. Cause: the member had closed the time
-/// of the create and took it over from one that had it, before the burial came there. Fix: all that are up bury it.
+/// Symptom: a create was refused for good, and stood on a member that had refused it. Cause: the member had
+/// closed the time of the create and took it over from one that had it, before the burial came there. Fix:
+/// all that are up bury it.
 #[test]
 fn who_refused_a_create_that_another_has_buries_it_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
@@ -270,8 +273,9 @@ fn who_refused_a_create_that_another_has_buries_it_as_well() {
     assert_eq!(outcome(&too_old), Some(Outcome::Refused(Refusal::TooOld)));
 }
 
-/// Symptom: a create that no member had received was told as one whose outcome is unknown. Cause: who was called counted as one
-/// that may have it. Fix: the caller says to whom it has handed anything before the deadline.
+/// Symptom: a create that no member had received was told as one whose outcome is unknown. Cause: who was
+/// called counted as one that may have it. Fix: the caller says to whom it has handed anything before the
+/// deadline.
 #[test]
 fn what_was_handed_to_nobody_did_not_happen() {
     let reached = |disks: &[u32]| disks.iter().map(|disk| DiskId(*disk)).collect();

@@ -136,8 +136,8 @@ fn a_move_brings_no_member_closer_to_another() {
     let disks = in_racks(8, 2);
     let members = [DiskId(1), DiskId(3), DiskId(5)];
     for group in (1..100).map(GroupId) {
-        // Beside 3 and 5 there are 4 and 6, and 2, 7 and 8 in racks that nobody else has; of these 2 shares a zone with one
-        // that stays as 1 did, and so do 7 and 8.
+        // Beside 3 and 5 there are 4 and 6, and 2, 7 and 8 in racks that nobody else has; of these 2 shares a
+        // zone with one that stays as 1 did, and so do 7 and 8.
         let chosen = choose_for_move(group, &members, DiskId(1), 1, &disks).unwrap();
         assert!([2, 7, 8].contains(&chosen.0), "{chosen}");
     }

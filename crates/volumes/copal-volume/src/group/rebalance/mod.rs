@@ -4,12 +4,15 @@
 //! Paper:  beanfs §5.3
 //! Invariants
 //! - No target is filled above the low watermark, bytes on their way to it included.
-//! - A group moves once in a plan, and only if all its members are whole. What moves for the watermarks comes from a disk above
-//!   the low one; what moves for evenness makes the fuller of its two disks less full than it was.
-//! - No move brings a member closer to another, by racks and zones; where members are closer than they must be, one moves.
+//! - A group moves once in a plan, and only if all its members are whole. What moves for the watermarks comes
+//!   from a disk above the low one; what moves for evenness makes the fuller of its two disks less full than
+//!   it was.
+//! - No move brings a member closer to another, by racks and zones; where members are closer than they must
+//!   be, one moves.
 //! - The same disks and groups give the same plan.
 //!
-//! Not here: making the copies (`recovery` orders them, `copal-data` copies), the hard stop of creates itself.
+//! Not here: making the copies (`recovery` orders them, `copal-data` copies), the hard stop of creates
+//! itself.
 
 #[cfg(test)]
 mod tests;
@@ -134,8 +137,9 @@ impl Plan {
     }
 }
 
-/// Plans moves for `goal`. For the watermarks as few and large moves as do, the fullest disk first; then what brings members of
-/// a group apart that share a rack or a zone; then, for evenness, the group that helps the two disks most, again and again.
+/// Plans moves for `goal`. For the watermarks as few and large moves as do, the fullest disk first; then what
+/// brings members of a group apart that share a rack or a zone; then, for evenness, the group that helps the
+/// two disks most, again and again.
 pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
     let mut planning = Planning {
         facts: disks.to_vec(),
@@ -206,7 +210,8 @@ impl Planning {
         }
     }
 
-    /// Moves one of two members that are closer than they must be: racks were told later, or had no room for a while.
+    /// Moves one of two members that are closer than they must be: racks were told later, or had no room for
+    /// a while.
     fn take_apart(&mut self) {
         for at in 0..self.groups.len() {
             let group = &self.groups[at];
@@ -288,8 +293,8 @@ impl Planning {
         group.is_whole && group.members.contains(&source) && !self.moved.contains(&group.group)
     }
 
-    /// Whether a group may go from a disk that is so crowded by its other members to `target`: there is room, and it comes no
-    /// closer to them.
+    /// Whether a group may go from a disk that is so crowded by its other members to `target`: there is room,
+    /// and it comes no closer to them.
     fn can_take(
         &self,
         group: &GroupFacts,

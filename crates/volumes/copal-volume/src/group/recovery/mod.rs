@@ -4,13 +4,14 @@
 //! Paper:  beanfs §5.3
 //! Invariants
 //! - No job of a group with more whole copies starts while one with fewer could run.
-//! - A disk is read by at most one copy and written by at most one at a time, and no more copies run than half the
-//!   servers: beyond that they only share disks.
+//! - A disk is read by at most one copy and written by at most one at a time, and no more copies run than
+//!   half the servers: beyond that they only share disks.
 //! - A job leaves the queue finished or withdrawn; whatever fails on the way brings it back.
-//! - While too many servers are away at once nothing starts but what an administrator asked for: a dead switch must not
-//!   start a storm of copies.
+//! - While too many servers are away at once nothing starts but what an administrator asked for: a dead
+//!   switch must not start a storm of copies.
 //!
-//! Not here: where a copy goes (`placement`), how it is made and verified (`copal-data`), who calls this (`copal-master`).
+//! Not here: where a copy goes (`placement`), how it is made and verified (`copal-data`), who calls this
+//! (`copal-master`).
 
 mod hold;
 #[cfg(test)]
@@ -130,8 +131,8 @@ impl RecoveryQueue {
         self.most_running = most.max(1);
     }
 
-    /// Puts a group in, or replaces what was known of it while it waits. A copy that runs goes on to the target it has;
-    /// only its sources, age and boost are taken over, for the case that it comes back.
+    /// Puts a group in, or replaces what was known of it while it waits. A copy that runs goes on to the
+    /// target it has; only its sources, age and boost are taken over, for the case that it comes back.
     pub fn put(&mut self, job: Job) {
         if let Some(running) = self.running.get_mut(&job.group) {
             let target = running.job.target;
@@ -142,8 +143,8 @@ impl RecoveryQueue {
         self.wait(job, rests_until_ms);
     }
 
-    /// Takes in a copy that runs already, whoever started it. It holds its slots even where a disk has more copies than one
-    /// by now; whether it was not known yet.
+    /// Takes in a copy that runs already, whoever started it. It holds its slots even where a disk has more
+    /// copies than one by now; whether it was not known yet.
     pub fn resume(&mut self, job: Job, start: Start) -> bool {
         if self.running.contains_key(&start.group) {
             return false;
@@ -176,8 +177,8 @@ impl RecoveryQueue {
     /// Copies to start now. They run until [`RecoveryQueue::finished`], [`RecoveryQueue::failed`] or
     /// [`RecoveryQueue::disk_failed`] is told.
     ///
-    /// Among jobs of equal urgency those go first whose two disks are idle; one disk is read and written at once only
-    /// when nothing else can run.
+    /// Among jobs of equal urgency those go first whose two disks are idle; one disk is read and written at
+    /// once only when nothing else can run.
     pub fn next(&mut self, now_ms: u64) -> Vec<Start> {
         let mut starts = Vec::new();
         let mut urgency = self.waiting.keys().next().map(|first| first.whole_copies);
@@ -268,8 +269,8 @@ impl RecoveryQueue {
         }
     }
 
-    /// A disk is away: copies that read it or write to it return to the queue, and no job reads it any more. The groups
-    /// that were to be copied to it come back: each needs a new target ([`RecoveryQueue::put`]).
+    /// A disk is away: copies that read it or write to it return to the queue, and no job reads it any more.
+    /// The groups that were to be copied to it come back: each needs a new target ([`RecoveryQueue::put`]).
     pub fn disk_failed(&mut self, disk: DiskId) -> Vec<GroupId> {
         let cut: Vec<GroupId> = self
             .running
@@ -297,8 +298,8 @@ impl RecoveryQueue {
         without_target
     }
 
-    /// The group needs no copy any more (its member returned, or its pool is gone). The copy that ran, which its
-    /// caller stops.
+    /// The group needs no copy any more (its member returned, or its pool is gone). The copy that ran, which
+    /// its caller stops.
     pub fn withdraw(&mut self, group: GroupId) -> Option<Start> {
         self.withdraw_waiting(group);
         let start = self.running.get(&group).map(|running| running.start);
@@ -316,8 +317,8 @@ impl RecoveryQueue {
         self.failures.returned(server);
     }
 
-    /// Tells which servers there are, away or not, and the number of the rack of each: what a mass failure is measured by.
-    /// A server of which no rack is told has a number of its own.
+    /// Tells which servers there are, away or not, and the number of the rack of each: what a mass failure is
+    /// measured by. A server of which no rack is told has a number of its own.
     pub fn set_servers(&mut self, racks: BTreeMap<u32, u32>) {
         self.most_running = (racks.len() / 2).max(1);
         self.failures.set_racks(racks);

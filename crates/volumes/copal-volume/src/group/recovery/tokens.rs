@@ -2,7 +2,8 @@
 //!
 //! Not here: who waits (`copal-server`).
 
-/// A bucket that fills at a rate and may be overdrawn by one taking: who took too much waits until it is filled again.
+/// A bucket that fills at a rate and may be overdrawn by one taking: who took too much waits until it is
+/// filled again.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     bytes_per_s: u64,
@@ -18,8 +19,8 @@ impl TokenBucket {
         TokenBucket { bytes_per_s, left: bytes_per_s.into(), at_ms: 0 }
     }
 
-    /// Takes `bytes`; how many milliseconds whoever took them waits before the next taking. Time never goes back: an older
-    /// `now_ms` counts as the newest that was seen.
+    /// Takes `bytes`; how many milliseconds whoever took them waits before the next taking. Time never goes
+    /// back: an older `now_ms` counts as the newest that was seen.
     pub fn take(&mut self, bytes: u64, now_ms: u64) -> u64 {
         let passed_ms = now_ms.saturating_sub(self.at_ms);
         self.at_ms = self.at_ms.max(now_ms);

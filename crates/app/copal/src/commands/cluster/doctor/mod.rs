@@ -123,8 +123,8 @@ fn private(name: &'static str, path: &Path, findings: &mut Findings) {
     }
 }
 
-/// Whether certificate and key go together and are good for some time by the cluster's clock, which is `ahead_ms` ahead of this
-/// machine's.
+/// Whether certificate and key go together and are good for some time by the cluster's clock, which is
+/// `ahead_ms` ahead of this machine's.
 fn certificates(identity: &Identity, ahead_ms: i64, findings: &mut Findings) {
     if let Err(error) = client_tls(identity) {
         findings.bad("certificate", format!("{error}; take the file of the cluster again"));

@@ -53,8 +53,8 @@ fn every_record() -> Vec<Record> {
     ]
 }
 
-/// Keys were slices of the manifest as it was read: one table that was still known kept all of it in memory, uncounted,
-/// for as long as the store was open. They are copies now.
+/// Keys were slices of the manifest as it was read: one table that was still known kept all of it in memory,
+/// uncounted, for as long as the store was open. They are copies now.
 #[test]
 fn what_is_read_keeps_nothing_of_the_manifest_in_memory() {
     let bytes = manifest(&[every_record()]);
@@ -161,8 +161,9 @@ fn a_manifest_of_version_1_is_read_and_says_so() {
     assert_eq!(parse_edits(&Bytes::from(old)).unwrap(), vec![record]);
 }
 
-/// Symptom: a manifest with an edit that verifies but names the last of all ids, runs or sequences panicked at
-/// opening, in builds that check arithmetic. Cause: such numbers are counted on from ("one above the highest").
+/// Symptom: a manifest with an edit that verifies but names the last of all ids, runs or sequences panicked
+/// at opening, in builds that check arithmetic. Cause: such numbers are counted on from ("one above the
+/// highest").
 /// Fix: numbers that no store ever gives are refused where they are read.
 #[test]
 fn a_number_that_has_none_above_it_is_refused() {

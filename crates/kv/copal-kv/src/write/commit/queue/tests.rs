@@ -1,8 +1,8 @@
 //! The queue under real threads, and under a scheduler that tries many orders of its steps.
 //!
-//! A commit is told to have happened only when it and everything before it has reached the device, in every order of
-//! steps; nobody waits for ever; behind a failure nothing appears. Two broken queues, one that loses a wake and one
-//! that lets groups take effect as they land, show that the scheduler would notice.
+//! A commit is told to have happened only when it and everything before it has reached the device, in every
+//! order of steps; nobody waits for ever; behind a failure nothing appears. Two broken queues, one that loses
+//! a wake and one that lets groups take effect as they land, show that the scheduler would notice.
 
 use super::*;
 use crate::{Durability, write::commit::WriteOp};
@@ -170,7 +170,8 @@ impl<M: Monitors> World<M> {
     }
 }
 
-/// Symptom: four threads wrote no more per second than one where a device makes one write durable after the other.
+/// Symptom: four threads wrote no more per second than one where a device makes one write durable after the
+/// other.
 /// Cause: each led a group of one, as up to four groups may be on their way, and each group cost a flush.
 /// Fix: a group gathers until as many writes wait as are on their way.
 #[test]
@@ -375,10 +376,10 @@ fn writers_that_come_while_all_turns_are_taken_share_one_group() {
     assert_eq!(*groups.lock(), vec![1, 8]);
 }
 
-/// Symptom: after a panic in a group's leader the store took further writes, and direct values of later ones could
-/// come to lie where the lost group had placed its own. Cause: only a panic in a committer's thread, or one behind the
-/// group's place in the log, poisoned; values have their offsets before that. Fix: a turn that is dropped with nothing
-/// said poisons.
+/// Symptom: after a panic in a group's leader the store took further writes, and direct values of later ones
+/// could come to lie where the lost group had placed its own. Cause: only a panic in a committer's thread, or
+/// one behind the group's place in the log, poisoned; values have their offsets before that. Fix: a turn that
+/// is dropped with nothing said poisons.
 #[test]
 fn a_leader_that_panics_poisons_the_store_and_passes_the_turn_on() {
     let world = World::<Threads>::new(2, None);

@@ -30,10 +30,10 @@ fn open(device: &Arc<dyn Device>) -> Result<Store, Error> {
     Store::open(objects, options)
 }
 
-/// Symptom: after power loss the store does not open: the new log begins behind sequences that nothing holds. Cause:
-/// frames that promise no more than to survive a kill are on the device in any subset, and nothing bound the new log's
-/// frames to the old log's. While a flush of the old log followed at once this did not show. Fix: the old log is
-/// durable before the new one takes its first frame.
+/// Symptom: after power loss the store does not open: the new log begins behind sequences that nothing holds.
+/// Cause: frames that promise no more than to survive a kill are on the device in any subset, and nothing
+/// bound the new log's frames to the old log's. While a flush of the old log followed at once this did not
+/// show. Fix: the old log is durable before the new one takes its first frame.
 #[test]
 fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
     let mut judged = 0;
@@ -65,8 +65,8 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
             let states = cut.states(&Limits { exhaustive: 10, samples: 8, seed });
             for index in (0..states.count_all()).step_by(1 + states.count_all() as usize / 24) {
                 let what = format!("seed {seed}, step {}, state {index}", cut.step());
-                let store = open(&states.get(index).unwrap().device());
-                let store = store.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let store = open(&states.get(index).unwrap().device())
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
                 let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
                 let keys: Vec<u8> =
                     space.iter((Bound::Unbounded, Bound::Unbounded)).map(|item| item.unwrap().0[0]).collect();
@@ -93,7 +93,8 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     assert!(matches!(told, Err(Error::Closed)), "{told:?}");
 }
 
-/// Fills a memtable that is not frozen yet, while another one waits for its flush. Flusher and worker have to stand still.
+/// Fills a memtable that is not frozen yet, while another one waits for its flush. Flusher and worker have to
+/// stand still.
 fn fill_both(space: &Keyspace, durability: Durability) {
     let engine = space.engine();
     let mut i = 0u64;
@@ -108,9 +109,10 @@ fn fill_both(space: &Keyspace, durability: Durability) {
     }
 }
 
-/// Symptom: a flush fails, and the writers that waited for it wait for ever, and so does whoever closes the store.
-/// Cause: the worker wakes them after a failure, but they asked for the flush alone and slept again, with the writer
-/// locked. Fix: they look at the poison as well.
+/// Symptom: a flush fails, and the writers that waited for it wait for ever, and so does whoever closes the
+/// store.
+/// Cause: the worker wakes them after a failure, but they asked for the flush alone and slept again, with the
+/// writer locked. Fix: they look at the poison as well.
 #[test]
 fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
     let faulty = device(Image::zeroed(SIZE), 1, false);
@@ -133,8 +135,9 @@ fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
 }
 
-/// Symptom: deferred writes stayed out of the log for as long as the writer behind them waited for a flush. Cause: the
-/// worker logs them when they are due, but cannot while somebody has the writer, and whoever waits for a flush has it.
+/// Symptom: deferred writes stayed out of the log for as long as the writer behind them waited for a flush.
+/// Cause: the worker logs them when they are due, but cannot while somebody has the writer, and whoever waits
+/// for a flush has it.
 /// Fix: who is about to wait logs them first.
 #[test]
 fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
