@@ -2,9 +2,7 @@
 
 use crate::{cluster::Cluster, errors::volume_error, machine};
 use copal_proto::{Method, messages};
-use copal_volume::{
-    Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, check_volume_options, split_path,
-};
+use copal_volume::{Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, split_path};
 use std::time::{Duration, Instant};
 
 fn below(parent: &str, name: &str) -> String {
@@ -27,7 +25,6 @@ impl Cluster {
     ) -> Result<VolumeId, VolumeError> {
         split_path(parent)?;
         check_volume_name(name)?;
-        check_volume_options(options)?;
         let request = messages::Mkdir {
             parent: parent.to_owned(),
             name: name.to_owned(),

@@ -36,7 +36,7 @@ pub use error::VolumeError;
 pub use ids::{FileId, FileIds, LAST_CLOCK_MS, LAST_ID_MS, MAX_MS, OpId, VolumeId, random_incarnation};
 pub use limits::{
     MAX_BATCH_BYTES, MAX_FILE_BYTES, MAX_FILE_NAME_BYTES, MAX_METADATA_BYTES, MAX_VOLUME_DEPTH,
-    MAX_VOLUME_NAME_BYTES, check_metadata, check_volume_options,
+    MAX_VOLUME_NAME_BYTES, check_metadata,
 };
 pub use memory::MemoryStore;
 pub use names::{UNKNOWN_FILE_NAME, check_file_name, check_volume_name, split_parent, split_path};

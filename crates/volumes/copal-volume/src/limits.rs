@@ -1,7 +1,6 @@
 //! Sizes no store of volumes goes beyond.
 
 use crate::error::VolumeError;
-use crate::store::VolumeOptions;
 
 /// Longest name of a file, in bytes.
 pub const MAX_FILE_NAME_BYTES: usize = 1280;
@@ -28,40 +27,4 @@ pub fn check_metadata(metadata: &[u8]) -> Result<(), VolumeError> {
         });
     }
     Ok(())
-}
-
-/// Refuses options that no store obeys: a number of replicas, and a class of disk. A wish that is stored and
-/// not obeyed would look like one that was granted.
-/// # Errors
-/// `Denied`.
-pub fn check_volume_options(options: &VolumeOptions) -> Result<(), VolumeError> {
-    let refused = |what: &str| {
-        Err(VolumeError::Denied {
-            reason: format!("no store chooses {what} for a single volume; create the volume without it"),
-        })
-    };
-    match (options.replicas, &options.class) {
-        (Some(_), _) => refused("the number of replicas"),
-        (None, Some(_)) => refused("the class of disk"),
-        (None, None) => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Symptom: a volume that was asked for with three replicas was made, and had one. Fix: what is not
-    /// obeyed is refused.
-    #[test]
-    fn options_that_no_store_obeys_are_refused() {
-        let obeyed = VolumeOptions { quota_bytes: Some(5), spare_copies: true, ..VolumeOptions::default() };
-        assert_eq!(check_volume_options(&obeyed), Ok(()));
-        let replicas = VolumeOptions { replicas: Some(3), ..obeyed.clone() };
-        let class = VolumeOptions { class: Some(String::new()), ..obeyed };
-        for refused in [replicas, class] {
-            let answer = check_volume_options(&refused);
-            assert!(matches!(answer, Err(VolumeError::Denied { .. })), "{refused:?}");
-        }
-    }
 }

@@ -56,13 +56,9 @@ impl ReadOptions {
     pub const STRICT: ReadOptions = ReadOptions { consistency: Consistency::Strict, if_file: None };
 }
 
-/// Which kind of storage a volume wants.
+/// Options of a volume, set when it is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Copies to keep. No store chooses them for a single volume yet: anything but none is refused.
-    pub replicas: Option<u8>,
-    /// Class of disk. No store chooses it for a single volume yet: anything but none is refused.
-    pub class: Option<String>,
     /// Limit on the bytes of live files; none: the store's size.
     pub quota_bytes: Option<u64>,
     /// Keep a second copy of each small file, apart from the first and only to be rescued from: for files

@@ -33,12 +33,7 @@ fn example_head() -> (Vec<u8>, FileHead) {
 }
 
 fn example_volume() -> (Vec<u8>, VolumeRow) {
-    let options = VolumeOptions {
-        replicas: Some(3),
-        class: Some("hdd".to_owned()),
-        quota_bytes: None,
-        spare_copies: true,
-    };
+    let options = VolumeOptions { quota_bytes: None, spare_copies: true };
     let row = VolumeRow::new(VolumeId(0), "mail", 1_000, &options);
     (keys::volume(VolumeId(7)).to_vec(), row)
 }
@@ -115,6 +110,17 @@ fn the_examples_of_the_document_are_what_we_write_and_read() {
     assert_eq!(parse_identity(&examples[21]), Ok(identity));
 }
 
+/// Rows of before 2026-11 may hold a number of replicas and a class of disk, which no store obeyed. They are
+/// read as the same volume without these.
+#[test]
+fn a_volume_with_the_reserved_fields_of_before_is_read() {
+    let (key, volume) = example_volume();
+    let mut row = b"\x01\x56\x03\x00\xf0\xb9\x3e\x2c\0\0\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0".to_vec();
+    row.extend([0xff; 8]);
+    row.extend(b"\x01\x03\x04\x03\0\0\0\0mailhdd");
+    assert_eq!(VolumeRow::parse(&key, &row), Ok(volume));
+}
+
 #[test]
 fn every_row_comes_back() {
     let (key, head) = example_head();
@@ -123,13 +129,7 @@ fn every_row_comes_back() {
     assert_eq!(FileHead::parse(&key, &large.row(&key)), Ok(large));
     let (key, volume) = example_volume();
     assert_eq!(VolumeRow::parse(&key, &volume.row(&key)), Ok(volume.clone()));
-    let removing = VolumeRow {
-        state: VolumeState::Removing,
-        class: None,
-        replicas: None,
-        quota_bytes: Some(5),
-        ..volume
-    };
+    let removing = VolumeRow { state: VolumeState::Removing, quota_bytes: Some(5), ..volume };
     assert_eq!(VolumeRow::parse(&key, &removing.row(&key)), Ok(removing.clone()));
     for (kind, (key, row)) in all_rows().iter().enumerate() {
         assert_eq!(reads(kind, key, row), Ok(()), "kind {kind}");

@@ -8,7 +8,11 @@ use copal_codec::{Put, Reader};
 use copal_volume::{MAX_VOLUME_NAME_BYTES, VolumeId, VolumeOptions};
 
 const NONE_U64: u64 = u64::MAX;
+/// Reserved: a class of disk, which no store ever obeyed. Rows of before 2026-11 may have one.
 const FLAG_CLASS: u16 = 1;
+/// Reserved bytes of a row: a number of replicas and the length of a class. Written as zero, not read.
+const NO_REPLICAS: u8 = 0;
+const NO_CLASS: u8 = 0;
 const FLAG_SPARE: u16 = 2;
 
 /// Whether a volume is there.
@@ -31,8 +35,6 @@ pub(crate) struct VolumeRow {
     pub(crate) parent: VolumeId,
     pub(crate) name: String,
     pub(crate) created_ms: u64,
-    pub(crate) replicas: Option<u8>,
-    pub(crate) class: Option<String>,
     pub(crate) quota_bytes: Option<u64>,
     pub(crate) spare_copies: bool,
 }
@@ -45,8 +47,6 @@ impl VolumeRow {
             parent,
             name: name.to_owned(),
             created_ms,
-            replicas: options.replicas.filter(|&replicas| replicas > 0),
-            class: options.class.clone(),
             quota_bytes: options.quota_bytes.filter(|&quota| quota != NONE_U64),
             spare_copies: options.spare_copies,
         }
@@ -54,20 +54,17 @@ impl VolumeRow {
 
     /// The row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
-        let class = self.class.as_deref().unwrap_or("");
-        let flag = |is_set, flag| if is_set { flag } else { 0 };
-        let flags = flag(self.class.is_some(), FLAG_CLASS) | flag(self.spare_copies, FLAG_SPARE);
-        let mut row = start(Kind::Volume, flags, 32 + self.name.len() + class.len());
+        let flags = if self.spare_copies { FLAG_SPARE } else { 0 };
+        let mut row = start(Kind::Volume, flags, 32 + self.name.len());
         row.put_u64(self.parent.0);
         row.put_u64(self.created_ms);
         row.put_u64(self.quota_bytes.unwrap_or(NONE_U64));
         row.put_u8(self.state as u8);
-        row.put_u8(self.replicas.unwrap_or(0));
+        row.put_u8(NO_REPLICAS);
         row.put_u8(self.name.len() as u8);
-        row.put_u8(class.len() as u8);
+        row.put_u8(NO_CLASS);
         row.put_zeros(4);
         row.put_bytes(self.name.as_bytes());
-        row.put_bytes(class.as_bytes());
         set_checksum(key, &mut row);
         Bytes::from(row)
     }
@@ -86,20 +83,18 @@ impl VolumeRow {
             3 => VolumeState::Gone,
             other => return Err(value("state", other)),
         };
-        let replicas = input.u8()?;
+        input.u8()?;
         let name_len = input.u8()?;
         let class_len = input.u8()?;
         input.zeros(4)?;
         let name = text("name", input.bytes(usize::from(name_len))?)?;
-        let class = text("class", input.bytes(usize::from(class_len))?)?;
+        text("class", input.bytes(usize::from(class_len))?)?;
         input.finish()?;
         Ok(VolumeRow {
             state,
             parent,
             name,
             created_ms,
-            replicas: (replicas > 0).then_some(replicas),
-            class: (frame.flags & FLAG_CLASS != 0).then_some(class),
             quota_bytes: (quota != NONE_U64).then_some(quota),
             spare_copies: frame.flags & FLAG_SPARE != 0,
         })

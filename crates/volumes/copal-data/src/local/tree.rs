@@ -11,8 +11,7 @@ use crate::keys;
 use crate::spare::{self, Of};
 use copal_kv::Durability;
 use copal_volume::{
-    Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, check_volume_options, split_parent,
-    split_path,
+    Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, split_parent, split_path,
 };
 
 impl LocalCore {
@@ -46,7 +45,6 @@ impl LocalCore {
     ) -> Result<VolumeId, VolumeError> {
         let parent = split_path(parent)?;
         check_volume_name(name)?;
-        check_volume_options(options)?;
         self.writable()?;
         let _tree = self.tree.lock();
         let parent = self.resolve(&parent)?;

@@ -20,8 +20,6 @@ impl Load for Rows {
             parent: VolumeId::ROOT,
             name: "v".to_owned(),
             created_ms: 0,
-            replicas: None,
-            class: None,
             quota_bytes: self.quota_bytes,
             spare_copies: false,
         };
