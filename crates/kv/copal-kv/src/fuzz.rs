@@ -91,6 +91,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             // What decodes is applied, and written again by the next rewrite.
             let mut state = ManifestState::default();
             records.iter().for_each(|record| state.apply(record));
+            let _ = state.overlapping_table();
             let _ = manifest::encode_edit(0, &state.records().collect::<Vec<_>>());
         }
     }),

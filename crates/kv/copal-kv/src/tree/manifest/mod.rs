@@ -127,6 +127,11 @@ impl Manifest {
         while let Some(edit) = edits.next(&mut |bytes| room(&state, bytes))? {
             edit.records().for_each(|record| state.apply(&record));
         }
+        if let Some(table) = state.overlapping_table() {
+            let table = table.0;
+            let what = format!("the manifest (object {})", id.0);
+            return Err(Error::corrupt(what, format!("table {table} overlaps another table of its run")));
+        }
         let ((version, seed), len) = (edits.header, edits.len);
         let copy = if copy::stands(objects, len) { Copied::Yes } else { Copied::NotYet };
         drop(edits);

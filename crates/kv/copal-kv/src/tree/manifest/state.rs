@@ -165,6 +165,22 @@ impl ManifestState {
         }
     }
 
+    /// A table whose part of a run overlaps another part of the run, or ends before it begins. A version
+    /// cannot be made of such a run: only a damaged or a foreign manifest holds one.
+    pub(crate) fn overlapping_table(&self) -> Option<ObjectId> {
+        let mut runs: BTreeMap<(Level, u64), Vec<(&Range<Bytes>, ObjectId)>> = BTreeMap::new();
+        for (object, table) in &self.tables {
+            let parts = table.parts.iter().map(|part| (part, *object));
+            runs.entry((table.level, table.run)).or_default().extend(parts);
+        }
+        runs.into_values().find_map(|mut parts| {
+            parts.sort_by(|a, b| a.0.start.cmp(&b.0.start));
+            let reversed = parts.iter().find(|(part, _)| part.start > part.end);
+            let overlapping = || parts.windows(2).find(|pair| pair[0].0.end > pair[1].0.start);
+            reversed.or_else(|| overlapping().map(|pair| &pair[1])).map(|(_, object)| *object)
+        })
+    }
+
     /// Records that build this state from nothing, each made when it is asked for.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
         let keyspaces = self.keyspaces.iter().map(|(id, keyspace)| Record::Keyspace {
