@@ -2,7 +2,8 @@
 
 use std::{error::Error, fs, path::Path};
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
+    "copal/agent.proto",
     "copal/common.proto",
     "copal/file.proto",
     "copal/peer.proto",

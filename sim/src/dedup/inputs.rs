@@ -83,8 +83,8 @@ pub(super) mod copal {
     pub(in crate::dedup) const CHUNK_BYTES: f64 = copal_agent::rounds::CHUNK_BYTES as f64;
     /// Short id and answer.
     pub(in crate::dedup) const MESSAGE_BYTES: f64 = 16.0 + 4.0;
-    /// Around the ids and the answers of a batch: length, seal and header, there and back.
-    pub(in crate::dedup) const BATCH_BYTES: f64 = 126.0;
+    /// Around the ids and the answers of a batch: frames and fields, there and back.
+    pub(in crate::dedup) const BATCH_BYTES: f64 = 154.0;
     /// Of a chunk in the spool between the passes; written and read.
     pub(in crate::dedup) const SPOOL_BYTES: f64 = 36.0;
     /// Bytes read for each that is wanted, in the second pass: the most it allows itself.

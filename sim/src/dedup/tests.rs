@@ -107,27 +107,32 @@ fn one_reading_of_the_paper_fits_its_figures() {
 /// What surrounds a batch is what the agents' messages have.
 #[test]
 fn a_batch_takes_what_its_messages_take() {
-    use copal_agent::wire::{Answers, Ask, Message};
-    // Length, tag and the length of the message within, of each frame.
-    const FRAME_BYTES: usize = 2 + 16 + 4;
-    let ask = Message::Ask(Ask {
+    use copal_agent::messages::{Answers, Ask};
+    use prost::Message;
+    // Length, header and time that is left of a frame; the batch has a reply, its answers a call of their own.
+    const FRAME_BYTES: usize = 4 + 16 + 4;
+    let ask = Ask {
         job: [1; 16],
         round: 2,
         vm: 3,
-        batch: 4,
+        batch: 4 << 32 | 5,
         partition_bits: 11,
-        partition: 5,
+        partition: 500,
         ids: vec![[6; 16]; 8],
-    });
-    let answers = Message::Answers(Answers {
+    };
+    let answers = Answers {
         job: [1; 16],
         round: 2,
-        batch: 4,
-        partition: 5,
-        generation: 6,
+        batch: 4 << 32 | 5,
+        partition: 500,
+        generation: 600,
         codes: vec![7; 8],
-    });
-    let around = (ask.encode().len() - 8 * 16) + (answers.encode().len() - 8 * 4) + 2 * FRAME_BYTES;
+    };
+    let asked = ask.to_message(&[1; 16]).encoded_len() - 8 * 16;
+    // One of the answers of a page, of four mostly.
+    let answered = 2 + answers.into_message().encoded_len() - 8 * 4;
+    let take = copal_proto::messages::AgentTake { instance: vec![1; 16].into(), received: 700 }.encoded_len();
+    let around = asked + answered + 2 * FRAME_BYTES + (take + 2 * FRAME_BYTES) / 4;
     near(inputs::copal::BATCH_BYTES, around as f64, 0.02);
 }
 

@@ -1,20 +1,17 @@
 //! Commands to an agent: JSON there, JSON back.
 
 use crate::{
-    channel::{Channel, ChannelError, Secret, Timeouts},
-    greeting::{self, GreetingError},
-    wire::{Hello, JSON_BYTES, Message},
+    messages::JSON_BYTES,
+    network::{Network, PeerError},
 };
+use copal_client::CallError;
+use copal_proto::{Method, messages};
 use serde_json::Value;
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-/// Carries out what control messages say.
+/// Carries out commands.
 pub trait Control: Send + Sync {
-    /// Carries out `request` and says what came of it, errors included. Called on a thread of its own,
+    /// Carries out `request` and returns its outcome, errors included. Called on a thread that may block,
     /// several at once; one that takes long ends soon after the server's stop flag is set.
     fn handle(&self, request: Value) -> Value;
 }
@@ -22,10 +19,10 @@ pub trait Control: Send + Sync {
 /// Why a command has no reply.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CallError {
+pub enum CommandError {
     /// The agent could not be talked to.
     #[error(transparent)]
-    Greeting(#[from] GreetingError),
+    Peer(#[from] PeerError),
     /// The command is too long.
     #[error("the command has {len} bytes, at most {JSON_BYTES} are sent")]
     TooLong {
@@ -38,44 +35,33 @@ pub enum CallError {
         /// The agent.
         address: String,
     },
-    /// The system has no randomness.
-    #[error("no random numbers: {0}")]
-    Random(#[source] io::Error),
-}
-
-impl From<ChannelError> for CallError {
-    fn from(error: ChannelError) -> CallError {
-        CallError::Greeting(error.into())
-    }
 }
 
 /// Sends a command to the agent at `address` and waits up to `timeout` for its reply.
 /// # Errors
-/// `Greeting` names the address that cannot be reached or does not talk to us; a command may have been
-/// carried out when its reply did not come.
-pub fn call(address: &str, secret: &Secret, request: &Value, timeout: Duration) -> Result<Value, CallError> {
-    let deadline = Instant::now() + timeout;
-    let json = request.to_string().into_bytes();
+/// `Peer` names the address that cannot be reached or refuses; a command may have been carried out when its
+/// reply did not come.
+pub fn call(
+    address: &str,
+    network: &Network,
+    request: &Value,
+    timeout: Duration,
+) -> Result<Value, CommandError> {
+    let json = request.to_string();
     if json.len() > JSON_BYTES {
-        return Err(CallError::TooLong { len: json.len() });
+        return Err(CommandError::TooLong { len: json.len() });
     }
-    let mut instance = [0; 16];
-    getrandom::fill(&mut instance).map_err(|error| CallError::Random(io::Error::other(error)))?;
-    let hello = Hello { name: "control".to_owned(), instance };
-    let defaults = Timeouts::default();
-    let timeouts = Timeouts {
-        connect: defaults.connect.min(timeout),
-        handshake: defaults.handshake.min(timeout),
-        ..defaults
+    let end = Instant::now() + timeout;
+    let failed = |source| PeerError::Call { address: address.to_owned(), source };
+    let called = async {
+        let (connection, _) = network.connect(address, "control").await?;
+        let command = messages::AgentCommand { json: json.into() };
+        let left = end.saturating_duration_since(Instant::now());
+        let reply: messages::AgentReply =
+            connection.call(Method::AgentCommand, &command, left).await.map_err(failed)?;
+        Ok::<_, PeerError>(reply)
     };
-    let (channel, _) =
-        greeting::connect_patiently(address, secret, &hello, &timeouts, &Arc::default(), timeout)?;
-    let Channel { mut reader, mut writer, .. } = channel;
-    writer.send(&Message::Control(json).encode())?;
-    let bytes = reader.receive(Some(deadline.saturating_duration_since(Instant::now())))?;
-    let reply = match Message::decode(&bytes) {
-        Ok(Message::ControlReply(json)) => serde_json::from_slice(&json).ok(),
-        _ => None,
-    };
-    reply.ok_or_else(|| CallError::Reply { address: address.to_owned() })
+    let reply = network.wait(async { tokio::time::timeout(timeout, called).await });
+    let reply = reply.map_err(|_| failed(CallError::Deadline))??;
+    serde_json::from_slice(&reply.json).map_err(|_| CommandError::Reply { address: address.to_owned() })
 }

@@ -6,9 +6,9 @@
 use crate::{
     agent::{self, PlanInfo},
     asker::Member,
-    channel::Secret,
     members::partition_bits,
     missing_agent::MissingAgent,
+    network::Network,
     roster::{Roster, plan_of},
     rounds::RoundCount,
     scheme::{Scheme, stages},
@@ -275,7 +275,7 @@ impl JobReport {
 /// A job that all its agents have begun.
 pub struct Begun {
     members: Vec<Member>,
-    secret: Secret,
+    network: Network,
     job: String,
     rounds: u32,
     /// VMs of each member.
@@ -322,7 +322,7 @@ impl Begun {
             if is_gone(member) {
                 continue;
             }
-            match call(member, &self.secret, &Command::Status { job: self.job.clone() }) {
+            match call(member, &self.network, &Command::Status { job: self.job.clone() }) {
                 Ok(status) => agent.status = status,
                 Err(reason) => agent.lost = Some(reason),
             }
@@ -380,11 +380,11 @@ impl Begun {
 /// # Errors
 /// It has not begun.
 pub fn begin(repository: &Repository, options: &JobOptions) -> Result<Begun, JobError> {
-    let secret = Secret::new(*repository.agents_secret());
-    let roster = roster(repository, &secret, options)?;
+    let network = Network::of(repository)?;
+    let roster = roster(repository, &network, options)?;
     let rounds = rounds_of(options, &roster)?;
     let popular_from = repository.newest_popular()?;
-    begin_on(&roster, &secret, options, (rounds, popular_from), Vec::new())
+    begin_on(&roster, &network, options, (rounds, popular_from), Vec::new())
 }
 
 /// Runs a job in stages, to its end: none begins before all VMs of the one before have ended. Blocks.
@@ -396,8 +396,8 @@ pub fn run_in_stages(
     cancel: &CancelFlag,
     tell: &mut dyn FnMut(&JobReport),
 ) -> Result<JobReport, JobError> {
-    let secret = Secret::new(*repository.agents_secret());
-    let roster = roster(repository, &secret, options)?;
+    let network = Network::of(repository)?;
+    let roster = roster(repository, &network, options)?;
     let vms: Vec<Vec<String>> = roster.plans.iter().map(|plan| plan.vms.clone()).collect();
     let popular_from = repository.newest_popular()?;
     let mut all: Option<JobReport> = None;
@@ -411,13 +411,13 @@ pub fn run_in_stages(
             if lost.contains_key(&member.name) {
                 continue;
             }
-            match plan_of(member, &secret, &plan) {
+            match plan_of(member, &network, &plan) {
                 Ok(plan) => {
                     stage.members.push(member.clone());
                     stage.plans.push(plan);
                 }
                 // One that has died between two stages is like one that dies in the job: the others go on.
-                Err(reason) if info(member, &secret).is_err() => {
+                Err(reason) if info(member, &network).is_err() => {
                     drop(lost.insert(member.name.clone(), reason))
                 }
                 Err(reason) => return Err(JobError::Refused(reason)),
@@ -427,7 +427,7 @@ pub fn run_in_stages(
             break;
         }
         let rounds = rounds_of(options, &stage)?;
-        let begun = begin_on(&stage, &secret, options, (rounds, popular_from), only)?;
+        let begun = begin_on(&stage, &network, options, (rounds, popular_from), only)?;
         let mut report = begun.wait(cancel, tell);
         begun.wait_for_checks(repository, &mut report)?;
         for agent in &report.agents {
@@ -461,7 +461,7 @@ pub fn run_in_stages(
 /// is lost from the beginning.
 pub(crate) fn begin_on(
     roster: &Roster,
-    secret: &Secret,
+    network: &Network,
     options: &JobOptions,
     (rounds, popular_from): (u32, u64),
     only: Vec<String>,
@@ -491,17 +491,17 @@ pub(crate) fn begin_on(
     });
     let mut gone: Vec<(String, String)> = Vec::new();
     for (at, member) in members.iter().enumerate() {
-        let Err(reason) = call(member, secret, &run) else {
+        let Err(reason) = call(member, network, &run) else {
             continue;
         };
         // One that has died since it told its plan is like one that dies in the job: the others go on.
-        if info(member, secret).is_err() {
+        if info(member, network).is_err() {
             tracing::warn!(reason, "takes no part");
             gone.push((member.name.clone(), reason));
             continue;
         }
         for begun in &members[..at] {
-            let _ = call(begun, secret, &Command::Cancel { job: job.clone() });
+            let _ = call(begun, network, &Command::Cancel { job: job.clone() });
         }
         return Err(JobError::Refused(reason));
     }
@@ -511,7 +511,7 @@ pub(crate) fn begin_on(
     }
     Ok(Begun {
         members: members.clone(),
-        secret: secret.clone(),
+        network: network.clone(),
         job,
         rounds,
         plans,
@@ -527,14 +527,14 @@ pub(crate) fn begin_on(
 /// # Errors
 /// Nobody knows it.
 pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobError> {
-    let secret = Secret::new(*repository.agents_secret());
+    let network = Network::of(repository)?;
     let mut newest: Option<(&Member, Value, u64)> = None;
     let mut reasons = BTreeMap::new();
     let alive = agent::alive(repository)?;
     for member in &alive {
         let answer = match job {
-            Some(job) => call(member, &secret, &Command::Status { job: job.to_owned() }),
-            None => call(member, &secret, &Command::Newest),
+            Some(job) => call(member, &network, &Command::Status { job: job.to_owned() }),
+            None => call(member, &network, &Command::Newest),
         };
         match answer {
             Ok(answer) => {
@@ -551,13 +551,13 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
         return Err(JobError::Unknown { reasons });
     };
     let job = answer["job"].as_str().unwrap_or_default().to_owned();
-    let known = call(member, &secret, &Command::Agents { job: job.clone() }).map_err(JobError::Refused)?;
+    let known = call(member, &network, &Command::Agents { job: job.clone() }).map_err(JobError::Refused)?;
     let known: JobAgents = serde_json::from_value(known).map_err(|error| {
         JobError::Refused(format!("what an agent says of its job is not understood: {error}"))
     })?;
     let mut begun = Begun {
         members: Vec::new(),
-        secret,
+        network,
         job,
         rounds: answer["all_rounds"].as_u64().unwrap_or(1) as u32,
         plans: known.plans,
@@ -579,8 +579,8 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
 }
 
 /// Asks all agents what they would back up.
-fn roster(repository: &Repository, secret: &Secret, options: &JobOptions) -> Result<Roster, JobError> {
-    let roster = Roster::call(repository, secret, &plan_command(options, &[]))?;
+fn roster(repository: &Repository, network: &Network, options: &JobOptions) -> Result<Roster, JobError> {
+    let roster = Roster::call(repository, network, &plan_command(options, &[]))?;
     if roster.members.is_empty() {
         let reasons = roster.missing.iter().map(|missing| format!(" ({missing})")).collect();
         return Err(JobError::Nobody { reasons });
@@ -642,7 +642,7 @@ fn no_vm_twice(members: &[Member], plans: &[PlanInfo]) -> Result<(), JobError> {
 }
 
 fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) -> JobReport {
-    let Begun { members, secret, job, .. } = begun;
+    let Begun { members, network, job, .. } = begun;
     let began = Instant::now();
     let mut heard: Vec<Instant> = vec![began; members.len()];
     let mut is_cancelled = false;
@@ -653,7 +653,7 @@ fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) ->
         if cancel.is_cancelled() && !is_cancelled {
             is_cancelled = true;
             for member in members {
-                let _ = call(member, secret, &Command::Cancel { job: job.clone() });
+                let _ = call(member, network, &Command::Cancel { job: job.clone() });
             }
         }
         std::thread::park_timeout(pause);
@@ -662,7 +662,7 @@ fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) ->
             if agent.is_over() {
                 continue;
             }
-            match call(member, secret, &Command::Status { job: job.clone() }) {
+            match call(member, network, &Command::Status { job: job.clone() }) {
                 Ok(status) => {
                     *heard = Instant::now();
                     agent.status = status;

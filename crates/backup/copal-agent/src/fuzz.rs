@@ -4,8 +4,12 @@
 //! Built for tests and fuzzing only.
 
 use crate::detect::format::{self, BatchHead, Belongs, RunHead, RunKind};
+use crate::messages::{Answers, Ask, Marker};
+use crate::network::check_hello;
 use crate::plan_file::Plan;
 use copal_codec::Put;
+use copal_proto::messages;
+use prost::Message;
 use std::path::Path;
 
 /// Takes any bytes, gives nothing back and must not panic.
@@ -46,6 +50,22 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         ids.put_u32(1 + u32::from(head[48]));
         head[48..52].copy_from_slice(&ids);
         assert!(BatchHead::decode(0, &head).is_ok(), "all else may be any bytes");
+    }),
+    ("hello", |bytes| {
+        let _ = messages::AgentHello::decode(bytes).map(|hello| check_hello(&hello));
+    }),
+    ("ask", |bytes| {
+        if let Ok(Ok((instance, ask))) = messages::AgentAsk::decode(bytes).map(|ask| Ask::of_message(&ask)) {
+            let again = Ask::of_message(&ask.to_message(&instance));
+            assert_eq!(again, Ok((instance, ask)), "what is read is sent the same");
+        }
+    }),
+    ("marker", |bytes| {
+        let _ = messages::AgentMarker::decode(bytes).map(|marker| Marker::of_message(&marker));
+    }),
+    ("answers", |bytes| {
+        let page = messages::AgentAnswers::decode(bytes).map(|page| page.answers).unwrap_or_default();
+        page.into_iter().for_each(|answers| drop(Answers::of_message(answers)));
     }),
     ("plan file", |bytes| {
         let _ = Plan::parse(Path::new("plan.json"), bytes);

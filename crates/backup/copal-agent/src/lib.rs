@@ -10,8 +10,7 @@
 //! - [`scheme`]: the product's way, and those that it stands beside.
 //! - [`plan_file`]: which VMs a host backs up.
 //! - [`budget`] and [`throttle`]: bounds on memory, and on bytes read and sent.
-//! - [`channel`]: encrypted connections between members of a domain; [`wire`]: what is said over them;
-//!   [`greeting`]: who one is.
+//! - [`network`]: connections between members of a domain; [`messages`]: what is said over them.
 //! - [`asker`]: asks the owners of ids, and gathers what they answer.
 //! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
 //! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts. [`roster`]: which of them take
@@ -23,7 +22,6 @@
 pub mod agent;
 pub mod asker;
 pub mod budget;
-pub mod channel;
 pub mod control;
 pub mod coordinate;
 pub mod deadline;
@@ -31,10 +29,11 @@ pub mod detect;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-pub mod greeting;
 pub mod markers;
 pub mod members;
+pub mod messages;
 pub mod missing_agent;
+pub mod network;
 pub mod partition;
 pub mod plan_file;
 pub mod roster;
@@ -43,7 +42,6 @@ pub mod scheme;
 pub mod server;
 pub mod settling;
 pub mod throttle;
-pub mod wire;
 
 #[cfg(test)]
 mod fleet_tests;

@@ -13,8 +13,8 @@ use crate::{
         commands::{Command, call, info},
     },
     asker::Member,
-    channel::Secret,
     missing_agent::MissingAgent,
+    network::Network,
 };
 use copal_backup::{ListedAgent, Repository};
 use std::collections::{BTreeMap, HashSet};
@@ -35,7 +35,7 @@ impl Roster {
     /// Those of the store.
     pub(crate) fn call(
         repository: &Repository,
-        secret: &Secret,
+        network: &Network,
         plan: &Command,
     ) -> copal_backup::Result<Roster> {
         let (alive, listed) = found(repository)?;
@@ -43,7 +43,7 @@ impl Roster {
         let mut reasons = BTreeMap::new();
         let is_listed = |name: &str| listed.iter().any(|agent| agent.name == name);
         for member in alive {
-            if let Err(reason) = info(&member, secret) {
+            if let Err(reason) = info(&member, network) {
                 // It was retired, or has no plan: no VM waits for it.
                 if is_listed(&member.name) {
                     tracing::warn!(reason, "takes no part");
@@ -51,7 +51,7 @@ impl Roster {
                 }
                 continue;
             }
-            match ask_plan(&member, secret, plan) {
+            match ask_plan(&member, network, plan) {
                 Ok(plan) => {
                     roster.members.push(member);
                     roster.plans.push(plan);
@@ -105,13 +105,13 @@ impl Roster {
 /// What an agent would back up.
 /// # Errors
 /// A sentence: it cannot be reached, or why its plan cannot be read.
-pub(crate) fn plan_of(member: &Member, secret: &Secret, plan: &Command) -> Result<PlanInfo, String> {
-    info(member, secret)?;
-    ask_plan(member, secret, plan)
+pub(crate) fn plan_of(member: &Member, network: &Network, plan: &Command) -> Result<PlanInfo, String> {
+    info(member, network)?;
+    ask_plan(member, network, plan)
 }
 
-fn ask_plan(member: &Member, secret: &Secret, plan: &Command) -> Result<PlanInfo, String> {
-    let plan = call(member, secret, plan)?;
+fn ask_plan(member: &Member, network: &Network, plan: &Command) -> Result<PlanInfo, String> {
+    let plan = call(member, network, plan)?;
     serde_json::from_value(plan).map_err(|error| format!("agent {}: {error}", member.name))
 }
 

@@ -8,6 +8,7 @@ use crate::{
     link::Link,
     machine,
     machine::Stream,
+    tls::AGENT_NAME,
     trace::current_trace,
 };
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use prost::Message;
 use rustls_pki_types::ServerName;
 use std::{
     collections::BTreeMap,
+    io::ErrorKind,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -127,6 +129,9 @@ pub fn codec() -> LengthDelimitedCodec {
 /// Why a connection did not come about, with the certificate or clock whose fault it is.
 fn handshake_fault(error: &std::io::Error, name: &ServerName<'_>) -> String {
     let name = name.to_str();
+    if name == AGENT_NAME {
+        return agent_fault(error);
+    }
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let fault = match tls {
         Some(rustls::Error::InvalidCertificate(certificate)) => match certificate {
@@ -153,6 +158,23 @@ fn handshake_fault(error: &std::io::Error, name: &ServerName<'_>) -> String {
         _ => return error.to_string(),
     };
     format!("{fault} ({error})")
+}
+
+/// As [`handshake_fault`], of an agent: its certificate says nothing but the domain it belongs to.
+fn agent_fault(error: &std::io::Error) -> String {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            "it belongs to another domain: its certificate is not of the key of this repository".to_owned()
+        }
+        // An agent of before 2026-12 ends a handshake that it does not know, without a word.
+        _ if tls.is_some()
+            || matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) =>
+        {
+            format!("it is no agent of this release ({error}); run one release on all hosts of a fleet")
+        }
+        _ => error.to_string(),
+    }
 }
 
 impl Connection {

@@ -61,7 +61,8 @@ pub use profile::{Profile, ProfileError, write_private};
 pub use store::ClusterStore;
 pub use threads::probe_threads;
 pub use tls::{
-    Credentials, Identity, TlsError, client_tls, master_tls, name_of_master, name_of_server, server_tls,
+    AGENT_NAME, Credentials, Identity, TlsError, client_tls, master_tls, name_of_agent, name_of_master,
+    name_of_server, server_tls,
 };
 pub use tls_time::CertificateClock;
 pub use trace::{current_trace, last_trace, trace_text, with_trace};

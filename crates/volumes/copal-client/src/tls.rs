@@ -38,6 +38,14 @@ pub fn name_of_master() -> ServerName<'static> {
     ServerName::try_from("master.copal").expect("a name of letters and a dot")
 }
 
+/// Name in the certificate of each agent of a fleet.
+pub fn name_of_agent() -> ServerName<'static> {
+    ServerName::try_from(AGENT_NAME).expect("a name of letters and a dot")
+}
+
+/// As [`name_of_agent`], for a certificate that is to be signed.
+pub const AGENT_NAME: &str = "agent.copal";
+
 /// Name in the certificate of a data server.
 pub fn name_of_server(uuid: &[u8]) -> ServerName<'static> {
     let hex: String = uuid.iter().take(16).map(|byte| format!("{byte:02x}")).collect();

@@ -66,7 +66,10 @@ impl Cost {
             | Method::Find
             | Method::Totals
             | Method::GetPiece
+            | Method::AgentAsk
             | Method::Verify => of_client(bytes),
+            // Waits for answers; their bytes count where they wait.
+            Method::AgentMark | Method::AgentTake => Class::Small,
             Method::PutChain | Method::ChainData | Method::ChainCommit => Class::Bulk,
             Method::SyncOpen
             | Method::SyncNext

@@ -118,6 +118,16 @@ methods! {
     Renew = 69,
     /// Operator to master: a question, or an order.
     Ask = 80,
+    /// Agent to agent: name and release, the first call on a connection.
+    AgentHello = 96,
+    /// Agent to agent: a batch of ids for the owner of their partition.
+    AgentAsk = 97,
+    /// Agent to agent: the sender has asked all it will ask in a round.
+    AgentMark = 98,
+    /// Agent to agent: answers that are ready.
+    AgentTake = 99,
+    /// Operator or agent to agent: a command.
+    AgentCommand = 100,
 }
 
 #[cfg(test)]

@@ -10,19 +10,19 @@ use prost::Message;
 /// Reads a request.
 /// # Errors
 /// It is none.
-pub(crate) fn read<T: Message + Default>(message: Bytes) -> Result<T, Refused> {
+pub fn read<T: Message + Default>(message: Bytes) -> Result<T, Refused> {
     T::decode(message).map_err(|error| refused(Code::Invalid, format!("the request cannot be read: {error}")))
 }
 
 /// Encodes an answer.
-pub(crate) fn encoded(message: &impl Message) -> Bytes {
+pub fn encoded(message: &impl Message) -> Bytes {
     message.encode_to_vec().into()
 }
 
 /// Runs what blocks, unless nobody waits for it any more when its turn has come.
 /// # Errors
 /// As it does; `Expired`; `Internal`: it panicked, and the process goes on without it.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Result<T, Refused> {
     // What the work logs is part of the call.

@@ -1,14 +1,15 @@
-//! The cluster's own authority: it signs who may speak, and nobody else does.
+//! The authority of a cluster, or of a fleet: it signs the certificates of all its processes.
 
 use copal_client::Identity;
 use copal_proto::{messages, signed_part};
 use prost::Message;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyPair, KeyUsagePurpose, SigningKey,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519, SigningKey,
 };
+use sha2::{Digest, Sha256};
 use std::time::Duration;
-use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, pem::PemObject};
 
 /// How long certificates of servers and clients are good: 398 days.
 pub(crate) const LEAF_LIFE: Duration = Duration::from_secs(398 * DAY_S);
@@ -41,12 +42,24 @@ impl Authority {
     /// # Errors
     /// No key can be made.
     pub fn new(cluster: &str) -> Result<Authority, AuthorityError> {
-        let mut params = CertificateParams::default();
+        let mut params = authority_params(&format!("Copal cluster {cluster}"));
         live(&mut params, wall_ms(), AUTHORITY_LIFE);
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.distinguished_name.push(DnType::CommonName, format!("Copal cluster {cluster}"));
         let key = KeyPair::generate()?;
+        Ok(Authority { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
+    }
+
+    /// The authority that a secret gives: each holder derives the same one, so nothing is handed out. Its
+    /// certificate does not expire.
+    /// # Errors
+    /// The key cannot be used.
+    pub fn derived(secret: &[u8; 32], name: &str) -> Result<Authority, AuthorityError> {
+        // An Ed25519 key in the shortest form of PKCS #8, RFC 8410 section 7.
+        const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+        let seed = Sha256::new().chain_update(b"copal authority 1").chain_update(secret).finalize();
+        let der = [&PKCS8_HEAD[..], &seed[..]].concat();
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(der), &PKCS_ED25519)?;
+        let mut params = authority_params(name);
+        never_expire(&mut params);
         Ok(Authority { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
     }
 
@@ -77,8 +90,22 @@ impl Authority {
     /// # Errors
     /// As [`Authority::identity`].
     pub fn identity_at(&self, name: &str, now_ms: u64) -> Result<Identity, AuthorityError> {
+        let mut params = leaf(name)?;
+        live(&mut params, now_ms, LEAF_LIFE);
+        self.identity_of(params)
+    }
+
+    /// As [`Authority::identity`], with a certificate that does not expire: where no clock decides.
+    /// # Errors
+    /// As [`Authority::identity`].
+    pub fn lasting_identity(&self, name: &str) -> Result<Identity, AuthorityError> {
+        let mut params = leaf(name)?;
+        never_expire(&mut params);
+        self.identity_of(params)
+    }
+
+    fn identity_of(&self, params: CertificateParams) -> Result<Identity, AuthorityError> {
         let key = KeyPair::generate()?;
-        let params = leaf(CertificateParams::new(vec![name.to_owned()])?, name, now_ms);
         let certificate = params.signed_by(&key, &self.issuer()?)?;
         Ok(Identity {
             authority: self.certificate.clone(),
@@ -93,7 +120,8 @@ impl Authority {
     /// The request cannot be read.
     pub fn sign(&self, request: &str, name: &str, now_ms: u64) -> Result<String, AuthorityError> {
         let mut request = CertificateSigningRequestParams::from_pem(request)?;
-        request.params = leaf(CertificateParams::new(vec![name.to_owned()])?, name, now_ms);
+        request.params = leaf(name)?;
+        live(&mut request.params, now_ms, LEAF_LIFE);
         Ok(request.signed_by(&self.issuer()?)?.pem())
     }
 
@@ -135,11 +163,48 @@ fn live(params: &mut CertificateParams, now_ms: u64, life: Duration) {
     params.not_after = epoch + (now + life);
 }
 
-fn leaf(mut params: CertificateParams, name: &str, now_ms: u64) -> CertificateParams {
-    live(&mut params, now_ms, LEAF_LIFE);
+/// From the first to the last day that certificates can name.
+fn never_expire(params: &mut CertificateParams) {
+    params.not_before = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_after = rcgen::date_time_ymd(9999, 12, 31);
+}
+
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+fn leaf(name: &str) -> Result<CertificateParams, AuthorityError> {
+    let mut params = CertificateParams::new(vec![name.to_owned()])?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    params
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Validity;
+    use copal_client::AGENT_NAME;
+
+    #[test]
+    fn a_secret_gives_each_holder_the_same_authority_for_ever() {
+        let derived = |secret| Authority::derived(&[secret; 32], "Copal fleet").unwrap();
+        let (here, there, other) = (derived(7), derived(7), derived(8));
+        assert_eq!(here.certificate(), there.certificate());
+        assert_eq!(here.key(), there.key());
+        assert_ne!(here.key(), other.key());
+        let identity = there.lasting_identity(AGENT_NAME).unwrap();
+        assert_eq!(identity.authority, here.certificate());
+        let year_9000_ms = 221_845_392_000_000;
+        for certificate in [&identity.certificate, &identity.authority] {
+            let validity = Validity::of_pem(certificate).unwrap();
+            assert!(!validity.has_ended(year_9000_ms), "{certificate}");
+        }
+    }
 }

@@ -53,6 +53,7 @@ mod unauthenticated;
 mod validity;
 
 pub use admission::{Admitted, Budgets};
+pub use answers::{blocking, encoded, read};
 pub use authority::{Authority, AuthorityError};
 pub use data_server::{DataOptions, DataServer, Room};
 pub use following::NotLetIn;

@@ -172,7 +172,7 @@ impl Traffic {
     }
 
     /// Connections that were accepted, and those of them that are there.
-    pub(crate) fn connections(&self) -> (u64, u64) {
+    pub fn connections(&self) -> (u64, u64) {
         (self.accepted.load(Ordering::Relaxed), self.open.load(Ordering::Relaxed))
     }
 

@@ -3,8 +3,8 @@
 use super::{alive::alive, commands, patience::HostPatience, peers::tag_of};
 use crate::{
     asker::{Asker, AskerOptions, Member},
-    channel::Secret,
     members::{Responsible, partition_bits},
+    network::Network,
 };
 use copal_backup::{
     Repository,
@@ -40,9 +40,9 @@ impl Client {
         spool: &Path,
         timeout: Duration,
     ) -> copal_backup::Result<Option<Client>> {
-        let secret = Secret::new(*repository.agents_secret());
+        let network = Network::of(repository)?;
         let mut members = alive(repository)?;
-        members.retain(|member| match commands::info(member, &secret) {
+        members.retain(|member| match commands::info(member, &network) {
             Ok(_) => true,
             Err(reason) => {
                 tracing::warn!(reason, "not asked");
@@ -58,7 +58,7 @@ impl Client {
         };
         let mut job = [0; 16];
         getrandom::fill(&mut job).map_err(|error| failed(io::Error::other(error)))?;
-        let mut options = AskerOptions::new(job, name, members.clone(), secret, spool.to_owned());
+        let mut options = AskerOptions::new(job, name, members.clone(), network, spool.to_owned());
         options.participants = 1;
         let patience = Arc::new(HostPatience::new(timeout, 1));
         let asker = Asker::new(options, Arc::new(owners), patience).map_err(failed)?;

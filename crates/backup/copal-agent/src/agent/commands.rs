@@ -10,9 +10,9 @@ use super::{
 };
 use crate::{
     asker::Member,
-    channel::Secret,
     control::{self, Control},
     missing_agent::MissingAgent,
+    network::Network,
     rounds::RoundCount,
     scheme::Scheme,
 };
@@ -20,12 +20,7 @@ use copal_backup::{ListedAgent, Repository};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::{
-    path::PathBuf,
-    sync::{Arc, atomic::Ordering},
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 
 /// How long a command that carries out nothing takes at most.
 pub(crate) const CALL: Duration = Duration::from_secs(10);
@@ -236,8 +231,6 @@ impl Commands {
             // Nobody is asked, so nobody waits for answers.
             Scheme::DirtyBit => planned.one_at_a_time(),
         };
-        // Each of them connects here.
-        self.host.members.fetch_max(run.members.len(), Ordering::AcqRel);
         let agreed = Agreed {
             id: id_of(&run.job).ok_or("the job's id is not 32 hex digits")?,
             members: run.members.iter().cloned().map(|(name, address)| Member { name, address }).collect(),
@@ -291,10 +284,10 @@ impl Commands {
 /// Backs up and settles the VMs of this host.
 fn run_to_the_end(job: &Job, planned: Planned) {
     job.run(planned);
-    let secret = &job.host().secret;
+    let network = &job.host().network;
     let ask = |other: &Member| {
         let command = Command::Stored { job: hex(&job.id()) };
-        let answer = call(other, secret, &command)?;
+        let answer = call(other, network, &command)?;
         // One that does not say knows of some, maybe.
         Ok((answer["stored"] == true, answer["gain"] != false))
     };
@@ -346,9 +339,9 @@ impl Control for Commands {
 /// Tells an agent, and waits for the answer.
 /// # Errors
 /// A sentence: it cannot be reached, or why it does not.
-pub(crate) fn call(member: &Member, secret: &Secret, command: &Command) -> Result<Value, String> {
+pub(crate) fn call(member: &Member, network: &Network, command: &Command) -> Result<Value, String> {
     let request = serde_json::to_value(command).map_err(|error| error.to_string())?;
-    let mut answer = control::call(&member.address, secret, &request, CALL)
+    let mut answer = control::call(&member.address, network, &request, CALL)
         .map_err(|error| format!("agent {}: {error}", member.name))?;
     match answer.get_mut("ok").map(Value::take) {
         Some(answer) => Ok(answer),
@@ -361,19 +354,19 @@ pub(crate) fn call(member: &Member, secret: &Secret, command: &Command) -> Resul
 /// Who an agent is.
 /// # Errors
 /// As [`call`].
-pub(crate) fn info(member: &Member, secret: &Secret) -> Result<AgentInfo, String> {
-    let answer = call(member, secret, &Command::Info)?;
+pub(crate) fn info(member: &Member, network: &Network) -> Result<AgentInfo, String> {
+    let answer = call(member, network, &Command::Info)?;
     serde_json::from_value(answer).map_err(|error| format!("agent {}: {error}", member.name))
 }
 
 /// Where another agent of that name listens, if one answers.
 pub(crate) fn namesake(
     repository: &Repository,
-    secret: &Secret,
+    network: &Network,
     name: &str,
 ) -> copal_backup::Result<Option<String>> {
     let mut others = alive(repository)?.into_iter().filter(|member| member.name == name);
-    let other = others.find(|member| info(member, secret).is_ok_and(|info| info.name == name));
+    let other = others.find(|member| info(member, network).is_ok_and(|info| info.name == name));
     Ok(other.map(|member| member.address))
 }
 

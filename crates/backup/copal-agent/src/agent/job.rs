@@ -16,9 +16,9 @@ use super::{
     turns::{After, Turns},
 };
 use crate::{
-    asker::{Asker, AskerOptions, Member},
-    channel::{Secret, Traffic},
+    asker::{Asker, AskerOptions, AskerTraffic, Member},
     members::Responsible,
+    network::Network,
     scheme::Scheme,
     throttle::Throttle,
 };
@@ -32,7 +32,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -61,7 +61,7 @@ pub(crate) struct Agreed {
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) repository: Arc<Repository>,
-    pub(crate) secret: Secret,
+    pub(crate) network: Network,
     pub(crate) spool: PathBuf,
     pub(crate) read_limit: Arc<Throttle>,
     pub(crate) upload_limit: Arc<Throttle>,
@@ -69,8 +69,6 @@ pub(crate) struct Host {
     pub(crate) stop: Arc<AtomicBool>,
     /// As whom this run holds sessions; empty until it beats.
     pub(crate) holder: OnceLock<HolderId>,
-    /// How many members the fleet has, as far as this host has learnt.
-    pub(crate) members: Arc<AtomicUsize>,
     /// Jobs of which it compared a round early.
     pub(crate) early: Arc<EarlyRounds>,
     /// VMs that leak more are repaired behind a job.
@@ -85,7 +83,7 @@ impl Host {
     pub(crate) fn new(
         name: &str,
         repository: Arc<Repository>,
-        secret: Secret,
+        network: Network,
         spool: PathBuf,
         (read_limit, upload_limit): (Throttle, Throttle),
         stop: Arc<AtomicBool>,
@@ -93,13 +91,12 @@ impl Host {
         Host {
             name: name.to_owned(),
             repository,
-            secret,
+            network,
             spool,
             read_limit: Arc::new(read_limit),
             upload_limit: Arc::new(upload_limit),
             stop,
             holder: OnceLock::new(),
-            members: Arc::default(),
             early: Arc::default(),
             leak_share_percent: None,
             between_jobs: Mutex::default(),
@@ -138,7 +135,7 @@ impl Host {
             id,
             &self.name,
             agreed.members.clone(),
-            self.secret.clone(),
+            self.network.clone(),
             self.spool.clone(),
         );
         options.participants = participants;
@@ -459,7 +456,7 @@ impl Job {
     }
 }
 
-fn bytes_of(traffic: &Traffic) -> u64 {
+fn bytes_of(traffic: &AskerTraffic) -> u64 {
     traffic.sent_bytes() + traffic.received_bytes()
 }
 

@@ -28,7 +28,7 @@ mod client;
 
 use crate::{
     budget::{Budget, BudgetError},
-    channel::Secret,
+    network::Network,
     plan_file::PlanError,
     server::{Server, ServerOptions},
     throttle::Throttle,
@@ -142,15 +142,15 @@ impl Agent {
         let spool = options.state.join("spool");
         make_private(&options.state)?;
         make_private(&spool)?;
-        let secret = Secret::new(*repository.agents_secret());
-        if let Some(other) = commands::namesake(&repository, &secret, &options.name)? {
+        let network = Network::of(&repository)?;
+        if let Some(other) = commands::namesake(&repository, &network, &options.name)? {
             return Err(AgentError::NameTaken { name: options.name.clone(), address: other });
         }
         let limits = (Throttle::new(options.read_limit), Throttle::new(options.upload_limit));
         let mut host = Host::new(
             &options.name,
             Arc::clone(&repository),
-            secret.clone(),
+            network.clone(),
             spool,
             limits,
             Arc::clone(&stop),
@@ -164,8 +164,7 @@ impl Agent {
             Arc::clone(&host.early),
         );
         let commands = Arc::new(Commands::new(Arc::clone(&host), options.plan.clone(), options.memory_bytes));
-        let mut listening = ServerOptions::new(&options.listen, &options.name, secret);
-        listening.members = Arc::clone(&host.members);
+        let listening = ServerOptions::new(&options.listen, &options.name, network);
         let server = Server::start(listening, Arc::new(owner), commands.clone(), Arc::clone(&stop))
             .map_err(AgentError::Listen)?;
         let holder = Holder {

@@ -8,8 +8,8 @@ use super::{early_rounds::EarlyRounds, peers::tag_of};
 use crate::{
     detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks},
     markers::Markers,
+    messages::{Answers, Ask, Marker},
     server::Detect,
-    wire::{Answers, Ask, Marker},
 };
 use copal_backup::{Error, Repository, peers::Answer};
 use parking_lot::Mutex;
@@ -158,12 +158,6 @@ impl Detect for Owner {
             let places = std::mem::take(&mut asked.places);
             state.due.extend(places);
         }
-    }
-
-    fn members(&self) -> Option<usize> {
-        let alive = super::alive::alive(&self.repository)
-            .inspect_err(|error| tracing::debug!(%error, "the members cannot be counted now"));
-        alive.ok().map(|members| members.len())
     }
 
     fn due(&self, now: Instant) -> Option<u32> {

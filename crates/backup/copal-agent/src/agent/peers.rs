@@ -4,7 +4,7 @@ use super::{
     job::Job,
     turns::{After, Turns},
 };
-use crate::{asker::Asker, channel::Traffic};
+use crate::asker::{Asker, AskerTraffic};
 use copal_backup::peers::{Answer, Ids, Peers, Turn};
 use parking_lot::Mutex;
 use std::{
@@ -37,7 +37,7 @@ impl Again {
         self.asker.end();
     }
 
-    pub(crate) fn traffic(&self) -> &Traffic {
+    pub(crate) fn traffic(&self) -> &AskerTraffic {
         self.asker.traffic()
     }
 

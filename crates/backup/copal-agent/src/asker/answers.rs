@@ -2,9 +2,9 @@
 
 use super::{
     AskerOptions, Patience,
-    batch::{BatchId, Pending, Role, Standing},
+    batch::{BatchId, Pending, Standing},
 };
-use crate::wire::Answers;
+use crate::messages::Answers;
 use copal_backup::peers::Answer;
 use std::time::Instant;
 use tracing::warn;
@@ -109,13 +109,5 @@ impl Pending {
                 *slot = answer;
             }
         }
-    }
-
-    /// The role in which a member may answer a batch.
-    pub(super) fn role_of(&mut self, id: BatchId, member: usize) -> Option<Role> {
-        let batch = self.open_batch(id)?;
-        [Role::Owner, Role::StandIn]
-            .into_iter()
-            .find(|&role| usize::from(batch.target(role).member) == member)
     }
 }

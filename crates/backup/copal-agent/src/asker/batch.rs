@@ -119,8 +119,6 @@ pub(super) struct Part {
 pub(super) enum Event {
     /// The connection of this number to a member ended.
     Closed { member: usize, connection: u8 },
-    /// A member will not answer a batch.
-    Refused { batch: BatchId, member: usize },
 }
 
 /// All that is asked and not yet received.

@@ -1,4 +1,4 @@
-//! The hedge thread: batches of members that are silent, gone or unwilling go to whoever can answer instead.
+//! The hedge thread: batches of members that are silent or gone go to the other member that can answer.
 
 use super::{
     Shared,
@@ -32,22 +32,22 @@ pub(super) fn run(shared: &Arc<Shared>) {
             continue;
         }
         drop(pending);
-        ask_again(shared, lost, silent);
+        shared.options.network.wait(ask_again(shared, lost, silent));
         pending = shared.pending.lock();
     }
 }
 
-fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) {
+async fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) {
     let mut asked = BTreeSet::new();
     let goes_on = || !shared.stop.load(Ordering::Acquire);
     for lost in lost.into_iter().take_while(|_| goes_on()) {
-        if lost.standing == Standing::Failed || shared.lose(lost.batch, lost.role, lost.standing) {
-            let member = shared.ask(lost.batch, lost.role, None);
+        if shared.lose(lost.batch, lost.role, lost.standing) {
+            let member = shared.ask(lost.batch, lost.role, None).await;
             asked.extend(member.map(|member| (member, lost.batch.ticket)));
         }
     }
     for batch in silent.into_iter().take_while(|_| goes_on()) {
-        let member = shared.ask(batch, Role::StandIn, None);
+        let member = shared.ask(batch, Role::StandIn, None).await;
         asked.extend(member.map(|member| (member, batch.ticket)));
     }
     if !asked.is_empty() {
@@ -70,7 +70,7 @@ fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) {
         }
     }
     for ((member, round), patience) in rounds.into_iter().take_while(|_| goes_on()) {
-        shared.mark(member, round, patience);
+        shared.mark(member, round, patience).await;
     }
 }
 
@@ -78,7 +78,6 @@ impl Pending {
     /// What an event makes hopeless.
     fn lost_by(&mut self, event: Event) -> Vec<Lost> {
         match event {
-            Event::Refused { batch, member } => self.refused(batch, member).into_iter().collect(),
             Event::Closed { member, connection } => {
                 let standing = Standing::Asked(connection);
                 self.open_batches()
@@ -92,19 +91,6 @@ impl Pending {
                     .collect()
             }
         }
-    }
-
-    /// Who refuses is not asked again: said at once, since the refusal may overtake the note that it was
-    /// asked.
-    fn refused(&mut self, batch: BatchId, member: usize) -> Option<Lost> {
-        let role = self.role_of(batch, member)?;
-        let target = self.open_batch(batch)?.target(role);
-        let asked = matches!(target.standing, Standing::Asked(_) | Standing::Asking);
-        let standing = Standing::Failed;
-        if asked {
-            target.standing = standing;
-        }
-        asked.then_some(Lost { batch, role, standing })
     }
 
     fn open_batches(&self) -> impl Iterator<Item = (BatchId, [super::batch::Target; 2])> {

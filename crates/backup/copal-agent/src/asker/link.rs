@@ -2,42 +2,56 @@
 //! while when it cannot be made.
 
 use super::{Shared, batch::Event};
-use crate::{
-    asker::batch::BatchId,
-    channel::{ChannelReader, ChannelWriter, Closer},
-    greeting::{self, GreetingError},
-    wire::Message,
-};
-use parking_lot::Mutex;
+use crate::{messages::Answers, network::PeerError};
+use bytes::Bytes;
+use copal_client::{CallError, Connection};
+use copal_proto::{Method, messages};
+use prost::Message;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
+use tokio::sync::{Mutex, oneshot};
 use tracing::{debug, warn};
 
 /// No connection; connections are numbered from 1, and after 255 from 1 again.
 const NONE: u8 = 0;
-/// How long a member is left alone that had too many connections.
-const CROWDED_PAUSE: Duration = Duration::from_secs(1);
+/// How long a member may take to accept a message.
+const TO_ACCEPT: Duration = Duration::from_secs(10);
+/// How long a call for answers may take; the member comes back without any before that.
+const TO_ANSWER: Duration = Duration::from_secs(40);
 
 #[derive(Default)]
 struct State {
-    writer: Option<ChannelWriter>,
-    connection: u8,
+    connection: Option<Connection>,
+    number: u8,
     down_until: Option<Instant>,
+    /// Dropped when the connection is to end.
+    _stays: Option<oneshot::Sender<()>>,
+}
+
+/// What came of sending a message.
+pub(super) enum Sent {
+    /// The member accepted it over the connection of this number.
+    Over(u8),
+    /// The member refused it.
+    Refused,
+    /// The member did not get it, or its answer was lost.
+    Lost,
 }
 
 /// The connection to one member.
 pub(super) struct Link {
     member: usize,
-    /// Held while one message is written.
+    /// Held while a connection is made.
     state: Mutex<State>,
-    closer: Mutex<Option<Closer>>,
-    /// Number of the connection whose reader still reads.
+    /// Number of the connection over which answers are taken.
     alive: AtomicU8,
+    /// Number of the newest page of answers.
+    received: AtomicU64,
     /// Whether a batch was asked since the last end of a round.
     was_asked: AtomicBool,
 }
@@ -47,8 +61,8 @@ impl Link {
         Link {
             member,
             state: Mutex::default(),
-            closer: Mutex::default(),
             alive: AtomicU8::new(NONE),
+            received: AtomicU64::new(0),
             was_asked: AtomicBool::new(false),
         }
     }
@@ -63,135 +77,142 @@ impl Link {
         self.was_asked.swap(false, Ordering::AcqRel)
     }
 
-    /// Sends a message, after connecting if need be; the number of the connection. `None`: it could not be
-    /// sent over this connection, or the member could not be reached.
-    pub(super) fn send(&self, shared: &Arc<Shared>, message: &[u8]) -> Option<u8> {
-        let mut state = self.state.lock();
-        if !self.is_alive(state.connection) {
-            state.writer = None;
-        }
-        if state.writer.is_none() {
-            self.connect(shared, &mut state)?;
-        }
-        match state.writer.as_mut()?.send(message) {
-            Ok(()) => Some(state.connection),
+    /// Sends a message, after connecting if need be.
+    pub(super) async fn send(&self, shared: &Arc<Shared>, method: Method, message: &impl Message) -> Sent {
+        let Some((connection, number)) = self.connected(shared).await else {
+            return Sent::Lost;
+        };
+        let message = Bytes::from(message.encode_to_vec());
+        shared.traffic.note_sent(message.len());
+        let accepted = connection.call_encoded(method, message, TO_ACCEPT).await;
+        match accepted {
+            Ok(messages::AgentAccepted {}) => {
+                shared.traffic.note_received(0);
+                Sent::Over(number)
+            }
+            Err(CallError::Failed(failure)) => {
+                let member = &shared.options.members[self.member].name;
+                debug!(member, reason = failure.text, "a message was refused");
+                Sent::Refused
+            }
             Err(error) => {
-                debug!(%error, "a member takes nothing");
-                state.writer = None;
-                self.close();
-                None
+                debug!(%error, "a member accepts nothing");
+                let mut state = self.state.lock().await;
+                if state.number == number {
+                    (state.connection, state._stays) = (None, None);
+                }
+                Sent::Lost
             }
         }
     }
 
     /// Whether the connection of this number has not ended, as far as is known.
-    pub(super) fn is_alive(&self, connection: u8) -> bool {
-        connection != NONE && self.alive.load(Ordering::Acquire) == connection
+    pub(super) fn is_alive(&self, number: u8) -> bool {
+        number != NONE && self.alive.load(Ordering::Acquire) == number
     }
 
-    /// Ends the connection.
-    pub(super) fn close(&self) {
-        if let Some(closer) = self.closer.lock().take() {
-            closer.close();
+    /// Ends the connection. The asker has ended.
+    pub(super) async fn release(&self) {
+        let mut state = self.state.lock().await;
+        (state.connection, state._stays) = (None, None);
+    }
+
+    /// The connection that is there, or another one.
+    async fn connected(&self, shared: &Arc<Shared>) -> Option<(Connection, u8)> {
+        let mut state = self.state.lock().await;
+        if let Some(connection) = &state.connection
+            && self.is_alive(state.number)
+            && connection.is_open()
+        {
+            return Some((connection.clone(), state.number));
         }
-    }
-
-    /// Gives the descriptor back. The asker has ended.
-    pub(super) fn release(&self) {
-        self.close();
-        self.state.lock().writer = None;
-    }
-
-    fn connect(&self, shared: &Arc<Shared>, state: &mut State) -> Option<()> {
+        (state.connection, state._stays) = (None, None);
         if shared.stop.load(Ordering::Acquire) || state.down_until.is_some_and(|until| Instant::now() < until)
         {
             return None;
         }
-        match self.try_connect(shared, state) {
-            Ok(()) => {
+        match self.connect(shared).await {
+            Ok(connection) => {
                 state.down_until = None;
-                Some(())
+                state.number = state.number.checked_add(1).unwrap_or(NONE + 1);
+                self.alive.store(state.number, Ordering::Release);
+                let (stays, ended) = oneshot::channel();
+                state._stays = Some(stays);
+                state.connection = Some(connection.clone());
+                let (shared_then, member, number) = (Arc::clone(shared), self.member, state.number);
+                let taken = connection.clone();
+                shared.spawn_task(async move {
+                    let violation = tokio::select! {
+                        biased;
+                        _ = ended => None,
+                        violation = take_answers(&shared_then, member, &taken) => violation,
+                    };
+                    note_end(&shared_then, member, number, violation);
+                });
+                Some((connection, state.number))
             }
             Err(error) => {
                 warn!(member = shared.options.members[self.member].name, %error, "a member does not answer");
-                let pause = match error.is_crowded() {
-                    true => CROWDED_PAUSE.min(shared.options.retry_after),
-                    false => shared.options.retry_after,
-                };
-                state.down_until = Some(Instant::now() + pause);
+                state.down_until = Some(Instant::now() + shared.options.retry_after);
                 None
             }
         }
     }
 
-    fn try_connect(&self, shared: &Arc<Shared>, state: &mut State) -> Result<(), GreetingError> {
+    async fn connect(&self, shared: &Arc<Shared>) -> Result<Connection, PeerError> {
         let options = &shared.options;
         let member = &options.members[self.member];
-        let address = &member.address;
-        let (channel, theirs) = greeting::connect_patiently(
-            address,
-            &options.secret,
-            &shared.hello,
-            &options.timeouts,
-            &shared.traffic,
-            options.timeouts.connect,
-        )?;
-        if theirs.name != member.name {
-            return Err(GreetingError::Other {
-                address: address.clone(),
-                found: theirs.name,
-                wanted: member.name.clone(),
-            });
+        let (connection, found) = options.network.connect(&member.address, &options.name).await?;
+        if found != member.name {
+            let (address, wanted) = (member.address.clone(), member.name.clone());
+            return Err(PeerError::OtherMember { address, found, wanted });
         }
-        let connection = state.connection.checked_add(1).unwrap_or(NONE + 1);
-        *self.closer.lock() = Some(channel.closer.clone());
-        self.alive.store(connection, Ordering::Release);
-        let (index, reader) = (self.member, channel.reader);
-        let spawned = shared.spawn("agent-answers", move |shared| {
-            receive_all(shared, index, connection, reader);
-        });
-        if let Err(source) = spawned {
-            self.alive.store(NONE, Ordering::Release);
-            self.close();
-            return Err(crate::channel::ChannelError::Io { address: address.clone(), source }.into());
-        }
-        state.connection = connection;
-        state.writer = Some(channel.writer);
-        Ok(())
+        Ok(connection)
     }
 }
 
-/// The reader of one connection: until it ends.
-fn receive_all(shared: &Arc<Shared>, member: usize, connection: u8, mut reader: ChannelReader) {
-    let violation = loop {
-        let bytes = match reader.receive(None) {
-            Ok(bytes) => bytes,
-            Err(error) => break error.is_violation().then(|| error.to_string()),
-        };
-        match Message::decode(&bytes) {
-            Ok(Message::Answers(answers)) => {
-                let mut pending = shared.pending.lock();
-                if pending.answer(member, &answers, &shared.options, &*shared.patience) {
-                    shared.changed.notify_all();
-                }
-            }
-            Ok(Message::Refused(refused)) => {
-                debug!(member, reason = refused.reason, "a batch was refused");
-                let batch = BatchId::of_number(refused.batch);
-                shared.pending.lock().events.push(Event::Refused { batch, member });
-                shared.changed.notify_all();
-            }
-            Ok(_) => break Some("it said what only askers say".to_owned()),
-            Err(error) => break Some(error.to_string()),
-        }
+/// Takes answers over a connection until it ends; a sentence, if the member sent what no agent sends.
+async fn take_answers(shared: &Arc<Shared>, member: usize, connection: &Connection) -> Option<String> {
+    let mut take = messages::AgentTake {
+        instance: Bytes::copy_from_slice(&shared.instance),
+        received: shared.links[member].received.load(Ordering::Acquire),
     };
+    loop {
+        shared.traffic.note_sent(take.encoded_len());
+        let page: messages::AgentAnswers = match connection.call(Method::AgentTake, &take, TO_ANSWER).await {
+            Ok(page) => page,
+            Err(CallError::Malformed(reason)) => return Some(reason),
+            Err(error) => {
+                debug!(%error, "no more answers come over a connection");
+                return None;
+            }
+        };
+        shared.traffic.note_received(page.encoded_len());
+        take.received = page.page;
+        shared.links[member].received.store(page.page, Ordering::Release);
+        for answers in page.answers {
+            match Answers::of_message(answers) {
+                Ok(answers) => {
+                    let mut pending = shared.pending.lock();
+                    if pending.answer(member, &answers, &shared.options, &*shared.patience) {
+                        shared.changed.notify_all();
+                    }
+                }
+                Err(error) => return Some(error.to_string()),
+            }
+        }
+    }
+}
+
+/// A connection has ended: its batches are asked once more.
+fn note_end(shared: &Shared, member: usize, number: u8, violation: Option<String>) {
     let link = &shared.links[member];
-    let _ = link.alive.compare_exchange(connection, NONE, Ordering::AcqRel, Ordering::Acquire);
+    let _ = link.alive.compare_exchange(number, NONE, Ordering::AcqRel, Ordering::Acquire);
     let mut pending = shared.pending.lock();
-    if let Some(what) = violation {
-        warn!(member = shared.options.members[member].name, what, "ended a connection");
+    if let Some(reason) = violation {
+        warn!(member = shared.options.members[member].name, reason, "ended a connection");
         pending.dropped.violations += 1;
     }
-    pending.events.push(Event::Closed { member, connection });
+    pending.events.push(Event::Closed { member, connection: number });
     shared.changed.notify_all();
 }

@@ -12,7 +12,7 @@
 //!   partition of that ask. Everything else is dropped and counted ([`Dropped`]).
 //! - Who does not answer costs time, never an error: its batches go to the stand-in, and at the deadline what
 //!   is missing is `UNANSWERED`.
-//! - Every thread is joined when the asker is dropped.
+//! - Every thread and task has ended when the asker is dropped.
 //!
 //! Not here: when rounds begin and end (`Peers::begin_part`), how long to wait ([`Patience`]).
 
@@ -26,14 +26,14 @@ mod split;
 mod spool;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
-use crate::{
-    channel::Traffic,
-    wire::{Hello, Marker, Message},
-};
+use crate::messages::{Instance, Marker};
 use batch::Pending;
 use copal_backup::peers::{Answer, ShortId};
-use link::Link;
+use copal_proto::Method;
+use futures_util::{StreamExt, stream};
+use link::{Link, Sent};
 pub use options::{AskerOptions, Dropped, FixedPatience, Member, Owners, Patience, Ticket};
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -45,10 +45,14 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+pub use traffic::AskerTraffic;
+
+/// Messages that are on their way at a time.
+const AT_ONCE: usize = 16;
 
 struct Shared {
     options: AskerOptions,
-    hello: Hello,
+    instance: Instance,
     owners: Arc<dyn Owners>,
     patience: Arc<dyn Patience>,
     links: Vec<Link>,
@@ -56,8 +60,10 @@ struct Shared {
     pending: Mutex<Pending>,
     /// Something was answered, given up, lost or ended.
     changed: Condvar,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    traffic: Arc<Traffic>,
+    hedge: Mutex<Option<JoinHandle<()>>>,
+    /// Those that take answers.
+    tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    traffic: AskerTraffic,
     /// A batch was asked of a stand-in, or once more.
     was_repeated: AtomicBool,
     stop: AtomicBool,
@@ -91,7 +97,7 @@ impl Asker {
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
-            hello: Hello { name: options.name.clone(), instance },
+            instance,
             links: (0..members).map(Link::new).collect(),
             options,
             owners,
@@ -99,18 +105,21 @@ impl Asker {
             round: AtomicU32::new(0),
             pending: Mutex::default(),
             changed: Condvar::new(),
-            threads: Mutex::default(),
-            traffic: Arc::default(),
+            hedge: Mutex::default(),
+            tasks: Mutex::default(),
+            traffic: AskerTraffic::default(),
             was_repeated: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
-        shared.spawn("agent-hedge", hedge::run)?;
-        Ok(Asker { shared })
+        let (asker, shared) = (Asker { shared: Arc::clone(&shared) }, shared);
+        let hedge = std::thread::Builder::new().name("agent-hedge".to_owned());
+        *asker.shared.hedge.lock() = Some(hedge.spawn(move || hedge::run(&shared))?);
+        Ok(asker)
     }
 
     /// Splits the ids of a part of the VM's backup and sends them to their owners while they come. Blocks
-    /// while they are sent; a member that takes nothing is waited for up to the write limit, then it counts
-    /// as silent.
+    /// until their owners have accepted them; a member that does not is waited for some seconds, then it
+    /// counts as silent.
     /// # Errors
     /// What `ids` fails with, and failures of the spool file. The part is forgotten then.
     pub fn send(&self, vm: u32, ids: &mut dyn Iterator<Item = io::Result<ShortId>>) -> io::Result<Ticket> {
@@ -125,7 +134,12 @@ impl Asker {
         let patience = self.shared.patience.for_others();
         let waits = |link: &Link| link.take_asked() || self.shared.options.participants > 1;
         let members = (0..self.shared.links.len()).filter(|&member| waits(&self.shared.links[member]));
-        let told = members.filter(|&member| self.shared.mark(member, round, patience)).count();
+        let told = stream::iter(members)
+            .map(|member| self.shared.mark(member, round, patience))
+            .buffer_unordered(AT_ONCE)
+            .filter(|is_told| std::future::ready(*is_told))
+            .count();
+        let told = self.shared.options.network.wait(told);
         self.shared.pending.lock().end_round(round, Instant::now());
         self.shared.changed.notify_all();
         told
@@ -169,13 +183,13 @@ impl Asker {
 
     /// Bytes that went over the connections to members.
     #[must_use]
-    pub fn traffic(&self) -> &Traffic {
+    pub fn traffic(&self) -> &AskerTraffic {
         &self.shared.traffic
     }
 }
 
 impl Asker {
-    /// Ends all connections and joins all threads. Counts can be read afterwards; what is sent after it goes
+    /// Ends all connections and waits for the threads. Counts can be read afterwards; what is sent after it goes
     /// nowhere.
     pub fn end(&self) {
         {
@@ -183,13 +197,18 @@ impl Asker {
             self.shared.stop.store(true, Ordering::Release);
         }
         self.shared.changed.notify_all();
-        self.shared.links.iter().for_each(Link::close);
-        // A thread that was connecting may just have begun another.
-        while let Some(thread) = { self.shared.threads.lock().pop() } {
-            let _ = thread.join();
-            self.shared.links.iter().for_each(Link::close);
+        if let Some(hedge) = self.shared.hedge.lock().take() {
+            let _ = hedge.join();
         }
-        self.shared.links.iter().for_each(Link::release);
+        self.shared.options.network.wait(async {
+            for link in &self.shared.links {
+                link.release().await;
+            }
+            let tasks = std::mem::take(&mut *self.shared.tasks.lock());
+            for task in tasks {
+                let _ = task.await;
+            }
+        });
     }
 }
 
@@ -200,36 +219,27 @@ impl Drop for Asker {
 }
 
 impl Shared {
-    fn spawn(
-        self: &Arc<Shared>,
-        name: &str,
-        run: impl FnOnce(&Arc<Shared>) + Send + 'static,
-    ) -> io::Result<()> {
-        const STACK_BYTES: usize = 256 << 10;
-        let mut threads = self.threads.lock();
-        if self.stop.load(Ordering::Acquire) {
-            return Err(io::Error::other("the asker ends"));
-        }
-        for done in threads.extract_if(.., |thread| thread.is_finished()) {
-            let _ = done.join();
-        }
-        let shared = Arc::clone(self);
-        let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-        threads.push(builder.spawn(move || run(&shared))?);
-        Ok(())
+    fn spawn_task(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(self.options.network.spawn(task));
     }
 
-    /// Tells a member that we have asked all of `round`, and wait so long for others; whether it could be
-    /// told.
-    fn mark(self: &Arc<Shared>, member: usize, round: u32, patience: Duration) -> bool {
-        let marker = Message::Marker(Marker {
+    /// Tells a member that we have asked all of `round`, and wait so long for others; whether it was told.
+    async fn mark(self: &Arc<Shared>, member: usize, round: u32, patience: Duration) -> bool {
+        let marker = Marker {
             job: self.options.job,
             round,
             participants: self.options.participants,
             patience_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
-        });
-        let bytes = marker.encode();
+        };
+        let marker = marker.to_message(&self.instance);
         // The connection may have ended unseen: once more.
-        self.links[member].send(self, &bytes).is_some() || self.links[member].send(self, &bytes).is_some()
+        for _ in 0..2 {
+            if let Sent::Over(_) = self.links[member].send(self, Method::AgentMark, &marker).await {
+                return true;
+            }
+        }
+        false
     }
 }

@@ -1,6 +1,6 @@
-//! What an asker is told: whom it asks, how long it waits, its bounds; and what it counts.
+//! Options of an asker: its members, its times, its bounds; and its counts.
 
-use crate::channel::{Secret, Timeouts};
+use crate::network::Network;
 use copal_backup::peers::ShortId;
 use std::{path::PathBuf, time::Duration};
 
@@ -81,16 +81,14 @@ pub struct AskerOptions {
     pub members: Vec<Member>,
     /// Hosts that send markers in each round.
     pub participants: u32,
-    /// What all members share.
-    pub secret: Secret,
+    /// Reaches the members.
+    pub network: Network,
     /// Answers of older generations of the index are not believed.
     pub oldest_generation: u64,
     /// Where spool files are made; they have no names.
     pub spool: PathBuf,
     /// Memory for ids that are sorted into batches, per part that is sent.
     pub sort_bytes: usize,
-    /// Time limits of connections.
-    pub timeouts: Timeouts,
     /// How long a member that could not be reached is not tried again.
     pub retry_after: Duration,
 }
@@ -102,7 +100,7 @@ impl AskerOptions {
         job: [u8; 16],
         name: &str,
         members: Vec<Member>,
-        secret: Secret,
+        network: Network,
         spool: PathBuf,
     ) -> AskerOptions {
         AskerOptions {
@@ -110,11 +108,10 @@ impl AskerOptions {
             name: name.to_owned(),
             participants: members.len() as u32,
             members,
-            secret,
+            network,
             oldest_generation: 0,
             spool,
             sort_bytes: 4 << 20,
-            timeouts: Timeouts::default(),
             retry_after: Duration::from_secs(60),
         }
     }
@@ -135,7 +132,7 @@ pub struct Dropped {
     pub unknown_code: u64,
     /// From a generation of the index that is too old.
     pub stale: u64,
-    /// Connections ended because the member broke the protocol.
+    /// Messages that are none of this release; their connections were ended.
     pub violations: u64,
 }
 

@@ -2,13 +2,16 @@
 //! cannot be asked.
 
 use super::{
-    Shared, Ticket,
+    AT_ONCE, Shared, Ticket,
     batch::{Batch, BatchId, Role, Standing, Target},
+    link::Sent,
     split::{Entry, Split},
     spool::{self, SpoolWriter},
 };
-use crate::wire::{Ask, Message};
+use crate::messages::Ask;
 use copal_backup::peers::{Answer, ShortId};
+use copal_proto::Method;
+use futures_util::{StreamExt, stream};
 use std::{
     io,
     sync::{Arc, atomic::Ordering},
@@ -84,11 +87,13 @@ fn flush(
         part.batches.extend(batches);
         first
     };
-    for (index, batch) in entries.enumerate() {
+    // Owners accept side by side: a batch waits for no other owner's disk.
+    let asked = stream::iter(entries.enumerate()).for_each_concurrent(AT_ONCE, async |(index, batch)| {
         let id = BatchId { ticket, index: first + index };
         let ids = batch.iter().map(|entry| entry.id).collect();
-        shared.ask(id, Role::Owner, Some(ids));
-    }
+        shared.ask(id, Role::Owner, Some(ids)).await;
+    });
+    shared.options.network.wait(asked);
     split.clear();
     Ok(())
 }
@@ -101,9 +106,9 @@ struct Wanted {
 
 impl Shared {
     /// Asks a batch of its owner or stand-in, again when the connection ended, and then of the other one;
-    /// when both fail it is given up. `ids` are read from the spool if they are not at hand. Returns who was
-    /// asked.
-    pub(super) fn ask(
+    /// when both fail it is given up. `ids` are read from the spool if they are not at hand. Returns the
+    /// member that was asked.
+    pub(super) async fn ask(
         self: &Arc<Shared>,
         id: BatchId,
         role: Role,
@@ -112,12 +117,11 @@ impl Shared {
         for role in [role, role.other()] {
             while let Some(wanted) = self.begin_ask(id, role, ids.take()) {
                 let Wanted { member, ask } = wanted;
-                let message = Message::Ask(ask);
                 self.links[member].note_asked();
-                let sent = self.links[member].send(self, &message.encode());
-                let Message::Ask(ask) = message else { unreachable!("made above") };
+                let message = ask.to_message(&self.instance);
+                let sent = self.links[member].send(self, Method::AgentAsk, &message).await;
                 ids = Some(ask.ids);
-                if self.end_ask(id, role, member, sent) {
+                if self.end_ask(id, role, member, &sent) {
                     if role == Role::StandIn {
                         self.was_repeated.store(true, Ordering::Release);
                     }
@@ -165,15 +169,23 @@ impl Shared {
 
     /// Whether nothing more is to be done for this one now. A connection that ended since counts as not
     /// asked.
-    fn end_ask(&self, id: BatchId, role: Role, member: usize, sent: Option<u8>) -> bool {
-        let Some(connection) = sent else {
-            self.lose(id, role, Standing::Asking);
-            return false;
+    fn end_ask(&self, id: BatchId, role: Role, member: usize, sent: &Sent) -> bool {
+        let connection = match sent {
+            Sent::Over(connection) => *connection,
+            // A member that refuses a batch is not asked again.
+            Sent::Refused => {
+                self.set(id, role, Standing::Failed);
+                return false;
+            }
+            Sent::Lost => {
+                self.lose(id, role, Standing::Asking);
+                return false;
+            }
         };
         if !self.set(id, role, Standing::Asked(connection)) {
             return false;
         }
-        // Who reads the connection tells of its end once: perhaps before we said that it was asked over it.
+        // The end of a connection is noted once: perhaps before the batch was noted as asked over it.
         self.links[member].is_alive(connection) || !self.lose(id, role, Standing::Asked(connection))
     }
 

@@ -1,14 +1,13 @@
 //! Askers: right answers, and what becomes of wrong, late and missing ones.
 
 use super::{
-    scripted::Scripted,
+    scripted::{Heard, Scripted},
     twin::{Manner, Twin, answers_to},
     *,
 };
 use crate::{
     asker::Patience,
-    channel::ChannelWriter,
-    wire::{Answers, Message},
+    messages::{Answers, Ask, BATCH_IDS},
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -175,12 +174,8 @@ fn an_old_generation_is_not_believed() {
     assert_eq!(asker.receive(ticket), vec![Answer::UNANSWERED; 100]);
 }
 
-fn say(writer: &mut ChannelWriter, answers: Answers) {
-    let _ = writer.send(&Message::Answers(answers).encode());
-}
-
 /// What a lying peer says to an ask before or instead of the truth.
-fn lies(ask: &crate::wire::Ask) -> Vec<Answers> {
+fn lies(ask: &Ask) -> Vec<Answers> {
     let truth = answers_to(ask);
     let wrong = |change: &dyn Fn(&mut Answers)| {
         let mut lie = truth.clone();
@@ -206,18 +201,17 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
     let mut kept = Vec::new();
     let liar = Scripted::start(
         "h1",
-        Box::new(move |message, writer| {
+        Box::new(move |message, answers| {
             match message {
-                Message::Ask(ask) => kept.push(ask.clone()),
+                Heard::Ask(ask) => kept.push(ask.clone()),
                 // The last first: the order is nobody's.
-                Message::Marker(_) => {
+                Heard::Marker(_) => {
                     for ask in kept.drain(..).rev() {
-                        lies(&ask).into_iter().for_each(|lie| say(writer, lie));
-                        say(writer, answers_to(&ask));
-                        say(writer, answers_to(&ask));
+                        lies(&ask).into_iter().for_each(|lie| answers.push(lie));
+                        answers.push(answers_to(&ask));
+                        answers.push(answers_to(&ask));
                     }
                 }
-                _ => {}
             }
             true
         }),
@@ -249,14 +243,13 @@ fn a_stand_in_is_told_what_is_left_of_patience() {
     let (heard, mut kept) = (Arc::clone(&told), Vec::new());
     let stand_in = Scripted::start(
         "h2",
-        Box::new(move |message, writer| {
+        Box::new(move |message, answers| {
             match message {
-                Message::Ask(ask) => kept.push(ask.clone()),
-                Message::Marker(marker) => {
+                Heard::Ask(ask) => kept.push(ask.clone()),
+                Heard::Marker(marker) => {
                     heard.lock().push((marker.patience_ms, kept.len()));
-                    kept.drain(..).for_each(|ask| say(writer, answers_to(&ask)));
+                    kept.drain(..).for_each(|ask| answers.push(answers_to(&ask)));
                 }
-                _ => {}
             }
             true
         }),
@@ -302,20 +295,18 @@ fn late_answers_are_dropped_and_counted() {
     let mut kept = Vec::new();
     let tardy = Scripted::start(
         "h1",
-        Box::new(move |message, writer| {
+        Box::new(move |message, answers| {
             match message {
-                Message::Ask(ask) => kept.push(ask.clone()),
+                Heard::Ask(ask) => kept.push(ask.clone()),
                 // Answers of a round come with the end of the next.
-                Message::Marker(marker) => {
-                    let (now, later) =
-                        kept.drain(..).partition(|ask: &crate::wire::Ask| ask.round < marker.round);
+                Heard::Marker(marker) => {
+                    let (now, later) = kept.drain(..).partition(|ask: &Ask| ask.round < marker.round);
                     kept = later;
-                    now.iter().for_each(|ask| say(writer, answers_to(ask)));
+                    now.iter().for_each(|ask| answers.push(answers_to(ask)));
                     if marker.round == 1 {
-                        kept.drain(..).for_each(|ask| say(writer, answers_to(&ask)));
+                        kept.drain(..).for_each(|ask| answers.push(answers_to(&ask)));
                     }
                 }
-                _ => {}
             }
             true
         }),
@@ -338,12 +329,12 @@ fn late_answers_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_peer_that_announces_a_gigabyte_is_left_and_the_others_finish() {
+fn a_peer_that_sends_what_no_agent_sends_is_left_and_the_others_finish() {
     let monster = Scripted::start(
         "h1",
-        Box::new(|message, writer| {
-            if let Message::Ask(_) = message {
-                let _ = writer.announce(1 << 30);
+        Box::new(|message, answers| {
+            if let Heard::Ask(ask) = message {
+                answers.push(Answers { codes: vec![0; BATCH_IDS + 1], ..answers_to(ask) });
             }
             true
         }),
@@ -364,10 +355,10 @@ fn a_peer_that_hangs_up_is_asked_once_more_and_then_stood_in_for() {
     let fickle = Scripted::start(
         "h1",
         Box::new(move |message, _| {
-            if let Message::Ask(_) = message {
+            if let Heard::Ask(_) = message {
                 counted.fetch_add(1, Ordering::Relaxed);
             }
-            !matches!(message, Message::Ask(_))
+            !matches!(message, Heard::Ask(_))
         }),
     );
     let honest = serve("h2", Arc::new(Twin::default()));
@@ -390,11 +381,11 @@ fn a_peer_that_hangs_up_once_answers_the_second_time() {
     let mut kept = Vec::new();
     let fickle = Scripted::start(
         "h1",
-        Box::new(move |message, writer| {
+        Box::new(move |message, answers| {
             match message {
-                Message::Marker(_) if std::mem::take(&mut first) => return false,
-                Message::Ask(ask) if !first => kept.push(ask.clone()),
-                Message::Marker(_) => kept.drain(..).for_each(|ask| say(writer, answers_to(&ask))),
+                Heard::Marker(_) if std::mem::take(&mut first) => return false,
+                Heard::Ask(ask) if !first => kept.push(ask.clone()),
+                Heard::Marker(_) => kept.drain(..).for_each(|ask| answers.push(answers_to(&ask))),
                 _ => {}
             }
             true

@@ -2,8 +2,8 @@
 
 use super::{twin::Twin, *};
 use crate::{
-    control::{self, CallError},
-    wire::JSON_BYTES,
+    control::{self, CommandError},
+    messages::JSON_BYTES,
 };
 use std::sync::{
     atomic::Ordering,
@@ -16,7 +16,7 @@ fn a_command_is_carried_out_and_replied_to() {
     let address = server.address().to_string();
     let long = "x".repeat(300_000);
     for request in [json!({"status": {}}), json!(null), json!({ "long": long })] {
-        let reply = control::call(&address, &secret(), &request, HANG).unwrap();
+        let reply = control::call(&address, &network(), &request, HANG).unwrap();
         assert!(reply == json!({ "echo": request }));
     }
 }
@@ -25,20 +25,20 @@ fn a_command_is_carried_out_and_replied_to() {
 fn a_command_with_another_secret_or_to_nobody_fails_with_the_address() {
     let server = serve("h1", Arc::new(Twin::default()));
     let address = server.address().to_string();
-    let error = control::call(&address, &Secret::new([1; 32]), &json!(1), HANG).unwrap_err();
+    let error = control::call(&address, &Network::new(&[1; 32]).unwrap(), &json!(1), HANG).unwrap_err();
     assert!(error.to_string().contains(&address), "{error}");
     let nobody = dead("h2").address;
-    let error = control::call(&nobody, &secret(), &json!(1), HANG).unwrap_err();
+    let error = control::call(&nobody, &network(), &json!(1), HANG).unwrap_err();
     assert!(error.to_string().contains(&nobody), "{error}");
-    let error = control::call(&address, &secret(), &json!("x".repeat(JSON_BYTES)), HANG).unwrap_err();
-    assert!(matches!(error, CallError::TooLong { .. }));
+    let error = control::call(&address, &network(), &json!("x".repeat(JSON_BYTES)), HANG).unwrap_err();
+    assert!(matches!(error, CommandError::TooLong { .. }));
 }
 
 #[test]
 fn a_reply_that_is_too_long_says_so() {
     let server = serve("h1", Arc::new(Twin::default()));
     let request = json!("x".repeat(JSON_BYTES - 2));
-    let reply = control::call(&server.address().to_string(), &secret(), &request, HANG).unwrap();
+    let reply = control::call(&server.address().to_string(), &network(), &request, HANG).unwrap();
     assert!(reply["error"].as_str().unwrap().contains("at most"), "{reply}");
 }
 
@@ -68,10 +68,10 @@ fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
     let (began, has_begun) = channel();
     let stop = Arc::new(AtomicBool::new(false));
     let slow = Slow { go_on: go_on.into(), stop: Arc::clone(&stop), began };
-    let options = ServerOptions { commands: 2, ..ServerOptions::new("127.0.0.1:0", "h1", secret()) };
+    let options = ServerOptions { commands: 2, ..ServerOptions::new("127.0.0.1:0", "h1", network()) };
     let server = Server::start(options, Arc::new(Twin::default()), Arc::new(slow), stop).unwrap();
     let address = server.address().to_string();
-    let call = |what: &str| control::call(&address, &secret(), &json!(what), HANG);
+    let call = |what: &str| control::call(&address, &network(), &json!(what), HANG);
     std::thread::scope(|scope| {
         let long = scope.spawn(|| call("wait"));
         has_begun.recv_timeout(HANG).unwrap();

@@ -31,7 +31,7 @@ impl Control for Obeys {
 
 fn agent(name: &str, is_willing: bool) -> (Server, Arc<Obeys>) {
     let obeys = Arc::new(Obeys { is_willing, cancelled: AtomicBool::new(false) });
-    let options = ServerOptions::new("127.0.0.1:0", name, secret());
+    let options = ServerOptions::new("127.0.0.1:0", name, network());
     let stop = Arc::new(AtomicBool::new(false));
     let server = Server::start(options, Arc::new(Twin::default()), Arc::clone(&obeys) as _, stop).unwrap();
     (server, obeys)
@@ -42,7 +42,7 @@ fn begin(members: Vec<Member>) -> Result<crate::coordinate::Begun, JobError> {
         |member: &Member| PlanInfo { vms: vec![format!("vm of {}", member.name)], bytes: 0, rounds: 1 };
     let roster = Roster { plans: members.iter().map(plan).collect(), members, missing: Vec::new() };
     let options = JobOptions { rounds: "auto".to_owned(), timeout: HANG, scheme: Scheme::Collaborative };
-    begin_on(&roster, &secret(), &options, (1, 0), Vec::new())
+    begin_on(&roster, &network(), &options, (1, 0), Vec::new())
 }
 
 /// Symptom: a host that died after it had told its plan ended the job of all, and no test noticed when it did

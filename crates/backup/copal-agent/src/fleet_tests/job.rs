@@ -34,7 +34,7 @@ impl Control for Willing {
 
 fn start(agent: Willing) -> (Server, Arc<Willing>) {
     let agent = Arc::new(agent);
-    let options = ServerOptions::new("127.0.0.1:0", "h1", secret());
+    let options = ServerOptions::new("127.0.0.1:0", "h1", network());
     let stop = Arc::new(AtomicBool::new(false));
     let server = Server::start(options, Arc::new(Twin::default()), agent.clone(), stop);
     (server.unwrap(), agent)
@@ -49,7 +49,7 @@ fn begin(members: Vec<Member>) -> Result<Begun, JobError> {
     };
     let options =
         JobOptions { rounds: "auto".to_owned(), timeout: Duration::from_secs(1), scheme: Scheme::default() };
-    begin_on(&roster, &secret(), &options, (1, 0), Vec::new())
+    begin_on(&roster, &network(), &options, (1, 0), Vec::new())
 }
 
 /// Symptom: a host that died between the planning of a job and its beginning ended the job for all hosts.

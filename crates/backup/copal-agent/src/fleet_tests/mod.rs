@@ -11,8 +11,8 @@ mod twin;
 
 use crate::{
     asker::{Asker, AskerOptions, FixedPatience, Member, Owners},
-    channel::{Secret, Timeouts},
     control::Control,
+    network::Network,
     server::{Detect, Server, ServerOptions},
 };
 use copal_backup::peers::{Answer, ShortId};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -33,8 +33,10 @@ const HANG: Duration = Duration::from_secs(60);
 const PATIENT: FixedPatience =
     FixedPatience { for_others: Duration::ZERO, hedge_after: HANG, deadline: HANG };
 
-fn secret() -> Secret {
-    Secret::new([42; 32])
+/// As a holder of the secret of these tests.
+fn network() -> Network {
+    static NETWORK: LazyLock<Network> = LazyLock::new(|| Network::new(&[42; 32]).unwrap());
+    NETWORK.clone()
 }
 
 /// Eight partitions by the first bits of an id; owner and stand-in by turns.
@@ -69,7 +71,11 @@ impl Control for Echo {
 }
 
 fn serve(name: &str, detect: Arc<dyn Detect>) -> Server {
-    serve_with(ServerOptions::new("127.0.0.1:0", name, secret()), detect)
+    serve_with(server_options(name), detect)
+}
+
+fn server_options(name: &str) -> ServerOptions {
+    ServerOptions::new("127.0.0.1:0", name, network())
 }
 
 fn serve_with(options: ServerOptions, detect: Arc<dyn Detect>) -> Server {
@@ -88,11 +94,7 @@ fn dead(name: &str) -> Member {
 
 fn options(members: &[Member], participants: u32) -> AskerOptions {
     let folder = std::env::temp_dir();
-    AskerOptions {
-        participants,
-        timeouts: Timeouts { handshake: Duration::from_secs(5), ..Timeouts::default() },
-        ..AskerOptions::new(JOB, "asker", members.to_vec(), secret(), folder)
-    }
+    AskerOptions { participants, ..AskerOptions::new(JOB, "asker", members.to_vec(), network(), folder) }
 }
 
 fn asker(options: AskerOptions, patience: FixedPatience) -> Asker {

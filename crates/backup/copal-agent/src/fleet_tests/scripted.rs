@@ -1,78 +1,131 @@
-//! A peer that follows a script: what it does with each message is the test's.
+//! A peer that follows a script: its reaction to each message is the test's. Its connections go through a
+//! relay, so that it can end them.
 
-use super::secret;
-use crate::{
-    asker::Member,
-    channel::{Channel, ChannelWriter, Timeouts},
-    greeting::receive_hello,
-    wire::{Hello, Message},
-};
+use super::{Detect, Member, Server, serve_with, server_options};
+use crate::messages::{Answers, Ask, Instance, Marker};
+use parking_lot::Mutex;
 use std::{
+    io,
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
+    time::Instant,
 };
 
-/// Called with each message and the way back; `false` ends the connection.
-pub(super) type Script = dyn FnMut(&Message, &mut ChannelWriter) -> bool + Send;
-
-/// A peer that follows a script, one connection at a time.
-pub(super) struct Scripted {
-    pub(super) member: Member,
-    stop: Arc<AtomicBool>,
-    current: Arc<parking_lot::Mutex<Option<TcpStream>>>,
-    thread: Option<JoinHandle<()>>,
+/// A message that a scripted peer gets.
+pub(super) enum Heard<'a> {
+    Ask(&'a Ask),
+    Marker(&'a Marker),
 }
 
-impl Scripted {
-    pub(super) fn start(name: &str, mut script: Box<Script>) -> Scripted {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let member = Member { name: name.to_owned(), address: listener.local_addr().unwrap().to_string() };
-        let stop = Arc::new(AtomicBool::new(false));
-        let current: Arc<parking_lot::Mutex<Option<TcpStream>>> = Arc::default();
-        let hello = Hello { name: name.to_owned(), instance: [1; 16] };
-        let (ends, held) = (Arc::clone(&stop), Arc::clone(&current));
-        let thread = std::thread::spawn(move || {
-            while let Ok((stream, _)) = listener.accept() {
-                *held.lock() = stream.try_clone().ok();
-                if ends.load(Ordering::Acquire) {
-                    return;
-                }
-                let _ = follow(stream, &hello, &mut script);
-                if let Some(stream) = held.lock().take() {
-                    let _ = stream.shutdown(Shutdown::Both);
-                }
-            }
-        });
-        Scripted { member, stop, current, thread: Some(thread) }
+/// Called with each message and the answers to its sender; `false` ends all connections.
+pub(super) type Script = dyn FnMut(Heard<'_>, &mut Vec<Answers>) -> bool + Send;
+
+/// A peer that follows a script.
+pub(super) struct Scripted {
+    pub(super) member: Member,
+    relay: Arc<Relay>,
+    _server: Server,
+}
+
+struct Following {
+    script: Mutex<Box<Script>>,
+    answers: Mutex<Vec<(Instance, Answers)>>,
+    relay: Arc<Relay>,
+}
+
+impl Following {
+    fn hear(&self, heard: Heard<'_>, host: Instance) {
+        let mut answers = Vec::new();
+        if !(self.script.lock())(heard, &mut answers) {
+            self.relay.cut();
+        }
+        self.answers.lock().extend(answers.into_iter().map(|answers| (host, answers)));
     }
 }
 
-fn follow(stream: TcpStream, hello: &Hello, script: &mut Script) -> Result<(), Box<dyn std::error::Error>> {
-    let timeouts = Timeouts::default();
-    let mut channel = Channel::accept(stream, &secret(), &timeouts, &Arc::default())?;
-    receive_hello(&mut channel.reader, timeouts.handshake)?;
-    channel.writer.send(&Message::Hello(hello.clone()).encode())?;
-    loop {
-        let message = Message::decode(&channel.reader.receive(None)?)?;
-        if !script(&message, &mut channel.writer) {
-            return Ok(());
-        }
+impl Detect for Following {
+    fn take(&self, ask: &Ask, host: Instance) -> Result<(), String> {
+        self.hear(Heard::Ask(ask), host);
+        Ok(())
+    }
+
+    fn mark(&self, marker: &Marker, host: Instance) {
+        self.hear(Heard::Marker(marker), host);
+    }
+
+    fn due(&self, _: Instant) -> Option<u32> {
+        (!self.answers.lock().is_empty()).then_some(0)
+    }
+
+    fn compare(&self, _: u32, reply: &mut dyn FnMut(Instance, Answers)) -> io::Result<()> {
+        let answers = std::mem::take(&mut *self.answers.lock());
+        answers.into_iter().for_each(|(host, answers)| reply(host, answers));
+        Ok(())
+    }
+}
+
+impl Scripted {
+    pub(super) fn start(name: &str, script: Box<Script>) -> Scripted {
+        let relay = Arc::new(Relay::default());
+        let answers = Mutex::default();
+        let following = Following { script: Mutex::new(script), answers, relay: Arc::clone(&relay) };
+        let server = serve_with(server_options(name), Arc::new(following));
+        let address = relay.start(server.address().to_string());
+        Scripted { member: Member { name: name.to_owned(), address }, relay, _server: server }
     }
 }
 
 impl Drop for Scripted {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(stream) = &*self.current.lock() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.relay.stop.store(true, Ordering::Release);
+        self.relay.cut();
         let _ = TcpStream::connect(&self.member.address);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let threads = std::mem::take(&mut *self.relay.threads.lock());
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Passes bytes on in both directions until it is cut.
+#[derive(Default)]
+struct Relay {
+    streams: Mutex<Vec<TcpStream>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    stop: AtomicBool,
+}
+
+impl Relay {
+    fn start(self: &Arc<Relay>, to: String) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let relay = Arc::clone(self);
+        let accept = std::thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                if relay.stop.load(Ordering::Acquire) {
+                    return;
+                }
+                let far = TcpStream::connect(&to).unwrap();
+                for (from, into) in [(&near, &far), (&far, &near)] {
+                    let (mut from, mut into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
+                    let pass = std::thread::spawn(move || {
+                        let _ = io::copy(&mut from, &mut into);
+                        let _ = into.shutdown(Shutdown::Both);
+                    });
+                    relay.threads.lock().push(pass);
+                }
+                relay.streams.lock().extend([near, far]);
+            }
+        });
+        self.threads.lock().push(accept);
+        address
+    }
+
+    fn cut(&self) {
+        for stream in self.streams.lock().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }

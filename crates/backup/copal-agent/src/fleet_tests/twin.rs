@@ -3,8 +3,8 @@
 
 use super::known;
 use crate::{
+    messages::{Answers, Ask, Marker},
     server::Detect,
-    wire::{Answers, Ask, Marker},
 };
 use copal_backup::peers::ShortId;
 use parking_lot::Mutex;

@@ -1,7 +1,6 @@
 //! The compare thread: one partition at a time, as they fall due.
 
 use super::Shared;
-use crate::wire::Message;
 use parking_lot::{Condvar, Mutex};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -41,10 +40,10 @@ pub(super) fn run(shared: &Arc<Shared>) {
             continue;
         };
         let compared = shared.detect.compare(partition, &mut |host, answers| {
-            shared.outbox.put_for(host, Message::Answers(answers).encode());
+            shared.outbox.put(host, answers);
         });
         if let Err(error) = compared {
-            warn!(partition, %error, "a partition could not be compared; who asked is not answered");
+            warn!(partition, %error, "a partition could not be compared; its questions are not answered");
         }
     }
 }

@@ -1,71 +1,64 @@
-//! The duplicate detection agent's threads: what asks is received, compared and answered.
+//! The duplicate detection agent: it receives what hosts ask, compares it, and keeps the answers until they
+//! are taken.
 //!
 //! Paper: low-profile-dedup §2 (receive, compare, update and send).
 //!
 //! ```text
-//!   accept -> one reader per connection --Ask, Marker--> Detect <--compares-- compare thread
-//!                        |                                                        | Answers
-//!                        +--Control--> one thread per command --reply--> outbox <-+
-//!                                                                          | send thread
-//!                                                                          v connections
+//!   connections --Ask, Mark--> Detect <--compares-- compare thread
+//!        |                                              | answers
+//!        +--Command--> Control                          v
+//!        +--Take--------------------------------- outbox of each asker
 //! ```
 //!
 //! Invariants
-//! - A peer holds up nobody else: each connection has a reader of its own, and one that does not take its
-//!   answers is ended once its share of the outbox stays full.
-//! - Memory is bounded: connections, commands under way and bytes in the outbox have limits. Peers that have
-//!   not said who they are take a quarter of the places, so nobody without the secret keeps a member out.
-//! - Every thread is joined by [`Server::stop`] or by dropping the server.
+//! - A peer holds up nobody else: its calls have room of their own, and if it does not take its answers, it
+//!   loses them once its share of the outbox stays full.
+//! - Memory is bounded: peers without a certificate, calls, commands under way and answers that wait have
+//!   limits.
+//! - Every thread has ended when [`Server::stop`] returns, or the server is dropped.
 //!
-//! Not here: what is compared and when (`Detect`), what commands do (`Control`).
+//! Not here: what is compared and when (`Detect`), what commands do (`Control`), connections
+//! (`copal_server::Listener`).
 
-mod commands;
+mod calls;
 mod compare;
-mod crowd;
-mod listen;
 mod options;
 mod outbox;
-mod peer;
-mod places;
 #[cfg(test)]
 mod tests;
 
-use crate::{channel::Traffic, control::Control};
-use commands::Commands;
+use crate::{control::Control, network};
 use compare::Due;
-use crowd::Crowd;
+use copal_server::{Budgets, Listener, Traffic};
 pub use options::{Detect, ServerCounts, ServerOptions};
 use outbox::Outbox;
-use places::Places;
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
+    time::Duration,
 };
+use tokio::runtime::Runtime;
 
-#[derive(Default)]
-struct Counts {
-    strangers: AtomicU64,
-    crowded: AtomicU64,
-    violations: AtomicU64,
-}
+/// Room for calls: batches and commands are small, so are their numbers.
+const BUDGETS: Budgets = Budgets { control: 4 << 20, small: 4 << 20, bulk: 4 << 20, recovery: 0 };
+/// Pause between two looks at the stop flag.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long calls under way may take once the server stops.
+const TO_STOP: Duration = Duration::from_secs(10);
 
 /// What the threads share.
 struct Shared {
     options: ServerOptions,
-    instance: [u8; 16],
     detect: Arc<dyn Detect>,
-    commands: Commands,
+    control: Arc<dyn Control>,
+    commands: AtomicUsize,
     outbox: Outbox,
     due: Due,
-    counts: Counts,
-    places: Places,
-    crowd: Crowd,
-    traffic: Arc<Traffic>,
     stop: Arc<AtomicBool>,
 }
 
@@ -73,7 +66,9 @@ struct Shared {
 pub struct Server {
     shared: Arc<Shared>,
     address: SocketAddr,
-    threads: Vec<JoinHandle<()>>,
+    traffic: Arc<Traffic>,
+    compare: Option<JoinHandle<()>>,
+    runtime: Option<Runtime>,
 }
 
 impl std::fmt::Debug for Server {
@@ -93,36 +88,28 @@ impl Server {
         control: Arc<dyn Control>,
         stop: Arc<AtomicBool>,
     ) -> io::Result<Server> {
-        let listener = TcpListener::bind(&options.listen)
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", options.listen)))?;
-        let address = listener.local_addr()?;
-        let mut instance = [0; 16];
-        getrandom::fill(&mut instance).map_err(io::Error::other)?;
+        let tls = options.network.credentials().server_tls().map_err(io::Error::other)?;
+        let runtime = network::runtime("agent-server")?;
+        let listener = runtime
+            .block_on(Listener::bind(&options.listen, tls))
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", options.listen)))?
+            .with_budgets(&BUDGETS);
+        let (address, traffic) = (listener.address()?, listener.traffic());
         let shared = Arc::new(Shared {
-            commands: Commands::new(control, options.commands),
             outbox: Outbox::new(outbox::Bounds::of(&options)),
+            commands: AtomicUsize::new(0),
             due: Due::default(),
-            counts: Counts::default(),
-            places: Places::new(Arc::clone(&options.members), options.connections),
-            crowd: Crowd::default(),
-            traffic: Arc::default(),
             options,
-            instance,
             detect,
+            control,
             stop,
         });
-        let mut server = Server { shared: Arc::clone(&shared), address, threads: Vec::new() };
-        server.spawn("agent-accept", move |shared| listen::run(shared, &listener))?;
-        server.spawn("agent-compare", compare::run)?;
-        server.spawn("agent-send", |shared| shared.outbox.send_all())?;
+        runtime.spawn(listener.serve(Arc::clone(&shared)));
+        let mut server = Server { shared, address, traffic, compare: None, runtime: Some(runtime) };
+        let shared = Arc::clone(&server.shared);
+        let compare = std::thread::Builder::new().name("agent-compare".to_owned());
+        server.compare = Some(compare.spawn(move || compare::run(&shared))?);
         Ok(server)
-    }
-
-    fn spawn(&mut self, name: &str, run: impl FnOnce(&Arc<Shared>) + Send + 'static) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let builder = std::thread::Builder::new().name(name.to_owned());
-        self.threads.push(builder.spawn(move || run(&shared))?);
-        Ok(())
     }
 
     /// Where it listens.
@@ -131,46 +118,38 @@ impl Server {
         self.address
     }
 
-    /// What it has seen.
+    /// Answers that it lost, and why.
     #[must_use]
     pub fn counts(&self) -> ServerCounts {
-        let Counts { strangers, crowded, violations } = &self.shared.counts;
         let (slow, undeliverable) = self.shared.outbox.losses();
-        ServerCounts {
-            strangers: strangers.load(Ordering::Relaxed),
-            crowded: crowded.load(Ordering::Relaxed),
-            violations: violations.load(Ordering::Relaxed),
-            slow,
-            undeliverable,
-        }
+        ServerCounts { slow, undeliverable }
     }
 
-    /// Members that are connected now.
-    #[must_use]
-    pub fn connections(&self) -> usize {
-        self.shared.places.taken()
-    }
-
-    /// Bytes that went over its connections.
+    /// Its connections and calls.
     #[must_use]
     pub fn traffic(&self) -> &Traffic {
-        &self.shared.traffic
+        &self.traffic
     }
 
     /// Waits until the stop flag is set and everything has ended.
-    pub fn wait(mut self) {
-        self.join();
+    pub fn wait(self) {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            std::thread::park_timeout(LOOK);
+        }
     }
 
-    /// Ends all connections and waits for the threads. Commands under way are waited for: whoever carries out
-    /// a long one looks at the stop flag.
+    /// Ends all connections and waits for the threads, also for commands under way: a long one looks at the
+    /// stop flag.
     pub fn stop(self) {
         drop(self);
     }
 
     fn join(&mut self) {
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        if let Some(compare) = self.compare.take() {
+            let _ = compare.join();
+        }
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(TO_STOP);
         }
     }
 }
@@ -178,6 +157,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
+        self.shared.due.wake();
+        self.shared.outbox.end();
         self.join();
     }
 }

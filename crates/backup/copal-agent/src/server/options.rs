@@ -1,12 +1,11 @@
-//! What a server is told: who compares, where it listens, its bounds.
+//! Options of a server: the comparing side, the address, its bounds.
 
 use crate::{
-    channel::{Secret, Timeouts},
-    wire::{Answers, Ask, Marker},
+    messages::{Answers, Ask, Marker},
+    network::Network,
 };
 use std::{
     io,
-    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
@@ -26,12 +25,6 @@ pub trait Detect: Send + Sync {
     /// A partition that should be compared now: all markers are in, or it waited long enough.
     fn due(&self, now: Instant) -> Option<u32>;
 
-    /// How many members the fleet has now, as far as is known; may ask the repository, and is called when the
-    /// places that the server knows of are taken. `None`: it is not known.
-    fn members(&self) -> Option<usize> {
-        None
-    }
-
     /// Compares one partition, and replies to the hosts that asked. A reply waits while the outbox is full.
     /// # Errors
     /// When files fail; the asks stay unanswered.
@@ -45,20 +38,13 @@ pub struct ServerOptions {
     pub listen: String,
     /// Our name among the members.
     pub name: String,
-    /// What all members share.
-    pub secret: Secret,
-    /// Time limits of connections.
-    pub timeouts: Timeouts,
-    /// How many members the fleet has, as far as is known; places for connections follow from it. Whoever
-    /// learns of more enters them here.
-    pub members: Arc<AtomicUsize>,
-    /// Most connections, whatever the number of members; `None`: twice the members and 32.
-    pub connections: Option<usize>,
-    /// Most bytes that wait to be sent, over all connections.
+    /// Shows that it holds the secret of the domain.
+    pub network: Network,
+    /// Most bytes of answers that wait to be taken, over all askers.
     pub outbox_bytes: usize,
-    /// Most of them for one connection.
-    pub outbox_peer_bytes: usize,
-    /// How long a full outbox is waited for before the peer with the most bytes in it loses its connection.
+    /// Most of them for one asker.
+    pub outbox_host_bytes: usize,
+    /// How long a full outbox is waited for before the asker with the most bytes in it loses its answers.
     pub outbox_patience: Duration,
     /// Most commands under way.
     pub commands: usize,
@@ -67,33 +53,24 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// The usual bounds.
     #[must_use]
-    pub fn new(listen: &str, name: &str, secret: Secret) -> ServerOptions {
+    pub fn new(listen: &str, name: &str, network: Network) -> ServerOptions {
         ServerOptions {
             listen: listen.to_owned(),
             name: name.to_owned(),
-            secret,
-            timeouts: Timeouts::default(),
-            members: Arc::default(),
-            connections: None,
+            network,
             outbox_bytes: 4 << 20,
-            outbox_peer_bytes: 512 << 10,
+            outbox_host_bytes: 512 << 10,
             outbox_patience: Duration::from_secs(2),
             commands: 8,
         }
     }
 }
 
-/// What a server has seen since it started.
+/// Answers that a server has lost since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounts {
-    /// Connections that were ended before they had said who they are: other secrets, port scans, too slow.
-    pub strangers: u64,
-    /// Connections that were one too many: turned away before they had shaken hands, or refused behind that.
-    pub crowded: u64,
-    /// Connections that were ended because the peer broke the protocol.
-    pub violations: u64,
-    /// Connections that were ended because the peer did not take its answers.
+    /// Times that an asker lost its answers because it did not take them.
     pub slow: u64,
-    /// Answers whose host had no connection.
+    /// Answers whose asker was not there.
     pub undeliverable: u64,
 }

@@ -1,34 +1,37 @@
-//! What waits to be sent, per connection, and the thread that sends it without ever waiting for one peer.
+//! Answers that wait to be taken, for each asker.
 //!
 //! Invariants
-//! - The bytes of a connection and of all stay within their bounds; a message longer than a bound goes when
-//!   nothing else waits.
-//! - Whoever puts something in waits for room no longer than `patience`; then the peer with the most bytes
-//!   loses its connection. A peer that takes nothing for [`STALLED`] loses it, too.
+//! - The bytes of an asker and of all stay within their bounds; answers longer than a bound go when nothing
+//!   else waits. A page of answers counts, and comes again, until its asker says that it was received.
+//! - Answers go to the newest call of their asker: an earlier one may be of a connection that has ended.
+//! - An addition waits for room no longer than `patience`; then the asker with the most bytes loses its
+//!   answers. An asker that takes nothing for [`STALLED`] loses them, too. Its next call says so.
 
 use super::options::ServerOptions;
-use crate::channel::{ChannelWriter, Closer, FRAME_BYTES, Pushed};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::messages::{Answers, Instance};
+use parking_lot::{Condvar, Mutex};
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
+    sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::sync::Notify;
 use tracing::warn;
 
-/// A peer that takes nothing for so long is gone.
+/// An asker that takes nothing for so long is gone.
 const STALLED: Duration = Duration::from_secs(30);
-/// How long to let peers be that take nothing now.
-const RETRY: Duration = Duration::from_millis(10);
-
-/// Number of a connection, never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct PeerId(u64);
+/// An asker without answers that says nothing for so long is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+/// Pause between two looks for askers that are gone.
+const LOOK: Duration = Duration::from_secs(1);
+/// Most bytes of answers in one page, unless one alone has more.
+const PAGE_BYTES: usize = 128 << 10;
 
 /// Bounds of an outbox.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) all_bytes: usize,
-    pub(super) peer_bytes: usize,
+    pub(super) host_bytes: usize,
     pub(super) patience: Duration,
 }
 
@@ -36,148 +39,138 @@ impl Bounds {
     pub(super) fn of(options: &ServerOptions) -> Bounds {
         Bounds {
             all_bytes: options.outbox_bytes,
-            peer_bytes: options.outbox_peer_bytes,
+            host_bytes: options.outbox_host_bytes,
             patience: options.outbox_patience,
         }
     }
 }
 
-struct Peer {
-    host: [u8; 16],
-    writer: ChannelWriter,
-    closer: Closer,
-    waiting: VecDeque<Vec<u8>>,
-    waiting_bytes: usize,
-    /// Of `waiting` and of what is sealed and not written.
+/// What waits for one asker.
+struct Host {
+    waiting: VecDeque<Answers>,
+    /// Of `waiting` and `page`.
     bytes: usize,
-    moved: Instant,
+    /// What the asker gets next, until it has received it, and its number.
+    page: Vec<Answers>,
+    page_number: u64,
+    /// Number of its newest call.
+    call: u64,
+    /// It lost answers, and was not told yet.
+    has_lost: bool,
+    heard: Instant,
+    ready: Arc<Notify>,
 }
 
-#[derive(Default)]
 struct State {
-    peers: BTreeMap<PeerId, Peer>,
-    /// The newest connection of each host.
-    hosts: HashMap<[u8; 16], PeerId>,
-    next: u64,
+    hosts: HashMap<Instance, Host>,
     bytes: usize,
     slow: u64,
     undeliverable: u64,
     ended: bool,
+    looked: Instant,
 }
 
-/// What waits to be sent.
+/// See the module.
 pub(super) struct Outbox {
     bounds: Bounds,
     state: Mutex<State>,
-    work: Condvar,
     room: Condvar,
 }
 
 impl Outbox {
     pub(super) fn new(bounds: Bounds) -> Outbox {
-        Outbox { bounds, state: Mutex::default(), work: Condvar::new(), room: Condvar::new() }
-    }
-
-    /// Adds a connection; answers for `host` go to it from now on.
-    pub(super) fn add(&self, host: [u8; 16], writer: ChannelWriter, closer: Closer) -> PeerId {
-        let mut state = self.state.lock();
-        let id = PeerId(state.next);
-        state.next += 1;
-        let peer = Peer {
-            host,
-            writer,
-            closer,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
+        let state = State {
+            hosts: HashMap::new(),
             bytes: 0,
-            moved: Instant::now(),
+            slow: 0,
+            undeliverable: 0,
+            ended: false,
+            looked: Instant::now(),
         };
-        if state.ended {
-            peer.closer.close();
-            return id;
-        }
-        state.peers.insert(id, peer);
-        state.hosts.insert(host, id);
-        id
+        Outbox { bounds, state: Mutex::new(state), room: Condvar::new() }
     }
 
-    /// Ends a connection and drops what waits for it.
-    pub(super) fn remove(&self, id: PeerId) {
-        self.state.lock().remove(id);
-        self.room.notify_all();
+    /// An asker is there: answers for it are kept from now on.
+    pub(super) fn hear(&self, host: Instance) {
+        self.state.lock().hear(host);
     }
 
-    /// Sends `message` to the newest connection of `host`, after waiting for room.
-    pub(super) fn put_for(&self, host: [u8; 16], message: Vec<u8>) {
+    /// Adds answers for an asker, after waiting for room. Blocks.
+    pub(super) fn put(&self, host: Instance, answers: Answers) {
         let mut state = self.state.lock();
-        match state.hosts.get(&host).copied() {
-            Some(id) => self.put_in(state, id, message),
-            None => state.undeliverable += 1,
-        }
-    }
-
-    /// Sends `message` over one connection, after waiting for room.
-    pub(super) fn put(&self, id: PeerId, message: Vec<u8>) {
-        self.put_in(self.state.lock(), id, message);
-    }
-
-    fn put_in(&self, mut state: MutexGuard<'_, State>, id: PeerId, message: Vec<u8>) {
+        let bytes = answers.bytes();
+        state.drop_stalled();
         let mut deadline = Instant::now() + self.bounds.patience;
-        while !state.has_room(id, message.len(), &self.bounds) {
+        while !state.has_room(host, bytes, &self.bounds) {
             if self.room.wait_until(&mut state, deadline).timed_out() {
-                state.drop_slowest(id, message.len(), &self.bounds);
+                state.drop_slowest(host, bytes, &self.bounds);
                 deadline = Instant::now() + self.bounds.patience;
             }
         }
-        let Some(peer) = state.peers.get_mut(&id) else {
+        let ended = state.ended;
+        let Some(entry) = state.hosts.get_mut(&host).filter(|entry| !entry.has_lost && !ended) else {
             state.undeliverable += 1;
             return;
         };
-        if peer.bytes == 0 {
-            peer.moved = Instant::now();
-        }
-        let len = message.len();
-        peer.bytes += len;
-        peer.waiting_bytes += len;
-        peer.waiting.push_back(message);
-        state.bytes += len;
-        drop(state);
-        self.work.notify_one();
+        entry.bytes += bytes;
+        entry.waiting.push_back(answers);
+        entry.ready.notify_one();
+        state.bytes += bytes;
     }
 
-    /// Connections lost to slowness, messages lost for want of a connection.
+    /// The page of answers behind the one numbered `received`, and its number; waits for the first answers,
+    /// and returns none if none come in time. `None`: answers were dropped since the last call.
+    pub(super) async fn take(
+        &self,
+        host: Instance,
+        received: u64,
+        wait: Duration,
+    ) -> Option<(u64, Vec<Answers>)> {
+        let end = tokio::time::Instant::now() + wait;
+        let call = self.state.lock().begin_call(host, received, &self.room)?;
+        loop {
+            let ready = {
+                let mut state = self.state.lock();
+                let ended = state.ended;
+                let entry = state.hear(host);
+                if entry.call != call {
+                    // The wake-up was for the newer call.
+                    entry.ready.notify_one();
+                    return Some((received, Vec::new()));
+                }
+                if std::mem::take(&mut entry.has_lost) {
+                    return None;
+                }
+                entry.fill_page();
+                if !entry.page.is_empty() {
+                    return Some((entry.page_number, entry.page.clone()));
+                }
+                if ended {
+                    return Some((received, Vec::new()));
+                }
+                Arc::clone(&entry.ready)
+            };
+            if tokio::time::timeout_at(end, ready.notified()).await.is_err() {
+                return Some((received, Vec::new()));
+            }
+        }
+    }
+
+    /// Askers that were too slow, and answers lost because their asker was not there.
     pub(super) fn losses(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.slow, state.undeliverable)
     }
 
-    /// Ends all connections, and [`Outbox::send_all`].
+    /// Takes nothing any more; ends all that wait.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
-        while let Some((&id, _)) = state.peers.first_key_value() {
-            state.remove(id);
-        }
+        let hosts = std::mem::take(&mut state.hosts);
+        state.bytes = 0;
         drop(state);
-        self.work.notify_all();
+        hosts.into_values().for_each(|host| host.ready.notify_one());
         self.room.notify_all();
-    }
-
-    /// The send thread: about a frame of each peer in turn, until the end.
-    pub(super) fn send_all(&self) {
-        let mut state = self.state.lock();
-        while !state.ended {
-            let (moved, left) = state.send_turn();
-            if moved {
-                self.room.notify_all();
-                // Others want the lock: a busy sender must not starve them.
-                MutexGuard::bump(&mut state);
-            } else if left {
-                self.work.wait_for(&mut state, RETRY);
-            } else {
-                self.work.wait(&mut state);
-            }
-        }
     }
 
     /// Bytes that wait now.
@@ -192,83 +185,112 @@ fn fits(held: usize, len: usize, bound: usize) -> bool {
     held == 0 || held + len <= bound
 }
 
-impl State {
-    fn remove(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.remove(&id) else {
-            return;
-        };
-        peer.closer.close();
-        self.bytes -= peer.bytes;
-        if self.hosts.get(&peer.host) == Some(&id) {
-            self.hosts.remove(&peer.host);
+impl Host {
+    /// Makes the next page of what waits, if there is none.
+    fn fill_page(&mut self) {
+        let mut bytes = 0;
+        let has_page = !self.page.is_empty();
+        while !has_page
+            && let Some(next) = self.waiting.front()
+            && fits(bytes, next.bytes(), PAGE_BYTES)
+        {
+            bytes += next.bytes();
+            self.page.extend(self.waiting.pop_front());
         }
-    }
-
-    /// A connection that is gone has room for everything.
-    fn has_room(&self, id: PeerId, len: usize, bounds: &Bounds) -> bool {
-        self.peers.get(&id).is_none_or(|peer| {
-            fits(peer.bytes, len, bounds.peer_bytes) && fits(self.bytes, len, bounds.all_bytes)
-        })
-    }
-
-    /// Room for `len` bytes to `id` did not come: ends the connection that is to blame.
-    fn drop_slowest(&mut self, id: PeerId, len: usize, bounds: &Bounds) {
-        let slowest = match self.peers.get(&id) {
-            Some(peer) if !fits(peer.bytes, len, bounds.peer_bytes) => Some(id),
-            _ => self.peers.iter().max_by_key(|(_, peer)| peer.bytes).map(|(&id, _)| id),
-        };
-        if let Some(id) = slowest {
-            self.drop_slow(id);
+        if bytes > 0 {
+            self.page_number += 1;
         }
-    }
-
-    fn drop_slow(&mut self, id: PeerId) {
-        let bytes = self.peers.get(&id).map_or(0, |peer| peer.bytes);
-        warn!(bytes, "a peer does not take its answers; ended its connection");
-        self.slow += 1;
-        self.remove(id);
-    }
-
-    /// Whether anything went, and whether anything is left.
-    fn send_turn(&mut self) -> (bool, bool) {
-        let now = Instant::now();
-        let (mut moved, mut left) = (false, false);
-        let (mut failed, mut stalled) = (Vec::new(), Vec::new());
-        for (&id, peer) in &mut self.peers {
-            if peer.bytes == 0 {
-                continue;
-            }
-            let before = peer.bytes;
-            let went = peer.send_some();
-            self.bytes = self.bytes - before + peer.bytes;
-            match went {
-                Err(()) => failed.push(id),
-                Ok(true) => {
-                    peer.moved = now;
-                    moved = true;
-                }
-                Ok(false) if now.duration_since(peer.moved) > STALLED => stalled.push(id),
-                Ok(false) => left = true,
-            }
-        }
-        moved |= !failed.is_empty() || !stalled.is_empty();
-        failed.into_iter().for_each(|id| self.remove(id));
-        stalled.into_iter().for_each(|id| self.drop_slow(id));
-        (moved, left)
     }
 }
 
-impl Peer {
-    /// Sends what goes of about a frame; whether any byte went.
-    fn send_some(&mut self) -> Result<bool, ()> {
-        while self.writer.unwritten_bytes() < FRAME_BYTES
-            && let Some(message) = self.waiting.pop_front()
-        {
-            self.waiting_bytes -= message.len();
-            self.writer.seal(&message);
+impl State {
+    /// A call begins, whose asker has received pages up to `received`: its number. `None`: answers were
+    /// dropped.
+    fn begin_call(&mut self, host: Instance, received: u64, room: &Condvar) -> Option<u64> {
+        let entry = self.hear(host);
+        if std::mem::take(&mut entry.has_lost) {
+            return None;
         }
-        let pushed = self.writer.push().map_err(drop)?;
-        self.bytes = self.waiting_bytes + self.writer.unwritten_bytes();
-        Ok(pushed != Pushed::Nothing)
+        entry.call += 1;
+        let call = entry.call;
+        // An earlier call ends.
+        entry.ready.notify_one();
+        // Above it where this server was started anew.
+        if received >= entry.page_number {
+            entry.page_number = received;
+            let freed = entry.page.drain(..).map(|answers| answers.bytes()).sum::<usize>();
+            entry.bytes -= freed;
+            self.bytes -= freed;
+            room.notify_all();
+        }
+        Some(call)
+    }
+
+    fn hear(&mut self, host: Instance) -> &mut Host {
+        let now = Instant::now();
+        let entry = self.hosts.entry(host).or_insert_with(|| Host {
+            waiting: VecDeque::new(),
+            bytes: 0,
+            page: Vec::new(),
+            page_number: 0,
+            call: 0,
+            has_lost: false,
+            heard: now,
+            ready: Arc::default(),
+        });
+        entry.heard = now;
+        entry
+    }
+
+    /// An asker that is gone has room for everything.
+    fn has_room(&self, host: Instance, len: usize, bounds: &Bounds) -> bool {
+        self.ended
+            || self.hosts.get(&host).is_none_or(|entry| {
+                entry.has_lost
+                    || fits(entry.bytes, len, bounds.host_bytes) && fits(self.bytes, len, bounds.all_bytes)
+            })
+    }
+
+    /// Room for `len` bytes to `host` did not come: drops the answers that are to blame.
+    fn drop_slowest(&mut self, host: Instance, len: usize, bounds: &Bounds) {
+        let slowest = match self.hosts.get(&host) {
+            Some(entry) if !fits(entry.bytes, len, bounds.host_bytes) => Some(host),
+            _ => self.hosts.iter().max_by_key(|(_, entry)| entry.bytes).map(|(&host, _)| host),
+        };
+        if let Some(host) = slowest {
+            self.drop_slow(host);
+        }
+    }
+
+    fn drop_slow(&mut self, host: Instance) {
+        let Some(entry) = self.hosts.get_mut(&host) else {
+            return;
+        };
+        warn!(bytes = entry.bytes, "an asker does not take its answers; they were dropped");
+        self.bytes -= entry.bytes;
+        (entry.bytes, entry.has_lost) = (0, true);
+        (entry.waiting, entry.page) = (VecDeque::new(), Vec::new());
+        entry.ready.notify_one();
+        self.slow += 1;
+    }
+
+    /// Now and then: drops the answers of askers that do not take them, and forgets those that are gone.
+    fn drop_stalled(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.looked) < LOOK {
+            return;
+        }
+        self.looked = now;
+        let silent = |entry: &Host| now.duration_since(entry.heard);
+        let has_stalled = |entry: &Host| entry.bytes > 0 && silent(entry) > STALLED;
+        let stalled: Vec<Instance> =
+            self.hosts.iter().filter(|(_, entry)| has_stalled(entry)).map(|(&host, _)| host).collect();
+        stalled.into_iter().for_each(|host| self.drop_slow(host));
+        let State { hosts, bytes, .. } = self;
+        hosts.retain(|_, entry| {
+            let stays = silent(entry) <= FORGOTTEN;
+            *bytes -= if stays { 0 } else { entry.bytes };
+            stays
+        });
     }
 }

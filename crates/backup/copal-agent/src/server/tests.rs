@@ -1,81 +1,99 @@
 use super::outbox::{Bounds, Outbox};
-use crate::channel::{Channel, Secret, Timeouts};
-use std::{net::TcpListener, sync::Arc, thread, time::Duration};
+use crate::messages::Answers;
+use std::{thread, time::Duration};
 
-/// Our side of a connection, and the peer's.
-fn pair() -> (Channel, Channel) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let accepting = thread::spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
-        Channel::accept(stream, &Secret::new([1; 32]), &Timeouts::default(), &Arc::default()).unwrap()
-    });
-    let theirs =
-        Channel::connect(&address, &Secret::new([1; 32]), &Timeouts::default(), &Arc::default()).unwrap();
-    (accepting.join().unwrap(), theirs)
+const BOUNDS: Bounds = Bounds { all_bytes: 300_000, host_bytes: 100_000, patience: HANG };
+/// It only ends a test that hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+/// Answers of about so many bytes.
+fn answers(batch: u64, bytes: usize) -> Answers {
+    Answers { job: [1; 16], round: 0, batch, partition: 0, generation: 0, codes: vec![0; bytes / 4] }
 }
 
-const BOUNDS: Bounds = Bounds { all_bytes: 300_000, peer_bytes: 100_000, patience: Duration::from_secs(60) };
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
 
 #[test]
 fn what_waits_stays_within_its_bounds_and_arrives_in_order() {
-    const MESSAGES: usize = 400;
+    const MESSAGES: u64 = 400;
     let outbox = Outbox::new(BOUNDS);
     thread::scope(|scope| {
-        scope.spawn(|| outbox.send_all());
-        let mut peers = Vec::new();
         for host in 0..5u8 {
-            let (ours, mut theirs) = pair();
-            outbox.add([host; 16], ours.writer, ours.closer);
+            outbox.hear([host; 16]);
             let outbox = &outbox;
             scope.spawn(move || {
                 for number in 0..MESSAGES {
-                    outbox.put_for([host; 16], vec![number as u8; 10_000]);
-                    // Sealing adds a little to what waits.
-                    assert!(outbox.bytes() <= BOUNDS.all_bytes * 101 / 100, "{} bytes", outbox.bytes());
+                    outbox.put([host; 16], answers(number, 10_000));
+                    assert!(outbox.bytes() <= BOUNDS.all_bytes, "{} bytes", outbox.bytes());
                 }
             });
-            peers.push(scope.spawn(move || {
-                for number in 0..MESSAGES {
-                    let message = theirs.reader.receive(Some(Duration::from_secs(60))).unwrap();
-                    assert_eq!((message.len(), message[0]), (10_000, number as u8));
+            scope.spawn(move || {
+                let (mut next, mut received) = (0, 0);
+                while next < MESSAGES {
+                    let take = || runtime().block_on(outbox.take([host; 16], received, HANG)).unwrap();
+                    let (page, answers) = take();
+                    assert_eq!(take(), (page, answers.clone()), "until it is received");
+                    for taken in answers {
+                        assert_eq!(taken.batch, next);
+                        next += 1;
+                    }
+                    received = page;
                 }
-            }));
+                // What was received is not held any more.
+                let last = runtime().block_on(outbox.take([host; 16], received, Duration::ZERO));
+                assert_eq!(last, Some((received, Vec::new())));
+            });
         }
-        peers.into_iter().for_each(|peer| peer.join().unwrap());
-        assert_eq!(outbox.losses(), (0, 0));
-        assert_eq!(outbox.bytes(), 0);
-        outbox.end();
     });
+    assert_eq!(outbox.losses(), (0, 0));
+    assert_eq!(outbox.bytes(), 0);
 }
 
 #[test]
-fn a_message_longer_than_a_bound_goes_alone() {
+fn answers_longer_than_a_bound_go_alone() {
     let outbox = Outbox::new(BOUNDS);
-    thread::scope(|scope| {
-        scope.spawn(|| outbox.send_all());
-        let (ours, mut theirs) = pair();
-        let peer = outbox.add([1; 16], ours.writer, ours.closer);
-        outbox.put(peer, vec![1; 1 << 20]);
-        let message = theirs.reader.receive(Some(Duration::from_secs(60))).unwrap();
-        assert_eq!(message.len(), 1 << 20);
-        outbox.end();
-    });
+    outbox.hear([1; 16]);
+    outbox.put([1; 16], answers(7, 1 << 20));
+    let (page, taken) = runtime().block_on(outbox.take([1; 16], 0, HANG)).unwrap();
+    assert_eq!((page, taken.len(), taken[0].batch), (1, 1, 7));
 }
 
 #[test]
-fn whoever_holds_the_most_goes_when_there_is_no_room() {
-    let bounds = Bounds { all_bytes: 200_000, peer_bytes: 150_000, patience: Duration::from_millis(1) };
-    // Nobody sends: everything stays where it was put.
+fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
+    let bounds = Bounds { all_bytes: 200_000, host_bytes: 150_000, patience: Duration::from_millis(1) };
+    // Nothing is taken: everything stays where it was put.
     let outbox = Outbox::new(bounds);
-    let pairs = [pair(), pair(), pair()];
-    let [a, b, c] = pairs.map(|(ours, _theirs)| outbox.add([0; 16], ours.writer, ours.closer));
-    outbox.put(a, vec![0; 120_000]);
-    outbox.put(b, vec![0; 70_000]);
-    outbox.put(c, vec![0; 50_000]);
-    assert_eq!((outbox.losses(), outbox.bytes()), ((1, 0), 120_000), "a went");
-    outbox.put(b, vec![0; 90_000]);
-    assert_eq!((outbox.losses(), outbox.bytes()), ((2, 1), 50_000), "b is itself to blame");
-    outbox.put(a, vec![0; 10]);
+    let [a, b, c] = [[1; 16], [2; 16], [3; 16]];
+    [a, b, c].into_iter().for_each(|host| outbox.hear(host));
+    outbox.put(a, answers(0, 120_000));
+    outbox.put(b, answers(0, 70_000));
+    outbox.put(c, answers(0, 50_000));
+    assert_eq!(outbox.losses(), (1, 0), "a has lost them");
+    outbox.put(b, answers(1, 90_000));
+    assert_eq!(outbox.losses(), (2, 1), "b is itself to blame");
+    outbox.put(a, answers(1, 10));
     assert_eq!(outbox.losses(), (2, 2));
+    // Each is told once, and gets what comes after that.
+    for host in [a, b] {
+        assert_eq!(runtime().block_on(outbox.take(host, 0, Duration::ZERO)), None);
+        outbox.put(host, answers(2, 10));
+        let (_, taken) = runtime().block_on(outbox.take(host, 0, Duration::ZERO)).unwrap();
+        assert_eq!(taken[0].batch, 2);
+    }
+}
+
+#[test]
+fn the_end_wakes_what_waits() {
+    let outbox = Outbox::new(Bounds { host_bytes: 1000, ..BOUNDS });
+    thread::scope(|scope| {
+        outbox.hear([1; 16]);
+        outbox.put([1; 16], answers(0, 1000));
+        let full = scope.spawn(|| outbox.put([1; 16], answers(1, 1000)));
+        let empty = scope.spawn(|| runtime().block_on(outbox.take([2; 16], 0, HANG)));
+        outbox.end();
+        full.join().unwrap();
+        assert_eq!(empty.join().unwrap(), Some((0, Vec::new())));
+    });
 }

@@ -168,17 +168,21 @@ impl ManifestState {
     /// A table whose part of a run overlaps another part of the run, or ends before it begins. A version
     /// cannot be made of such a run: only a damaged or a foreign manifest holds one.
     pub(crate) fn overlapping_table(&self) -> Option<ObjectId> {
-        let mut runs: BTreeMap<(Level, u64), Vec<(&Range<Bytes>, ObjectId)>> = BTreeMap::new();
-        for (object, table) in &self.tables {
-            let parts = table.parts.iter().map(|part| (part, *object));
-            runs.entry((table.level, table.run)).or_default().extend(parts);
+        struct Part<'a> {
+            of: (Level, u64),
+            range: &'a Range<Bytes>,
+            table: ObjectId,
         }
-        runs.into_values().find_map(|mut parts| {
-            parts.sort_by(|a, b| a.0.start.cmp(&b.0.start));
-            let reversed = parts.iter().find(|(part, _)| part.start > part.end);
-            let overlapping = || parts.windows(2).find(|pair| pair[0].0.end > pair[1].0.start);
-            reversed.or_else(|| overlapping().map(|pair| &pair[1])).map(|(_, object)| *object)
-        })
+        let mut parts = Vec::new();
+        for (object, table) in &self.tables {
+            let of = (table.level, table.run);
+            parts.extend(table.parts.iter().map(|range| Part { of, range, table: *object }));
+        }
+        parts.sort_by(|a, b| (a.of, &a.range.start).cmp(&(b.of, &b.range.start)));
+        let reversed = parts.iter().find(|part| part.range.start > part.range.end);
+        let overlap = |pair: &[Part<'_>]| pair[0].of == pair[1].of && pair[0].range.end > pair[1].range.start;
+        let overlapping = || parts.windows(2).find(|pair| overlap(pair)).map(|pair| &pair[1]);
+        reversed.or_else(overlapping).map(|part| part.table)
     }
 
     /// Records that build this state from nothing, each made when it is asked for.

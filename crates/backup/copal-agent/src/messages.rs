@@ -1,0 +1,248 @@
+//! Messages between agents, as the rest of the crate holds them: bounded, with ids and jobs of their length.
+//!
+//! Specified in `proto/copal/agent.proto`, carried by the frames of a cluster (docs/formats/wire-frame.md).
+//! Invariant: a message of a peer becomes one of these only within the bounds below.
+//!
+//! Not here: whether an answer belongs to a question (`asker`).
+
+use bytes::Bytes;
+use copal_backup::peers::ShortId;
+use copal_proto::messages;
+
+/// Version of these messages. Versions 1 and 2 had a transport of their own.
+pub const VERSION: u32 = 3;
+/// Most ids of one [`Ask`], and most codes of one [`Answers`].
+pub const BATCH_IDS: usize = 4096;
+/// Most bits of an id that choose its partition.
+pub const PARTITION_BITS: u8 = 24;
+/// Longest name of a member.
+pub const NAME_BYTES: usize = 64;
+/// Longest JSON of a command or of its reply.
+pub const JSON_BYTES: usize = 1 << 20;
+
+const ID_BYTES: usize = size_of::<ShortId>();
+
+/// A run of an asker: random, so that its answers are told from those of earlier runs.
+pub type Instance = [u8; 16];
+
+/// A message that no agent of this version sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} of a message between agents is not valid")]
+pub struct MessageError(&'static str);
+
+/// What does its partition's owner know of these ids?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The job.
+    pub job: [u8; 16],
+    /// Round of the job.
+    pub round: u32,
+    /// Number of the VM in the job.
+    pub vm: u32,
+    /// Number that the asker gave this batch: the answers carry it. A batch that is asked again has the same.
+    pub batch: u64,
+    /// Bits of an id that choose its partition.
+    pub partition_bits: u8,
+    /// The partition that all the ids are in.
+    pub partition: u32,
+    /// The ids, at most [`BATCH_IDS`].
+    pub ids: Vec<ShortId>,
+}
+
+impl Ask {
+    /// As it is sent by an asker.
+    #[must_use]
+    pub fn to_message(&self, instance: &Instance) -> messages::AgentAsk {
+        messages::AgentAsk {
+            instance: Bytes::copy_from_slice(instance),
+            job: Bytes::copy_from_slice(&self.job),
+            round: self.round,
+            vm: self.vm,
+            batch: self.batch,
+            partition_bits: self.partition_bits.into(),
+            partition: self.partition,
+            ids: self.ids.concat().into(),
+        }
+    }
+
+    /// Checks what a peer sent; the asker, and the question.
+    /// # Errors
+    /// A field is out of its bounds.
+    pub fn of_message(message: &messages::AgentAsk) -> Result<(Instance, Ask), MessageError> {
+        let bits = u8::try_from(message.partition_bits).ok().filter(|bits| *bits <= PARTITION_BITS);
+        let partition_bits = bits.ok_or(MessageError("the number of partitions"))?;
+        if message.partition >> partition_bits != 0 {
+            return Err(MessageError("the partition"));
+        }
+        let (ids, rest) = message.ids.as_chunks::<ID_BYTES>();
+        if !rest.is_empty() || ids.len() > BATCH_IDS {
+            return Err(MessageError("the list of ids"));
+        }
+        let ask = Ask {
+            job: job(&message.job)?,
+            round: message.round,
+            vm: message.vm,
+            batch: message.batch,
+            partition_bits,
+            partition: message.partition,
+            ids: ids.to_vec(),
+        };
+        Ok((instance(&message.instance)?, ask))
+    }
+}
+
+/// The sender has asked all it will ask in this round. May come twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// The job.
+    pub job: [u8; 16],
+    /// The round that is over for the sender.
+    pub round: u32,
+    /// Hosts that send this marker.
+    pub participants: u32,
+    /// How long the sender waits for other hosts from now on, in milliseconds.
+    pub patience_ms: u32,
+}
+
+impl Marker {
+    /// As it is sent by an asker.
+    #[must_use]
+    pub fn to_message(&self, instance: &Instance) -> messages::AgentMarker {
+        messages::AgentMarker {
+            instance: Bytes::copy_from_slice(instance),
+            job: Bytes::copy_from_slice(&self.job),
+            round: self.round,
+            participants: self.participants,
+            patience_ms: self.patience_ms,
+        }
+    }
+
+    /// Checks what a peer sent; the asker, and the marker.
+    /// # Errors
+    /// A field is out of its bounds.
+    pub fn of_message(message: &messages::AgentMarker) -> Result<(Instance, Marker), MessageError> {
+        let marker = Marker {
+            job: job(&message.job)?,
+            round: message.round,
+            participants: message.participants,
+            patience_ms: message.patience_ms,
+        };
+        Ok((instance(&message.instance)?, marker))
+    }
+}
+
+/// What is known of the ids of one batch, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answers {
+    /// The job.
+    pub job: [u8; 16],
+    /// Round of the question.
+    pub round: u32,
+    /// Number of the batch.
+    pub batch: u64,
+    /// Partition of the batch.
+    pub partition: u32,
+    /// Generation of the popular index that answered.
+    pub generation: u64,
+    /// One code for each id: [`copal_backup::peers::Answer::from_code`].
+    pub codes: Vec<u32>,
+}
+
+impl Answers {
+    /// Bytes of memory that they take while they wait to be sent.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Answers>() + size_of_val(&self.codes[..])
+    }
+
+    /// As they are sent.
+    #[must_use]
+    pub fn into_message(self) -> messages::AgentAnswer {
+        messages::AgentAnswer {
+            job: Bytes::copy_from_slice(&self.job),
+            round: self.round,
+            batch: self.batch,
+            partition: self.partition,
+            generation: self.generation,
+            codes: self.codes,
+        }
+    }
+
+    /// Checks what a peer sent.
+    /// # Errors
+    /// A field is out of its bounds.
+    pub fn of_message(message: messages::AgentAnswer) -> Result<Answers, MessageError> {
+        if message.codes.len() > BATCH_IDS {
+            return Err(MessageError("the number of answers"));
+        }
+        Ok(Answers {
+            job: job(&message.job)?,
+            round: message.round,
+            batch: message.batch,
+            partition: message.partition,
+            generation: message.generation,
+            codes: message.codes,
+        })
+    }
+}
+
+/// Checks the instance of an asker.
+/// # Errors
+/// It has another length than 16 bytes.
+pub(crate) fn instance(bytes: &[u8]) -> Result<Instance, MessageError> {
+    bytes.try_into().map_err(|_| MessageError("the instance"))
+}
+
+fn job(bytes: &[u8]) -> Result<[u8; 16], MessageError> {
+    bytes.try_into().map_err(|_| MessageError("the job"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    fn ask() -> Ask {
+        Ask {
+            job: *b"job number seven",
+            round: 2,
+            vm: 3,
+            batch: 6,
+            partition_bits: 4,
+            partition: 11,
+            ids: vec![*b"\xb0irst of the ids", *b"\xbfecond of the id"],
+        }
+    }
+
+    #[test]
+    fn messages_come_back_as_they_were_sent() {
+        let instance = *b"instance of h1..";
+        let sent = ask().to_message(&instance).encode_to_vec();
+        let read = messages::AgentAsk::decode(&sent[..]).unwrap();
+        assert_eq!(Ask::of_message(&read), Ok((instance, ask())));
+        let marker = Marker { job: ask().job, round: 2, participants: 3, patience_ms: 4000 };
+        assert_eq!(Marker::of_message(&marker.to_message(&instance)), Ok((instance, marker)));
+        let answers =
+            Answers { job: ask().job, round: 2, batch: 6, partition: 11, generation: 9, codes: vec![1, 0] };
+        assert_eq!(Answers::of_message(answers.clone().into_message()), Ok(answers));
+    }
+
+    #[test]
+    fn fields_out_of_their_bounds_are_refused() {
+        let refused = |change: &dyn Fn(&mut messages::AgentAsk)| {
+            let mut message = ask().to_message(&[1; 16]);
+            change(&mut message);
+            Ask::of_message(&message).unwrap_err().to_string()
+        };
+        assert!(refused(&|ask| ask.partition = 16).contains("partition"));
+        assert!(refused(&|ask| ask.partition_bits = 25).contains("partitions"));
+        assert!(refused(&|ask| ask.partition_bits = 1 << 20).contains("partitions"));
+        assert!(refused(&|ask| ask.ids = vec![0; 17].into()).contains("ids"));
+        assert!(refused(&|ask| ask.ids = vec![0; 16 * (BATCH_IDS + 1)].into()).contains("ids"));
+        assert!(refused(&|ask| ask.job = vec![0; 15].into()).contains("job"));
+        assert!(refused(&|ask| ask.instance = Bytes::new()).contains("instance"));
+        let mut answer = messages::AgentAnswer { job: vec![0; 16].into(), ..Default::default() };
+        answer.codes = vec![0; BATCH_IDS + 1];
+        assert!(Answers::of_message(answer).is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! Connections between agents: the frames and TLS of a cluster, under the authority that the secret of a
+//! domain gives.
+//!
+//! Each holder of the secret derives the same authority and signs a certificate for itself, which does not
+//! expire. So both sides of a connection hold the secret; names tell members apart and prove nothing.
+//! Design: docs/design/backup.md#a-fleet
+//!
+//! Not here: what is said (`messages`), the accepting side (`server`).
+
+use crate::messages::{NAME_BYTES, VERSION};
+use copal_backup::Repository;
+use copal_client::{AGENT_NAME, CallError, Connection, Credentials, name_of_agent, probe_threads};
+use copal_proto::{Method, messages};
+use copal_server::Authority;
+use std::{fmt, future::Future, io, sync::Arc, thread::available_parallelism, time::Duration};
+use tokio::{runtime::Runtime, task::JoinHandle};
+
+/// How long a peer may take to tell its name.
+const HELLO: Duration = Duration::from_secs(10);
+/// Threads for connections, at most: they decode and decrypt what other threads wait for.
+const MOST_WORKERS: usize = 4;
+/// Threads at a time for work that blocks, beside the workers.
+const BLOCKING_THREADS: usize = 32;
+
+/// Why an agent cannot be talked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// The agent does not answer, or refuses.
+    #[error("{}", sentence(address, source))]
+    Call {
+        /// Where it listens.
+        address: String,
+        /// Why.
+        #[source]
+        source: CallError,
+    },
+    /// Another member listens there.
+    #[error("{address} is the agent {found:?}, not {wanted:?}: the addresses of the members are out of date")]
+    OtherMember {
+        /// Where it listens.
+        address: String,
+        /// Its name.
+        found: String,
+        /// The expected name.
+        wanted: String,
+    },
+    /// The peer has another version of the messages.
+    #[error(
+        "the agent at {address} is of another release (version {theirs} of its messages, here {VERSION}); run one release on all hosts of a fleet"
+    )]
+    Release {
+        /// Where it listens.
+        address: String,
+        /// Its version.
+        theirs: u32,
+    },
+    /// This process cannot show a certificate, or has no threads.
+    #[error("no connections between agents: {0}")]
+    Network(#[from] io::Error),
+}
+
+fn sentence(address: &str, error: &CallError) -> String {
+    match error {
+        // These name it.
+        CallError::Unreachable { .. } | CallError::Broken { .. } => error.to_string(),
+        CallError::Failed(failure) => format!("{address}: {}", failure.text),
+        _ => format!("{address}: {error}"),
+    }
+}
+
+/// Checks the hello of a peer.
+/// # Errors
+/// A sentence: it is of another release, or has no name that a member can have.
+pub(crate) fn check_hello(hello: &messages::AgentHello) -> Result<(), String> {
+    if hello.version != VERSION {
+        return Err(format!(
+            "this agent has version {VERSION} of the messages between agents, the caller version {}; run one release on all hosts of a fleet",
+            hello.version
+        ));
+    }
+    match hello.name.len() {
+        0..=NAME_BYTES => Ok(()),
+        bytes => Err(format!("the name of a member has {bytes} bytes, at most {NAME_BYTES} are taken")),
+    }
+}
+
+struct Inner {
+    /// Taken when it is dropped.
+    runtime: Option<Runtime>,
+    credentials: Credentials,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The last one may be dropped by a task of the runtime itself, which must not wait for it.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Certificate and threads with which a process talks to agents. Cheap to clone. Not to be waited on inside
+/// a runtime.
+#[derive(Clone)]
+pub struct Network(Arc<Inner>);
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the keys.
+        f.write_str("Network(..)")
+    }
+}
+
+impl Network {
+    /// For the agents of a repository.
+    /// # Errors
+    /// As [`Network::new`].
+    pub fn of(repository: &Repository) -> copal_backup::Result<Network> {
+        Network::new(&repository.agents_secret()).map_err(|error| copal_backup::Error::Invalid {
+            reason: format!("the agents cannot be reached from here: {error}"),
+        })
+    }
+
+    /// For the holders of a domain's secret.
+    /// # Errors
+    /// The system gives no randomness or no threads.
+    pub fn new(secret: &[u8; 32]) -> io::Result<Network> {
+        let authority = Authority::derived(secret, "Copal fleet").map_err(io::Error::other)?;
+        let identity = authority.lasting_identity(AGENT_NAME).map_err(io::Error::other)?;
+        let credentials = Credentials::new(&identity).map_err(io::Error::other)?;
+        Ok(Network(Arc::new(Inner { runtime: Some(runtime("agent-network")?), credentials })))
+    }
+
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.0.credentials
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.0.runtime.as_ref().expect("it is there until the last owner is dropped")
+    }
+
+    /// Waits for work on the calling thread.
+    pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime().block_on(work)
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.runtime().spawn(task)
+    }
+
+    /// Connects to the agent at `address` and tells it our name; the connection, and the name of the agent.
+    /// # Errors
+    /// It does not answer, belongs to another domain, or is of another release.
+    pub async fn connect(&self, address: &str, name: &str) -> Result<(Connection, String), PeerError> {
+        let failed = |source| PeerError::Call { address: address.to_owned(), source };
+        let tls = self.credentials().client_tls().map_err(io::Error::other)?;
+        let connection = Connection::open(address, name_of_agent(), tls).await.map_err(failed)?;
+        let ours = messages::AgentHello { version: VERSION, name: name.to_owned() };
+        let theirs: messages::AgentHello =
+            connection.call(Method::AgentHello, &ours, HELLO).await.map_err(failed)?;
+        if theirs.version != VERSION {
+            return Err(PeerError::Release { address: address.to_owned(), theirs: theirs.version });
+        }
+        Ok((connection, theirs.name))
+    }
+}
+
+/// A runtime whose threads follow from the machine.
+/// # Errors
+/// The system gives no threads.
+pub(crate) fn runtime(name: &str) -> io::Result<Runtime> {
+    let workers = available_parallelism().map_or(1, usize::from).min(MOST_WORKERS);
+    probe_threads(workers)?;
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name(name)
+        .enable_all()
+        .build()
+}

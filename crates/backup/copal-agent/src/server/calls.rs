@@ -1,0 +1,104 @@
+//! The calls of an agent, each to what carries it out.
+
+use super::Shared;
+use crate::{
+    messages::{Ask, JSON_BYTES, Marker, MessageError, VERSION, instance},
+    network::check_hello,
+};
+use bytes::Bytes;
+use copal_proto::{
+    Method,
+    messages::{self, failure::Code},
+};
+use copal_server::{Handler, Peer, Refused, blocking, encoded, read, refused};
+use serde_json::{Value, json};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+/// How long a call waits for answers before it comes back without.
+const TO_ANSWER: Duration = Duration::from_secs(20);
+
+impl Handler for Shared {
+    async fn call(self: Arc<Self>, _peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        match method {
+            Method::AgentHello => {
+                let hello: messages::AgentHello = read(message)?;
+                check_hello(&hello).map_err(|reason| refused(Code::Invalid, reason))?;
+                let name = self.options.name.clone();
+                Ok(encoded(&messages::AgentHello { version: VERSION, name }))
+            }
+            Method::AgentAsk => {
+                let (host, ask) = Ask::of_message(&read(message)?).map_err(invalid)?;
+                self.outbox.hear(host);
+                let shared = Arc::clone(&self);
+                blocking(move || {
+                    shared.detect.take(&ask, host).map_err(|reason| refused(Code::Unavailable, reason))
+                })
+                .await?;
+                self.accepted()
+            }
+            Method::AgentMark => {
+                let (host, marker) = Marker::of_message(&read(message)?).map_err(invalid)?;
+                self.detect.mark(&marker, host);
+                self.accepted()
+            }
+            Method::AgentTake => {
+                let take: messages::AgentTake = read(message)?;
+                let host = instance(&take.instance).map_err(invalid)?;
+                let taken = self.outbox.take(host, take.received, TO_ANSWER).await;
+                let Some((page, answers)) = taken else {
+                    return Err(refused(
+                        Code::Unavailable,
+                        "answers were dropped: they were not taken in time",
+                    ));
+                };
+                let answers = answers.into_iter().map(crate::messages::Answers::into_message).collect();
+                Ok(encoded(&messages::AgentAnswers { page, answers }))
+            }
+            Method::AgentCommand => {
+                let command: messages::AgentCommand = read(message)?;
+                blocking(move || Ok(encoded(&messages::AgentReply { json: self.carry_out(&command.json) })))
+                    .await
+            }
+            _ => Err(refused(Code::Invalid, "an agent of a fleet does not know this call")),
+        }
+    }
+}
+
+fn invalid(error: MessageError) -> Refused {
+    refused(Code::Invalid, error.to_string())
+}
+
+impl Shared {
+    /// Something may be due by now.
+    fn accepted(&self) -> Result<Bytes, Refused> {
+        self.due.wake();
+        Ok(encoded(&messages::AgentAccepted {}))
+    }
+
+    /// Carries out a command; its reply, or a refusal, as JSON.
+    fn carry_out(&self, json: &[u8]) -> Bytes {
+        let under_way = self.commands.fetch_add(1, Ordering::AcqRel);
+        let reply = match serde_json::from_slice::<Value>(json) {
+            _ if json.len() > JSON_BYTES => {
+                refusal(format!("the command has {} bytes, at most {JSON_BYTES} are taken", json.len()))
+            }
+            _ if under_way >= self.options.commands => {
+                refusal(format!("{under_way} commands are under way: try again later"))
+            }
+            Ok(request) => self.control.handle(request).to_string(),
+            Err(error) => refusal(format!("the command is not valid JSON: {error}")),
+        };
+        self.commands.fetch_sub(1, Ordering::AcqRel);
+        match reply.len() {
+            0..=JSON_BYTES => reply.into(),
+            bytes => refusal(format!("the reply has {bytes} bytes, at most {JSON_BYTES} are sent")).into(),
+        }
+    }
+}
+
+fn refusal(reason: String) -> String {
+    json!({ "error": reason }).to_string()
+}
