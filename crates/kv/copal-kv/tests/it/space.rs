@@ -233,7 +233,7 @@ fn the_cost_of_a_purge_does_not_grow_with_the_bytes_it_frees() {
     assert!(large < 4 * MIB, "{large} bytes moved to free 40 MB");
 }
 
-/// The tree's shape, at a tenth of the data of `examples/amplification.rs`: every byte the device took, log
+/// The tree's shape, at little data beside that of the suite `kv-load`: every byte the device took, log
 /// and journals included, over every byte that was put.
 #[test]
 fn a_random_load_writes_a_byte_less_than_ten_times() {
