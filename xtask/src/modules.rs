@@ -20,7 +20,7 @@ const BOUNDS: [(&str, &[usize]); 21] = [
     ("copal-device", &[5]),
     ("copal-object", &[2, 2, 2]),
     ("copal-filter", &[]),
-    ("copal-kv", &[3]),
+    ("copal-kv", &[2]),
     ("copal-volume", &[]),
     ("copal-data", &[2, 2]),
     ("copal-proto", &[]),

@@ -134,8 +134,6 @@ pub(crate) enum Request {
         ops: u64,
         seconds: f64,
         threads: usize,
-        /// Writes each thread keeps in flight where the engine can; 1 elsewhere.
-        outstanding: usize,
         seed: u64,
     },
     /// One of YCSB's workloads `A` to `F`.

@@ -132,19 +132,6 @@ impl Engine for Copal {
         Ok(batch.commit(durability(safety))?)
     }
 
-    fn submit(&self, entries: &[(Key, Vec<u8>)], safety: Safety) -> Result<()> {
-        let mut under_way = Vec::with_capacity(entries.len());
-        for (key, value) in entries {
-            let mut batch = self.store.batch();
-            batch.put(&self.space, key, Bytes::copy_from_slice(value));
-            under_way.push(batch.commit_submit(durability(safety))?);
-        }
-        for commit in under_way {
-            commit.wait()?;
-        }
-        Ok(())
-    }
-
     fn delete(&self, key: &[u8], safety: Safety) -> Result<()> {
         Ok(self.space.delete(key, durability(safety))?)
     }

@@ -26,14 +26,6 @@ pub(crate) trait Engine: Send + Sync {
     /// Stores all or nothing.
     fn batch(&self, entries: &[(Key, Vec<u8>)], safety: Safety) -> Result<()>;
 
-    /// Stores each entry by itself, all in flight at once where the engine can; returns when all are safe.
-    fn submit(&self, entries: &[(Key, Vec<u8>)], safety: Safety) -> Result<()> {
-        for (key, value) in entries {
-            self.put(key, value, safety)?;
-        }
-        Ok(())
-    }
-
     /// Deletes the key, be it there or not.
     fn delete(&self, key: &[u8], safety: Safety) -> Result<()>;
 

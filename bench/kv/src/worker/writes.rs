@@ -3,7 +3,7 @@
 use super::{Done, Limit, on_threads};
 use crate::{
     engine::Engine,
-    keys::{Key, Random, Ranks, fill_value, key, scattered},
+    keys::{Random, Ranks, fill_value, key, scattered},
     protocol::{Request, Safety},
 };
 use anyhow::{Result, bail};
@@ -21,9 +21,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
 }
 
 fn overwrite(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::Writes { keys, skew, value_bytes, safety, ops, seconds, threads, outstanding, seed } =
-        *request
-    else {
+    let Request::Writes { keys, skew, value_bytes, safety, ops, seconds, threads, seed } = *request else {
         bail!("no overwriting: {request:?}")
     };
     let ranks = Ranks::new(skew, keys);
@@ -34,22 +32,10 @@ fn overwrite(engine: &dyn Engine, request: &Request) -> Result<Done> {
         let mut done = Done::new();
         let mut now = Instant::now();
         while !limit.reached(done.ops, now) {
-            if outstanding > 1 {
-                let entries: Vec<(Key, Vec<u8>)> = (0..outstanding)
-                    .map(|_| {
-                        let id = scattered(ranks.draw(&mut random), keys);
-                        fill_value(random.next(), &mut value);
-                        (key(id), value.clone())
-                    })
-                    .collect();
-                engine.submit(&entries, safety)?;
-                done.ops += outstanding as u64;
-            } else {
-                let id = scattered(ranks.draw(&mut random), keys);
-                fill_value(random.next(), &mut value);
-                engine.put(&key(id), &value, safety)?;
-                done.ops += 1;
-            }
+            let id = scattered(ranks.draw(&mut random), keys);
+            fill_value(random.next(), &mut value);
+            engine.put(&key(id), &value, safety)?;
+            done.ops += 1;
             let end = Instant::now();
             done.latencies.add(end - now);
             now = end;

@@ -164,7 +164,7 @@ mod tests {
         for other in [
             met(std::io::ErrorKind::Other),
             of_device(DeviceError::Poisoned),
-            Error::poisoned("a committer panicked"),
+            Error::poisoned("a thread of the engine panicked"),
             Error::NoSpace,
         ] {
             assert!(!other.is_host_full(), "{other}");

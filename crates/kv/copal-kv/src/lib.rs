@@ -19,11 +19,11 @@
 //! the device or on other writers, unless its documentation says otherwise; every handle may be shared
 //! between threads.
 //!
-//! Promised to libraries, though nothing above this crate calls it: snapshots ([`Store::snapshot`]), commits
-//! that nobody waits for at once ([`Batch::commit_submit`]), look-ups of many keys ([`Keyspace::multi_get`]),
-//! heads of values ([`Keyspace::get_head`]), sorted ingest ([`Keyspace::ingest_writer`]), range checksums
-//! ([`Keyspace::range_checksum`]), [`Keyspace::approximate_bytes`], and [`Durability::Process`], which is
-//! what LevelDB and RocksDB do by default.
+//! Promised to libraries, though nothing above this crate calls it: snapshots ([`Store::snapshot`]), look-ups
+//! of many keys ([`Keyspace::multi_get`]), heads of values ([`Keyspace::get_head`]), sorted ingest
+//! ([`Keyspace::ingest_writer`]), range checksums ([`Keyspace::range_checksum`]),
+//! [`Keyspace::approximate_bytes`], and [`Durability::Process`], which is what LevelDB and RocksDB do by
+//! default.
 //!
 //! Modules that are open ([`table`], [`cache`], [`cursor`], [`merge`], [`entry`]) are the parts of the engine
 //! for those who measure them or build another; [`dump`] shows what the objects of a store hold.
@@ -73,4 +73,3 @@ pub use read::iter::Iter;
 pub use read::range_checksum::RangeChecksum;
 pub use table::{entry, entry_cursor as cursor, merge};
 pub use tree::filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};
-pub use write::commit::submitted::Commit;

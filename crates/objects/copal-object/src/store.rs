@@ -320,13 +320,6 @@ impl Store {
         self.inner.state.lock().space.allocator.place_low();
     }
 
-    /// Whether the device below has no thread of its own and is moved on by those who wait for completions,
-    /// so that somebody has to wait for each: a fault or emulated device.
-    #[must_use]
-    pub fn is_driven(&self) -> bool {
-        self.inner.driver.is_some()
-    }
-
     /// Whether [`RawExtent::write`] ends in the kernel's page cache and waits for no device.
     #[must_use]
     pub fn has_page_cache(&self) -> bool {

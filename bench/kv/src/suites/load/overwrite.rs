@@ -51,7 +51,6 @@ pub(super) fn overwrite(runner: &SuiteRunner<'_>, options: &Options, spec: &Spec
         ops,
         seconds: 0.0,
         threads: 1,
-        outstanding: 1,
         seed: 7,
     })?;
     // What the overwriting left to merge is its own; what is written beside the look-ups is not.

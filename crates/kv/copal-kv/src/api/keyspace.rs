@@ -12,7 +12,7 @@ use crate::{
         super_version::SuperVersion,
         value::pointer::{MAX_VALUE, piece_sums},
     },
-    write::commit::{Write, WriteOp, submitted::Commit, values::GroupKey},
+    write::commit::{Write, WriteOp, values::GroupKey},
 };
 use bytes::Bytes;
 use std::{
@@ -375,23 +375,6 @@ impl Batch {
             Some(write) => store.engine().commit_with_room(write),
             None => Ok(()),
         }
-    }
-
-    /// Hands all operations in, in their order behind what this thread handed in before, and goes on; the
-    /// [`Commit`] tells when they are as safe as `durability` says. One thread may keep as many outstanding
-    /// as it likes: it is held up while they take more memory than a quarter of what the budget keeps for the
-    /// log, so at most 1 MiB, before their turn comes. What was handed in becomes visible to readers when it
-    /// is safe, not before.
-    /// # Errors
-    /// `BatchTooLarge`, `KeyTooLong`, `ValueTooLong`, `NoKeyspace`, `Closed`, `Poisoned`: nothing happened.
-    /// What goes wrong later is told by [`Commit::wait`].
-    pub fn commit_submit(self, durability: Durability) -> Result<Commit, Error> {
-        let store = self.store.clone();
-        let place = match self.into_write(durability)? {
-            Some(write) => Some(store.inner.submit(write)?),
-            None => None,
-        };
-        Ok(Commit::new(&store, place))
     }
 
     /// `None`: there is nothing to commit.

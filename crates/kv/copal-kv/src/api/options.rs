@@ -39,11 +39,11 @@ pub struct Options {
     /// as the merge moves blocks had to search them, a walk counting once for each run: fewer runs to search,
     /// a few more bytes written.
     pub merge_for_reads: bool,
-    /// Flusher, worker, committers, scrubs and the adjuster of filters run on threads of their own. Otherwise
-    /// what they do is done inside the calls, so that one thread and one seed are one run on a device without
-    /// threads: filters are moved by [`Store::adjust_filters`](crate::Store::adjust_filters) alone, and
-    /// deferred writes go with the next write. Of a shared budget
-    /// ([`Store::open_within`](crate::Store::open_within)) the adjuster is the budget's own. For simulators.
+    /// Flusher, worker, scrubs and the adjuster of filters run on threads of their own. Otherwise what they do
+    /// is done inside the calls, so that one thread and one seed are one run on a device without threads:
+    /// filters are moved by [`Store::adjust_filters`](crate::Store::adjust_filters) alone, and deferred writes
+    /// go with the next write. Of a shared budget ([`Store::open_within`](crate::Store::open_within)) the
+    /// adjuster is the budget's own. For simulators.
     pub threads: bool,
     /// Filters: what kind, how much of the memory, how it is divided. Of a shared budget only the kind
     /// counts, the rest is the budget's own.

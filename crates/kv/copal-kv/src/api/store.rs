@@ -6,12 +6,11 @@ use crate::{
     api::keyspace::KeyspaceHandle,
     compact::{flusher, worker},
     engine::Engine,
-    memory::budget::Class as Memory,
     open as recovery,
     table::key::{KeyRange, KeyspaceId},
     tree::manifest::{format::MAX_NAME, state::KeyspaceState},
     tree::{filter_report, manifest::format::Record},
-    write::commit::{Write, WriteOp, queue::CommitTicket, submitted::Committers},
+    write::commit::{Write, WriteOp},
 };
 use copal_object::{Ack, Txn};
 use parking_lot::Mutex;
@@ -35,8 +34,6 @@ pub(crate) struct StoreInner {
     pub(crate) engine: Arc<Engine>,
     /// Flusher and worker.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// They lead commits that nobody waits for.
-    committers: Committers,
     /// Open keyspaces by name; also the lock under which they are made and dropped.
     pub(crate) keyspaces: Mutex<HashMap<String, Arc<KeyspaceHandle>>>,
 }
@@ -89,9 +86,7 @@ impl Store {
             tree.manifest.state.keyspaces.iter().map(handle).collect()
         };
         let (threads, keyspaces) = (Mutex::new(threads), Mutex::new(keyspaces));
-        Ok(Store {
-            inner: Arc::new(StoreInner { engine, threads, committers: Committers::default(), keyspaces }),
-        })
+        Ok(Store { inner: Arc::new(StoreInner { engine, threads, keyspaces }) })
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -271,7 +266,6 @@ impl Store {
         if self.engine().closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        self.inner.committers.end(self.engine());
         self.engine().leave_short_log();
         let synced = self.engine().end_writes();
         self.inner.join();
@@ -282,24 +276,6 @@ impl Store {
 }
 
 impl StoreInner {
-    /// Hands a commit in; see [`Commit`].
-    pub(crate) fn submit(&self, mut write: Write) -> Result<CommitTicket, Error> {
-        let engine = &self.engine;
-        engine.check_writable()?;
-        if engine.options.threads {
-            let started = self.committers.start(engine);
-            started.map_err(|error| Error::corrupt("thread of a committer", error))?;
-        }
-        // Its caller goes on and may forget it: from here on all of it is the engine's.
-        write.room = Some(engine.budget.charge(Memory::Log, write.held_bytes()));
-        let ticket = engine.writes.queue.submit(write, engine.budget.waiting_bytes())?;
-        if !engine.options.threads {
-            engine.lead_what_was_handed_in();
-            engine.attend_if_asked();
-        }
-        Ok(ticket)
-    }
-
     fn join(&self) {
         self.engine.signal.stop();
         self.engine.attendant.end();
@@ -317,7 +293,6 @@ impl Drop for StoreInner {
             // The objects may be another engine's by now.
             return;
         }
-        self.committers.end(&self.engine);
         if let Err(error) = self.engine.sync() {
             tracing::warn!(%error, "deferred writes may be lost: the store was dropped and could not be synced");
         }

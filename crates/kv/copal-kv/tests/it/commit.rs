@@ -120,63 +120,6 @@ fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
     assert!(durable <= 2 * 20 + 4, "{durable} flushes for 20 durable large values");
 }
 
-/// One thread keeps many commits outstanding; they take effect in the order they were handed in.
-#[test]
-fn one_thread_keeps_many_commits_outstanding() {
-    let fixture = Fixture::new(256 * MIB, small());
-    let space = fixture.space("a", grouped());
-    let durability = |i: u64| [Durability::Device, Durability::Process, Durability::Deferred][i as usize % 3];
-    let mut outstanding = std::collections::VecDeque::new();
-    for i in 0..3000u64 {
-        let mut batch = fixture.store.batch();
-        batch.put(&space, &(i % 500).to_be_bytes(), value(i, 300).into());
-        batch.put(&space, &(1000 + i).to_be_bytes(), value(i, 30).into());
-        outstanding.push_back(batch.commit_submit(durability(i)).unwrap());
-        if outstanding.len() > 64 {
-            outstanding.pop_front().unwrap().wait().unwrap();
-        }
-    }
-    let empty = fixture.store.batch().commit_submit(DEVICE).unwrap();
-    assert!(empty.is_done());
-    empty.wait().unwrap();
-    outstanding.into_iter().for_each(|commit| commit.wait().unwrap());
-    for i in 0..3000u64 {
-        assert_eq!(space.get(&(1000 + i).to_be_bytes()).unwrap().unwrap(), value(i, 30));
-    }
-    for i in 2500..3000u64 {
-        assert_eq!(
-            space.get(&(i % 500).to_be_bytes()).unwrap().unwrap(),
-            value(i, 300),
-            "the last one counts"
-        );
-    }
-    let stats = fixture.store.stats();
-    assert_eq!(stats.writes, 3000);
-    assert!(stats.groups < 2000, "{} groups: nothing was shared", stats.groups);
-    drop(space);
-    let fixture = fixture.reopen(small(), true);
-    assert_eq!(fixture.space("a", grouped()).iter(all()).count(), 3500);
-    assert_sound(&fixture.store, true);
-}
-
-/// Handles that nobody waits for do not take their commits with them.
-#[test]
-fn a_commit_whose_handle_is_dropped_happens_all_the_same() {
-    let mut fixture = Fixture::new(256 * MIB, small());
-    for round in 0..10u64 {
-        let space = fixture.space("a", grouped());
-        for i in 0..20u64 {
-            let mut batch = fixture.store.batch();
-            batch.put(&space, &(round << 32 | i).to_be_bytes(), value(i, 30).into());
-            drop(batch.commit_submit(Durability::Deferred).unwrap());
-        }
-        drop(space);
-        fixture = fixture.reopen(small(), round % 2 == 0);
-        let space = fixture.space("a", grouped());
-        assert_eq!(space.iter(all()).count() as u64, 20 * (round + 1));
-    }
-}
-
 /// Closing while others write: whoever was told that a write happened finds it, deferred ones too.
 ///
 /// A deferred write could be accepted between the last sync and the end of the worker, and was then never
@@ -201,9 +144,6 @@ fn closing_while_others_write_loses_nothing_that_was_acknowledged() {
                             let mut batch = store.batch();
                             batch.put(&space, &key, value(count, 30).into());
                             let written = match thread {
-                                0 => {
-                                    batch.commit_submit(Durability::Deferred).and_then(|commit| commit.wait())
-                                }
                                 1 => batch.commit(PROCESS),
                                 _ => batch.commit(Durability::Deferred),
                             };

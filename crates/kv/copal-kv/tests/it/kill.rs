@@ -17,10 +17,10 @@
 
 use crate::support::*;
 use copal_device::{Device, FileOptions, OpenError, open_file};
-use copal_kv::{Batch, Commit, Durability, Keyspace, KeyspaceOptions, Options, Store};
+use copal_kv::{Batch, Durability, Keyspace, KeyspaceOptions, Options, Store};
 use copal_object::{CheckOptions, MkfsOptions, OpenError as ObjectOpenError, OpenOptions, Store as Objects};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     io::{BufRead, BufReader, Write},
     os::unix::process::ExitStatusExt,
     path::Path,
@@ -29,9 +29,6 @@ use std::{
 };
 
 const THREADS: usize = 4;
-/// This thread keeps several commits outstanding.
-const SUBMITTER: usize = 3;
-const OUTSTANDING: usize = 6;
 const KEYS: u64 = 24;
 const STORE: &str = "COPAL_KV_KILLED_STORE";
 const COUNTS: &str = "COPAL_KV_KILLED_COUNTS";
@@ -223,33 +220,19 @@ fn tell(what: char, thread: usize, number: u64) {
 /// Writes until it is killed.
 fn write_for_ever(store: &Store, thread: usize, mut number: u64) {
     let spaces = spaces(store);
-    let mut outstanding: VecDeque<(u64, Commit)> = VecDeque::new();
     loop {
         let operation = Operation::of(thread, number);
         let batch = operation.batch(store, &spaces);
         tell('b', thread, number);
-        if operation.way != Way::Batch {
-            for (number, commit) in outstanding.drain(..) {
-                commit.wait().unwrap();
-                tell('e', thread, number);
-            }
+        if operation.way == Way::Purge {
             operation.purge(&spaces);
         }
         if operation.way == Way::Ingest {
             operation.ingest(&spaces);
-            tell('e', thread, number);
-        } else if thread == SUBMITTER {
-            outstanding.push_back((number, batch.commit_submit(operation.durability).unwrap()));
-            if outstanding.len() > OUTSTANDING
-                && let Some((number, commit)) = outstanding.pop_front()
-            {
-                commit.wait().unwrap();
-                tell('e', thread, number);
-            }
         } else {
             batch.commit(operation.durability).unwrap();
-            tell('e', thread, number);
         }
+        tell('e', thread, number);
         match (thread, number % 50) {
             (0, 49) => store.flush().unwrap(),
             (1, 49) => spaces[number as usize % 2].compact_range(all()).unwrap(),

@@ -1,4 +1,4 @@
-//! A store without threads: what flusher, worker and committers do is done inside the calls, and one seed is
+//! A store without threads: what flusher and worker do is done inside the calls, and one seed is
 //! one run.
 
 use copal_device::{Device, fault::FaultDevice};
@@ -27,8 +27,8 @@ fn run() -> (usize, u64, u64) {
         let mut batch = store.batch();
         batch.put(&rows, &key(number), vec![number as u8; 100].into());
         match number % 3 {
-            0 => batch.commit_submit(Durability::Device).unwrap().wait().unwrap(),
-            1 => drop(batch.commit_submit(Durability::Deferred).unwrap()),
+            0 => batch.commit(Durability::Device).unwrap(),
+            1 => batch.commit(Durability::Deferred).unwrap(),
             _ => batch.commit(Durability::Process).unwrap(),
         }
     }

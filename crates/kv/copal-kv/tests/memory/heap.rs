@@ -7,7 +7,7 @@
 use crate::{counting::live_bytes, world::*};
 use bytes::Bytes;
 use copal_device::AlignedBuf;
-use copal_kv::{CacheMode, Error, Keyspace, KeyspaceOptions, MemoryBudget, Store};
+use copal_kv::{CacheMode, Error, Keyspace, KeyspaceOptions, MemoryBudget};
 use std::ops::Bound;
 
 const TOTAL: u64 = 8 * MIB;
@@ -111,8 +111,6 @@ fn what_is_allocated_is_charged() {
     });
     watch.check("merged");
     println!("merged: {} bytes at most not charged", watch.worst);
-    hand_in(&store, &rows, &mut watch);
-    println!("handed in: {} bytes at most not charged", watch.worst);
     refill(&rows, &mut watch);
     println!("repaired: {} bytes at most not charged", watch.worst);
     ingest(&rows, &mut watch);
@@ -156,24 +154,6 @@ fn scan(space: &Keyspace, watch: &mut Watch, random: &mut Random) {
         standing.push(iter);
     }
     assert!(refused <= 6, "{refused} of 24 iterators found no room");
-}
-
-/// Commits that nobody waits for: what they hold is the engine's, values on their way to value objects too.
-fn hand_in(store: &Store, space: &Keyspace, watch: &mut Watch) {
-    for len in [1000, 20_000, 100_000] {
-        let mut last = None;
-        for number in 0..24 * MIB / len {
-            let mut batch = store.batch();
-            batch.put(space, &key(number), value(number, len as usize).into());
-            // Those before go on without a handle.
-            last = Some(batch.commit_submit(DEFERRED).unwrap());
-            if number % (MIB / len).clamp(1, 16) == 0 {
-                watch.check("handing in");
-            }
-        }
-        last.unwrap().wait().unwrap();
-        watch.check("handed in");
-    }
 }
 
 /// Keys in their order that no other part of the test has, behind `first`.

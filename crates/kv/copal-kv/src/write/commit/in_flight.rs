@@ -30,13 +30,4 @@ impl InFlight {
         drop(self.charge);
         self.completing.complete(result.map(drop));
     }
-
-    /// Lets the thread that delivers the device's answer do the rest.
-    pub(super) fn detach(self) {
-        let InFlight { completing, completion, charge } = self;
-        completion.on_complete(move |result| {
-            drop(charge);
-            completing.complete(result.map(drop));
-        });
-    }
 }

@@ -302,7 +302,6 @@ impl Engine {
         let completion = group.frame.map(ReservedFrame::write);
         let writes = group.gathered.writes;
         insert(&group.memtable, &self.caches.rows, writes, group.encoded, group.first_seq);
-        self.count_room_of(writes);
         self.counters.entered_room(group.route == Route::PageCacheLog);
         let bytes = writes.iter().map(|write| write.user_bytes).sum();
         self.counters.wrote(writes.len() as u64, bytes);

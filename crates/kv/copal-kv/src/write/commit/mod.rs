@@ -7,9 +7,8 @@
 //! - Sequences become visible in order, each after the durability it was promised (KV-2).
 //! - Exactly one thread has the turn; it alone appends to log and direct value objects.
 //!
-//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`), what the
-//! log takes later (`deferred`), making room for it (`room`), where
-//! values go (`values`), commits that nobody waits for at once (`submitted`).
+//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`), what the log takes later
+//! (`deferred`), making room for it (`room`), where values go (`values`).
 
 pub(crate) mod deferred;
 mod encode;
@@ -18,11 +17,10 @@ mod leader;
 mod monitor;
 pub(crate) mod queue;
 mod room;
-pub(crate) mod submitted;
 pub(crate) mod values;
 pub(crate) mod writer;
 
-use crate::{Durability, memory::budget::Charge, tree::value::Pointer, write::log::format::LogOp};
+use crate::{Durability, tree::value::Pointer, write::log::format::LogOp};
 use bytes::Bytes;
 use values::GroupKey;
 
@@ -98,8 +96,6 @@ pub(crate) struct Write {
     /// May use the reserve of a full store: it is short, and deletes something while it adds little, or is
     /// essential.
     pub(crate) frees_space: bool,
-    /// Memory of a write that nobody waits for; whoever waits holds it himself.
-    pub(crate) room: Option<Charge>,
 }
 
 impl Write {
@@ -113,8 +109,7 @@ impl Write {
         let user_bytes = ops.iter().map(|op| user(op) as u64).sum();
         let room_bytes = ops.iter().map(WriteOp::room_bytes).sum();
         let deletes = ops.iter().any(|op| matches!(op, WriteOp::Delete { .. } | WriteOp::DeleteRange { .. }));
-        let mut write =
-            Write { ops, durability, log_bytes, user_bytes, room_bytes, frees_space: false, room: None };
+        let mut write = Write { ops, durability, log_bytes, user_bytes, room_bytes, frees_space: false };
         let put = |op: &WriteOp| matches!(op, WriteOp::Put { .. }).then(|| op.log_bytes());
         let put_bytes: usize = write.ops.iter().filter_map(put).sum();
         write.frees_space = deletes && put_bytes <= LITTLE && write.is_short();
@@ -138,13 +133,6 @@ impl Write {
 
     fn has_direct(&self) -> bool {
         self.ops.iter().any(|op| matches!(op, WriteOp::Direct { .. }))
-    }
-
-    /// Bytes of memory that it holds while it waits: the list, keys and values, those for value objects too.
-    /// The memtable shares keys and values and adds its nodes, which are counted here.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        let list = self.ops.capacity() * size_of::<WriteOp>();
-        self.user_bytes + list as u64 + self.ops.len() as u64 * ENTRY_BYTES
     }
 }
 

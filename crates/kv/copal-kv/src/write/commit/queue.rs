@@ -26,15 +26,6 @@ const GROUP_BYTES: usize = 1 << 20;
 /// Groups on their way at once. Measured: docs/decisions/2026-11-21-commits-side-by-side.md.
 pub(crate) const WIDTH: usize = 4;
 
-/// Who brings a group on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leader {
-    /// Its first writer, which waits for its turn.
-    First,
-    /// A committer's thread: its first writer went on with other work.
-    Committer,
-}
-
 /// Writers that share a group, and what became of them.
 pub(crate) struct Group<M: Monitors = Threads> {
     turn: M::Of<bool>,
@@ -47,19 +38,14 @@ enum Outcome {
 }
 
 /// A write's place in its group.
-pub(crate) struct CommitTicket<M: Monitors = Threads> {
+struct CommitTicket<M: Monitors = Threads> {
     group: Arc<Group<M>>,
     index: usize,
 }
 
 impl<M: Monitors> CommitTicket<M> {
-    /// What became of the write, when that is known.
-    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
-        self.group.outcome.with(|outcome| self.own(outcome.as_ref()))
-    }
-
-    /// Waits until that is known.
-    pub(crate) fn wait(&self) -> Result<(), Error> {
+    /// Waits until it is known what became of the write.
+    fn wait(&self) -> Result<(), Error> {
         self.group.outcome.wait_for(|outcome| self.own(outcome.as_ref()))
     }
 
@@ -75,12 +61,9 @@ impl<M: Monitors> CommitTicket<M> {
 /// A group that waits for its turn.
 struct Gathering<M: Monitors> {
     group: Arc<Group<M>>,
-    leader: Leader,
     writes: Vec<Write>,
     /// Of log.
     bytes: usize,
-    /// Of memory.
-    held_bytes: u64,
 }
 
 /// A group on its way; the one that nobody waits for belongs to a leader that writes one by one.
@@ -94,32 +77,20 @@ struct GroupInFlight<M: Monitors> {
 
 struct Line<M: Monitors> {
     waiting: VecDeque<Gathering<M>>,
-    /// Bytes of memory that wait for their turn.
-    waiting_bytes: u64,
     /// Someone has the turn.
     turn_taken: bool,
     in_flight: VecDeque<GroupInFlight<M>>,
     placed: u64,
     /// What the first group that did not land was told.
     failed: Option<Error>,
-    /// Only those who wait may still write.
-    no_submitting: bool,
     /// Groups take effect as they land: the tests' negative control.
     #[cfg(test)]
     broken: bool,
 }
 
-#[derive(Default)]
-struct Wake {
-    /// The turn is a committer's.
-    committer: bool,
-    stop: bool,
-}
-
 /// See the module.
 pub(crate) struct CommitQueue<M: Monitors = Threads> {
     line: M::Of<Line<M>>,
-    wake: M::Of<Wake>,
     width: usize,
     snapshots: Arc<Snapshots>,
     poison: Arc<Poison>,
@@ -128,33 +99,19 @@ pub(crate) struct CommitQueue<M: Monitors = Threads> {
 /// A group, and what its writers are told.
 type Told<M> = (Arc<Group<M>>, Result<(), Error>);
 
-/// Whom to wake, once the line is not locked any more.
-enum Next<M: Monitors> {
-    First(Arc<Group<M>>),
-    Committer,
-}
-
 impl<M: Monitors> CommitQueue<M> {
     /// At most `width` groups are on their way at once.
     pub(crate) fn new(width: usize, snapshots: Arc<Snapshots>, poison: Arc<Poison>) -> Arc<CommitQueue<M>> {
         let line = Line {
             waiting: VecDeque::new(),
-            waiting_bytes: 0,
             turn_taken: false,
             in_flight: VecDeque::new(),
             placed: 0,
             failed: None,
-            no_submitting: false,
             #[cfg(test)]
             broken: false,
         };
-        Arc::new(CommitQueue {
-            line: M::Of::new(line),
-            wake: M::Of::new(Wake::default()),
-            width,
-            snapshots,
-            poison,
-        })
+        Arc::new(CommitQueue { line: M::Of::new(line), width, snapshots, poison })
     }
 
     /// Joins a group and waits for what becomes of it. When this write is the group's first, `lead` is called
@@ -164,12 +121,11 @@ impl<M: Monitors> CommitQueue<M> {
         write: Write,
         lead: impl FnOnce(Turn<M>, Vec<Write>),
     ) -> Result<(), Error> {
-        let (place, next) =
-            self.line.with(|line| (line.join(write, Leader::First), line.next_turn(self.width)));
+        let (place, next) = self.line.with(|line| (line.join(write), line.next_turn(self.width)));
         let leads = place.index == 0;
-        let own = matches!(&next, Some(Next::First(group)) if Arc::ptr_eq(group, &place.group));
+        let own = next.as_ref().is_some_and(|group| Arc::ptr_eq(group, &place.group));
         if !(leads && own) {
-            self.call(next);
+            call(next);
         }
         if leads {
             if !own {
@@ -180,64 +136,6 @@ impl<M: Monitors> CommitQueue<M> {
             }
         }
         place.wait()
-    }
-
-    /// Joins a group and goes on; a committer leads it unless a writer that waits does. Blocks while more
-    /// than `most_waiting` bytes of memory wait for their turn.
-    /// # Errors
-    /// `Closed`: there are no committers any more.
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        write: Write,
-        most_waiting: u64,
-    ) -> Result<CommitTicket<M>, Error> {
-        let mut write = Some(write);
-        let (place, next) = self.line.wait_for(|line| {
-            if line.no_submitting {
-                return Some((Err(Error::Closed), None));
-            }
-            if line.waiting_bytes > most_waiting {
-                return None;
-            }
-            let place = line.join(write.take()?, Leader::Committer);
-            Some((Ok(place), line.next_turn(self.width)))
-        });
-        self.call(next);
-        place
-    }
-
-    /// A committer's next turn; `None`: it is to end, and nothing waits for it.
-    pub(crate) fn committers_turn(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
-        loop {
-            let committer = self.wake.wait_for(|wake| {
-                if std::mem::take(&mut wake.committer) {
-                    return Some(true);
-                }
-                let served = |line: &mut Line<M>| {
-                    let mut groups = line.waiting.iter();
-                    groups.all(|group| group.leader == Leader::First)
-                };
-                (wake.stop && self.line.with(served)).then_some(false)
-            });
-            if !committer {
-                return None;
-            }
-            if let Some(turn) = self.begin() {
-                return Some(turn);
-            }
-        }
-    }
-
-    /// A committer's next turn, if it has come: for a store without threads.
-    pub(crate) fn committers_turn_now(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
-        let has_turn = self.wake.change(|wake| std::mem::take(&mut wake.committer));
-        if has_turn { self.begin() } else { None }
-    }
-
-    /// Lets the committers end once what was submitted is on its way.
-    pub(crate) fn end_submitting(&self) {
-        self.line.change(|line| line.no_submitting = true);
-        self.wake.change(|wake| wake.stop = true);
     }
 
     /// Waits until nothing is on its way. Whoever can place a group has to be kept from it meanwhile.
@@ -254,15 +152,7 @@ impl<M: Monitors> CommitQueue<M> {
 
     /// Takes the group whose turn it is.
     fn begin(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
-        let (gathering, closing) = self.line.change(|line| {
-            let gathering = line.waiting.pop_front()?;
-            line.waiting_bytes -= gathering.held_bytes;
-            Some((gathering, line.no_submitting))
-        })?;
-        if closing {
-            // It may have been the last that committers stayed for.
-            self.wake.change(|_| ());
-        }
+        let gathering = self.line.with(|line| line.waiting.pop_front())?;
         let turn = Turn {
             queue: Arc::clone(self),
             group: gathering.group,
@@ -277,19 +167,7 @@ impl<M: Monitors> CommitQueue<M> {
             line.turn_taken = false;
             line.next_turn(self.width)
         });
-        self.call(next);
-    }
-
-    fn call(&self, next: Option<Next<M>>) {
-        match next {
-            None => {}
-            Some(Next::First(group)) => group.turn.change(|turn| *turn = true),
-            Some(Next::Committer) => self.wake_committer(),
-        }
-    }
-
-    fn wake_committer(&self) {
-        self.wake.change(|wake| wake.committer = true);
+        call(next);
     }
 
     fn place(self: &Arc<Self>, last_seq: u64, writes: usize, group: Option<Arc<Group<M>>>) -> Completing<M> {
@@ -314,39 +192,39 @@ impl<M: Monitors> CommitQueue<M> {
             }
             (line.take_effect(&self.snapshots), line.next_turn(self.width))
         });
-        self.call(next);
+        call(next);
         for (group, result) in told {
             group.tell(Outcome::All(result));
         }
     }
 }
 
+/// Wakes the first writer of a group whose turn has come.
+fn call<M: Monitors>(next: Option<Arc<Group<M>>>) {
+    if let Some(group) = next {
+        group.turn.change(|turn| *turn = true);
+    }
+}
+
 impl<M: Monitors> Line<M> {
     /// A place in the group that still gathers, or in a new one.
-    fn join(&mut self, write: Write, leader: Leader) -> CommitTicket<M> {
-        let (bytes, held_bytes) = (write.log_bytes, write.held_bytes());
-        self.waiting_bytes += held_bytes;
+    fn join(&mut self, write: Write) -> CommitTicket<M> {
+        let bytes = write.log_bytes;
         if let Some(last) = self.waiting.back_mut()
             && last.bytes + bytes <= GROUP_BYTES
         {
             last.writes.push(write);
             last.bytes += bytes;
-            last.held_bytes += held_bytes;
             return CommitTicket { group: Arc::clone(&last.group), index: last.writes.len() - 1 };
         }
         let group = Arc::new(Group { turn: M::Of::new(false), outcome: M::Of::new(None) });
-        self.waiting.push_back(Gathering {
-            group: Arc::clone(&group),
-            leader,
-            writes: vec![write],
-            bytes,
-            held_bytes,
-        });
+        self.waiting.push_back(Gathering { group: Arc::clone(&group), writes: vec![write], bytes });
         CommitTicket { group, index: 0 }
     }
 
-    /// Gives the turn to the group in front, if it is free and one more on its way is worth it.
-    fn next_turn(&mut self, width: usize) -> Option<Next<M>> {
+    /// Gives the turn to the group in front, if it is free and one more on its way is worth it; returns that
+    /// group, whose first writer is to be woken once the line is not locked any more.
+    fn next_turn(&mut self, width: usize) -> Option<Arc<Group<M>>> {
         let waiting: usize = self.waiting.iter().map(|group| group.writes.len()).sum();
         let under_way: usize = self.in_flight.iter().map(|flight| flight.writes).sum();
         let front = self.waiting.front()?;
@@ -356,10 +234,7 @@ impl<M: Monitors> Line<M> {
             return None;
         }
         self.turn_taken = true;
-        Some(match front.leader {
-            Leader::First => Next::First(Arc::clone(&front.group)),
-            Leader::Committer => Next::Committer,
-        })
+        Some(Arc::clone(&front.group))
     }
 
     /// Lets the groups in front take effect that have completed; returns who is to be told.

@@ -16,7 +16,7 @@ use crate::{
     api::stats::Counters,
     compact::picker::everything,
     engine::Engine,
-    memory::budget::{Charge, Class as Memory},
+    memory::budget::Class as Memory,
     signal::Sleeper,
     tree::{manifest::format::Level, super_version::SuperVersion, version::Slice},
     write::{log::Log, memtable::Memtable},
@@ -43,14 +43,6 @@ impl Engine {
         let committed = self.commit(write);
         self.budget.count_memtables();
         committed
-    }
-
-    /// The memtable holds `writes` now: counts it before what they were charged with is given back.
-    pub(super) fn count_room_of(&self, writes: &[Write]) {
-        let room = writes.iter().filter_map(|write| write.room.as_ref());
-        if room.map(Charge::bytes).sum::<u64>() >= LARGE_BYTES {
-            self.budget.count_memtables();
-        }
     }
 
     /// Whether there is room in memtable and budget for a group that takes `bytes` of them; waits for it.

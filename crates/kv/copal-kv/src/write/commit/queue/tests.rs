@@ -162,12 +162,6 @@ impl<M: Monitors> World<M> {
         self.device
             .with(|device| assert!(device.is_durable_up_to(visible), "{visible} is visible and not safe"));
     }
-
-    fn serve(&self) {
-        while let Some((turn, writes)) = self.queue.committers_turn() {
-            self.lead(turn, writes);
-        }
-    }
 }
 
 /// Symptom: four threads wrote no more per second than one where a device makes one write durable after the
@@ -178,12 +172,18 @@ impl<M: Monitors> World<M> {
 fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     let world = World::<Threads>::new(4, None);
     let queue = &world.queue;
-    let submit = |tag: u8| {
-        drop(queue.submit(write(tag), u64::MAX).unwrap());
-        queue.wake.with(|wake| wake.committer)
+    // Joins, and tells whether the group in front has the turn.
+    let join = |write: Write| {
+        queue.line.with(|line| {
+            line.join(write);
+            line.next_turn(queue.width);
+            line.turn_taken
+        })
     };
+    let submit = |tag: u8| join(write(tag));
     let place = |last_seq: u64, writes: usize| {
-        let (mut turn, group) = queue.committers_turn().unwrap();
+        assert!(queue.line.with(|line| line.turn_taken), "nobody has the turn");
+        let (mut turn, group) = queue.begin().unwrap();
         assert_eq!(group.len(), writes);
         turn.place(last_seq)
     };
@@ -202,14 +202,13 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     assert!(!submit(5));
     third.complete(Ok(()));
     fourth.complete(Ok(()));
-    assert!(queue.wake.with(|wake| wake.committer), "nothing is on its way any more");
+    assert!(queue.line.with(|line| line.turn_taken), "nothing is on its way any more");
     place(7, 1).complete(Ok(()));
     assert_eq!(world.snapshots.visible(), 7);
     // One that can take no more does not wait for more.
     let large = || {
         let op = WriteOp::Put { key: Bytes::from_static(b"large"), value: vec![0; GROUP_BYTES / 2].into() };
-        drop(queue.submit(Write::new(vec![op], Durability::Device), u64::MAX).unwrap());
-        queue.wake.with(|wake| wake.committer)
+        join(Write::new(vec![op], Durability::Device))
     };
     let mut under_way = Vec::new();
     for seq in 8..12 {
@@ -259,40 +258,6 @@ fn writers<M: Monitors>(width: usize, fails: Option<u8>, broken: bool) {
     assert_eq!(world.queue.drain().is_ok(), fails.is_none());
 }
 
-/// One thread hands commits in, one commits and waits, one ends the two committers meanwhile.
-fn submitters<M: Monitors>(width: usize, fails: Option<u8>) {
-    let world = World::<M>::new(width, fails);
-    let committers = [0, 1].map(|_| {
-        let serve = world.clone();
-        scheduled_thread::spawn(move || serve.serve())
-    });
-    let waits = world.clone();
-    let waiter = scheduled_thread::spawn(move || [10, 11].map(|tag| waits.commit(tag).is_ok()));
-    let hands_in = world.clone();
-    let submitter = scheduled_thread::spawn(move || {
-        let places: Vec<_> = (0..4u8).map(|tag| hands_in.queue.submit(write(tag), u64::MAX)).collect();
-        for (tag, place) in (0..).zip(places) {
-            match place {
-                // Once closed, closed for good; what was taken before has an answer.
-                Err(error) => assert!(matches!(error, Error::Closed)),
-                Ok(place) => {
-                    if place.wait().is_ok() {
-                        hands_in.believe(tag);
-                    }
-                }
-            }
-        }
-    });
-    world.queue.end_submitting();
-    for committer in committers {
-        committer.join().unwrap();
-    }
-    submitter.join().unwrap();
-    let waited = waiter.join().unwrap();
-    assert!(fails.is_some() || waited == [true, true], "closing refuses those who wait");
-    world.look();
-}
-
 fn explore(iterations: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     let (random, pct) = (RandomScheduler::new(iterations), PctScheduler::new(3, iterations));
     Runner::new(random, Config::default()).run(test.clone());
@@ -310,13 +275,6 @@ fn in_every_order_of_steps_a_commit_is_told_when_all_before_it_are_safe() {
 fn in_every_order_of_steps_nothing_appears_behind_a_failure() {
     for width in 1..4 {
         explore(300, move || writers::<InAnyOrder>(width, Some(3), false));
-    }
-}
-
-#[test]
-fn in_every_order_of_steps_closing_leaves_nobody_waiting() {
-    for fails in [None, Some(2)] {
-        explore(400, move || submitters::<InAnyOrder>(2, fails));
     }
 }
 
@@ -377,8 +335,8 @@ fn writers_that_come_while_all_turns_are_taken_share_one_group() {
 }
 
 /// Symptom: after a panic in a group's leader the store took further writes, and direct values of later ones
-/// could come to lie where the lost group had placed its own. Cause: only a panic in a committer's thread, or
-/// one behind the group's place in the log, poisoned; values have their offsets before that. Fix: a turn that
+/// could come to lie where the lost group had placed its own. Cause: only a panic in a thread of the store's own,
+/// or one behind the group's place in the log, poisoned; values have their offsets before that. Fix: a turn that
 /// is dropped with nothing said poisons.
 #[test]
 fn a_leader_that_panics_poisons_the_store_and_passes_the_turn_on() {
