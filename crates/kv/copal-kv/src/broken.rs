@@ -10,8 +10,6 @@ pub(crate) enum Flaw {
     LogDeletedEarly,
     /// KV-5: A merge deletes its inputs before its outputs are installed.
     InputsDeletedEarly,
-    /// KV-7: An ingest installs one table at a time.
-    IngestInParts,
     /// KV-8: A purge drops value objects while its tombstone is still on its way to a table.
     #[cfg_attr(not(test), expect(dead_code, reason = "only tests ask for it"))]
     ValuesDroppedEarly,

@@ -49,9 +49,6 @@ pub enum Error {
         /// The memory budget that has no more for one batch.
         total_bytes: u64,
     },
-    /// Keys given to an ingest ascend strictly; this one does not.
-    #[error("the key does not stand behind the one added before it to the ingest")]
-    NotAscending,
     /// What cannot give way (memtables that iterators pin, descriptors of tables) leaves no room in the
     /// memory budget.
     #[error(

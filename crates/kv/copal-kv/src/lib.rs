@@ -20,8 +20,7 @@
 //! between threads.
 //!
 //! Promised to libraries, though nothing above this crate calls it: snapshots ([`Store::snapshot`]), look-ups
-//! of many keys ([`Keyspace::multi_get`]), heads of values ([`Keyspace::get_head`]), sorted ingest
-//! ([`Keyspace::ingest_writer`]), range checksums ([`Keyspace::range_checksum`]),
+//! of many keys ([`Keyspace::multi_get`]), walks over heads of values ([`Iter::heads`]),
 //! [`Keyspace::approximate_bytes`], and [`Durability::Process`], which is what LevelDB and RocksDB do by
 //! default.
 //!
@@ -64,12 +63,10 @@ pub use care::quarantine::DamagedRange;
 pub use care::repair::RepairReport;
 pub use care::scrub::{Scrub, ScrubProgress};
 pub use care::verify::VerifyReport;
-pub use compact::ingest::IngestWriter;
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};
 pub use error::Error;
 pub use memory::cache;
 pub use memory::shared::{MemoryBudget, MemoryBytes};
 pub use read::iter::Iter;
-pub use read::range_checksum::RangeChecksum;
 pub use table::{entry, entry_cursor as cursor, merge};
 pub use tree::filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};

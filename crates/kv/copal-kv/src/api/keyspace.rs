@@ -1,7 +1,7 @@
 //! Named ordered maps, batches over them, snapshots of them.
 
 use crate::{
-    CacheMode, Durability, Error, Iter, KeyspaceOptions, RangeChecksum, Store,
+    CacheMode, Durability, Error, Iter, KeyspaceOptions, Store,
     compact::merge::group_of,
     engine::Engine,
     memory::rows::RowEpoch,
@@ -181,14 +181,6 @@ impl Keyspace {
         self.look_up(key, &Want::Part(range))
     }
 
-    /// The first bytes of the value of `key`, as many as the keyspace keeps beside pointers
-    /// ([`KeyspaceOptions::value_head_bytes`]). Touches no value object.
-    /// # Errors
-    /// As [`Keyspace::get`].
-    pub fn get_head(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        self.look_up(key, &Want::Head(self.handle.options.head_bytes()))
-    }
-
     /// Whether `key` is there; reads no separated value.
     /// # Errors
     /// As [`Keyspace::get`].
@@ -227,20 +219,6 @@ impl Keyspace {
     #[must_use]
     pub fn prefix(&self, prefix: &[u8]) -> Iter {
         self.walk(self.handle.id.prefix(prefix))
-    }
-
-    /// Keys, bytes and digest of a range as it is now, to be compared with another replica's: equal content
-    /// gives equal checksums, and those of parts add up. Reads no separated value; with `verify` it reads and
-    /// verifies them all. Blocks.
-    /// # Errors
-    /// As [`Keyspace::get`].
-    pub fn range_checksum(
-        &self,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
-        verify: bool,
-    ) -> Result<RangeChecksum, Error> {
-        self.handle.check()?;
-        self.engine().range_checksum(self.iter(range), verify)
     }
 
     pub(crate) fn key_range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> KeyRange {
@@ -413,19 +391,6 @@ impl Snapshot {
         let view = engine.super_version();
         let (key, kept) = (keyspace.handle.id.key(key), keyspace.handle.kept());
         engine.get(&view, self.held.seq, &key, &Want::all(), kept)
-    }
-
-    /// As [`Keyspace::range_checksum`], at the snapshot.
-    /// # Errors
-    /// As [`Keyspace::get`].
-    pub fn range_checksum(
-        &self,
-        keyspace: &Keyspace,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
-        verify: bool,
-    ) -> Result<RangeChecksum, Error> {
-        keyspace.handle.check()?;
-        self.store.engine().range_checksum(self.iter(keyspace, range), verify)
     }
 
     /// The values of many keys at the snapshot, in their order; see [`Keyspace::multi_get`].

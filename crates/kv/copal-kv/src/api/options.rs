@@ -167,9 +167,8 @@ pub struct KeyspaceOptions {
     pub direct_from_bytes: u32,
     /// Keep data blocks as they are, or lz4.
     pub compress: bool,
-    /// First bytes of a separated value that stay in the table beside its pointer, so that
-    /// [`Keyspace::get_head`](crate::Keyspace::get_head) and a walk over heads touch no value object. At most
-    /// 4096 count; 0: none.
+    /// First bytes of a separated value that stay in the table beside its pointer, so that a walk over heads
+    /// ([`Iter::heads`](crate::Iter::heads)) touches no value object. At most 4096 count; 0: none.
     pub value_head_bytes: u16,
     /// What look-ups leave in the cache.
     pub cache: CacheMode,

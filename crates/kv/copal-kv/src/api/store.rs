@@ -356,9 +356,7 @@ impl Engine {
         let _still = self.compactor.stand_still();
         self.free_garbage()?;
         let mut tree = self.stored.tree.lock();
-        // An ingest that nobody finished still owns what it wrote.
-        let unfinished = self.compactor.ingests.objects().into_iter().map(|object| object.0).min();
-        let below = unfinished.unwrap_or(self.next_object.load(Ordering::Acquire));
+        let below = self.next_object.load(Ordering::Acquire);
         if tree.manifest.state.settled_below == below {
             return Ok(());
         }

@@ -241,9 +241,8 @@ impl Engine {
         for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
             report.problem(format!("log {} belongs to no one", log.0));
         }
-        let mut waiting: HashSet<ObjectId> =
+        let waiting: HashSet<ObjectId> =
             self.stored.garbage.items().into_iter().filter_map(deleted).collect();
-        waiting.extend(self.compactor.ingests.objects());
         for found in unnamed(state, &found, |value| logged.contains_key(value)) {
             let Unnamed { object, role, explained } = found;
             if self.options.read_only && explained {

@@ -1,6 +1,6 @@
 //! What the threads own that flush and merge, and those that look at the tree between two of their steps.
 
-use super::{deletions::Deletions, ingest::Ingests, picker::Jobs, value_separation::WorkerValues};
+use super::{deletions::Deletions, picker::Jobs, value_separation::WorkerValues};
 use parking_lot::{Mutex, MutexGuard};
 
 /// See the module.
@@ -11,7 +11,6 @@ pub(crate) struct Compactor {
     pub(crate) worker_values: Mutex<WorkerValues>,
     pub(crate) jobs: Jobs,
     pub(crate) deletions: Deletions,
-    pub(crate) ingests: Ingests,
 }
 
 impl Compactor {
@@ -21,7 +20,6 @@ impl Compactor {
             worker_values: Mutex::new(worker_values),
             jobs: Jobs::default(),
             deletions: Deletions::default(),
-            ingests: Ingests::default(),
         }
     }
 

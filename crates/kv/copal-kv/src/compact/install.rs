@@ -51,9 +51,7 @@ impl Change {
         let parts = vec![written.range.start..written.range.end];
         self.predicted.insert(object, written.predicted);
         self.ops.push(Op::Publish(written.staged));
-        let ingested_at = written.meta.ingested_at;
         self.records.push(Record::Table(written.meta));
-        self.records.extend(ingested_at.map(|seq| Record::Ingested { object, seq }));
         self.records.push(Record::Slices { object, level, run, parts });
     }
 }

@@ -42,7 +42,7 @@ use copal_device::Class;
 use copal_object::{ObjectId, Op};
 use std::{collections::HashSet, ops::Range, sync::Arc, time::Instant};
 
-/// Entries between two looks at whether a deferred write is due, or somebody waits for the end of the step.
+/// Entries between two looks at whether a deferred write is due, or the session ends.
 const LOOK_EVERY: u64 = 1024;
 /// Value bytes that one step moves; then it ends, however small its table.
 const MOVED_BYTES: u64 = 32 << 20;
@@ -238,7 +238,7 @@ impl Engine {
         values: &mut WorkerValues,
         job: &mut Job,
     ) -> Result<bool, Error> {
-        // An ingest may have made the bottom that the job writes to.
+        // Another job may have made the bottom that this one writes to.
         let named = |run: &Run| {
             job.inputs.contains(&(run.level, run.id))
                 || job.target.level == Level::BOTTOM && run.level == Level::BOTTOM
@@ -378,8 +378,6 @@ impl Engine {
                     // A flush is not interrupted.
                 } else if self.signal.stopping() {
                     return Err(Error::Closed);
-                } else if self.compactor.ingests.is_waiting() {
-                    output.end_soon();
                 }
             }
             if !step.whole && values.separation.written >= moved_bytes {

@@ -15,7 +15,6 @@ pub(crate) mod attendant;
 pub(crate) mod compactor;
 pub(crate) mod deletions;
 pub(crate) mod flusher;
-pub(crate) mod ingest;
 pub(crate) mod install;
 pub(crate) mod merge;
 pub(crate) mod output;

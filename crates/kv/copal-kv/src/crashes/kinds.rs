@@ -28,21 +28,6 @@ fn merge(recorder: &mut Recorder) {
     recorder.compact();
 }
 
-/// Over keys in memory and in tables; several tables and value objects at once.
-fn ingest(recorder: &mut Recorder) {
-    recorder.put(b"x1", value(1, 700), Durability::Process);
-    recorder.flush();
-    recorder.put(b"x2", value(2, 20), Durability::Deferred);
-    let pairs: Map = (0..60u8)
-        .map(|i| {
-            let len = [300, 450, 700][usize::from(i % 3)];
-            (vec![b"xy"[usize::from(i / 30)], b'0' + i], value(u64::from(i), len))
-        })
-        .collect();
-    recorder.ingest(&pairs);
-    recorder.put(b"x1", value(3, 20), Durability::Process);
-}
-
 /// A group with values of all kinds goes; its neighbour stays.
 fn purge(recorder: &mut Recorder) {
     for (key, len) in [(b"x1", 20), (b"x2", 700), (b"x3", 3500), (b"y1", 3500)] {
@@ -99,12 +84,6 @@ fn a_crash_in_a_merge_loses_nothing_and_leaves_nothing() {
 }
 
 #[test]
-fn a_crash_in_an_ingest_shows_all_of_it_or_nothing() {
-    let states = judged(ingest, 0..1);
-    assert!(states > 300, "only {states} states");
-}
-
-#[test]
 fn a_crash_in_a_purge_keeps_the_group_or_drops_it_whole() {
     let states = judged(purge, 0..1);
     assert!(states > 300, "only {states} states");
@@ -124,11 +103,6 @@ fn a_flush_that_deletes_its_log_early_is_caught() {
 #[test]
 fn a_merge_that_deletes_its_inputs_early_is_caught() {
     caught(merge, Flaw::InputsDeletedEarly);
-}
-
-#[test]
-fn an_ingest_in_parts_is_caught() {
-    caught(ingest, Flaw::IngestInParts);
 }
 
 #[test]

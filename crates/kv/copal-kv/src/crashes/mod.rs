@@ -4,7 +4,7 @@
 //!
 //! The oracle
 //! - The content is that after some operation: not before the last one acknowledged as durable, not after the
-//!   last one begun. Batches, purges and ingests are whole; there is no hole in commit order.
+//!   last one begun. Batches and purges are whole; there is no hole in commit order.
 //! - Every object of the engine has an owner and every owner its objects; the bytes of a value object are
 //!   live, dead or padding, each once, and whole dead pages occupy nothing.
 //! - The store goes on, and what it then holds survives another kill.
@@ -136,20 +136,6 @@ impl Recorder {
             durability == Durability::Device,
             |map| map.retain(|key, _| !key.starts_with(prefix)),
             |this| this.space.purge_prefix(prefix, durability).unwrap(),
-        );
-    }
-
-    fn ingest(&mut self, pairs: &Map) {
-        self.operation(
-            true,
-            |map| map.extend(pairs.clone()),
-            |this| {
-                let mut writer = this.space.ingest_writer().unwrap();
-                for (key, value) in pairs {
-                    writer.put(key, value).unwrap();
-                }
-                writer.finish().unwrap();
-            },
         );
     }
 

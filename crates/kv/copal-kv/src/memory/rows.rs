@@ -5,8 +5,8 @@
 //! - A write removes its row, and its sequence is noted in the row's shard, before the sequence becomes
 //!   visible. A reader inserts what it found at sequence S only while its shard has noted no write behind S.
 //!   So whoever sees a write never sees a row from before it.
-//! - What deletes or replaces a range (tombstone, purge, ingest) notes its sequence in the keyspace, before
-//!   it becomes visible: rows read before that are not there any more.
+//! - What deletes a range (tombstone, purge) notes its sequence in the keyspace, before it becomes visible:
+//!   rows read before that are not there any more.
 //! - A row answers a reader at S if its version is not newer than S: a snapshot never sees newer rows.
 //! - Absence is never cached; filters do that. Neither are pointers: the value they point at may move.
 //!

@@ -64,12 +64,12 @@ pub struct Iter {
 }
 
 /// A visible key and its value as it stands in the entry.
-pub(crate) struct Found {
+struct Found {
     /// With its keyspace.
-    pub(crate) key: Bytes,
-    pub(crate) kind: EntryKind,
+    key: Bytes,
+    kind: EntryKind,
     /// The value or an encoded pointer.
-    pub(crate) value: Bytes,
+    value: Bytes,
 }
 
 /// Where range tombstones come from.
@@ -169,15 +169,6 @@ impl Iter {
     fn item(&self, found: &Found) -> Result<(Bytes, Bytes), Error> {
         let value = self.engine.resolve(found.kind, found.value.clone(), &self.want)?;
         Ok((user_key(&found.key), value))
-    }
-
-    /// The next visible key as it stands in its entry: separated values are not read.
-    pub(crate) fn next_entry(&mut self) -> Option<Result<Found, Error>> {
-        if self.range.is_empty() {
-            return self.end();
-        }
-        let step = self.step_front();
-        self.end_or_entry(step)
     }
 
     /// After an error the iterator ends.
@@ -296,7 +287,11 @@ impl Iterator for Iter {
     type Item = Result<(Bytes, Bytes), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let found = self.next_entry()?;
+        if self.range.is_empty() {
+            return self.end();
+        }
+        let step = self.step_front();
+        let found = self.end_or_entry(step)?;
         let item = found.and_then(|found| self.item(&found).map(Some));
         self.end_or_entry(item)
     }

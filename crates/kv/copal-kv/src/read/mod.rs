@@ -1,8 +1,7 @@
-//! The way of a read: single look-ups, many at once, iterators, checksums of ranges.
+//! The way of a read: single look-ups, many at once, iterators.
 
 pub(crate) mod approximate;
 pub(crate) mod get;
 pub(crate) mod iter;
 pub(crate) mod multi_get;
-pub(crate) mod range_checksum;
 pub(crate) mod record;

@@ -121,7 +121,7 @@ impl Recorder {
         let durable = durability == Durability::Device;
         let space = self.random.below(2) as u8;
         let at = usize::from(space);
-        match self.random.below(21) {
+        match self.random.below(20) {
             0..8 => {
                 let (key, value) = (self.key(), self.value());
                 self.operation(
@@ -169,32 +169,8 @@ impl Recorder {
             }
             15..17 => self.operation(false, |_| {}, |this| this.store.flush().unwrap()),
             17..19 => self.operation(false, |_| {}, |this| this.spaces[at].compact_range(all()).unwrap()),
-            19 => self.ingest(space),
             _ => self.operation(true, |_| {}, |this| this.store.sync().unwrap()),
         }
-    }
-
-    /// All or nothing, durable when it is finished; a given-up one leaves nothing.
-    fn ingest(&mut self, space: u8) {
-        let pairs: BTreeMap<_, _> = (0..5).map(|_| (self.key(), self.value())).collect();
-        let finished = self.random.below(4) > 0;
-        self.operation(
-            finished,
-            |map| {
-                if finished {
-                    map.extend(pairs.clone().into_iter().map(|(key, value)| ((space, key), value)));
-                }
-            },
-            |this| {
-                let mut ingest = this.spaces[usize::from(space)].ingest_writer().unwrap();
-                for (key, value) in &pairs {
-                    ingest.put(key, value).unwrap();
-                }
-                if finished {
-                    ingest.finish().unwrap();
-                }
-            },
-        );
     }
 
     fn finish(self) -> Recorded {

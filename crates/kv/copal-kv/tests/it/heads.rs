@@ -40,7 +40,6 @@ fn a_head_is_the_beginning_of_the_value_wherever_it_stands() {
             let heads: BTreeMap<_, _> = map.iter().map(|(k, v)| (k.clone(), expected(v))).collect();
             assert_eq!(walked, heads, "head {head}, round {round}");
             for (key, value) in &map {
-                assert_eq!(space.get_head(key).unwrap().unwrap(), expected(value));
                 assert_eq!(space.get(key).unwrap().unwrap(), value);
                 for part in [0..10, 0..u64::from(head), 50..150, 90..5000, 4000..200_000] {
                     let clamp = |at: u64| (at as usize).min(value.len());
@@ -50,7 +49,7 @@ fn a_head_is_the_beginning_of_the_value_wherever_it_stands() {
                     );
                 }
             }
-            assert_eq!(space.get_head(b"d0").unwrap(), None);
+            assert_eq!(space.get(b"d0").unwrap(), None);
             assert_sound(&fixture.store, true);
             match round {
                 0 => fixture.store.flush().unwrap(),
@@ -88,7 +87,6 @@ fn a_walk_over_heads_touches_no_value_object() {
     let before = fixture.device.counters().read_bytes;
     assert_eq!(space.iter(all()).heads().count(), 100);
     for i in 0..100u32 {
-        assert_eq!(space.get_head(&i.to_be_bytes()).unwrap().unwrap().len(), 128);
         let part = space.get_range(&i.to_be_bytes(), 0..128).unwrap().unwrap();
         assert_eq!(part.len(), 128);
     }

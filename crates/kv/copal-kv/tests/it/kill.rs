@@ -4,7 +4,7 @@
 //! The test starts itself again as the writing process. What each thread does is a function of its number and
 //! the number of the operation, so the oracle knows every content by heart; the process only tells, line by
 //! line into a pipe that outlives it, which operation it begins and which was acknowledged. Every batch also
-//! sets its thread's count, so a store says by itself how far each thread came; so does every ingest. A purge
+//! sets its thread's count, so a store says by itself how far each thread came. A purge
 //! is a commit of its own, in front of the batch that counts it.
 //! Invariants, after each kill
 //! - The content is that of the counts: batches are whole.
@@ -54,7 +54,6 @@ enum Change {
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Batch,
-    Ingest,
     Purge,
 }
 
@@ -97,14 +96,7 @@ impl Operation {
         match random.below(24) {
             0..11 => changes.push(put(&mut random)),
             11..17 => (0..2 + random.below(5)).for_each(|_| changes.push(put(&mut random))),
-            17..20 => changes.push(Change::Delete(random.below(2) as usize, key(thread, random.below(KEYS)))),
-            20 => {
-                way = Way::Ingest;
-                for at in (0..KEYS).filter(|_| random.below(3) == 0) {
-                    let len = if at % 8 == 0 { 9000 } else { 300 };
-                    changes.push(Change::Put(0, key(thread, at), value(number << 8 | at, len)));
-                }
-            }
+            17..21 => changes.push(Change::Delete(random.below(2) as usize, key(thread, random.below(KEYS)))),
             21 => {
                 way = Way::Purge;
                 changes.push(Change::Purge(random.below(2) as usize));
@@ -123,23 +115,11 @@ impl Operation {
         let count = (number + 1).to_le_bytes().to_vec();
         changes.push(Change::Put(0, count_key(thread), count));
         let durability = match random.below(5) {
-            _ if way == Way::Ingest => Durability::Device,
             0 => Durability::Device,
             1 => Durability::Deferred,
             _ => Durability::Process,
         };
         Operation { thread, changes, durability, way }
-    }
-
-    /// Blocks; an ingest takes its keys in their order, of which the count is the first.
-    fn ingest(self, spaces: &[Keyspace; 2]) {
-        let mut content = Content::new();
-        self.apply(&mut content);
-        let mut writer = spaces[0].ingest_writer().unwrap();
-        for ((_, key), value) in content {
-            writer.put(&key, &value).unwrap();
-        }
-        writer.finish().unwrap();
     }
 
     fn purge(&self, spaces: &[Keyspace; 2]) {
@@ -227,11 +207,7 @@ fn write_for_ever(store: &Store, thread: usize, mut number: u64) {
         if operation.way == Way::Purge {
             operation.purge(&spaces);
         }
-        if operation.way == Way::Ingest {
-            operation.ingest(&spaces);
-        } else {
-            batch.commit(operation.durability).unwrap();
-        }
+        batch.commit(operation.durability).unwrap();
         tell('e', thread, number);
         match (thread, number % 50) {
             (0, 49) => store.flush().unwrap(),

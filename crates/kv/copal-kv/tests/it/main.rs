@@ -4,7 +4,6 @@
 
 mod basics;
 mod budget;
-mod checksums;
 mod closing;
 mod commit;
 mod crash;
@@ -14,9 +13,9 @@ mod filters;
 mod flips;
 mod full;
 mod gate;
+mod golden;
 mod heads;
 mod history;
-mod ingest;
 mod iterators;
 mod kill;
 mod leftovers;

@@ -113,8 +113,6 @@ fn what_is_allocated_is_charged() {
     println!("merged: {} bytes at most not charged", watch.worst);
     refill(&rows, &mut watch);
     println!("repaired: {} bytes at most not charged", watch.worst);
-    ingest(&rows, &mut watch);
-    println!("ingested: {} bytes at most not charged", watch.worst);
     println!("in the end: {} bytes at most not charged, {} charged", watch.worst, watch.most_charged);
     assert!(watch.most_charged > TOTAL / 2, "the budget was used: {} bytes", watch.most_charged);
     let report = store.stats();
@@ -176,18 +174,4 @@ fn refill(space: &Keyspace, watch: &mut Watch) {
     let range = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
     space.repair(range, entries).unwrap();
     watch.check("repaired");
-}
-
-/// Sorted keys past the log, some with values that stand beside the tables.
-fn ingest(space: &Keyspace, watch: &mut Watch) {
-    let mut writer = space.ingest_writer().unwrap();
-    for (number, key) in ascending(0xfe, 12_000).enumerate() {
-        let len = [100, 1000, 1000, 9000][number % 4];
-        writer.put(&key, &value(number as u64, len)).unwrap();
-        if number % 16 == 0 {
-            watch.check("ingesting");
-        }
-    }
-    writer.finish().unwrap();
-    watch.check("ingested");
 }

@@ -7,11 +7,11 @@ use std::sync::Barrier;
 
 const SIZE: u64 = 64 << 20;
 
-/// Symptom: `close` and the `finish` of an ingest wait for each other for ever. Cause: the one locked the
-/// worker's step and then the writer, the other the writer and then the step. Fix: the writer comes first,
-/// everywhere; the other way round an ingest could not wait for its flush.
+/// Symptom: `close` and a thread that holds the writer wait for each other for ever. Cause: `close` locked the
+/// worker's step and then the writer; the other thread, as a put into a full store does, the writer and then
+/// the step. Fix: the writer comes first, everywhere.
 #[test]
-fn settling_locks_the_writer_before_the_step_as_an_ingest_does() {
+fn settling_locks_the_writer_before_the_step_as_a_put_into_a_full_store_does() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();

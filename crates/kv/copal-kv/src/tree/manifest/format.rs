@@ -50,6 +50,8 @@ const DEAD: u8 = 7;
 const FLUSHED: u8 = 8;
 const COUNTERS: u8 = 9;
 const SETTLED: u8 = 10;
+/// No release writes it any more, but for a rewrite of a manifest that has it; stores of before 2026-12 may
+/// hold it.
 const INGESTED: u8 = 11;
 const KEYSPACE_WITH_HEAD: u8 = 12;
 

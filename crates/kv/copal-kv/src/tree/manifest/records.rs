@@ -93,7 +93,8 @@ pub(crate) enum Record {
     Settled {
         below: u64,
     },
-    /// Every entry of a table has this sequence; stands behind the table's own record.
+    /// Every entry of a table has this sequence; stands behind the table's own record. No release writes it
+    /// any more; stores of before 2026-12 may hold it.
     Ingested {
         object: ObjectId,
         seq: u64,

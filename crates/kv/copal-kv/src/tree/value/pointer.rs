@@ -8,7 +8,7 @@
 //! - The head, if there is one, repeats the first bytes of the value; whoever holds the pointer verified it.
 
 use crate::Error;
-use copal_codec::{DecodeError, Put, Reader, crc32c, crc32c_joined};
+use copal_codec::{DecodeError, Put, Reader, crc32c};
 use copal_object::ObjectId;
 use std::ops::Range;
 
@@ -51,16 +51,6 @@ impl Pointer {
     pub(crate) fn encoded_len(len: usize, head: usize) -> usize {
         let head = if head == 0 { 0 } else { 2 + head };
         20 + 4 * pieces(len as u64) + head
-    }
-
-    /// CRC32C of the whole value, out of the sums of its pieces.
-    pub(crate) fn value_sum(&self) -> u32 {
-        let mut rest = u64::from(self.len);
-        self.sums.iter().fold(0, |joined, sum| {
-            let piece = rest.min(PIECE);
-            rest -= piece;
-            crc32c_joined(joined, *sum, piece as usize)
-        })
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -170,21 +160,6 @@ mod tests {
         assert_eq!(longer[bytes.len()..], *b"\x04\x001234");
         assert_eq!(longer.len(), Pointer::encoded_len(9, 4));
         assert_eq!(Pointer::decode(&longer).unwrap(), with_head);
-    }
-
-    #[test]
-    fn the_sum_of_a_value_follows_from_those_of_its_pieces() {
-        for len in [0, 1, 9, 65_535, 65_536, 65_537, 200_000, 262_144] {
-            let value: Vec<u8> = (0..len as u32).map(|i| (i * 31) as u8).collect();
-            let pointer = Pointer {
-                object: ObjectId(1),
-                offset: 0,
-                len: len as u32,
-                sums: piece_sums(&value),
-                head: Vec::new(),
-            };
-            assert_eq!(pointer.value_sum(), crc32c(0, &value), "{len} bytes");
-        }
     }
 
     #[test]

@@ -215,13 +215,7 @@ impl Engine {
         if self.super_version().active.is_empty() {
             return Ok(());
         }
-        self.next_log(writer)
-    }
-
-    /// Freezes the active memtable, empty or not, and opens a new log and memtable.
-    pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
         writer.check_open()?;
-        self.writes.queue.drain()?;
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);
         let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;

@@ -70,11 +70,6 @@ impl Log {
         self.stream == stream && self.position == frame.0 + 1
     }
 
-    /// Whether nothing was ever appended.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.position == 0
-    }
-
     /// Frames so far; each takes a page or more.
     pub(crate) fn frames(&self) -> u64 {
         self.position
