@@ -7,7 +7,7 @@
 use copal_client::machine;
 use copal_data::{MemberStore, Membership};
 use copal_proto::messages;
-use copal_volume::group::{GroupId, recovery::TokenBucket};
+use copal_volume::{TokenBucket, group::GroupId};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
@@ -17,6 +17,8 @@ use std::{
 
 /// Whoever asks for a file gives up later than this.
 const LONGEST_ANSWER: Duration = Duration::from_secs(10);
+/// Longest time whose bytes may go at once after a pause.
+const BURST: Duration = Duration::from_secs(1);
 /// Between two looks at how much groups have.
 const LOOK: Duration = Duration::from_secs(2);
 /// Bytes that may belong to no group that is known, and the time between two attempts to know them.
@@ -46,7 +48,7 @@ impl Copying {
     pub(crate) fn new(bytes_per_s: u64) -> Copying {
         Copying {
             bytes_per_s,
-            bucket: Mutex::new(TokenBucket::new(bytes_per_s)),
+            bucket: Mutex::new(TokenBucket::new(bytes_per_s, BURST, Duration::ZERO)),
             began: machine::now(),
             taken_bytes: AtomicU64::new(0),
             sizes: Mutex::default(),
@@ -70,8 +72,10 @@ impl Copying {
     }
 
     fn wait_for(&self, bytes: u64) -> Duration {
-        let now_ms = machine::since(self.began).as_millis() as u64;
-        Duration::from_millis(self.bucket.lock().take(bytes, now_ms))
+        let now = machine::since(self.began);
+        let mut bucket = self.bucket.lock();
+        bucket.take(bytes, now);
+        bucket.wait(now)
     }
 
     /// Bytes that came from others since the process began.

@@ -30,6 +30,7 @@ mod limits;
 mod memory;
 mod names;
 mod store;
+mod token_bucket;
 
 pub use clock::{Clock, ManualClock, ReferenceClock, SystemClock};
 pub use error::VolumeError;
@@ -44,3 +45,4 @@ pub use store::{
     Consistency, FileInfo, FileWriter, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeOptions,
     VolumeStats, VolumeStore,
 };
+pub use token_bucket::TokenBucket;

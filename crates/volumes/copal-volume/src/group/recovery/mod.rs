@@ -16,10 +16,8 @@
 mod hold;
 #[cfg(test)]
 mod tests;
-mod tokens;
 
 pub use hold::MassFailure;
-pub use tokens::TokenBucket;
 
 use super::{DiskId, GroupId};
 use hold::Failures;
