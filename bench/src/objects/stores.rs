@@ -50,7 +50,7 @@ impl FileStore {
     }
 
     pub(super) fn commit(&self, ops: Vec<Op>, ack: Ack) -> Result<()> {
-        self.store.commit(Txn { ops, after: Vec::new() }, ack).wait().context("a commit")?;
+        self.store.commit(Txn::new().ops(ops), ack).wait().context("a commit")?;
         Ok(())
     }
 

@@ -109,7 +109,7 @@ impl Engine {
 
     /// What a broken ordering does too early.
     pub(crate) fn too_early(&self, ops: Vec<Op>) -> Result<(), Error> {
-        let txn = Txn { ops, ..Txn::default() };
+        let txn = Txn::new().ops(ops);
         let done = self.objects.commit(txn, Ack::Durable).wait();
         done.map(drop).map_err(|error| self.poison.failed_write(error))
     }

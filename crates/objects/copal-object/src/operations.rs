@@ -77,11 +77,91 @@ pub enum Op {
     },
 }
 
-/// Operations that happen all or not at all.
+/// Operations that happen all or not at all, in their order.
 #[derive(Default)]
+#[must_use]
 pub struct Txn {
-    /// In order.
-    pub ops: Vec<Op>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) after: Vec<(ObjectId, FramePos)>,
+}
+
+impl Txn {
+    /// Without operations.
+    pub fn new() -> Txn {
+        Txn::default()
+    }
+
+    /// Adds an operation.
+    pub fn op(mut self, op: Op) -> Txn {
+        self.ops.push(op);
+        self
+    }
+
+    /// Adds operations.
+    pub fn ops(mut self, ops: impl IntoIterator<Item = Op>) -> Txn {
+        self.ops.extend(ops);
+        self
+    }
+
+    /// The transaction counts only if this frame of a stream survives.
+    pub fn after(mut self, stream: ObjectId, frame: FramePos) -> Txn {
+        self.after.push((stream, frame));
+        self
+    }
+
     /// The transaction counts only if these frames survive.
-    pub after: Vec<(ObjectId, FramePos)>,
+    pub fn after_all(mut self, frames: impl IntoIterator<Item = (ObjectId, FramePos)>) -> Txn {
+        self.after.extend(frames);
+        self
+    }
+
+    /// Adds [`Op::Create`].
+    pub fn create(self, id: ObjectId, opts: CreateOptions) -> Txn {
+        self.op(Op::Create { id, opts })
+    }
+
+    /// Adds [`Op::Publish`].
+    pub fn publish(self, staged: Staged) -> Txn {
+        self.op(Op::Publish(staged))
+    }
+
+    /// Adds [`Op::Write`].
+    pub fn write(self, id: ObjectId, at: u64, data: impl Into<Bytes>) -> Txn {
+        self.op(Op::Write { id, at, data: data.into() })
+    }
+
+    /// Adds [`Op::Append`].
+    pub fn append(self, id: ObjectId, at: u64, data: impl Into<Bytes>) -> Txn {
+        self.op(Op::Append { id, at, data: data.into() })
+    }
+
+    /// Adds [`Op::Truncate`].
+    pub fn truncate(self, id: ObjectId, len: u64) -> Txn {
+        self.op(Op::Truncate { id, len })
+    }
+
+    /// Adds [`Op::Punch`].
+    pub fn punch(self, id: ObjectId, range: Range<u64>) -> Txn {
+        self.op(Op::Punch { id, range })
+    }
+
+    /// Adds [`Op::Seal`].
+    pub fn seal(self, id: ObjectId) -> Txn {
+        self.op(Op::Seal { id })
+    }
+
+    /// Adds [`Op::Clone`].
+    pub fn clone_object(self, from: ObjectId, to: ObjectId) -> Txn {
+        self.op(Op::Clone { from, to })
+    }
+
+    /// Adds [`Op::TrimStream`].
+    pub fn trim_stream(self, id: ObjectId, upto: FramePos) -> Txn {
+        self.op(Op::TrimStream { id, upto })
+    }
+
+    /// Adds [`Op::Delete`].
+    pub fn delete(self, id: ObjectId) -> Txn {
+        self.op(Op::Delete { id })
+    }
 }

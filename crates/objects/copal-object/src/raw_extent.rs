@@ -254,8 +254,7 @@ mod tests {
         Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
         let store = open(&device);
         let opts = CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() };
-        let ops = vec![Op::Create { id: LOG, opts }];
-        let txn = Txn { ops, ..Txn::default() };
+        let txn = Txn::new().create(LOG, opts);
         store.commit(txn, Ack::Durable).wait().unwrap();
         (device, store)
     }
@@ -273,7 +272,7 @@ mod tests {
         assert!(store.raw_extent(LOG, 0).unwrap().is_none(), "nothing was asked for");
         let extent = store.raw_extent(LOG, 300_000).unwrap().unwrap();
         assert!(extent.len_bytes() >= 300_000);
-        store.commit(Txn::default(), Ack::Durable).wait().unwrap();
+        store.commit(Txn::new(), Ack::Durable).wait().unwrap();
         extent.write(5000, b"waiting").unwrap();
         let device = device.reopen();
         drop((extent, store));
@@ -298,7 +297,7 @@ mod tests {
         let frame = store.append_frame(LOG, b"frame".as_slice().into(), None, Ack::Ordered);
         assert!(matches!(frame.wait(), Err(StoreError::InUse(LOG))));
         let commit = |ops| {
-            let txn = Txn { ops, ..Txn::default() };
+            let txn = Txn::new().ops(ops);
             store.commit(txn, Ack::Durable).wait().map(drop)
         };
         commit(vec![Op::Delete { id: LOG }]).unwrap();
@@ -325,7 +324,7 @@ mod tests {
         let held = store.space().quarantine_bytes;
         assert!(held >= 4 << 20, "the pages are pinned: {held}");
         drop(extent);
-        store.commit(Txn::default(), Ack::Durable).wait().unwrap();
+        store.commit(Txn::new(), Ack::Durable).wait().unwrap();
         assert!(store.space().quarantine_bytes < 4 << 20);
     }
 
@@ -333,11 +332,11 @@ mod tests {
     fn nothing_is_written_outside_or_after_a_failure() {
         let (device, store) = store_with_a_stream();
         let extent = store.raw_extent(LOG, 8192).unwrap().unwrap();
-        store.commit(Txn::default(), Ack::Durable).wait().unwrap();
+        store.commit(Txn::new(), Ack::Durable).wait().unwrap();
         device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
         assert!(matches!(extent.write(0, b"x"), Err(StoreError::Device(_))));
         assert!(matches!(extent.write(0, b"x"), Err(StoreError::Fenced)));
-        let fenced = store.commit(Txn::default(), Ack::Ordered).wait();
+        let fenced = store.commit(Txn::new(), Ack::Ordered).wait();
         assert!(fenced.is_err(), "a store that lost a write takes no more");
         let store = open(&device.reopen());
         let extent = store.raw_extent(LOG, 0).unwrap().unwrap();
@@ -350,7 +349,7 @@ mod tests {
         let missing = store.raw_extent(ObjectId(77), 4096);
         assert!(matches!(missing, Err(StoreError::NotFound(_))));
         let create = Op::Create { id: ObjectId(10), opts: CreateOptions::default() };
-        let txn = Txn { ops: vec![create], ..Txn::default() };
+        let txn = Txn::new().op(create);
         store.commit(txn, Ack::Ordered).wait().unwrap();
         let plain = store.raw_extent(ObjectId(10), 4096);
         assert!(matches!(plain, Err(StoreError::WrongKind(_))));

@@ -60,7 +60,7 @@ impl Drop for IdleMarker {
 mod tests {
     use super::*;
     use copal_device::MemoryDevice;
-    use copal_object::{Ack, CreateOptions, MkfsOptions, ObjectId, Op, OpenOptions, Store, Txn};
+    use copal_object::{Ack, CreateOptions, MkfsOptions, ObjectId, OpenOptions, Store, Txn};
 
     #[test]
     fn a_store_that_stands_still_is_marked_once() {
@@ -68,8 +68,7 @@ mod tests {
         Store::mkfs(&device, &MkfsOptions::default()).unwrap();
         let (store, _) = Store::open(device, &OpenOptions::default()).unwrap();
         let marker = IdleMarker::start(store.clone());
-        let ops = vec![Op::Create { id: ObjectId(1), opts: CreateOptions::default() }];
-        let txn = Txn { ops, after: Vec::new() };
+        let txn = Txn::new().create(ObjectId(1), CreateOptions::default());
         store.commit(txn, Ack::Durable).wait().unwrap();
         let before = store.activity();
         // The mark is a commit of its own.

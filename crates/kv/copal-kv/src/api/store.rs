@@ -438,7 +438,7 @@ impl Engine {
         self.signal.wait_for(|| request.result().is_some());
         request.result().unwrap_or(Err(Error::Closed))?;
         // Freed space is used again only behind a durable commit.
-        let durable = self.objects.commit(Txn::default(), Ack::Durable).wait();
+        let durable = self.objects.commit(Txn::new(), Ack::Durable).wait();
         durable.map(drop).map_err(|error| self.poison.failed_write(error))
     }
 }

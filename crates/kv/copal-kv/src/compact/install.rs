@@ -143,14 +143,14 @@ impl Engine {
             let at_once = ops.len().min(FREED_AT_ONCE).min(fitting);
             let _units = self.budget.charge(Memory::Merges, at_once as u64 * FREED_BYTES);
             let rest = ops.split_off(at_once);
-            let txn = Txn { ops: std::mem::replace(&mut ops, rest), ..Txn::default() };
-            let deleted = txn.ops.iter().filter_map(|op| match op {
+            let now = std::mem::replace(&mut ops, rest);
+            let deleted = now.iter().filter_map(|op| match op {
                 Op::Delete { id } => Some(*id),
                 _ => None,
             });
             let deleted: Vec<ObjectId> = deleted.collect();
-            let mut items = items_of(&txn.ops);
-            let freed = self.objects.commit(txn, Ack::Ordered).wait();
+            let mut items = items_of(&now);
+            let freed = self.objects.commit(Txn::new().ops(now), Ack::Ordered).wait();
             if let Err(error) = freed {
                 // A full store tries again.
                 items.extend(items_of(&ops));

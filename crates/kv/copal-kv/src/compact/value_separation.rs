@@ -145,7 +145,7 @@ impl<'a> Separation<'a> {
     }
 
     fn commit(&self, ops: Vec<Op>) -> Result<(), StoreError> {
-        self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait().map(drop)
+        self.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait().map(drop)
     }
 
     /// Appends what is buffered; returns the objects as the manifest is to know them.

@@ -36,7 +36,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use copal_object::{Ack, ObjectId, Op, Store as Objects, Txn};
+use copal_object::{Ack, ObjectId, Store as Objects, Txn};
 use std::{collections::HashMap, sync::Arc};
 
 /// What the logs say.
@@ -283,8 +283,7 @@ impl Engine {
     /// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
     pub(crate) fn keep_logs(&self, found: &Found, error: Error) -> Result<(), Error> {
         let mut writer = self.writes.writer.lock();
-        let ops = vec![Op::Delete { id: writer.log.stream }];
-        let txn = Txn { ops, ..Txn::default() };
+        let txn = Txn::new().delete(writer.log.stream);
         let deleted = self.objects.commit(txn, Ack::Durable).wait();
         if !error.is_no_space() {
             return Err(error);

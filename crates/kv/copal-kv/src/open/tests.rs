@@ -197,7 +197,7 @@ fn full(bytes: u64) -> (Image, Content) {
             ops.push(Op::Append { id: FILLER, at, data });
             at += piece;
         }
-        let txn = Txn { ops: std::mem::take(&mut ops), ..Txn::default() };
+        let txn = Txn::new().ops(std::mem::take(&mut ops));
         objects.commit(txn, Ack::Durable).wait().unwrap();
         if piece == 0 {
             break;
@@ -234,8 +234,7 @@ fn a_full_store_opens_with_its_logs_in_memory() {
     batch.essential().put(&space(&store), b"essential", value(1, 100).into());
     batch.commit(DEVICE).unwrap();
     content.insert(b"essential".to_vec(), value(1, 100));
-    let ops = vec![Op::Delete { id: FILLER }];
-    let txn = Txn { ops, ..Txn::default() };
+    let txn = Txn::new().delete(FILLER);
     objects.commit(txn, Ack::Durable).wait().unwrap();
     drop((store, objects));
     judge(&device, &content, "when there is space again");

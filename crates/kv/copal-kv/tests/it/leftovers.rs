@@ -12,7 +12,7 @@ use copal_device::{
     fault::{FaultDevice, FaultOptions, Order},
 };
 use copal_kv::{Keyspace, Options, Store, VerifyReport};
-use copal_object::{Ack, Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op, Txn};
+use copal_object::{Ack, Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Txn};
 use std::sync::Arc;
 
 fn device() -> (Arc<FaultDevice>, Arc<dyn Device>) {
@@ -127,8 +127,7 @@ fn an_object_of_no_one_after_a_clean_close_is_a_leak() {
             check: Check::Caller,
             label: *label,
         };
-        let ops = vec![Op::Create { id: free, opts }];
-        objects.commit(Txn { ops, ..Txn::default() }, Ack::Durable).wait().unwrap();
+        objects.commit(Txn::new().create(free, opts), Ack::Durable).wait().unwrap();
         objects.close().unwrap();
         drop(objects);
         let report = read_only(faulty.image());

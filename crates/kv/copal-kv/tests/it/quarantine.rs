@@ -8,7 +8,7 @@ use copal_device::{
     fault::{Fault, FaultDevice, FaultOptions, Order},
 };
 use copal_kv::{DamagedRange, Error, Keyspace, KeyspaceOptions, Options, Store};
-use copal_object::{Ack, ObjectId, Op, Txn};
+use copal_object::{Ack, ObjectId, Txn};
 use std::{
     collections::BTreeMap,
     ops::Bound::{self, Excluded, Included, Unbounded},
@@ -319,8 +319,7 @@ fn a_table_that_is_missing_is_damage_too() {
     let objects = open_objects(&device);
     let tables = objects.list(ObjectId(0), 100);
     let table = tables.iter().find(|stat| stat.label.starts_with(b"kv table")).unwrap().id;
-    let ops = vec![Op::Delete { id: table }];
-    objects.commit(Txn { ops, ..Txn::default() }, Ack::Durable).wait().unwrap();
+    objects.commit(Txn::new().delete(table), Ack::Durable).wait().unwrap();
     let store = Store::open(objects, small()).unwrap();
     let space = store.open_keyspace("a").unwrap().unwrap();
     let model: BTreeMap<u64, Vec<u8>> = (0..3000).map(|i| (i, inline(i))).collect();

@@ -159,16 +159,14 @@ fn after_many_transactions_of_the_object_store() {
         for number in [0, 1, 17] {
             space.put(&key(number), b"value", DEFERRED).unwrap();
         }
-        let commit = |ops| {
-            let txn = Txn { ops, ..Txn::default() };
-            objects.commit(txn, Ack::Durable).wait().unwrap();
-        };
+        let commit = |txn| objects.commit(txn, Ack::Durable).wait().unwrap();
         // Each a record; little short of the half of a journal at which a checkpoint is taken.
         for _ in 0..ROUNDS {
             let ids = (0..250).map(|number| ObjectId((1 << 40) + number));
             let opts = CreateOptions::default();
-            commit(ids.clone().map(|id| Op::Create { id, opts: opts.clone() }).collect());
-            commit(ids.map(|id| Op::Delete { id }).collect());
+            let create = |id| Op::Create { id, opts: opts.clone() };
+            commit(Txn::new().ops(ids.clone().map(create)));
+            commit(Txn::new().ops(ids.map(|id| Op::Delete { id })));
         }
         kill(dir, &store);
         let (_, report) = Objects::open(device(&dir.join(LEFT), None), &OpenOptions::default()).unwrap();

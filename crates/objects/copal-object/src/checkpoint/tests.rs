@@ -1,7 +1,7 @@
 //! What a recovery from the superblock before says of commits that only the checkpoint behind it holds.
 
 use crate::{
-    Ack, CreateOptions, MkfsOptions, ObjectId, Op, OpenError, OpenOptions, Store, StoreError, Txn,
+    Ack, CreateOptions, MkfsOptions, ObjectId, OpenError, OpenOptions, Store, StoreError, Txn,
     format::superblock::{COPIES, Superblock},
     open::Tuning,
 };
@@ -20,7 +20,7 @@ fn device() -> Arc<FaultDevice> {
 
 fn create(store: &Store, id: u64) -> Result<(), StoreError> {
     let (id, opts) = (ObjectId(id), CreateOptions::default());
-    let txn = Txn { ops: vec![Op::Create { id, opts }], ..Txn::default() };
+    let txn = Txn::new().create(id, opts);
     store.commit(txn, Ack::Durable).wait().map(drop)
 }
 

@@ -2,7 +2,7 @@
 //! them.
 
 use crate::{
-    Ack, Check, CreateOptions, MkfsOptions, ObjectId, Op, OpenError, OpenOptions, Store, Txn, broken::Broken,
+    Ack, Check, CreateOptions, MkfsOptions, ObjectId, OpenError, OpenOptions, Store, Txn, broken::Broken,
     entropy::Entropy, format::superblock::BACKEND_COW, hostfs::sim_directory::SimDirectory, open::Tuning,
 };
 use copal_device::{
@@ -48,8 +48,7 @@ pub(super) fn nearly_full_store() -> Image {
             writer.append(&vec![0; 1 << 20]).unwrap();
         }
         writer.append(&vec![0; (len % (1 << 20)) as usize]).unwrap();
-        let ops = vec![Op::Publish(writer.finish().unwrap())];
-        store.commit(Txn { ops, after: Vec::new() }, Ack::Durable).wait().unwrap();
+        store.commit(Txn::new().publish(writer.finish().unwrap()), Ack::Durable).wait().unwrap();
         store.close().unwrap();
         device.image()
     };

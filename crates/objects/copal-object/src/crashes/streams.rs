@@ -6,7 +6,7 @@ use super::{
     stores::World,
     transactions::streams,
 };
-use crate::{Ack, CreateOptions, FramePos, Lsn, ObjectId, Op, StoreError, Txn};
+use crate::{Ack, CreateOptions, FramePos, Lsn, ObjectId, StoreError, Txn};
 use bytes::Bytes;
 use copal_device::Device;
 use parking_lot::Mutex;
@@ -79,8 +79,9 @@ impl Runner<'_> {
             let create = |id, after| {
                 let opts = CreateOptions::default();
                 let id = ObjectId(id);
-                let ops = vec![Op::Create { id, opts }];
-                if let Ok(lsn) = store.commit(Txn { ops, after }, Ack::Ordered).wait() {
+                if let Ok(lsn) =
+                    store.commit(Txn::new().create(id, opts).after_all(after), Ack::Ordered).wait()
+                {
                     done.lock().push((lsn.0, id.0));
                 }
             };

@@ -88,9 +88,9 @@ impl Runner<'_> {
 
     fn commit(&mut self, after: Snapshot, ops: Vec<Op>, deps: Vec<(u64, u64)>) {
         let ack = self.ack();
-        let after_frames = deps.iter().map(|&(stream, frame)| (ObjectId(stream), FramePos(frame))).collect();
+        let after_frames = deps.iter().map(|&(stream, frame)| (ObjectId(stream), FramePos(frame)));
         let before = self.store.inner.state.lock().groups.last_lsn;
-        let mut completion = self.store.commit(Txn { ops, after: after_frames }, ack);
+        let mut completion = self.store.commit(Txn::new().ops(ops).after_all(after_frames), ack);
         if let Some(result) = completion.try_take() {
             match result {
                 Ok(lsn) => {

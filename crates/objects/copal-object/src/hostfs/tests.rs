@@ -36,7 +36,7 @@ fn made() -> SimDirectory {
 
 fn commit(store: &Store, ops: Vec<Op>) -> Result<(), StoreError> {
     let after = Vec::new();
-    store.commit(Txn { ops, after }, Ack::Durable).wait().map(drop)
+    store.commit(Txn::new().ops(ops).after_all(after), Ack::Durable).wait().map(drop)
 }
 
 fn create(store: &Store, id: u64, bytes: usize) -> Result<(), StoreError> {

@@ -2,7 +2,7 @@
 
 use super::{FrameState, PendingFrames};
 use crate::{
-    Ack, Check, CreateOptions, Lifetime, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions, Store, Txn,
+    Ack, Check, CreateOptions, Lifetime, MkfsOptions, ObjectId, ObjectKind, OpenOptions, Store, Txn,
 };
 use bytes::Bytes;
 use copal_device::{Completion, Device, MemoryDevice};
@@ -26,7 +26,7 @@ fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
         check: Check::Caller,
         label: [0; 16],
     };
-    let create = Txn { ops: vec![Op::Create { id, opts }], ..Txn::default() };
+    let create = Txn::new().create(id, opts);
     store.commit(create, Ack::Durable).wait().unwrap();
     for _ in 0..FRAMES {
         let payload = Bytes::from_static(b"frame");

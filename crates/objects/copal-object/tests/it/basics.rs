@@ -25,7 +25,7 @@ pub(crate) fn stream() -> CreateOptions {
 }
 
 pub(crate) fn commit(store: &Store, ops: Vec<Op>) -> Lsn {
-    store.commit(Txn { ops, after: Vec::new() }, Ack::Durable).wait().unwrap()
+    store.commit(Txn::new().ops(ops), Ack::Durable).wait().unwrap()
 }
 
 pub(crate) fn read(store: &Store, id: u64) -> Bytes {

@@ -54,11 +54,13 @@ fn ordered_commits_flush_nothing() {
     let done = count(&store, || {
         for i in 0..50 {
             let id = ObjectId(10 + i);
-            let ops = vec![
-                Op::Create { id, opts: plain(Check::Pages) },
-                Op::Append { id, at: 0, data: bytes(4096, i) },
-            ];
-            store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
+            store
+                .commit(
+                    Txn::new().create(id, plain(Check::Pages)).append(id, 0, bytes(4096, i)),
+                    Ack::Ordered,
+                )
+                .wait()
+                .unwrap();
         }
     });
     assert_eq!(done.flushes, 0);

@@ -79,7 +79,7 @@ fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
         assert_eq!(read(&store, 1), data);
         store.close().unwrap();
         assert_eq!(
-            store.commit(Txn::default(), Ack::Durable).wait().unwrap_err().to_string(),
+            store.commit(Txn::new(), Ack::Durable).wait().unwrap_err().to_string(),
             StoreError::Fenced.to_string()
         );
         drop(store);

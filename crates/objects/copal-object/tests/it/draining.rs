@@ -53,7 +53,7 @@ impl Device for Hooked {
 }
 
 fn change(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
-    let txn = Txn { ops, after: Vec::new() };
+    let txn = Txn::new().ops(ops);
     store.commit(txn, Ack::Ordered).wait()
 }
 

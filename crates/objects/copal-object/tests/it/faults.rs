@@ -32,9 +32,9 @@ fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
         );
         device.inject(fault);
         let append = |at| vec![Op::Append { id, at, data: bytes(5000, 2) }];
-        let failed = store.commit(Txn { ops: append(10), after: Vec::new() }, Ack::Durable).wait();
+        let failed = store.commit(Txn::new().ops(append(10)), Ack::Durable).wait();
         assert!(matches!(failed, Err(StoreError::Device(_))), "{fault:?}: {failed:?}");
-        let fenced = store.commit(Txn { ops: append(5010), after: Vec::new() }, Ack::Ordered).wait();
+        let fenced = store.commit(Txn::new().ops(append(5010)), Ack::Ordered).wait();
         assert!(matches!(fenced, Err(StoreError::Fenced)));
         assert!(store.sync(Lsn(u64::MAX)).wait().is_err() && store.close().is_err());
         device.heal();
@@ -58,7 +58,7 @@ fn a_host_that_runs_full_in_a_write_is_named_until_the_store_is_reopened() {
         let (device, _, store) = store(Order::Fifo);
         let id = ObjectId(1);
         commit(&store, vec![Op::Create { id, opts: plain(Check::Pages) }]);
-        let append = |at| Txn { ops: vec![Op::Append { id, at, data: bytes(5000, 2) }], after: Vec::new() };
+        let append = |at| Txn::new().append(id, at, bytes(5000, 2));
         store.commit(append(0), Ack::Durable).wait().unwrap();
         device.inject(fault);
         for _ in 0..2 {
@@ -107,13 +107,15 @@ fn a_read_of_bytes_in_flight_returns_them() {
         for check in [Check::Pages, Check::Caller] {
             let ops =
                 vec![Op::Create { id, opts: plain(check) }, Op::Append { id, at: 0, data: bytes(9000, 1) }];
-            store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
+            store.commit(Txn::new().ops(ops), Ack::Ordered).wait().unwrap();
             let found = store.read(id, 0..u64::MAX, Class::Foreground).wait().unwrap();
             assert_eq!(found, bytes(9000, 1));
             // The last page is on its way: merged from memory.
             for i in 0..5 {
-                let ops = vec![Op::Append { id, at: 9000 + 100 * i, data: bytes(100, i) }];
-                store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
+                store
+                    .commit(Txn::new().append(id, 9000 + 100 * i, bytes(100, i)), Ack::Ordered)
+                    .wait()
+                    .unwrap();
             }
             let found = store.read_many(&[(id, 9300..9400), (id, 0..10)], Class::Background).wait();
             assert_eq!(found[0].as_ref().unwrap(), &bytes(100, 3));
@@ -137,13 +139,7 @@ fn waiting_commits_and_frames_share_flushes() {
     let mut frames = Vec::new();
     let mut commits = Vec::new();
     for i in 0..16u64 {
-        commits.push(store.commit(
-            Txn {
-                ops: vec![Op::Append { id: ObjectId(2), at: i * 4096, data: bytes(4096, i) }],
-                after: Vec::new(),
-            },
-            Ack::Durable,
-        ));
+        commits.push(store.commit(Txn::new().append(ObjectId(2), i * 4096, bytes(4096, i)), Ack::Durable));
         frames.push(store.append_frame(id, bytes(100, i), None, Ack::Durable));
     }
     for frame in frames {
@@ -167,8 +163,7 @@ fn a_value_and_the_frame_that_points_to_it_are_one_flush() {
     );
     store.append_frame(log, bytes(10, 0), None, Ack::Durable).wait().unwrap();
     let before = store.counters();
-    let ops = vec![Op::Append { id: values, at: 0, data: bytes(100_000, 5) }];
-    let lsn = store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
+    let lsn = store.commit(Txn::new().append(values, 0, bytes(100_000, 5)), Ack::Ordered).wait().unwrap();
     store.append_frame(log, bytes(50, 1), Some(lsn), Ack::Durable).wait().unwrap();
     let done = store.counters() - before;
     assert_eq!((done.flushes, done.fua_writes), (1, 0));
@@ -239,8 +234,7 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
             content.resize(content.len().max(at + len), 0);
             content[at..at + len].copy_from_slice(&data);
             let ack = if next(3) == 0 { Ack::Durable } else { Ack::Ordered };
-            let ops = vec![Op::Write { id: objects[which], at: at as u64, data }];
-            if store.commit(Txn { ops, after: Vec::new() }, ack).wait().is_err() {
+            if store.commit(Txn::new().write(objects[which], at as u64, data), ack).wait().is_err() {
                 // Old bytes to merge with were damaged: that is a report too.
                 break;
             }
@@ -289,15 +283,14 @@ fn a_commit_after_a_frame_is_written_when_the_frame_is() {
     );
     store.append_frame(log, bytes(10, 0), None, Ack::Durable).wait().unwrap();
     let pos = store.append_frame(log, bytes(10, 1), None, Ack::Ordered).wait().unwrap();
-    let ops = vec![Op::Append { id, at: 0, data: bytes(10, 2) }];
-    let mut written = store.commit(Txn { ops, after: vec![(log, pos)] }, Ack::Written);
+    let mut written = store.commit(Txn::new().append(id, 0, bytes(10, 2)).after(log, pos), Ack::Written);
     let frame = device.pending().first().unwrap().id;
     for io in device.pending().into_iter().filter(|io| io.id != frame) {
         device.complete(io.id);
     }
     assert!(written.try_take().is_none(), "the frame is still on its way");
     // The stream may go; the commit still waits for the frame it came after.
-    store.commit(Txn { ops: vec![Op::Delete { id: log }], after: Vec::new() }, Ack::Ordered).wait().unwrap();
+    store.commit(Txn::new().delete(log), Ack::Ordered).wait().unwrap();
     assert!(written.try_take().is_none());
     assert!(device.complete(frame));
     written.wait().unwrap();

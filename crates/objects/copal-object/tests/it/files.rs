@@ -43,8 +43,7 @@ fn history(force_pread: bool) {
                     let data = bytes(20_000 + 777 * i as usize, t * 100 + i);
                     let (id, at) = (ObjectId(10 + t), len);
                     len += data.len() as u64;
-                    let ops = vec![Op::Append { id, at, data }];
-                    let lsn = store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
+                    let lsn = store.commit(Txn::new().append(id, at, data), Ack::Ordered).wait().unwrap();
                     let ack = if i % 4 == 0 { Ack::Durable } else { Ack::Written };
                     store.append_frame(ObjectId(t), bytes(100, i), Some(lsn), ack).wait().unwrap();
                 }

@@ -22,7 +22,7 @@ fn create(id: u64) -> Op {
 }
 
 fn ordered(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
-    let txn = Txn { ops, ..Txn::default() };
+    let txn = Txn::new().ops(ops);
     store.commit(txn, Ack::Ordered).wait()
 }
 

@@ -68,7 +68,7 @@ fn a_limit_is_kept_and_deleting_makes_room() {
     let (store, _) = Store::open_dir(dir.path(), &options).unwrap();
     let fill = |id| {
         let ops = create(id, bytes(4 << 20, id));
-        store.commit(Txn { ops, after: Vec::new() }, Ack::Durable).wait()
+        store.commit(Txn::new().ops(ops), Ack::Durable).wait()
     };
     let full = (1..20).find(|&id| fill(id).is_err()).unwrap();
     assert!(full > 2);

@@ -176,7 +176,7 @@ fn run(make: Make, seed: u64, steps: u32) {
             step(&mut choices, &store, &mut model, &mut ops);
         }
         let ack = [Ack::Ordered, Ack::Written, Ack::Durable][choices.next(3) as usize];
-        store.commit(Txn { ops, after: Vec::new() }, ack).wait().unwrap();
+        store.commit(Txn::new().ops(ops), ack).wait().unwrap();
         for (&id, thing) in &mut model {
             if let Thing::Stream { frames, .. } = thing
                 && choices.next(2) == 0

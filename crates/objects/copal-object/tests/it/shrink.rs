@@ -105,7 +105,7 @@ fn a_store_that_gave_its_space_back_lives_on_a_full_host() {
     let id = ObjectId(50);
     let too_much = Op::Append { id, at: 0, data: bytes(40 << 20, 1) };
     let opts = plain(Check::Caller);
-    let txn = Txn { ops: vec![Op::Create { id, opts }, too_much], after: Vec::new() };
+    let txn = Txn::new().create(id, opts).op(too_much);
     let refused = store.commit(txn, Ack::Durable).wait();
     assert!(matches!(refused, Err(StoreError::NoSpace { .. })), "{refused:?}");
     drop(reserved);

@@ -27,7 +27,7 @@ fn fill(store: &Store) -> Vec<ObjectId> {
         let id = ObjectId(id);
         let ops =
             vec![Op::Create { id, opts: plain(Check::Caller) }, Op::Append { id, at: 0, data: data.clone() }];
-        match store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait() {
+        match store.commit(Txn::new().ops(ops), Ack::Ordered).wait() {
             Ok(_) => ids.push(id),
             Err(StoreError::NoSpace { needed_bytes, free_bytes }) => {
                 assert!(needed_bytes == 1 << 20 && free_bytes < needed_bytes);
@@ -74,13 +74,14 @@ fn churn_in_a_nearly_full_store_drains_the_quarantine_instead_of_failing() {
     let ids = fill(&store);
     let (victim, data) = (ids[0], bytes(1 << 20, 7));
     for _ in 0..30 {
-        let ops = vec![Op::Delete { id: victim }];
-        store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
-        let ops = vec![
-            Op::Create { id: victim, opts: plain(Check::Pages) },
-            Op::Append { id: victim, at: 0, data: data.clone() },
-        ];
-        store.commit(Txn { ops, after: Vec::new() }, Ack::Ordered).wait().unwrap();
+        store.commit(Txn::new().delete(victim), Ack::Ordered).wait().unwrap();
+        store
+            .commit(
+                Txn::new().create(victim, plain(Check::Pages)).append(victim, 0, data.clone()),
+                Ack::Ordered,
+            )
+            .wait()
+            .unwrap();
     }
     assert_eq!(read(&store, victim.0), data);
 }
@@ -266,7 +267,7 @@ fn a_read_only_open_writes_nothing() {
     assert_eq!(read(&store, 1), bytes(5000, 1));
     assert!(store.frames(ObjectId(2), FramePos(0)).unwrap().next_frame().unwrap().is_some());
     assert!(store.check(&CheckOptions { data: true, repair: true }).unwrap().is_clean());
-    let refused = store.commit(Txn::default(), Ack::Durable).wait();
+    let refused = store.commit(Txn::new(), Ack::Durable).wait();
     assert!(matches!(refused, Err(StoreError::ReadOnly)));
     assert!(matches!(
         store.append_frame(ObjectId(2), bytes(1, 1), None, Ack::Durable).wait(),
@@ -315,8 +316,7 @@ fn a_transaction_that_is_refused_changes_nothing() {
         vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: bytes(10, 1) }],
     );
     let free = store.space().free_bytes;
-    let refused =
-        |ops: Vec<Op>| store.commit(Txn { ops, after: Vec::new() }, Ack::Durable).wait().unwrap_err();
+    let refused = |ops: Vec<Op>| store.commit(Txn::new().ops(ops), Ack::Durable).wait().unwrap_err();
     let other = ObjectId(2);
     let create = || Op::Create { id: other, opts: plain(Check::Pages) };
     assert!(matches!(
@@ -338,7 +338,7 @@ fn a_transaction_that_is_refused_changes_nothing() {
         StoreError::TooLarge
     ));
     let after = vec![(ObjectId(77), FramePos(0))];
-    let lost = store.commit(Txn { ops: vec![create()], after }, Ack::Durable).wait();
+    let lost = store.commit(Txn::new().op(create()).after_all(after), Ack::Durable).wait();
     assert!(matches!(lost, Err(StoreError::UnknownDependency { .. })));
     assert_eq!((store.list(ObjectId(0), 10).len(), store.space().free_bytes), (1, free));
     let found = store.read(id, 5..100, Class::Foreground).wait().unwrap();
@@ -364,7 +364,7 @@ fn long_objects_that_come_and_go_leave_little_in_quarantine() {
         }
         let mut ops = vec![Op::Publish(writer.finish().unwrap())];
         ops.extend((id > 1).then(|| Op::Delete { id: ObjectId(id - 1) }));
-        let txn = Txn { ops, ..Txn::default() };
+        let txn = Txn::new().ops(ops);
         store.commit(txn, Ack::Ordered).wait().unwrap();
         most = most.max(store.space().quarantine_bytes);
     }

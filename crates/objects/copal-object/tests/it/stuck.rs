@@ -21,7 +21,7 @@ fn create(id: u64) -> Op {
 }
 
 fn ordered(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
-    let txn = Txn { ops, ..Txn::default() };
+    let txn = Txn::new().ops(ops);
     store.commit(txn, Ack::Ordered).wait()
 }
 
@@ -184,8 +184,7 @@ fn a_full_store_takes_deletes_closes_and_opens_again() {
     assert!(refused.is_no_space(), "{refused}");
     let other = store.clone();
     let deleted = unless_it_hangs(move || {
-        let ops = vec![Op::Delete { id: victim }];
-        let txn = Txn { ops, ..Txn::default() };
+        let txn = Txn::new().delete(victim);
         other.commit(txn, Ack::Durable).wait().map(drop)
     });
     deleted.expect("the delete returns").unwrap();

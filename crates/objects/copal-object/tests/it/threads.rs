@@ -21,7 +21,7 @@ fn threads_commit_append_and_read_side_by_side() {
                     ops.push(Op::Create { id, opts: plain(Check::Pages) });
                     ops.push(Op::Append { id, at: 0, data: bytes(3000 + 100 * i as usize, t * 1000 + i) });
                     let ack = [Ack::Ordered, Ack::Written, Ack::Durable][(i % 3) as usize];
-                    store.commit(Txn { ops, after: Vec::new() }, ack).wait().unwrap();
+                    store.commit(Txn::new().ops(ops), ack).wait().unwrap();
                     store.append_frame(ObjectId(t), bytes(200, i), None, ack).wait().unwrap();
                     let found = store.read(id, 0..u64::MAX, Class::Foreground).wait().unwrap();
                     assert_eq!(found, bytes(3000 + 100 * i as usize, t * 1000 + i));
@@ -34,7 +34,7 @@ fn threads_commit_append_and_read_side_by_side() {
                             ops.push(Op::Delete { id: ObjectId(5000 + t) });
                         }
                         ops.push(Op::Publish(staged));
-                        store.commit(Txn { ops, after: Vec::new() }, ack).wait().unwrap();
+                        store.commit(Txn::new().ops(ops), ack).wait().unwrap();
                     }
                 }
             });

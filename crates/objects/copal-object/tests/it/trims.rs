@@ -77,7 +77,7 @@ fn goes_on_at_ten(device: &Arc<dyn Device>) {
 #[test]
 fn a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim() {
     let (device, store) = ten_frames(Ack::Ordered);
-    let txn = Txn { ops: vec![trim(10)], ..Txn::default() };
+    let txn = Txn::new().op(trim(10));
     store.commit(txn, Ack::Written).wait().unwrap();
     // Frame and trim are of one epoch, which was not flushed: any part of it may be lost.
     let mut crashed = device.image();

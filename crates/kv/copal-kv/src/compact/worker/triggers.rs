@@ -346,8 +346,7 @@ fn what_could_not_be_freed_is_kept() {
     let (objects, garbage) = (&worker.engine.objects, &worker.engine.stored.garbage);
     let ids: Vec<ObjectId> = (0..COUNT).map(|_| worker.engine.new_object()).collect();
     let create = |&id: &ObjectId| Op::Create { id, opts: CreateOptions::default() };
-    let ops = ids.iter().map(create).collect();
-    let txn = Txn { ops, ..Txn::default() };
+    let txn = Txn::new().ops(ids.iter().map(create));
     objects.commit(txn, Ack::Durable).wait().unwrap();
     garbage.add(0, ids.iter().map(|id| Item::Delete(*id)).collect());
     objects.close().unwrap();

@@ -10,7 +10,7 @@ use crate::table::{
 };
 use copal_device::{Class, MemoryDevice};
 use copal_filter::{KeyHash, Kind};
-use copal_object::{Ack, MkfsOptions, Op, OpenOptions, Store, StoreError, Txn};
+use copal_object::{Ack, MkfsOptions, OpenOptions, Store, StoreError, Txn};
 
 #[test]
 fn a_table_is_an_object_once_published_and_none_before() {
@@ -28,7 +28,7 @@ fn a_table_is_an_object_once_published_and_none_before() {
     let error = Table::open(&objects, ID, cache(), read).err().unwrap();
     assert!(matches!(error, TableError::Object(StoreError::NotFound(ID))), "{error}");
 
-    let publish = Txn { ops: vec![Op::Publish(staged)], after: Vec::new() };
+    let publish = Txn::new().publish(staged);
     objects.commit(publish, Ack::Durable).wait().unwrap();
     objects.close().unwrap();
     drop(objects);
@@ -50,7 +50,7 @@ fn a_table_is_an_object_once_published_and_none_before() {
     }
     assert!(table.verify(Class::Background).unwrap().is_clean());
 
-    let delete = Txn { ops: vec![Op::Delete { id: ID }], after: Vec::new() };
+    let delete = Txn::new().delete(ID);
     objects.commit(delete, Ack::Durable).wait().unwrap();
     assert!(Table::open(&objects, ID, cache(), read).is_err());
 }

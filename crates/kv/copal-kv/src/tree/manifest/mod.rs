@@ -157,8 +157,8 @@ impl Manifest {
         let bytes = Bytes::from(header(seed));
         let len = bytes.len() as u64;
         let ops = [MANIFEST, copy::COPY].map(copy::create).into_iter();
-        let ops = ops.chain(copy::append(0, &bytes, true)).collect();
-        objects.commit(Txn { ops, ..Txn::default() }, Ack::Durable).wait()?;
+        let ops = ops.chain(copy::append(0, &bytes, true));
+        objects.commit(Txn::new().ops(ops), Ack::Durable).wait()?;
         let state = ManifestState {
             next_object: MANIFEST.0 + 1,
             next_run: 1,
@@ -276,7 +276,7 @@ impl Manifest {
             }
         };
         ops.extend(steps);
-        let committed = objects.commit(Txn { ops, ..Txn::default() }, ack).wait();
+        let committed = objects.commit(Txn::new().ops(ops), ack).wait();
         if let Err(error) = committed {
             // Refused before anything was written.
             rewrite::discard(objects).map_err(|error| poison.failed_write(error))?;

@@ -75,7 +75,7 @@ fn write_edits(
 /// As soon as it is written, its bytes are not in memory any more.
 fn commit(objects: &Store, ops: Vec<Op>) -> Result<(), StoreError> {
     let after = Vec::new();
-    objects.commit(Txn { ops, after }, Ack::Written).wait().map(drop)
+    objects.commit(Txn::new().ops(ops).after_all(after), Ack::Written).wait().map(drop)
 }
 
 /// Steps that let what [`write`] wrote take the place of the manifest, and of its copy: there is none but

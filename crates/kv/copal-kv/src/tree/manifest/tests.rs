@@ -37,11 +37,7 @@ fn the_first_edit_of_an_older_manifest_rewrites_it() {
     let version_1 = Format { version: 1, ..format::FORMAT };
     Envelope::seal(&version_1, 0, 0, &mut old);
     old.extend_from_slice(&bytes[old.len()..]);
-    let ops = vec![
-        Op::Truncate { id: MANIFEST, len: 0 },
-        Op::Append { id: MANIFEST, at: 0, data: Bytes::from(old) },
-    ];
-    let txn = Txn { ops, ..Txn::default() };
+    let txn = Txn::new().truncate(MANIFEST, 0).append(MANIFEST, 0, Bytes::from(old));
     objects.commit(txn, Ack::Durable).wait().unwrap();
     let budget = accounts();
     let (mut manifest, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
@@ -336,7 +332,7 @@ fn what_a_rewrite_left_goes_before_the_next_one_begins() {
     // Without a copy the first edit writes everything anew.
     let mut ops = vec![Op::Delete { id: copy::COPY }];
     ops.extend(rewrite::BESIDE.map(|id| copy::create_as(id, MANIFEST)));
-    let txn = Txn { ops, ..Txn::default() };
+    let txn = Txn::new().ops(ops);
     objects.commit(txn, Ack::Durable).wait().unwrap();
     manifest.copy = Copied::NoRoom;
     drop(manifest);

@@ -318,7 +318,7 @@ impl Engine {
     fn append_values(&self, placement: &mut Placement) -> Result<Option<Lsn>, StoreError> {
         let mut after = None;
         for ops in std::mem::take(&mut placement.txns) {
-            after = Some(self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait()?);
+            after = Some(self.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait()?);
         }
         Ok(after.filter(|_| !self.broken(Flaw::LogBeforeValues)))
     }
@@ -343,7 +343,7 @@ impl Engine {
                 _ => None,
             });
             let cut: Vec<ObjectId> = cut.collect();
-            let undone = self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait();
+            let undone = self.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait();
             if let Err(StoreError::NoSpace { .. }) = undone {
                 // Nobody names the bytes, nothing is appended behind them, and the next opening cuts them
                 // off.

@@ -222,7 +222,7 @@ impl Engine {
         if let Err(error) = writer.sync(&self.objects, self.snapshots.allocated_seq()) {
             let ops = vec![Op::Delete { id: log.stream }];
             let error = self.poison.failed_write(error);
-            if let Err(second) = self.objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait() {
+            if let Err(second) = self.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait() {
                 self.poison.set_by(&Error::Object(second));
             }
             return Err(error);

@@ -12,7 +12,7 @@ use crate::{
     tree::manifest::{Role, label},
 };
 use copal_object::{
-    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, ObjectId, ObjectKind, Op, ReservedFrame, Store,
+    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, ObjectId, ObjectKind, ReservedFrame, Store,
     StoreError, Txn,
 };
 use format::{Assembler, Group, GroupFrames};
@@ -55,8 +55,7 @@ impl Log {
             check: Check::Caller,
             label: label(Role::Log, generation),
         };
-        let ops = vec![Op::Create { id: stream, opts }];
-        objects.commit(Txn { ops, ..Txn::default() }, Ack::Ordered).wait()?;
+        objects.commit(Txn::new().create(stream, opts), Ack::Ordered).wait()?;
         Ok(Log { generation, stream, position: 0, unsynced: true })
     }
 

@@ -15,10 +15,7 @@ fn fragmented() -> Store {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let commit = |ops: Vec<Op>| {
-        let txn = Txn { ops, ..Txn::default() };
-        objects.commit(txn, Ack::Durable).wait()
-    };
+    let commit = |txn: Txn| objects.commit(txn, Ack::Durable).wait();
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
         lifetime: Lifetime::Long,
@@ -29,15 +26,15 @@ fn fragmented() -> Store {
     let data = Bytes::from(vec![1; OBJECT_BYTES]);
     let create = |id: u64| {
         let (id, data) = (ObjectId(id), data.clone());
-        commit(vec![Op::Create { id, opts: opts.clone() }, Op::Append { id, at: 0, data }])
+        commit(Txn::new().create(id, opts.clone()).append(id, 0, data))
     };
     let ids = 1000..1000 + SIZE / OBJECT_BYTES as u64;
     let made: Vec<u64> = ids.take_while(|id| create(*id).is_ok()).collect();
     assert!(made.len() > 700, "{}", made.len());
     for id in made.iter().skip(1).step_by(2) {
-        commit(vec![Op::Delete { id: ObjectId(*id) }]).unwrap();
+        commit(Txn::new().delete(ObjectId(*id))).unwrap();
     }
-    commit(Vec::new()).unwrap();
+    commit(Txn::new()).unwrap();
     objects
 }
 

@@ -222,7 +222,7 @@ pub(crate) fn make(
         return Ok(None);
     }
     let commit = |ops, ack| {
-        let txn = Txn { ops, ..Txn::default() };
+        let txn = Txn::new().ops(ops);
         objects.commit(txn, ack).wait()
     };
     let stream = if let Some(stream) = stream {
