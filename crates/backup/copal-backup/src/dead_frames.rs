@@ -10,12 +10,14 @@
 
 use crate::catalog::fields::DeadList;
 use crate::error::{Error, Result};
-use crate::keys::{Keys, MAC_BYTES};
+use crate::keys::Keys;
+#[cfg(any(test, fuzzing))]
+use crate::list_file;
 use crate::list_file::ListKind;
 use crate::pack::{PackKind, PackNumber, Spot, format::MAX_FRAMES};
 use crate::pack_store::PackStore;
 use crate::volumes::Home;
-use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use copal_codec::{DecodeError, Format, Put, Reader};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -23,6 +25,7 @@ pub(crate) const FORMAT: Format =
     Format { magic: *b"COPALDED", name: "list of dead frames", oldest: 1, version: 1, known_flags: 0 };
 
 const LISTS: ListKind = ListKind {
+    format: &FORMAT,
     prefix: "dead.",
     // Packs of 100 TB, all of them partly dead.
     max_file_bytes: 1 << 30,
@@ -100,45 +103,30 @@ impl DeadFrames {
     }
 
     fn encode(&self, vm: Uuid, name: &str, keys: &Keys) -> Vec<u8> {
-        let mut bytes = vec![0; ENVELOPE_LEN];
-        bytes.put_bytes(vm.as_bytes());
-        bytes.put_u64(self.leak_bytes);
-        bytes.put_varint(self.packs.len() as u64);
-        for (number, pack) in &self.packs {
-            bytes.put_u8(pack.home.kind().code());
-            bytes.put_varint(u64::from(pack.volume));
-            bytes.put_u64(number.0);
-            bytes.put_varint(u64::from(pack.frames));
-            bytes.put_bytes(&pack.bits);
-        }
-        let mac = keys.mac(name, &bytes[ENVELOPE_LEN..]);
-        bytes.put_bytes(&mac);
-        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
-        bytes
-    }
-
-    fn decode(bytes: &[u8], vm: Uuid, name: &str, keys: &Keys) -> std::result::Result<DeadFrames, String> {
-        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
-        let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a list")?;
-        let (content, mac) = body.split_at(at);
-        if !keys.mac_fits(name, content, mac) {
-            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
-        }
-        let (of, dead) = parse(content)?;
-        match of == vm {
-            true => Ok(dead),
-            false => Err("it belongs to another VM".into()),
-        }
+        LISTS.encode(vm, name, keys, |bytes| {
+            bytes.put_u64(self.leak_bytes);
+            bytes.put_varint(self.packs.len() as u64);
+            for (number, pack) in &self.packs {
+                bytes.put_u8(pack.home.kind().code());
+                bytes.put_varint(u64::from(pack.volume));
+                bytes.put_u64(number.0);
+                bytes.put_varint(u64::from(pack.frames));
+                bytes.put_bytes(&pack.bits);
+            }
+        })
     }
 }
 
 /// Reads what stands behind the envelope and before the MAC.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), String> {
+    list_file::parse(content, fields)
+}
+
+fn fields(input: &mut Reader<'_>, vm: Uuid) -> std::result::Result<DeadFrames, String> {
     let text = |error: DecodeError| error.to_string();
-    let mut input = Reader::new(content);
-    let vm = Uuid::from_bytes(input.array().map_err(text)?);
     let mut dead = DeadFrames { leak_bytes: input.u64().map_err(text)?, ..DeadFrames::default() };
-    for _ in 0..input.bounded(content.len() / LEAST_PACK_BYTES).map_err(text)? {
+    for _ in 0..input.bounded(input.remaining() / LEAST_PACK_BYTES).map_err(text)? {
         let kind = PackKind::from_code(input.u8().map_err(text)?)
             .filter(|kind| *kind != PackKind::Shared)
             .ok_or("a pack of it is no VM's")?;
@@ -153,8 +141,7 @@ pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), S
         }
         dead.packs.insert(number, pack);
     }
-    input.finish().map_err(text)?;
-    Ok((vm, dead))
+    Ok(dead)
 }
 
 /// The list that the log of a VM names; without one nothing is dead.
@@ -165,8 +152,7 @@ pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: Option<&DeadList>) ->
         return Ok(DeadFrames::default());
     };
     let name = LISTS.file_name(list.number);
-    let file = LISTS.read(pack_store, vm, list.number, &list.hash)?;
-    let dead = file.and_then(|file| DeadFrames::decode(&file, vm, &name, &pack_store.keys));
+    let dead = LISTS.read(pack_store, vm, (list.number, &list.hash), fields)?;
     dead.map_err(|detail| Error::Damaged {
         what: format!("list {name} of dead frames of VM {}", vm.simple()),
         detail: format!("{detail}; `copal repair leak` makes it anew"),
@@ -220,7 +206,7 @@ mod tests {
         assert_eq!((dead.total(), dead.count(PackNumber(5))), (3, 2));
         assert!(dead.has(PackNumber(6), 3) && !dead.has(PackNumber(6), 2));
         let bytes = dead.encode(VM, "dead.1", &keys);
-        let read = |name: &str, vm, keys: &Keys| DeadFrames::decode(&bytes, vm, name, keys);
+        let read = |name: &str, vm, keys: &Keys| LISTS.decode(&bytes, vm, name, keys, fields);
         assert_eq!(read("dead.1", VM, &keys), Ok(dead));
         assert!(read("dead.2", VM, &keys).is_err());
         assert!(read("dead.1", Uuid::nil(), &keys).is_err());
@@ -237,6 +223,6 @@ mod tests {
         let mut dead = DeadFrames::default();
         assert!((0..500).all(|pack| dead.add(spot(pack, 1), 3)));
         let bytes = dead.encode(VM, "dead.1", &keys);
-        assert_eq!(DeadFrames::decode(&bytes, VM, "dead.1", &keys), Ok(dead));
+        assert_eq!(LISTS.decode(&bytes, VM, "dead.1", &keys, fields), Ok(dead));
     }
 }

@@ -443,7 +443,7 @@ fn the_list_of_moved_frames_of_the_document() {
     let place = "moved.0000000000000003";
     let bytes = moved.encode(VM, place, &keys());
     assert_example(document, 0, &bytes);
-    assert_eq!(MovedFrames::decode(&bytes, VM, place, &keys()), Ok(moved));
+    assert_eq!(crate::moved_frames::decode(&bytes, VM, place, &keys()), Ok(moved));
 }
 
 #[test]

@@ -1,18 +1,36 @@
 //! Lists of frames in the volume of a VM's manifests, which a record of its log names by number and hash.
 //!
+//! A file is an envelope, the VM, what the list says, and a MAC over both with the name of the file.
 //! A list is durable before a record names it, and goes once none does.
 //!
+//! Formats: docs/formats/backup-dead-frames.md, docs/formats/backup-moved-frames.md
 //! Not here: what a list says (`dead_frames`, `moved_frames`).
 
 use crate::error::{Error, Result};
+use crate::keys::{Keys, MAC_BYTES};
 use crate::pack_store::PackStore;
 use crate::volumes::{for_each_file, settled};
 use bytes::Bytes;
+use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use copal_volume::{PutOptions, ReadOptions, VolumeError};
 use uuid::Uuid;
 
+/// Reads what a list says, behind the VM; a sentence, where no list says that.
+pub(crate) type Parse<T> = fn(&mut Reader<'_>, Uuid) -> std::result::Result<T, String>;
+
+/// Reads all that a MAC of a list covers: the VM, and what the list says.
+pub(crate) fn parse<T>(content: &[u8], parse: Parse<T>) -> std::result::Result<(Uuid, T), String> {
+    let mut input = Reader::new(content);
+    let vm = Uuid::from_bytes(input.array().map_err(|error| error.to_string())?);
+    let list = parse(&mut input, vm)?;
+    input.finish().map_err(|error| error.to_string())?;
+    Ok((vm, list))
+}
+
 /// One kind of lists.
 pub(crate) struct ListKind {
+    /// Of its files.
+    pub(crate) format: &'static Format,
     /// What the names of its files begin with.
     pub(crate) prefix: &'static str,
     /// No list is longer.
@@ -25,16 +43,55 @@ impl ListKind {
         format!("{}{number:016x}", self.prefix)
     }
 
-    /// The bytes of a list whose hash is known; inside, why they are not those.
+    /// The bytes of a list, of which `put` writes what it says.
+    pub(crate) fn encode(
+        &self,
+        vm: Uuid,
+        name: &str,
+        keys: &Keys,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Vec<u8> {
+        let mut bytes = vec![0; ENVELOPE_LEN];
+        bytes.put_bytes(vm.as_bytes());
+        put(&mut bytes);
+        let mac = keys.mac(name, &bytes[ENVELOPE_LEN..]);
+        bytes.put_bytes(&mac);
+        Envelope::seal(self.format, 0, 0, &mut bytes);
+        bytes
+    }
+
+    /// What a list of the VM says; a sentence, where it is damaged, changed, or of another place.
+    pub(crate) fn decode<T>(
+        &self,
+        bytes: &[u8],
+        vm: Uuid,
+        name: &str,
+        keys: &Keys,
+        parse: Parse<T>,
+    ) -> std::result::Result<T, String> {
+        let (_, body) = Envelope::open(self.format, bytes).map_err(|error| error.to_string())?;
+        let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a list")?;
+        let (content, mac) = body.split_at(at);
+        if !keys.mac_fits(name, content, mac) {
+            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+        }
+        let (of, list) = self::parse(content, parse)?;
+        match of == vm {
+            true => Ok(list),
+            false => Err("it belongs to another VM".into()),
+        }
+    }
+
+    /// A list whose hash is known; inside, why it cannot be read.
     /// # Errors
     /// Those of the store that are no damage.
-    pub(crate) fn read(
+    pub(crate) fn read<T>(
         &self,
         pack_store: &PackStore,
         vm: Uuid,
-        number: u64,
-        hash: &[u8; 32],
-    ) -> Result<std::result::Result<Bytes, String>> {
+        (number, hash): (u64, &[u8; 32]),
+        parse: Parse<T>,
+    ) -> Result<std::result::Result<T, String>> {
         let Some(vid) = pack_store.volumes.meta(vm, false)? else {
             return Ok(Err("it is gone".into()));
         };
@@ -49,7 +106,7 @@ impl ListKind {
         };
         pack_store.note_read(file.len() as u64);
         Ok(match blake3::hash(&file).as_bytes() == hash {
-            true => Ok(file),
+            true => self.decode(&file, vm, &name, &pack_store.keys, parse),
             false => Err("its bytes are not those its record names".into()),
         })
     }

@@ -10,19 +10,21 @@
 use crate::broken::{self, Flaw};
 use crate::catalog::fields::MovedList;
 use crate::error::{Error, Result};
-use crate::keys::{Keys, MAC_BYTES};
+use crate::keys::Keys;
+#[cfg(any(test, fuzzing))]
+use crate::list_file;
 use crate::list_file::ListKind;
 use crate::pack::{PackNumber, Spot, format::MAX_FRAMES};
 use crate::pack_store::PackStore;
 use crate::peers::ShortId;
 use crate::volumes::Home;
-use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use copal_codec::{DecodeError, Format, Put, Reader};
 use uuid::Uuid;
 
 pub(crate) const FORMAT: Format =
     Format { magic: *b"COPALMOV", name: "list of moved frames", oldest: 1, version: 1, known_flags: 0 };
 
-const LISTS: ListKind = ListKind { prefix: "moved.", max_file_bytes: 16 << 20 };
+const LISTS: ListKind = ListKind { format: &FORMAT, prefix: "moved.", max_file_bytes: 16 << 20 };
 
 /// Most ids of a list: none is longer than its file may be, wherever its frames stand.
 pub(crate) const MAX_IDS: usize = 1 << 18;
@@ -75,80 +77,61 @@ impl MovedFrames {
     }
 
     pub(crate) fn encode(&self, vm: Uuid, name: &str, keys: &Keys) -> Vec<u8> {
-        let packs = self.packs();
-        let mut bytes = vec![0; ENVELOPE_LEN];
-        bytes.put_bytes(vm.as_bytes());
-        bytes.put_varint(packs.len() as u64);
-        for (pack, volume) in &packs {
-            bytes.put_u64(pack.0);
-            bytes.put_varint(u64::from(*volume));
-        }
-        bytes.put_varint(self.0.len() as u64);
-        for frame in &self.0 {
-            let pack = packs.binary_search(&(frame.pack, frame.volume));
-            bytes.put_bytes(&frame.id);
-            bytes.put_varint(pack.expect("the packs are those of the frames") as u64);
-            bytes.put_varint(u64::from(frame.slot));
-        }
-        let mac = keys.mac(name, &bytes[ENVELOPE_LEN..]);
-        bytes.put_bytes(&mac);
-        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
-        bytes
+        LISTS.encode(vm, name, keys, |bytes| {
+            let packs = self.packs();
+            bytes.put_varint(packs.len() as u64);
+            for (pack, volume) in &packs {
+                bytes.put_u64(pack.0);
+                bytes.put_varint(u64::from(*volume));
+            }
+            bytes.put_varint(self.0.len() as u64);
+            for frame in &self.0 {
+                let pack = packs.binary_search(&(frame.pack, frame.volume));
+                bytes.put_bytes(&frame.id);
+                bytes.put_varint(pack.expect("the packs are those of the frames") as u64);
+                bytes.put_varint(u64::from(frame.slot));
+            }
+        })
     }
+}
 
-    pub(crate) fn decode(
-        bytes: &[u8],
-        vm: Uuid,
-        name: &str,
-        keys: &Keys,
-    ) -> std::result::Result<MovedFrames, String> {
-        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
-        let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a list")?;
-        let (content, mac) = body.split_at(at);
-        if !keys.mac_fits(name, content, mac) {
-            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
-        }
-        let (of, moved) = parse(content)?;
-        match of == vm {
-            true => Ok(moved),
-            false => Err("it belongs to another VM".into()),
-        }
-    }
+/// The list in a file of a VM.
+#[cfg(test)]
+pub(crate) fn decode(
+    bytes: &[u8],
+    vm: Uuid,
+    name: &str,
+    keys: &Keys,
+) -> std::result::Result<MovedFrames, String> {
+    LISTS.decode(bytes, vm, name, keys, fields)
 }
 
 /// Reads what stands behind the envelope and before the MAC.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, MovedFrames), String> {
-    let mut input = Reader::new(content);
-    let parsed = fields(&mut input, content.len()).map_err(|error| error.to_string())?;
-    input.finish().map_err(|error| error.to_string())?;
-    let (vm, moved) = parsed?;
-    match moved.0.is_sorted_by(|one, next| one.id < next.id) {
-        true => Ok((vm, moved)),
-        false => Err("its ids do not ascend".into()),
-    }
+    list_file::parse(content, fields)
 }
 
-type Parsed = std::result::Result<(Uuid, MovedFrames), String>;
-
-fn fields(input: &mut Reader<'_>, length: usize) -> std::result::Result<Parsed, DecodeError> {
-    let vm = Uuid::from_bytes(input.array()?);
+fn fields(input: &mut Reader<'_>, _vm: Uuid) -> std::result::Result<MovedFrames, String> {
+    let text = |error: DecodeError| error.to_string();
     let mut packs = Vec::new();
-    for _ in 0..input.bounded((length / LEAST_PACK_BYTES).min(MAX_IDS))? {
-        let pack = PackNumber(input.u64()?);
-        let Ok(volume) = u32::try_from(input.varint()?) else {
-            return Ok(Err("there are not so many volumes".into()));
-        };
-        packs.push((pack, volume));
+    for _ in 0..input.bounded((input.remaining() / LEAST_PACK_BYTES).min(MAX_IDS)).map_err(text)? {
+        let pack = PackNumber(input.u64().map_err(text)?);
+        let volume = u32::try_from(input.varint().map_err(text)?);
+        packs.push((pack, volume.map_err(|_| "there are not so many volumes")?));
     }
     let mut frames = Vec::new();
-    for _ in 0..input.bounded((length / LEAST_FRAME_BYTES).min(MAX_IDS))? {
-        let id = input.array()?;
-        let Some(&(pack, volume)) = packs.get(input.bounded(packs.len())?) else {
-            return Ok(Err("a frame of it is in no pack of it".into()));
-        };
-        frames.push(MovedFrame { id, volume, pack, slot: input.bounded(MAX_FRAMES as usize - 1)? as u32 });
+    for _ in 0..input.bounded((input.remaining() / LEAST_FRAME_BYTES).min(MAX_IDS)).map_err(text)? {
+        let id = input.array().map_err(text)?;
+        let at = input.bounded(packs.len()).map_err(text)?;
+        let (pack, volume) = *packs.get(at).ok_or("a frame of it is in no pack of it")?;
+        let slot = input.bounded(MAX_FRAMES as usize - 1).map_err(text)? as u32;
+        frames.push(MovedFrame { id, volume, pack, slot });
     }
-    Ok(Ok((vm, MovedFrames(frames))))
+    match frames.is_sorted_by(|one, next| one.id < next.id) {
+        true => Ok(MovedFrames(frames)),
+        false => Err("its ids do not ascend".into()),
+    }
 }
 
 /// A list that the log of a VM names.
@@ -156,8 +139,7 @@ fn fields(input: &mut Reader<'_>, length: usize) -> std::result::Result<Parsed, 
 /// `Damaged`: what it leads on cannot be read. Those of the store.
 pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: &MovedList) -> Result<MovedFrames> {
     let name = LISTS.file_name(list.number);
-    let file = LISTS.read(pack_store, vm, list.number, &list.hash)?;
-    let moved = file.and_then(|file| MovedFrames::decode(&file, vm, &name, &pack_store.keys));
+    let moved = LISTS.read(pack_store, vm, (list.number, &list.hash), fields)?;
     moved.map_err(|detail| Error::Damaged {
         what: format!("list {name} of moved frames of VM {}", vm.simple()),
         detail: format!(
@@ -213,7 +195,7 @@ mod tests {
         assert_eq!(ids, [1, 4, 9]);
         assert_eq!(moved.frames()[2], frame(9, 5, 8191), "the first counts");
         let bytes = moved.encode(VM, "moved.1", &keys);
-        let read = |name: &str, vm, keys: &Keys| MovedFrames::decode(&bytes, vm, name, keys);
+        let read = |name: &str, vm, keys: &Keys| decode(&bytes, vm, name, keys);
         assert_eq!(read("moved.1", VM, &keys), Ok(moved));
         assert!(read("moved.2", VM, &keys).is_err());
         assert!(read("moved.1", Uuid::nil(), &keys).is_err());
