@@ -10,7 +10,7 @@
 
 use crate::{
     meta::{MetaError, RAISED_VERSIONS, RAISED_VOLUMES, setting},
-    sqlite::SCHEMA_VERSION,
+    tables::SCHEMA_VERSION,
 };
 use placement::{FileError, Files, SystemFiles, begin, beside, remove};
 use rusqlite::{Connection, OpenFlags, params};

@@ -30,7 +30,6 @@ mod master;
 mod medium;
 mod meta;
 mod moving;
-mod mysql;
 mod names;
 mod orders;
 mod progress;
@@ -38,8 +37,8 @@ mod recovery;
 mod replacing;
 mod servers;
 mod sites;
-mod sqlite;
 mod status;
+mod tables;
 mod tasks;
 mod tasks_kept;
 mod watch;
@@ -58,10 +57,9 @@ pub use meta::{
     MetaError, MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState, TaskKind, TaskRow, setting,
 };
 pub use moving::WantedMove;
-pub use mysql::MysqlStore;
 pub use names::Removing;
 pub use servers::{Beat, Joiner};
-pub use sqlite::SqliteStore;
+pub use tables::{MysqlStore, SqliteStore};
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! What every store of the master must do, whatever it is made of: one suite, run over each.
 //!
 //! Not here: leases that end and masters that pause, which only a store that several masters share knows
-//! (`mysql::tests`).
+//! (`tables::mysql::tests`).
 
 mod cluster;
 mod names;

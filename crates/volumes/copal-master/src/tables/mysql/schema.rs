@@ -3,8 +3,10 @@
 //! Every table has a primary key, and nothing needs locks by name, triggers or two-phase commits: Galera and
 //! TiDB have none. Format: docs/formats/master-mysql.md v1
 
-use super::statement::{Trouble, first};
-use crate::meta::MetaError;
+use crate::{
+    meta::MetaError,
+    tables::sql::{SqlError, SqlResult, checked},
+};
 use mysql::{Conn, prelude::Queryable};
 
 /// Version of the tables.
@@ -65,24 +67,24 @@ pub(super) fn make(connection: &mut Conn) -> Result<(), MetaError> {
     }
     add(connection)?;
     for table in TABLES {
-        connection.query_drop(table).map_err(Trouble::Sql)?;
+        connection.query_drop(table).map_err(SqlError::from)?;
     }
     let add = format!("INSERT IGNORE INTO copal_schema VALUES (1, {SCHEMA_VERSION})");
-    connection.query_drop(add).map_err(Trouble::Sql)?;
+    connection.query_drop(add).map_err(SqlError::from)?;
     check(version(connection)?.unwrap_or_default())
 }
 
 fn add(connection: &mut Conn) -> Result<(), MetaError> {
     for table in ADDED {
-        connection.query_drop(table).map_err(Trouble::Sql)?;
+        connection.query_drop(table).map_err(SqlError::from)?;
     }
     Ok(())
 }
 
-fn version(connection: &mut Conn) -> Result<Option<u32>, Trouble> {
-    match first(connection, "SELECT version FROM copal_schema WHERE id = 1", ()) {
-        Err(Trouble::Sql(mysql::Error::MySqlError(error))) if error.code == NO_SUCH_TABLE => Ok(None),
-        other => Ok(other?.map(|(version,): (u32,)| version)),
+fn version(connection: &mut Conn) -> SqlResult<Option<u32>> {
+    match connection.exec_first_opt("SELECT version FROM copal_schema WHERE id = 1", ()) {
+        Err(mysql::Error::MySqlError(error)) if error.code == NO_SUCH_TABLE => Ok(None),
+        other => checked(other?),
     }
 }
 

@@ -1,8 +1,12 @@
 //! The suite over a server of the test's own, and what only masters that share a database can meet.
 
 use super::*;
-use crate::conformance::{POOL, Subject, founded, holder, run, server};
+use crate::{
+    MetaStore, Place,
+    conformance::{POOL, Subject, founded, holder, run, server},
+};
 use copal_testkit::MariaDb;
+use copal_volume::{VolumeId, group::GroupId};
 use std::{
     sync::atomic::{AtomicU32, Ordering},
     sync::{Arc, Mutex, Weak},

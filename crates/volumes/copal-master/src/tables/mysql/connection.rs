@@ -2,13 +2,16 @@
 //! asks for it.
 //!
 //! Invariants
-//! - A transaction that changes anything begins with a write to the row of the lease, under the term of
-//!   whoever runs it. So a master that was replaced waits for, or is refused by, the one after it, and the
+//! - A transaction that changes anything begins with a write to the row of the lease, under the term of the
+//!   master that runs it. So a master that was replaced waits for, or is refused by, the one after it, and the
 //!   changes of masters have one order.
 //! - No wait is without end: connecting, reading, writing and waiting for locks all have a limit.
 
-use super::{schema, statement::Trouble};
-use crate::meta::{Holder, Meta, MetaError};
+use super::schema;
+use crate::{
+    meta::{Meta, MetaError},
+    tables::sql::{Reign, SqlError, SqlRemedy, SqlResult, SqlWish},
+};
 use mysql::{Conn, Opts, OptsBuilder, Transaction, TxOpts, consts::CapabilityFlags, prelude::Queryable};
 use std::time::Duration;
 
@@ -26,13 +29,13 @@ const NO_SUCH_VARIABLE: u16 = 1193;
 /// How a transaction ended that did not hold.
 enum Ended {
     /// Before its commit: nothing of it holds.
-    Undone(Trouble),
+    Undone(SqlError),
     /// In its commit.
     Unclear(mysql::Error),
     Deposed,
 }
 
-impl<T: Into<Trouble>> From<T> for Ended {
+impl<T: Into<SqlError>> From<T> for Ended {
     fn from(trouble: T) -> Ended {
         Ended::Undone(trouble.into())
     }
@@ -68,7 +71,7 @@ impl Connection {
         Ok(connection)
     }
 
-    fn get(&mut self) -> Result<&mut Conn, Trouble> {
+    fn get(&mut self) -> SqlResult<&mut Conn> {
         let connection = match self.open.take() {
             Some(connection) => connection,
             None => {
@@ -84,58 +87,34 @@ impl Connection {
         Ok(self.open.insert(connection))
     }
 
-    /// Runs what changes nothing, or one statement that may be run twice; again after a broken connection.
-    pub(super) fn read<T>(&mut self, run: impl Fn(&mut Conn) -> Result<T, Trouble>) -> Result<T, MetaError> {
+    /// Runs reads, or one statement that may be run twice; again after a broken connection.
+    pub(super) fn read<T>(&mut self, run: impl Fn(&mut Conn) -> SqlResult<T>) -> Result<T, MetaError> {
         let mut attempt = 1;
         loop {
-            let outcome = self.get().and_then(&run);
-            let Err(trouble) = outcome else {
-                return outcome.map_err(MetaError::from);
-            };
-            let is_broken = trouble.is_broken_connection();
-            if is_broken {
-                self.open = None;
+            match self.get().and_then(&run) {
+                Ok(value) => return Ok(value),
+                Err(failed) => self.prepare_again(failed, &mut attempt)?,
             }
-            let is_retried = trouble.is_to_be_retried() || (is_broken && attempt == 1);
-            if !is_retried || attempt == ATTEMPTS {
-                return Err(trouble.into());
-            }
-            attempt += 1;
         }
     }
 
-    /// Runs a transaction of the leader; undone where a user's wish cannot be met.
-    pub(super) fn change<T>(
+    /// Runs a transaction, under a leader's fence where it changes anything but the making of the cluster;
+    /// undone where a user's wish cannot be met.
+    pub(super) fn transact<T>(
         &mut self,
-        (holder, term): (Holder, u64),
-        run: impl Fn(&mut Transaction<'_>) -> Result<Result<T, copal_volume::VolumeError>, Trouble>,
-    ) -> Meta<T> {
-        self.transact(|transaction| {
-            transaction.exec_drop(FENCE, (holder.0.to_vec(), term))?;
-            if transaction.affected_rows() == 0 {
-                return Err(Ended::Deposed);
-            }
-            Ok(run(transaction)?)
-        })
-    }
-
-    /// Runs a transaction that needs no leader: the one that makes the cluster.
-    pub(super) fn change_unfenced(
-        &mut self,
-        run: impl Fn(&mut Transaction<'_>) -> Result<(), Trouble>,
-    ) -> Result<(), MetaError> {
-        let done = self.transact(|transaction| Ok(Ok(run(transaction)?)))?;
-        done.map_err(|error| MetaError::Failed(error.to_string()))
-    }
-
-    fn transact<T>(
-        &mut self,
-        run: impl Fn(&mut Transaction<'_>) -> Result<Result<T, copal_volume::VolumeError>, Ended>,
+        fence: Option<Reign>,
+        run: impl Fn(&mut Transaction<'_>) -> SqlWish<T>,
     ) -> Meta<T> {
         let mut attempt = 1;
         loop {
             let outcome = self.get().map_err(Ended::from).and_then(|connection| {
                 let mut transaction = connection.start_transaction(TxOpts::default())?;
+                if let Some((holder, term)) = fence {
+                    transaction.exec_drop(FENCE, (holder.0.to_vec(), term))?;
+                    if transaction.affected_rows() == 0 {
+                        return Err(Ended::Deposed);
+                    }
+                }
                 // Dropped, it is undone.
                 let outcome = run(&mut transaction)?;
                 if outcome.is_ok() {
@@ -143,26 +122,35 @@ impl Connection {
                 }
                 Ok(outcome)
             });
-            let trouble = match outcome {
+            let failed = match outcome {
                 Ok(outcome) => return Ok(outcome),
                 Err(Ended::Deposed) => return Err(MetaError::Deposed),
                 // A server that says no in so many words has undone it.
-                Err(Ended::Unclear(error @ mysql::Error::MySqlError(_))) => Trouble::Sql(error),
+                Err(Ended::Unclear(error @ mysql::Error::MySqlError(_))) => error.into(),
                 Err(Ended::Unclear(error)) => {
                     self.open = None;
                     return Err(MetaError::Unclear(error.to_string()));
                 }
-                Err(Ended::Undone(trouble)) => trouble,
+                Err(Ended::Undone(failed)) => failed,
             };
-            let is_broken = trouble.is_broken_connection();
-            if is_broken {
-                self.open = None;
-            }
-            let is_retried = trouble.is_to_be_retried() || (is_broken && attempt == 1);
-            if !is_retried || attempt == ATTEMPTS {
-                return Err(trouble.into());
-            }
-            attempt += 1;
+            self.prepare_again(failed, &mut attempt)?;
         }
+    }
+
+    /// Counts a failed attempt and drops a broken connection. Returns the error where no attempt is left.
+    fn prepare_again(&mut self, failed: SqlError, attempt: &mut u32) -> Result<(), MetaError> {
+        let is_retried = match failed.remedy {
+            SqlRemedy::Nothing => false,
+            SqlRemedy::Again => true,
+            SqlRemedy::Reconnect => {
+                self.open = None;
+                *attempt == 1
+            }
+        };
+        if !is_retried || *attempt == ATTEMPTS {
+            return Err(failed.error);
+        }
+        *attempt += 1;
+        Ok(())
     }
 }

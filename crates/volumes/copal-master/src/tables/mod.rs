@@ -1,0 +1,14 @@
+//! The master's tables in a relational database: SQLite, or MySQL and MariaDB.
+//!
+//! `store` has every statement once and `rows` reads the rows; `sql` is the interface to a database and lists
+//! the words in which the dialects differ. `sqlite` and `mysql` open their database and run statements.
+
+mod mysql;
+mod rows;
+mod sql;
+mod sqlite;
+mod store;
+
+pub use mysql::MysqlStore;
+pub(crate) use sqlite::SCHEMA_VERSION;
+pub use sqlite::SqliteStore;
