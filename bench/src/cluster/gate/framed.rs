@@ -5,7 +5,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use copal_client::{Connection, Identity, client_tls, name_of_master, server_tls};
 use copal_proto::{Method, messages};
-use copal_server::{Handler, Listener, Peer, Refused, refused};
+use copal_server::{Handler, Listener, Peer, Status};
 use prost::Message;
 use std::{sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
@@ -15,8 +15,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 struct Keeper(&'static Memory);
 
 impl Handler for Keeper {
-    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
-        let invalid = |text: &str| refused(messages::failure::Code::Invalid, text);
+    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
+        let invalid = |text: &str| Status::new(messages::failure::Code::Invalid, text);
         if method != Method::Put {
             return Err(invalid("only puts are answered"));
         }

@@ -5,9 +5,9 @@
 //! Not here: who may order it, and what the master writes down (`force_accept`).
 
 use crate::{
-    answers::{blocking, encoded, of_volume_error},
+    answers::{blocking, encoded},
     data_server::DataServer,
-    listener::{Refused, refused},
+    status::Status,
     syncing::{NotYet, Ready},
 };
 use bytes::Bytes;
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 impl DataServer {
     /// Tells what this member has of a group, and unless that is all that is asked for, takes it for
     /// everything.
-    pub(crate) async fn accept_all(self: Arc<Self>, request: messages::AcceptAll) -> Result<Bytes, Refused> {
+    pub(crate) async fn accept_all(self: Arc<Self>, request: messages::AcceptAll) -> Result<Bytes, Status> {
         let group = GroupId(request.group);
         let this = Arc::clone(&self);
         let obeys = blocking(move || this.must_obey(Term(request.term)));
@@ -54,26 +54,22 @@ impl DataServer {
         }))
     }
 
-    async fn own(&self, group: GroupId) -> Result<Membership, Refused> {
+    async fn own(&self, group: GroupId) -> Result<Membership, Status> {
         let store = self.store.clone();
         blocking(move || {
-            let own = store.membership(group).map_err(|error| of_volume_error(&error))?;
-            own.ok_or_else(|| refused(Code::NotFound, "this server is no member of that group yet"))
+            let own = store.membership(group)?;
+            own.ok_or_else(|| Status::new(Code::NotFound, "this server is no member of that group yet"))
         })
         .await
     }
 
-    async fn disputed(&self, group: GroupId) -> Result<Vec<Disputed>, Refused> {
+    async fn disputed(&self, group: GroupId) -> Result<Vec<Disputed>, Status> {
         let store = self.store.clone();
-        blocking(move || {
-            let disputed = store.disputed(group, DISPUTED);
-            disputed.map_err(|error| of_volume_error(&error))
-        })
-        .await
+        blocking(move || Ok(store.disputed(group, DISPUTED)?)).await
     }
 
     /// The view that follows the order, or a later one.
-    async fn wait_for(&self, group: GroupId, epoch: Epoch) -> Result<Membership, Refused> {
+    async fn wait_for(&self, group: GroupId, epoch: Epoch) -> Result<Membership, Status> {
         for _ in 0..LOOKS {
             let own = self.own(group).await?;
             if own.epoch >= epoch {
@@ -83,11 +79,11 @@ impl DataServer {
             tokio::time::sleep(PAUSE).await;
         }
         let text = "this server has not entered the view that follows the order; give it again";
-        Err(refused(Code::Unavailable, text))
+        Err(Status::new(Code::Unavailable, text))
     }
 
     /// Of a name with two files the first stays: nobody can say any more which was acknowledged.
-    async fn keep_the_first(&self, group: GroupId, disputed: &[Disputed]) -> Result<(), Refused> {
+    async fn keep_the_first(&self, group: GroupId, disputed: &[Disputed]) -> Result<(), Status> {
         for name in disputed {
             for loser in name.claims.iter().skip(1) {
                 let op = self.ids.lock().draw_op_above(self.map.now_ms(), loser.op);
@@ -101,7 +97,7 @@ impl DataServer {
     }
 
     /// Becomes whole as after a donor's snapshot, which here is its own.
-    async fn take_for_everything(&self, own: Membership) -> Result<Membership, Refused> {
+    async fn take_for_everything(&self, own: Membership) -> Result<Membership, Status> {
         let ready = Ready {
             group: own.group,
             generation: self.repairs.generation(own.group),
@@ -114,15 +110,15 @@ impl DataServer {
             true => {
                 let text =
                     "the view has changed meanwhile, or damage is being given up; give the order again";
-                Err(refused(Code::Unavailable, text))
+                Err(Status::new(Code::Unavailable, text))
             }
         }
     }
 }
 
-fn of_not_yet(error: NotYet) -> Refused {
+fn of_not_yet(error: NotYet) -> Status {
     match error {
         NotYet::Here(refused) => refused,
-        error => refused(Code::Unavailable, error.to_string()),
+        error => Status::new(Code::Unavailable, error.to_string()),
     }
 }

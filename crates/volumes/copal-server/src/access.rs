@@ -15,7 +15,8 @@
 use crate::{
     authority::{AuthorityError, certificate_of},
     caller::Caller,
-    listener::{Peer, Refused, refused},
+    listener::Peer,
+    status::Status,
 };
 use bytes::Bytes;
 use copal_proto::{
@@ -60,8 +61,8 @@ fn needs(method: Method) -> Option<Rights> {
     }
 }
 
-fn denied(text: impl Into<String>) -> Refused {
-    refused(Code::Denied, text)
+fn denied(text: impl Into<String>) -> Status {
+    Status::new(Code::Denied, text)
 }
 
 impl AccessControl {
@@ -86,7 +87,7 @@ impl AccessControl {
         known.extend(removed);
     }
 
-    fn refuse_removed(&self, client: &str) -> Result<(), Refused> {
+    fn refuse_removed(&self, client: &str) -> Result<(), Status> {
         match self.removed.lock().contains(client) {
             true => Err(denied(format!("client {client} was taken away"))),
             false => Ok(()),
@@ -96,7 +97,7 @@ impl AccessControl {
     /// What was shown with a call, to be looked at again when its turn has come.
     /// # Errors
     /// `Denied`: it is no permit of this cluster.
-    pub(crate) fn caller(&self, peer: &Peer) -> Result<Caller, Refused> {
+    pub(crate) fn caller(&self, peer: &Peer) -> Result<Caller, Status> {
         let permit = match peer.permit.is_empty() {
             true => None,
             false => Some(self.read(&peer.permit)?),
@@ -108,7 +109,7 @@ impl AccessControl {
     /// followed its right to write. To be asked where the operation is applied.
     /// # Errors
     /// `Denied`.
-    pub(crate) fn check_again(&self, caller: &Caller, now_ms: u64) -> Result<(), Refused> {
+    pub(crate) fn check_again(&self, caller: &Caller, now_ms: u64) -> Result<(), Status> {
         let Some(permit) = &caller.permit else {
             return Ok(());
         };
@@ -126,7 +127,7 @@ impl AccessControl {
         method: Method,
         request: &Bytes,
         now_ms: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Status> {
         let permit = match peer.permit.is_empty() {
             true => None,
             false => Some(self.read(&peer.permit)?),
@@ -164,7 +165,7 @@ impl AccessControl {
     }
 
     /// A permit that the authority has signed.
-    fn read(&self, shown: &Bytes) -> Result<messages::Permit, Refused> {
+    fn read(&self, shown: &Bytes) -> Result<messages::Permit, Status> {
         if let Some(permit) = self.known.lock().get(shown) {
             return Ok(permit.clone());
         }
@@ -187,7 +188,7 @@ impl AccessControl {
     }
 
     /// Notes the right to write of a permit; refuses one that another has followed.
-    fn hold_right(&self, permit: &messages::Permit) -> Result<(), Refused> {
+    fn hold_right(&self, permit: &messages::Permit) -> Result<(), Status> {
         if permit.lease == 0 {
             return Ok(());
         }
@@ -207,7 +208,7 @@ impl AccessControl {
     }
 }
 
-fn must_last(permit: &messages::Permit, now_ms: u64) -> Result<(), Refused> {
+fn must_last(permit: &messages::Permit, now_ms: u64) -> Result<(), Status> {
     match permit.until_ms <= now_ms {
         true => Err(denied("the permit has ended: another is to be had of a master")),
         false => Ok(()),

@@ -6,7 +6,7 @@
 //! so it can be asked again as it is. Rule: VOL-31, docs/design/cluster.md
 //! Invariant: bytes that are admitted in a class are never more than its budget.
 
-use crate::refusal::{Refused, refused};
+use crate::status::Status;
 use copal_proto::{Class, Cost, MAX_FRAME_BYTES, messages::failure::Code};
 use std::{
     sync::{
@@ -114,7 +114,7 @@ impl Admission {
     /// Takes room for a call; waits for it a moment.
     /// # Errors
     /// `Busy`, with the milliseconds after which to ask again.
-    pub(crate) async fn admit(&self, cost: Cost) -> Result<Held, Refused> {
+    pub(crate) async fn admit(&self, cost: Cost) -> Result<Held, Status> {
         let share = &self.shares[cost.class as usize];
         let bytes = cost.bytes.clamp(LEAST_BYTES, share.limit);
         let room = Arc::clone(&share.room).acquire_many_owned(bytes as u32);
@@ -139,13 +139,11 @@ impl Admission {
     }
 }
 
-fn busy(class: Class) -> Refused {
+fn busy(class: Class) -> Status {
     let again_ms = match class {
         Class::Control | Class::Small => 20,
         Class::Bulk => 50,
         Class::Recovery => 200,
     };
-    let mut busy = refused(Code::Busy, format!("no room for {} calls now", class.name()));
-    busy.numbers = vec![again_ms];
-    busy
+    Status::new(Code::Busy, format!("no room for {} calls now", class.name())).with_numbers(vec![again_ms])
 }

@@ -7,7 +7,7 @@
 //!
 //! Not here: the first look at a call (`access`).
 
-use crate::listener::{CLIENT_NAME, Refused, refused};
+use crate::{listener::CLIENT_NAME, status::Status};
 use bytes::Bytes;
 use copal_data::{NotHeld, UploadOrigin};
 use copal_proto::{
@@ -55,18 +55,20 @@ impl Caller {
     /// Refuses uploads of named clients under ids that no client of their name has drawn.
     /// # Errors
     /// `Denied`.
-    pub(crate) fn must_have_drawn(&self, fid: FileId) -> Result<(), Refused> {
+    pub(crate) fn must_have_drawn(&self, fid: FileId) -> Result<(), Status> {
         let is_drawn = |permit: &messages::Permit| {
             (fid.incarnation() >> 32) as u32 == incarnation_prefix(&permit.client)
         };
         match self.named().is_none_or(is_drawn) {
             true => Ok(()),
-            false => Err(refused(Code::Denied, "a client uploads files under ids that it has drawn itself")),
+            false => {
+                Err(Status::new(Code::Denied, "a client uploads files under ids that it has drawn itself"))
+            }
         }
     }
 }
 
 /// A refusal of `access` as one of the place where an operation is applied.
-pub(crate) fn not_held(refusal: &Refused) -> NotHeld {
-    NotHeld::Denied { reason: refusal.text.clone() }
+pub(crate) fn not_held(refusal: &Status) -> NotHeld {
+    NotHeld::Denied { reason: refusal.text().to_owned() }
 }

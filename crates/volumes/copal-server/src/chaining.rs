@@ -14,12 +14,13 @@ use crate::{
     caller::Caller,
     data_calls::{confirm_of, delete_of},
     data_server::{DataServer, create},
-    listener::{Acks, Part, Parts, Refused, refused},
+    listener::{Acks, Part, Parts},
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::{CallError, Encoded, LONGEST, Streamed, name_of_server};
 use copal_proto::{
-    ChainBody, ChainError, Class, Method, checked_hops,
+    ChainBody, Class, Method, checked_hops,
     messages::{self, ChainAck, ChainCommit, ChainData, HopAnswer, PutChain, failure::Code},
 };
 use copal_volume::group::{DiskId, Epoch, GroupId};
@@ -50,7 +51,7 @@ impl DataServer {
         (caller, permit): (Caller, Bytes),
         mut parts: Parts,
         acks: &Acks,
-    ) -> Result<ChainAck, Refused> {
+    ) -> Result<ChainAck, Status> {
         let (group, epoch) = place_of(&head)?;
         self.matched(group, epoch).await?;
         let members: Vec<DiskId> = self
@@ -58,8 +59,8 @@ impl DataServer {
             .view(group)
             .map(|view| view.members.iter().map(|(disk, _)| *disk).collect())
             .unwrap_or_default();
-        let hops = checked_hops(&head.hops, self.disk(), &members).map_err(of_chain)?;
-        let mut body = ChainBody::new(head.len).map_err(of_chain)?;
+        let hops = checked_hops(&head.hops, self.disk(), &members)?;
+        let mut body = ChainBody::new(head.len)?;
         let mut lost = Vec::new();
         let mut onward = self.pass_on(&head, &permit, hops, &mut lost).await;
         let mut come = 0;
@@ -67,7 +68,7 @@ impl DataServer {
             let part = tokio::time::timeout(TO_SEND, parts.recv()).await.ok().flatten();
             match part {
                 Some(Part::Data(message)) => {
-                    body.add(&read::<ChainData>(message.clone())?).map_err(of_chain)?;
+                    body.add(&read::<ChainData>(message.clone())?)?;
                     send(&mut onward, &mut lost, Method::ChainData, message, false).await;
                     come += 1;
                     if come % SIGN_OF_LIFE == 0 {
@@ -76,11 +77,11 @@ impl DataServer {
                 }
                 Some(Part::Commit(message)) => {
                     let commit: ChainCommit = read(message.clone())?;
-                    let whole = body.whole(&commit).map_err(of_chain)?;
+                    let whole = body.whole(&commit)?;
                     send(&mut onward, &mut lost, Method::ChainCommit, message, true).await;
                     break whole;
                 }
-                None => return Err(refused(Code::Invalid, "a chain ended before its last frame")),
+                None => return Err(Status::new(Code::Invalid, "a chain ended before its last frame")),
             }
         };
         if !lost.is_empty() {
@@ -95,7 +96,7 @@ impl DataServer {
             let mut answer = HopAnswer { disk, ..HopAnswer::default() };
             match Arc::clone(&this).take_own(&caller, head, commit).await {
                 Ok(role) => answer.role = role,
-                Err(refusal) => answer.failure = Some(*refusal),
+                Err(refusal) => answer.failure = Some(refusal.into()),
             }
             let ack = ChainAck { hops: vec![answer] };
             acks.tell(encoded(&ack)).await;
@@ -112,7 +113,7 @@ impl DataServer {
     }
 
     /// Does what the chain brought, as if it had been asked for alone; the role, 0 for a piece.
-    async fn take_own(self: Arc<Self>, caller: &Caller, head: PutChain, body: Bytes) -> Result<i32, Refused> {
+    async fn take_own(self: Arc<Self>, caller: &Caller, head: PutChain, body: Bytes) -> Result<i32, Status> {
         let held = match head {
             PutChain { piece: Some(mut piece), .. } => {
                 piece.bytes = body;
@@ -232,7 +233,7 @@ fn unreached(disks: Vec<DiskId>) -> ChainAck {
 }
 
 /// The group and epoch that a chain means.
-fn place_of(head: &PutChain) -> Result<(GroupId, Epoch), Refused> {
+fn place_of(head: &PutChain) -> Result<(GroupId, Epoch), Status> {
     let places = [
         head.put.as_ref().map(|put| (put.group, put.epoch)),
         head.piece.as_ref().map(|piece| (piece.group, piece.epoch)),
@@ -246,15 +247,6 @@ fn place_of(head: &PutChain) -> Result<(GroupId, Epoch), Refused> {
     }
 }
 
-fn nothing() -> Refused {
-    refused(Code::Invalid, "a chain brings one thing")
-}
-
-fn of_chain(error: ChainError) -> Refused {
-    let code = match error {
-        ChainError::TooLong => Code::TooLarge,
-        ChainError::Checksum => Code::Corrupt,
-        ChainError::OutOfTurn | ChainError::Short | ChainError::Hops => Code::Invalid,
-    };
-    refused(code, error.to_string())
+fn nothing() -> Status {
+    Status::new(Code::Invalid, "a chain brings one thing")
 }

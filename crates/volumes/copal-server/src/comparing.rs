@@ -11,12 +11,7 @@
 //! Design: docs/design/cluster.md#rules VOL-34
 //! Not here: how what is lacking comes back (`repairing`, `syncing`).
 
-use crate::{
-    answers::{blocking, of_volume_error},
-    data_server::DataServer,
-    listener::Refused,
-    syncing::NotYet,
-};
+use crate::{answers::blocking, data_server::DataServer, status::Status, syncing::NotYet};
 use bytes::Bytes;
 use copal_client::{CallError, Connection, machine, name_of_server};
 use copal_data::{Membership, Span, Verified};
@@ -153,13 +148,12 @@ impl DataServer {
         }
     }
 
-    async fn files_here(&self, group: GroupId, after: Bytes) -> Result<Verified, Refused> {
+    async fn files_here(&self, group: GroupId, after: Bytes) -> Result<Verified, Status> {
         let store = self.store.clone();
         blocking(move || {
             let span =
                 Span { after: Some(&*after).filter(|after| !after.is_empty()), until: None, limit: FILES };
-            let found = store.verify(group, span, false);
-            found.map_err(|error| of_volume_error(&error))
+            Ok(store.verify(group, span, false)?)
         })
         .await
     }

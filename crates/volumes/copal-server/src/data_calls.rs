@@ -3,7 +3,8 @@
 use crate::{
     answers::{encoded, read},
     data_server::{DataServer, checked, create, new_head},
-    listener::{Acks, Handler, Parts, Peer, Refused, refused},
+    listener::{Acks, Handler, Parts, Peer},
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::name_of_master;
@@ -20,7 +21,7 @@ impl Handler for DataServer {
         self.map.reference_ms()
     }
 
-    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
         self.access.check(&peer, method, &message, self.map.now_ms())?;
         let caller = self.access.caller(&peer)?;
         match method {
@@ -47,19 +48,19 @@ impl Handler for DataServer {
             }
             Method::VolumeState => {
                 if !peer.is(&name_of_master()) {
-                    return Err(refused(Code::Denied, "only a master says that"));
+                    return Err(Status::new(Code::Denied, "only a master says that"));
                 }
                 self.tell_volume(read(message)?).await
             }
             Method::WhatSeen => {
                 if !peer.is(&name_of_master()) {
-                    return Err(refused(Code::Denied, "only a master asks for that"));
+                    return Err(Status::new(Code::Denied, "only a master asks for that"));
                 }
                 self.show_what_was_seen(read(message)?).await
             }
             Method::AcceptAll => {
                 if !peer.is(&name_of_master()) {
-                    return Err(refused(Code::Denied, "only a master orders that"));
+                    return Err(Status::new(Code::Denied, "only a master orders that"));
                 }
                 self.accept_all(read(message)?).await
             }
@@ -76,7 +77,7 @@ impl Handler for DataServer {
                 self.snapshots.remove(request.sync);
                 Ok(encoded(&messages::Done {}))
             }
-            _ => Err(refused(Code::Invalid, "a data server does not answer that")),
+            _ => Err(Status::new(Code::Invalid, "a data server does not answer that")),
         }
     }
 
@@ -86,7 +87,7 @@ impl Handler for DataServer {
         message: Bytes,
         parts: Parts,
         acks: Acks,
-    ) -> Result<Bytes, Refused> {
+    ) -> Result<Bytes, Status> {
         let head: messages::PutChain = read(message)?;
         for (method, request) in head.brings() {
             self.access.check(&peer, method, &request, self.map.now_ms())?;
@@ -97,7 +98,7 @@ impl Handler for DataServer {
     }
 }
 
-pub(crate) fn confirm_of(request: messages::Confirm) -> Result<Operation, Refused> {
+pub(crate) fn confirm_of(request: messages::Confirm) -> Result<Operation, Status> {
     Ok(Operation::Confirm {
         vid: VolumeId(request.volume),
         name: checked(request.name)?,
@@ -105,7 +106,7 @@ pub(crate) fn confirm_of(request: messages::Confirm) -> Result<Operation, Refuse
     })
 }
 
-pub(crate) fn delete_of(request: messages::Delete) -> Result<Operation, Refused> {
+pub(crate) fn delete_of(request: messages::Delete) -> Result<Operation, Status> {
     Ok(Operation::Delete {
         vid: VolumeId(request.volume),
         name: checked(request.name)?,

@@ -5,15 +5,15 @@
 
 use crate::{
     access::AccessControl,
-    answers::{blocking, encoded, of_volume_error, read},
+    answers::{blocking, encoded, read},
     authority::AuthorityError,
     caller::{Caller, not_held},
     copying::Copying,
     damaged::Repairs,
     heard::Heard,
-    listener::{Refused, expired, refused},
     own_clock::OwnClock,
     snapshots::Snapshots,
+    status::{Status, expired},
 };
 use bytes::Bytes;
 use copal_client::{Connections, MapCache, Masters, current_end, machine, without_end};
@@ -22,7 +22,7 @@ use copal_data::{
     Body, Known, MemberIdentity, MemberStore, Membership, NewHead, NotHeld, Operation, Piece, Span, Told,
 };
 use copal_proto::{
-    Method, failure_of, id,
+    Method, id,
     messages::{self, failure::Code},
     of_id, of_view, role_of,
 };
@@ -171,14 +171,14 @@ impl DataServer {
     /// Matches the epoch of a request, and learns a newer view where the request knows of one.
     /// # Errors
     /// `Stale` with the newer view; `Newer`, `Unavailable`.
-    pub(crate) async fn matched(&self, group: GroupId, epoch: Epoch) -> Result<Membership, Refused> {
+    pub(crate) async fn matched(&self, group: GroupId, epoch: Epoch) -> Result<Membership, Status> {
         if self.entered.load(Ordering::Acquire) == 0 {
             // In the view of an earlier boot it would take a second file of a name that it knows is taken; if
             // all members did, nobody would be left who is whole.
-            return Err(refused(Code::Busy, "this server has heard of no view since it was started"));
+            return Err(Status::new(Code::Busy, "this server has heard of no view since it was started"));
         }
         for is_last in [false, true] {
-            let membership = self.store.membership(group).map_err(|error| of_volume_error(&error))?;
+            let membership = self.store.membership(group)?;
             let own = membership.map_or(Epoch(0), |membership| membership.epoch);
             match (match_epoch(own, epoch), membership) {
                 (Matching::Run, Some(membership)) => return Ok(membership),
@@ -191,17 +191,16 @@ impl DataServer {
         }
         match self.map.view(group) {
             Some(view) if view.epoch > epoch => Err(self.stale(group)),
-            _ => Err(refused(
+            _ => Err(Status::new(
                 Code::Newer,
                 "this server is not in the view that is meant, and the master does not tell it a newer one",
             )),
         }
     }
 
-    fn stale(&self, group: GroupId) -> Refused {
-        let mut stale = refused(Code::Stale, "there is a newer view of the group");
-        stale.view = self.map.view(group).map(|view| of_view(&view));
-        stale
+    fn stale(&self, group: GroupId) -> Status {
+        let view = self.map.view(group).map(|view| of_view(&view));
+        Status::new(Code::Stale, "there is a newer view of the group").with_view(view)
     }
 
     /// Does what a caller asks for, if the caller still may when its turn has come.
@@ -210,11 +209,11 @@ impl DataServer {
         caller: &Caller,
         group: u32,
         epoch: u64,
-        operation: Result<Operation, Refused>,
-    ) -> Result<Bytes, Refused> {
+        operation: Result<Operation, Status>,
+    ) -> Result<Bytes, Status> {
         let (group, epoch, operation) = (GroupId(group), Epoch(epoch), operation?);
         if vid_of(&operation).birth_group() != group {
-            return Err(refused(Code::Invalid, "the volume is of another group"));
+            return Err(Status::new(Code::Invalid, "the volume is of another group"));
         }
         self.matched(group, epoch).await?;
         self.must_be_made(vid_of(&operation)).await?;
@@ -234,23 +233,23 @@ impl DataServer {
         }
     }
 
-    fn refusal_of(&self, group: GroupId, refusal: NotHeld) -> Refused {
+    fn refusal_of(&self, group: GroupId, refusal: NotHeld) -> Status {
         match refusal {
-            NotHeld::Refused(answer) => Box::new(failure_of(&answer)),
+            NotHeld::Refused(answer) => answer.into(),
             NotHeld::OtherEpoch { .. } | NotHeld::NoMember => self.stale(group),
             NotHeld::Unwanted => expired(),
-            NotHeld::Denied { reason } => refused(Code::Denied, reason),
-            NotHeld::Failed(VolumeError::NoSpace) => refused(Code::NoSpace, "the disk is full"),
+            NotHeld::Denied { reason } => Status::new(Code::Denied, reason),
+            NotHeld::Failed(VolumeError::NoSpace) => Status::new(Code::NoSpace, "the disk is full"),
             NotHeld::Failed(error) => {
                 self.note_if_damaged(group, &error);
-                of_volume_error(&error)
+                error.into()
             }
         }
     }
 
     /// Refuses a volume that no master has made: numbers of a group's volumes are given in their order. A
     /// master is asked for the first file of a volume with a number above those that are known.
-    async fn must_be_made(&self, vid: VolumeId) -> Result<(), Refused> {
+    async fn must_be_made(&self, vid: VolumeId) -> Result<(), Status> {
         let group = vid.birth_group();
         let highest = self.made.lock().get(&group).copied().unwrap_or(0);
         if (1..=highest).contains(&vid.sequence()) {
@@ -258,10 +257,7 @@ impl DataServer {
         }
         // A volume that has files was made, whether or not a master is there to say so.
         let store = self.store.clone();
-        let listed = blocking(move || {
-            let listed = store.list(vid, b"", None, 1);
-            listed.map_err(|error| of_volume_error(&error))
-        });
+        let listed = blocking(move || Ok(store.list(vid, b"", None, 1)?));
         if listed.await?.is_empty() {
             let left = current_end().map_or(TO_ASK, |end| end.saturating_duration_since(machine::now()));
             let request = messages::Known { volume: vid.0 };
@@ -269,10 +265,10 @@ impl DataServer {
                 self.masters.call::<messages::KnownReply>(Method::Known, &request, left.min(TO_ASK)).await;
             match asked {
                 Ok(reply) if reply.known => {}
-                Ok(_) => return Err(refused(Code::VolumeGone, "no such volume was ever made")),
+                Ok(_) => return Err(Status::new(Code::VolumeGone, "no such volume was ever made")),
                 Err(error) => {
                     let reason = format!("no master says whether the volume was made: {error}");
-                    return Err(refused(Code::Unavailable, reason));
+                    return Err(Status::new(Code::Unavailable, reason));
                 }
             }
         }
@@ -288,7 +284,7 @@ impl DataServer {
         group: GroupId,
         epoch: Epoch,
         operation: Operation,
-    ) -> Result<Result<Role, NotHeld>, Refused> {
+    ) -> Result<Result<Role, NotHeld>, Status> {
         self.apply_if(group, epoch, operation, || Ok(())).await
     }
 
@@ -299,7 +295,7 @@ impl DataServer {
         epoch: Epoch,
         operation: Operation,
         may_run: impl Fn() -> Result<(), NotHeld> + Send + 'static,
-    ) -> Result<Result<Role, NotHeld>, Refused> {
+    ) -> Result<Result<Role, NotHeld>, Status> {
         let (tell, told) = oneshot::channel();
         let end = current_end();
         let may_run = move || match end.is_none_or(|end| machine::now() < end) {
@@ -310,10 +306,10 @@ impl DataServer {
             // Whoever asked may have given up.
             let _ = tell.send(reply);
         });
-        if let Some(work) = submitted.map_err(|error| of_volume_error(&error))? {
+        if let Some(work) = submitted? {
             machine::hand_to_a_thread(move || work.run());
         }
-        told.await.map_err(|_| refused(Code::Internal, "the operation was dropped; try again"))
+        told.await.map_err(|_| Status::new(Code::Internal, "the operation was dropped; try again"))
     }
 
     /// Runs a read in its epoch; a member that is not whole says so.
@@ -322,21 +318,22 @@ impl DataServer {
         (group, epoch): (u32, u64),
         vid: VolumeId,
         read: impl FnOnce(&MemberStore) -> Result<T, VolumeError> + Send + 'static,
-    ) -> Result<(T, Role), Refused> {
+    ) -> Result<(T, Role), Status> {
         if vid.birth_group() != GroupId(group) {
-            return Err(refused(Code::Invalid, "the volume is of another group"));
+            return Err(Status::new(Code::Invalid, "the volume is of another group"));
         }
         let membership = self.matched(GroupId(group), Epoch(epoch)).await?;
         let this = Arc::clone(self);
         let role = membership.role;
         blocking(move || match read(&this.store) {
             Ok(value) => Ok((value, role)),
-            Err(VolumeError::NotFound) if role != Role::Normal => {
-                Err(refused(Code::NotAuthoritative, "this member is not whole: it may lack what others have"))
-            }
+            Err(VolumeError::NotFound) if role != Role::Normal => Err(Status::new(
+                Code::NotAuthoritative,
+                "this member is not whole: it may lack what others have",
+            )),
             Err(error) => {
                 this.note_if_damaged(vid.birth_group(), &error);
-                Err(of_volume_error(&error))
+                Err(error.into())
             }
         })
         .await
@@ -349,7 +346,7 @@ impl DataServer {
         }
     }
 
-    pub(crate) async fn read_call(self: Arc<Self>, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    pub(crate) async fn read_call(self: Arc<Self>, method: Method, message: Bytes) -> Result<Bytes, Status> {
         match method {
             Method::Get => {
                 let request: messages::Get = read(message)?;
@@ -427,7 +424,7 @@ impl DataServer {
         }
     }
 
-    async fn verify(self: Arc<Self>, request: messages::Verify) -> Result<Bytes, Refused> {
+    async fn verify(self: Arc<Self>, request: messages::Verify) -> Result<Bytes, Status> {
         const MOST: u32 = 10_000;
         let group = GroupId(request.group);
         let membership = self.matched(group, Epoch(request.epoch)).await?;
@@ -440,8 +437,7 @@ impl DataServer {
                 until: until.as_deref(),
                 limit: request.limit.min(MOST) as usize,
             };
-            let verified = this.store.verify(group, span, request.deep);
-            verified.map_err(|error| of_volume_error(&error))
+            Ok(this.store.verify(group, span, request.deep)?)
         });
         let verified = verified.await?;
         if !verified.damaged.is_empty() {
@@ -463,16 +459,15 @@ impl DataServer {
         self: Arc<Self>,
         caller: &Caller,
         request: messages::PutPiece,
-    ) -> Result<Bytes, Refused> {
+    ) -> Result<Bytes, Status> {
         if request.bytes.is_empty() || request.bytes.len() > PIECE_BYTES {
-            return Err(refused(Code::TooLarge, "a piece has 1 byte to 4 MiB"));
+            return Err(Status::new(Code::TooLarge, "a piece has 1 byte to 4 MiB"));
         }
         let vid = VolumeId(request.volume);
         if vid.birth_group() != GroupId(request.group) {
-            return Err(refused(Code::Invalid, "the volume is of another group"));
+            return Err(Status::new(Code::Invalid, "the volume is of another group"));
         }
-        let membership = self.store.membership(vid.birth_group());
-        if membership.map_err(|error| of_volume_error(&error))?.is_none() {
+        if self.store.membership(vid.birth_group())?.is_none() {
             self.matched(vid.birth_group(), Epoch(request.epoch)).await?;
         }
         let fid = FileId(id(request.fid));
@@ -490,7 +485,7 @@ impl DataServer {
         let this = Arc::clone(&self);
         blocking(move || {
             if crc32c(0, &piece.bytes) != request.crc32c {
-                return Err(refused(Code::Corrupt, "a piece is not the one whose checksum came with it"));
+                return Err(Status::new(Code::Corrupt, "a piece is not the one whose checksum came with it"));
             }
             let staged = this.store.stage_while(piece, may_run);
             staged.map_err(|refusal| this.refusal_of(vid.birth_group(), refusal))
@@ -499,20 +494,17 @@ impl DataServer {
         Ok(encoded(&messages::Done {}))
     }
 
-    pub(crate) async fn staged_piece(self: Arc<Self>, request: messages::GetPiece) -> Result<Bytes, Refused> {
+    pub(crate) async fn staged_piece(self: Arc<Self>, request: messages::GetPiece) -> Result<Bytes, Status> {
         let (vid, fid) = (VolumeId(request.volume), FileId(id(request.fid)));
         let this = Arc::clone(&self);
-        let bytes = blocking(move || {
-            let piece = this.store.staged_piece(vid, fid, request.index);
-            piece.map_err(|error| of_volume_error(&error))
-        });
+        let bytes = blocking(move || Ok(this.store.staged_piece(vid, fid, request.index)?));
         Ok(encoded(&messages::Piece { bytes: bytes.await? }))
     }
 
     pub(crate) async fn tell_volume(
         self: Arc<Self>,
         request: messages::VolumeState,
-    ) -> Result<Bytes, Refused> {
+    ) -> Result<Bytes, Status> {
         let this = Arc::clone(&self);
         let told = match messages::volume_state::State::try_from(request.state) {
             Ok(messages::volume_state::State::Live) => {
@@ -520,21 +512,20 @@ impl DataServer {
             }
             Ok(messages::volume_state::State::Removing) => Told::Removing,
             Ok(messages::volume_state::State::Gone) => Told::Gone,
-            Err(_) => return Err(refused(Code::Invalid, "no state of a volume")),
+            Err(_) => return Err(Status::new(Code::Invalid, "no state of a volume")),
         };
         let has_files = blocking(move || {
             this.must_obey(Term(request.term))?;
-            let told = this.store.tell_volume(VolumeId(request.volume), told);
-            told.map_err(|error| of_volume_error(&error))
+            Ok(this.store.tell_volume(VolumeId(request.volume), told)?)
         });
         Ok(encoded(&messages::VolumeStateReply { has_files: has_files.await? }))
     }
 
     /// Whether an order is of the newest master that was heard of. Blocks.
-    pub(crate) fn must_obey(&self, term: Term) -> Result<(), Refused> {
-        match self.store.hear(term).map_err(|error| of_volume_error(&error))? {
+    pub(crate) fn must_obey(&self, term: Term) -> Result<(), Status> {
+        match self.store.hear(term)? {
             true => Ok(()),
-            false => Err(refused(Code::Fenced, "a newer master has spoken")),
+            false => Err(Status::new(Code::Fenced, "a newer master has spoken")),
         }
     }
 }
@@ -551,7 +542,7 @@ fn vid_of(operation: &Operation) -> VolumeId {
 }
 
 /// A create as a caller sends it.
-pub(crate) fn create(caller: &Caller, request: messages::Put) -> Result<Operation, Refused> {
+pub(crate) fn create(caller: &Caller, request: messages::Put) -> Result<Operation, Status> {
     let name = checked(request.name)?;
     let head = new_head(request.head)?;
     let body = match request.staged {
@@ -559,10 +550,10 @@ pub(crate) fn create(caller: &Caller, request: messages::Put) -> Result<Operatio
         false => {
             let body = request.body;
             if body.len() as u64 != head.size || body.len() > PIECE_BYTES {
-                return Err(refused(Code::Invalid, "a body is not as long as its head says"));
+                return Err(Status::new(Code::Invalid, "a body is not as long as its head says"));
             }
             if crc32c(0, &body) != head.crc32c {
-                return Err(refused(Code::Corrupt, "a body is not the one whose checksum came with it"));
+                return Err(Status::new(Code::Corrupt, "a body is not the one whose checksum came with it"));
             }
             Body::Here(body)
         }
@@ -571,11 +562,11 @@ pub(crate) fn create(caller: &Caller, request: messages::Put) -> Result<Operatio
 }
 
 /// A head as a client or another member sends it.
-pub(crate) fn new_head(head: Option<messages::FileHead>) -> Result<NewHead, Refused> {
-    let head = head.ok_or_else(|| refused(Code::Invalid, "the head of the file is missing"))?;
-    check_metadata(&head.metadata).map_err(|error| of_volume_error(&error))?;
+pub(crate) fn new_head(head: Option<messages::FileHead>) -> Result<NewHead, Status> {
+    let head = head.ok_or_else(|| Status::new(Code::Invalid, "the head of the file is missing"))?;
+    check_metadata(&head.metadata)?;
     if head.size > copal_volume::MAX_FILE_BYTES {
-        return Err(refused(Code::TooLarge, "a file has at most 64 GiB"));
+        return Err(Status::new(Code::TooLarge, "a file has at most 64 GiB"));
     }
     Ok(NewHead {
         fid: FileId(id(head.fid)),
@@ -586,15 +577,17 @@ pub(crate) fn new_head(head: Option<messages::FileHead>) -> Result<NewHead, Refu
     })
 }
 
-pub(crate) fn checked(name: Bytes) -> Result<Bytes, Refused> {
-    check_file_name(&name).map_err(|error| of_volume_error(&error))?;
+pub(crate) fn checked(name: Bytes) -> Result<Bytes, Status> {
+    check_file_name(&name)?;
     Ok(name)
 }
 
-fn whole(role: Role) -> Result<(), Refused> {
+fn whole(role: Role) -> Result<(), Status> {
     match role {
         Role::Normal => Ok(()),
-        _ => Err(refused(Code::NotAuthoritative, "this member is not whole: it may lack what others have")),
+        _ => {
+            Err(Status::new(Code::NotAuthoritative, "this member is not whole: it may lack what others have"))
+        }
     }
 }
 

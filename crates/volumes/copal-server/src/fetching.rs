@@ -2,9 +2,9 @@
 //! member.
 
 use crate::{
-    answers::{blocking, of_volume_error},
+    answers::blocking,
     data_server::{DataServer, PIECE_BYTES, new_head},
-    listener::{Refused, refused},
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connection};
@@ -34,14 +34,8 @@ pub(crate) struct Source {
 pub(crate) enum FetchError {
     #[error("{0}")]
     Call(#[from] CallError),
-    #[error("{}", .0.text)]
-    Here(Refused),
-}
-
-impl From<Refused> for FetchError {
-    fn from(refused: Refused) -> FetchError {
-        FetchError::Here(refused)
-    }
+    #[error("{0}")]
+    Here(#[from] Status),
 }
 
 impl DataServer {
@@ -73,7 +67,7 @@ impl DataServer {
                 Err(error) => return Err(error.into()),
             };
             let head = new_head(fetched.head)?;
-            let damaged = || refused(Code::Corrupt, "a file of the donor is not what its head says");
+            let damaged = || Status::new(Code::Corrupt, "a file of the donor is not what its head says");
             if head.fid != fid {
                 return Err(damaged().into());
             }
@@ -101,11 +95,7 @@ impl DataServer {
             }
             let store = self.store.clone();
             let index = (start / PIECE_BYTES as u64) as u32;
-            blocking(move || {
-                let staged = store.stage(vid, fid, index, here);
-                staged.map_err(|error| of_volume_error(&error))
-            })
-            .await?;
+            blocking(move || Ok(store.stage(vid, fid, index, here)?)).await?;
             if is_last {
                 return Ok(Some(operation(Body::Staged)));
             }

@@ -6,10 +6,10 @@
 //! - The server says that it is whole only when every group of it is, by the newest views it was told.
 
 use crate::{
-    answers::{blocking, encoded, of_volume_error},
+    answers::{blocking, encoded},
     data_server::DataServer,
-    listener::{Refused, refused},
     own_clock::SentAt,
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::{CachedView, CallError, machine};
@@ -76,12 +76,12 @@ impl DataServer {
     pub(crate) async fn show_what_was_seen(
         self: Arc<Self>,
         request: messages::WhatSeen,
-    ) -> Result<Bytes, Refused> {
+    ) -> Result<Bytes, Status> {
         if request.cluster != self.identity.cluster[..] {
-            return Err(refused(Code::Denied, "this server is of another cluster"));
+            return Err(Status::new(Code::Denied, "this server is of another cluster"));
         }
         blocking(move || {
-            let memberships = self.store.memberships().map_err(|error| of_volume_error(&error))?;
+            let memberships = self.store.memberships()?;
             let (term, version) = self.seen(&memberships);
             let state = |membership: &Membership| messages::GroupState {
                 group: membership.group.0,
@@ -188,7 +188,7 @@ impl DataServer {
         if let Some(map) = reply.map
             && let Err(error) = self.enter(map, sent.moment()).await
         {
-            tracing::error!(text = error.text, "views could not be entered");
+            tracing::error!(text = error.text(), "views could not be entered");
         }
         Ok(())
     }
@@ -201,12 +201,12 @@ impl DataServer {
         if let Ok(map) = asked
             && let Err(error) = self.enter(map, asked_at).await
         {
-            tracing::error!(text = error.text, "views could not be entered");
+            tracing::error!(text = error.text(), "views could not be entered");
         }
     }
 
     /// Enters the views of a map, one map after the other; when it was asked for.
-    async fn enter(&self, map: messages::Map, asked: Instant) -> Result<(), Refused> {
+    async fn enter(&self, map: messages::Map, asked: Instant) -> Result<(), Status> {
         if self.masters.learn(&map.masters) {
             // Whoever starts this server again asks those.
             self.masters_changed.notify_one();
@@ -228,8 +228,7 @@ impl DataServer {
         let limits = map.limits.iter().map(|limit| (VolumeId(limit.volume), limit.quota_bytes));
         let limits: Vec<(VolumeId, u64)> = limits.collect();
         let entered = blocking(move || {
-            let failed = |error| of_volume_error(&error);
-            if !store.hear(term).map_err(failed)? {
+            if !store.hear(term)? {
                 return Ok(None);
             }
             let mut told = Vec::new();
@@ -242,19 +241,19 @@ impl DataServer {
                         role: view.members[at].1,
                         missed: cached.missed[at],
                     }),
-                    None => store.leave(view.group).map_err(failed)?,
+                    None => store.leave(view.group)?,
                 }
             }
-            let entered = store.enter_views(&told).map_err(failed)?;
+            let entered = store.enter_views(&told)?;
             for (vid, quota_bytes) in limits {
-                if store.membership(vid.birth_group()).map_err(failed)?.is_some() {
+                if store.membership(vid.birth_group())?.is_some() {
                     let quota_bytes = Some(quota_bytes);
-                    store.tell_volume(vid, Told::Live { quota_bytes }).map_err(failed)?;
+                    store.tell_volume(vid, Told::Live { quota_bytes })?;
                 }
             }
             for vid in gone {
-                if store.membership(vid.birth_group()).map_err(failed)?.is_some() {
-                    store.tell_volume(vid, Told::Gone).map_err(failed)?;
+                if store.membership(vid.birth_group())?.is_some() {
+                    store.tell_volume(vid, Told::Gone)?;
                 }
             }
             Ok(Some(entered))

@@ -6,9 +6,9 @@
 
 use crate::{
     answers::{blocking, encoded},
-    listener::{Refused, refused},
-    master_server::{MasterServer, of_master},
+    master_server::MasterServer,
     orders::wanted,
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::name_of_server;
@@ -38,7 +38,7 @@ struct ForceAccept {
 
 impl MasterServer {
     /// Carries out `group force-accept`.
-    pub(crate) async fn force_accept(self: Arc<Self>, argument: &str) -> Result<Bytes, Refused> {
+    pub(crate) async fn force_accept(self: Arc<Self>, argument: &str) -> Result<Bytes, Status> {
         let order: ForceAccept = wanted(argument)?;
         let group = GroupId(order.group);
         let remaining = self.look(group, &order.from).await?;
@@ -54,7 +54,7 @@ impl MasterServer {
                 let reason = format!(
                     "what was acknowledged since {since_ms} ms may be lost: say so with lose_since_ms, that or less"
                 );
-                return Err(refused(Code::Invalid, reason));
+                return Err(Status::new(Code::Invalid, reason));
             }
             let lost = match since_ms {
                 0 => "since the group began".to_owned(),
@@ -66,10 +66,7 @@ impl MasterServer {
                 order.from, found.second_files
             );
             let (this, from) = (Arc::clone(&self), order.from.clone());
-            let accepted = blocking(move || {
-                let accepted = this.master.accept(group, &from, &text, this.now_ms());
-                accepted.map_err(|error| of_master(&error))
-            });
+            let accepted = blocking(move || Ok(this.master.accept(group, &from, &text, this.now_ms())?));
             let epoch = accepted.await?;
             let became = self.tell(group, &remaining, epoch, false).await?;
             told["whole"] = (role(became.role) == Some(Role::Normal)).into();
@@ -78,13 +75,9 @@ impl MasterServer {
         Ok(encoded(&messages::Told { json: told.to_string() }))
     }
 
-    async fn look(self: &Arc<Self>, group: GroupId, from: &str) -> Result<Remaining, Refused> {
+    async fn look(self: &Arc<Self>, group: GroupId, from: &str) -> Result<Remaining, Status> {
         let (this, from) = (Arc::clone(self), from.to_owned());
-        blocking(move || {
-            let remaining = this.master.remaining(group, &from);
-            remaining.map_err(|error| of_master(&error))
-        })
-        .await
+        blocking(move || Ok(this.master.remaining(group, &from)?)).await
     }
 
     async fn tell(
@@ -93,7 +86,7 @@ impl MasterServer {
         remaining: &Remaining,
         epoch: Epoch,
         dry_run: bool,
-    ) -> Result<messages::AcceptAllReply, Refused> {
+    ) -> Result<messages::AcceptAllReply, Status> {
         let server = &remaining.server;
         let request =
             messages::AcceptAll { group: group.0, epoch: epoch.0, term: self.master.term(), dry_run };
@@ -104,7 +97,7 @@ impl MasterServer {
         };
         told.await.map_err(|error| {
             let name = &server.name;
-            refused(Code::Unavailable, format!("{name} has not done it: {error}; give the order again"))
+            Status::new(Code::Unavailable, format!("{name} has not done it: {error}; give the order again"))
         })
     }
 }

@@ -9,9 +9,10 @@
 //! only.
 
 use crate::{
-    answers::{blocking, encoded, of_volume_error},
+    answers::{blocking, encoded},
     data_server::DataServer,
-    listener::{Peer, Refused, refused},
+    listener::Peer,
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::name_of_server;
@@ -61,16 +62,15 @@ impl DataServer {
         loop {
             tokio::time::sleep(ROUND).await;
             if let Err(error) = Arc::clone(&self).round().await {
-                tracing::debug!(text = error.text, "a round of gossip failed");
+                tracing::debug!(text = error.text(), "a round of gossip failed");
             }
         }
     }
 
-    async fn round(self: Arc<Self>) -> Result<(), Refused> {
+    async fn round(self: Arc<Self>) -> Result<(), Status> {
         let this = Arc::clone(&self);
         let groups = blocking(move || {
-            let open =
-                this.store.close_due(&this.heard.closings()).map_err(|error| of_volume_error(&error))?;
+            let open = this.store.close_due(&this.heard.closings())?;
             let mut groups: BTreeSet<GroupId> = open.into_iter().collect();
             groups.extend(this.heard.with_digests());
             Ok(groups)
@@ -95,7 +95,7 @@ impl DataServer {
         }
         for group in groups {
             if let Err(error) = Arc::clone(&self).settle_group(group).await {
-                tracing::debug!(%group, text = error.text, "a group is not settled yet");
+                tracing::debug!(%group, text = error.text(), "a group is not settled yet");
             }
         }
         Ok(())
@@ -103,7 +103,8 @@ impl DataServer {
 
     /// Tells a member of some groups, and hears of them.
     async fn exchange(&self, disk: DiskId, groups: &[GroupId]) -> Result<(), copal_client::CallError> {
-        let own = self.tell_of(groups.to_vec()).await.map_err(copal_client::CallError::Failed)?;
+        let own = self.tell_of(groups.to_vec()).await;
+        let own = own.map_err(|status| copal_client::CallError::Failed(Box::new(status.into())))?;
         let Some(place) = self.map.place(disk) else {
             return Ok(());
         };
@@ -117,12 +118,12 @@ impl DataServer {
         Ok(())
     }
 
-    async fn tell_of(&self, groups: Vec<GroupId>) -> Result<Vec<messages::GroupTold>, Refused> {
+    async fn tell_of(&self, groups: Vec<GroupId>) -> Result<Vec<messages::GroupTold>, Status> {
         let (store, seed) = (self.store.clone(), self.digest_seed());
         blocking(move || {
             let mut all = Vec::new();
             for group in groups {
-                let told = store.told(group, seed).map_err(|error| of_volume_error(&error))?;
+                let told = store.told(group, seed)?;
                 all.extend(told.map(|told| of_told(group, &told)));
             }
             Ok(all)
@@ -146,28 +147,25 @@ impl DataServer {
     }
 
     /// Another member tells of itself, and is told.
-    pub(crate) async fn hear_gossip(&self, peer: &Peer, request: messages::Gossip) -> Result<Bytes, Refused> {
+    pub(crate) async fn hear_gossip(&self, peer: &Peer, request: messages::Gossip) -> Result<Bytes, Status> {
         let from = DiskId(request.disk);
         let place = self.map.place(from);
         if !place.is_some_and(|place| peer.is(&name_of_server(&place.server_uuid))) {
-            return Err(refused(Code::Denied, "only the disk's own server speaks for it"));
+            return Err(Status::new(Code::Denied, "only the disk's own server speaks for it"));
         }
         let groups: Vec<GroupId> = request.groups.iter().map(|told| GroupId(told.group)).collect();
         if groups.len() > GROUPS {
-            return Err(refused(Code::TooLarge, "one message tells of 200 groups at most"));
+            return Err(Status::new(Code::TooLarge, "one message tells of 200 groups at most"));
         }
         self.hear(from, request.groups);
         Ok(encoded(&messages::Gossip { disk: self.disk().0, groups: self.tell_of(groups).await? }))
     }
 
     /// Cuts what is stable in a group, and takes over what is not.
-    async fn settle_group(self: Arc<Self>, group: GroupId) -> Result<(), Refused> {
+    async fn settle_group(self: Arc<Self>, group: GroupId) -> Result<(), Status> {
         let this = Arc::clone(&self);
         let seed = self.digest_seed();
-        let own = blocking(move || {
-            let told = this.store.told(group, seed);
-            told.map_err(|error| of_volume_error(&error))
-        });
+        let own = blocking(move || Ok(this.store.told(group, seed)?));
         let (Some(own), Some(view)) = (own.await?, self.map.view(group)) else {
             return Ok(());
         };
@@ -178,11 +176,7 @@ impl DataServer {
         let stable = stable(&view, (self.disk(), &own), &heard);
         if stable > own.horizon || own.digests.is_empty() {
             let this = Arc::clone(&self);
-            blocking(move || {
-                let raised = this.store.raise_horizon(group, stable);
-                raised.map_err(|error| of_volume_error(&error))
-            })
-            .await?;
+            blocking(move || Ok(this.store.raise_horizon(group, stable)?)).await?;
         }
         self.roll(group, &view, &own, &heard).await
     }
@@ -239,8 +233,8 @@ mod tests {
     use super::*;
     use crate::{
         heard::closed_by_all,
-        listener::refused,
         member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER},
+        status::Status,
     };
     use copal_volume::group::BUCKET_MS;
 
@@ -324,7 +318,7 @@ mod tests {
     /// (VOL-43).
     #[tokio::test]
     async fn a_seal_that_another_member_tells_counts_unless_it_lies_in_the_future() {
-        let script = |_, _| Err(refused(Code::Denied, "nothing is asked"));
+        let script = |_, _| Err(Status::new(Code::Denied, "nothing is asked"));
         let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
         let heard = |from, below_ms: u64| {
             let told = OwnTold { epoch: EPOCH, ..told(below_ms / BUCKET_MS, 0, &[]) };

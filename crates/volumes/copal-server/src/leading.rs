@@ -13,8 +13,9 @@
 use crate::{
     answers::{blocking, encoded},
     authority::Authority,
-    listener::{Handler, Peer, Refused, refused},
-    master_server::{MasterServer, of_master},
+    listener::{Handler, Peer},
+    master_server::MasterServer,
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::{Connections, machine};
@@ -219,7 +220,7 @@ impl Candidate {
             };
             let asked = machine::now();
             let renewing = Arc::clone(&server);
-            let renewed = blocking(move || renewing.master.renew().map_err(|error| of_master(&error)));
+            let renewed = blocking(move || Ok(renewing.master.renew()?));
             match tokio::time::timeout_at(until.into(), renewed).await {
                 Ok(Ok(true)) => {
                     if let Some(reigning) = self.reigning.write().as_mut() {
@@ -227,7 +228,7 @@ impl Candidate {
                     }
                 }
                 Ok(Err(error)) if machine::now() < until => {
-                    tracing::warn!(text = error.text, "the lease could not be renewed yet");
+                    tracing::warn!(text = error.text(), "the lease could not be renewed yet");
                     tokio::time::sleep(LOOK / 4).await;
                     self.doubted.notify_one();
                 }
@@ -271,8 +272,8 @@ async fn on_a_thread<T: Send + 'static>(
     outcome.map_err(|error| MetaError::Failed(format!("the work ended early: {error}")))?
 }
 
-fn not_leader() -> Refused {
-    refused(Code::NotLeader, "this master does not lead now; ask another")
+fn not_leader() -> Status {
+    Status::new(Code::NotLeader, "this master does not lead now; ask another")
 }
 
 impl Handler for Candidate {
@@ -282,20 +283,20 @@ impl Handler for Candidate {
         self.leading().and_then(|server| server.clock_ms())
     }
 
-    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
         if method == Method::Ping {
             return Ok(encoded(&messages::Ping {}));
         }
         let server = self.leading().ok_or_else(|| match self.has_reached_database() {
             true => not_leader(),
-            false => refused(
+            false => Status::new(
                 Code::NotLeader,
                 "this master waits for its database, which has not answered since the start; look at its log",
             ),
         })?;
         let answer = server.call(peer, method, message).await;
         match &answer {
-            Err(refusal) if refusal.code == i32::from(Code::NotLeader) => {
+            Err(refusal) if refusal.code() == Code::NotLeader => {
                 self.doubted.notify_one();
                 answer
             }

@@ -4,11 +4,10 @@
 //! task that reads and one that writes; each call a task of its own, a bounded number at a time per
 //! connection, so that who sends more than it reads waits for itself.
 
-pub(crate) use crate::refusal::expired;
-pub use crate::refusal::{Refused, refused};
 use crate::{
     admission::{Budgets, Held},
     requests::{Request, Requests, Unreadable},
+    status::{Status, expired},
     traffic::{Called, Traffic, TurnedAway},
     unauthenticated::{Place, Unauthenticated},
     validity::Validity,
@@ -19,7 +18,10 @@ use copal_client::{
     machine::{Stream, Taken},
     trace_text, with_end, with_trace,
 };
-use copal_proto::{CHAIN_BYTES, CHAIN_PART_BYTES, Frame, Method, messages::failure::Code};
+use copal_proto::{
+    CHAIN_BYTES, CHAIN_PART_BYTES, Frame, Method,
+    messages::{Failure, failure::Code},
+};
 use futures_util::{SinkExt, StreamExt, future::BoxFuture};
 use prost::Message;
 use std::{
@@ -107,7 +109,7 @@ impl Peer {
 
     /// Refuses a peer whose certificate has ended by the cluster's clock. A server may still ask for another:
     /// it has the key, and nobody is there who would do it in its place.
-    fn check_certificate(&self, now_ms: Option<u64>, method: Method) -> Result<(), Refused> {
+    fn check_certificate(&self, now_ms: Option<u64>, method: Method) -> Result<(), Status> {
         let (Some(validity), Some(now_ms)) = (self.validity, now_ms) else {
             return Ok(());
         };
@@ -129,7 +131,7 @@ impl Peer {
                 self.name
             ),
         };
-        Err(refused(Code::CertificateEnded, text))
+        Err(Status::new(Code::CertificateEnded, text))
     }
 
     /// Whether the peer's certificate is for this name.
@@ -159,7 +161,7 @@ pub trait Handler: Send + Sync + 'static {
         peer: Peer,
         method: Method,
         message: Bytes,
-    ) -> impl Future<Output = Result<Bytes, Refused>> + Send;
+    ) -> impl Future<Output = Result<Bytes, Status>> + Send;
 
     /// Answers a chain, whose bytes come while it runs and whose hops answer one after the other; the last of
     /// them with what is returned.
@@ -169,8 +171,8 @@ pub trait Handler: Send + Sync + 'static {
         _message: Bytes,
         _parts: Parts,
         _acks: Acks,
-    ) -> impl Future<Output = Result<Bytes, Refused>> + Send {
-        async { Err(refused(Code::Invalid, "no chains end here")) }
+    ) -> impl Future<Output = Result<Bytes, Status>> + Send {
+        async { Err(Status::new(Code::Invalid, "no chains end here")) }
     }
 }
 
@@ -397,7 +399,7 @@ async fn hear_stranger<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) 
             let called = handler.call(peer, method, frame.message.clone());
             with_end(end_of(&frame), called).await
         }
-        _ => Err(refused(Code::Denied, "this takes a certificate of the cluster's authority")),
+        _ => Err(Status::new(Code::Denied, "this takes a certificate of the cluster's authority")),
     };
     let is_refused = answer.is_err();
     let sent = framed.send(reply(&frame, answer).encode()).await;
@@ -416,7 +418,7 @@ async fn answered<H: Handler>(
     method: Method,
     frame: &Frame,
     (end, chain): (Instant, Option<(Parts, Acks)>),
-) -> Result<Bytes, Refused> {
+) -> Result<Bytes, Status> {
     let (handler, message) = (Arc::clone(handler), frame.message.clone());
     let called = async move {
         peer.check_certificate(handler.clock_ms(), method)?;
@@ -435,8 +437,8 @@ async fn answered<H: Handler>(
         let answer = called.await;
         match &answer {
             Ok(_) => tracing::debug!("answered"),
-            Err(failure) => {
-                tracing::debug!(code = failure.code().as_str_name(), text = failure.text, "refused")
+            Err(status) => {
+                tracing::debug!(code = status.code().as_str_name(), text = status.text(), "refused")
             }
         }
         answer
@@ -445,10 +447,10 @@ async fn answered<H: Handler>(
 }
 
 /// The frame that answers another.
-fn reply(to: &Frame, answer: Result<Bytes, Refused>) -> Frame {
+fn reply(to: &Frame, answer: Result<Bytes, Status>) -> Frame {
     let (is_failure, message) = match answer {
         Ok(message) => (false, message),
-        Err(failure) => (true, failure.encode_to_vec().into()),
+        Err(status) => (true, Failure::from(status).encode_to_vec().into()),
     };
     Frame {
         permit: Bytes::new(),
@@ -540,17 +542,17 @@ async fn answer_one<H: Handler>(
         drop(out.send(Outgoing { frame, room }).await);
     };
     let Some(method) = Method::of_number(frame.method) else {
-        let unknown = refused(Code::Invalid, "this release knows no such call");
+        let unknown = Status::new(Code::Invalid, "this release knows no such call");
         return send(Err(unknown), Some(room)).await;
     };
     let began = machine::now();
-    let note = |answer: &Result<Bytes, Refused>| {
+    let note = |answer: &Result<Bytes, Status>| {
         traffic.note(&Called {
             method,
             bytes_in: frame.message.len(),
             bytes_out: answer.as_ref().map_or(0, Bytes::len),
             took: machine::since(began),
-            refusal: answer.as_ref().err().map(|failure| failure.code),
+            refusal: answer.as_ref().err().map(|status| status.code().into()),
         });
     };
     if began >= end {

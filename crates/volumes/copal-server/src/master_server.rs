@@ -1,17 +1,17 @@
 //! The master behind a socket: who may ask for what, waiting for the map, probing who does not answer.
 
 use crate::{
-    answers::{blocking, encoded, of_volume_error, read},
+    answers::{blocking, encoded, read},
     authority::Authority,
-    listener::{Handler, Peer, Refused, refused},
+    listener::{Handler, Peer},
     server_clocks,
+    status::Status,
     token::{JoinToken, Joins, hash_of_secret},
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connections, is_over, machine, name_of_server, without_end};
 use copal_master::{
-    Beat, Joiner, Lease, Master, MasterError, Medium, MetaError, NoLease, SeenBy, ServerState,
-    WRITER_LEASE_MS,
+    Beat, Joiner, Lease, Master, MasterError, Medium, NoLease, SeenBy, ServerState, WRITER_LEASE_MS,
 };
 use copal_proto::{
     Class, Method,
@@ -99,14 +99,12 @@ impl MasterServer {
             ticks.tick().await;
             let (server, ahead_ms) = (Arc::clone(&self), self.own_ahead_ms());
             let ticked = blocking(move || {
-                let judged = server.master.judge_clocks(ahead_ms, server.now_ms());
-                judged.map_err(|error| of_master(&error))?;
-                let ticked = server.master.tick(server.now_ms());
-                ticked.map_err(|error| of_master(&error))
+                server.master.judge_clocks(ahead_ms, server.now_ms())?;
+                Ok(server.master.tick(server.now_ms())?)
             });
             match ticked.await {
                 Ok(()) => *self.database_at.lock() = Some(machine::now()),
-                Err(error) => tracing::error!(text = error.text, "the master cannot write its database"),
+                Err(error) => tracing::error!(text = error.text(), "the master cannot write its database"),
             }
         }
     }
@@ -158,7 +156,7 @@ impl MasterServer {
         Ok(())
     }
 
-    async fn watch_map(&self, request: messages::WatchMap) -> Result<Bytes, Refused> {
+    async fn watch_map(&self, request: messages::WatchMap) -> Result<Bytes, Status> {
         const LONGEST: Duration = Duration::from_secs(30);
         let wait = Duration::from_millis(request.wait_ms.into()).min(LONGEST);
         let end = tokio::time::Instant::now() + wait;
@@ -177,7 +175,7 @@ impl MasterServer {
         }
     }
 
-    fn beat(&self, request: messages::Heartbeat, peer: &Peer) -> Result<Bytes, Refused> {
+    fn beat(&self, request: messages::Heartbeat, peer: &Peer) -> Result<Bytes, Status> {
         let server_uuid = uuid(&request.server_uuid)?;
         require(peer.is(&name_of_server(&server_uuid)), "a heartbeat comes from who it is about")?;
         let groups = request.groups.iter().filter_map(|state| {
@@ -217,7 +215,7 @@ impl MasterServer {
             ),
             has_future_seals: request.future_seals,
         };
-        let disk = self.master.beat(beat, self.now_ms()).map_err(|error| of_master(&error))?;
+        let disk = self.master.beat(beat, self.now_ms())?;
         let map = self.master.map_since(since, Duration::ZERO, self.now_ms());
         let verdict = self.master.clock_verdict(disk);
         Ok(encoded(&messages::HeartbeatReply {
@@ -232,32 +230,31 @@ impl MasterServer {
         }))
     }
 
-    fn become_whole(&self, request: messages::BecomeWhole, peer: &Peer) -> Result<Bytes, Refused> {
+    fn become_whole(&self, request: messages::BecomeWhole, peer: &Peer) -> Result<Bytes, Status> {
         let server = self.master.map().server(request.disk).cloned();
         let is_who_it_says = server.is_some_and(|server| peer.is(&name_of_server(&server.server_uuid)));
         require(is_who_it_says, "a member says of itself that it is whole")?;
         if request.groups.len() > MOST_WHOLE {
             let reason = "a member tells of no more than 1,000 groups at once";
-            return Err(refused(Code::Invalid, reason));
+            return Err(Status::new(Code::Invalid, reason));
         }
         let groups = request.groups.iter();
         let groups: Vec<(GroupId, Epoch)> =
             groups.map(|told| (GroupId(told.group), Epoch(told.epoch))).collect();
-        let refused = self.master.become_whole(request.disk, &groups).map_err(|error| of_master(&error))?;
+        let refused = self.master.become_whole(request.disk, &groups)?;
         Ok(encoded(&messages::BecameWhole { refused: refused.into_iter().map(|group| group.0).collect() }))
     }
 
-    fn join(&self, request: messages::Join) -> Result<Bytes, Refused> {
+    fn join(&self, request: messages::Join) -> Result<Bytes, Status> {
         let server_uuid = uuid(&request.server_uuid)?;
-        copal_volume::check_volume_name(&request.name).map_err(|error| of_volume_error(&error))?;
+        copal_volume::check_volume_name(&request.name)?;
         check_reachable(&request.address)?;
         let now_ms = self.now_ms();
         let hash = hash_of_secret(&request.secret, Joins::DataServer);
-        let taken = self.master.take_token(hash, now_ms);
-        taken.map_err(|error| of_master(&error))?;
+        self.master.take_token(hash, now_ms)?;
         let name = name_of_server(&server_uuid).to_str().into_owned();
         let signed = self.authority.sign(&request.signing_request, &name, now_ms);
-        let certificate = signed.map_err(|error| refused(Code::Invalid, error.to_string()))?;
+        let certificate = signed.map_err(|error| Status::new(Code::Invalid, error.to_string()))?;
         let joiner = Joiner {
             name: request.name,
             address: request.address,
@@ -267,7 +264,7 @@ impl MasterServer {
             zone: place(&request.zone)?,
             rack: place(&request.rack)?,
         };
-        let disk = self.master.join(&joiner, now_ms).map_err(|error| of_master(&error))?;
+        let disk = self.master.join(&joiner, now_ms)?;
         Ok(encoded(&messages::Joined {
             cluster: Bytes::copy_from_slice(&self.master.uuid()),
             certificate,
@@ -278,7 +275,7 @@ impl MasterServer {
     }
 
     /// Another certificate with the name that the peer has, for a key that it has drawn.
-    fn renew(&self, request: &messages::Renew, peer: &Peer) -> Result<Bytes, Refused> {
+    fn renew(&self, request: &messages::Renew, peer: &Peer) -> Result<Bytes, Status> {
         let is_server = || {
             let map = self.master.map();
             let mut servers = map.servers().filter(|server| server.state != ServerState::Lost);
@@ -290,21 +287,20 @@ impl MasterServer {
             "a certificate is given to clients and data servers of the cluster",
         )?;
         let signed = self.authority.sign(&request.signing_request, &peer.name, self.now_ms());
-        let certificate = signed.map_err(|error| refused(Code::Invalid, error.to_string()))?;
+        let certificate = signed.map_err(|error| Status::new(Code::Invalid, error.to_string()))?;
         Ok(encoded(&messages::Renewed { certificate }))
     }
 
     /// Another master joins: with the authority's key it is as much the cluster as this one.
-    fn join_master(&self, request: messages::JoinMaster) -> Result<Bytes, Refused> {
+    fn join_master(&self, request: messages::JoinMaster) -> Result<Bytes, Status> {
         let hash = hash_of_secret(&request.secret, Joins::Master);
-        let failed = |error: MasterError| of_master(&error);
         if request.address.is_empty() || request.address.len() > 500 {
-            return Err(refused(Code::Invalid, "a master has an address"));
+            return Err(Status::new(Code::Invalid, "a master has an address"));
         }
         check_reachable(&request.address)?;
-        self.master.take_token(hash, self.now_ms()).map_err(failed)?;
-        self.master.add_master(&self.address).map_err(failed)?;
-        self.master.add_master(&request.address).map_err(failed)?;
+        self.master.take_token(hash, self.now_ms())?;
+        self.master.add_master(&self.address)?;
+        self.master.add_master(&request.address)?;
         Ok(encoded(&messages::JoinedMaster {
             cluster: Bytes::copy_from_slice(&self.master.uuid()),
             authority: self.authority.certificate().to_owned(),
@@ -342,26 +338,23 @@ impl MasterServer {
         if refusals == 2 {
             let failed = blocking({
                 let master = Arc::clone(&self);
-                move || {
-                    let failed = master.master.fail(disk, "refuses connections", master.now_ms());
-                    failed.map_err(|error| of_master(&error))
-                }
+                move || Ok(master.master.fail(disk, "refuses connections", master.now_ms())?)
             });
             if let Err(error) = failed.await {
-                tracing::error!(text = error.text, "the master cannot write its database");
+                tracing::error!(text = error.text(), "the master cannot write its database");
             }
         }
     }
 
     /// Gives a server up. Whether it is away is looked at now, not when its silence is long enough.
-    async fn lose(self: Arc<Self>, name: String) -> Result<Bytes, Refused> {
+    async fn lose(self: Arc<Self>, name: String) -> Result<Bytes, Status> {
         let found = self.master.map().server_named(&name).cloned();
         if let Some(server) = found.filter(|server| !server.is_away()) {
             Arc::clone(&self).suspect(server.disk).await;
         }
         let told = json!({ "lost": name }).to_string();
         let this = Arc::clone(&self);
-        blocking(move || this.master.lose(&name, this.now_ms()).map_err(|error| of_master(&error))).await?;
+        blocking(move || Ok(this.master.lose(&name, this.now_ms())?)).await?;
         Ok(encoded(&messages::Told { json: told }))
     }
 
@@ -424,20 +417,17 @@ impl MasterServer {
     }
 
     /// Makes a volume; of a quota its members hear before anybody can write.
-    async fn mkdir(self: Arc<Self>, request: messages::Mkdir) -> Result<Bytes, Refused> {
+    async fn mkdir(self: Arc<Self>, request: messages::Mkdir) -> Result<Bytes, Status> {
         let this = Arc::clone(&self);
         let options = request.options.clone();
         let is_obeyed = |wish: &messages::VolumeWish| wish.replicas == 0 && wish.class.is_empty();
         if !options.as_ref().is_none_or(is_obeyed) {
             let reason = "this cluster chooses neither replicas nor disks for a single volume; make it without that wish";
-            return Err(refused(Code::Denied, reason));
+            return Err(Status::new(Code::Denied, reason));
         }
         let quota = options.filter(|options| options.has_quota).map(|options| options.quota_bytes);
         let (parent, name) = (request.parent, request.name);
-        let vid = blocking(move || {
-            let made = this.master.mkdir(&parent, &name, quota);
-            made.map_err(|error| of_master(&error))
-        });
+        let vid = blocking(move || Ok(this.master.mkdir(&parent, &name, quota)?));
         let vid = vid.await?;
         if quota.is_some() {
             // Whoever does not hear it now learns it from the map.
@@ -448,13 +438,10 @@ impl MasterServer {
 
     /// Removes a volume: its members take no more creates, then it is looked at, then its name and its files
     /// go.
-    async fn rmdir(self: Arc<Self>, request: messages::Rmdir) -> Result<Bytes, Refused> {
+    async fn rmdir(self: Arc<Self>, request: messages::Rmdir) -> Result<Bytes, Status> {
         let vid = VolumeId(request.volume);
         let (this, path) = (Arc::clone(&self), request.path);
-        let begun = blocking(move || {
-            let begun = this.master.begin_rmdir(&path, vid);
-            begun.map_err(|error| of_master(&error))
-        });
+        let begun = blocking(move || Ok(this.master.begin_rmdir(&path, vid)?));
         let removing = begun.await?;
         let began = machine::now();
         let told = self.tell_members(vid, messages::volume_state::State::Removing).await;
@@ -471,22 +458,17 @@ impl MasterServer {
             if is_kept {
                 // A member that does not hear of it learns it from the map.
                 let _ = self.tell_members(vid, messages::volume_state::State::Live).await;
-                blocking(move || {
-                    let undone = this.master.undo_rmdir(&removing);
-                    undone.map_err(|error| of_master(&error))
-                })
-                .await?;
+                blocking(move || Ok(this.master.undo_rmdir(&removing)?)).await?;
                 told?;
                 if machine::since(began) > TO_DECIDE || is_late {
-                    return Err(refused(Code::Unavailable, "the members took too long to answer; try again"));
+                    return Err(Status::new(
+                        Code::Unavailable,
+                        "the members took too long to answer; try again",
+                    ));
                 }
-                return Err(of_volume_error(&VolumeError::NotEmpty));
+                return Err(VolumeError::NotEmpty.into());
             }
-            blocking(move || {
-                let removed = this.master.rmdir(&removing);
-                removed.map_err(|error| of_master(&error))
-            })
-            .await?;
+            blocking(move || Ok(this.master.rmdir(&removing)?)).await?;
             // Whoever is away learns it from the map.
             let _ = self.tell_members(vid, messages::volume_state::State::Gone).await;
             Ok(encoded(&messages::Done {}))
@@ -499,7 +481,7 @@ impl MasterServer {
         &self,
         vid: VolumeId,
         state: messages::volume_state::State,
-    ) -> Result<bool, Refused> {
+    ) -> Result<bool, Status> {
         let group = vid.birth_group();
         let places = self.master.map().members_up(group);
         let quota = self.master.quota(vid);
@@ -521,37 +503,37 @@ impl MasterServer {
             let reply = told.await.map_err(|error| {
                 let name = &server.name;
                 let text = format!("{name} does not answer, and has to: {error}; try again");
-                refused(Code::Unavailable, text)
+                Status::new(Code::Unavailable, text)
             })?;
             has_files |= reply.has_files;
         }
         Ok(has_files)
     }
 
-    fn ask(&self, request: &messages::Ask) -> Result<Value, Refused> {
+    fn ask(&self, request: &messages::Ask) -> Result<Value, Status> {
         let now_ms = self.now_ms();
         let argument = request.argument.as_str();
         let number = || {
             let number = argument.parse::<u64>();
-            number.map_err(|_| refused(Code::Invalid, format!("{argument} is no number")))
+            number.map_err(|_| Status::new(Code::Invalid, format!("{argument} is no number")))
         };
         match request.what.as_str() {
             "status" => Ok(self.master.status(now_ms)),
             "group" => {
                 let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
                 let told = self.master.group(group);
-                told.ok_or_else(|| refused(Code::NotFound, format!("there is no group {group}")))
+                told.ok_or_else(|| Status::new(Code::NotFound, format!("there is no group {group}")))
             }
             "groups" => Ok(self.master.groups()),
             "disks" => Ok(self.master.disks()),
             "why_degraded" => {
                 let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
-                let told = self.master.why_degraded(group, now_ms).map_err(|error| of_master(&error))?;
-                told.ok_or_else(|| refused(Code::NotFound, format!("there is no group {group}")))
+                let told = self.master.why_degraded(group, now_ms)?;
+                told.ok_or_else(|| Status::new(Code::NotFound, format!("there is no group {group}")))
             }
             "events" => {
                 let after = if argument.is_empty() { 0 } else { number()? };
-                let events = self.master.events(after, EVENTS).map_err(|error| of_master(&error))?;
+                let events = self.master.events(after, EVENTS)?;
                 let event = |event: &copal_master::EventRow| {
                     json!({
                         "number": event.number, "at_ms": event.at_ms, "kind": event.kind, "text": event.text,
@@ -564,19 +546,19 @@ impl MasterServer {
                     "master" => Joins::Master,
                     _ => Joins::DataServer,
                 };
-                let token = self.draw_token(joiner).map_err(|error| refused(Code::Internal, error))?;
+                let token = self.draw_token(joiner).map_err(|error| Status::new(Code::Internal, error))?;
                 Ok(json!({ "token": token.to_string(), "minutes": 10 }))
             }
             "lease" => self.lease(argument, now_ms),
             "client" => self.clients(argument, now_ms),
             other => self.order(other, argument)?.ok_or_else(|| {
-                refused(Code::Invalid, format!("this release of the master does not know \"{other}\""))
+                Status::new(Code::Invalid, format!("this release of the master does not know \"{other}\""))
             }),
         }
     }
 
     /// The right to write below a path: taken, renewed, given back.
-    fn lease(&self, argument: &str, now_ms: u64) -> Result<Value, Refused> {
+    fn lease(&self, argument: &str, now_ms: u64) -> Result<Value, Status> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Wanted {
@@ -586,7 +568,7 @@ impl MasterServer {
             number: u64,
         }
         let wanted: Wanted = serde_json::from_str(argument)
-            .map_err(|error| refused(Code::Invalid, format!("a lease that cannot be read: {error}")))?;
+            .map_err(|error| Status::new(Code::Invalid, format!("a lease that cannot be read: {error}")))?;
         let lease = Lease { number: wanted.number, holder: wanted.holder.clone(), ends_ms: 0 };
         let given = match wanted.verb.as_str() {
             "take" => self.master.take_lease(&wanted.path, &wanted.holder, now_ms),
@@ -603,12 +585,11 @@ impl MasterServer {
         }
     }
 
-    fn names(&self, method: Method, message: Bytes) -> Result<Bytes, Refused> {
-        let failed = |error: MasterError| of_master(&error);
+    fn names(&self, method: Method, message: Bytes) -> Result<Bytes, Status> {
         match method {
             Method::Resolve => {
                 let request: messages::Resolve = read(message)?;
-                let vid = self.master.resolve(&request.path).map_err(failed)?;
+                let vid = self.master.resolve(&request.path)?;
                 Ok(encoded(&messages::Resolved { volume: vid.0, options: None }))
             }
             Method::Known => {
@@ -618,7 +599,7 @@ impl MasterServer {
             }
             Method::Rename => {
                 let request: messages::Rename = read(message)?;
-                self.master.rename(&request.from, &request.to).map_err(failed)?;
+                self.master.rename(&request.from, &request.to)?;
                 Ok(encoded(&messages::Done {}))
             }
             Method::ListDirs => {
@@ -626,11 +607,11 @@ impl MasterServer {
                 let request: messages::ListDirs = read(message)?;
                 let after = request.has_after.then_some(request.after.as_str());
                 let limit = request.limit.min(MOST) as usize;
-                let found = self.master.list(&request.parent, after, limit).map_err(failed)?;
+                let found = self.master.list(&request.parent, after, limit)?;
                 let entry = |(name, vid): (String, VolumeId)| messages::DirEntry { name, volume: vid.0 };
                 Ok(encoded(&messages::DirList { entries: found.into_iter().map(entry).collect() }))
             }
-            _ => Err(refused(Code::Invalid, "a master does not answer that")),
+            _ => Err(Status::new(Code::Invalid, "a master does not answer that")),
         }
     }
 }
@@ -644,7 +625,7 @@ impl Handler for MasterServer {
         self.master.has_heard_clock().then(|| self.now_ms())
     }
 
-    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
         if let Some(client) = peer.client_name() {
             let this = Arc::clone(&self);
             let (client, message) = (client.to_owned(), message.clone());
@@ -713,24 +694,24 @@ impl Handler for MasterServer {
 }
 
 /// Named clients were looked at before: they do this where they may.
-fn require_any_client(peer: &Peer) -> Result<(), Refused> {
+fn require_any_client(peer: &Peer) -> Result<(), Status> {
     require(peer.is_client(), "this takes a client's certificate")
 }
 
-fn require(holds: bool, otherwise: &str) -> Result<(), Refused> {
+fn require(holds: bool, otherwise: &str) -> Result<(), Status> {
     match holds {
         true => Ok(()),
-        false => Err(refused(Code::Denied, otherwise)),
+        false => Err(Status::new(Code::Denied, otherwise)),
     }
 }
 
 /// Refuses an address that says only that a process listens at every interface of its machine: all clients
 /// would be told it.
-fn check_reachable(address: &str) -> Result<(), Refused> {
+fn check_reachable(address: &str) -> Result<(), Status> {
     let parsed = address.parse::<std::net::SocketAddr>();
     match parsed.is_ok_and(|at| at.ip().to_canonical().is_unspecified()) {
         false => Ok(()),
-        true => Err(refused(
+        true => Err(Status::new(
             Code::Invalid,
             format!(
                 "no other machine reaches {address}; start the new process with --advertise and the address that others are to use"
@@ -740,26 +721,16 @@ fn check_reachable(address: &str) -> Result<(), Refused> {
 }
 
 /// The name of a zone or a rack; none is empty.
-fn place(name: &str) -> Result<String, Refused> {
+fn place(name: &str) -> Result<String, Status> {
     let is_good = name.is_empty() || copal_volume::check_volume_name(name).is_ok();
     match is_good && name.len() <= SITE_NAME_BYTES {
         true => Ok(name.to_owned()),
         false => {
-            Err(refused(Code::Invalid, "a zone or rack has a name of 100 bytes at most, without slashes"))
+            Err(Status::new(Code::Invalid, "a zone or rack has a name of 100 bytes at most, without slashes"))
         }
     }
 }
 
-fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
-    bytes.try_into().map_err(|_| refused(Code::Invalid, "an id has sixteen bytes"))
-}
-
-pub(crate) fn of_master(error: &MasterError) -> Refused {
-    match error {
-        MasterError::Volume(error) => of_volume_error(error),
-        MasterError::Older(_) => refused(Code::NotLeader, error.to_string()),
-        MasterError::Meta(error @ MetaError::Deposed) => refused(Code::NotLeader, error.to_string()),
-        MasterError::Meta(error) => refused(Code::Internal, error.to_string()),
-        MasterError::Denied(reason) => refused(Code::Denied, reason),
-    }
+fn uuid(bytes: &[u8]) -> Result<[u8; 16], Status> {
+    bytes.try_into().map_err(|_| Status::new(Code::Invalid, "an id has sixteen bytes"))
 }

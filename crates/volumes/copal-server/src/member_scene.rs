@@ -7,7 +7,8 @@ use crate::{
     Authority,
     data_server::{DataOptions, DataServer, Room},
     fetching::Source,
-    listener::{Handler, Listener, Peer, Refused},
+    listener::{Handler, Listener, Peer},
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::{Connections, Masters, client_tls, name_of_server, server_tls};
@@ -36,7 +37,7 @@ pub(crate) const OWN: DiskId = DiskId(1);
 pub(crate) const OTHER: DiskId = DiskId(2);
 const OTHER_SERVER: [u8; 16] = [9; 16];
 
-type Script = dyn Fn(Method, Bytes) -> Result<Bytes, Refused> + Send + Sync;
+type Script = dyn Fn(Method, Bytes) -> Result<Bytes, Status> + Send + Sync;
 
 /// Answers by a script, and remembers the calls.
 struct Scripted {
@@ -45,7 +46,7 @@ struct Scripted {
 }
 
 impl Handler for Scripted {
-    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
         self.asked.lock().push(method);
         (self.script)(method, message)
     }
@@ -70,7 +71,7 @@ impl MemberScene {
     /// A server that has entered a view of two members, in which they have these roles.
     pub(crate) async fn new(
         (own, other): (Role, Role),
-        script: impl Fn(Method, Bytes) -> Result<Bytes, Refused> + Send + Sync + 'static,
+        script: impl Fn(Method, Bytes) -> Result<Bytes, Status> + Send + Sync + 'static,
     ) -> MemberScene {
         let authority = Authority::new("test").unwrap();
         let peer = Arc::new(Scripted { script: Box::new(script), asked: Mutex::default() });
@@ -229,6 +230,6 @@ pub(crate) fn record(
 }
 
 /// An answer.
-pub(crate) fn told(message: &impl Message) -> Result<Bytes, Refused> {
+pub(crate) fn told(message: &impl Message) -> Result<Bytes, Status> {
     Ok(message.encode_to_vec().into())
 }

@@ -1,10 +1,7 @@
 //! What an administrator wants of the master, as it comes over the wire: a verb and an argument in JSON.
 
-use crate::{
-    listener::{Refused, refused},
-    master_server::{MasterServer, of_master},
-};
-use copal_master::{MasterError, WantedMove};
+use crate::{master_server::MasterServer, status::Status};
+use copal_master::WantedMove;
 use copal_proto::messages::failure::Code;
 use copal_volume::group::GroupId;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -75,16 +72,15 @@ impl Move {
     }
 }
 
-pub(crate) fn wanted<T: DeserializeOwned>(argument: &str) -> Result<T, Refused> {
+pub(crate) fn wanted<T: DeserializeOwned>(argument: &str) -> Result<T, Status> {
     let wanted = serde_json::from_str(argument);
-    wanted.map_err(|error| refused(Code::Invalid, format!("an order that cannot be read: {error}")))
+    wanted.map_err(|error| Status::new(Code::Invalid, format!("an order that cannot be read: {error}")))
 }
 
 impl MasterServer {
     /// Carries an order out; `None`: it is no order.
-    pub(crate) fn order(&self, verb: &str, argument: &str) -> Result<Option<Value>, Refused> {
+    pub(crate) fn order(&self, verb: &str, argument: &str) -> Result<Option<Value>, Status> {
         let now_ms = self.now_ms();
-        let failed = |error: MasterError| of_master(&error);
         let told = match verb {
             "boost" => {
                 let order: Boost = wanted(argument)?;
@@ -123,6 +119,6 @@ impl MasterServer {
             }
             _ => return Ok(None),
         };
-        told.map(Some).map_err(failed)
+        Ok(told.map(Some)?)
     }
 }

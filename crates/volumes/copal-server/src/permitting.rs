@@ -4,8 +4,9 @@
 
 use crate::{
     answers::{encoded, read},
-    listener::{CLIENT_NAME, Peer, Refused, refused},
-    master_server::{MasterServer, of_master},
+    listener::{CLIENT_NAME, Peer},
+    master_server::MasterServer,
+    status::Status,
 };
 use bytes::Bytes;
 use copal_master::ClientRow;
@@ -22,8 +23,8 @@ const PERMIT_MS: u64 = 600_000;
 /// Longest name of a client.
 const MOST_NAME: usize = 40;
 
-fn denied(text: impl Into<String>) -> Refused {
-    refused(Code::Denied, text)
+fn denied(text: impl Into<String>) -> Status {
+    Status::new(Code::Denied, text)
 }
 
 /// Whether a path is one that was granted or lies below it; an empty grant is of all paths.
@@ -34,7 +35,7 @@ fn is_within(path: &str, granted: &str) -> bool {
 
 impl MasterServer {
     /// Signs what a client may do with a volume, or the right to write that it holds.
-    pub(crate) fn permit(&self, request: &messages::PermitRequest, peer: &Peer) -> Result<Bytes, Refused> {
+    pub(crate) fn permit(&self, request: &messages::PermitRequest, peer: &Peer) -> Result<Bytes, Status> {
         let now_ms = self.now_ms();
         let named = peer.client_name();
         if !peer.is_client() || request.client != named.unwrap_or_default() {
@@ -60,9 +61,9 @@ impl MasterServer {
                 // It tells a right to write, and allows nothing.
                 permit.rights = 0;
             } else {
-                let found = self.master.resolve(&request.path).map_err(|error| of_master(&error))?;
+                let found = self.master.resolve(&request.path)?;
                 if found.0 != request.volume {
-                    return Err(refused(Code::VolumeGone, "another volume is at that path"));
+                    return Err(Status::new(Code::VolumeGone, "another volume is at that path"));
                 }
             }
             if (request.incarnation >> 32) as u32 == incarnation_prefix(client) {
@@ -77,18 +78,18 @@ impl MasterServer {
             permit.until_ms = permit.until_ms.min(ends);
         }
         let signed =
-            self.authority.permit(&permit).map_err(|error| refused(Code::Internal, error.to_string()))?;
+            self.authority.permit(&permit).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
         Ok(encoded(&signed))
     }
 
-    fn grant(&self, client: &str) -> Result<ClientRow, Refused> {
-        let clients = self.master.clients().map_err(|error| of_master(&error))?;
+    fn grant(&self, client: &str) -> Result<ClientRow, Status> {
+        let clients = self.master.clients()?;
         let row = clients.into_iter().find(|row| row.name == client);
         row.ok_or_else(|| denied(format!("there is no client {client} any more")))
     }
 
     /// Refuses what a named client was not granted. Blocks.
-    pub(crate) fn check_client(&self, client: &str, method: Method, message: Bytes) -> Result<(), Refused> {
+    pub(crate) fn check_client(&self, client: &str, method: Method, message: Bytes) -> Result<(), Status> {
         let granted = self.grant(client)?;
         let may = |rights: Rights, paths: &[&str]| {
             let has = Rights(granted.rights);
@@ -135,10 +136,10 @@ impl MasterServer {
                 let request: messages::Rmdir = read(message)?;
                 may(Rights::DELETE, &[&request.path])?;
                 // The number is what is removed: it has to be the one at that path.
-                let found = self.master.resolve(&request.path).map_err(|error| of_master(&error))?;
+                let found = self.master.resolve(&request.path)?;
                 match found.0 == request.volume && found != VolumeId::ROOT {
                     true => Ok(()),
-                    false => Err(refused(Code::VolumeGone, "another volume is at that path")),
+                    false => Err(Status::new(Code::VolumeGone, "another volume is at that path")),
                 }
             }
             Method::Ask => {
@@ -159,7 +160,7 @@ impl MasterServer {
     }
 
     /// Clients and what they were granted: `add`, `ls`, `rm`. Blocks.
-    pub(crate) fn clients(&self, argument: &str, now_ms: u64) -> Result<Value, Refused> {
+    pub(crate) fn clients(&self, argument: &str, now_ms: u64) -> Result<Value, Status> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields, tag = "verb", rename_all = "lowercase")]
         enum Wanted {
@@ -168,11 +169,11 @@ impl MasterServer {
             Renew { name: String, signing_request: String },
             Add { name: String, path: String, rights: String, signing_request: String },
         }
-        let invalid = |text: String| refused(Code::Invalid, text);
+        let invalid = |text: String| Status::new(Code::Invalid, text);
         let wanted = serde_json::from_str(argument);
         match wanted.map_err(|error| invalid(format!("an order that cannot be read: {error}")))? {
             Wanted::Ls => {
-                let clients = self.master.clients().map_err(|error| of_master(&error))?;
+                let clients = self.master.clients()?;
                 let shown = |row: &ClientRow| {
                     json!({
                         "name": row.name, "path": row.path, "rights": Rights(row.rights).to_string(),
@@ -181,16 +182,13 @@ impl MasterServer {
                 };
                 Ok(json!({ "clients": clients.iter().map(shown).collect::<Vec<_>>() }))
             }
-            Wanted::Rm { name } => {
-                let removed = self.master.remove_client(&name, now_ms);
-                match removed.map_err(|error| of_master(&error))? {
-                    true => Ok(json!({ "removed": name, "minutes": PERMIT_MS / 60_000 })),
-                    false => Err(refused(Code::NotFound, format!("there is no client {name}"))),
-                }
-            }
+            Wanted::Rm { name } => match self.master.remove_client(&name, now_ms)? {
+                true => Ok(json!({ "removed": name, "minutes": PERMIT_MS / 60_000 })),
+                false => Err(Status::new(Code::NotFound, format!("there is no client {name}"))),
+            },
             Wanted::Renew { name, signing_request } => {
                 self.grant(&name)
-                    .map_err(|_| refused(Code::NotFound, format!("there is no client {name}")))?;
+                    .map_err(|_| Status::new(Code::NotFound, format!("there is no client {name}")))?;
                 let name_in_it = format!("{name}.{CLIENT_NAME}");
                 let certificate = self
                     .authority
@@ -216,16 +214,16 @@ impl MasterServer {
                     self.authority.sign(&signing_request, &format!("{name}.{CLIENT_NAME}"), now_ms);
                 let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
                 let row = ClientRow { name: name.clone(), path, rights: rights.0, made_ms: now_ms };
-                match self.master.add_client(&row).map_err(|error| of_master(&error))? {
+                match self.master.add_client(&row)? {
                     true => Ok(json!({ "name": name, "certificate": certificate })),
-                    false => Err(refused(Code::Exists, format!("there is a client {name} already"))),
+                    false => Err(Status::new(Code::Exists, format!("there is a client {name} already"))),
                 }
             }
         }
     }
 }
 
-fn outside(client: &str, granted: &ClientRow) -> Refused {
+fn outside(client: &str, granted: &ClientRow) -> Status {
     denied(format!("{client} may do something below /{} only", granted.path))
 }
 

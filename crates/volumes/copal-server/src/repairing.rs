@@ -7,11 +7,7 @@
 //!
 //! Not here: what is given up (`copal-data`), how it comes back (`syncing`).
 
-use crate::{
-    answers::{blocking, of_volume_error},
-    data_server::DataServer,
-    listener::Refused,
-};
+use crate::{answers::blocking, data_server::DataServer, status::Status};
 use copal_client::machine;
 use copal_volume::group::{GroupId, Role};
 use std::{
@@ -51,7 +47,7 @@ impl DataServer {
                     // Looked at again with what is found anew.
                     Ok(false) => self.repairs.later(group),
                     Err(refused) => {
-                        tracing::error!(%group, text = refused.text, "damage could not be given up");
+                        tracing::error!(%group, text = refused.text(), "damage could not be given up");
                         self.repairs.later(group);
                     }
                 }
@@ -61,7 +57,7 @@ impl DataServer {
 
     /// Gives up what is damaged of a group; false: nobody is there to take it over from, and nothing was
     /// changed.
-    async fn repair(&self, group: GroupId) -> Result<bool, Refused> {
+    async fn repair(&self, group: GroupId) -> Result<bool, Status> {
         let me = self.disk();
         let view = self.map.view(group);
         let has_donor = view.is_some_and(|view| {
@@ -75,9 +71,8 @@ impl DataServer {
         self.repairs.begin(group);
         let store = self.store.clone();
         let noted = blocking(move || {
-            let failed = |error| of_volume_error(&error);
-            store.note_damage(group).map_err(failed)?;
-            Ok((store.membership(group).map_err(failed)?, store))
+            store.note_damage(group)?;
+            Ok((store.membership(group)?, store))
         });
         let noted = noted.await;
         drop(turn);
@@ -85,11 +80,7 @@ impl DataServer {
             Ok((membership, store)) => {
                 // From here on nothing holds by this member's word.
                 self.tell(membership.into_iter().collect());
-                blocking(move || {
-                    let given_up = store.give_up_damaged(group);
-                    given_up.map_err(|error| of_volume_error(&error))
-                })
-                .await
+                blocking(move || Ok(store.give_up_damaged(group)?)).await
             }
             Err(refused) => Err(refused),
         };

@@ -4,7 +4,7 @@
 
 use crate::{
     admission::{Admission, Held},
-    refusal::Refused,
+    status::Status,
 };
 use bytes::BytesMut;
 use copal_proto::{Cost, FRAME_HEADER_LEN, Frame, MAX_FRAME_BYTES, Method, SMALL_BYTES};
@@ -27,7 +27,7 @@ pub(crate) enum Request {
     /// Part of a chain, in the room of its first frame.
     Part(Frame),
     /// One that finds no room; of a long one all but the header was passed over.
-    NoRoom(Frame, Refused),
+    NoRoom(Frame, Status),
 }
 
 /// Why nothing more can be read of a connection.

@@ -8,11 +8,11 @@
 //! Invariant: nothing is taken that is not closed on every member that takes part.
 
 use crate::{
-    answers::{blocking, encoded, of_volume_error},
+    answers::{blocking, encoded},
     data_server::DataServer,
     fetching::{FetchError, Source},
     heard::closed_by_all,
-    listener::{Refused, refused},
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::name_of_server;
@@ -54,7 +54,7 @@ impl DataServer {
         view: &View,
         own: &OwnTold,
         heard: &BTreeMap<DiskId, OwnTold>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Status> {
         let closings = closed_by_all(view, (self.disk(), own.closing), heard);
         let Some(closed) = closings.iter().map(|closing| closing.below).min() else {
             return Ok(());
@@ -92,7 +92,7 @@ impl DataServer {
         Ok(())
     }
 
-    async fn roll_bucket(&self, rolling: &Rolling<'_>, bucket: Bucket, creates: bool) -> Result<(), Refused> {
+    async fn roll_bucket(&self, rolling: &Rolling<'_>, bucket: Bucket, creates: bool) -> Result<(), Status> {
         let mut after = Bytes::new();
         loop {
             let request = messages::JournalOf {
@@ -105,7 +105,7 @@ impl DataServer {
             let connection = &rolling.source.connection;
             let page: Result<messages::JournalRecords, _> =
                 connection.call(Method::JournalOf, &request, ANSWER).await;
-            let page = page.map_err(|error| refused(Code::Unavailable, error.to_string()))?;
+            let page = page.map_err(|error| Status::new(Code::Unavailable, error.to_string()))?;
             let Some(last) = page.records.last() else {
                 return Ok(());
             };
@@ -121,9 +121,9 @@ impl DataServer {
         }
     }
 
-    async fn roll_operation(&self, rolling: &Rolling<'_>, entry: JournalEntry) -> Result<(), Refused> {
+    async fn roll_operation(&self, rolling: &Rolling<'_>, entry: JournalEntry) -> Result<(), Status> {
         if entry.vid.birth_group() != rolling.group {
-            return Err(refused(Code::Invalid, "a member shows another group"));
+            return Err(Status::new(Code::Invalid, "a member shows another group"));
         }
         if !entry.is_create {
             return self.roll_one(rolling, taken_delete(&entry, entry.fid, entry.op)).await;
@@ -132,9 +132,8 @@ impl DataServer {
         let store = self.store.clone();
         let (vid, name, fid) = (entry.vid, entry.name.clone(), entry.fid);
         let known = blocking(move || {
-            let failed = |error| of_volume_error(&error);
-            let is_over = store.is_over_by_name(vid, &name, fid).map_err(failed)?;
-            Ok((is_over, store.claim(vid, &name).map_err(failed)?))
+            let is_over = store.is_over_by_name(vid, &name, fid)?;
+            Ok((is_over, store.claim(vid, &name)?))
         });
         let (is_over, bound) = known.await?;
         if is_over {
@@ -166,14 +165,14 @@ impl DataServer {
         entry: &JournalEntry,
         loser: FileId,
         bound: Option<&Claim>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Status> {
         let after = bound.map_or(entry.op, |own| own.op).max(entry.op);
         let op = self.ids.lock().draw_op_above(self.map.now_ms(), after);
         tracing::info!(group = %rolling.group, %loser, "of two files of a name that nobody was told to hold, one goes");
         self.roll_one(rolling, taken_delete(entry, loser, op)).await
     }
 
-    async fn roll_create(&self, rolling: &Rolling<'_>, entry: &JournalEntry) -> Result<(), Refused> {
+    async fn roll_create(&self, rolling: &Rolling<'_>, entry: &JournalEntry) -> Result<(), Status> {
         match self.fetch_created(rolling, entry).await? {
             Some(operation) => self.roll_one(rolling, operation).await,
             None => Ok(()),
@@ -186,18 +185,18 @@ impl DataServer {
         &self,
         rolling: &Rolling<'_>,
         entry: &JournalEntry,
-    ) -> Result<Option<Operation>, Refused> {
+    ) -> Result<Option<Operation>, Status> {
         let fetched = self.fetch(&rolling.source, entry.vid, &entry.name, entry.fid, true);
         fetched.await.map_err(|error| match error {
             FetchError::Here(error) => error,
-            FetchError::Call(error) => refused(Code::Unavailable, error.to_string()),
+            FetchError::Call(error) => Status::new(Code::Unavailable, error.to_string()),
         })
     }
 
-    async fn roll_one(&self, rolling: &Rolling<'_>, operation: Operation) -> Result<(), Refused> {
+    async fn roll_one(&self, rolling: &Rolling<'_>, operation: Operation) -> Result<(), Status> {
         match self.apply(rolling.group, rolling.epoch, operation).await? {
             Ok(_) => Ok(()),
-            Err(NotHeld::Failed(error)) => Err(of_volume_error(&error)),
+            Err(NotHeld::Failed(error)) => Err(error.into()),
             // Another view, or the name was taken meanwhile: the next round decides anew.
             Err(
                 NotHeld::Refused(_)
@@ -214,13 +213,12 @@ impl DataServer {
         &self,
         group: GroupId,
         entries: Vec<JournalEntry>,
-    ) -> Result<Vec<JournalEntry>, Refused> {
+    ) -> Result<Vec<JournalEntry>, Status> {
         let store = self.store.clone();
         blocking(move || {
             let mut lacking = Vec::new();
             for entry in entries {
-                let lacks = store.lacks_operation(group, &entry);
-                if lacks.map_err(|error| of_volume_error(&error))? {
+                if store.lacks_operation(group, &entry)? {
                     lacking.push(entry);
                 }
             }
@@ -230,19 +228,13 @@ impl DataServer {
     }
 
     /// Operations of a closed bucket, for a member that lacks some.
-    pub(crate) async fn show_journal(
-        self: Arc<Self>,
-        request: messages::JournalOf,
-    ) -> Result<Bytes, Refused> {
+    pub(crate) async fn show_journal(self: Arc<Self>, request: messages::JournalOf) -> Result<Bytes, Status> {
         let group = GroupId(request.group);
         self.matched(group, Epoch(request.epoch)).await?;
         blocking(move || {
             let limit = request.limit.clamp(1, RECORDS) as usize;
             let after = Some(&*request.after).filter(|after| !after.is_empty());
-            let entries = self
-                .store
-                .journal_of(group, Bucket(request.bucket), after, limit)
-                .map_err(|error| of_volume_error(&error))?;
+            let entries = self.store.journal_of(group, Bucket(request.bucket), after, limit)?;
             Ok(encoded(&of_entries(entries, limit)))
         })
         .await

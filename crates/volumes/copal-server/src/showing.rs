@@ -1,10 +1,10 @@
 //! What a donor answers to members that want to become whole.
 
 use crate::{
-    answers::{blocking, encoded, of_volume_error},
+    answers::{blocking, encoded},
     data_server::{DataServer, PIECE_BYTES},
-    listener::{Refused, refused},
     rolling::of_entries,
+    status::Status,
 };
 use bytes::Bytes;
 use copal_data::{GroupSnapshot, SnapshotEntry};
@@ -24,24 +24,20 @@ const MOST_ENTRIES: u32 = 1000;
 
 impl DataServer {
     /// Takes a snapshot of a group for a member.
-    pub(crate) async fn open_snapshot(
-        self: Arc<Self>,
-        request: messages::SyncOpen,
-    ) -> Result<Bytes, Refused> {
+    pub(crate) async fn open_snapshot(self: Arc<Self>, request: messages::SyncOpen) -> Result<Bytes, Status> {
         let group = GroupId(request.group);
         // In the epoch of the other or a newer one: what held before is in the snapshot, what holds later
         // takes the other's own word.
         let membership = self.matched(group, Epoch(request.epoch)).await?;
         if membership.role != Role::Normal {
-            return Err(refused(Code::NotAuthoritative, "this member is not whole itself"));
+            return Err(Status::new(Code::NotAuthoritative, "this member is not whole itself"));
         }
         let this = Arc::clone(&self);
         blocking(move || {
-            let failed = |error| of_volume_error(&error);
             // What is cut while the snapshot is taken is on every member.
-            let snapshot = this.store.snapshot(group).map_err(failed)?;
-            let now = this.store.membership(group).map_err(failed)?.unwrap_or(membership);
-            let gone = this.store.gone_volumes(group).map_err(failed)?;
+            let snapshot = this.store.snapshot(group)?;
+            let now = this.store.membership(group)?.unwrap_or(membership);
+            let gone = this.store.gone_volumes(group)?;
             Ok(encoded(&messages::SyncOpened {
                 sync: this.snapshots.add(snapshot)?,
                 closed_below: now.closing.below.0,
@@ -54,9 +50,9 @@ impl DataServer {
 
     /// Which of many groups the asking member has everything of: those whose operations from the horizon on
     /// are the same.
-    pub(crate) async fn compare(self: Arc<Self>, request: messages::Compare) -> Result<Bytes, Refused> {
+    pub(crate) async fn compare(self: Arc<Self>, request: messages::Compare) -> Result<Bytes, Status> {
         if request.groups.len() > MOST_ENTRIES as usize {
-            return Err(refused(Code::TooLarge, "1,000 groups are compared at a time"));
+            return Err(Status::new(Code::TooLarge, "1,000 groups are compared at a time"));
         }
         let mut equal = Vec::new();
         for compared in request.groups {
@@ -69,10 +65,7 @@ impl DataServer {
                 continue;
             }
             let (store, seed) = (self.store.clone(), self.digest_seed());
-            let digest = blocking(move || {
-                let digest = store.digest_from(group, membership.horizon, seed);
-                digest.map_err(|error| of_volume_error(&error))
-            });
+            let digest = blocking(move || Ok(store.digest_from(group, membership.horizon, seed)?));
             let digest = digest.await?;
             if digest.count == compared.count && digest.sum == id(compared.sum) {
                 equal.push(messages::EqualGroup { group: group.0, closed_below: membership.closing.below.0 });
@@ -85,12 +78,12 @@ impl DataServer {
     pub(crate) async fn journal_of_snapshot(
         self: Arc<Self>,
         request: messages::SyncJournal,
-    ) -> Result<Bytes, Refused> {
+    ) -> Result<Bytes, Status> {
         let snapshot = self.snapshots.get(request.sync)?;
         blocking(move || {
             let limit = request.limit.clamp(1, MOST_ENTRIES) as usize;
             let after = Some(&*request.after).filter(|after| !after.is_empty());
-            let entries = snapshot.journal(after, limit).map_err(|error| of_volume_error(&error))?;
+            let entries = snapshot.journal(after, limit)?;
             Ok(encoded(&of_entries(entries, limit)))
         })
         .await
@@ -100,12 +93,10 @@ impl DataServer {
     pub(crate) async fn name_of_snapshot(
         self: Arc<Self>,
         request: messages::SyncName,
-    ) -> Result<Bytes, Refused> {
+    ) -> Result<Bytes, Status> {
         let snapshot = self.snapshots.get(request.sync)?;
         blocking(move || {
-            let fid = snapshot
-                .named(VolumeId(request.volume), &request.name)
-                .map_err(|error| of_volume_error(&error))?;
+            let fid = snapshot.named(VolumeId(request.volume), &request.name)?;
             Ok(encoded(&messages::SyncNamed { fid: fid.map(|fid| of_id(fid.0)) }))
         })
         .await
@@ -115,7 +106,7 @@ impl DataServer {
     pub(crate) async fn next_of_snapshot(
         self: Arc<Self>,
         request: messages::SyncNext,
-    ) -> Result<Bytes, Refused> {
+    ) -> Result<Bytes, Status> {
         let snapshot = self.snapshots.get(request.sync)?;
         blocking(move || next_entries(&snapshot, &request)).await
     }
@@ -124,7 +115,7 @@ impl DataServer {
     pub(crate) async fn fetch_of_snapshot(
         self: Arc<Self>,
         request: messages::SyncFetch,
-    ) -> Result<Bytes, Refused> {
+    ) -> Result<Bytes, Status> {
         if request.sync != 0 {
             self.snapshots.get(request.sync)?;
         }
@@ -135,14 +126,12 @@ impl DataServer {
     }
 
     /// The answer, and how many bytes of the file are in it.
-    fn fetched(&self, request: messages::SyncFetch) -> Result<(Bytes, u64), Refused> {
+    fn fetched(&self, request: messages::SyncFetch) -> Result<(Bytes, u64), Status> {
         let file = (VolumeId(request.volume), &*request.name, FileId(id(request.fid)));
         let end = request.start.saturating_add(PIECE_BYTES as u64);
-        let found = self.store.fetch(file, request.start..end).map_err(|error| {
-            self.note_if_damaged(file.0.birth_group(), &error);
-            of_volume_error(&error)
-        })?;
-        let gone = || refused(Code::NotFound, "the file was deleted meanwhile");
+        let found = self.store.fetch(file, request.start..end);
+        let found = found.inspect_err(|error| self.note_if_damaged(file.0.birth_group(), error))?;
+        let gone = || Status::new(Code::NotFound, "the file was deleted meanwhile");
         let (info, op, bytes) = found.ok_or_else(gone)?;
         let here = bytes.len() as u64;
         let fetched = encoded(&messages::SyncFetched {
@@ -159,10 +148,10 @@ impl DataServer {
     }
 }
 
-fn next_entries(snapshot: &GroupSnapshot, request: &messages::SyncNext) -> Result<Bytes, Refused> {
+fn next_entries(snapshot: &GroupSnapshot, request: &messages::SyncNext) -> Result<Bytes, Status> {
     let limit = request.limit.clamp(1, MOST_ENTRIES) as usize;
     let after = Some(&*request.after).filter(|after| !after.is_empty());
-    let entries = snapshot.live(after, limit).map_err(|error| of_volume_error(&error))?;
+    let entries = snapshot.live(after, limit)?;
     let more = entries.len() == limit;
     let entry = |entry: SnapshotEntry| messages::SyncEntry {
         key: entry.key,

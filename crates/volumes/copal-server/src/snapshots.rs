@@ -1,6 +1,6 @@
 //! Snapshots of groups that this server shows to others, by number, each until its member has what it lacked.
 
-use crate::listener::{Refused, refused};
+use crate::status::Status;
 use copal_client::machine;
 use copal_data::GroupSnapshot;
 use copal_proto::messages::failure::Code;
@@ -28,11 +28,11 @@ struct Shown {
 }
 
 impl Snapshots {
-    pub(crate) fn add(&self, snapshot: GroupSnapshot) -> Result<u64, Refused> {
+    pub(crate) fn add(&self, snapshot: GroupSnapshot) -> Result<u64, Status> {
         let mut open = self.open.lock();
         open.1.retain(|_, shown| machine::since(shown.used) < IDLE);
         if open.1.len() >= MOST {
-            return Err(refused(Code::Busy, "this donor serves as many as it can"));
+            return Err(Status::new(Code::Busy, "this donor serves as many as it can"));
         }
         open.0 += 1;
         let number = open.0;
@@ -41,9 +41,9 @@ impl Snapshots {
         Ok(number)
     }
 
-    pub(crate) fn get(&self, number: u64) -> Result<Arc<GroupSnapshot>, Refused> {
+    pub(crate) fn get(&self, number: u64) -> Result<Arc<GroupSnapshot>, Status> {
         let mut open = self.open.lock();
-        let gone = || refused(Code::NotFound, "the snapshot is gone; open another");
+        let gone = || Status::new(Code::NotFound, "the snapshot is gone; open another");
         let shown = open.1.get_mut(&number).ok_or_else(gone)?;
         shown.used = machine::now();
         Ok(Arc::clone(&shown.snapshot))

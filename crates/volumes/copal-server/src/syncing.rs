@@ -9,13 +9,13 @@
 //! - Live operations are taken meanwhile; no order of the two matters (VOL-10).
 
 use crate::{
-    answers::{blocking, of_volume_error},
+    answers::blocking,
     data_server::DataServer,
     fetching::{FetchError, Source},
     heard::closed_by_all,
-    listener::{Refused, refused},
     master_server::MOST_WHOLE,
     rolling::{entry_of, record, taken_delete},
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connection, name_of_server};
@@ -59,8 +59,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) enum NotYet {
     #[error("{0}")]
     Call(#[from] CallError),
-    #[error("{}", .0.text)]
-    Here(Refused),
+    #[error("{0}")]
+    Here(#[from] Status),
     #[error("no whole member is there to copy from")]
     NoDonor,
     #[error("this member is away in its view: operations hold without it")]
@@ -69,12 +69,6 @@ pub(crate) enum NotYet {
         "the view has changed, or the donor's files, or a name has two files and it is too early to say which stays"
     )]
     Changed,
-}
-
-impl From<Refused> for NotYet {
-    fn from(refused: Refused) -> NotYet {
-        NotYet::Here(refused)
-    }
 }
 
 impl From<FetchError> for NotYet {
@@ -182,13 +176,11 @@ impl DataServer {
             let mut groups = Vec::new();
             for membership in asked {
                 // Damage may have been met since the caller looked.
-                let now = store.membership(membership.group).map_err(|error| of_volume_error(&error))?;
+                let now = store.membership(membership.group)?;
                 if now.is_none_or(|now| !now.is_covered) {
                     continue;
                 }
-                let digest = store
-                    .digest_from(membership.group, membership.horizon, seed)
-                    .map_err(|error| of_volume_error(&error))?;
+                let digest = store.digest_from(membership.group, membership.horizon, seed)?;
                 groups.push(messages::Compared {
                     group: membership.group.0,
                     epoch: membership.epoch.0,
@@ -302,8 +294,7 @@ impl DataServer {
         let store = self.store.clone();
         let learned = blocking(move || {
             for vid in gone.into_iter().filter(|vid| vid.birth_group() == group) {
-                let told = store.tell_volume(vid, Told::Gone);
-                told.map_err(|error| of_volume_error(&error))?;
+                store.tell_volume(vid, Told::Gone)?;
             }
             Ok(())
         });
@@ -313,9 +304,8 @@ impl DataServer {
     async fn take_all(&self, donor: &Donor, horizon: Bucket) -> Result<u64, NotYet> {
         let (store, group, closed) = (self.store.clone(), donor.group, donor.closing);
         let is_covered = blocking(move || {
-            let failed = |error| of_volume_error(&error);
-            store.begin_taking(group, horizon, closed).map_err(failed)?;
-            Ok(store.membership(group).map_err(failed)?.is_some_and(|own| own.is_covered))
+            store.begin_taking(group, horizon, closed)?;
+            Ok(store.membership(group)?.is_some_and(|own| own.is_covered))
         });
         let is_covered = is_covered.await?;
         // What was deleted first: files that are gone are not copied.
@@ -411,10 +401,7 @@ impl DataServer {
     async fn wait_for_burial(&self, vid: VolumeId, name: Bytes, fid: FileId) -> Result<(), NotYet> {
         for _ in 0..BURIAL_LOOKS {
             let (store, name) = (self.store.clone(), name.clone());
-            let is_over = blocking(move || {
-                let is_over = store.is_over_by_name(vid, &name, fid);
-                is_over.map_err(|error| of_volume_error(&error))
-            });
+            let is_over = blocking(move || Ok(store.is_over_by_name(vid, &name, fid)?));
             if is_over.await? {
                 return Ok(());
             }
@@ -439,8 +426,7 @@ impl DataServer {
                     fid: FileId(id(entry.fid)),
                     op: OpId(id(entry.op)),
                 };
-                let lacks = store.lacks_file(&entry);
-                if lacks.map_err(|error| of_volume_error(&error))? {
+                if store.lacks_file(&entry)? {
                     lacking.push(entry);
                 }
             }
@@ -452,10 +438,7 @@ impl DataServer {
     /// Ends names with two files, by what the donor's snapshot has under them (VOL-19).
     async fn settle_names(&self, donor: &Donor) -> Result<(), NotYet> {
         let (store, group) = (self.store.clone(), donor.group);
-        let disputed = blocking(move || {
-            let disputed = store.disputed(group, DISPUTED);
-            disputed.map_err(|error| of_volume_error(&error))
-        });
+        let disputed = blocking(move || Ok(store.disputed(group, DISPUTED)?));
         for disputed in disputed.await? {
             let ask = messages::SyncName {
                 sync: donor.source.snapshot,
@@ -489,7 +472,7 @@ impl DataServer {
     async fn settle_one(&self, donor: &Donor, bury: Operation) -> Result<(), NotYet> {
         match self.apply(donor.group, donor.asked_in, bury).await? {
             Ok(_) => Ok(()),
-            Err(NotHeld::Failed(error)) => Err(NotYet::Here(of_volume_error(&error))),
+            Err(NotHeld::Failed(error)) => Err(NotYet::Here(error.into())),
             Err(_) => Err(NotYet::Changed),
         }
     }
@@ -501,7 +484,7 @@ impl DataServer {
         operation: Operation,
     ) -> Result<(), NotYet> {
         if vid.birth_group() != group {
-            return Err(NotYet::Here(refused(Code::Invalid, "a donor shows another group")));
+            return Err(NotYet::Here(Status::new(Code::Invalid, "a donor shows another group")));
         }
         loop {
             let epoch = self.own_epoch(group)?;
@@ -510,18 +493,18 @@ impl DataServer {
                 Err(NotHeld::OtherEpoch { .. } | NotHeld::Unwanted) => {}
                 Err(NotHeld::NoMember) => return Err(NotYet::Changed),
                 Err(NotHeld::Refused(answer)) => {
-                    return Err(NotYet::Here(refused(Code::Internal, format!("{answer:?}"))));
+                    return Err(NotYet::Here(Status::new(Code::Internal, format!("{answer:?}"))));
                 }
                 Err(NotHeld::Denied { reason }) => {
-                    return Err(NotYet::Here(refused(Code::Denied, reason)));
+                    return Err(NotYet::Here(Status::new(Code::Denied, reason)));
                 }
-                Err(NotHeld::Failed(error)) => return Err(NotYet::Here(of_volume_error(&error))),
+                Err(NotHeld::Failed(error)) => return Err(NotYet::Here(error.into())),
             }
         }
     }
 
     fn own_epoch(&self, group: GroupId) -> Result<Epoch, NotYet> {
-        let membership = self.store.membership(group).map_err(|error| of_volume_error(&error))?;
+        let membership = self.store.membership(group).map_err(Status::from)?;
         membership.map(|membership| membership.epoch).ok_or(NotYet::Changed)
     }
 
@@ -539,10 +522,7 @@ impl DataServer {
             return Ok(Vec::new());
         }
         let (store, all) = (self.store.clone(), taken.clone());
-        let begun = blocking(move || {
-            let begun = store.begin_whole(&all);
-            begun.map_err(|error| of_volume_error(&error))
-        });
+        let begun = blocking(move || Ok(store.begin_whole(&all)?));
         let begun: BTreeSet<GroupId> = begun.await?.into_iter().collect();
         let mut whole_now = Vec::new();
         let mut told: Vec<(GroupId, Epoch)> =
@@ -557,10 +537,7 @@ impl DataServer {
             let part: Vec<(GroupId, Epoch)> =
                 part.iter().copied().filter(|(group, _)| !became.refused.contains(&group.0)).collect();
             let store = self.store.clone();
-            let ended = blocking(move || {
-                let ended = store.end_whole(&part);
-                ended.map_err(|error| of_volume_error(&error))
-            });
+            let ended = blocking(move || Ok(store.end_whole(&part)?));
             let ended = ended.await?;
             let whole = ended.iter().filter(|own| own.role == Role::Normal);
             whole_now.extend(whole.map(|own| own.group));

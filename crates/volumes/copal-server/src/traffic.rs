@@ -2,11 +2,11 @@
 //!
 //! Not here: how they are printed (`monitoring`).
 
-use crate::admission::{Admission, Admitted, Budgets};
-use copal_proto::{
-    Class, Method,
-    messages::{Failure, failure::Code},
+use crate::{
+    admission::{Admission, Admitted, Budgets},
+    status::Status,
 };
+use copal_proto::{Class, Method, messages::failure::Code};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -136,14 +136,14 @@ impl Traffic {
     }
 
     /// A call was refused before it was looked at.
-    pub(crate) fn refuse(&self, method: u16, failure: &Failure) {
+    pub(crate) fn refuse(&self, method: u16, status: &Status) {
         if let Some(method) = Method::of_number(method) {
             self.note(&Called {
                 method,
                 bytes_in: 0,
                 bytes_out: 0,
                 took: Duration::ZERO,
-                refusal: Some(failure.code),
+                refusal: Some(status.code().into()),
             });
         }
     }

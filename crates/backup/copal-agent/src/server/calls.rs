@@ -10,7 +10,7 @@ use copal_proto::{
     Method,
     messages::{self, failure::Code},
 };
-use copal_server::{Handler, Peer, Refused, blocking, encoded, read, refused};
+use copal_server::{Handler, Peer, Status, blocking, encoded, read};
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -21,11 +21,11 @@ use std::{
 const TO_ANSWER: Duration = Duration::from_secs(20);
 
 impl Handler for Shared {
-    async fn call(self: Arc<Self>, _peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, _peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
         match method {
             Method::AgentHello => {
                 let hello: messages::AgentHello = read(message)?;
-                check_hello(&hello).map_err(|reason| refused(Code::Invalid, reason))?;
+                check_hello(&hello).map_err(|reason| Status::new(Code::Invalid, reason))?;
                 let name = self.options.name.clone();
                 Ok(encoded(&messages::AgentHello { version: VERSION, name }))
             }
@@ -34,7 +34,7 @@ impl Handler for Shared {
                 self.outbox.hear(host);
                 let shared = Arc::clone(&self);
                 blocking(move || {
-                    shared.detect.take(&ask, host).map_err(|reason| refused(Code::Unavailable, reason))
+                    shared.detect.take(&ask, host).map_err(|reason| Status::new(Code::Unavailable, reason))
                 })
                 .await?;
                 self.accepted()
@@ -49,7 +49,7 @@ impl Handler for Shared {
                 let host = instance(&take.instance).map_err(invalid)?;
                 let taken = self.outbox.take(host, take.received, TO_ANSWER).await;
                 let Some((page, answers)) = taken else {
-                    return Err(refused(
+                    return Err(Status::new(
                         Code::Unavailable,
                         "answers were dropped: they were not taken in time",
                     ));
@@ -62,18 +62,18 @@ impl Handler for Shared {
                 blocking(move || Ok(encoded(&messages::AgentReply { json: self.carry_out(&command.json) })))
                     .await
             }
-            _ => Err(refused(Code::Invalid, "an agent of a fleet does not know this call")),
+            _ => Err(Status::new(Code::Invalid, "an agent of a fleet does not know this call")),
         }
     }
 }
 
-fn invalid(error: MessageError) -> Refused {
-    refused(Code::Invalid, error.to_string())
+fn invalid(error: MessageError) -> Status {
+    Status::new(Code::Invalid, error.to_string())
 }
 
 impl Shared {
     /// Something may be due by now.
-    fn accepted(&self) -> Result<Bytes, Refused> {
+    fn accepted(&self) -> Result<Bytes, Status> {
         self.due.wake();
         Ok(encoded(&messages::AgentAccepted {}))
     }

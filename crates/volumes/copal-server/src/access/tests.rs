@@ -31,7 +31,7 @@ impl Scene {
     fn check(&self, peer: &Peer, method: Method, request: &impl Message) -> Result<(), String> {
         let request = request.encode_to_vec().into();
         let checked = self.access.check(peer, method, &request, NOW);
-        checked.map_err(|refused| refused.text)
+        checked.map_err(|refused| refused.text().to_owned())
     }
 }
 
@@ -150,7 +150,7 @@ fn a_client_that_was_taken_away_does_nothing_by_any_way() {
         assert_eq!(refusal, "client nightly was taken away");
     }
     let refusal = scene.access.check_again(&let_through, NOW).unwrap_err();
-    assert_eq!(refusal.text, "client nightly was taken away");
+    assert_eq!(refusal.text(), "client nightly was taken away");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn what_was_let_through_is_looked_at_again() {
     };
     let refusal = |caller: &Caller, now_ms| {
         let refused = scene.access.check_again(caller, now_ms);
-        refused.map_err(|refused| refused.text)
+        refused.map_err(|refused| refused.text().to_owned())
     };
     let ending = of(0, NOW + 1);
     assert_eq!(refusal(&ending, NOW), Ok(()));
@@ -221,7 +221,7 @@ fn an_upload_has_the_same_origin_over_every_way() {
     let shown = messages::Permit { incarnation: own, ..permit() };
     let origin = |name: &str, permit: Option<&messages::Permit>, fid: FileId| {
         let caller = scene.access.caller(&scene.peer(name, permit)).unwrap();
-        caller.must_have_drawn(fid).map_err(|refused| refused.text)?;
+        caller.must_have_drawn(fid).map_err(|refused| refused.text().to_owned())?;
         Ok::<_, String>(caller.origin(fid))
     };
     let member = "00112233445566778899aabbccddeeff.copal";

@@ -13,7 +13,7 @@ async fn fetch(parts: Vec<Part>) -> Result<Option<Operation>, FetchError> {
         assert_eq!(method, Method::SyncFetch);
         let asked = messages::SyncFetch::decode(message).unwrap();
         let part = parts.iter().find(|(start, ..)| *start == asked.start);
-        let (_, head, bytes) = part.ok_or_else(|| refused(Code::NotFound, "it was deleted"))?.clone();
+        let (_, head, bytes) = part.ok_or_else(|| Status::new(Code::NotFound, "it was deleted"))?.clone();
         told(&messages::SyncFetched { head: Some(head), bytes })
     };
     let scene = MemberScene::new((Role::Recovering, Role::Normal), script).await;
@@ -22,7 +22,7 @@ async fn fetch(parts: Vec<Part>) -> Result<Option<Operation>, FetchError> {
 }
 
 fn is_corrupt(fetched: &Result<Option<Operation>, FetchError>) -> bool {
-    matches!(fetched, Err(FetchError::Here(refused)) if refused.code == i32::from(Code::Corrupt))
+    matches!(fetched, Err(FetchError::Here(refused)) if refused.code() == Code::Corrupt)
 }
 
 /// Symptom: a member could take bytes over that are not those of the file, and no test noticed: the sum of a

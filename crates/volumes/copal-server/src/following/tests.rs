@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    listener::refused,
     member_scene::{EPOCH, GROUP, MemberScene},
+    status::Status,
 };
 use copal_proto::messages::failure::Code;
 use copal_volume::group::Epoch;
@@ -11,7 +11,7 @@ use copal_volume::group::Epoch;
 const ROLES: (Role, Role) = (Role::Recovering, Role::Normal);
 
 async fn scene() -> MemberScene {
-    MemberScene::new(ROLES, |method, _| Err(refused(Code::Denied, format!("{method:?} is not expected"))))
+    MemberScene::new(ROLES, |method, _| Err(Status::new(Code::Denied, format!("{method:?} is not expected"))))
         .await
 }
 
@@ -22,7 +22,7 @@ async fn a_server_answers_nothing_before_it_has_entered_a_view() {
     let scene = scene().await;
     scene.data.entered.store(0, Ordering::Release);
     let refusal = scene.data.matched(GROUP, EPOCH).await.unwrap_err();
-    assert_eq!(refusal.code, i32::from(Code::Busy));
+    assert_eq!(refusal.code(), Code::Busy);
     scene.data.entered.store(1, Ordering::Release);
     assert_eq!(scene.data.matched(GROUP, EPOCH).await.unwrap().epoch, EPOCH);
 }

@@ -74,7 +74,7 @@ const HOUR_MS: u64 = 3_600_000;
 struct Behind;
 
 impl Handler for Behind {
-    async fn call(self: Arc<Self>, _: Peer, method: Method, _: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, _: Peer, method: Method, _: Bytes) -> Result<Bytes, Status> {
         assert_eq!(method, Method::WhatSeen);
         let seen = messages::Seen { clock_ms: machine::wall_ms() - HOUR_MS, ..messages::Seen::default() };
         Ok(seen.encode_to_vec().into())

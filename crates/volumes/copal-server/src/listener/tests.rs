@@ -38,7 +38,7 @@ impl Handler for Echo {
         self.clock_ms
     }
 
-    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         match method {
             Method::Leading => {
@@ -62,7 +62,7 @@ impl Handler for Echo {
                 Ok(Bytes::new())
             }
             Method::Ask => Ok(message),
-            _ => Err(refused(Code::Denied, "not here")),
+            _ => Err(Status::new(Code::Denied, "not here")),
         }
     }
 }

@@ -2,8 +2,9 @@ use super::*;
 use crate::{
     MasterServer,
     authority::Authority,
-    listener::{Handler, Peer, Refused, refused},
+    listener::{Handler, Peer},
     member_scene::{Empty, store},
+    status::Status,
 };
 use bytes::Bytes;
 use copal_client::{Cluster, Connection, Profile, client_tls, ended_certificate, name_of_server, server_tls};
@@ -37,14 +38,14 @@ const LONG: Duration = Duration::from_secs(20);
 struct Scripted(Map);
 
 impl Handler for Scripted {
-    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
         match method {
             Method::Ping => Ok(Bytes::new()),
             Method::WatchMap if WatchMap::decode(message.clone()).is_ok_and(|asked| asked.since == 0) => {
                 Ok(self.0.encode_to_vec().into())
             }
             Method::WatchMap => std::future::pending().await,
-            _ => Err(refused(Code::Unavailable, "not here")),
+            _ => Err(Status::new(Code::Unavailable, "not here")),
         }
     }
 }
@@ -146,7 +147,7 @@ impl Handler for Later {
         Some(MADE_MS + DAYS_400)
     }
 
-    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
         let now_ms = MADE_MS + DAYS_400;
         match method {
             Method::Renew => {
@@ -154,7 +155,7 @@ impl Handler for Later {
                 let certificate = self.authority.sign(&asked.signing_request, &self.name, now_ms).unwrap();
                 Ok(messages::Renewed { certificate }.encode_to_vec().into())
             }
-            _ => Err(refused(Code::Unavailable, "not here")),
+            _ => Err(Status::new(Code::Unavailable, "not here")),
         }
     }
 }

@@ -1,15 +1,15 @@
 //! When damage is given up, and the member's state afterwards.
 
 use crate::{
-    listener::refused,
     member_scene::{GROUP, MemberScene},
+    status::Status,
 };
 use copal_proto::messages::failure::Code;
 use copal_volume::group::Role;
 
 async fn scene(other: Role) -> MemberScene {
     MemberScene::new((Role::Normal, other), |method, _| {
-        Err(refused(Code::Denied, format!("{method:?} is not expected")))
+        Err(Status::new(Code::Denied, format!("{method:?} is not expected")))
     })
     .await
 }

@@ -13,7 +13,7 @@ const OLD: u64 = NOW - 200_000;
 fn other(
     records: Vec<messages::JournalRecord>,
     files: Vec<u64>,
-) -> impl Fn(Method, Bytes) -> Result<Bytes, Refused> + Send + Sync {
+) -> impl Fn(Method, Bytes) -> Result<Bytes, Status> + Send + Sync {
     move |method, message| match method {
         Method::JournalOf => told(&messages::JournalRecords { records: records.clone(), more: false }),
         Method::SyncFetch => {
@@ -21,13 +21,13 @@ fn other(
             let number = files
                 .iter()
                 .find(|number| fid(**number, OLD).0 == id(asked.fid))
-                .ok_or_else(|| refused(Code::NotFound, "it was deleted"))?;
+                .ok_or_else(|| Status::new(Code::NotFound, "it was deleted"))?;
             told(&messages::SyncFetched {
                 head: Some(head(*number, b"theirs", OLD)),
                 bytes: Bytes::from_static(b"theirs"),
             })
         }
-        _ => Err(refused(Code::Denied, format!("{method:?} is not expected"))),
+        _ => Err(Status::new(Code::Denied, format!("{method:?} is not expected"))),
     }
 }
 
@@ -48,7 +48,7 @@ fn told_by(has_records: bool) -> OwnTold {
 }
 
 /// Rolls forward by the other member's operations, in a view of these members, all of them up.
-async fn roll(scene: &MemberScene, members: &[DiskId]) -> Result<(), Refused> {
+async fn roll(scene: &MemberScene, members: &[DiskId]) -> Result<(), Status> {
     let view = View {
         group: GROUP,
         epoch: EPOCH,
@@ -118,6 +118,6 @@ async fn a_member_that_shows_another_groups_volume_is_refused() {
     let foreign = messages::JournalRecord { volume: volume.0, ..record(1, "a", OLD, false) };
     let scene = MemberScene::new(ROLES, other(vec![foreign], Vec::new())).await;
     let refusal = roll(&scene, &[OWN, OTHER]).await.unwrap_err();
-    assert_eq!(refusal.code, i32::from(Code::Invalid));
+    assert_eq!(refusal.code(), Code::Invalid);
     assert!(!scene.data.store.is_over(volume, fid(1, OLD)).unwrap());
 }

@@ -20,7 +20,7 @@ const OLD: u64 = NOW - 200_000;
 fn donor(
     closed_below: u64,
     records: Vec<messages::JournalRecord>,
-) -> impl Fn(Method, Bytes) -> Result<Bytes, Refused> + Send + Sync {
+) -> impl Fn(Method, Bytes) -> Result<Bytes, Status> + Send + Sync {
     move |method, message| match method {
         Method::SyncOpen => {
             told(&messages::SyncOpened { sync: 1, closed_below, ..messages::SyncOpened::default() })
@@ -31,13 +31,13 @@ fn donor(
             told(&messages::JournalRecords { records, more: false })
         }
         Method::SyncNext => told(&messages::SyncEntries::default()),
-        Method::SyncFetch => Err(refused(Code::NotFound, "it was deleted")),
+        Method::SyncFetch => Err(Status::new(Code::NotFound, "it was deleted")),
         Method::SyncClose => told(&messages::Done {}),
         Method::Compare => told(&messages::CompareReply {
             equal: vec![messages::EqualGroup { group: GROUP.0, closed_below }],
         }),
         Method::BecomeWhole => told(&messages::BecameWhole::default()),
-        _ => Err(refused(Code::Denied, format!("{method:?} is not expected"))),
+        _ => Err(Status::new(Code::Denied, format!("{method:?} is not expected"))),
     }
 }
 
@@ -138,7 +138,7 @@ async fn a_donor_that_shows_another_groups_volume_is_not_copied_from() {
     let records = vec![messages::JournalRecord { volume: other.0, ..record(1, "a", OLD, false) }];
     let scene = MemberScene::new(ROLES, donor(SEALED, records)).await;
     let refused = scene.data.take_over(own(&scene)).await;
-    assert!(matches!(&refused, Err(NotYet::Here(refused)) if refused.code == i32::from(Code::Invalid)));
+    assert!(matches!(&refused, Err(NotYet::Here(refused)) if refused.code() == Code::Invalid));
     assert!(!scene.data.store.is_over(other, FileId::new(OLD, 0, 1)).unwrap());
 }
 
@@ -206,6 +206,6 @@ async fn an_operation_of_another_group_is_not_taken() {
         is_journalled: true,
     };
     let refused = scene.data.take(GROUP, other, create).await;
-    assert!(matches!(&refused, Err(NotYet::Here(refused)) if refused.code == i32::from(Code::Invalid)));
+    assert!(matches!(&refused, Err(NotYet::Here(refused)) if refused.code() == Code::Invalid));
     assert!(scene.data.store.stat(other, b"a", None).is_err());
 }
