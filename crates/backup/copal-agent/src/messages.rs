@@ -30,7 +30,7 @@ pub type Instance = [u8; 16];
 #[error("{0} of a message between agents is not valid")]
 pub struct MessageError(&'static str);
 
-/// What does its partition's owner know of these ids?
+/// Ids of one partition, for its owner to look up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The job.
@@ -131,7 +131,7 @@ impl Marker {
     }
 }
 
-/// What is known of the ids of one batch, in their order.
+/// The answers to one batch, in the order of its ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
     /// The job.

@@ -5,19 +5,34 @@
 //! expire. So both sides of a connection hold the secret; names tell members apart and prove nothing.
 //! Design: docs/design/backup.md#a-fleet
 //!
-//! Not here: what is said (`messages`), the accepting side (`server`).
+//! Not here: the messages (`messages`), the accepting side (`server`).
 
 use crate::messages::{NAME_BYTES, VERSION};
 use copal_backup::Repository;
 use copal_client::{AGENT_NAME, CallError, Connection, Credentials, name_of_agent, probe_threads};
 use copal_proto::{Method, messages};
 use copal_server::Authority;
-use std::{fmt, future::Future, io, sync::Arc, thread::available_parallelism, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    io,
+    sync::Arc,
+    thread::available_parallelism,
+    time::{Duration, Instant},
+};
 use tokio::{runtime::Runtime, task::JoinHandle};
 
 /// How long a peer may take to tell its name.
 const HELLO: Duration = Duration::from_secs(10);
-/// Threads for connections, at most: they decode and decrypt what other threads wait for.
+/// Pauses between tries to connect, while each fails within [`SOON`].
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+];
+const SOON: Duration = Duration::from_secs(1);
+/// Most threads for connections: they decrypt and decode messages, and never block.
 const MOST_WORKERS: usize = 4;
 /// Threads at a time for work that blocks, beside the workers.
 const BLOCKING_THREADS: usize = 32;
@@ -153,16 +168,40 @@ impl Network {
     /// # Errors
     /// It does not answer, belongs to another domain, or is of another release.
     pub async fn connect(&self, address: &str, name: &str) -> Result<(Connection, String), PeerError> {
-        let failed = |source| PeerError::Call { address: address.to_owned(), source };
-        let tls = self.credentials().client_tls().map_err(io::Error::other)?;
-        let connection = Connection::open(address, name_of_agent(), tls).await.map_err(failed)?;
-        let ours = messages::AgentHello { version: VERSION, name: name.to_owned() };
-        let theirs: messages::AgentHello =
-            connection.call(Method::AgentHello, &ours, HELLO).await.map_err(failed)?;
+        let began = Instant::now();
+        let mut pauses = PAUSES.into_iter();
+        let (connection, theirs) = loop {
+            let error = match self.greet(address, name).await? {
+                Ok(greeted) => break greeted,
+                Err(error) => error,
+            };
+            match pauses.next() {
+                // A server with many unauthenticated connections ends some, this one perhaps.
+                Some(pause) if !matches!(error, CallError::Failed(_)) && began.elapsed() < SOON => {
+                    tokio::time::sleep(pause).await;
+                }
+                _ => return Err(PeerError::Call { address: address.to_owned(), source: error }),
+            }
+        };
         if theirs.version != VERSION {
             return Err(PeerError::Release { address: address.to_owned(), theirs: theirs.version });
         }
         Ok((connection, theirs.name))
+    }
+
+    async fn greet(
+        &self,
+        address: &str,
+        name: &str,
+    ) -> io::Result<Result<(Connection, messages::AgentHello), CallError>> {
+        let tls = self.credentials().client_tls().map_err(io::Error::other)?;
+        let connection = match Connection::open(address, name_of_agent(), tls).await {
+            Ok(connection) => connection,
+            Err(error) => return Ok(Err(error)),
+        };
+        let ours = messages::AgentHello { version: VERSION, name: name.to_owned() };
+        let theirs = connection.call(Method::AgentHello, &ours, HELLO).await;
+        Ok(theirs.map(|theirs| (connection, theirs)))
     }
 }
 

@@ -11,7 +11,8 @@ pub struct AgentHello {
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
 }
-/// What does the owner of a partition know of these ids? Accepted at once, compared when all hosts have asked.
+/// Ids of one partition, for its owner to look up. It accepts them at once and compares them when all hosts
+/// have asked.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentAsk {
     /// 16 bytes, drawn by each asker: answers are taken under the same

@@ -1,5 +1,5 @@
-//! The connection to one member: made when something is sent, made anew after it ended, left alone for a
-//! while when it cannot be made.
+//! The connection to one member: opened for the first message, opened again after it has ended. A member that
+//! cannot be reached is not tried again for a while.
 
 use super::{Shared, batch::Event};
 use crate::{messages::Answers, network::PeerError};
@@ -33,7 +33,7 @@ struct State {
     _stays: Option<oneshot::Sender<()>>,
 }
 
-/// What came of sending a message.
+/// Outcome of sending a message.
 pub(super) enum Sent {
     /// The member accepted it over the connection of this number.
     Over(u8),
@@ -171,7 +171,7 @@ impl Link {
     }
 }
 
-/// Takes answers over a connection until it ends; a sentence, if the member sent what no agent sends.
+/// Takes answers over a connection until it ends; a sentence, if the member sent a malformed message.
 async fn take_answers(shared: &Arc<Shared>, member: usize, connection: &Connection) -> Option<String> {
     let mut take = messages::AgentTake {
         instance: Bytes::copy_from_slice(&shared.instance),

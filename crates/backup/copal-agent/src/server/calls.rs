@@ -1,4 +1,4 @@
-//! The calls of an agent, each to what carries it out.
+//! The calls of an agent: each is checked and handed to the detector, the outbox or the commands.
 
 use super::Shared;
 use crate::{
@@ -13,7 +13,10 @@ use copal_proto::{
 use copal_server::{Handler, Peer, Status, blocking, encoded, read};
 use serde_json::{Value, json};
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -80,7 +83,8 @@ impl Shared {
 
     /// Carries out a command; its reply, or a refusal, as JSON.
     fn carry_out(&self, json: &[u8]) -> Bytes {
-        let under_way = self.commands.fetch_add(1, Ordering::AcqRel);
+        let slot = CommandSlot::take(&self.commands);
+        let under_way = slot.before;
         let reply = match serde_json::from_slice::<Value>(json) {
             _ if json.len() > JSON_BYTES => {
                 refusal(format!("the command has {} bytes, at most {JSON_BYTES} are taken", json.len()))
@@ -91,11 +95,30 @@ impl Shared {
             Ok(request) => self.control.handle(request).to_string(),
             Err(error) => refusal(format!("the command is not valid JSON: {error}")),
         };
-        self.commands.fetch_sub(1, Ordering::AcqRel);
+        drop(slot);
         match reply.len() {
             0..=JSON_BYTES => reply.into(),
             bytes => refusal(format!("the reply has {bytes} bytes, at most {JSON_BYTES} are sent")).into(),
         }
+    }
+}
+
+/// Counts a command until it has ended, also where it panics.
+struct CommandSlot<'a> {
+    commands: &'a AtomicUsize,
+    /// Commands that were under way before it.
+    before: usize,
+}
+
+impl CommandSlot<'_> {
+    fn take(commands: &AtomicUsize) -> CommandSlot<'_> {
+        CommandSlot { commands, before: commands.fetch_add(1, Ordering::AcqRel) }
+    }
+}
+
+impl Drop for CommandSlot<'_> {
+    fn drop(&mut self) {
+        self.commands.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

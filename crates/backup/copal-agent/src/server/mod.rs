@@ -1,5 +1,5 @@
-//! The duplicate detection agent: it receives what hosts ask, compares it, and keeps the answers until they
-//! are taken.
+//! The duplicate detection agent: it receives batches of ids from hosts, compares them, and keeps the answers
+//! until the hosts take them.
 //!
 //! Paper: low-profile-dedup §2 (receive, compare, update and send).
 //!
@@ -17,8 +17,7 @@
 //!   limits.
 //! - Every thread has ended when [`Server::stop`] returns, or the server is dropped.
 //!
-//! Not here: what is compared and when (`Detect`), what commands do (`Control`), connections
-//! (`copal_server::Listener`).
+//! Not here: comparing (`Detect`), carrying out commands (`Control`), connections (`copal_server::Listener`).
 
 mod calls;
 mod compare;
@@ -44,14 +43,14 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// Room for calls: batches and commands are small, so are their numbers.
-const BUDGETS: Budgets = Budgets { control: 4 << 20, small: 4 << 20, bulk: 4 << 20, recovery: 0 };
+/// Room for calls. A call that waits for answers counts 1 KiB, so 64 MiB are 65,536 askers.
+const BUDGETS: Budgets = Budgets { control: 4 << 20, small: 64 << 20, bulk: 4 << 20, recovery: 0 };
 /// Pause between two looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long calls under way may take once the server stops.
 const TO_STOP: Duration = Duration::from_secs(10);
 
-/// What the threads share.
+/// State of all threads.
 struct Shared {
     options: ServerOptions,
     detect: Arc<dyn Detect>,

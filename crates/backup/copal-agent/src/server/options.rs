@@ -38,7 +38,7 @@ pub struct ServerOptions {
     pub listen: String,
     /// Our name among the members.
     pub name: String,
-    /// Shows that it holds the secret of the domain.
+    /// Certificate of the server and its authority.
     pub network: Network,
     /// Most bytes of answers that wait to be taken, over all askers.
     pub outbox_bytes: usize,

@@ -45,12 +45,12 @@ impl Bounds {
     }
 }
 
-/// What waits for one asker.
+/// Answers for one asker.
 struct Host {
     waiting: VecDeque<Answers>,
     /// Of `waiting` and `page`.
     bytes: usize,
-    /// What the asker gets next, until it has received it, and its number.
+    /// The page for the asker's next call, until the asker has received it, and its number.
     page: Vec<Answers>,
     page_number: u64,
     /// Number of its newest call.
@@ -92,7 +92,9 @@ impl Outbox {
 
     /// An asker is there: answers for it are kept from now on.
     pub(super) fn hear(&self, host: Instance) {
-        self.state.lock().hear(host);
+        let mut state = self.state.lock();
+        state.drop_stalled();
+        state.hear(host);
     }
 
     /// Adds answers for an asker, after waiting for room. Blocks.
@@ -127,7 +129,11 @@ impl Outbox {
         wait: Duration,
     ) -> Option<(u64, Vec<Answers>)> {
         let end = tokio::time::Instant::now() + wait;
-        let call = self.state.lock().begin_call(host, received, &self.room)?;
+        let call = {
+            let mut state = self.state.lock();
+            state.drop_stalled();
+            state.begin_call(host, received, &self.room)?
+        };
         loop {
             let ready = {
                 let mut state = self.state.lock();
@@ -162,7 +168,7 @@ impl Outbox {
         (state.slow, state.undeliverable)
     }
 
-    /// Takes nothing any more; ends all that wait.
+    /// Accepts no more answers; ends all calls and additions that wait.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
@@ -186,7 +192,7 @@ fn fits(held: usize, len: usize, bound: usize) -> bool {
 }
 
 impl Host {
-    /// Makes the next page of what waits, if there is none.
+    /// Makes the next page of the waiting answers, unless one is there.
     fn fill_page(&mut self) {
         let mut bytes = 0;
         let has_page = !self.page.is_empty();
@@ -198,7 +204,8 @@ impl Host {
             self.page.extend(self.waiting.pop_front());
         }
         if bytes > 0 {
-            self.page_number += 1;
+            // A peer may claim to have received any page.
+            self.page_number = self.page_number.wrapping_add(1);
         }
     }
 }

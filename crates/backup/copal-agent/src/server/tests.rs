@@ -84,6 +84,21 @@ fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
     }
 }
 
+/// A peer may claim to have received any page: its own answers still come, each once it was taken.
+#[test]
+fn any_claimed_page_is_answered() {
+    let outbox = Outbox::new(BOUNDS);
+    let take = |received| runtime().block_on(outbox.take([1; 16], received, Duration::ZERO)).unwrap();
+    assert_eq!(take(u64::MAX), (u64::MAX, Vec::new()));
+    for batch in 0..2 {
+        outbox.put([1; 16], answers(batch, 10));
+    }
+    let (page, taken) = take(u64::MAX);
+    assert_eq!((page, taken.len()), (0, 2));
+    assert_eq!(take(page), (0, Vec::new()));
+    assert_eq!(outbox.bytes(), 0);
+}
+
 #[test]
 fn the_end_wakes_what_waits() {
     let outbox = Outbox::new(Bounds { host_bytes: 1000, ..BOUNDS });
