@@ -84,6 +84,23 @@ fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
     }
 }
 
+/// An earlier call may be of a connection that has ended: it gets nothing any more.
+#[test]
+fn the_newest_call_gets_the_answers() {
+    let outbox = Outbox::new(BOUNDS);
+    let outbox = &outbox;
+    let take = || runtime().block_on(outbox.take([1; 16], 0, HANG)).unwrap().1.len();
+    thread::scope(|scope| {
+        let old = scope.spawn(take);
+        thread::park_timeout(Duration::from_millis(100));
+        let new = scope.spawn(take);
+        thread::park_timeout(Duration::from_millis(100));
+        outbox.hear([1; 16]);
+        outbox.put([1; 16], answers(0, 10));
+        assert_eq!((old.join().unwrap(), new.join().unwrap()), (0, 1));
+    });
+}
+
 /// A peer may claim to have received any page: its own answers still come, each once it was taken.
 #[test]
 fn any_claimed_page_is_answered() {
