@@ -10,6 +10,7 @@ mod cluster_sim;
 mod crash;
 mod demo;
 mod full_disk;
+mod house;
 mod kill_loop;
 mod layers;
 mod models;
@@ -39,9 +40,13 @@ enum Chore {
     Ci,
     /// Check what keeps code and documents true
     Tidy {
-        /// Record the present hash of every format source in its page
+        /// Record the present hash of every format source in its page, and lower the bounds of xtask/house.txt
         #[arg(long)]
         fix: bool,
+        /// Print the measures of structure, lines, names and prose instead; with a path, such as
+        /// crates/kv/copal-kv, each name and sentence below it that counts
+        #[arg(long, conflicts_with = "fix", value_name = "PATH", num_args = 0..=1)]
+        report: Option<Option<String>>,
     },
     /// Check that crates depend only on those above them
     Layers {
@@ -191,7 +196,8 @@ fn run(chore: Chore) -> Result<ExitCode> {
     let root = root()?;
     let done = match chore {
         Chore::Ci => ci::run(&root),
-        Chore::Tidy { fix } => tidy::run(&root, fix),
+        Chore::Tidy { report: Some(area), .. } => tidy::report(&root, area.as_deref()),
+        Chore::Tidy { fix, .. } => tidy::run(&root, fix),
         Chore::Layers { modules: true, edges } => modules::run(&root, edges),
         Chore::Layers { .. } => layers::run(&root),
         Chore::Demo { image } => demo::run(&root, demo::named(image).as_deref()),

@@ -10,7 +10,7 @@ mod source;
 
 use anyhow::{Context, Result, bail};
 use graph::circles;
-use source::Crate;
+pub(crate) use source::{Crate, words};
 use std::path::Path;
 
 /// The sizes that circles of a crate may have, largest first; more than one module, that is.

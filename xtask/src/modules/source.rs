@@ -28,14 +28,14 @@ struct Module {
 }
 
 /// All modules of a crate that are files of their own.
-pub(super) struct Crate {
+pub(crate) struct Crate {
     modules: Vec<Module>,
     by_path: BTreeMap<Vec<String>, usize>,
 }
 
 impl Crate {
     /// Reads every source below `sources`, tests left out.
-    pub(super) fn read(sources: &Path) -> io::Result<Crate> {
+    pub(crate) fn read(sources: &Path) -> io::Result<Crate> {
         let mut files = Vec::new();
         walk(sources, &mut Vec::new(), &mut files)?;
         Ok(Crate::of(files.iter().map(|(path, text)| (path.clone(), text.as_str()))))
@@ -57,11 +57,11 @@ impl Crate {
         Crate { modules, by_path }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.modules.len()
     }
 
-    pub(super) fn name(&self, at: usize) -> String {
+    pub(crate) fn name(&self, at: usize) -> String {
         match &self.modules[at].path[..] {
             [] => "(root)".into(),
             path => path.join("::"),
@@ -69,7 +69,7 @@ impl Crate {
     }
 
     /// What each module needs.
-    pub(super) fn needs(&self) -> Vec<Vec<usize>> {
+    pub(crate) fn needs(&self) -> Vec<Vec<usize>> {
         let of = |at: usize| {
             let named = self.modules[at].named.iter();
             let needed: BTreeSet<usize> = named.filter_map(|path| self.resolve(at, path, HOPS)).collect();
@@ -297,7 +297,7 @@ fn is_name(word: &str) -> bool {
 }
 
 /// Names and marks of a source; comments, strings and characters are left out.
-fn words(text: &str) -> Vec<&str> {
+pub(crate) fn words(text: &str) -> Vec<&str> {
     let bytes = text.as_bytes();
     let mut words = Vec::new();
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! Checks that keep code and documents true: what a reviewer should not have to look for.
+//! Checks that keep code and documents true, so that a reviewer need not look for them.
 //!
 //! Each check is pure over a `Tree` read once from disk and returns `Finding`s; `--fix` rewrites the one
 //! thing that is only a record (the hash of a source in its format page).
@@ -62,8 +62,14 @@ pub(crate) fn run(root: &Path, fix: bool) -> Result<()> {
     if errors > 0 {
         bail!("tidy: {errors} findings in {} files", tree.files().count());
     }
+    crate::house::check(root, &tree, fix)?;
     println!("tidy: {} files, nothing to repair", tree.files().count());
     Ok(())
+}
+
+/// Prints what is measured, or what counts below the path `area`.
+pub(crate) fn report(root: &Path, area: Option<&str>) -> Result<()> {
+    crate::house::report(root, &Tree::read(root)?, area)
 }
 
 /// All findings, in the order of the checks.

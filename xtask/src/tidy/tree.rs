@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use std::{collections::BTreeMap, fs, path::Path};
 
 const ROOTS: [&str; 8] = ["crates", "xtask", "bench", "sim", "tests", "fuzz", "docs", "proto"];
+/// Pages beside the manifest.
+const PAGES: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 const SKIPPED_DIRECTORIES: [&str; 4] = ["target", "results", ".git", ".cache"];
 
 /// Path from the root, with `/`, to content.
@@ -21,6 +23,11 @@ impl Tree {
             let path = root.join(directory);
             if path.is_dir() {
                 tree.walk(&path, directory)?;
+            }
+        }
+        for page in PAGES {
+            if let Ok(text) = fs::read_to_string(root.join(page)) {
+                tree.files.insert(page.to_owned(), text);
             }
         }
         Ok(tree)
