@@ -33,7 +33,7 @@ const BOUNDS: [(&str, &[usize]); 21] = [
     ("copal-chunk", &[]),
     ("copal-backup", &[3, 2, 2, 2]),
     ("copal-live", &[]),
-    ("copal-agent", &[3, 2, 2]),
+    ("copal-agent", &[2, 2, 2]),
     ("copal-doors", &[]),
     ("copal", &[2]),
 ];

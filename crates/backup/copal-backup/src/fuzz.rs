@@ -6,13 +6,12 @@
 
 use crate::{
     catalog::{checkpoint, domain::DomainState, fold::Fold, popular::PopularState, record, vm::VmState},
-    dead_frames, index, key_slot,
-    keys::{Keys, Signatures},
-    manifest, moved_frames,
-    pack::{PackNumber, format as pack},
-    recipe, role_key,
+    delete::summary,
+    index::{self, dead_frames, moved_frames},
+    keys::{Keys, Signatures, key_slot, role_key},
+    packs::pack::{PackNumber, format as pack},
+    snapshot::{manifest, recipe},
     source::parse_changed_extents,
-    summary,
 };
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
@@ -97,9 +96,9 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("key file", |bytes| {
         let text = String::from_utf8_lossy(bytes);
-        let _ = crate::role::RoleKey::parse(&text);
-        let _ = crate::role::RoleKey::parse(&format!("copal-key 1 backup {text}"));
-        let _ = crate::role::KeyId::of_file_name(bytes);
+        let _ = crate::keys::role::RoleKey::parse(&text);
+        let _ = crate::keys::role::RoleKey::parse(&format!("copal-key 1 backup {text}"));
+        let _ = crate::keys::role::KeyId::of_file_name(bytes);
     }),
     ("signed record and checkpoint", |bytes| {
         let keys = Keys::derive(&[7; 32]);

@@ -6,90 +6,41 @@
 //!
 //! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md.
 //! Inside, bottom to top:
-//! - `keys`, `key_slot`, `role`, `role_key`, `roles`, `signing`, `unlock`, `pack_cipher`: keys, who has
-//!   which, and encryption. `volumes`: what the volumes are called.
-//! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
-//! - `doubt`: what a backup went on in spite of. `pack_store`, `tree`, `fetch`, `pack_appender`: reading
-//!   frames, trees, segments; writing packs.
-//! - `lease`: who holds sessions, and whether it is alive.
-//! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is
-//!   instead. `vm_index`: a VM's index by them.
-//! - `steps`: the decisions that keep a fleet safe, pure; what follows asks there. `model` tries all orders
-//!   of them.
-//! - `lookup`, `backup`, `restore`, `serve`, `check`, `affected`, `mark`, `prune`, `cleanup`, `unneeded`,
-//!   `reindex`: what a user asks for.
+//! - `request`: plain values of the interface. `keys`: keys, roles, signatures.
+//! - `packs`: packs and the volumes that hold them. `catalog`: logs of VMs and snapshots.
+//! - `index`: where each chunk lies, and the lists of frames that are dead or that moved.
+//! - `snapshot`: recipes, manifests, reading of both. `retention`: which snapshots a policy keeps.
+//! - `steps`: the decisions that keep a fleet safe, as pure functions; `rules` holds their model.
+//! - `sessions`: leases, locks, and the state that all operations share.
+//! - `backup`, `restore`, `check`, `delete`, `popular`: the operations.
+//! - `api`: the repository as callers see it.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
 //! rounds, detectors and agents on several hosts (`copal-agent`).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
-mod affected;
+mod api;
 mod backup;
-mod broken;
 mod catalog;
 mod check;
-mod cleanup;
-mod dead_frames;
-mod directory;
-mod doubt;
-pub mod error;
-mod fetch;
-mod freeing;
+mod delete;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-#[cfg(test)]
-mod golden;
 mod index;
-mod key_list;
-mod key_slot;
 mod keys;
-mod lease;
-mod list_file;
-mod lookup;
-mod manifest;
-mod mark;
-#[cfg(test)]
-mod model;
-mod moved_frames;
-mod open_session;
-mod pack;
-mod pack_appender;
-mod pack_cipher;
-mod pack_store;
-mod parts;
-pub mod peers;
+mod packs;
 pub mod popular;
-pub mod progress;
-mod prune;
-mod recipe;
-mod references;
-mod reindex;
-pub mod repository;
-mod repository_locks;
 pub mod request;
 mod restore;
 pub mod retention;
-mod role;
-mod role_key;
-mod roles;
-mod scan;
-mod scheme;
-mod seen;
-pub mod serve;
-mod signing;
+mod rules;
+mod sessions;
+mod snapshot;
 pub mod source;
 mod steps;
-pub mod summary;
 pub mod target;
-mod tree;
-mod unlock;
-mod unneeded;
-mod vm_index;
-mod vms;
-mod volumes;
-mod words;
 #[cfg(test)]
 #[path = "../tests/it/world.rs"]
 #[expect(dead_code, reason = "the integration tests use all of it")]
@@ -99,20 +50,28 @@ mod world;
 #[cfg(test)]
 extern crate self as copal_backup;
 
+pub use api::{
+    key_list::ListedKey,
+    repository::{self, KeptKey, Repository},
+};
 pub use backup::{Collaboration, parts_of_disk};
 pub use catalog::agents::ListedAgent;
 pub use copal_chunk::Profile;
-pub use doubt::{Doubt, DoubtKind};
-pub use error::{Error, Result};
+pub use delete::summary;
 pub use index::IndexHome;
-pub use key_list::ListedKey;
-pub use lease::{beating::Beating, watch::LeaseWatch};
-pub use open_session::{Holder, HolderId, HolderInfo, OpenSession, Session};
-pub use progress::{CancelFlag, Progress, Silent, Stage};
-pub use repository::{KeptKey, Repository};
-pub use request::*;
-pub use role::{KeyId, Role, RoleKey};
-pub use roles::Roles;
-pub use scheme::scheme_of;
+pub use keys::{
+    role::{KeyId, Role, RoleKey},
+    roles::Roles,
+};
+pub use request::{
+    doubt::{Doubt, DoubtKind},
+    error::{Error, Result},
+    open_session::{Holder, HolderId, HolderInfo, OpenSession, Session},
+    progress::{CancelFlag, Progress, Silent, Stage},
+    scheme::scheme_of,
+    words::is_deceptive,
+    *,
+};
+pub use restore::serve;
+pub use sessions::lease::{beating::Beating, watch::LeaseWatch};
 pub use source::Content;
-pub use words::is_deceptive;

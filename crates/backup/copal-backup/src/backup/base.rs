@@ -2,10 +2,10 @@
 //!
 //! Not here: finding them (`session`), and what they are compared with (`plan`, `gate`).
 
-use crate::error::Result;
-use crate::manifest::{Manifest, ManifestDisk};
-use crate::parts::Parts;
 use crate::request::SnapshotId;
+use crate::request::error::Result;
+use crate::sessions::parts::Parts;
+use crate::snapshot::manifest::{Manifest, ManifestDisk};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 

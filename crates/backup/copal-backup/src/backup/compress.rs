@@ -1,7 +1,7 @@
 //! Second thread of a backup: compresses new chunks.
 
 use super::job::{ChunkState, Job, Numbered, Step};
-use crate::error::{Error, Result};
+use crate::request::error::{Error, Result};
 use crossbeam_channel::{Receiver, Sender};
 use zstd::zstd_safe::{CParameter, Strategy};
 

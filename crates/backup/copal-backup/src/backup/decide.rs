@@ -7,12 +7,12 @@ use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
 use super::read_helpers::data_of;
 use super::reader::Reader;
 use super::stop::Stopping;
-use crate::error::Result;
-use crate::pack::{PackNumber, Spot};
-use crate::recipe::format::SEGMENT_LEVEL;
-use crate::recipe::{Entry, Ref, SegmentRecipe};
+use crate::packs::pack::{PackNumber, Spot};
+use crate::packs::volumes::Home;
+use crate::request::error::Result;
+use crate::snapshot::recipe::format::SEGMENT_LEVEL;
+use crate::snapshot::recipe::{Entry, Ref, SegmentRecipe};
 use crate::steps::popular::counts;
-use crate::volumes::Home;
 use copal_chunk::{ChunkId, Piece};
 use std::ops::Range;
 

@@ -7,9 +7,9 @@
 //! Memory: the ids of one pack and of the jobs under way, and up to 21 bytes for each finished pack of 16
 //! MiB.
 
-use crate::pack::writer::WrittenPack;
-use crate::pack::{PackNumber, Spot};
-use crate::peers::ShortId;
+use crate::packs::pack::writer::WrittenPack;
+use crate::packs::pack::{PackNumber, Spot};
+use crate::request::peers::ShortId;
 use copal_chunk::ChunkId;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};

@@ -3,7 +3,7 @@
 //! Jobs are made once and go round, so their number is the bound on memory: reading waits for a job to
 //! come back.
 
-use crate::recipe::Ref;
+use crate::snapshot::recipe::Ref;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use std::ops::Range;
 

@@ -8,7 +8,7 @@ use super::job::{Job, Numbered};
 use super::outlet::Channels;
 use super::packer::Packer;
 use super::stop::Stopping;
-use crate::error::{Error, Result};
+use crate::request::error::{Error, Result};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 /// Steps that may wait between two threads.

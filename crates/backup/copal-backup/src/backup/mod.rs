@@ -37,18 +37,18 @@ mod spool;
 mod spot;
 mod stop;
 
-use crate::doubt::{Doubt, DoubtKind};
-use crate::error::{Error, Result};
 use crate::keys::random;
-use crate::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
-use crate::open_session::HolderId;
-use crate::pack_store::PackStore;
-use crate::parts::Parts;
-use crate::progress::{CancelFlag, Progress, Stage};
+use crate::packs::pack_store::PackStore;
+use crate::request::doubt::{Doubt, DoubtKind};
+use crate::request::error::{Error, Result};
+use crate::request::open_session::HolderId;
+use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::request::words::clip;
 use crate::request::{
     BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, Layout, SnapshotId,
 };
-use crate::words::clip;
+use crate::sessions::parts::Parts;
+use crate::snapshot::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
 use base::Base;
 pub(crate) use collaborate::failed as spool_failed;
 pub use collaborate::{Collaboration, parts_of_disk};

@@ -1,8 +1,8 @@
 //! Small steps of reading a disk: filling buffers, and recipes seen as pieces.
 
-use crate::error::{Error, Result};
-use crate::recipe::Entry;
 use crate::request::DiskSource;
+use crate::request::error::{Error, Result};
+use crate::snapshot::recipe::Entry;
 use crate::source::{Source, SourceError};
 use copal_chunk::Piece;
 

@@ -15,18 +15,18 @@ use super::read_helpers::{data_of, pieces_of, read_exactly, read_fully};
 use super::stop::{Stop, Stopping};
 use crate::catalog::popular::PopularState;
 use crate::catalog::replay::Replayed;
-use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
-use crate::pack::PackNumber;
-use crate::pack_store::{FrameReader, PackStore};
-use crate::progress::{CancelFlag, Progress, Stage};
-use crate::recipe::{
+use crate::packs::pack::PackNumber;
+use crate::packs::pack_store::{FrameReader, PackStore};
+use crate::packs::volumes::Home;
+use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::request::{BackupCounts, DiskSource};
+use crate::snapshot::recipe::{
     Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, format::MAX_DISK_BYTES, segments_of,
 };
-use crate::request::{BackupCounts, DiskSource};
+use crate::snapshot::tree::TreeReader;
 use crate::source::{Extent, ExtentKind};
-use crate::tree::TreeReader;
-use crate::volumes::Home;
 use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
 use std::collections::HashSet;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! What a request for a backup may say: sizes, names and words that the manifest can keep.
 
-use crate::error::{Error, Result};
-use crate::manifest::{MAX_DISKS, MAX_TAGS, MAX_TEXT_BYTES, MAX_WORD_BYTES};
 use crate::request::BackupRequest;
-use crate::words::is_plain;
+use crate::request::error::{Error, Result};
+use crate::request::words::is_plain;
+use crate::snapshot::manifest::{MAX_DISKS, MAX_TAGS, MAX_TEXT_BYTES, MAX_WORD_BYTES};
 
 /// # Errors
 /// `Invalid`: what is wrong, and what may be.
@@ -30,7 +30,8 @@ pub(super) fn check(request: &BackupRequest) -> Result<()> {
                 disk.name
             ));
         }
-        if disk.source.size_bytes().is_some_and(|size| size > crate::recipe::format::MAX_DISK_BYTES) {
+        if disk.source.size_bytes().is_some_and(|size| size > crate::snapshot::recipe::format::MAX_DISK_BYTES)
+        {
             return invalid(format!("disk {} is larger than 64 TiB", disk.name));
         }
     }

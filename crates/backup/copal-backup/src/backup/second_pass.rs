@@ -14,13 +14,13 @@ use super::reader::Reader;
 use super::spool::{Spool, Spooled, SpooledSegment};
 use super::stop::{Stop, Stopping};
 use crate::catalog::popular::PopularState;
-use crate::error::Result;
-use crate::pack::Spot;
-use crate::peers::Answer;
-use crate::recipe::Ref;
+use crate::packs::pack::Spot;
+use crate::packs::volumes::Home;
 use crate::request::DiskSource;
+use crate::request::error::Result;
+use crate::request::peers::Answer;
+use crate::snapshot::recipe::Ref;
 use crate::steps::popular::counts;
-use crate::volumes::Home;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use std::ops::Range;
 

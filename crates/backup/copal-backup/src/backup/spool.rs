@@ -4,11 +4,11 @@
 //! has spoilt ends the backup.
 
 use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
-use crate::error::{Error, Result};
-use crate::pack::{PackNumber, Spot};
-use crate::peers::ShortId;
-use crate::recipe::Ref;
-use crate::volumes::Home;
+use crate::packs::pack::{PackNumber, Spot};
+use crate::packs::volumes::Home;
+use crate::request::error::{Error, Result};
+use crate::request::peers::ShortId;
+use crate::snapshot::recipe::Ref;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use copal_codec::{DecodeError, Put, Reader as Input};
 use std::fs::File;

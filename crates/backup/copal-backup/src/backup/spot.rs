@@ -12,12 +12,12 @@
 
 use super::changes::{Changes, segment_range};
 use super::read_helpers::read_exactly;
-use crate::error::{Error, Result};
-use crate::progress::CancelFlag;
-use crate::recipe::{Entry, PAGE_BYTES, Page, Root, SegmentRecipe, segments_of};
 use crate::request::DiskSource;
+use crate::request::error::{Error, Result};
+use crate::request::progress::CancelFlag;
+use crate::snapshot::recipe::{Entry, PAGE_BYTES, Page, Root, SegmentRecipe, segments_of};
+use crate::snapshot::tree::TreeReader;
 use crate::source::{ExtentKind, extents};
-use crate::tree::TreeReader;
 use copal_chunk::{IdKey, SEGMENT_BYTES};
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Why a pipeline ends before its disks do.
 
-use crate::error::Error;
+use crate::request::error::Error;
 
 /// Why the reader stopped early.
 pub(crate) enum Stop {

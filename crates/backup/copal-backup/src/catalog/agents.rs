@@ -11,9 +11,9 @@
 
 use super::log::Catalog;
 use super::record::{MAX_LISTED, MAX_NAME_BYTES, Record};
-use crate::error::{Error, Result};
-use crate::open_session::HolderId;
-use crate::volumes::{for_each_file, settled};
+use crate::packs::volumes::{for_each_file, settled};
+use crate::request::error::{Error, Result};
+use crate::request::open_session::HolderId;
 use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
 use std::collections::BTreeMap;

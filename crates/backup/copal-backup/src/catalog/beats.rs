@@ -10,10 +10,10 @@
 
 use super::log::Catalog;
 use super::record::Record;
-use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::open_session::HolderId;
-use crate::volumes::{for_each_file, settled};
+use crate::packs::volumes::{for_each_file, settled};
+use crate::request::error::{Error, Result};
+use crate::request::open_session::HolderId;
 use bytes::Bytes;
 use copal_volume::{FileId, FileInfo, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
 use std::sync::Arc;

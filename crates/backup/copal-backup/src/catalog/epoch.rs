@@ -5,8 +5,8 @@
 //! packs, and nobody needs to look at each.
 
 use super::log::{Catalog, PAGE, number_of};
-use crate::error::Result;
-use crate::volumes::settled;
+use crate::packs::volumes::settled;
+use crate::request::error::Result;
 use bytes::Bytes;
 use copal_volume::{FileInfo, PutOptions, ReadOptions, VolumeError};
 

@@ -17,6 +17,7 @@
 pub(crate) mod agents;
 pub(crate) mod beats;
 pub(crate) mod checkpoint;
+pub(crate) mod directory;
 pub(crate) mod domain;
 mod epoch;
 pub(crate) mod fields;

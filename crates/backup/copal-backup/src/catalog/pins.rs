@@ -7,10 +7,10 @@
 //! Not here: who sets them and who looks (`serve::pins`).
 
 use super::log::{Catalog, PAGE};
-use crate::error::Result;
 use crate::keys::random;
-use crate::open_session::HolderId;
 use crate::request::SnapshotId;
+use crate::request::error::Result;
+use crate::request::open_session::HolderId;
 use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
 use uuid::Uuid;

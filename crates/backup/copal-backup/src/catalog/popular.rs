@@ -13,10 +13,10 @@
 
 use super::fold::{Entry, Fold};
 use super::record::Record;
-use crate::broken::{self, Flaw};
-use crate::pack::PackNumber;
-use crate::peers::{Answer, HostKey, Writer};
-use crate::role::KeyId;
+use crate::keys::role::KeyId;
+use crate::packs::pack::PackNumber;
+use crate::request::peers::{Answer, HostKey, Writer};
+use crate::rules::broken::{self, Flaw};
 use copal_codec::{DecodeError, Put, Reader};
 
 /// What a checkpoint says of a pack, at least: number, volume, ordinal, frames, writer, two record numbers.

@@ -8,14 +8,14 @@
 use super::fields::{
     DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, option, put_dead, put_moved, put_option,
 };
+use crate::keys::role::{KeyId, Role};
+use crate::keys::signing::{PUBLIC_BYTES, SIGNATURE_BYTES};
 use crate::keys::{Keys, MAC_BYTES, is_signed_by};
-use crate::open_session::HolderId;
-use crate::pack::PackNumber;
-use crate::peers::{HostKey, Writer};
+use crate::packs::pack::PackNumber;
+use crate::packs::volumes::Home;
 use crate::request::SnapshotId;
-use crate::role::{KeyId, Role};
-use crate::signing::{PUBLIC_BYTES, SIGNATURE_BYTES};
-use crate::volumes::Home;
+use crate::request::open_session::HolderId;
+use crate::request::peers::{HostKey, Writer};
 use copal_chunk::Profile;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;

@@ -9,9 +9,9 @@
 
 use super::log::{Catalog, PAGE, damaged_record, number_of};
 use super::record::{PackPlace, Record};
-use crate::error::Result;
-use crate::role::Role;
-use crate::volumes::settled;
+use crate::keys::role::Role;
+use crate::packs::volumes::settled;
+use crate::request::error::Result;
 use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
 

@@ -14,9 +14,9 @@ use super::fold::Fold;
 use super::log::{Append, Catalog, LogName, number_of};
 use super::record::Record;
 use super::replay::Replays;
-use crate::error::{Error, Result};
 use crate::keys::{Keys, Signatures};
-use crate::volumes::{for_each_file, settled};
+use crate::packs::volumes::{for_each_file, settled};
+use crate::request::error::{Error, Result};
 use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
 

@@ -5,9 +5,9 @@
 use super::fields::{DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, put_dead, put_moved};
 use super::fold::{Entry, Fold};
 use super::record::{PackPlace, Record, packs, put_packs};
-use crate::broken::{self, Flaw};
-use crate::open_session::HolderId;
 use crate::request::SnapshotId;
+use crate::request::open_session::HolderId;
+use crate::rules::broken::{self, Flaw};
 use copal_codec::{DecodeError, Put, Reader};
 
 /// Sessions that were fenced and are remembered: only `check` asks, which counts the packs they left. A VM

@@ -5,9 +5,9 @@
 
 use super::rows::{bad, encode_rows};
 use super::{Backend, Index, IndexRow};
-use crate::error::Result;
-use crate::pack::PackNumber;
-use crate::volumes::Home;
+use crate::packs::pack::PackNumber;
+use crate::packs::volumes::Home;
+use crate::request::error::Result;
 use bytes::Bytes;
 use copal_kv::{Durability, Error as KvError, Keyspace, KeyspaceOptions, Store};
 use std::collections::BTreeSet;

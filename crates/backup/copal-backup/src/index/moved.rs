@@ -4,8 +4,8 @@
 
 use super::rows::{bad, encode_rows, newest_first};
 use super::{BATCH_ROWS, Backend, Index, IndexRow};
-use crate::error::Result;
-use crate::volumes::Home;
+use crate::packs::volumes::Home;
+use crate::request::error::Result;
 use bytes::Bytes;
 use copal_kv::Durability;
 use uuid::Uuid;

@@ -1,9 +1,9 @@
 //! Rows of the index and their bytes. Not a promised format: an index that cannot be read is built anew.
 
 use super::{IndexRow, PackEntry};
-use crate::error::{Error, Result};
-use crate::pack::{PackKind, PackNumber};
-use crate::volumes::Home;
+use crate::packs::pack::{PackKind, PackNumber};
+use crate::packs::volumes::Home;
+use crate::request::error::{Error, Result};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use std::ops::Deref;

@@ -14,7 +14,7 @@ use super::{
     qcow2,
     stream::StreamSource,
 };
-use crate::doubt::DoubtKind;
+use crate::request::doubt::DoubtKind;
 use std::{
     ffi::OsStr,
     fs::File,

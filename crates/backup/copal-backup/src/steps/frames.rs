@@ -1,7 +1,7 @@
 //! Frames of a VM's own packs: which a backup may refer to, and what becomes of a pack.
 
-use crate::dead_frames::DeadFrames;
-use crate::pack::PackNumber;
+use crate::index::dead_frames::DeadFrames;
+use crate::packs::pack::PackNumber;
 
 /// Whether a backup may refer to a frame, and a clean-up give it up: a dead one goes, whoever still sees it
 /// (BAK-17).

@@ -6,11 +6,11 @@
 //!   whoever wrote it finds either that mark, and refers to nothing of it, or had entered it before, and it
 //!   stays.
 
-use crate::broken::{self, Flaw};
 use crate::catalog::fields::SessionId;
 use crate::catalog::popular::{Fate, PopularPack, PopularState};
-use crate::pack::PackNumber;
-use crate::peers::{HostKey, Writer};
+use crate::packs::pack::PackNumber;
+use crate::request::peers::{HostKey, Writer};
+use crate::rules::broken::{self, Flaw};
 use std::collections::HashSet;
 
 /// What becomes of a durable pack that is to be entered.

@@ -4,12 +4,12 @@
 //!   all that is needed, begun behind that, has not met it. Whoever opens a session, or gives up frames of a
 //!   VM, behind a condemnation knows of it.
 
-use crate::broken::{self, Flaw};
 use crate::catalog::fields::SessionId;
 use crate::catalog::popular::{Fate, PopularState};
 use crate::catalog::record::{MAX_LISTED, Record};
 use crate::catalog::vm::VmState;
-use crate::pack::PackNumber;
+use crate::packs::pack::PackNumber;
+use crate::rules::broken::{self, Flaw};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So many are condemned at once: whoever counts keeps their ids, and a record has room for them.

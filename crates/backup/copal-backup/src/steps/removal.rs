@@ -4,10 +4,10 @@
 //!   session.
 //! - BAK-23: nor beside another one. Of two frames of a chunk each of two prunes may keep the other one.
 
-use crate::broken::{self, Flaw};
 use crate::catalog::fold::Entry;
 use crate::catalog::record::Record;
 use crate::catalog::vm::{Published, VmState};
+use crate::rules::broken::{self, Flaw};
 
 /// How a prune of a VM begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,327 @@
+//! Which snapshots there are, and which one a person means.
+//!
+//! Invariant: a damaged manifest stands in the way of its own snapshot only, a damaged log of a VM in that of
+//! its own VM only, except where what it hides might be the answer. Ids, times and holds come from the
+//! records that published the snapshots; a manifest is decoded for the one that is meant, and for those that
+//! are listed.
+//!
+//! `latest` is the snapshot of the VM that was made last, whatever time it bears: a clock that was wrong
+//! makes no backup older or newer than it is. Only retention goes by time (`retention`).
+
+use crate::api::repository::{Repository, snapshot_disk};
+use crate::catalog::vm::Published;
+use crate::request::error::{Error, Result};
+use crate::request::{BackupCounts, Listing, MIN_DIGITS, Snapshot, SnapshotId, Vm};
+use crate::retention::{Believed, Misdated, misdated};
+use crate::snapshot::manifest::Manifest;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use uuid::Uuid;
+
+/// Fewer digits may mean another snapshot, in a log that cannot be read.
+const SURE_DIGITS: usize = 8;
+
+/// VMs that a sentence lists.
+const NAMED_VMS: usize = 5;
+
+/// A snapshot, and what is wrong with its time.
+#[derive(Clone)]
+struct Found {
+    vm: Vm,
+    published: Published,
+    misdated: Option<Misdated>,
+}
+
+/// What the logs say is visible, in the order in which it was published, and whose log cannot be read.
+struct Visible {
+    published: Vec<Found>,
+    damaged: Vec<(Vm, Error)>,
+}
+
+impl Visible {
+    /// The first damage, if there is any.
+    fn whole(self) -> Result<Vec<Found>> {
+        match self.damaged.into_iter().next() {
+            None => Ok(self.published),
+            Some((_, error)) => Err(error),
+        }
+    }
+}
+
+impl Repository {
+    /// All VMs of the catalog, by name.
+    /// # Errors
+    /// `Damaged`; those of the store.
+    pub fn vms(&self) -> Result<Vec<Vm>> {
+        self.parts.directory().all()
+    }
+
+    /// Published snapshots of one VM (name or UUID) or of all, oldest first; those whose manifest is damaged
+    /// say so.
+    /// # Errors
+    /// `NotFound`, `Damaged` (the catalog is); those of the store.
+    pub fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
+        self.described(&self.visible(vm)?.whole()?)
+    }
+
+    /// As [`Repository::snapshots`], passing over VMs whose log is damaged, which it names.
+    /// # Errors
+    /// `NotFound`, `Damaged` (the list of VMs is); those of the store.
+    pub fn list(&self, vm: Option<&str>) -> Result<Listing> {
+        let Visible { published, damaged } = self.visible(vm)?;
+        let damaged = damaged.into_iter().map(|(vm, error)| (vm, error.to_string()));
+        Ok(Listing { snapshots: self.described(&published)?, damaged: damaged.collect() })
+    }
+
+    fn described(&self, published: &[Found]) -> Result<Vec<Snapshot>> {
+        published.iter().map(|found| self.describe(found)).collect()
+    }
+
+    /// What the clock shows, and how far the snapshots of all VMs bear it out.
+    /// # Errors
+    /// `Damaged` (the list of VMs is); those of the store.
+    pub fn clock(&self) -> Result<Believed> {
+        let Visible { published, .. } = self.visible(None)?;
+        let dated = published.iter().filter(|found| found.misdated.is_none());
+        let times = dated.map(|found| found.published.created_ms).collect();
+        Ok(Believed::new(times, self.parts.pack_store().volumes.store.now_ms()))
+    }
+
+    /// As [`Repository::clock`], for those who ask whether snapshots are held until then; `None` where none
+    /// is: then no clock says anything, and the logs of all VMs need not be read.
+    /// # Errors
+    /// As [`Repository::clock`].
+    pub fn clock_for_holds(
+        &self,
+        mut held_until_ms: impl Iterator<Item = u64>,
+        accept_clock: bool,
+    ) -> Result<Option<Believed>> {
+        if held_until_ms.all(|until_ms| until_ms == 0) {
+            return Ok(None);
+        }
+        let clock = self.clock()?;
+        Ok(Some(if accept_clock { clock.accepted() } else { clock }))
+    }
+
+    /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`, which means
+    /// nothing where several VMs have snapshots and none is named.
+    /// # Errors
+    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of
+    /// the store.
+    pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
+        let found = self.named(spec, vm)?;
+        let manifest = self.parts.manifest(found.vm.uuid, &found.published)?;
+        Ok(snapshot_of(&found, Ok(manifest)))
+    }
+
+    /// As [`Repository::resolve`], for those who need no manifest: one that is damaged says so.
+    /// # Errors
+    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (the catalog is); those of the store.
+    pub fn resolve_damaged(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
+        let found = self.named(spec, vm)?;
+        self.describe(&found)
+    }
+
+    /// Whether `spec` names no visible snapshot and begins the id of one that is forgotten and not freed yet.
+    /// # Errors
+    /// `Damaged` (the catalog is); those of the store.
+    pub fn is_forgotten(&self, spec: &str) -> Result<bool> {
+        match self.resolve_damaged(spec, None) {
+            Err(Error::NotFound { .. }) if spec.len() >= MIN_DIGITS => {}
+            // One that is visible, or whatever is wrong with the name, is for those who look it up.
+            _ => return Ok(false),
+        }
+        let digits = spec.to_ascii_lowercase();
+        for vm in self.parts.directory().all()? {
+            let state = self.parts.vm_state(vm.uuid)?;
+            let mut forgotten =
+                state.forgotten.iter().map(|one| one.snapshot).chain(state.freed.iter().copied());
+            if forgotten.any(|snapshot| snapshot.to_string().starts_with(&digits)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The snapshot that is meant; of which VM it is, is remembered.
+    fn named(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
+        let found = self.meant(spec, vm)?;
+        let snapshot = found.published.snapshot;
+        self.seen.lock().remember(snapshot, found.vm.uuid);
+        Ok(found)
+    }
+
+    /// A snapshot that was named before, if it is still there.
+    fn seen(&self, snapshot: SnapshotId) -> Result<Option<(Uuid, Published)>> {
+        let Some(vm) = self.seen.lock().vm_of(snapshot) else {
+            return Ok(None);
+        };
+        let state = self.parts.vm_state(vm)?;
+        let mut published = state.published.iter();
+        Ok(published.find(|one| one.snapshot == snapshot).map(|one| (vm, *one)))
+    }
+
+    fn visible(&self, vm: Option<&str>) -> Result<Visible> {
+        let vms = match vm {
+            Some(name) => vec![self.parts.directory().find(name)?],
+            None => self.parts.directory().all()?,
+        };
+        let now_ms = self.parts.pack_store().volumes.store.now_ms();
+        let (mut all, mut damaged) = (Vec::new(), Vec::new());
+        for vm in vms {
+            match self.parts.vm_state(vm.uuid) {
+                Ok(state) => {
+                    let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
+                    let dated = state.published.iter().zip(misdated(&times, now_ms));
+                    all.extend(dated.map(|(published, misdated)| Found {
+                        vm: vm.clone(),
+                        published: *published,
+                        misdated,
+                    }));
+                }
+                Err(error) if error.is_corruption() => damaged.push((vm, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        all.sort_by_key(|found| (found.published.stored_ms, found.published.snapshot));
+        Ok(Visible { published: all, damaged })
+    }
+
+    fn meant(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
+        let not_found = || Error::NotFound { what: "snapshot", name: spec.to_owned() };
+        let visible = self.visible(vm)?;
+        if spec == "latest" {
+            let mut published = visible.whole()?;
+            refuse_several_vms(&published)?;
+            return published.pop().ok_or_else(not_found);
+        }
+        let wanted = spec.to_ascii_lowercase();
+        if wanted.len() < MIN_DIGITS {
+            return Err(Error::Invalid {
+                reason: format!(
+                    "{spec:?} is too little to name a snapshot; give {MIN_DIGITS} digits of its id or more, or `latest`"
+                ),
+            });
+        }
+        let is_meant = |found: &Found| found.published.snapshot.to_string().starts_with(&wanted);
+        let is_sure = wanted.len() >= SURE_DIGITS && visible.published.iter().any(is_meant);
+        let mut published = if is_sure { visible.published } else { visible.whole()? };
+        published.retain(is_meant);
+        match published.len() {
+            0 | 1 => published.pop().ok_or_else(not_found),
+            count => Err(Error::Ambiguous { name: spec.to_owned(), count }),
+        }
+    }
+
+    fn describe(&self, found: &Found) -> Result<Snapshot> {
+        match self.parts.manifest(found.vm.uuid, &found.published) {
+            Ok(manifest) => Ok(snapshot_of(found, Ok(manifest))),
+            Err(Error::Damaged { detail, .. }) => Ok(snapshot_of(found, Err(detail))),
+            Err(error) if error.is_corruption() => Ok(snapshot_of(found, Err(error.to_string()))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The manifest of a snapshot, whichever VM it is of.
+    pub(crate) fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
+        if let Some((vm, published)) = self.seen(snapshot)? {
+            return self.parts.manifest(vm, &published);
+        }
+        let Visible { published, damaged } = self.visible(None)?;
+        if let Some(found) = published.iter().find(|found| found.published.snapshot == snapshot) {
+            return self.parts.manifest(found.vm.uuid, &found.published);
+        }
+        Err(damaged.into_iter().next().map_or_else(
+            || Error::NotFound { what: "snapshot", name: snapshot.to_string() },
+            |(_, error)| error,
+        ))
+    }
+
+    /// The named snapshots, VM by VM.
+    /// # Errors
+    /// `NotFound`; `Ambiguous`: several machines have one of that id. `Damaged`; those of the store.
+    pub(crate) fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<Published>)>> {
+        let mut by_vm: BTreeMap<Uuid, Vec<Published>> = BTreeMap::new();
+        let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
+        for snapshot in snapshots {
+            if let Some((vm, published)) = self.seen(*snapshot)?
+                && left.remove(snapshot)
+            {
+                by_vm.entry(vm).or_default().push(published);
+            }
+        }
+        if left.is_empty() {
+            return Ok(by_vm.into_iter().collect());
+        }
+        let Visible { published, damaged } = self.visible(None)?;
+        refuse_twice(&left, &published)?;
+        for Found { vm, published, .. } in published {
+            if left.remove(&published.snapshot) {
+                by_vm.entry(vm.uuid).or_default().push(published);
+            }
+        }
+        match (left.into_iter().next(), damaged.into_iter().next()) {
+            (None, _) => Ok(by_vm.into_iter().collect()),
+            (Some(_), Some((_, error))) => Err(error),
+            (Some(unknown), None) => Err(Error::NotFound { what: "snapshot", name: unknown.to_string() }),
+        }
+    }
+}
+
+/// Who may only back up may publish under the id of another machine's snapshot: which of the two is meant
+/// then, nobody knows.
+fn refuse_twice(named: &HashSet<SnapshotId>, published: &[Found]) -> Result<()> {
+    let mut met = HashSet::new();
+    let mut ids = published.iter().map(|found| found.published.snapshot);
+    match ids.find(|id| named.contains(id) && !met.insert(*id)) {
+        None => Ok(()),
+        Some(id) => Err(Error::Ambiguous { name: id.to_string(), count: 2 }),
+    }
+}
+
+/// The newest snapshot of all VMs is that of whichever was backed up last: nobody who restores means that.
+fn refuse_several_vms(published: &[Found]) -> Result<()> {
+    let names: BTreeSet<&str> = published.iter().map(|found| found.vm.name.as_str()).collect();
+    if names.len() < 2 {
+        return Ok(());
+    }
+    let (named, more) = (NAMED_VMS.min(names.len()), names.len().saturating_sub(NAMED_VMS));
+    let mut vms = names.into_iter().take(named).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        vms.push_str(&format!(" and {more} more"));
+    }
+    Err(Error::WhichVm { vms })
+}
+
+/// `manifest`: what it says, or why it cannot be read.
+fn snapshot_of(found: &Found, manifest: std::result::Result<Manifest, String>) -> Snapshot {
+    let Found { vm, published, misdated } = found;
+    let mut snapshot = Snapshot {
+        id: published.snapshot,
+        vm: vm.clone(),
+        sequence: published.sequence,
+        created_ms: published.created_ms,
+        misdated: *misdated,
+        base: None,
+        disks: Vec::new(),
+        tags: Vec::new(),
+        description: String::new(),
+        counts: BackupCounts::default(),
+        is_verified: published.is_verified,
+        held_until_ms: published.held_until_ms,
+        doubts: Vec::new(),
+        is_accepted: published.is_accepted,
+        damage: None,
+    };
+    match manifest {
+        Err(detail) => snapshot.damage = Some(detail),
+        Ok(manifest) => {
+            snapshot.base = manifest.base;
+            snapshot.disks = manifest.disks.iter().map(snapshot_disk).collect();
+            snapshot.tags = manifest.tags;
+            snapshot.description = manifest.description;
+            snapshot.counts = manifest.counts;
+            snapshot.doubts = manifest.doubts;
+        }
+    }
+    snapshot
+}

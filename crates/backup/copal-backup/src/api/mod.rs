@@ -1,0 +1,8 @@
+//! The repository as callers see it: opening, volumes of VMs, keys, snapshots by name.
+
+pub(crate) mod key_list;
+pub(crate) mod lookup;
+pub mod repository;
+pub(crate) mod seen;
+pub(crate) mod unlock;
+pub(crate) mod vms;

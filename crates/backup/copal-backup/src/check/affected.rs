@@ -1,0 +1,222 @@
+//! Which snapshots does the damage hurt that a check found?
+//!
+//! A check notes a damage where it meets it: a scan knows no snapshots, a walk passes over what an older
+//! snapshot shares. Once there is damage, this second walk asks of every snapshot whether it leads to a
+//! damaged place.
+//!
+//! Memory: the damages that are kept, the packs of those that are only counted, and one bit per segment of
+//! the disks of one VM. A segment whose bit says that nothing of it is hurt is not read again for the next
+//! snapshot that shares it.
+
+use crate::check::wrong_length;
+use crate::packs::pack::{PackNumber, Spot};
+use crate::packs::pack_store::Located;
+use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::request::{CheckReport, SnapshotId, Vm};
+use crate::sessions::parts::Parts;
+use crate::snapshot::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
+use crate::snapshot::tree::TreeReader;
+use std::collections::{HashMap, HashSet};
+
+/// Frames that are lost, and what the report says of them: numbers of its damages.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    frames: HashMap<(PackNumber, u32), Vec<usize>>,
+    /// Packs with damages that the report only counts.
+    more: HashSet<PackNumber>,
+}
+
+impl Places {
+    /// A frame is lost; `damage` is `None` where the report only counts it.
+    pub(crate) fn add(&mut self, pack: PackNumber, slot: u32, damage: Option<usize>) {
+        match damage {
+            Some(damage) => self.frames.entry((pack, slot)).or_default().push(damage),
+            None => drop(self.more.insert(pack)),
+        }
+    }
+
+    /// What the report says of the frame of a spot; nothing where it is whole.
+    fn damages(&self, spot: Spot) -> impl Iterator<Item = Option<usize>> {
+        let frame = self.frames.get(&(spot.pack, spot.slot)).into_iter().flatten();
+        let counted = self.more.contains(&spot.pack).then_some(None);
+        frame.map(|damage| Some(*damage)).chain(counted)
+    }
+}
+
+/// Names in `report` the snapshots that lead to its damages.
+pub(crate) fn affected_snapshots(
+    parts: &Parts,
+    vms: &[Vm],
+    places: &Places,
+    report: &mut CheckReport,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<()> {
+    progress.stage(Stage::Walk, "snapshots that are hurt", 0);
+    for vm in vms {
+        let state = match parts.vm_state(vm.uuid) {
+            Ok(state) => state,
+            // The check has noted it; what the log hides has no name.
+            Err(error) if error.is_corruption() => continue,
+            Err(error) => return Err(error),
+        };
+        let mut walk = Walk { parts, places, cancel, tree: TreeReader::new(parts.pack_store(), vm.uuid)? };
+        let mut before: HashMap<String, Walked> = HashMap::new();
+        for published in &state.published {
+            progress.advance(1);
+            let manifest = match parts.manifest(vm.uuid, published) {
+                Ok(manifest) => manifest,
+                Err(error) if error.is_corruption() => continue,
+                Err(error) => return Err(error),
+            };
+            let mut met = Met { report: &mut *report, snapshot: published.snapshot };
+            for disk in &manifest.disks {
+                let mut is_hurt = false;
+                walk.look(&disk.root, &mut met, &mut is_hurt)?;
+                let root = walk.tree.root(&disk.root, disk.size_bytes);
+                let Some(root) = met.value(root, &mut is_hurt)? else {
+                    continue;
+                };
+                let walked = walk.disk(root, before.remove(&disk.name), &mut met)?;
+                before.insert(disk.name.clone(), walked);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A disk of an older snapshot, and which of its segments are hurt.
+struct Walked {
+    root: Root,
+    hurt: Bits,
+}
+
+/// A bit per segment.
+#[derive(Default)]
+struct Bits {
+    words: Vec<u64>,
+}
+
+impl Bits {
+    fn has(&self, at: u64) -> bool {
+        let word = self.words.get((at / 64) as usize);
+        word.is_some_and(|word| word >> (at % 64) & 1 == 1)
+    }
+    fn set(&mut self, at: u64) {
+        let word = (at / 64) as usize;
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << (at % 64);
+    }
+}
+
+/// Where a snapshot's meetings with damage are noted.
+struct Met<'a> {
+    report: &'a mut CheckReport,
+    snapshot: SnapshotId,
+}
+
+impl Met<'_> {
+    /// What was read; damage is noted and says that something is hurt.
+    fn value<T>(&mut self, read: Result<T>, is_hurt: &mut bool) -> Result<Option<T>> {
+        match read {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => {
+                *is_hurt = true;
+                self.report.met(error, self.snapshot).map(|()| None)
+            }
+        }
+    }
+}
+
+/// Walks the disks of one VM, snapshot by snapshot.
+struct Walk<'a> {
+    parts: &'a Parts,
+    places: &'a Places,
+    cancel: &'a CancelFlag,
+    tree: TreeReader<'a>,
+}
+
+impl Walk<'_> {
+    /// Where a reference leads; `is_hurt` when that is nowhere, or to damaged places only.
+    fn look(&self, reference: &Ref, met: &mut Met<'_>, is_hurt: &mut bool) -> Result<Option<Located>> {
+        let mut damages = Vec::new();
+        let located = self.parts.pack_store().first_good(reference, |located| {
+            let known = damages.len();
+            damages.extend(self.places.damages(located.spot));
+            match damages.len() == known {
+                true => Ok(located.clone()),
+                false => Err(located.footer.damaged("a frame of it is lost")),
+            }
+        });
+        if located.is_err() && !damages.is_empty() {
+            *is_hurt = true;
+            damages.into_iter().for_each(|damage| met.report.hurts(damage, met.snapshot));
+            return Ok(None);
+        }
+        met.value(located, is_hurt)
+    }
+
+    fn disk(&mut self, root: Root, old: Option<Walked>, met: &mut Met<'_>) -> Result<Walked> {
+        let mut hurt = Bits::default();
+        for (index, page) in root.pages.iter().enumerate() {
+            let Some(page) = page else { continue };
+            let numbers = |within: usize| (index * PAGE_SEGMENTS + within) as u64;
+            let same = |old: &&Walked| old.root.pages.get(index) == Some(&Some(*page));
+            if let Some(old) = old.as_ref().filter(same)
+                && !(0..PAGE_SEGMENTS).any(|within| old.hurt.has(numbers(within)))
+            {
+                continue;
+            }
+            let mut is_hurt = false;
+            self.look(page, met, &mut is_hurt)?;
+            let read = self.tree.page(Some(page), root.size_bytes, index as u64);
+            let read = met.value(read, &mut is_hurt)?;
+            if is_hurt {
+                (0..PAGE_SEGMENTS).for_each(|within| hurt.set(numbers(within)));
+            }
+            let Some(read) = read else { continue };
+            let shared = self.old_page(old.as_ref(), index);
+            for (within, segment) in read.segments.iter().enumerate() {
+                let Some(segment) = segment else { continue };
+                let number = numbers(within);
+                let is_shared =
+                    shared.as_ref().and_then(|page| page.segments.get(within)) == Some(&Some(*segment));
+                if is_shared && old.as_ref().is_some_and(|old| !old.hurt.has(number)) {
+                    continue;
+                }
+                if self.segment(segment, root.size_bytes, number, met)? {
+                    hurt.set(number);
+                }
+            }
+        }
+        Ok(Walked { root, hurt })
+    }
+
+    /// A page of the older snapshot; only a shortcut, one that cannot be read shows nothing to skip.
+    fn old_page(&mut self, old: Option<&Walked>, index: usize) -> Option<Page> {
+        let root = &old?.root;
+        let reference = root.pages.get(index)?.as_ref()?;
+        self.tree.page(Some(reference), root.size_bytes, index as u64).ok()
+    }
+
+    fn segment(&mut self, reference: &Ref, size_bytes: u64, number: u64, met: &mut Met<'_>) -> Result<bool> {
+        if self.cancel.is_cancelled() {
+            return Err(Error::Cancelled { kept_bytes: None });
+        }
+        let mut is_hurt = false;
+        self.look(reference, met, &mut is_hurt)?;
+        let recipe = self.tree.segment(reference, size_bytes, number);
+        let recipe = met.value(recipe, &mut is_hurt)?;
+        for entry in recipe.iter().flat_map(|recipe| &recipe.entries) {
+            let Some(chunk) = &entry.chunk else { continue };
+            let located = self.look(chunk, met, &mut is_hurt)?;
+            if let Some(located) = located.filter(|located| located.row().raw != entry.length) {
+                met.value::<()>(Err(wrong_length(&located)), &mut is_hurt)?;
+            }
+        }
+        Ok(is_hurt)
+    }
+}

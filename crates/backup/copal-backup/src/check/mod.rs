@@ -1,0 +1,341 @@
+//! Check and verify: is everything that was written still there, and as it was written?
+//!
+//! Every damage is reported and none ends the check: what a damaged thing led to cannot be looked at, the
+//! rest is. An error means that the store itself failed.
+//!
+//! Not here: which snapshots share what is damaged (`affected`).
+
+pub(crate) mod affected;
+pub(crate) mod scan;
+
+use crate::catalog::fields::SessionId;
+use crate::catalog::vm::Published;
+use crate::check::affected::Places;
+use crate::check::scan::scan;
+use crate::index::reindex::{StoredPack, Whose, for_each_pack};
+use crate::packs::pack::reader;
+use crate::packs::pack_store::Located;
+use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
+use crate::retention::misdated;
+use crate::sessions::parts::Parts;
+use crate::snapshot::fetch::Fetcher;
+use crate::snapshot::manifest::Manifest;
+use crate::snapshot::recipe::{PAGE_SEGMENTS, Ref, Root, SegmentRecipe, segment_length};
+use crate::snapshot::tree::TreeReader;
+use copal_chunk::SEGMENT_BYTES;
+use std::collections::{HashMap, HashSet};
+use uuid::Uuid;
+
+/// Damages kept in a report; more are counted.
+const MAX_DAMAGES: usize = 1000;
+
+impl CheckReport {
+    /// Adds damage that another layer found; more than are kept are counted.
+    pub fn add(&mut self, what: &str, detail: String) {
+        if self.damages.len() >= MAX_DAMAGES {
+            self.more_damages += 1;
+            return;
+        }
+        self.damages.push(Damage { what: what.to_owned(), detail, snapshots: Vec::new() });
+    }
+
+    /// Notes a damage; passes on what is none.
+    pub(crate) fn note(&mut self, error: Error, snapshot: Option<SnapshotId>) -> Result<()> {
+        let noted = self.note_at(error)?;
+        if let Some(snapshot) = snapshot {
+            self.hurts(noted, snapshot);
+        }
+        Ok(())
+    }
+
+    /// As `note`; the number it has in the report, `None` where it is only counted.
+    pub(crate) fn note_at(&mut self, error: Error) -> Result<Option<usize>> {
+        let (what, detail) = words(error)?;
+        if let Some(known) = self.known(&what, &detail) {
+            return Ok(Some(known));
+        }
+        if self.damages.len() >= MAX_DAMAGES {
+            self.more_damages += 1;
+            return Ok(None);
+        }
+        self.damages.push(Damage { what, detail, snapshots: Vec::new() });
+        Ok(Some(self.damages.len() - 1))
+    }
+
+    /// A snapshot met a damage again: it is hurt too, and nothing new is counted. Passes on what is no
+    /// damage.
+    pub(crate) fn met(&mut self, error: Error, snapshot: SnapshotId) -> Result<()> {
+        let (what, detail) = words(error)?;
+        let known = self.known(&what, &detail);
+        self.hurts(known, snapshot);
+        Ok(())
+    }
+
+    fn known(&self, what: &str, detail: &str) -> Option<usize> {
+        self.damages.iter().position(|known| known.what == what && known.detail == detail)
+    }
+
+    /// Damage `number`, or one that is only counted, hurts the snapshot.
+    pub(crate) fn hurts(&mut self, number: Option<usize>, snapshot: SnapshotId) {
+        let hurt = match number {
+            Some(number) => &mut self.damages[number].snapshots,
+            None => &mut self.more_snapshots,
+        };
+        if hurt.last() != Some(&snapshot) && !hurt.contains(&snapshot) {
+            hurt.push(snapshot);
+        }
+    }
+}
+
+/// What is damaged and how; passes on what is no damage.
+fn words(error: Error) -> Result<(String, String)> {
+    match error {
+        Error::Damaged { what, detail } => Ok((what, detail)),
+        error if error.is_corruption() => Ok(("the repository".into(), error.to_string())),
+        error @ Error::Version { .. } => Ok(("the repository".into(), error.to_string())),
+        error => Err(error),
+    }
+}
+
+/// Decodes every chunk of one snapshot.
+pub(crate) fn verify(
+    parts: &Parts,
+    manifest: &Manifest,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<CheckReport> {
+    let pack_store = parts.pack_store();
+    let mut report = CheckReport { snapshots: 1, ..CheckReport::default() };
+    let id = manifest.snapshot;
+    let mut walker = Walker::new(parts, manifest.vm, cancel)?;
+    let mut fetcher = Fetcher::new(pack_store)?;
+    let mut segment = vec![0; SEGMENT_BYTES];
+    for disk in &manifest.disks {
+        progress.stage(Stage::Verify, &disk.name, disk.data_bytes);
+        let root = walker.tree.root(&disk.root, disk.size_bytes);
+        let Some(root) = noted(root, &mut report, id)? else {
+            continue;
+        };
+        walker.disk(&root, None, id, &mut report, |report, number, recipe| {
+            let length = segment_length(root.size_bytes, number);
+            fetcher.fetch(recipe, &mut segment[..length], &mut |error| report.note(error, Some(id)))?;
+            for entry in recipe.entries.iter().filter(|entry| entry.chunk.is_some()) {
+                report.decoded_frames += 1;
+                report.references += 1;
+                progress.advance(u64::from(entry.length));
+            }
+            Ok(())
+        })?;
+    }
+    report.decoded_bytes = fetcher.fetched_bytes;
+    report.packs = fetcher.packs.len() as u64;
+    Ok(report)
+}
+
+/// Looks at everything.
+pub(crate) fn check(
+    parts: &Parts,
+    read_data: ReadData,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let catalog = parts.catalog();
+    let domain = catalog.examine_domain(|error| report.note(error, None))?;
+    let mut unfinished: HashSet<SessionId> = HashSet::new();
+    let mut vms = domain.vms;
+    vms.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut published = Vec::new();
+    for vm in &vms {
+        let state = catalog.examine_vm(vm.uuid, |error| report.note(error, None))?;
+        unfinished.extend(state.open.iter().chain(&state.fenced));
+        let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
+        let misdated = misdated(&times, parts.pack_store().volumes.store.now_ms());
+        let named = state.published.iter().zip(misdated);
+        report.misdated.extend(named.filter_map(|(one, misdated)| Some((one.snapshot, misdated?))));
+        published.push((vm.uuid, state.published));
+    }
+    let snapshots: usize = published.iter().map(|(_, published)| published.len()).sum();
+    progress.stage(Stage::Walk, "snapshots", snapshots as u64);
+    for (vm, published) in &published {
+        check_vm(parts, *vm, published, &mut report, progress, cancel)?;
+    }
+    let places = check_packs(parts, read_data, &unfinished, &mut report, progress, cancel)?;
+    if !report.is_clean() {
+        affected::affected_snapshots(parts, &vms, &places, &mut report, progress, cancel)?;
+    }
+    Ok(report)
+}
+
+fn check_vm(
+    parts: &Parts,
+    vm: Uuid,
+    published: &[Published],
+    report: &mut CheckReport,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<()> {
+    let pack_store = parts.pack_store();
+    if let Err(error) = parts.lead_moved(vm) {
+        report.note(error, None)?;
+    }
+    let mut walker = Walker::new(parts, vm, cancel)?;
+    let mut before: HashMap<String, Root> = HashMap::new();
+    for published in published {
+        let id = published.snapshot;
+        report.snapshots += 1;
+        progress.advance(1);
+        let Some(manifest) = noted(parts.manifest(vm, published), report, id)? else {
+            continue;
+        };
+        for disk in &manifest.disks {
+            let root = walker.tree.root(&disk.root, disk.size_bytes);
+            let Some(root) = noted(root, report, id)? else {
+                continue;
+            };
+            report.recipes += 1;
+            let old = before.get(&disk.name);
+            walker.disk(&root, old, id, report, |report, _, recipe| {
+                for entry in &recipe.entries {
+                    let Some(chunk) = &entry.chunk else { continue };
+                    let located = pack_store.locate(chunk);
+                    let Some(located) = noted(located, report, id)? else {
+                        continue;
+                    };
+                    if located.row().raw == entry.length {
+                        report.references += 1;
+                    } else {
+                        report.note(wrong_length(&located), Some(id))?;
+                    }
+                }
+                Ok(())
+            })?;
+            before.insert(disk.name.clone(), root);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn wrong_length(located: &Located) -> Error {
+    let detail = format!("frame {} has not the length its recipe says", located.spot.slot);
+    located.footer.damaged(detail)
+}
+
+/// Walks what a disk does not share with an older one.
+struct Walker<'a> {
+    tree: TreeReader<'a>,
+    cancel: &'a CancelFlag,
+}
+
+impl<'a> Walker<'a> {
+    fn new(parts: &'a Parts, vm: Uuid, cancel: &'a CancelFlag) -> Result<Walker<'a>> {
+        Ok(Walker { tree: TreeReader::new(parts.pack_store(), vm)?, cancel })
+    }
+
+    fn disk(
+        &mut self,
+        root: &Root,
+        old: Option<&Root>,
+        id: SnapshotId,
+        report: &mut CheckReport,
+        mut visit: impl FnMut(&mut CheckReport, u64, &SegmentRecipe) -> Result<()>,
+    ) -> Result<()> {
+        for (index, page) in root.pages.iter().enumerate() {
+            let before = old.and_then(|old| old.pages.get(index).copied().flatten());
+            let Some(reference) = page.as_ref().filter(|page| before.as_ref() != Some(page)) else {
+                continue;
+            };
+            let index = index as u64;
+            let page = self.tree.page(Some(reference), root.size_bytes, index);
+            let Some(page) = noted(page, report, id)? else {
+                continue;
+            };
+            report.recipes += 1;
+            let old_size = old.map_or(0, |old| old.size_bytes);
+            let shared = before.and_then(|before| self.tree.page(Some(&before), old_size, index).ok());
+            for (within, segment) in page.segments.iter().enumerate() {
+                let old: Option<Ref> =
+                    shared.as_ref().and_then(|page| page.segments.get(within).copied().flatten());
+                let Some(segment) = segment.as_ref().filter(|segment| old.as_ref() != Some(segment)) else {
+                    continue;
+                };
+                if self.cancel.is_cancelled() {
+                    return Err(Error::Cancelled { kept_bytes: None });
+                }
+                let number = index * PAGE_SEGMENTS as u64 + within as u64;
+                let recipe = self.tree.segment(segment, root.size_bytes, number);
+                let Some(recipe) = noted(recipe, report, id)? else {
+                    continue;
+                };
+                report.recipes += 1;
+                visit(report, number, &recipe)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn noted<T>(outcome: Result<T>, report: &mut CheckReport, snapshot: SnapshotId) -> Result<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => report.note(error, Some(snapshot)).map(|()| None),
+    }
+}
+
+fn check_packs(
+    parts: &Parts,
+    read_data: ReadData,
+    unfinished: &HashSet<SessionId>,
+    report: &mut CheckReport,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<Places> {
+    let pack_store = parts.pack_store();
+    let mut places = Places::default();
+    let mut total = 0;
+    for_each_pack(pack_store, Whose::All, |pack| {
+        total += if is_chosen(read_data, &pack) { pack.info.size } else { 0 };
+        Ok(())
+    })?;
+    progress.stage(Stage::ReadData, "packs", total);
+    for_each_pack(pack_store, Whose::All, |pack| {
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled { kept_bytes: None });
+        }
+        report.packs += 1;
+        match reader::header(&*pack_store.volumes.store, pack.vid, pack.number) {
+            Ok(header) => {
+                report.unfinished_packs += u64::from(unfinished.contains(&header.session));
+                if header.domain != *pack_store.volumes.domain.as_bytes() || header.kind != pack.home.kind() {
+                    report.note(reader::damaged(pack.number, "its header does not fit its place"), None)?;
+                }
+            }
+            Err(error) => report.note(error, None)?,
+        }
+        let footer = match pack_store.footer(pack.home, pack.volume, pack.number) {
+            Ok(Some((footer, _))) => footer,
+            Ok(None) => return report.note(reader::damaged(pack.number, "it is gone"), None),
+            Err(error) => return report.note(error, None),
+        };
+        if !is_chosen(read_data, &pack) {
+            return Ok(());
+        }
+        let ids = pack.home.has_chunks().then_some(&pack_store.keys.id);
+        scan(pack_store, pack.vid, &footer, ids, report, &mut places)?;
+        progress.advance(pack.info.size);
+        Ok(())
+    })?;
+    Ok(places)
+}
+
+fn is_chosen(read_data: ReadData, pack: &StoredPack) -> bool {
+    match read_data {
+        ReadData::No => false,
+        ReadData::All => true,
+        ReadData::Slice { index, of } => {
+            pack.number.0 % u64::from(of.max(1)) == u64::from(index.saturating_sub(1))
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Reads a whole pack from front to back: block hashes, encryption, compression, ids.
+
+use crate::check::affected::Places;
+use crate::packs::pack::format::{self, HEADER_BYTES};
+use crate::packs::pack::reader::{Footer, Inflater, open_frame};
+use crate::packs::pack_store::PackStore;
+use crate::request::CheckReport;
+use crate::request::error::Result;
+use copal_chunk::IdKey;
+use copal_volume::VolumeId;
+use std::ops::Range;
+
+/// Reads every byte of a pack and notes what is not as it was written, and where. `ids` checks chunks against
+/// theirs.
+///
+/// Memory: one block and the frame that straddles it.
+/// # Errors
+/// Those of the store that are no damage.
+pub(crate) fn scan(
+    pack_store: &PackStore,
+    vid: VolumeId,
+    footer: &Footer,
+    ids: Option<&IdKey>,
+    report: &mut CheckReport,
+    places: &mut Places,
+) -> Result<()> {
+    let mut scan = Scan {
+        pack_store,
+        footer,
+        ids,
+        report,
+        places,
+        bad_blocks: Vec::new(),
+        lost: Vec::new(),
+        inflater: Inflater::new()?,
+        raw: Vec::new(),
+        held: Vec::new(),
+        held_at: 0,
+        next_slot: 0,
+    };
+    let blocks = footer.table.chunks_exact(format::BLOCK_HASH_BYTES);
+    for (number, hash) in blocks.enumerate() {
+        let start = (number * format::BLOCK_BYTES) as u64;
+        let end = (start + format::BLOCK_BYTES as u64).min(footer.hashed_end);
+        scan.block(vid, number, hash, start..end)?;
+        scan.frames_up_to(end)?;
+    }
+    scan.frames_of_bad_blocks();
+    debug_assert!(footer.rows.is_empty() || footer.rows[0].offset as usize == HEADER_BYTES);
+    Ok(())
+}
+
+/// How far a scan has come in its pack.
+struct Scan<'a> {
+    pack_store: &'a PackStore,
+    footer: &'a Footer,
+    ids: Option<&'a IdKey>,
+    report: &'a mut CheckReport,
+    places: &'a mut Places,
+    /// Blocks that do not fit, with their number in the report.
+    bad_blocks: Vec<(Range<u64>, usize)>,
+    /// Frames that are lost.
+    lost: Vec<u32>,
+    inflater: Inflater,
+    raw: Vec<u8>,
+    /// Bytes from `held_at` on that the next frame may need.
+    held: Vec<u8>,
+    held_at: u64,
+    next_slot: usize,
+}
+
+impl Scan<'_> {
+    /// Reads one block, and holds it.
+    fn block(&mut self, vid: VolumeId, number: usize, hash: &[u8], range: Range<u64>) -> Result<()> {
+        let damaged = |detail: String| self.footer.damaged(format!("block {number}: {detail}"));
+        match self.pack_store.read(vid, self.footer.number, range.clone()) {
+            Ok(bytes) => {
+                if format::block_hash(&bytes)[..] != *hash {
+                    let noted = self.report.note_at(damaged("its bytes do not fit their hash".into()))?;
+                    self.bad_blocks.extend(noted.map(|noted| (range, noted)));
+                }
+                self.held.extend_from_slice(&bytes);
+            }
+            Err(error) => {
+                let noted = self.report.note_at(error)?;
+                // Frames in the gap fail to open below and are noted one by one.
+                self.held.resize(self.held.len() + (range.end - range.start) as usize, 0);
+                self.bad_blocks.extend(noted.map(|noted| (range, noted)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the frames that end at `end` or before, the end of what is held; keeps what the next frame has
+    /// of it.
+    fn frames_up_to(&mut self, end: u64) -> Result<()> {
+        let footer = self.footer;
+        while footer.rows.get(self.next_slot).is_some_and(|row| row.end() <= end) {
+            self.frame(self.next_slot)?;
+            self.next_slot += 1;
+        }
+        // Without a next frame nothing is needed any more.
+        let keep_from =
+            footer.rows.get(self.next_slot).map_or(end, |row| u64::from(row.offset).clamp(self.held_at, end));
+        self.held.drain(..(keep_from - self.held_at) as usize);
+        self.held_at = keep_from;
+        Ok(())
+    }
+
+    fn frame(&mut self, index: usize) -> Result<()> {
+        let (footer, slot) = (self.footer, index as u32);
+        let row = &footer.rows[index];
+        let from = (u64::from(row.offset) - self.held_at) as usize;
+        let encrypted = &mut self.held[from..from + row.stored as usize];
+        let opened = open_frame(footer, slot, encrypted).and_then(|payload| {
+            let inflated = self.inflater.inflate(row, payload, &mut self.raw);
+            inflated.map_err(|detail| footer.damaged(format!("frame {slot}: {detail}")))?;
+            if self.ids.is_some_and(|key| key.id(&self.raw).short() != row.id) {
+                return Err(footer.damaged(format!("frame {slot}: its bytes do not fit its id")));
+            }
+            Ok(())
+        });
+        match opened {
+            Ok(()) => {
+                self.report.decoded_frames += 1;
+                self.report.decoded_bytes += u64::from(row.stored);
+            }
+            Err(error) => {
+                self.lost.push(slot);
+                self.pack_store.note_damaged(footer, slot);
+                self.places.add(footer.number, slot, self.report.note_at(error)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies in a block that does not fit, and is lost, is lost by that block too.
+    fn frames_of_bad_blocks(&mut self) {
+        for (block, noted) in &self.bad_blocks {
+            let overlaps = |slot: &u32| {
+                let row = &self.footer.rows[*slot as usize];
+                u64::from(row.offset) < block.end && row.end() > block.start
+            };
+            for slot in self.lost.iter().copied().filter(overlaps) {
+                self.places.add(self.footer.number, slot, Some(*noted));
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What a snapshot refers to and a neighbour does not in the same place: all that its removal can free.
+
+use crate::request::error::{Error, Result};
+use crate::request::progress::CancelFlag;
+use crate::sessions::parts::Parts;
+use crate::snapshot::manifest::Manifest;
+use crate::snapshot::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
+use crate::snapshot::tree::TreeReader;
+
+/// Hands over each reference of a snapshot but those of pages and segments that a neighbour has, too,
+/// wherever they were put: what such a neighbour refers to is live. A neighbour that cannot be read makes
+/// more candidates, no wrong ones.
+/// # Errors
+/// `Damaged`: the snapshot's own recipes cannot be read. `Cancelled`; those of the store and of `visit`.
+pub(super) fn for_each_candidate(
+    parts: &Parts,
+    manifest: &Manifest,
+    neighbours: &[Manifest],
+    cancel: &CancelFlag,
+    mut visit: impl FnMut(&Ref) -> Result<()>,
+) -> Result<()> {
+    let mut tree = TreeReader::new(parts.pack_store(), manifest.vm)?;
+    for disk in &manifest.disks {
+        let others = neighbours.iter().flat_map(|other| &other.disks);
+        let others: Vec<_> = others.filter(|other| other.name == disk.name).collect();
+        if others.iter().any(|other| other.root == disk.root) {
+            continue;
+        }
+        let mut roots: Vec<Root> = Vec::new();
+        for other in others {
+            roots.extend(tree.root(&other.root, other.size_bytes).ok());
+        }
+        visit(&disk.root)?;
+        let root = tree.root(&disk.root, disk.size_bytes)?;
+        for (index, page) in root.pages.iter().enumerate() {
+            let Some(reference) = page else { continue };
+            if cancel.is_cancelled() {
+                return Err(Error::Cancelled { kept_bytes: None });
+            }
+            let beside = roots.iter().filter_map(|root| Some((root, root.pages.get(index).copied()??)));
+            let beside: Vec<(&Root, Ref)> = beside.collect();
+            if beside.iter().any(|(_, other)| other == reference) {
+                continue;
+            }
+            visit(reference)?;
+            let page = tree.page(Some(reference), disk.size_bytes, index as u64)?;
+            let mut pages: Vec<Page> = Vec::new();
+            for (root, other) in beside {
+                pages.extend(tree.page(Some(&other), root.size_bytes, index as u64).ok());
+            }
+            for (within, segment) in page.segments.iter().enumerate() {
+                let Some(reference) = segment else { continue };
+                let same = |page: &Page| page.segments.get(within) == Some(segment);
+                if pages.iter().any(same) {
+                    continue;
+                }
+                visit(reference)?;
+                let number = (index * PAGE_SEGMENTS + within) as u64;
+                let recipe = tree.segment(reference, disk.size_bytes, number)?;
+                let mut chunks = recipe.entries.iter().filter_map(|entry| entry.chunk.as_ref());
+                chunks.try_for_each(&mut visit)?;
+            }
+        }
+    }
+    Ok(())
+}

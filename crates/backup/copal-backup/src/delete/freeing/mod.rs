@@ -1,0 +1,133 @@
+//! What only forgotten snapshots of a VM referred to, by merged summary vectors: no recipe of a snapshot that
+//! stays is read.
+//!
+//! Paper:  low-profile-dedup §4 (fast approximate deletion with summary comparison)
+//! Invariants
+//! - Nothing is called dead that a snapshot that stays refers to: their vectors are merged, all of them and
+//!   of one geometry, or there is no answer, and the mark says it exactly (BAK-18).
+//! - Nothing is removed here (`prune`).
+//!
+//! Memory: one block of the merged vector, and a bit per frame of packs with dead ones.
+
+mod candidates;
+mod merged;
+
+use crate::catalog::vm::Published;
+use crate::delete::references::is_private;
+use crate::index::dead_frames::DeadFrames;
+use crate::request::error::Result;
+use crate::request::progress::CancelFlag;
+use crate::sessions::parts::Parts;
+use crate::snapshot::manifest::Manifest;
+use crate::snapshot::recipe::Ref;
+use crate::steps::removal::neighbours;
+use candidates::for_each_candidate;
+use merged::Merged;
+use uuid::Uuid;
+
+/// What became of the references of forgotten snapshots.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Found {
+    /// References that no snapshot beside it has in the same place: those in `dead` and in `kept`.
+    pub(crate) candidates: u64,
+    /// References to frames that are dead.
+    pub(crate) dead: u64,
+    /// Stored bytes of the frames that were not dead before.
+    pub(crate) dead_bytes: u64,
+    /// References to frames that another snapshot refers to, or seems to.
+    pub(crate) kept: u64,
+}
+
+/// Adds to `dead` the frames that only `gone` of a VM's snapshots refer to; `stay` are all others. `None`: a
+/// vector or a recipe that is needed cannot be read, so only a mark can say.
+/// # Errors
+/// `Cancelled`; those of the store that are no damage.
+pub(crate) fn find_dead(
+    parts: &Parts,
+    vm: Uuid,
+    gone: &[Published],
+    stay: &[Published],
+    dead: &mut DeadFrames,
+    cancel: &CancelFlag,
+) -> Result<Option<Found>> {
+    let Some(mut merged) = Merged::of(parts, vm, stay)? else {
+        return Ok(None);
+    };
+    let mut search = Search { parts, dead, found: Found::default() };
+    let mut manifests = Vec::new();
+    for one in gone {
+        let Some(manifest) = readable(parts.manifest(vm, one))? else {
+            return Ok(None);
+        };
+        let beside = neighbours(one, stay).map(|published| readable(parts.manifest(vm, published)));
+        let beside: Vec<Manifest> = beside.filter_map(Result::transpose).collect::<Result<_>>()?;
+        manifests.push((manifest, beside));
+    }
+    for number in 0..merged.blocks() {
+        if !merged.load(number)? {
+            return Ok(None);
+        }
+        let before = search.found.dead_bytes;
+        for (manifest, beside) in &manifests {
+            let walked = for_each_candidate(parts, manifest, beside, cancel, |reference| {
+                search.judge(&merged, number, reference)
+            });
+            match walked {
+                Err(error) if error.is_corruption() => return Ok(None),
+                walked => walked?,
+            }
+        }
+        // As likely as a frame of this block is kept by chance, so many of those that are dead were.
+        let leak = (search.found.dead_bytes - before) as f64 * merged.error_rate();
+        search.dead.leak_bytes = search.dead.leak_bytes.saturating_add(leak as u64);
+    }
+    Ok(Some(search.found))
+}
+
+/// Takes damage out.
+fn readable<T>(read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_corruption() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A search for dead frames.
+struct Search<'a> {
+    parts: &'a Parts,
+    dead: &'a mut DeadFrames,
+    found: Found,
+}
+
+impl Search<'_> {
+    /// What is to be said of a candidate, if it belongs to block `number`.
+    fn judge(&mut self, merged: &Merged<'_>, number: u32, reference: &Ref) -> Result<()> {
+        let id = reference.id.short();
+        if !is_private(reference) || merged.block_of(&id) != number {
+            return Ok(());
+        }
+        if merged.has(&id) {
+            self.found.candidates += 1;
+            self.found.kept += 1;
+            return Ok(());
+        }
+        let located = match self.parts.pack_store().locate(reference) {
+            Ok(located) => located,
+            // It is lost already.
+            Err(error) if error.is_corruption() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let frames = located.footer.rows.len() as u32;
+        if located.spot.home.vm().is_none() {
+            return Ok(());
+        }
+        self.found.candidates += 1;
+        self.found.dead += 1;
+        // Another reference may lead to the same frame.
+        if self.dead.add(located.spot, frames) {
+            self.found.dead_bytes += u64::from(located.row().stored);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! What a prune is about to remove is listed before, so that whoever writes next knows (BAK-15).
+//!
+//! In the layout solo that is needed in a cluster only, where a removal may come about late: lists stand in
+//! files of their own, by epoch. In a fleet a list is a record of the VM's log, appended behind all that the
+//! prune has read. So it stands either before the record of a backup that opens, which then knows what is
+//! going, or the prune sees that backup and gives way (BAK-17). So it does to another prune of the VM
+//! (BAK-23).
+//!
+//! Not here: what the next writer does about a list (`parts`).
+
+use crate::catalog::fields::DeadList;
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
+use crate::catalog::removals::Removal;
+use crate::request::SnapshotId;
+use crate::request::error::{Error, Result};
+use crate::rules::broken::{self, Flaw};
+use crate::sessions::parts::Parts;
+use crate::steps::removal::{Lost, lost};
+use uuid::Uuid;
+
+/// Lists of one prune.
+pub(crate) struct Announced<'a> {
+    parts: &'a Parts,
+    place: Place,
+}
+
+enum Place {
+    /// Files of the catalog.
+    Epoch(Vec<Removal>),
+    /// The log of a VM.
+    Log {
+        vm: Uuid,
+        /// Number of the record behind all that was read.
+        next_number: u64,
+        listed: Vec<PackPlace>,
+    },
+}
+
+impl<'a> Announced<'a> {
+    /// Lists in the epoch of the change that was begun.
+    pub(super) fn in_epoch(parts: &'a Parts) -> Announced<'a> {
+        Announced { parts, place: Place::Epoch(Vec::new()) }
+    }
+
+    /// Lists in the log of a VM that nobody backs up. Marks are made from what it amounts to below
+    /// `next_number`.
+    pub(crate) fn in_log(parts: &'a Parts, vm: Uuid, next_number: u64) -> Announced<'a> {
+        Announced { parts, place: Place::Log { vm, next_number, listed: Vec::new() } }
+    }
+
+    /// Lists packs; safe on return.
+    /// # Errors
+    /// `Busy`: a backup of the VM began, a clean-up has moved chunks, or another prune runs. Those of the
+    /// store. Then nothing may be removed.
+    pub(crate) fn add(&mut self, packs: &[PackPlace]) -> Result<()> {
+        if broken::by(Flaw::RemovesUnlisted) {
+            return Ok(());
+        }
+        let parts = self.parts;
+        match &mut self.place {
+            Place::Epoch(removals) => {
+                if parts.pack_store().volumes.store.is_replicated() {
+                    for listed in packs.chunks(MAX_LISTED) {
+                        let (epoch, number) = (parts.changing_epoch(), removals.len() as u32);
+                        removals.push(parts.catalog().begin_removal(epoch, number, listed)?);
+                    }
+                }
+                Ok(())
+            }
+            Place::Log { vm, next_number, listed } => {
+                for packs in packs.chunks(MAX_LISTED) {
+                    let record = Record::Removing { packs: packs.to_vec() };
+                    *next_number = append_unless_disturbed(parts, *vm, *next_number, &record)?;
+                    listed.extend_from_slice(packs);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Records that nobody refers to what stands in a list of dead frames, in a fleet.
+    /// # Errors
+    /// As [`Announced::add`].
+    pub(super) fn free(&mut self, gone: &[SnapshotId], dead: Option<DeadList>) -> Result<()> {
+        let Place::Log { vm, next_number, .. } = &mut self.place else {
+            return Ok(());
+        };
+        let mut listed = gone.chunks(MAX_LISTED);
+        let mut snapshots = listed.next().unwrap_or_default().to_vec();
+        loop {
+            let record = Record::Freed { snapshots, dead };
+            *next_number = append_unless_disturbed(self.parts, *vm, *next_number, &record)?;
+            match listed.next() {
+                Some(more) => snapshots = more.to_vec(),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// All that is listed is gone.
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn end(self) -> Result<()> {
+        match self.place {
+            Place::Epoch(removals) => self.parts.catalog().end_removals(&removals),
+            Place::Log { vm, listed, .. } => listed.chunks(MAX_LISTED).try_for_each(|packs| {
+                let packs = packs.to_vec();
+                self.parts.append(vm, &Record::Removed { packs })
+            }),
+        }
+    }
+}
+
+/// Appends a record to the log of a VM at `next_number`, or behind records that change nothing for it.
+/// Returns the number of the record after it.
+/// # Errors
+/// `Busy`: one of them does. Those of the store.
+fn append_unless_disturbed(parts: &Parts, vm: Uuid, mut next_number: u64, record: &Record) -> Result<u64> {
+    let (catalog, log) = (parts.catalog(), LogName::Vm(vm));
+    loop {
+        if let Append::Done = catalog.append(log, next_number, record)? {
+            return Ok(next_number + 1);
+        }
+        let since = catalog.tail(log, next_number);
+        let since = match catalog.has_checkpoint_behind(log, next_number)? {
+            // It stands in their place. A record that it covers is void, were it this one.
+            true => Vec::new(),
+            false => since?,
+        };
+        let behind = since.last().map_or(next_number, |last| last.number + 1);
+        match lost(record, &since) {
+            Lost::Stands => return Ok(behind),
+            Lost::Again => next_number = behind,
+            Lost::GiveWay => {
+                return Err(Error::Busy { what: format!("VM {}", vm.simple()) });
+            }
+        }
+    }
+}

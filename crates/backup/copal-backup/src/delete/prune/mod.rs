@@ -1,0 +1,285 @@
+//! Prune: returns the space of everything that no published snapshot names. Exact.
+//!
+//! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
+//!
+//! Runs alone in its process (under the lock of packs). Solo: it fences every open session first, so nothing
+//! can come to need what it removes. Fleet: it goes VM by VM, passes over one that is being backed up, and
+//! gives way to a backup that begins (`announced`). Steps, each safe to die in:
+//! 1. fence; bring the index up to date; list the packs; mark (`mark`), slice by slice;
+//! 2. unlink packs without a live frame (`sweep`): index rows first, then the file; a list of them before
+//!    (BAK-15);
+//! 3. rewrite packs with dead frames, as long as more than the allowed share is unused: live frames go to new
+//!    packs, which are durable and in the index before the old ones are unlinked. The worst packs come first,
+//!    as they free most for what they cost, and few at a time: their space returns before the next are
+//!    written, so a prune needs little;
+//! 4. delete manifests that are not published; remove empty volumes.
+//!
+//! A pack that cannot be read, or of which a live frame is lost, is never rewritten, only unlinked when
+//! nothing of it is live.
+
+pub(crate) mod announced;
+mod of_vm;
+mod others;
+mod sweep;
+
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::record::{MAX_LISTED, Record};
+use crate::catalog::vm::Published;
+use crate::delete::mark::{Marks, Slice};
+use crate::index::dead_frames::DeadFrames;
+use crate::index::reindex::{Whose, for_each_pack};
+use crate::packs::pack::PackNumber;
+use crate::packs::pack_store::PackStore;
+use crate::packs::volumes::for_each_file;
+use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::request::{Layout, PruneOptions, PruneSummary, Vm};
+use crate::sessions::parts::Parts;
+use crate::snapshot::manifest::{self, Manifest};
+use crate::steps::session::ending;
+use announced::Announced;
+use copal_volume::{ReadOptions, VolumeError};
+use sweep::{Live, Sweep};
+use uuid::Uuid;
+
+/// Runs a prune. The caller holds the lock of packs alone.
+pub(crate) fn run(
+    parts: &Parts,
+    options: &PruneOptions,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<PruneSummary> {
+    let mut summary = PruneSummary::default();
+    let vms = parts.directory().all()?;
+    let mut prune = Prune { parts, options, progress, cancel, summary: &mut summary };
+    match parts.pack_store().layout {
+        Layout::Solo => prune.all(&vms)?,
+        Layout::Fleet { .. } => {
+            let wanted = |vm: &&Vm| options.vm.is_none_or(|only| only == vm.uuid);
+            let walked = others::walked(parts, options.method, &vms)?;
+            vms.iter().filter(wanted).try_for_each(|vm| prune.vm(vm, &walked))?;
+        }
+    }
+    parts.pack_store().forget_cached();
+    if !options.dry_run && parts.pack_store().keys.roles().are_split {
+        parts.catalog().keep_all_short(&vms);
+    }
+    Ok(summary)
+}
+
+/// A prune under way.
+struct Prune<'a> {
+    parts: &'a Parts,
+    options: &'a PruneOptions,
+    progress: &'a dyn Progress,
+    cancel: &'a CancelFlag,
+    summary: &'a mut PruneSummary,
+}
+
+impl<'a> Prune<'a> {
+    /// Prunes a repository in which every snapshot may name every chunk.
+    fn all(&mut self, vms: &[Vm]) -> Result<()> {
+        let parts = self.parts;
+        if !self.options.dry_run {
+            for vm in vms {
+                self.summary.swept_sessions += fence_all(parts, vm.uuid)?;
+            }
+        }
+        parts.index_all_packs()?;
+        let change = match self.options.dry_run {
+            true => None,
+            false => match parts.begin_change() {
+                // A store that is too full is what prune is for. Its own index follows each step.
+                Err(Error::NoSpace) if !parts.pack_store().volumes.store.is_replicated() => None,
+                change => Some(change?),
+            },
+        };
+        let mut announced = Announced::in_epoch(parts);
+        self.sweep(Whose::All, vms, &[], &mut announced, None)?;
+        if !self.options.dry_run {
+            for vm in vms {
+                drop_manifests(parts, vm.uuid)?;
+            }
+            remove_empty_volumes(parts, Whose::All)?;
+            announced.end()?;
+        }
+        if let Some(change) = change {
+            change.entered();
+        }
+        Ok(())
+    }
+
+    /// Marks and sweeps packs, slice by slice; `vms` are all whose snapshots may name a frame of them,
+    /// `others` are walked all the same.
+    fn sweep(
+        &mut self,
+        whose: Whose,
+        vms: &[Vm],
+        others: &[Vm],
+        announced: &mut Announced<'a>,
+        mut left: Option<&mut DeadFrames>,
+    ) -> Result<()> {
+        let parts = self.parts;
+        let pack_store = parts.pack_store();
+        let mut present = self.measure(whose)?;
+        let passes = Slice::count(present.len() as u64, self.options.memory_bytes);
+        self.summary.mark_passes = self.summary.mark_passes.max(passes);
+        for index in 0..passes {
+            let slice = Slice { index, of: passes };
+            self.progress.stage(Stage::Walk, "", 0);
+            if index > 0 {
+                // The slice before has removed and made packs.
+                pack_store.forget_cached();
+                present = list_packs(pack_store, whose, None)?;
+            }
+            let mut marks = Marks::new(pack_store, &present, slice, whose.vm())?;
+            for vm in vms {
+                let manifests = manifests(parts, vm.uuid, self.options)?;
+                marks.vm(&manifests, self.progress, self.cancel)?;
+            }
+            marks.walk_others();
+            for vm in others {
+                let manifests = manifests(parts, vm.uuid, self.options)?;
+                marks.vm(&manifests, self.progress, self.cancel)?;
+            }
+            self.slice(whose, &Live::Marked(&marks), slice, announced, left.as_deref_mut())?;
+        }
+        Ok(())
+    }
+
+    /// Packs that there are, ascending; their bytes are added up.
+    fn measure(&mut self, whose: Whose) -> Result<Vec<PackNumber>> {
+        let mut bytes = 0;
+        let present = list_packs(self.parts.pack_store(), whose, Some(&mut bytes))?;
+        self.summary.before_bytes += bytes;
+        self.summary.after_bytes += bytes;
+        Ok(present)
+    }
+
+    fn slice(
+        &mut self,
+        whose: Whose,
+        live: &Live<'_, '_>,
+        slice: Slice,
+        announced: &mut Announced<'a>,
+        left: Option<&mut DeadFrames>,
+    ) -> Result<()> {
+        let mut sweep = Sweep {
+            parts: self.parts,
+            whose,
+            options: self.options,
+            progress: self.progress,
+            cancel: self.cancel,
+            summary: &mut *self.summary,
+            left,
+            announced,
+        };
+        sweep.slice(live, slice)
+    }
+}
+
+/// Numbers of all packs, ascending; adds up their bytes.
+fn list_packs(pack_store: &PackStore, whose: Whose, mut bytes: Option<&mut u64>) -> Result<Vec<PackNumber>> {
+    let mut present = Vec::new();
+    for_each_pack(pack_store, whose, |pack| {
+        present.push(pack.number);
+        if let Some(bytes) = &mut bytes {
+            **bytes += pack.info.size;
+        }
+        Ok(())
+    })?;
+    present.sort_unstable();
+    Ok(present)
+}
+
+/// Ends every open session of a VM; how many there were.
+pub(crate) fn fence_all(parts: &Parts, vm: Uuid) -> Result<u64> {
+    let mut fenced = 0;
+    loop {
+        let state = parts.vm_state(vm)?;
+        let Some(record) = state.open.first().and_then(|stale| ending(&state, stale)) else {
+            return Ok(fenced);
+        };
+        if let Append::Done = parts.catalog().append(LogName::Vm(vm), state.next_number, &record)? {
+            fenced += 1;
+        }
+    }
+}
+
+/// Manifests of all published snapshots of a VM, oldest first, but for those that a dry run is to do without.
+fn manifests(parts: &Parts, vm: Uuid, options: &PruneOptions) -> Result<Vec<Manifest>> {
+    let state = parts.vm_state(vm)?;
+    let stays = |published: &&Published| !options.dry_run || !options.without.contains(&published.snapshot);
+    let manifest = |published: &Published| {
+        let read = parts.manifest(vm, published);
+        read.map_err(|error| forget_first(error, published))
+    };
+    state.published.iter().filter(stays).map(manifest).collect()
+}
+
+/// What a damaged snapshot needs is not known, so nothing may go as long as it is there.
+fn forget_first(error: Error, published: &Published) -> Error {
+    match error {
+        Error::Damaged { what, detail } => Error::Damaged {
+            what,
+            detail: format!(
+                "{detail}; nothing was removed, `copal forget {}` lets prune go on",
+                published.snapshot.short()
+            ),
+        },
+        error => error,
+    }
+}
+
+/// Deletes the manifests of a VM that no Publish record makes visible, then says so in the log.
+fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
+    let volumes = &parts.pack_store().volumes;
+    let Some(vid) = volumes.meta(vm, false)? else {
+        return Ok(());
+    };
+    let state = parts.vm_state(vm)?;
+    let mut stale = Vec::new();
+    for_each_file(&*volumes.store, vid, b"m.", |name, info| {
+        let published = state
+            .published
+            .iter()
+            .any(|published| manifest::file_name(published.snapshot).as_bytes() == name);
+        if !published {
+            stale.push((name.to_vec(), info.fid));
+        }
+        Ok(())
+    })?;
+    for (name, fid) in stale {
+        volumes.store.delete(vid, &name, fid)?;
+    }
+    for listed in state.forgotten.chunks(MAX_LISTED) {
+        let record = Record::Deleted { snapshots: listed.iter().map(|one| one.snapshot).collect() };
+        let next = parts.vm_state(vm)?.next_number;
+        // Lost to another record: the next prune says it again.
+        parts.catalog().append(LogName::Vm(vm), next, &record)?;
+    }
+    volumes.store.reclaim(vid)?;
+    Ok(())
+}
+
+fn remove_empty_volumes(parts: &Parts, whose: Whose) -> Result<()> {
+    let volumes = &parts.pack_store().volumes;
+    for home in whose.homes(parts.pack_store())? {
+        for (number, vid) in volumes.numbers(home)? {
+            // The removal looks for itself whether the volume is empty.
+            let any = volumes.store.list(vid, b"", None, 1, &ReadOptions::default())?;
+            if any.is_empty() {
+                // Removing alone frees behind our back, and the store may be closed before that is done. A
+                // store that is too full to be tidied first is tidied by the removal.
+                match volumes.store.reclaim(vid) {
+                    Ok(()) | Err(VolumeError::NoSpace) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                volumes.remove_empty(home, number, vid)?;
+            } else {
+                volumes.store.reclaim(vid)?;
+            }
+        }
+    }
+    Ok(())
+}

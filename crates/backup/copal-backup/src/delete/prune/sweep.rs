@@ -1,0 +1,373 @@
+//! The sweep: packs without a live frame go, the worst of the others are rewritten.
+//!
+//! Not here: which frames are live (`mark`), how a removal is announced (`announced`).
+
+use super::announced::Announced;
+use crate::catalog::record::PackPlace;
+use crate::delete::mark::{Marks, Slice};
+use crate::index::dead_frames::DeadFrames;
+use crate::index::reindex::{StoredPack, Whose, for_each_pack};
+use crate::keys::random;
+use crate::packs::pack::reader::{self, Footer};
+use crate::packs::pack::writer::Frame;
+use crate::packs::pack::{PackNumber, Spot, format};
+use crate::packs::pack_appender::PackAppender;
+use crate::packs::pack_store::{FrameReader, Located};
+use crate::packs::volumes::Home;
+use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::request::{PruneOptions, PruneSummary};
+use crate::rules::broken::{self, Flaw};
+use crate::sessions::parts::Parts;
+use crate::steps::frames::{Fate, fate, is_in_use};
+use copal_kv::Durability;
+use copal_volume::{VolumeError, VolumeId};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+/// One slice of packs being swept.
+pub(super) struct Sweep<'s, 'a> {
+    pub(super) parts: &'a Parts,
+    pub(super) whose: Whose,
+    pub(super) options: &'a PruneOptions,
+    pub(super) progress: &'a dyn Progress,
+    pub(super) cancel: &'a CancelFlag,
+    pub(super) summary: &'s mut PruneSummary,
+    /// Filled with the dead frames of packs that stay as they are, in a fleet.
+    pub(super) left: Option<&'s mut DeadFrames>,
+    /// What is removed is listed there first.
+    pub(super) announced: &'s mut Announced<'a>,
+}
+
+/// Which frames of packs are live.
+pub(super) enum Live<'m, 'a> {
+    /// Those that a walk of all snapshots has met.
+    Marked(&'m Marks<'a>),
+    /// All that are not in the list of dead ones.
+    NotDead(&'m DeadFrames),
+}
+
+impl Live<'_, '_> {
+    fn has(&self, pack: PackNumber, slot: u32) -> bool {
+        match self {
+            Live::Marked(marks) => marks.is_live(pack, slot),
+            Live::NotDead(dead) => is_in_use(dead, pack, slot),
+        }
+    }
+
+    /// Live frames of a pack, and all of them; of one whose footer cannot be read nothing can be moved.
+    fn count(&self, pack: PackNumber, frames: Option<u32>) -> (u32, u32) {
+        match (self, frames) {
+            (Live::Marked(marks), frames) => {
+                let live = marks.live_frames(pack);
+                (live, frames.unwrap_or(live))
+            }
+            (Live::NotDead(dead), Some(frames)) => (frames.saturating_sub(dead.count(pack)), frames),
+            (Live::NotDead(_), None) => (1, 1),
+        }
+    }
+}
+
+/// A pack with live and dead frames.
+struct Mixed {
+    pack: StoredPack,
+    dead_bytes: u64,
+}
+
+impl Mixed {
+    /// By the dead share of the pack: most is freed for each byte that has to be written again.
+    fn worst_first(a: &Mixed, b: &Mixed) -> Ordering {
+        let weighed =
+            |one: &Mixed, other: &Mixed| u128::from(one.dead_bytes) * u128::from(other.pack.info.size);
+        weighed(b, a).cmp(&weighed(a, b))
+    }
+}
+
+impl Sweep<'_, '_> {
+    /// Removes packs of a slice without a live frame, and rewrites the worst of the rest.
+    pub(super) fn slice(&mut self, live: &Live<'_, '_>, slice: Slice) -> Result<()> {
+        let pack_store = self.parts.pack_store();
+        let mut dead = Vec::new();
+        let mut mixed = Vec::new();
+        let mut slice_bytes = 0;
+        for_each_pack(pack_store, self.whose, |pack| {
+            if !slice.has(pack.number) {
+                return Ok(());
+            }
+            slice_bytes += pack.info.size;
+            let entry = pack_store.index.pack(pack.number)?;
+            let (live, frames) = live.count(pack.number, entry.map(|entry| entry.frames));
+            self.summary.live_frames += u64::from(live);
+            self.summary.dead_frames += u64::from(frames.saturating_sub(live));
+            match fate(live, frames) {
+                Fate::Unlink => dead.push(pack),
+                Fate::Mixed => mixed.push(pack),
+                Fate::Stays => {}
+            }
+            Ok(())
+        })?;
+        self.progress.stage(Stage::Sweep, "", slice_bytes);
+        let mut left_bytes = slice_bytes;
+        let mut emptied = BTreeSet::new();
+        self.announce(dead.iter())?;
+        for pack in dead {
+            self.check_cancel()?;
+            self.progress.advance(pack.info.size);
+            self.summary.removed_packs += 1;
+            self.summary.after_bytes -= pack.info.size;
+            left_bytes -= pack.info.size;
+            if !self.options.dry_run {
+                self.unlink(&pack)?;
+                emptied.insert(pack.vid);
+            }
+        }
+        self.reclaim(emptied)?;
+        let rewritten = self.choose(live, mixed, left_bytes)?;
+        for home in homes_of(&rewritten) {
+            let packs = rewritten.iter().filter(|mixed| mixed.pack.home == home);
+            self.rewrite(live, home, packs)?;
+        }
+        Ok(())
+    }
+
+    /// Which packs are rewritten: the worst first, until the rest may stay unused. `left_bytes`: those of all
+    /// packs that have a live frame.
+    fn choose(&mut self, live: &Live<'_, '_>, packs: Vec<StoredPack>, left_bytes: u64) -> Result<Vec<Mixed>> {
+        let mut mixed = Vec::with_capacity(packs.len());
+        for pack in packs {
+            match self.footer(&pack) {
+                Ok(_) if self.has_lost(live, pack.number)? => {
+                    let what = reader::damaged(pack.number, "a frame that is needed is lost");
+                    self.progress.notice(&format!("not rewritten: {what}"));
+                }
+                Ok(footer) => {
+                    let dead = footer.rows.iter().zip(0..).filter(|(_, slot)| !live.has(pack.number, *slot));
+                    let dead_bytes =
+                        dead.map(|(row, _)| u64::from(row.stored) + format::ROW_BYTES as u64).sum();
+                    mixed.push(Mixed { pack, dead_bytes });
+                }
+                Err(error) if error.is_corruption() => {
+                    self.progress.notice(&format!("not rewritten: {error}"))
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        mixed.sort_by(Mixed::worst_first);
+        let percent = u64::from(self.options.max_unused_percent.min(100));
+        let (mut unused, mut left) = (mixed.iter().map(|mixed| mixed.dead_bytes).sum::<u64>(), left_bytes);
+        let mut chosen = 0;
+        // In a fleet what is freed counts as free at once: a pack that is mostly dead goes, whatever may stay
+        // unused.
+        let is_fleet = self.whose != Whose::All;
+        let is_mostly_dead = |mixed: &Mixed| is_fleet && mixed.dead_bytes > mixed.pack.info.size / 2;
+        while chosen < mixed.len() && (unused > left / 100 * percent || is_mostly_dead(&mixed[chosen])) {
+            unused -= mixed[chosen].dead_bytes;
+            left -= mixed[chosen].dead_bytes.min(left);
+            chosen += 1;
+        }
+        self.summary.unused_bytes += unused;
+        for stays in mixed.drain(chosen..) {
+            if self.left.is_some() {
+                self.note_left(live, &stays.pack)?;
+            }
+        }
+        Ok(mixed)
+    }
+
+    /// Notes the dead frames of a pack that stays as it is.
+    fn note_left(&mut self, live: &Live<'_, '_>, pack: &StoredPack) -> Result<()> {
+        let frames = self.footer(pack)?.rows.len() as u32;
+        for slot in (0..frames).filter(|slot| !live.has(pack.number, *slot)) {
+            let spot = Spot { home: pack.home, volume: pack.volume, pack: pack.number, slot };
+            if let Some(left) = &mut self.left {
+                left.add(spot, frames);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a live frame of the pack is known to be damaged.
+    fn has_lost(&self, live: &Live<'_, '_>, pack: PackNumber) -> Result<bool> {
+        let lost = self.parts.pack_store().index.damaged_slots(pack)?;
+        Ok(lost.into_iter().any(|slot| live.has(pack, slot)))
+    }
+
+    /// Moves the live frames of packs of one home to new packs, then unlinks the old ones.
+    fn rewrite<'m>(
+        &mut self,
+        live: &Live<'_, '_>,
+        home: Home,
+        packs: impl Iterator<Item = &'m Mixed>,
+    ) -> Result<()> {
+        let pack_store = self.parts.pack_store();
+        let mut appender = PackAppender::new(pack_store, home, random()?, Durability::Device);
+        let mut moved: Vec<&StoredPack> = Vec::new();
+        let mut had_turn = HashSet::new();
+        for Mixed { pack, dead_bytes } in packs {
+            self.check_cancel()?;
+            self.summary.rewritten_packs += 1;
+            self.progress.advance(pack.info.size);
+            if self.options.dry_run {
+                let freed = (*dead_bytes).min(self.summary.after_bytes);
+                self.summary.after_bytes -= freed;
+                self.summary.written_bytes += pack.info.size.saturating_sub(*dead_bytes);
+                continue;
+            }
+            had_turn.insert(pack.number);
+            if let Err(error) = copy_live(self.parts, &mut appender, live, pack, &had_turn) {
+                if !error.is_corruption() {
+                    return Err(error);
+                }
+                // What was copied of it so far are second copies; the pack itself stays.
+                self.progress.notice(&format!("not rewritten: {error}"));
+                if !broken::by(Flaw::UnlinksUncopied) {
+                    continue;
+                }
+            }
+            moved.push(pack);
+            if appender.open_bytes() + (format::TARGET_BYTES / 4) > format::TARGET_BYTES {
+                appender.finish()?;
+                self.unlink_all(&mut moved)?;
+            }
+        }
+        appender.finish()?;
+        self.unlink_all(&mut moved)?;
+        self.summary.after_bytes += appender.stored_bytes;
+        self.summary.written_bytes += appender.stored_bytes;
+        Ok(())
+    }
+
+    /// Waits until the space of what was unlinked is there again. A store that is too full to be tidied goes
+    /// on.
+    fn reclaim(&self, volumes: BTreeSet<VolumeId>) -> Result<()> {
+        for vid in volumes {
+            match self.parts.pack_store().volumes.store.reclaim(vid) {
+                Ok(()) | Err(VolumeError::NoSpace) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Unlinks packs whose live frames stand in durable packs that the index knows, and returns their space.
+    fn unlink_all(&mut self, packs: &mut Vec<&StoredPack>) -> Result<()> {
+        let mut emptied = BTreeSet::new();
+        self.announce(packs.iter().copied())?;
+        for pack in packs.drain(..) {
+            self.summary.after_bytes -= pack.info.size;
+            self.unlink(pack)?;
+            emptied.insert(pack.vid);
+        }
+        self.reclaim(emptied)
+    }
+
+    /// Lists packs that are removed next.
+    fn announce<'p>(&mut self, packs: impl Iterator<Item = &'p StoredPack>) -> Result<()> {
+        if self.options.dry_run {
+            return Ok(());
+        }
+        let places: Vec<PackPlace> = packs.map(StoredPack::place).collect();
+        self.announced.add(&places)
+    }
+
+    fn unlink(&self, pack: &StoredPack) -> Result<()> {
+        let pack_store = self.parts.pack_store();
+        match self.footer(pack) {
+            Ok(footer) => {
+                pack_store.index.remove_pack(pack.home, pack.number, footer.rows.iter().map(|row| row.id))?
+            }
+            Err(error) if error.is_corruption() => {
+                pack_store.index.remove_pack(pack.home, pack.number, std::iter::empty())?
+            }
+            Err(error) => return Err(error),
+        }
+        pack_store.volumes.store.delete(pack.vid, pack.number.file_name().as_bytes(), pack.info.fid)?;
+        Ok(())
+    }
+
+    fn footer(&self, pack: &StoredPack) -> Result<Arc<Footer>> {
+        match self.parts.pack_store().footer(pack.home, pack.volume, pack.number)? {
+            Some((footer, _)) => Ok(footer),
+            None => {
+                Err(Error::Damaged { what: format!("pack {}", pack.number), detail: "it is gone".into() })
+            }
+        }
+    }
+
+    fn check_cancel(&self) -> Result<()> {
+        if self.cancel.is_cancelled() { Err(Error::Cancelled { kept_bytes: None }) } else { Ok(()) }
+    }
+}
+
+fn homes_of(packs: &[Mixed]) -> Vec<Home> {
+    let mut homes: Vec<Home> = Vec::new();
+    for mixed in packs {
+        if !homes.contains(&mixed.pack.home) {
+            homes.push(mixed.pack.home);
+        }
+    }
+    homes
+}
+
+/// Copies the live frames of a pack, but for those that stand elsewhere as well. `had_turn`: this pack, and
+/// those before it.
+fn copy_live(
+    parts: &Parts,
+    appender: &mut PackAppender<'_>,
+    live: &Live<'_, '_>,
+    pack: &StoredPack,
+    had_turn: &HashSet<PackNumber>,
+) -> Result<()> {
+    let pack_store = parts.pack_store();
+    let Some((footer, vid)) = pack_store.footer(pack.home, pack.volume, pack.number)? else {
+        return Ok(());
+    };
+    let mut frames = FrameReader::new(pack_store)?;
+    for slot in (0..footer.rows.len() as u32).filter(|&slot| live.has(pack.number, slot)) {
+        let spot = Spot { home: pack.home, volume: pack.volume, pack: pack.number, slot };
+        let located = Located { footer: Arc::clone(&footer), vid, spot };
+        let row = *located.row();
+        if stands_elsewhere(parts, &mut frames, live, &located, had_turn)? {
+            continue;
+        }
+        let payload = frames.payload(&located)?;
+        appender.append(&Frame { id: row.id, raw_bytes: row.raw, flags: row.flags, payload })?;
+    }
+    Ok(())
+}
+
+/// Whether another live frame of the id is there and holds the same: in a pack that stays, or whose turn is
+/// yet to come. A prune that was killed may have left one, and snapshots that refer to either; all of them
+/// find the one that is left.
+fn stands_elsewhere(
+    parts: &Parts,
+    frames: &mut FrameReader<'_>,
+    live: &Live<'_, '_>,
+    located: &Located,
+    had_turn: &HashSet<PackNumber>,
+) -> Result<bool> {
+    let pack_store = parts.pack_store();
+    let (home, id) = (located.spot.home, located.row().id);
+    for (row, entry) in pack_store.index.places(home, &id)? {
+        let spot = entry.spot(row);
+        if spot.home != home || had_turn.contains(&spot.pack) || !live.has(spot.pack, spot.slot) {
+            continue;
+        }
+        let is_equal = match pack_store.at(spot, &id) {
+            Ok(Some(other)) => frames.raw(&other).map(<[u8]>::to_vec).and_then(|other| {
+                let own = frames.raw(located)?;
+                Ok(own == other)
+            }),
+            Ok(None) => Ok(false),
+            Err(error) => Err(error),
+        };
+        match is_equal {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error) if error.is_corruption() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}

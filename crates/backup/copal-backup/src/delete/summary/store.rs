@@ -1,0 +1,325 @@
+//! Summary vectors as files in the volume of a VM's manifests.
+
+use super::format::{BLOCK_MAC_BYTES, BlockMac, HEADER_BYTES, Header, block_mac, digest};
+use super::{Block, Geometry};
+use crate::catalog::vm::Published;
+use crate::delete::references;
+use crate::keys::signing::SIGNATURE_BYTES;
+use crate::packs::volumes::{for_each_file, settled};
+use crate::request::SnapshotId;
+use crate::request::error::{Error, Result};
+use crate::rules::broken::{self, Flaw};
+use crate::sessions::parts::Parts;
+use crate::snapshot::manifest::Manifest;
+use bytes::Bytes;
+use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId};
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+/// Name of the vector of a snapshot; another geometry has another name, so that one can be made beside the
+/// other.
+pub(crate) fn file_name(snapshot: SnapshotId, geometry: Geometry) -> String {
+    let Geometry { blocks, block_words, hashes } = geometry;
+    format!("{}{blocks:x}-{block_words:x}-{hashes:x}", prefix(snapshot))
+}
+
+/// What the names of all vectors of a snapshot begin with.
+pub(crate) fn prefix(snapshot: SnapshotId) -> String {
+    format!("s.{snapshot}.")
+}
+
+/// A vector that can be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) header: Header,
+    vid: VolumeId,
+    name: String,
+    /// What blocks must be sealed with, where the seal that stands beside them is not enough.
+    macs: Option<Vec<BlockMac>>,
+}
+
+/// A vector that was written.
+pub(crate) struct Written {
+    pub(crate) header: Header,
+    /// What the manifest of its snapshot names it by.
+    pub(crate) digest: [u8; 32],
+}
+
+/// The newest vector of a snapshot; `None`: there is none that can be used.
+/// # Errors
+/// Those of the store that are no damage.
+pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Option<Stored>> {
+    let Some(vid) = parts.pack_store().volumes.meta(vm, false)? else {
+        return Ok(None);
+    };
+    let store = &*parts.pack_store().volumes.store;
+    let mut newest: Option<(u64, String)> = None;
+    for_each_file(store, vid, prefix(snapshot).as_bytes(), |name, info| {
+        let name = String::from_utf8_lossy(name).into_owned();
+        if newest.as_ref().is_none_or(|(created, _)| *created < info.created_ms) {
+            newest = Some((info.created_ms, name));
+        }
+        Ok(())
+    })?;
+    let Some((_, name)) = newest else {
+        return Ok(None);
+    };
+    let range = 0..HEADER_BYTES as u64;
+    let header = match store.get(vid, name.as_bytes(), range, &ReadOptions::default()) {
+        Ok(bytes) => Header::decode(&bytes, &name, &parts.pack_store().keys),
+        Err(VolumeError::NotFound) => return Ok(None),
+        Err(VolumeError::Corrupt { what }) => Err(what),
+        Err(error) => return Err(error.into()),
+    };
+    let fits = |header: &Header| {
+        (header.vm, header.snapshot) == (vm, snapshot) && name == file_name(snapshot, header.geometry)
+    };
+    match header {
+        Ok(header) if fits(&header) => Ok(Some(Stored { header, vid, name, macs: None })),
+        Ok(_) => Ok(None),
+        Err(detail) => {
+            tracing::warn!(%snapshot, detail, "its summary vector is not used");
+            Ok(None)
+        }
+    }
+}
+
+/// As [`find`], for who takes something away on the word of it. Where backups are made with keys that may not
+/// delete, a vector counts that the manifest of its snapshot names, or that a delete role has signed: who may
+/// only write backups can then lie about those that he makes himself, and harm no others (BAK-18).
+/// # Errors
+/// Those of the store that are no damage.
+pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Result<Option<Stored>> {
+    let Some(mut vector) = find(parts, vm, published.snapshot)? else {
+        return Ok(None);
+    };
+    if !parts.pack_store().keys.roles().are_split || broken::by(Flaw::TrustsAnyVector) {
+        return Ok(Some(vector));
+    }
+    let Some(macs) = vector.read_macs(parts)? else {
+        return Ok(None);
+    };
+    let digest = digest(&vector.header.encode(&vector.name, &parts.pack_store().keys), &macs);
+    let is_trusted = match vector.header.is_signed {
+        true => vector.is_signed(parts, &digest)?,
+        false => false,
+    } || match parts.manifest(vm, published) {
+        Ok(manifest) => manifest.vector == Some(digest),
+        Err(error) if error.is_corruption() => false,
+        Err(error) => return Err(error),
+    };
+    if !is_trusted {
+        tracing::warn!(snapshot = %published.snapshot, "its summary vector is not the one it was published with, and not used");
+        return Ok(None);
+    }
+    vector.macs = Some(macs);
+    Ok(Some(vector))
+}
+
+impl Stored {
+    /// The seals of its blocks. `None`: they cannot be read.
+    fn read_macs(&self, parts: &Parts) -> Result<Option<Vec<BlockMac>>> {
+        let mut macs = Vec::new();
+        for number in 0..self.header.geometry.blocks() {
+            let at = self.header.block_at(number) + self.header.bits_bytes();
+            match self.read(parts, at..at + BLOCK_MAC_BYTES as u64)?.map(|mac| mac[..].try_into()) {
+                Some(Ok(mac)) => macs.push(mac),
+                Some(Err(_)) | None => return Ok(None),
+            }
+        }
+        Ok(Some(macs))
+    }
+
+    /// Whether a delete role has signed it.
+    fn is_signed(&self, parts: &Parts, digest: &[u8; 32]) -> Result<bool> {
+        let at = self.header.block_at(self.header.geometry.blocks());
+        let signature = self.read(parts, at..at + SIGNATURE_BYTES as u64)?;
+        let keys = &parts.pack_store().keys;
+        Ok(signature.is_some_and(|signature| keys.counts(&self.name, digest, Some(&signature))))
+    }
+
+    /// Bytes of the file, fewer at its end. `None`: they cannot be read.
+    fn read(&self, parts: &Parts, range: std::ops::Range<u64>) -> Result<Option<Bytes>> {
+        let pack_store = parts.pack_store();
+        let store = &pack_store.volumes.store;
+        match store.get(self.vid, self.name.as_bytes(), range, &ReadOptions::default()) {
+            Ok(bytes) => {
+                pack_store.note_read(bytes.len() as u64);
+                Ok(Some(bytes))
+            }
+            Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether all of it is as it was written.
+    /// # Errors
+    /// Those of the store that are no damage.
+    fn is_whole(&self, parts: &Parts) -> Result<bool> {
+        let mut block = Block::new(self.header.geometry);
+        for number in 0..self.header.geometry.blocks() {
+            if !self.merge_into(&mut block, number, parts)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Merges block `number` into another one. `false`: it cannot be read, or is not as it was written.
+    /// # Errors
+    /// Those of the store that are no damage.
+    pub(crate) fn merge_into(&self, block: &mut Block, number: u32, parts: &Parts) -> Result<bool> {
+        let range = self.header.block_at(number)..self.header.block_at(number + 1);
+        let wanted_bytes = range.end - range.start;
+        let Some(bytes) = self.read(parts, range)?.filter(|bytes| bytes.len() as u64 == wanted_bytes) else {
+            return Ok(false);
+        };
+        let (bits, beside) = bytes.split_at(self.header.bits_bytes() as usize);
+        let mac = match &self.macs {
+            Some(macs) => macs.get(number as usize).map_or(&[][..], |mac| &mac[..]),
+            None => beside,
+        };
+        let wanted = block_mac(&self.name, number, bits, &parts.pack_store().keys);
+        let fits = bool::from(wanted[..].ct_eq(mac)) || broken::by(Flaw::NoVectorSeal);
+        Ok(fits && block.merge_bytes(bits).is_some())
+    }
+}
+
+/// Writes the vector of a snapshot whose recipes are durable; durable on return. A geometry that is too small
+/// is replaced by one that fits. Memory: one block. Returns what it says.
+/// # Errors
+/// `Damaged`: a recipe cannot be read. Those of the store.
+pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometry>) -> Result<Written> {
+    let mut geometry = match geometry {
+        Some(geometry) => geometry,
+        None => Geometry::for_references(references::count(parts, manifest)?),
+    };
+    loop {
+        match try_write(parts, manifest, geometry)? {
+            Ok(written) => return Ok(written),
+            Err(references) => geometry = Geometry::for_references(references),
+        }
+    }
+}
+
+/// Makes the vectors that are missing, cannot be used, or are of another geometry than that of the newest
+/// snapshot.
+/// # Errors
+/// `Damaged`: a manifest or recipe cannot be read. Those of the store.
+pub(crate) fn mend(parts: &Parts, vm: Uuid, snapshots: &[Published]) -> Result<()> {
+    let mut geometry = None;
+    for published in snapshots.iter().rev() {
+        if let Some(vector) = find_trusted(parts, vm, published)? {
+            let found = vector.header.geometry;
+            if geometry.is_none_or(|wanted| found == wanted) && vector.is_whole(parts)? {
+                geometry = Some(found);
+                continue;
+            }
+        }
+        drop_all(parts, vm, published.snapshot)?;
+        let manifest = parts.manifest(vm, published)?;
+        let written = write(parts, &manifest, geometry)?.header.geometry;
+        geometry.get_or_insert(written);
+    }
+    Ok(())
+}
+
+/// Deletes all vectors of a snapshot.
+fn drop_all(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<()> {
+    let volumes = &parts.pack_store().volumes;
+    let Some(vid) = volumes.meta(vm, false)? else {
+        return Ok(());
+    };
+    let mut files = Vec::new();
+    for_each_file(&*volumes.store, vid, prefix(snapshot).as_bytes(), |name, info| {
+        files.push((name.to_vec(), info.fid));
+        Ok(())
+    })?;
+    for (name, fid) in files {
+        volumes.store.delete(vid, &name, fid)?;
+    }
+    Ok(())
+}
+
+/// As [`write`]; inside an error, the references are too many for the geometry, so many.
+fn try_write(
+    parts: &Parts,
+    manifest: &Manifest,
+    geometry: Geometry,
+) -> Result<std::result::Result<Written, u64>> {
+    let keys = &parts.pack_store().keys;
+    let store = &*parts.pack_store().volumes.store;
+    let vid = parts
+        .pack_store()
+        .volumes
+        .meta(manifest.vm, true)?
+        .ok_or_else(|| Error::Invalid { reason: "the volume of manifests cannot be made".into() })?;
+    let name = file_name(manifest.snapshot, geometry);
+    let mut block = Block::new(geometry);
+    let mut file = None;
+    let mut header = Header {
+        vm: manifest.vm,
+        snapshot: manifest.snapshot,
+        geometry,
+        references: 0,
+        is_signed: keys.sign(&name, &[]).is_some(),
+    };
+    let mut macs = Vec::new();
+    for number in 0..geometry.blocks() {
+        block.clear();
+        let mut references = 0;
+        references::for_each(parts, manifest, |reference| {
+            let id = reference.id.short();
+            references += 1;
+            if geometry.block_of(&id) == number {
+                block.insert(&id);
+            }
+            Ok(())
+        })?;
+        if references > geometry.capacity() {
+            return Ok(Err(references));
+        }
+        let file = match &mut file {
+            Some(file) => file,
+            None => {
+                header.references = references;
+                let mut begun = match store.writer(vid, name.as_bytes(), &PutOptions::default()) {
+                    Ok(begun) => begun,
+                    // The same snapshot again: what is there was written from the same recipes.
+                    Err(VolumeError::Exists { .. }) => return Ok(Ok(written_before(parts, manifest)?)),
+                    Err(error) => return Err(error.into()),
+                };
+                begun.append(Bytes::from(header.encode(&name, keys)))?;
+                file.insert(begun)
+            }
+        };
+        let mut bits = block.bytes();
+        let mac = block_mac(&name, number, &bits, keys);
+        macs.push(mac);
+        bits.extend_from_slice(&mac);
+        file.append(Bytes::from(bits))?;
+    }
+    let digest = digest(&header.encode(&name, keys), &macs);
+    if let (Some(file), Some(signature)) = (&mut file, keys.sign(&name, &digest)) {
+        file.append(Bytes::copy_from_slice(&signature))?;
+    }
+    match file.map(|file| file.commit()) {
+        None | Some(Ok(_)) => {}
+        Some(Err(VolumeError::Exists { .. })) => return Ok(Ok(written_before(parts, manifest)?)),
+        Some(Err(VolumeError::Unknown { fid })) if settled(store, vid, fid)? => {}
+        Some(Err(error)) => return Err(error.into()),
+    }
+    Ok(Ok(Written { header, digest }))
+}
+
+/// The vector of the same snapshot that is there.
+fn written_before(parts: &Parts, manifest: &Manifest) -> Result<Written> {
+    let unread = || Error::Damaged {
+        what: format!("the summary vector of snapshot {}", manifest.snapshot),
+        detail: "it is there and cannot be read; run the backup again".into(),
+    };
+    let vector = find(parts, manifest.vm, manifest.snapshot)?.ok_or_else(unread)?;
+    let macs = vector.read_macs(parts)?.ok_or_else(unread)?;
+    let header = vector.header;
+    Ok(Written { header, digest: digest(&header.encode(&vector.name, &parts.pack_store().keys), &macs) })
+}

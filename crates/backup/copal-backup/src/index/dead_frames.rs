@@ -1,0 +1,228 @@
+//! Frames of a VM that no snapshot refers to, or that it gave up for popular ones, in packs that are still
+//! there.
+//!
+//! A file of the VM's volume of manifests, which a record of its log names. Whoever backs the VM up passes
+//! over what stands in it; a pack goes once all of it does, or its live frames were moved.
+//!
+//! Format: docs/formats/backup-dead-frames.md v1
+//! Memory: a bit per frame of packs that have dead ones.
+//! Not here: which frames are dead (`freeing`, `cleanup`).
+
+use crate::catalog::fields::DeadList;
+#[cfg(any(test, fuzzing))]
+use crate::index::list_file;
+use crate::index::list_file::ListKind;
+use crate::keys::Keys;
+use crate::packs::pack::{PackKind, PackNumber, Spot, format::MAX_FRAMES};
+use crate::packs::pack_store::PackStore;
+use crate::packs::volumes::Home;
+use crate::request::error::{Error, Result};
+use copal_codec::{DecodeError, Format, Put, Reader};
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALDED", name: "list of dead frames", oldest: 1, version: 1, known_flags: 0 };
+
+const LISTS: ListKind = ListKind {
+    format: &FORMAT,
+    prefix: "dead.",
+    // Packs of 100 TB, all of them partly dead.
+    max_file_bytes: 1 << 30,
+};
+/// Kind, volume, number, one byte of frames, one of bits.
+const LEAST_PACK_BYTES: usize = 1 + 1 + 8 + 1 + 1;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct DeadFrames {
+    packs: BTreeMap<PackNumber, PackBits>,
+    /// Bytes of frames that are dead and stand in no list, as estimated by the error rates of the deletions
+    /// so far.
+    pub(crate) leak_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct PackBits {
+    home: Home,
+    volume: u32,
+    /// How many frames the pack has.
+    frames: u32,
+    bits: Vec<u8>,
+}
+
+impl PackBits {
+    fn has(&self, slot: u32) -> bool {
+        let byte = self.bits.get(slot as usize / 8);
+        byte.is_some_and(|byte| byte >> (slot % 8) & 1 == 1)
+    }
+
+    fn count(&self) -> u32 {
+        self.bits.iter().map(|byte| byte.count_ones()).sum()
+    }
+}
+
+impl DeadFrames {
+    /// Enters a frame of a pack of so many. `false`: it stood there already.
+    pub(crate) fn add(&mut self, spot: Spot, frames: u32) -> bool {
+        let pack = self.packs.entry(spot.pack).or_insert_with(|| PackBits {
+            home: spot.home,
+            volume: spot.volume,
+            frames,
+            bits: vec![0; frames.div_ceil(8) as usize],
+        });
+        let is_new = spot.slot < pack.frames && !pack.has(spot.slot);
+        if is_new {
+            pack.bits[spot.slot as usize / 8] |= 1 << (spot.slot % 8);
+        }
+        is_new
+    }
+
+    pub(crate) fn has(&self, pack: PackNumber, slot: u32) -> bool {
+        self.packs.get(&pack).is_some_and(|pack| pack.has(slot))
+    }
+
+    /// Dead frames of a pack.
+    pub(crate) fn count(&self, pack: PackNumber) -> u32 {
+        self.packs.get(&pack).map_or(0, PackBits::count)
+    }
+
+    /// All dead frames.
+    pub(crate) fn total(&self) -> u64 {
+        self.packs.values().map(|pack| u64::from(pack.count())).sum()
+    }
+
+    /// The packs that have dead frames.
+    pub(crate) fn packs(&self) -> impl Iterator<Item = (Home, u32, PackNumber)> {
+        self.packs.iter().map(|(number, pack)| (pack.home, pack.volume, *number))
+    }
+
+    /// Leaves out packs that `stays` does not know.
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(PackNumber) -> bool) {
+        self.packs.retain(|number, _| stays(*number));
+    }
+
+    fn encode(&self, vm: Uuid, name: &str, keys: &Keys) -> Vec<u8> {
+        LISTS.encode(vm, name, keys, |bytes| {
+            bytes.put_u64(self.leak_bytes);
+            bytes.put_varint(self.packs.len() as u64);
+            for (number, pack) in &self.packs {
+                bytes.put_u8(pack.home.kind().code());
+                bytes.put_varint(u64::from(pack.volume));
+                bytes.put_u64(number.0);
+                bytes.put_varint(u64::from(pack.frames));
+                bytes.put_bytes(&pack.bits);
+            }
+        })
+    }
+}
+
+/// Reads what stands behind the envelope and before the MAC.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), String> {
+    list_file::parse(content, fields)
+}
+
+fn fields(input: &mut Reader<'_>, vm: Uuid) -> std::result::Result<DeadFrames, String> {
+    let text = |error: DecodeError| error.to_string();
+    let mut dead = DeadFrames { leak_bytes: input.u64().map_err(text)?, ..DeadFrames::default() };
+    for _ in 0..input.bounded(input.remaining() / LEAST_PACK_BYTES).map_err(text)? {
+        let kind = PackKind::from_code(input.u8().map_err(text)?)
+            .filter(|kind| *kind != PackKind::Shared)
+            .ok_or("a pack of it is no VM's")?;
+        let volume = u32::try_from(input.varint().map_err(text)?).map_err(|error| error.to_string())?;
+        let number = PackNumber(input.u64().map_err(text)?);
+        let frames = input.bounded(MAX_FRAMES as usize).map_err(text)? as u32;
+        let bits = input.bytes(frames.div_ceil(8) as usize).map_err(text)?.to_vec();
+        let home = Home::of(kind, vm);
+        let pack = PackBits { home, volume, frames, bits };
+        if (frames..frames.next_multiple_of(8)).any(|slot| pack.has(slot)) {
+            return Err("a pack of it has dead frames beyond its end".into());
+        }
+        dead.packs.insert(number, pack);
+    }
+    Ok(dead)
+}
+
+/// The list that the log of a VM names; without one nothing is dead.
+/// # Errors
+/// `Damaged`: then nobody may write, since another one may have read it. Those of the store.
+pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: Option<&DeadList>) -> Result<DeadFrames> {
+    let Some(list) = list else {
+        return Ok(DeadFrames::default());
+    };
+    let name = LISTS.file_name(list.number);
+    let dead = LISTS.read(pack_store, vm, (list.number, &list.hash), fields)?;
+    dead.map_err(|detail| Error::Damaged {
+        what: format!("list {name} of dead frames of VM {}", vm.simple()),
+        detail: format!("{detail}; `copal repair leak` makes it anew"),
+    })
+}
+
+/// Writes a list behind `before`; durable on return, and in force once a record names it. One that says
+/// nothing is none.
+/// # Errors
+/// Those of the store.
+pub(crate) fn write(
+    pack_store: &PackStore,
+    vm: Uuid,
+    before: Option<&DeadList>,
+    dead: &DeadFrames,
+) -> Result<Option<DeadList>> {
+    if dead.total() == 0 && dead.leak_bytes == 0 {
+        return Ok(None);
+    }
+    let encode = |name: &str| dead.encode(vm, name, &pack_store.keys);
+    let (number, hash) = LISTS.write(pack_store, vm, before.map_or(0, |before| before.number), encode)?;
+    Ok(Some(DeadList { number, hash }))
+}
+
+/// Deletes the lists up to the one in force, `None`: all that there are. The caller has put it on record.
+/// # Errors
+/// Those of the store.
+pub(crate) fn drop_older(pack_store: &PackStore, vm: Uuid, in_force: Option<&DeadList>) -> Result<()> {
+    let in_force: Vec<u64> = in_force.iter().map(|list| list.number).collect();
+    LISTS.drop_older(pack_store, vm, &in_force)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VM: Uuid = Uuid::from_bytes([7; 16]);
+
+    fn spot(pack: u64, slot: u32) -> Spot {
+        Spot { home: Home::Private(VM), volume: 3, pack: PackNumber(pack), slot }
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_was_written_and_by_its_place_and_key_only() {
+        let keys = Keys::derive(&[1; 32]);
+        let mut dead = DeadFrames::default();
+        assert!(dead.add(spot(5, 0), 12) && dead.add(spot(5, 11), 12) && dead.add(spot(6, 3), 4));
+        assert!(!dead.add(spot(5, 11), 12), "twice");
+        assert!(!dead.add(spot(6, 4), 4), "no such frame");
+        dead.leak_bytes = 17;
+        assert_eq!((dead.total(), dead.count(PackNumber(5))), (3, 2));
+        assert!(dead.has(PackNumber(6), 3) && !dead.has(PackNumber(6), 2));
+        let bytes = dead.encode(VM, "dead.1", &keys);
+        let read = |name: &str, vm, keys: &Keys| LISTS.decode(&bytes, vm, name, keys, fields);
+        assert_eq!(read("dead.1", VM, &keys), Ok(dead));
+        assert!(read("dead.2", VM, &keys).is_err());
+        assert!(read("dead.1", Uuid::nil(), &keys).is_err());
+        assert!(read("dead.1", VM, &Keys::derive(&[2; 32])).is_err());
+    }
+
+    /// Symptom: a list of more than eight packs with few frames each was called damaged, and nothing of the VM
+    /// could be deleted before `copal repair leak`.
+    /// Cause: the bound on the number of packs counted 15 bytes for one, which may have 12.
+    /// Fix: the bound is the least that a pack takes.
+    #[test]
+    fn a_list_of_many_small_packs_is_read() {
+        let keys = Keys::derive(&[1; 32]);
+        let mut dead = DeadFrames::default();
+        assert!((0..500).all(|pack| dead.add(spot(pack, 1), 3)));
+        let bytes = dead.encode(VM, "dead.1", &keys);
+        assert_eq!(LISTS.decode(&bytes, VM, "dead.1", &keys, fields), Ok(dead));
+    }
+}

@@ -1,0 +1,159 @@
+//! Brings the index of one VM of a fleet up to date: with its packs, with the chunks of it that moved to
+//! popular ones, without its dead frames.
+//!
+//! Design: docs/design/backup.md#clean-up BAK-22
+//!
+//! Any host may add to them or take away, so the VM's log is read each time. What a reader does not find it
+//! looks for once more, if the log has gone on: another host rewrites packs, or moves chunks, while this one
+//! reads.
+
+use crate::catalog::fields::DeadList;
+use crate::catalog::log::Catalog;
+use crate::catalog::vm::VmState;
+use crate::index::IndexRow;
+use crate::index::dead_frames::{self, DeadFrames};
+use crate::index::moved_frames;
+use crate::index::reindex::{self, Whose};
+use crate::packs::pack_store::{PackStore, VmNews};
+use crate::packs::volumes::Home;
+use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Silent};
+use crate::steps::frames::is_in_use;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// What this handle has done to the index of VMs.
+pub(crate) struct VmIndex {
+    catalog: Arc<Catalog>,
+    known: Mutex<HashMap<Uuid, Known>>,
+    /// Held by whoever looks once more.
+    looking: Mutex<()>,
+}
+
+/// What the index of a VM has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Known {
+    /// Where its log ended before its packs were looked at.
+    next_number: u64,
+    /// The list of dead frames that is left out; `None` inside: that none is dead.
+    left_out: Option<Option<DeadList>>,
+}
+
+impl VmIndex {
+    pub(crate) fn new(catalog: Arc<Catalog>) -> VmIndex {
+        VmIndex { catalog, known: Mutex::default(), looking: Mutex::new(()) }
+    }
+
+    /// The index was thrown away.
+    pub(crate) fn forget(&self) {
+        self.known.lock().clear();
+    }
+
+    /// Packs, moved chunks and dead frames.
+    /// # Errors
+    /// `Damaged`: a list of moved or dead frames is. Those of the store and the index.
+    pub(crate) fn index(&self, pack_store: &PackStore, vm: Uuid) -> Result<()> {
+        let list = self.index_live_and_dead(pack_store, vm)?;
+        let is_left_out = |known: &Known| known.left_out == Some(list);
+        if self.known.lock().get(&vm).is_some_and(is_left_out) {
+            return Ok(());
+        }
+        let dead = dead_frames::read(pack_store, vm, list.as_ref())?;
+        leave_out(pack_store, &dead)?;
+        self.known.lock().entry(vm).or_default().left_out = Some(list);
+        Ok(())
+    }
+
+    /// Packs and moved chunks; dead frames may be there with the others. Returns the list of those.
+    /// # Errors
+    /// As [`VmIndex::index`].
+    pub(crate) fn index_live_and_dead(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
+        let next_number = self.catalog.vm(vm)?.next_number;
+        writable(reindex::reindex(pack_store, Whose::Vm(vm), &Silent, &CancelFlag::new()))?;
+        self.known.lock().entry(vm).or_default().next_number = next_number;
+        self.lead_moved(pack_store, vm)
+    }
+
+    /// Leads the ids of moved chunks to the popular frames. Returns the list of dead frames that belongs to
+    /// them.
+    /// # Errors
+    /// As [`VmIndex::index`].
+    pub(crate) fn lead_moved(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
+        loop {
+            let state = self.catalog.vm(vm)?;
+            match writable(lead_lists(pack_store, vm, &state)) {
+                // Another clean-up has put others in their place, and dropped them.
+                Err(error) if error.is_corruption() && self.catalog.vm(vm)?.moved != state.moved => {}
+                led => return led.map(|()| state.dead),
+            }
+        }
+    }
+}
+
+impl VmNews for VmIndex {
+    fn catch_up(&self, pack_store: &PackStore, vm: Uuid) -> Result<()> {
+        let _looking = self.looking.lock();
+        let next_number = self.catalog.vm(vm)?.next_number;
+        let is_known = |known: &Known| known.next_number == next_number;
+        if self.known.lock().get(&vm).is_some_and(is_known) {
+            return Ok(());
+        }
+        pack_store.forget_cached();
+        self.index(pack_store, vm)
+    }
+}
+
+/// Enters the lists of moved frames that the index does not have.
+fn lead_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
+    let index = &pack_store.index;
+    let entered = index.moved_lists(vm)?;
+    let hashes: Vec<[u8; 32]> = state.moved.iter().map(|list| list.hash).collect();
+    if entered == hashes {
+        return Ok(());
+    }
+    for list in state.moved.iter().filter(|list| !entered.contains(&list.hash)) {
+        let moved = moved_frames::read(pack_store, vm, list)?;
+        for (pack, volume) in moved.packs() {
+            if index.pack(pack)?.is_none()
+                && reindex::enter(pack_store, Home::Shared, volume, pack)?.is_none()
+            {
+                tracing::warn!(%pack, "moved chunks lead to a pack that is not there");
+            }
+        }
+        let frames = moved.frames().iter();
+        let rows = frames.map(|frame| {
+            let (pack, slot) = (frame.pack, frame.slot);
+            (frame.id, IndexRow { pack, slot })
+        });
+        index.lead(Home::Private(vm), rows)?;
+    }
+    index.note_moved_lists(vm, &hashes)
+}
+
+/// Takes dead frames out of the index.
+/// # Errors
+/// Those of the store and the index.
+pub(crate) fn leave_out(pack_store: &PackStore, dead: &DeadFrames) -> Result<()> {
+    for (home, volume, pack) in dead.packs() {
+        let footer = match pack_store.footer(home, volume, pack) {
+            Ok(Some((footer, _))) => footer,
+            Ok(None) => continue,
+            Err(error) if error.is_corruption() => continue,
+            Err(error) => return Err(error),
+        };
+        let rows = footer.rows.iter().zip(0..).filter(|(_, slot)| !is_in_use(dead, pack, *slot));
+        let rows: Vec<(u32, [u8; 16])> = rows.map(|(row, slot)| (slot, row.id)).collect();
+        writable(pack_store.index.remove_frames(home, pack, &rows))?;
+    }
+    Ok(())
+}
+
+/// A store opened for reading: what the index has must do.
+fn writable<T: Default>(outcome: Result<T>) -> Result<T> {
+    match outcome {
+        Err(Error::Index(copal_kv::Error::ReadOnly)) => Ok(T::default()),
+        outcome => outcome,
+    }
+}

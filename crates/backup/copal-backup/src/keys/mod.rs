@@ -1,0 +1,315 @@
+//! The keys of a domain, all derived from one master key; who has a role key has those of its role.
+//!
+//! Derivation is BLAKE3 in its key-derivation mode with the context strings below; each use has its
+//! own key, so none of them tells anything about another.
+//!
+//! Invariants
+//! - In a repository that has had role keys, a record of the delete role and a checkpoint count only with a
+//!   signature (BAK-19). A handle learns that it is such a one when it opens, or from the first signature it
+//!   meets.
+//!
+//! Not here: how the master key is kept (`key_slot`), role keys (`role_key`), how frames are encrypted
+//! (`pack_cipher`).
+
+pub(crate) mod key_slot;
+pub(crate) mod role;
+pub(crate) mod role_key;
+pub(crate) mod roles;
+pub(crate) mod signing;
+
+use crate::keys::role::Role;
+use crate::keys::roles::Roles;
+use crate::keys::signing::{PUBLIC_BYTES, SIGNATURE_BYTES, Signer, is_signed};
+use crate::request::peers::HostKey;
+use crate::rules::broken::{self, Flaw};
+use copal_chunk::{ChunkId, IdKey};
+use std::sync::atomic::{AtomicU8, Ordering};
+use uuid::Uuid;
+use zeroize::Zeroizing;
+
+/// Length of the code that authenticates a record, a checkpoint or a manifest.
+pub(crate) const MAC_BYTES: usize = 32;
+
+const GEAR: &str = "copal v1 gear table key";
+const ID: &str = "copal v1 chunk id key";
+const DATA: &str = "copal v1 pack data key";
+const RECIPE: &str = "copal v1 recipe id key";
+const MAC: &str = "copal v1 catalog mac key";
+const AGENTS: &str = "copal v1 agents secret";
+const DELETE: &str = "copal v1 delete signing key";
+const ADMIN: &str = "copal v1 admin mac key";
+const HOST: &str = "copal v1 host signing key";
+const PASSWORD_HOST: &str = "copal v1 host signing key of the password";
+
+/// The key with which a host signs that has the role key of this secret.
+pub(crate) fn host_signer(secret: &[u8; 32]) -> Signer {
+    Signer::new(Zeroizing::new(blake3::derive_key(HOST, secret)))
+}
+
+/// 32 secret bytes.
+type Secret = Zeroizing<[u8; 32]>;
+
+/// Keys that a role key for backup or delete holds, 32 bytes each.
+const BUNDLED: usize = 7;
+/// Length of the keys of a role for backup or delete.
+pub(crate) const BUNDLE_BYTES: usize = BUNDLED * 32;
+
+/// From when on signatures are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Signatures {
+    /// The repository never had role keys, as far as this handle knows: none is made or needed.
+    None = 0,
+    /// It is being given the first: they are made, and not needed yet.
+    Begun = 1,
+    /// They are made and needed.
+    Needed = 2,
+}
+
+/// What only who has the master key has.
+struct Admin {
+    master: Secret,
+    mac: Secret,
+}
+
+/// The derived keys of one domain. Wiped from memory when dropped.
+pub(crate) struct Keys {
+    pub(crate) gear: Secret,
+    pub(crate) id: IdKey,
+    id_bytes: Secret,
+    data: Secret,
+    recipe: Secret,
+    /// Of the backup role, which all others have: it keeps out who has no key at all.
+    mac: Secret,
+    agents: Secret,
+    /// Checks what the delete role has signed.
+    public: [u8; PUBLIC_BYTES],
+    signer: Option<Signer>,
+    /// Signs as the host that has this key.
+    host: Option<Signer>,
+    admin: Option<Admin>,
+    signatures: AtomicU8,
+}
+
+impl Keys {
+    /// Derives everything from the master key.
+    pub(crate) fn derive(master: &[u8; 32]) -> Keys {
+        let key = |context: &str| Zeroizing::new(blake3::derive_key(context, master));
+        let signer = Signer::new(key(DELETE));
+        Keys {
+            gear: key(GEAR),
+            id: IdKey::new(*key(ID)),
+            id_bytes: key(ID),
+            data: key(DATA),
+            recipe: key(RECIPE),
+            mac: key(MAC),
+            agents: key(AGENTS),
+            public: signer.public(),
+            signer: Some(signer),
+            host: Some(Signer::new(key(PASSWORD_HOST))),
+            admin: Some(Admin { master: Zeroizing::new(*master), mac: key(ADMIN) }),
+            signatures: AtomicU8::new(Signatures::None as u8),
+        }
+    }
+
+    /// The keys of the backup or the delete role, in the order in which a slot holds them. The last one
+    /// signs, or checks signatures. `None`: these keys are not all of that role.
+    pub(crate) fn bundle(&self, role: Role) -> Option<Zeroizing<Vec<u8>>> {
+        let last = match role {
+            Role::Backup => &self.public,
+            Role::Delete => self.signer.as_ref()?.seed(),
+            Role::Admin => return None,
+        };
+        let mut bundle = Zeroizing::new(Vec::with_capacity(BUNDLE_BYTES));
+        for key in [&*self.gear, &self.id_bytes, &self.data, &self.recipe, &self.mac, &self.agents, last] {
+            bundle.extend_from_slice(key);
+        }
+        Some(bundle)
+    }
+
+    /// The keys of the backup or the delete role from what `bundle` gave.
+    pub(crate) fn of_bundle(role: Role, bundle: &[u8; BUNDLE_BYTES]) -> Keys {
+        let (keys, _) = bundle.as_chunks::<32>();
+        let key = |at: usize| Zeroizing::new(keys[at]);
+        let (signer, public) = match role {
+            Role::Backup => (None, keys[BUNDLED - 1]),
+            Role::Delete | Role::Admin => {
+                let signer = Signer::new(key(BUNDLED - 1));
+                let public = signer.public();
+                (Some(signer), public)
+            }
+        };
+        Keys {
+            gear: key(0),
+            id: IdKey::new(*key(1)),
+            id_bytes: key(1),
+            data: key(2),
+            recipe: key(3),
+            mac: key(4),
+            agents: key(5),
+            public,
+            signer,
+            host: None,
+            admin: None,
+            // Where there is a role key, there are signatures.
+            signatures: AtomicU8::new(Signatures::Needed as u8),
+        }
+    }
+
+    /// The same keys, of a host that signs with this one.
+    pub(crate) fn with_host(self, host: Signer) -> Keys {
+        Keys { host: Some(host), ..self }
+    }
+
+    /// As which host these keys sign what they say of popular packs; `None`: the repository never had role
+    /// keys.
+    pub(crate) fn host_key(&self) -> Option<HostKey> {
+        let is_wanted = self.signatures() != Signatures::None;
+        let host = self.host.as_ref().filter(|_| is_wanted)?;
+        Some(HostKey(host.public()))
+    }
+
+    /// The host's signature of what stands at `name`; `None`: these keys are not those of the host.
+    pub(crate) fn sign_as(&self, host: &HostKey, name: &str, body: &[u8]) -> Option<[u8; SIGNATURE_BYTES]> {
+        let signer = self.host.as_ref().filter(|signer| signer.public() == host.0)?;
+        Some(signer.sign(&placed(name, body)))
+    }
+
+    /// What these keys are for.
+    pub(crate) fn roles(&self) -> Roles {
+        Roles {
+            highest: match (&self.admin, &self.signer) {
+                (Some(_), _) => Role::Admin,
+                (None, Some(_)) => Role::Delete,
+                (None, None) => Role::Backup,
+            },
+            are_split: self.signatures() == Signatures::Needed,
+        }
+    }
+
+    /// The master key, for who has it.
+    pub(crate) fn master(&self) -> Option<&[u8; 32]> {
+        self.admin.as_ref().map(|admin| &*admin.master)
+    }
+
+    /// What the agents of the domain know each other by.
+    pub(crate) fn agents(&self) -> Secret {
+        self.agents.clone()
+    }
+
+    /// The half of the signing key that every role has.
+    #[cfg(test)]
+    pub(crate) fn public(&self) -> &[u8; PUBLIC_BYTES] {
+        &self.public
+    }
+
+    /// From when on signatures are asked for.
+    pub(crate) fn signatures(&self) -> Signatures {
+        match self.signatures.load(Ordering::Acquire) {
+            0 => Signatures::None,
+            1 => Signatures::Begun,
+            _ => Signatures::Needed,
+        }
+    }
+
+    pub(crate) fn set_signatures(&self, signatures: Signatures) {
+        self.signatures.store(signatures as u8, Ordering::Release);
+    }
+
+    /// Whether what needs a signature can be written so that it counts.
+    pub(crate) fn can_sign(&self) -> bool {
+        self.signer.is_some() || self.signatures() == Signatures::None
+    }
+
+    /// The signature of what stands at `name`; `None` where none is made, or these keys cannot.
+    pub(crate) fn sign(&self, name: &str, body: &[u8]) -> Option<[u8; SIGNATURE_BYTES]> {
+        let is_wanted = self.signatures() != Signatures::None;
+        let signer = self.signer.as_ref().filter(|_| is_wanted)?;
+        Some(signer.sign(&placed(name, body)))
+    }
+
+    /// Whether what needs a signature counts with this one, or without.
+    pub(crate) fn counts(&self, name: &str, body: &[u8], signature: Option<&[u8]>) -> bool {
+        let is_looked_at = !broken::by(Flaw::NoSignature);
+        let Some(signature) = signature else {
+            return self.signatures() != Signatures::Needed || !is_looked_at;
+        };
+        let is_signed = is_signed(&self.public, &placed(name, body), signature);
+        if is_signed {
+            // Role keys were added behind the back of this handle: from here on it signs, too.
+            let (none, needed) = (Signatures::None as u8, Signatures::Needed as u8);
+            let _ = self.signatures.compare_exchange(none, needed, Ordering::AcqRel, Ordering::Acquire);
+        }
+        is_signed || !is_looked_at
+    }
+
+    /// The key that encrypts the frames of one pack.
+    pub(crate) fn pack_key(&self, pack_id: &[u8; 16]) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(*blake3::keyed_hash(&self.data, pack_id).as_bytes())
+    }
+
+    /// The key under which recipes, pages and roots of one VM are named.
+    ///
+    /// One key per VM: equal recipes of two VMs have different names, so no VM needs another's packs.
+    pub(crate) fn recipe_key(&self, vm: Uuid) -> RecipeKey {
+        RecipeKey(Zeroizing::new(*blake3::keyed_hash(&self.recipe, vm.as_bytes()).as_bytes()))
+    }
+
+    /// Authenticates a record or manifest. `name` says what it is and where it stands.
+    pub(crate) fn mac(&self, name: &str, body: &[u8]) -> [u8; MAC_BYTES] {
+        keyed(&self.mac, name, body)
+    }
+
+    /// Whether `tag` is the MAC of `body`, in constant time.
+    pub(crate) fn mac_fits(&self, name: &str, body: &[u8], tag: &[u8]) -> bool {
+        use subtle::ConstantTimeEq;
+        bool::from(self.mac(name, body).ct_eq(tag))
+    }
+
+    /// As `mac`, of what only the admin role writes; `None`: it has another role.
+    pub(crate) fn admin_mac(&self, name: &str, body: &[u8]) -> Option<[u8; MAC_BYTES]> {
+        let admin = self.admin.as_ref()?;
+        Some(keyed(&admin.mac, name, body))
+    }
+}
+
+fn keyed(key: &[u8; 32], name: &str, body: &[u8]) -> [u8; MAC_BYTES] {
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    hasher.update(&(name.len() as u64).to_le_bytes());
+    hasher.update(name.as_bytes());
+    hasher.update(body);
+    *hasher.finalize().as_bytes()
+}
+
+/// Whether a host has signed what stands at `name`.
+pub(crate) fn is_signed_by(host: &HostKey, name: &str, body: &[u8], signature: &[u8]) -> bool {
+    is_signed(&host.0, &placed(name, body), signature)
+}
+
+/// What is signed: what a MAC is of, too.
+fn placed(name: &str, body: &[u8]) -> Vec<u8> {
+    [&(name.len() as u64).to_le_bytes()[..], name.as_bytes(), body].concat()
+}
+
+/// Names the recipes of one VM.
+#[derive(Clone)]
+pub(crate) struct RecipeKey(Zeroizing<[u8; 32]>);
+
+impl RecipeKey {
+    /// The id of a recipe, page or root from the bytes that define it.
+    pub(crate) fn id(&self, level: u8, logical: &[u8]) -> ChunkId {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[level]);
+        hasher.update(logical);
+        ChunkId(*hasher.finalize().as_bytes())
+    }
+}
+
+/// Fresh random bytes from the operating system.
+pub(crate) fn random<const N: usize>() -> crate::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| crate::Error::Invalid {
+        reason: format!("the operating system gives no random bytes: {error}"),
+    })?;
+    Ok(bytes)
+}

@@ -1,0 +1,256 @@
+//! Role keys: a file that somebody is given, and the slot of the catalog that it opens.
+//!
+//! Format: docs/formats/backup-key-slot.md v2
+//! Invariants
+//! - A slot for backup or delete holds the derived keys of its role, never the master key.
+//! - A secret is 32 random bytes and opens one slot: there is nothing to guess, so nothing is made expensive.
+//! - Who has no admin role can make no slot that an admin takes for one of the repository's.
+//!
+//! Not here: passwords (`key_slot`), who may add and remove keys (`key_list`).
+
+use crate::keys::role::{KeyId, Role, RoleKey, unhex};
+use crate::keys::{BUNDLE_BYTES, Keys, MAC_BYTES, host_signer, random};
+use crate::request::error::{Error, Result};
+use crate::request::peers::HostKey;
+use aes_gcm::aead::{AeadInOut, inout::InOutBuf};
+use aes_gcm::{Aes256Gcm, KeyInit, Nonce, Tag};
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+pub(crate) const FORMAT: Format =
+    Format { magic: *b"COPALKEY", name: "key slot", oldest: 2, version: 2, known_flags: 0 };
+
+const KIND_ROLE: u8 = 3;
+const TAG_BYTES: usize = 16;
+/// Clear part of the body: kind, role, zeros, key id, salt, domain.
+const CLEAR_BYTES: usize = 44;
+
+const WRAP: &str = "copal v1 role key slot";
+/// First words of a key file.
+const FILE_WORDS: [&str; 2] = ["copal-key", "1"];
+
+impl RoleKey {
+    /// A fresh key, which opens nothing until a slot was made for it.
+    pub(crate) fn draw(role: Role) -> Result<RoleKey> {
+        let secret = Zeroizing::new(random()?);
+        Ok(RoleKey { role, secret })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_secret(role: Role, secret: [u8; 32]) -> RoleKey {
+        let secret = Zeroizing::new(secret);
+        RoleKey { role, secret }
+    }
+
+    /// Reads a key file.
+    /// # Errors
+    /// `Invalid`: it is none, or not as it was written.
+    pub fn parse(text: &str) -> Result<RoleKey> {
+        let invalid =
+            |reason: &str| Error::Invalid { reason: format!("this is no key file of Copal: {reason}") };
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let [magic, version, role, id, secret] = words[..] else {
+            return Err(invalid("a key file is one line of five words"));
+        };
+        if magic != FILE_WORDS[0] {
+            return Err(invalid("it does not begin with copal-key"));
+        }
+        if version != FILE_WORDS[1] {
+            return Err(invalid("its version is not known to this program; use a newer copal"));
+        }
+        let role = Role::from_name(role).ok_or_else(|| invalid("its role is not known"))?;
+        let secret =
+            unhex(secret).map(Zeroizing::new).ok_or_else(|| invalid("its secret is not 64 digits"))?;
+        let key = RoleKey { role, secret };
+        match unhex(id) == Some(key.id().0) {
+            true => Ok(key),
+            false => Err(invalid("its secret is not the one that was written")),
+        }
+    }
+
+    /// The text of its file.
+    pub fn text(&self) -> Zeroizing<String> {
+        use std::fmt::Write;
+        let mut text = Zeroizing::new(String::with_capacity(160));
+        let [magic, version] = FILE_WORDS;
+        // Writing to a string does not fail, and there is room: no copy of the secret is left behind.
+        let _ = write!(text, "{magic} {version} {} {} ", self.role, self.id());
+        for byte in *self.secret {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+        text
+    }
+
+    /// The public half of the key with which the host that has it signs.
+    pub(crate) fn host_key(&self) -> HostKey {
+        HostKey(host_signer(&self.secret).public())
+    }
+
+    /// The key that encrypts its slot.
+    fn wrapping(&self, salt: &[u8; 16]) -> Zeroizing<[u8; 32]> {
+        let secret = Zeroizing::new([&self.secret[..], salt].concat());
+        Zeroizing::new(blake3::derive_key(WRAP, &secret))
+    }
+}
+
+/// Writes the slot of `key`. `salt` is fresh for every slot.
+/// # Errors
+/// `Denied`: `keys` are not those of an admin.
+pub(crate) fn encode(key: &RoleKey, domain: [u8; 16], salt: [u8; 16], keys: &Keys) -> Result<Vec<u8>> {
+    keys.roles().require(Role::Admin)?;
+    let mut secret = match key.role {
+        Role::Admin => keys.master().map(|master| Zeroizing::new(master.to_vec())),
+        role => keys.bundle(role),
+    }
+    .expect("an admin has the keys of every role");
+    let mut bytes = vec![0; ENVELOPE_LEN];
+    bytes.put_u8(KIND_ROLE);
+    bytes.put_u8(key.role.code());
+    bytes.put_zeros(2);
+    bytes.put_bytes(&key.id().0);
+    bytes.put_bytes(&salt);
+    bytes.put_bytes(&domain);
+    let cipher = Aes256Gcm::new((&*key.wrapping(&salt)).into());
+    let tag: [u8; TAG_BYTES] = cipher
+        .encrypt_inout_detached(&Nonce::default(), &bytes[ENVELOPE_LEN..], InOutBuf::from(&mut secret[..]))
+        .expect("a few keys are far below the 64 GiB that GCM can encrypt")
+        .into();
+    bytes.put_bytes(&secret);
+    bytes.put_bytes(&tag);
+    let mac = keys.admin_mac(&key.id().file_name(), &bytes[ENVELOPE_LEN..]);
+    bytes.put_bytes(&mac.expect("an admin has that key"));
+    Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+    Ok(bytes)
+}
+
+/// What a slot says before it is opened.
+#[derive(Debug)]
+pub(crate) struct Slot<'a> {
+    pub(crate) role: Role,
+    pub(crate) id: KeyId,
+    pub(crate) domain: [u8; 16],
+    salt: [u8; 16],
+    clear: &'a [u8],
+    encrypted: &'a [u8],
+    tag: [u8; TAG_BYTES],
+    sealed: &'a [u8],
+    mac: [u8; MAC_BYTES],
+}
+
+/// Takes a slot apart; opens nothing.
+pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
+    let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+    let text = |error: DecodeError| error.to_string();
+    let mut input = Reader::new(body);
+    let kind = input.u8().map_err(text)?;
+    let role = input.u8().map_err(text)?;
+    if kind != KIND_ROLE {
+        return Err(format!("key slots of kind {kind} are not known to this program; use a newer one"));
+    }
+    let role = Role::from_code(role).ok_or("its role is not known to this program; use a newer one")?;
+    input.zeros(2).map_err(text)?;
+    let id = KeyId(input.array().map_err(text)?);
+    let salt = input.array().map_err(text)?;
+    let domain = input.array().map_err(text)?;
+    let length = match role {
+        Role::Admin => 32,
+        Role::Backup | Role::Delete => BUNDLE_BYTES,
+    };
+    let encrypted = input.bytes(length).map_err(text)?;
+    let tag = input.array().map_err(text)?;
+    let sealed = &body[..CLEAR_BYTES + length + TAG_BYTES];
+    let mac = input.array().map_err(text)?;
+    input.finish().map_err(text)?;
+    Ok(Slot { role, id, domain, salt, clear: &body[..CLEAR_BYTES], encrypted, tag, sealed, mac })
+}
+
+impl Slot<'_> {
+    /// The keys in it; `None` when it was made for another key.
+    pub(crate) fn open(&self, key: &RoleKey) -> Option<Keys> {
+        let mut secret = Zeroizing::new(self.encrypted.to_vec());
+        let cipher = Aes256Gcm::new((&*key.wrapping(&self.salt)).into());
+        let (nonce, tag) = (Nonce::default(), Tag::from(self.tag));
+        cipher.decrypt_inout_detached(&nonce, self.clear, InOutBuf::from(&mut secret[..]), &tag).ok()?;
+        let keys = match self.role {
+            Role::Admin => secret[..].try_into().ok().map(Keys::derive),
+            role => secret[..].try_into().ok().map(|bundle| Keys::of_bundle(role, bundle)),
+        };
+        keys.map(|keys| keys.with_host(host_signer(&key.secret)))
+    }
+
+    /// Whether an admin of the repository made it. `keys` are those of one.
+    pub(crate) fn is_of(&self, keys: &Keys) -> bool {
+        let mac = keys.admin_mac(&self.id.file_name(), self.sealed);
+        mac.is_some_and(|mac| bool::from(mac.ct_eq(&self.mac)))
+    }
+}
+
+/// `N` bytes as twice as many digits.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_file_is_read_as_it_was_written_and_not_otherwise() {
+        for role in Role::ALL {
+            let key = RoleKey::of_secret(role, [0x5e; 32]);
+            let text = key.text();
+            let read = RoleKey::parse(&text).unwrap();
+            assert_eq!((read.role(), read.id()), (role, key.id()));
+            assert_eq!(read.secret, key.secret);
+            assert!(text.ends_with('\n') && text.lines().count() == 1, "{}", text.len());
+            let shown = format!("{key:?}");
+            assert!(!shown.contains("5e5e5e"), "{shown}");
+            for cut in 0..text.len() - 1 {
+                assert!(RoleKey::parse(&text[..cut]).is_err(), "{cut}");
+            }
+        }
+        for (text, part) in [
+            ("", "five words"),
+            ("a b c d e", "copal-key"),
+            ("copal-key 2 backup a b", "newer"),
+            ("copal-key 1 king a b", "role"),
+            ("copal-key 1 backup a b", "64 digits"),
+            (
+                "copal-key 1 backup 0011223344556677 5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e",
+                "not the one",
+            ),
+        ] {
+            let error = RoleKey::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_slot_gives_the_keys_of_its_role_and_to_its_own_key_alone() {
+        let keys = Keys::derive(&[0x11; 32]);
+        for role in Role::ALL {
+            let key = RoleKey::of_secret(role, [0x5e; 32]);
+            let bytes = encode(&key, [0xd0; 16], [0x5a; 16], &keys).unwrap();
+            let slot = decode(&bytes).unwrap();
+            assert!(slot.is_of(&keys) && !slot.is_of(&Keys::derive(&[0x12; 32])));
+            let opened = slot.open(&key).unwrap();
+            assert_eq!(opened.roles().highest, role);
+            assert_eq!(opened.master().is_some(), role == Role::Admin);
+            assert_eq!(opened.mac("a", b"b"), keys.mac("a", b"b"));
+            assert_eq!(opened.agents(), keys.agents());
+            assert_eq!(opened.public(), keys.public());
+            assert!(slot.open(&RoleKey::of_secret(role, [0x5f; 32])).is_none(), "another key");
+            // No slot is made of keys that are not all there.
+            if role != Role::Admin {
+                assert!(encode(&key, [0xd0; 16], [0x5a; 16], &opened).is_err());
+                assert!(opened.bundle(Role::Delete).is_some() == (role == Role::Delete));
+            }
+            // What is changed does not open, or is not taken for the repository's.
+            for at in ENVELOPE_LEN..bytes.len() {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1;
+                Envelope::seal(&FORMAT, 0, 0, &mut changed);
+                let Ok(slot) = decode(&changed) else { continue };
+                assert!(!slot.is_of(&keys), "byte {at}");
+            }
+        }
+    }
+}

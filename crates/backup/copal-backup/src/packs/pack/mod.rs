@@ -1,0 +1,91 @@
+//! Packs: the files that hold encrypted chunks and recipes.
+//!
+//! Format: docs/formats/backup-pack.md v1
+//! - [`format`]: the bytes. [`writer`]: streams a pack into a volume. [`reader`]: footers and frames.
+//!
+//! Invariants
+//! - A pack is whole or absent, and never changes.
+//! - The pack id is random and new for every attempt; packs are named by its first 8 bytes.
+//! - Every byte of a pack is covered by a hash that needs no key, and by an authentication tag or a check
+//!   of the envelope that does.
+
+pub(crate) mod format;
+pub(crate) mod reader;
+pub(crate) mod writer;
+
+use crate::packs::volumes::Home;
+use std::fmt;
+
+/// The first 8 bytes of a pack id: names the file, stands in recipes and in the index.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PackNumber(pub(crate) u64);
+
+impl PackNumber {
+    pub(crate) fn of(pack_id: &[u8; 16]) -> PackNumber {
+        let mut first = [0; 8];
+        first.copy_from_slice(&pack_id[..8]);
+        PackNumber(u64::from_be_bytes(first))
+    }
+    /// Name of the pack's file in its volume.
+    pub(crate) fn file_name(self) -> String {
+        format!("{:016x}", self.0)
+    }
+    /// The pack of a file name; `None` for other files.
+    pub(crate) fn from_file_name(name: &[u8]) -> Option<PackNumber> {
+        let text = std::str::from_utf8(name).ok()?;
+        let shaped = text.len() == 16 && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+        shaped.then(|| u64::from_str_radix(text, 16).ok().map(PackNumber))?
+    }
+}
+impl fmt::Display for PackNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+impl fmt::Debug for PackNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Where a frame stands. The volume is counted within its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Spot {
+    pub(crate) home: Home,
+    pub(crate) volume: u32,
+    pub(crate) pack: PackNumber,
+    pub(crate) slot: u32,
+}
+
+/// What a pack holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PackKind {
+    /// Chunks, shared by the VMs of the domain.
+    Shared,
+    /// Recipes, pages and roots of one VM.
+    Recipes,
+    /// Chunks of one VM.
+    Private,
+}
+
+impl PackKind {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            PackKind::Shared => 1,
+            PackKind::Recipes => 2,
+            PackKind::Private => 3,
+        }
+    }
+    pub(crate) fn from_code(code: u8) -> Option<PackKind> {
+        match code {
+            1 => Some(PackKind::Shared),
+            2 => Some(PackKind::Recipes),
+            3 => Some(PackKind::Private),
+            _ => None,
+        }
+    }
+    /// Whether its frames are chunks.
+    pub(crate) fn has_chunks(self) -> bool {
+        self != PackKind::Recipes
+    }
+}

@@ -1,0 +1,171 @@
+//! Reads footers and frames of packs.
+//!
+//! Not here: finding the pack of a chunk (`pack_store`), caching footers (`pack_store`).
+
+use super::PackNumber;
+use super::format::{self, Header, Row, Trailer};
+use crate::keys::Keys;
+use crate::packs::pack_cipher::PackCipher;
+use crate::packs::volumes::Home;
+use crate::request::error::{Error, Result};
+use copal_volume::{ReadOptions, VolumeId, VolumeStore};
+
+/// Bytes read from the end of a pack at first; most footers lie within.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// The list of frames of one pack, and the cipher that opens them.
+pub(crate) struct Footer {
+    pub(crate) number: PackNumber,
+    pub(crate) home: Home,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) cipher: PackCipher,
+    /// Bytes of the whole file.
+    pub(crate) file_bytes: u64,
+    /// End of the bytes that have block hashes, and the hashes.
+    pub(crate) hashed_end: u64,
+    pub(crate) table: Vec<u8>,
+}
+
+impl Footer {
+    /// Memory it takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Footer>() + self.rows.capacity() * size_of::<Row>() + self.table.capacity() + 1024
+    }
+
+    /// Where the frames end and what is read of a footer begins.
+    pub(crate) fn frames_end(&self) -> u32 {
+        self.rows.last().map_or(format::HEADER_BYTES as u32, |row| row.end() as u32)
+    }
+
+    pub(crate) fn damaged(&self, detail: impl Into<String>) -> Error {
+        damaged(self.number, detail)
+    }
+}
+
+/// The error of a pack that is not as it was written.
+pub(crate) fn damaged(pack: PackNumber, detail: impl Into<String>) -> Error {
+    Error::Damaged { what: format!("pack {pack}"), detail: detail.into() }
+}
+
+/// Reads the footer of a pack in a volume of this home.
+/// # Errors
+/// `Damaged` when anything in footer, table or trailer is not as written; those of the store.
+pub(crate) fn footer(
+    store: &dyn VolumeStore,
+    home: Home,
+    vid: VolumeId,
+    pack: PackNumber,
+    keys: &Keys,
+) -> Result<Footer> {
+    let name = pack.file_name();
+    let options = ReadOptions::default();
+    let size = store.stat(vid, name.as_bytes(), &options)?.size;
+    let smallest = (format::HEADER_BYTES + format::TRAILER_BYTES) as u64;
+    if size < smallest || size > format::MAX_BYTES {
+        return Err(damaged(pack, format!("no pack has {size} bytes")));
+    }
+    let tail_at = size.saturating_sub(TAIL_BYTES);
+    let mut tail = store.get(vid, name.as_bytes(), tail_at..size, &options)?;
+    let trailer_bytes: [u8; format::TRAILER_BYTES] =
+        *tail.last_chunk().ok_or_else(|| damaged(pack, "its end cannot be read"))?;
+    let trailer = Trailer::decode(&trailer_bytes, size).map_err(|detail| damaged(pack, detail))?;
+    if PackNumber::of(&trailer.pack_id) != pack {
+        return Err(damaged(pack, "its trailer belongs to another pack"));
+    }
+    if trailer.kind != home.kind() {
+        return Err(damaged(pack, "it is of another kind than its place"));
+    }
+    let footer_at = u64::from(trailer.footer_at);
+    let wanted = (size - footer_at) as usize;
+    if wanted > tail.len() {
+        tail = store.get(vid, name.as_bytes(), footer_at..size, &options)?;
+    }
+    let end = tail
+        .len()
+        .checked_sub(wanted)
+        .map(|from| &tail[from..])
+        .ok_or_else(|| damaged(pack, "its end cannot be read"))?;
+    let (encrypted, rest) = end.split_at(trailer.footer_bytes as usize);
+    let table = &rest[..trailer.table_bytes as usize];
+    if !format::trailer_fits(table, &trailer_bytes) {
+        return Err(damaged(pack, "its table of hashes does not fit its trailer"));
+    }
+    let cipher = PackCipher::new(&keys.pack_key(&trailer.pack_id), trailer.pack_id);
+    let mut encrypted = encrypted.to_vec();
+    let rows = cipher
+        .decrypt(format::FOOTER_SLOT, &[0; 16], &mut encrypted)
+        .ok_or_else(|| damaged(pack, "its footer does not open"))?;
+    let rows = format::decode_rows(rows, trailer.footer_at).map_err(|detail| damaged(pack, detail))?;
+    Ok(Footer {
+        number: pack,
+        home,
+        rows,
+        cipher,
+        file_bytes: size,
+        hashed_end: footer_at + u64::from(trailer.footer_bytes),
+        table: table.to_vec(),
+    })
+}
+
+/// Reads and checks the clear header of a pack.
+/// # Errors
+/// `Damaged`; those of the store.
+pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -> Result<Header> {
+    let name = pack.file_name();
+    let head = store.get(vid, name.as_bytes(), 0..format::HEADER_BYTES as u64, &ReadOptions::default())?;
+    let header = Header::decode(&head).map_err(|detail| damaged(pack, detail))?;
+    if PackNumber::of(&header.pack_id) != pack {
+        return Err(damaged(pack, "its header belongs to another pack"));
+    }
+    Ok(header)
+}
+
+/// Opens one frame in place; the payload as it was before encryption, maybe compressed.
+/// # Errors
+/// `Damaged` when the tag does not fit.
+pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, encrypted: &'a mut [u8]) -> Result<&'a mut [u8]> {
+    let row =
+        footer.rows.get(slot as usize).ok_or_else(|| footer.damaged(format!("it has no frame {slot}")))?;
+    footer
+        .cipher
+        .decrypt(slot, &row.id, encrypted)
+        .ok_or_else(|| damaged(footer.number, format!("frame {slot} does not open")))
+}
+
+/// Undoes compression. One per thread.
+pub(crate) struct Inflater {
+    zstd: zstd::bulk::Decompressor<'static>,
+}
+
+impl Inflater {
+    pub(crate) fn new() -> Result<Inflater> {
+        let zstd = zstd::bulk::Decompressor::new()
+            .map_err(|error| Error::Invalid { reason: format!("zstd cannot start: {error}") })?;
+        Ok(Inflater { zstd })
+    }
+
+    /// The raw bytes of a payload into `out`, which becomes `row.raw` long.
+    /// # Errors
+    /// What does not fit, as text.
+    pub(crate) fn inflate(
+        &mut self,
+        row: &Row,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<(), String> {
+        let raw = row.raw as usize;
+        out.clear();
+        if row.flags & format::FLAG_ZSTD == 0 {
+            out.extend_from_slice(payload);
+        } else {
+            out.reserve_exact(raw);
+            self.zstd
+                .decompress_to_buffer(payload, out)
+                .map_err(|error| format!("it does not decompress: {error}"))?;
+        }
+        if out.len() != raw {
+            return Err(format!("it has {} bytes, {raw} were stored", out.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! Packs being written one after another: appends frames to a pack of one home, and starts the next when it
+//! is full.
+//!
+//! Each finished pack is entered in the index after it is durable, never before.
+
+use crate::index::{Older, PackEntry};
+use crate::keys::random;
+use crate::packs::pack::format::Header;
+use crate::packs::pack::writer::{Frame, PackWriter, WrittenPack};
+use crate::packs::pack::{PackNumber, Spot};
+use crate::packs::pack_store::PackStore;
+use crate::packs::volumes::Home;
+use crate::request::error::Result;
+use copal_kv::Durability;
+use copal_volume::{PutOptions, VolumeId};
+
+/// Packs being written one after another.
+pub(crate) struct PackAppender<'a> {
+    pack_store: &'a PackStore,
+    home: Home,
+    session: [u8; 16],
+    durability: Durability,
+    open: Option<(VolumeId, PackWriter)>,
+    /// Bytes of finished packs.
+    pub(crate) stored_bytes: u64,
+}
+
+impl<'a> PackAppender<'a> {
+    pub(crate) fn new(
+        pack_store: &'a PackStore,
+        home: Home,
+        session: [u8; 16],
+        durability: Durability,
+    ) -> PackAppender<'a> {
+        PackAppender { pack_store, home, session, durability, open: None, stored_bytes: 0 }
+    }
+
+    /// Where the packs go.
+    pub(crate) fn home(&self) -> Home {
+        self.home
+    }
+
+    /// Appends a frame; where it will stand, and the pack that was finished to make room.
+    pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<(Spot, Option<WrittenPack>)> {
+        let full = self.open.as_ref().is_some_and(|(_, pack)| !pack.has_room(frame.payload.len()));
+        let finished = if full { self.finish()? } else { None };
+        let (_, pack) = match &mut self.open {
+            Some(open) => open,
+            None => self.open.insert(start(self.pack_store, self.home, self.session)?),
+        };
+        Ok((pack.append(frame)?, finished))
+    }
+
+    /// Finishes the open pack, if there is one, and enters it in the index.
+    pub(crate) fn finish(&mut self) -> Result<Option<WrittenPack>> {
+        let Some((vid, pack)) = self.open.take() else {
+            return Ok(None);
+        };
+        let written = pack.finish(&*self.pack_store.volumes.store, vid)?;
+        self.stored_bytes += written.info.size;
+        let entry = PackEntry {
+            home: self.home,
+            volume: written.volume,
+            frames: written.rows.len() as u32,
+            file_bytes: written.info.size,
+        };
+        let ids = written.rows.iter().map(|row| row.id);
+        self.pack_store.index.add_pack(written.number, entry, ids, Older::Replaced, self.durability)?;
+        Ok(Some(written))
+    }
+
+    /// Abandons the open pack: nothing of it stays.
+    pub(crate) fn abandon(&mut self) {
+        self.open = None;
+    }
+
+    /// Bytes in the open pack.
+    pub(crate) fn open_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |(_, pack)| pack.bytes())
+    }
+}
+
+fn start(pack_store: &PackStore, home: Home, session: [u8; 16]) -> Result<(VolumeId, PackWriter)> {
+    let (volume, vid) = pack_store.volumes.current(home)?;
+    let header = Header {
+        domain: *pack_store.volumes.domain.as_bytes(),
+        pack_id: random()?,
+        session,
+        kind: home.kind(),
+    };
+    let name = PackNumber::of(&header.pack_id).file_name();
+    let file = pack_store.volumes.store.writer(vid, name.as_bytes(), &PutOptions::default())?;
+    let key = pack_store.keys.pack_key(&header.pack_id);
+    Ok((vid, PackWriter::start(file, &key, header, (home, volume))?))
+}

@@ -1,0 +1,519 @@
+//! The pack store: finds and opens frames, given what they are called and where they were put.
+//!
+//! Invariants
+//! - A reference's spot is tried first, then where the index says: when the pack of the spot is gone or
+//!   damaged, holds something else there, or its frame does not open. Whoever reads goes through
+//!   [`PackStore::first_good`], and the mark (`mark`) asks it which frame that is, so what it keeps is what
+//!   is read (BAK-6).
+//! - In a fleet whoever finds nothing looks once more if others have changed something of the VM since: what
+//!   a recipe leads to may be rewritten or moved by another host while it is read.
+//! - An error that is no damage ends the search: what may be well in a moment is never passed over for
+//!   another copy.
+//! - Memory: footers up to a fixed budget, and one window per reader.
+
+use crate::index::Index;
+use crate::keys::Keys;
+use crate::packs::pack::format::Row;
+use crate::packs::pack::reader::{self, Footer, Inflater};
+use crate::packs::pack::{PackNumber, Spot};
+use crate::packs::pack_cipher::TAG_BYTES;
+use crate::packs::volumes::{Home, Volumes};
+use crate::request::error::{Error, Result};
+use crate::request::{Layout, LostFrame};
+use crate::rules::broken::{self, Flaw};
+use crate::snapshot::recipe::Ref;
+use bytes::Bytes;
+use copal_chunk::ChunkId;
+use copal_volume::{ReadOptions, VolumeError, VolumeId};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use uuid::Uuid;
+
+/// Memory of cached footers, in bytes.
+const FOOTER_BUDGET_BYTES: usize = 6 << 20;
+/// Packs remembered to be gone.
+const MISSING_PACKS: usize = 4096;
+/// Bytes fetched at once when frames are read one after another.
+const WINDOW_BYTES: u64 = 64 << 10;
+
+/// Damaged frames remembered while they cannot be noted; the next reading finds others again.
+const MAX_UNNOTED: usize = 4096;
+
+/// A frame that exists: its pack and row.
+#[derive(Clone)]
+pub(crate) struct Located {
+    pub(crate) footer: Arc<Footer>,
+    pub(crate) vid: VolumeId,
+    pub(crate) spot: Spot,
+}
+
+impl Located {
+    pub(crate) fn row(&self) -> &Row {
+        // `locate` looked at this very row.
+        &self.footer.rows[self.spot.slot as usize]
+    }
+}
+
+/// Tells what other hosts have done to the packs of a VM of a fleet.
+pub(crate) trait VmNews: Send + Sync {
+    /// The index of the VM is as its log says, from now on.
+    /// # Errors
+    /// `Damaged`; those of the store and the index.
+    fn catch_up(&self, pack_store: &PackStore, vm: Uuid) -> Result<()>;
+}
+
+/// Everything that is needed to read a repository; shared between threads.
+pub(crate) struct PackStore {
+    pub(crate) layout: Layout,
+    pub(crate) volumes: Volumes,
+    pub(crate) index: Index,
+    pub(crate) keys: Arc<Keys>,
+    footers: Mutex<Footers>,
+    /// Damaged frames that the index, open for reading, could not note.
+    unnoted: Mutex<Vec<LostFrame>>,
+    read_bytes: AtomicU64,
+    /// Who tells what others have done; nobody, in the layout solo.
+    news: OnceLock<Arc<dyn VmNews>>,
+}
+
+#[derive(Default)]
+struct Footers {
+    known: HashMap<PackNumber, (u64, Arc<Footer>)>,
+    missing: HashSet<PackNumber>,
+    bytes: usize,
+    clock: u64,
+}
+
+impl PackStore {
+    pub(crate) fn new(layout: Layout, volumes: Volumes, index: Index, keys: Arc<Keys>) -> PackStore {
+        PackStore {
+            layout,
+            volumes,
+            index,
+            keys,
+            footers: Mutex::default(),
+            unnoted: Mutex::default(),
+            read_bytes: AtomicU64::new(0),
+            news: OnceLock::new(),
+        }
+    }
+
+    /// From now on `news` is asked where nothing is found of a VM. The first one counts.
+    pub(crate) fn ask_for_news(&self, news: Arc<dyn VmNews>) {
+        self.news.get_or_init(|| news);
+    }
+
+    /// Bytes that were read from packs, vectors and lists so far.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_read(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Where chunks of a VM go that nobody says are popular.
+    pub(crate) fn home_of_chunks(&self, vm: Uuid) -> Home {
+        match self.layout {
+            Layout::Solo => Home::Shared,
+            Layout::Fleet { .. } => Home::Private(vm),
+        }
+    }
+
+    /// A frame was found damaged: it leaves the index. Where that cannot be written, it is remembered. One
+    /// whose pack is gone is not damaged.
+    pub(crate) fn note_damaged(&self, footer: &Footer, slot: u32) {
+        if self.footers.lock().missing.contains(&footer.number) {
+            return;
+        }
+        let Some(row) = footer.rows.get(slot as usize) else {
+            return;
+        };
+        let lost = LostFrame { home: footer.home, pack: footer.number.0, slot, id: row.id };
+        tracing::debug!(pack = %footer.number, slot, "a frame is damaged");
+        self.note_lost(&lost);
+    }
+
+    /// As [`PackStore::note_damaged`], for a frame that was found before.
+    pub(crate) fn note_lost(&self, lost: &LostFrame) {
+        match self.index.note_damaged(lost.home, PackNumber(lost.pack), lost.slot, &lost.id) {
+            Ok(()) => {}
+            Err(Error::Index(copal_kv::Error::ReadOnly)) => {
+                let mut unnoted = self.unnoted.lock();
+                if unnoted.len() < MAX_UNNOTED && !unnoted.contains(lost) {
+                    unnoted.push(*lost);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the index does not remember a damaged frame"),
+        }
+    }
+
+    /// Damaged frames that could not be noted.
+    pub(crate) fn unnoted(&self) -> Vec<LostFrame> {
+        self.unnoted.lock().clone()
+    }
+
+    /// Drops everything cached: packs came or went.
+    pub(crate) fn forget_cached(&self) {
+        *self.footers.lock() = Footers::default();
+        self.volumes.forget_cached();
+        self.index.forget_cached();
+    }
+
+    /// The footer of a pack; `None` when there is no such pack.
+    /// # Errors
+    /// `Damaged`, and those of the store.
+    pub(crate) fn footer(
+        &self,
+        home: Home,
+        volume: u32,
+        pack: PackNumber,
+    ) -> Result<Option<(Arc<Footer>, VolumeId)>> {
+        let Some(vid) = self.volumes.find(home, volume)? else {
+            return Ok(None);
+        };
+        {
+            let mut cache = self.footers.lock();
+            cache.clock += 1;
+            let clock = cache.clock;
+            if let Some((used, footer)) = cache.known.get_mut(&pack) {
+                *used = clock;
+                return Ok(Some((Arc::clone(footer), vid)));
+            }
+            if cache.missing.contains(&pack) {
+                return Ok(None);
+            }
+        }
+        match reader::footer(&*self.volumes.store, home, vid, pack, &self.keys) {
+            Ok(footer) => {
+                self.note_read(footer.file_bytes - u64::from(footer.frames_end()));
+                let footer = Arc::new(footer);
+                self.footers.lock().insert(pack, Arc::clone(&footer));
+                Ok(Some((footer, vid)))
+            }
+            Err(Error::Volume(VolumeError::NotFound | VolumeError::VolumeGone)) => {
+                self.footers.lock().lose(pack);
+                Ok(None)
+            }
+            Err(error) => {
+                if error.is_corruption() {
+                    self.lose_pack(pack);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the pack of a spot is there; one that is not leaves the index.
+    pub(crate) fn has_pack(&self, spot: Spot) -> Result<bool> {
+        let name = spot.pack.file_name();
+        let found = match self.volumes.find(spot.home, spot.volume)? {
+            None => Err(VolumeError::NotFound),
+            Some(vid) => {
+                let store = &self.volumes.store;
+                store.stat(vid, name.as_bytes(), &ReadOptions::default())
+            }
+        };
+        match found {
+            Ok(_) => Ok(true),
+            Err(VolumeError::NotFound | VolumeError::VolumeGone) => {
+                self.lose_pack(spot.pack);
+                Ok(false)
+            }
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A pack whose footer is damaged leaves the index, so that its chunks are stored anew.
+    fn lose_pack(&self, pack: PackNumber) {
+        let lost = match self.index.pack(pack) {
+            Ok(None) => return,
+            Ok(Some(entry)) => self.index.remove_pack(entry.home, pack, std::iter::empty()),
+            Err(error) => Err(error),
+        };
+        match lost {
+            Ok(()) | Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
+            Err(error) => tracing::warn!(%error, %pack, "the index still leads to a damaged pack"),
+        }
+    }
+
+    /// Finds the frame of a reference, without opening it.
+    /// # Errors
+    /// `Damaged` when neither its spot nor the index leads to it.
+    pub(crate) fn locate(&self, reference: &Ref) -> Result<Located> {
+        self.first_good(reference, |located| Ok(located.clone()))
+    }
+
+    /// Hands the places of a reference to `take`, one after another, until one is good.
+    /// # Errors
+    /// Damage of the first place when no other is good; whatever is no damage, at once.
+    pub(crate) fn first_good<T>(
+        &self,
+        reference: &Ref,
+        mut take: impl FnMut(&Located) -> Result<T>,
+    ) -> Result<T> {
+        let mut first = None;
+        match self.at(reference.spot, &reference.id.short()) {
+            Ok(None) => {}
+            found => match found.and_then(|located| located.as_ref().map(&mut take).transpose()) {
+                Ok(Some(taken)) => return Ok(taken),
+                Ok(None) => {}
+                Err(error) if error.is_corruption() => first = Some(error),
+                Err(error) => return Err(error),
+            },
+        }
+        self.next_good(reference, reference.spot, first, take)
+    }
+
+    /// As [`PackStore::first_good`] behind the place `tried`, which failed for the reason `first`.
+    pub(crate) fn next_good<T>(
+        &self,
+        reference: &Ref,
+        tried: Spot,
+        mut first: Option<Error>,
+        mut take: impl FnMut(&Located) -> Result<T>,
+    ) -> Result<T> {
+        let mut tried = vec![tried];
+        if let Some(taken) = self.elsewhere(reference, &mut tried, &mut first, &mut take)? {
+            return Ok(taken);
+        }
+        if let Some(vm) = reference.spot.home.vm()
+            && self.catch_up(vm)?
+            && let Some(taken) = self.elsewhere(reference, &mut tried, &mut first, &mut take)?
+        {
+            return Ok(taken);
+        }
+        Err(first.unwrap_or_else(|| nowhere(reference)))
+    }
+
+    /// Hands the places of a reference that the index knows to `take`, but for those that were `tried`.
+    /// `None`: none is good, and `first` is the first damage that was met.
+    /// # Errors
+    /// Whatever is no damage.
+    fn elsewhere<T>(
+        &self,
+        reference: &Ref,
+        tried: &mut Vec<Spot>,
+        first: &mut Option<Error>,
+        take: &mut impl FnMut(&Located) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let others = match self.other_spots(reference) {
+            // A damaged index is not what keeps this frame from being read.
+            Err(error) if error.is_corruption() => {
+                first.get_or_insert(error);
+                return Ok(None);
+            }
+            others => others?,
+        };
+        for spot in others {
+            if tried.contains(&spot) {
+                continue;
+            }
+            tried.push(spot);
+            let taken = self.at(spot, &reference.id.short());
+            match taken.and_then(|located| located.as_ref().map(&mut *take).transpose()) {
+                Ok(None) => {}
+                Ok(Some(taken)) => return Ok(Some(taken)),
+                Err(error) if error.is_corruption() => drop(first.get_or_insert(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the index of a VM may know more than before. Damage of the index, and of lists, leaves it as
+    /// it was.
+    fn catch_up(&self, vm: Uuid) -> Result<bool> {
+        let Some(news) = self.news.get() else {
+            return Ok(false);
+        };
+        match news.catch_up(self, vm) {
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(%error, "nothing new is known of the VM");
+                Ok(true)
+            }
+            caught_up => caught_up.map(|()| true),
+        }
+    }
+
+    /// Where the index says that frames of a reference stand, beside its own spot. Not all need be there.
+    pub(crate) fn other_spots(&self, reference: &Ref) -> Result<Vec<Spot>> {
+        let own = reference.spot;
+        let places = self.index.places(own.home, &reference.id.short())?;
+        let spots = places.into_iter().map(|(row, entry)| entry.spot(row));
+        // A chunk may have moved from a home of its VM to the domain's, a recipe is never a chunk.
+        let of_its_kind = spots.filter(|spot| spot.home.has_chunks() == own.home.has_chunks());
+        Ok(of_its_kind.filter(|spot| *spot != own).collect())
+    }
+
+    /// The frame of a spot, if it is one of that id.
+    /// # Errors
+    /// `Damaged`, and those of the store.
+    pub(crate) fn at(&self, spot: Spot, id: &[u8; 16]) -> Result<Option<Located>> {
+        let Some((footer, vid)) = self.footer(spot.home, spot.volume, spot.pack)? else {
+            return Ok(None);
+        };
+        let fits = footer
+            .rows
+            .get(spot.slot as usize)
+            .is_some_and(|row| row.id == *id || broken::by(Flaw::AnyRowFits));
+        Ok(fits.then_some(Located { footer, vid, spot }))
+    }
+
+    /// Reads `range` of a pack.
+    pub(crate) fn read(&self, vid: VolumeId, pack: PackNumber, range: std::ops::Range<u64>) -> Result<Bytes> {
+        let wanted = range.end - range.start;
+        let name = pack.file_name();
+        let read = ReadOptions::default();
+        let bytes = match self.volumes.store.get(vid, name.as_bytes(), range, &read) {
+            // Another host removed it after its footer was read here.
+            Err(VolumeError::NotFound | VolumeError::VolumeGone) => {
+                self.footers.lock().lose(pack);
+                return Err(reader::damaged(pack, "it is gone"));
+            }
+            bytes => bytes?,
+        };
+        self.note_read(bytes.len() as u64);
+        if bytes.len() as u64 != wanted {
+            return Err(reader::damaged(
+                pack,
+                format!("{wanted} bytes were asked for, {} are there", bytes.len()),
+            ));
+        }
+        Ok(bytes)
+    }
+}
+
+/// The error of a reference that leads to no pack.
+pub(crate) fn nowhere(reference: &Ref) -> Error {
+    Error::Damaged {
+        what: format!("frame {:?}", reference.id),
+        detail: format!("pack {} has it not, and the index knows no other place", reference.spot.pack),
+    }
+}
+
+impl Footers {
+    fn lose(&mut self, pack: PackNumber) {
+        if let Some((_, footer)) = self.known.remove(&pack) {
+            self.bytes -= footer.memory_bytes();
+        }
+        if self.missing.len() >= MISSING_PACKS {
+            self.missing.clear();
+        }
+        self.missing.insert(pack);
+    }
+
+    fn insert(&mut self, pack: PackNumber, footer: Arc<Footer>) {
+        self.bytes += footer.memory_bytes();
+        self.clock += 1;
+        if let Some((_, old)) = self.known.insert(pack, (self.clock, footer)) {
+            self.bytes -= old.memory_bytes();
+        }
+        while self.bytes > FOOTER_BUDGET_BYTES && self.known.len() > 1 {
+            let Some(oldest) = self.known.iter().min_by_key(|(_, (used, _))| *used).map(|(&pack, _)| pack)
+            else {
+                return;
+            };
+            if let Some((_, old)) = self.known.remove(&oldest) {
+                self.bytes -= old.memory_bytes();
+            }
+        }
+    }
+}
+
+/// Reads frames one after another; neighbours come from one fetch. One per thread.
+pub(crate) struct FrameReader<'a> {
+    pack_store: &'a PackStore,
+    inflater: Inflater,
+    window: Option<(PackNumber, u64, Bytes)>,
+    encrypted: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+impl<'a> FrameReader<'a> {
+    pub(crate) fn new(pack_store: &'a PackStore) -> Result<FrameReader<'a>> {
+        Ok(FrameReader {
+            pack_store,
+            inflater: Inflater::new()?,
+            window: None,
+            encrypted: Vec::new(),
+            raw: Vec::new(),
+        })
+    }
+
+    /// The raw bytes of a located frame, as encrypted: the caller compares them with their id.
+    /// # Errors
+    /// `Damaged`, and those of the store.
+    pub(crate) fn raw(&mut self, located: &Located) -> Result<&[u8]> {
+        self.payload(located)?;
+        let row = *located.row();
+        let payload = &self.encrypted[..self.encrypted.len() - TAG_BYTES];
+        let inflated = self.inflater.inflate(&row, payload, &mut self.raw);
+        inflated.map_err(|detail| {
+            self.pack_store.note_damaged(&located.footer, located.spot.slot);
+            located.footer.damaged(format!("frame {}: {detail}", located.spot.slot))
+        })?;
+        Ok(&self.raw)
+    }
+
+    /// Whether the frame opens to the chunk of this id.
+    /// # Errors
+    /// Those of the store that are no damage.
+    pub(crate) fn opens_to(&mut self, located: &Located, id: &ChunkId) -> Result<bool> {
+        let pack_store = self.pack_store;
+        match self.raw(located) {
+            Ok(raw) if pack_store.keys.id.id(raw) == *id => Ok(true),
+            Ok(_) => {
+                pack_store.note_damaged(&located.footer, located.spot.slot);
+                Ok(false)
+            }
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The opened bytes of a located frame, still compressed if its row says so.
+    /// # Errors
+    /// `Damaged`, and those of the store.
+    pub(crate) fn payload(&mut self, located: &Located) -> Result<&[u8]> {
+        self.open(located).inspect_err(|error| {
+            if error.is_corruption() {
+                self.pack_store.note_damaged(&located.footer, located.spot.slot);
+            }
+        })?;
+        let opened = self.encrypted.len() - TAG_BYTES;
+        Ok(&self.encrypted[..opened])
+    }
+
+    /// Fills `encrypted` with the frame and opens it there.
+    fn open(&mut self, located: &Located) -> Result<()> {
+        let row = *located.row();
+        let pack = located.footer.number;
+        let (start, end) = (u64::from(row.offset), row.end());
+        let held = self
+            .window
+            .take()
+            .filter(|(held, at, bytes)| *held == pack && *at <= start && end <= at + bytes.len() as u64);
+        let (_, at, bytes) = match held {
+            Some(held) => self.window.insert(held),
+            None => {
+                let last = located.footer.rows.last().map_or(end, Row::end);
+                let until = end.max((start + WINDOW_BYTES).min(last));
+                let bytes = match self.pack_store.read(located.vid, pack, start..until) {
+                    // One bad place must not hide its neighbours.
+                    Err(error) if error.is_corruption() && until > end => {
+                        self.pack_store.read(located.vid, pack, start..end)?
+                    }
+                    bytes => bytes?,
+                };
+                self.window.insert((pack, start, bytes))
+            }
+        };
+        self.encrypted.clear();
+        self.encrypted.extend_from_slice(&bytes[(start - *at) as usize..(end - *at) as usize]);
+        reader::open_frame(&located.footer, located.spot.slot, &mut self.encrypted).map(drop)
+    }
+}

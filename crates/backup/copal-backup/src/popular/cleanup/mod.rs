@@ -1,0 +1,171 @@
+//! Clean-up: what several VMs of a fleet have and nobody noticed becomes popular, and each VM gives up its
+//! own frames of it.
+//!
+//! Design: docs/design/backup.md#clean-up BAK-22
+//! Paper:  low-profile-dedup §2 (clean-up of undetected duplicates)
+//!
+//! A clean-up of one snapshot asks only about the frames that the session of this snapshot stored: a job
+//! settles its VMs so.
+//!
+//! - [`round`]: asks about some of the VM's frames and finds out which have a popular one. [`moving`]: gives
+//!   those up.
+//! - [`own_packs`]: the packs whose frames are asked about.
+//! - [`leftovers`]: popular packs that nobody ever entered.
+//!
+//! Memory: one round, which is as large as the caller allows.
+//! Not here: who knows what others have (`copal-agent`), removing what is dead then (`prune`).
+
+mod leftovers;
+mod moving;
+mod one_vm;
+mod own_packs;
+mod round;
+
+use crate::api::repository::Repository;
+use crate::backup::{Collaboration, PopularPacker};
+use crate::catalog::record::Record;
+use crate::catalog::vm::VmState;
+use crate::delete::prune::fence_all;
+use crate::index::dead_frames;
+use crate::keys::random;
+use crate::keys::role::Role;
+use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::request::{CleanUpOptions, CleanUpSummary, Vm};
+use moving::{append_unless_changed, must_be_idle};
+use one_vm::CleanUp;
+use own_packs::{own_packs, session_of};
+use round::Round;
+
+/// What a frame takes in a round: what it is, its answer, where it moves, and the list that says so.
+const FRAME_MEMORY_BYTES: u64 = 160;
+/// A round asks about so many frames at least, and fewer than a list of moved ones has room for.
+const ROUND_FRAMES: std::ops::RangeInclusive<u64> = 1024..=200_000;
+
+impl Repository {
+    /// Asks others about chunks that a VM has for itself: all of them, or those that one backup stored. What
+    /// several VMs have is stored where all find it, unless it is there, and the VM's own frames of it are
+    /// dead from then on: `delete` and `prune` remove them. Nothing of another VM is changed, and no
+    /// snapshot. May be repeated after a failure, and goes on where it was.
+    /// # Errors
+    /// `NotFound`; `Denied`: the layout is solo, or this handle has no delete role, which a dry run does not
+    /// need. `Busy`: the VM is being backed up. `Cancelled`, `Ended` by the others, `Damaged`; those of the
+    /// store.
+    pub fn clean_up_vm(
+        &self,
+        vm: &str,
+        others: &Collaboration<'_>,
+        options: CleanUpOptions,
+        progress: &dyn Progress,
+        cancel: &CancelFlag,
+    ) -> Result<CleanUpSummary> {
+        if !options.dry_run {
+            self.roles().require(Role::Delete)?;
+        }
+        self.must_be_fleet()?;
+        let _shared = self.parts.enter()?;
+        let vm = self.parts.directory().find(vm)?;
+        let _writer = self.parts.locks().claim(&vm)?;
+        let mut cleanup = CleanUp {
+            parts: &self.parts,
+            others,
+            options,
+            progress,
+            cancel,
+            summary: CleanUpSummary::default(),
+        };
+        let outcome = cleanup.run(&vm);
+        self.parts.note_change();
+        outcome.map(|()| CleanUpSummary { vm: Some(vm), ..cleanup.summary })
+    }
+}
+
+impl CleanUp<'_> {
+    fn run(&mut self, vm: &Vm) -> Result<()> {
+        let parts = self.parts;
+        let pack_store = parts.pack_store();
+        if !self.options.dry_run && !pack_store.volumes.store.is_replicated() {
+            // This process has the store to itself, and does not back the VM up: whoever opened a session is
+            // gone.
+            fence_all(parts, vm.uuid)?;
+        }
+        let state = parts.vm_state(vm.uuid)?;
+        must_be_idle(vm, &state)?;
+        let before = pack_store.read_bytes();
+        if !self.options.dry_run {
+            parts.index_vm(vm.uuid)?;
+        }
+        let dead = dead_frames::read(pack_store, vm.uuid, state.dead.as_ref())?;
+        let of_session = self.options.snapshot.map(|snapshot| session_of(parts, vm, &state, snapshot));
+        let packs = own_packs(pack_store, vm, of_session.transpose()?)?;
+        self.progress.stage(Stage::Index, &vm.name, packs.len() as u64);
+        let mut popular = PopularPacker::new(parts, random()?, self.others.writer)?;
+        let most = self.options.memory_bytes / FRAME_MEMORY_BYTES;
+        let most = most.clamp(*ROUND_FRAMES.start(), *ROUND_FRAMES.end());
+        let mut packs = packs.into_iter();
+        for number in 0.. {
+            let mut round = Round::new(parts, vm, number);
+            while round.len() < most
+                && let Some(pack) = packs.next()
+            {
+                self.check_cancel()?;
+                round.add(pack, &dead)?;
+                self.progress.advance(1);
+            }
+            if round.len() == 0 {
+                break;
+            }
+            self.summary.asked += round.len();
+            if self.options.dry_run {
+                round.count(self)?;
+                continue;
+            }
+            let found = round.run(self, &mut popular)?;
+            self.give_up(vm, &round, found)?;
+        }
+        if !self.options.dry_run
+            && self.summary.unanswered == 0
+            && let Some(below) = self.resolved_below(vm, &state)?
+        {
+            self.clear_unresolved(vm, below)?;
+        }
+        self.summary.read_bytes += pack_store.read_bytes() - before;
+        Ok(())
+    }
+
+    /// Below which sequence no snapshot has a chunk about which nobody answered; `None`: older snapshots may
+    /// have some.
+    fn resolved_below(&self, vm: &Vm, state: &VmState) -> Result<Option<u64>> {
+        let Some(snapshot) = self.options.snapshot else {
+            // Sequences that were given by now; a backup that began since waits for none of this.
+            return Ok(Some(state.next_sequence));
+        };
+        let mut below = None;
+        for published in state.published.iter().filter(|one| one.sequence >= state.resolved_below) {
+            let is_asked = published.snapshot == snapshot;
+            if is_asked {
+                below = Some(published.sequence + 1);
+            }
+            if !is_asked && self.parts.manifest(vm.uuid, published)?.counts.unresolved_chunks > 0 {
+                return Ok(None);
+            }
+        }
+        Ok(below)
+    }
+
+    /// No snapshot below this sequence has a chunk any more about which nobody answered.
+    fn clear_unresolved(&self, vm: &Vm, below: u64) -> Result<()> {
+        let cleared = append_unless_changed(self.parts, vm, |state| {
+            Ok((state.resolved_below < below).then(|| Record::Moved {
+                moved: state.moved.clone(),
+                dead: state.dead,
+                resolved_below: below,
+            }))
+        });
+        match cleared {
+            // A backup began: the next clean-up says it.
+            Err(Error::Busy { .. }) => Ok(()),
+            cleared => cleared.map(drop),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Gives up frames of a VM for popular ones.
+//!
+//! Order: the list that leads their ids on is durable, then that of dead frames, then one record of the VM's
+//! log names both (BAK-22). It stands behind all that was read, and not where a session is open (BAK-17): a
+//! session that opens later knows where the chunks are, and refers to no frame that is dead.
+
+use super::one_vm::CleanUp;
+use super::round::{Found, Round};
+use crate::catalog::fields::{MAX_MOVED_LISTS, MovedList};
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::record::Record;
+use crate::catalog::vm::VmState;
+use crate::index::dead_frames;
+use crate::index::moved_frames::{self, MAX_IDS, MovedFrames};
+use crate::request::Vm;
+use crate::request::error::{Error, Result};
+use crate::rules::broken::{self, Flaw};
+use crate::sessions::parts::Parts;
+use crate::steps::popular::counts;
+use crate::steps::removal::{Use, in_use};
+
+impl CleanUp<'_> {
+    /// From here on these chunks are popular ones, and the VM's own frames of them dead.
+    pub(super) fn give_up(&mut self, vm: &Vm, round: &Round<'_>, found: Vec<Found>) -> Result<()> {
+        if found.is_empty() {
+            return Ok(());
+        }
+        let parts = self.parts;
+        let pack_store = parts.pack_store();
+        let mut given_up: Vec<Found> = Vec::new();
+        let mut freed_bytes = 0;
+        let state = append_unless_changed(parts, vm, |state| {
+            // Behind the log of the VM: whoever counts what it needs has put a record there after he had
+            // condemned packs, so this one stands before that and is counted, or what was condemned is known
+            // here (BAK-27).
+            let popular = parts.catalog().popular()?;
+            let counts =
+                |found: &&Found| counts(&popular, found.popular.pack) || broken::by(Flaw::MovesToCondemned);
+            given_up = found.iter().filter(counts).copied().collect();
+            if given_up.is_empty() {
+                return Ok(None);
+            }
+            let moved = MovedFrames::of(given_up.iter().map(|found| found.popular).collect());
+            let moved = with_last(parts, vm, &state.moved, &moved)?;
+            let mut dead = dead_frames::read(pack_store, vm.uuid, state.dead.as_ref())?;
+            freed_bytes = 0;
+            for one in &given_up {
+                let (spot, frames) = round.place(one.own);
+                if dead.add(spot, frames) {
+                    freed_bytes += u64::from(round.frame(one.own).stored);
+                }
+            }
+            Ok(Some(Record::Moved {
+                moved,
+                dead: dead_frames::write(pack_store, vm.uuid, state.dead.as_ref(), &dead)?,
+                resolved_below: state.resolved_below,
+            }))
+        })?;
+        self.summary.moved += given_up.len() as u64;
+        let raw = given_up.iter().map(|one| u64::from(round.frame(one.own).raw));
+        self.summary.moved_bytes += raw.sum::<u64>();
+        self.summary.freed_bytes += freed_bytes;
+        parts.index_vm(vm.uuid)?;
+        moved_frames::drop_older(pack_store, vm.uuid, &state.moved)?;
+        dead_frames::drop_older(pack_store, vm.uuid, state.dead.as_ref())
+    }
+}
+
+/// The lists that are in force once `moved` is: the newest one is written anew with it where both have room
+/// in one.
+fn with_last(parts: &Parts, vm: &Vm, lists: &[MovedList], moved: &MovedFrames) -> Result<Vec<MovedList>> {
+    let pack_store = parts.pack_store();
+    let mut stay = lists.to_vec();
+    let mut frames = moved.frames().to_vec();
+    let has_room = |list: &&MovedList| list.ids as usize + frames.len() <= MAX_IDS;
+    if let Some(last) = lists.last().filter(has_room) {
+        frames.extend(moved_frames::read(pack_store, vm.uuid, last)?.into_frames());
+        stay.pop();
+    }
+    if stay.len() >= MAX_MOVED_LISTS {
+        return Err(Error::Invalid {
+            reason: format!(
+                "{} has moved as many chunks as can be listed; back it up under another name",
+                vm.name
+            ),
+        });
+    }
+    // Numbers ascend past those that are replaced.
+    let list = moved_frames::write(pack_store, vm.uuid, lists, &MovedFrames::of(frames))?;
+    stay.push(list);
+    Ok(stay)
+}
+
+/// `Busy` while the VM is being backed up; `Denied` where it is being removed.
+pub(super) fn must_be_idle(vm: &Vm, state: &VmState) -> Result<()> {
+    match in_use(state) {
+        Use::Idle => Ok(()),
+        Use::Retired => Err(Error::Denied { reason: format!("VM {} is being removed", vm.name) }),
+        Use::Open => Err(Error::Busy { what: format!("VM {}", vm.name) }),
+    }
+}
+
+/// Appends the record that `make` makes of what the log amounts to, if it is still that; otherwise of what it
+/// is then. `None`: there is nothing to be appended. Returns what the log amounts to.
+/// # Errors
+/// As [`must_be_idle`], and those of `make` and the store.
+pub(super) fn append_unless_changed(
+    parts: &Parts,
+    vm: &Vm,
+    mut make: impl FnMut(&VmState) -> Result<Option<Record>>,
+) -> Result<VmState> {
+    loop {
+        let state = parts.vm_state(vm.uuid)?;
+        must_be_idle(vm, &state)?;
+        let Some(record) = make(&state)? else {
+            return Ok(VmState::clone(&state));
+        };
+        let log = LogName::Vm(vm.uuid);
+        let appended = parts.catalog().append(log, state.next_number, &record)?;
+        let now = parts.vm_state(vm.uuid)?;
+        // A record that was told to be lost may be ours.
+        if matches!(appended, Append::Done) || stands(&now, &record) {
+            return Ok(VmState::clone(&now));
+        }
+    }
+}
+
+/// Whether the log has the effect of this record.
+fn stands(state: &VmState, record: &Record) -> bool {
+    match record {
+        Record::Moved { moved, dead, resolved_below } => {
+            (&state.moved, state.dead, state.resolved_below) == (moved, *dead, *resolved_below)
+        }
+        _ => false,
+    }
+}

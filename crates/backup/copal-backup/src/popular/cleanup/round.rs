@@ -1,0 +1,293 @@
+//! One round of a clean-up: some of the VM's own frames, what others say about them, and which have a popular
+//! frame now.
+//!
+//! Invariants
+//! - A frame that is stored for all was opened, and bears its own id.
+//! - A popular frame counts if its pack was checked, and if it opens here: the VM's own one is given up for
+//!   it (BAK-22).
+
+use super::one_vm::CleanUp;
+use super::own_packs::OwnPack;
+use crate::backup::{PopularPacker, spool_failed};
+use crate::catalog::popular::PopularState;
+use crate::index::dead_frames::DeadFrames;
+use crate::index::moved_frames::MovedFrame;
+use crate::packs::pack::Spot;
+use crate::packs::pack_store::{FrameReader, Located};
+use crate::packs::volumes::Home;
+use crate::request::Vm;
+use crate::request::error::Result;
+use crate::request::peers::{Answer, ShortId, Turn};
+use crate::rules::broken::{self, Flaw};
+use crate::sessions::parts::Parts;
+use crate::steps::frames::is_in_use;
+use crate::steps::popular::counts;
+
+/// A frame that others are asked about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnFrame {
+    pub(super) id: ShortId,
+    /// Which of the round's packs it is in.
+    pack: u32,
+    slot: u32,
+    /// Bytes as stored, and of the chunk.
+    pub(super) stored: u32,
+    pub(super) raw: u32,
+}
+
+/// A frame of the VM by its number in the round, and the popular one of the same chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) own: usize,
+    pub(super) popular: MovedFrame,
+}
+
+/// See the module.
+pub(super) struct Round<'a> {
+    parts: &'a Parts,
+    vm: &'a Vm,
+    number: u32,
+    packs: Vec<OwnPack>,
+    frames: Vec<OwnFrame>,
+}
+
+impl<'a> Round<'a> {
+    pub(super) fn new(parts: &'a Parts, vm: &'a Vm, number: u32) -> Round<'a> {
+        Round { parts, vm, number, packs: Vec::new(), frames: Vec::new() }
+    }
+
+    /// How many frames it asks about.
+    pub(super) fn len(&self) -> u64 {
+        self.frames.len() as u64
+    }
+
+    /// Adds the frames of a pack that are not dead, nor noted as damaged. A pack that is gone, or cannot be
+    /// read, has none.
+    pub(super) fn add(&mut self, mut pack: OwnPack, dead: &DeadFrames) -> Result<()> {
+        let pack_store = self.parts.pack_store();
+        let home = Home::Private(self.vm.uuid);
+        let footer = match pack_store.footer(home, pack.volume, pack.number) {
+            Err(error) if error.is_corruption() => None,
+            found => found?,
+        };
+        let Some((footer, _)) = footer else {
+            return Ok(());
+        };
+        let damaged = pack_store.index.damaged_slots(pack.number)?;
+        let number = self.packs.len() as u32;
+        let rows = footer.rows.iter().zip(0..);
+        let alive = rows.filter(|(_, slot)| is_in_use(dead, pack.number, *slot) && !damaged.contains(slot));
+        self.frames.extend(alive.map(|(row, slot)| OwnFrame {
+            id: row.id,
+            pack: number,
+            slot,
+            stored: row.stored,
+            raw: row.raw,
+        }));
+        pack.frames = footer.rows.len() as u32;
+        self.packs.push(pack);
+        Ok(())
+    }
+
+    pub(super) fn frame(&self, number: usize) -> &OwnFrame {
+        &self.frames[number]
+    }
+
+    /// Where a frame of it stands, and how many its pack has.
+    pub(super) fn place(&self, number: usize) -> (Spot, u32) {
+        let frame = &self.frames[number];
+        let pack = &self.packs[frame.pack as usize];
+        let spot = Spot {
+            home: Home::Private(self.vm.uuid),
+            volume: pack.volume,
+            pack: pack.number,
+            slot: frame.slot,
+        };
+        (spot, pack.frames)
+    }
+
+    /// Asks, stores what all shall find, and waits until others have checked that. Returns which frames have
+    /// a popular one.
+    pub(super) fn run(
+        &self,
+        cleanup: &mut CleanUp<'_>,
+        popular: &mut PopularPacker<'_>,
+    ) -> Result<Vec<Found>> {
+        let mut answers = self.ask(cleanup)?;
+        let mut found = self.store(cleanup, &answers, popular)?;
+        self.ask_again(cleanup, &mut answers, &found)?;
+        let state = self.parts.catalog().popular()?;
+        for (own, answer) in answers.iter().enumerate() {
+            found.extend(hit(&state, *answer).map(|spot| self.found(own, spot)));
+        }
+        found.retain(|found| counts(&state, found.popular.pack));
+        let found = self.opened(cleanup, found)?;
+        let stays = answers.iter().filter(|answer| answer.leaves_it_to_the_vm()).count();
+        cleanup.summary.unanswered += (answers.len() - stays).saturating_sub(found.len()) as u64;
+        self.count_refused(cleanup, &answers);
+        Ok(found)
+    }
+
+    /// Asks, and counts which frames a clean-up would give up.
+    pub(super) fn count(&self, cleanup: &mut CleanUp<'_>) -> Result<()> {
+        let answers = self.ask(cleanup)?;
+        let state = self.parts.catalog().popular()?;
+        for (answer, frame) in answers.iter().zip(&self.frames) {
+            let is_shared = match hit(&state, *answer) {
+                Some(spot) => counts(&state, spot.pack),
+                None => [Answer::STORE_POPULAR, Answer::CARRY].contains(answer),
+            };
+            if is_shared {
+                cleanup.summary.moved += 1;
+                cleanup.summary.moved_bytes += u64::from(frame.raw);
+                cleanup.summary.freed_bytes += u64::from(frame.stored);
+            }
+        }
+        let unanswered = answers.iter().filter(|answer| **answer == Answer::UNANSWERED);
+        cleanup.summary.unanswered += unanswered.count() as u64;
+        self.count_refused(cleanup, &answers);
+        Ok(())
+    }
+
+    fn count_refused(&self, cleanup: &mut CleanUp<'_>, answers: &[Answer]) {
+        let refused = answers.iter().zip(&self.frames);
+        for (_, frame) in refused.filter(|(answer, _)| **answer == Answer::FRACTION_USED) {
+            cleanup.summary.refused += 1;
+            cleanup.summary.refused_bytes += u64::from(frame.raw);
+        }
+    }
+
+    fn found(&self, own: usize, spot: Spot) -> Found {
+        let popular =
+            MovedFrame { id: self.frames[own].id, volume: spot.volume, pack: spot.pack, slot: spot.slot };
+        Found { own, popular }
+    }
+
+    fn ask(&self, cleanup: &CleanUp<'_>) -> Result<Vec<Answer>> {
+        let (others, vm) = (cleanup.others, self.vm.uuid);
+        let turn = others.turn(vm, Turn::Read(self.number))?;
+        let mut ids = self.frames.iter().map(|frame| Ok(frame.id));
+        let sent = others.peers.send(vm, &mut ids).map_err(|error| spool_failed(&error))?;
+        drop(turn);
+        let mut answers = others.peers.receive(sent);
+        answers.resize(self.frames.len(), Answer::UNANSWERED);
+        Ok(answers)
+    }
+
+    /// Stores the chunks that all shall find. Returns where those are, and those that were there.
+    fn store(
+        &self,
+        cleanup: &mut CleanUp<'_>,
+        answers: &[Answer],
+        popular: &mut PopularPacker<'_>,
+    ) -> Result<Vec<Found>> {
+        let others = cleanup.others;
+        let _turn = others.turn(self.vm.uuid, Turn::Store(self.number))?;
+        let pack_store = self.parts.pack_store();
+        let mut reader = FrameReader::new(pack_store)?;
+        let is_wanted = |answer: &Answer| *answer == Answer::STORE_POPULAR;
+        let wanted = answers.iter().enumerate().filter(|(_, answer)| is_wanted(answer));
+        let wanted: Vec<usize> = wanted.map(|(number, _)| number).collect();
+        for &number in &wanted {
+            cleanup.check_cancel()?;
+            let id = self.frames[number].id;
+            if popular.has(&id)? {
+                continue;
+            }
+            let located = pack_store.at(self.place(number).0, &id);
+            match located.and_then(|located| located.map(|at| reader.raw(&at)).transpose()) {
+                Ok(Some(raw)) if pack_store.keys.id.id(raw).short() == id => {
+                    popular.store(&id, raw)?;
+                    cleanup.summary.stored_popular += 1;
+                }
+                // It is damaged: no popular chunk comes of it.
+                Ok(_) => {}
+                Err(error) if error.is_corruption() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if popular.finish()? {
+            others.peers.stored();
+        }
+        let mut found = Vec::new();
+        for number in wanted {
+            let spot = popular.find(&self.frames[number].id)?;
+            found.extend(spot.map(|spot| self.found(number, spot)));
+        }
+        Ok(found)
+    }
+
+    /// Asks again about what others were storing, and about what was stored here until somebody has checked
+    /// it, or the time is over.
+    fn ask_again(&self, cleanup: &CleanUp<'_>, answers: &mut [Answer], stored: &[Found]) -> Result<()> {
+        loop {
+            cleanup.check_cancel()?;
+            let state = self.parts.catalog().popular()?;
+            let unchecked = stored.iter().filter(|found| !counts(&state, found.popular.pack));
+            let carried = answers.iter().enumerate().filter(|(_, answer)| **answer == Answer::CARRY);
+            let mut waiting: Vec<usize> = carried.map(|(number, _)| number).collect();
+            waiting.extend(unchecked.map(|found| found.own));
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            waiting.sort_unstable();
+            let mut ids = waiting.iter().map(|number| Ok(self.frames[*number].id));
+            let again = cleanup.others.peers.ask_again(self.vm.uuid, &mut ids);
+            let Some(again) = again.map_err(|error| spool_failed(&error))? else {
+                return Ok(());
+            };
+            for (number, answer) in waiting.into_iter().zip(again) {
+                // Nobody stores popular chunks at this point: what it was, it stays.
+                let is_own = answers[number] == Answer::STORE_POPULAR;
+                let says_more = answer != Answer::STORE_POPULAR && answer != Answer::UNANSWERED;
+                if answer.ordinal().is_some() || (!is_own && says_more) {
+                    answers[number] = answer;
+                }
+            }
+        }
+    }
+
+    /// Those whose popular frame opens to the chunk.
+    fn opened(&self, cleanup: &CleanUp<'_>, mut found: Vec<Found>) -> Result<Vec<Found>> {
+        let pack_store = self.parts.pack_store();
+        let mut reader = FrameReader::new(pack_store)?;
+        found.sort_unstable_by_key(|found| (found.popular.spot(), found.own));
+        found.dedup_by_key(|found| (found.popular.spot(), found.own));
+        let mut good = Vec::with_capacity(found.len());
+        let mut last: Option<Spot> = None;
+        for one in found {
+            cleanup.check_cancel()?;
+            let spot = one.popular.spot();
+            if last != Some(spot) && !self.opens(&mut reader, &one)? && !broken::by(Flaw::MovesUnopened) {
+                continue;
+            }
+            last = Some(spot);
+            good.push(one);
+        }
+        // A chunk that was found in two places is given up for one.
+        good.sort_by_key(|found| found.own);
+        good.dedup_by_key(|found| found.own);
+        Ok(good)
+    }
+
+    fn opens(&self, reader: &mut FrameReader<'_>, found: &Found) -> Result<bool> {
+        let pack_store = self.parts.pack_store();
+        let MovedFrame { id, .. } = found.popular;
+        let opened = pack_store.at(found.popular.spot(), &id).and_then(|located| {
+            let raw =
+                located.map(|located: Located| reader.raw(&located).map(|raw| pack_store.keys.id.id(raw)));
+            raw.transpose()
+        });
+        match opened {
+            Ok(raw) => Ok(raw.is_some_and(|opened| opened.short() == id)),
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Where an answer leads.
+fn hit(state: &PopularState, answer: Answer) -> Option<Spot> {
+    let (pack, slot) = state.of_ordinal(answer.ordinal()?)?;
+    Some(Spot { home: Home::Shared, volume: pack.volume, pack: pack.pack, slot })
+}

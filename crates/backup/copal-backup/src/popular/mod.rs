@@ -1,0 +1,332 @@
+//! Popular packs: entered in their log once durable, opened by another agent, then counted on by all.
+//!
+//! Design: docs/design/backup.md#popular-chunks BAK-20
+//!
+//! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: which chunks are popular
+//! (`copal-agent`).
+
+pub(crate) mod cleanup;
+pub(crate) mod unneeded;
+
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::popular::{EnteredHost, Fate, PopularPack, PopularState};
+use crate::catalog::record::Record;
+use crate::keys::role::KeyId;
+use crate::packs::pack::PackNumber;
+use crate::packs::pack::Spot;
+use crate::packs::pack::writer::WrittenPack;
+use crate::packs::pack_store::{FrameReader, Located};
+use crate::packs::volumes::Home;
+use crate::request::Layout;
+use crate::request::error::{Error, Result};
+use crate::request::peers::{HostKey, ShortId, Writer};
+use crate::request::progress::CancelFlag;
+use crate::sessions::parts::Parts;
+use crate::steps::popular::{Entering, counts, entering, needs_check, needs_verdict};
+
+/// A popular pack that nobody has checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UncheckedPack {
+    /// Its number.
+    pub pack: u64,
+    /// Who wrote it, by its name; anybody else may check it.
+    pub writer: Writer,
+    /// The host that wrote it, by its key; `None`: hosts do not sign here, or its writer has not.
+    pub host: Option<HostKey>,
+}
+
+/// A popular pack that does not hold what it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpoiledPack {
+    /// Its number.
+    pub pack: u64,
+    /// Who wrote it, by its name.
+    pub writer: Writer,
+    /// The role key of the host that wrote it; `None`: hosts do not sign here.
+    pub key: Option<KeyId>,
+    /// Position in the log of the record that says so; positions ascend.
+    pub position: u64,
+}
+
+/// A pack of popular chunks, as the agents index it.
+#[derive(Clone, Debug)]
+pub struct PopularFrames {
+    /// Where it stands in the log: ascends. A pack is there once when it was stored, and again when it was
+    /// checked.
+    pub position: u64,
+    /// Ordinal of the first frame; those of the others follow.
+    pub first_ordinal: u32,
+    /// Of its frames, in order.
+    pub ids: Vec<ShortId>,
+    /// Whether another agent has opened all of it.
+    pub is_checked: bool,
+}
+
+/// What the popular chunks of a fleet amount to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PopularStatus {
+    /// How much of all unique chunks may be popular, in millionths.
+    pub fraction_millionths: u32,
+    /// Packs.
+    pub packs: u64,
+    /// Those that no other agent has opened yet.
+    pub unchecked_packs: u64,
+    /// Packs of which it is not known yet whether anybody needs them: nobody refers to them anew.
+    pub condemned_packs: u64,
+    /// Packs that do not hold what they should: nobody refers to them anew.
+    pub spoiled_packs: u64,
+    /// Frames.
+    pub frames: u64,
+    /// Bytes of the packs' files.
+    pub bytes: u64,
+}
+
+/// Enters a durable pack in the log, unless it is there.
+/// # Errors
+/// `Fenced`: its writer was taken for dead, and it goes (BAK-24). `Invalid`: there is no room. Those of the
+/// store.
+pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Result<()> {
+    loop {
+        let state = parts.catalog().popular()?;
+        let frames = written.rows.len() as u32;
+        let first_ordinal = match entering(&state, written.number, frames) {
+            Entering::Append { first_ordinal } => first_ordinal,
+            Entering::Entered => return Ok(()),
+            Entering::Going => return Err(Error::Fenced),
+            Entering::NoRoom => {
+                return Err(Error::Invalid {
+                    reason: "there are as many popular chunks as can be counted; make a new repository with a smaller --pds-fraction"
+                        .into(),
+                });
+            }
+        };
+        let record = Record::Popular {
+            volume: written.volume,
+            pack: written.number,
+            first_ordinal,
+            frames,
+            writer,
+            host: own_host(parts, &state)?,
+        };
+        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
+            return Ok(());
+        }
+    }
+}
+
+/// As which host this handle signs; one that has the delete role enters itself first.
+/// # Errors
+/// Those of the store.
+fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
+    let keys = &parts.pack_store().keys;
+    let Some(host) = keys.host_key().filter(|_| state.needs_hosts()) else {
+        return Ok(None);
+    };
+    let known = state.hosts.iter().rev().find(|entered| entered.host == host);
+    let is_entered = state.is_entered(&host);
+    if known.is_some() && !is_entered {
+        tracing::warn!(
+            "the key of this host was removed: what it stores for all counts for nobody else; make it a new one with `copal key add`"
+        );
+    } else if !is_entered && keys.can_sign() {
+        enter_host(parts, host, KeyId([0; 8]))?;
+    } else if !is_entered {
+        tracing::warn!(
+            "the key of this host was made before hosts had signatures of their own: what it stores for all counts for nobody else; \
+             make it a new one with `copal key add`"
+        );
+    }
+    Ok(Some(host))
+}
+
+/// Enters the key of a host, unless it is there: from the first one on hosts sign what they say of popular
+/// packs.
+/// # Errors
+/// Those of the store.
+pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()> {
+    loop {
+        let state = parts.catalog().popular()?;
+        if state.is_entered(&host) {
+            return Ok(());
+        }
+        let record = Record::HostEntered { host, key };
+        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Ends what hosts may say of popular packs whose role keys are not among these. A host that opens the
+/// repository by the password has no key of its own, and stays.
+/// # Errors
+/// Those of the store.
+pub(crate) fn remove_hosts(parts: &Parts, kept: &[KeyId]) -> Result<()> {
+    loop {
+        let state = parts.catalog().popular()?;
+        let is_removed = |entered: &&EnteredHost| {
+            entered.removed_at.is_none() && entered.key != KeyId([0; 8]) && !kept.contains(&entered.key)
+        };
+        let Some(EnteredHost { host, .. }) = state.hosts.iter().find(is_removed) else {
+            return Ok(());
+        };
+        let record = Record::HostRemoved { host: *host };
+        // Done, or another record came first: look again.
+        parts.catalog().append(LogName::Popular, state.next_number, &record)?;
+    }
+}
+
+/// Position of the newest entry; 0: there is none.
+pub(crate) fn newest(parts: &Parts) -> Result<u64> {
+    Ok(parts.catalog().popular()?.next_number)
+}
+
+/// Changes whenever packs were condemned, spared or gone; 0: none ever was.
+pub(crate) fn generation(parts: &Parts) -> Result<u64> {
+    Ok(parts.catalog().popular()?.generation)
+}
+
+/// Hands over what was entered behind `after`, in order.
+pub(crate) fn for_each_since(
+    parts: &Parts,
+    after: u64,
+    visit: &mut dyn FnMut(PopularFrames) -> Result<()>,
+) -> Result<()> {
+    let state = parts.catalog().popular()?;
+    let mut found = Vec::new();
+    // What is condemned is told of again once it is spared: whoever indexes it begins anew with each
+    // generation.
+    for pack in state
+        .packs
+        .iter()
+        .filter(|pack| pack.frames > 0 && pack.fate == Fate::Stays && pack.spoiled_at.is_none())
+    {
+        let positions = [(Some(pack.entered_at), false), (pack.checked_at, true)];
+        for (at, is_checked) in positions {
+            // Positions begin with 1, so that 0 stands before all.
+            found.extend(at.map(|at| at + 1).filter(|at| *at > after).map(|at| (at, is_checked, *pack)));
+        }
+    }
+    found.sort_unstable_by_key(|(position, ..)| *position);
+    for (position, is_checked, pack) in found {
+        let ids = match parts.pack_store().footer(Home::Shared, pack.volume, pack.pack) {
+            Ok(Some((footer, _))) => footer.rows.iter().map(|row| row.id).collect(),
+            Ok(None) => Vec::new(),
+            // Nobody is led to a pack that cannot be read.
+            Err(error) if error.is_corruption() => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        visit(PopularFrames { position, first_ordinal: pack.first_ordinal, ids, is_checked })?;
+    }
+    Ok(())
+}
+
+/// Packs that nobody has checked.
+pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
+    let state = parts.catalog().popular()?;
+    let unchecked = state.packs.iter().filter(|pack| needs_check(&state, pack.pack));
+    let named =
+        unchecked.map(|pack| UncheckedPack { pack: pack.pack.0, writer: pack.writer, host: pack.host });
+    Ok(named.collect())
+}
+
+/// Packs that do not hold what they should, by what was entered behind `after`.
+pub(crate) fn spoiled_since(parts: &Parts, after: u64) -> Result<Vec<SpoiledPack>> {
+    let state = parts.catalog().popular()?;
+    let key_of = |host: HostKey| state.hosts.iter().find(|entered| entered.host == host);
+    let spoiled = state.packs.iter().filter_map(|pack| {
+        let position = pack.spoiled_at? + 1;
+        (position > after).then(|| SpoiledPack {
+            pack: pack.pack.0,
+            writer: pack.writer,
+            key: pack.host.and_then(key_of).map(|entered| entered.key),
+            position,
+        })
+    });
+    Ok(spoiled.collect())
+}
+
+/// Opens every frame of a pack and compares it with its id; if all are what they should be, the pack counts,
+/// else it is spoiled for all. `false`: it is spoiled. A host that has written it itself says nothing of it.
+pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<bool> {
+    let number = PackNumber(number);
+    let state = parts.catalog().popular()?;
+    let Some(pack) = state.pack(number).copied() else {
+        return Ok(false);
+    };
+    // What does not open is looked at once more: the fault may be in this host's memory, and the verdict is
+    // for good.
+    let is_right = opens(parts, &pack, cancel)? || opens(parts, &pack, cancel)?;
+    loop {
+        let state = parts.catalog().popular()?;
+        let host = own_host(parts, &state)?;
+        let known = state.pack(number);
+        let record = match is_right {
+            true if !needs_check(&state, number) => return Ok(counts(&state, number)),
+            true if known.is_some_and(|known| !state.may_check(known, host)) => return Ok(true),
+            true => Record::Checked { pack: number, host },
+            false if !needs_verdict(&state, number) || !state.may_spoil(host) => return Ok(false),
+            false => Record::Spoiled { pack: number, host },
+        };
+        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
+            return Ok(is_right);
+        }
+    }
+}
+
+/// Whether every frame of a pack is what it should be.
+fn opens(parts: &Parts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool> {
+    let (pack_store, number) = (parts.pack_store(), pack.pack);
+    let found = match pack_store.footer(Home::Shared, pack.volume, number) {
+        Err(error) if error.is_corruption() => None,
+        found => found?,
+    };
+    let Some((footer, vid)) = found.filter(|(footer, _)| footer.rows.len() as u32 == pack.frames) else {
+        return Ok(false);
+    };
+    let mut frames = FrameReader::new(pack_store)?;
+    for (row, slot) in footer.rows.iter().zip(0..) {
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled { kept_bytes: None });
+        }
+        let spot = Spot { home: Home::Shared, volume: pack.volume, pack: number, slot };
+        let footer = footer.clone();
+        let located = Located { footer, vid, spot };
+        match frames.raw(&located) {
+            Ok(raw) if pack_store.keys.id.id(raw).short() == row.id => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.is_corruption() => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// How many there are.
+/// # Errors
+/// `Denied`: the layout has none.
+pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
+    let Layout::Fleet { popular_millionths } = parts.pack_store().layout else {
+        return Err(Error::Denied {
+            reason: "a repository of the layout solo has no popular chunks: all of them are shared".into(),
+        });
+    };
+    let state = parts.catalog().popular()?;
+    let volumes = &parts.pack_store().volumes;
+    let mut bytes = 0;
+    for (_, vid) in volumes.numbers(Home::Shared)? {
+        crate::packs::volumes::for_each_file(&*volumes.store, vid, b"", |_, info| {
+            bytes += info.size;
+            Ok(())
+        })?;
+    }
+    Ok(PopularStatus {
+        fraction_millionths: popular_millionths,
+        packs: state.packs.iter().filter(|pack| !pack.is_going()).count() as u64,
+        unchecked_packs: unchecked(parts)?.len() as u64,
+        condemned_packs: state.condemned().count() as u64,
+        spoiled_packs: state.packs.iter().filter(|pack| pack.spoiled_at.is_some() && !pack.is_going()).count()
+            as u64,
+        frames: state.packs.iter().filter(|pack| !pack.is_going()).map(|pack| u64::from(pack.frames)).sum(),
+        bytes,
+    })
+}

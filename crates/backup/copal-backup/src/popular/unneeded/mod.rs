@@ -1,0 +1,210 @@
+//! Removal of popular packs that nobody needs any more.
+//!
+//! Design: docs/design/backup.md#popular-packs-that-nobody-needs BAK-27
+//! Paper: low-profile-dedup §4 (popular chunks are not deleted with a snapshot; usage is gathered now and
+//! then)
+//!
+//! Order, and why it is safe, whoever backs up, deletes or cleans up meanwhile:
+//! 1. Packs that no snapshot was seen to need are condemned by a record of log `k`.
+//! 2. Each VM's log gets a record. A session whose record stands before it may not know what was condemned,
+//!    and is waited for; one that opens behind it reads log `k` afterwards, and refers to nothing of that
+//!    anew. So does a clean-up.
+//! 3. Everything is counted once more: snapshots, and lists of moved chunks. What a snapshot needs that is
+//!    published later, it has from its base, which is among them, or it was not condemned.
+//! 4. What is needed is spared by a record, the rest is gone by one, if nobody decided otherwise meanwhile.
+//!    Then files go, as those that writers left (`cleanup::leftovers`).
+//!
+//! Whoever dies leaves packs condemned: they stay where they are, are read as before, and the next run goes
+//! on. Memory: a bit for each popular frame that is needed, and the largest recipe tree's pages.
+
+mod needed;
+
+use crate::api::repository::Repository;
+use crate::catalog::fields::SessionId;
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::popular::{Fate, PopularState};
+use crate::catalog::record::Record;
+use crate::delete::prune::fence_all;
+use crate::keys::role::Role;
+use crate::packs::pack::PackNumber;
+use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Progress};
+use crate::request::{UnneededPacks, Vm};
+use crate::sessions::parts::Parts;
+use crate::steps::popular_removal::{Counting, MOST_CONDEMNED, condemnable, counting, verdict};
+use needed::needed;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Repository {
+    /// Removes popular packs of a fleet of which no snapshot needs a chunk. What was condemned in this run
+    /// can go only when the backups that were under way have ended, which a later run finds. Reads the
+    /// recipes of all snapshots, twice where something is to go.
+    /// # Errors
+    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: something else runs in this
+    /// process. `Cancelled`, `Damaged`: what a snapshot needs cannot be read, and nothing was removed; those
+    /// of the store.
+    pub fn remove_unneeded(
+        &self,
+        dry_run: bool,
+        progress: &dyn Progress,
+        cancel: &CancelFlag,
+    ) -> Result<UnneededPacks> {
+        self.roles().require(Role::Delete)?;
+        self.must_be_fleet()?;
+        let mut found = UnneededPacks::default();
+        {
+            let _alone = self.parts.locks().alone()?;
+            self.parts.catch_up();
+            let mut run =
+                Run { parts: &self.parts, progress, cancel, found: &mut found, spared: BTreeSet::new() };
+            // Each time as many as are condemned at once.
+            while run.decide(dry_run)? > 0 {}
+            self.parts.note_change();
+        }
+        if !dry_run {
+            let swept = self.sweep_popular(cancel)?;
+            (found.removed_packs, found.removed_bytes) = (swept.packs, swept.bytes);
+        }
+        Ok(found)
+    }
+}
+
+struct Run<'a> {
+    parts: &'a Parts,
+    progress: &'a dyn Progress,
+    cancel: &'a CancelFlag,
+    found: &'a mut UnneededPacks,
+    /// Packs that turned out to be needed: of a chunk with two frames either may be the good one.
+    spared: BTreeSet<PackNumber>,
+}
+
+impl Run<'_> {
+    /// Returns of how many packs it decided.
+    fn decide(&mut self, dry_run: bool) -> Result<usize> {
+        let catalog = self.parts.catalog();
+        if catalog.popular()?.packs.is_empty() {
+            return Ok(0);
+        }
+        if !dry_run && !self.parts.pack_store().volumes.store.is_replicated() {
+            // This process has the store to itself, and backs nothing up: whoever opened a session is gone.
+            for vm in self.parts.directory().all()? {
+                fence_all(self.parts, vm.uuid)?;
+            }
+        }
+        self.found.waiting_for = self.backed_up()?;
+        if !self.found.waiting_for.is_empty() && !dry_run {
+            // What they store for all is needed by nobody yet.
+            return Ok(0);
+        }
+        let before = catalog.popular()?;
+        let mut unneeded = condemnable(&before, &self.needed(&before)?);
+        unneeded.retain(|pack| !self.spared.contains(pack));
+        let already = before.condemned().count();
+        if self.found.unneeded_packs == 0 {
+            self.found.unneeded_packs = (unneeded.len() + already) as u64;
+        }
+        if dry_run {
+            return Ok(0);
+        }
+        unneeded.truncate(MOST_CONDEMNED.saturating_sub(already));
+        self.condemn(&unneeded)?;
+        let condemned: BTreeMap<PackNumber, u64> = catalog.popular()?.condemned().collect();
+        if condemned.is_empty() {
+            return Ok(0);
+        }
+        self.found.waiting_for = self.mark_logs()?;
+        let is_idle = self.found.waiting_for.is_empty();
+        if is_idle {
+            self.carry_out(&condemned)?;
+        }
+        self.found.condemned_packs = catalog.popular()?.condemned().count() as u64;
+        Ok(if is_idle { condemned.len() } else { 0 })
+    }
+
+    /// VMs that are being backed up.
+    fn backed_up(&self) -> Result<Vec<Vm>> {
+        let mut open = Vec::new();
+        for vm in self.parts.directory().all()? {
+            if !self.parts.vm_state(vm.uuid)?.open.is_empty() {
+                open.push(vm);
+            }
+        }
+        Ok(open)
+    }
+
+    fn condemn(&self, unneeded: &[PackNumber]) -> Result<()> {
+        let catalog = self.parts.catalog();
+        loop {
+            let state = catalog.popular()?;
+            let stays = |pack: &&PackNumber| {
+                let known = state.pack(**pack);
+                known.is_some_and(|known| known.fate == Fate::Stays)
+            };
+            let packs: Vec<PackNumber> = unneeded.iter().filter(stays).copied().collect();
+            if packs.is_empty() {
+                return Ok(());
+            }
+            // Whether it counts, the next look says.
+            catalog.append(LogName::Popular, state.next_number, &Record::Condemned { packs })?;
+        }
+    }
+
+    /// Counts once more, and spares or removes what was condemned before that.
+    fn carry_out(&mut self, condemned: &BTreeMap<PackNumber, u64>) -> Result<()> {
+        let catalog = self.parts.catalog();
+        let state = catalog.popular()?;
+        let needed = self.needed(&state)?;
+        loop {
+            let state = catalog.popular()?;
+            let Some(record) = verdict(&state, condemned, &needed) else {
+                break;
+            };
+            catalog.append(LogName::Popular, state.next_number, &record)?;
+        }
+        let state = catalog.popular()?;
+        let is_gone = |pack: &&PackNumber| state.pack(**pack).is_some_and(|known| known.fate == Fate::Gone);
+        let (gone, spared): (Vec<&PackNumber>, Vec<&PackNumber>) = condemned.keys().partition(is_gone);
+        self.found.gone_packs += gone.len() as u64;
+        self.found.spared_packs += spared.len() as u64;
+        self.spared.extend(spared);
+        Ok(())
+    }
+
+    /// Puts a record into the log of each VM behind what was condemned. Returns the VMs that have sessions of
+    /// before.
+    fn mark_logs(&self) -> Result<Vec<Vm>> {
+        let mut waiting = Vec::new();
+        for vm in self.parts.directory().all()? {
+            self.check_cancel()?;
+            if !self.mark_log(&vm)?.is_empty() {
+                waiting.push(vm);
+            }
+        }
+        Ok(waiting)
+    }
+
+    fn mark_log(&self, vm: &Vm) -> Result<Vec<SessionId>> {
+        let log = LogName::Vm(vm.uuid);
+        loop {
+            let state = self.parts.vm_state(vm.uuid)?;
+            let open = match counting(&state) {
+                Counting::Retired => return Ok(Vec::new()),
+                Counting::Append { open } => open,
+            };
+            if let Append::Done = self.parts.catalog().append(log, state.next_number, &Record::Counted)? {
+                return Ok(open);
+            }
+        }
+    }
+
+    fn needed(&self, state: &PopularState) -> Result<BTreeSet<PackNumber>> {
+        needed(self.parts, state, self.progress, self.cancel)
+    }
+
+    fn check_cancel(&self) -> Result<()> {
+        match self.cancel.is_cancelled() {
+            true => Err(Error::Cancelled { kept_bytes: None }),
+            false => Ok(()),
+        }
+    }
+}

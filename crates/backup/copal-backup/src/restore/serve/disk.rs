@@ -1,0 +1,465 @@
+//! One disk of a snapshot, read at any place.
+//!
+//! A read goes from page to recipe to chunks, each from the cache where it is there. Where reads follow each
+//! other, all chunks of a segment are fetched together, and recipes of the page ahead; elsewhere only what
+//! was asked for.
+//! Invariant: every byte is of a chunk that was compared with its id (BAK-11), or of a hole.
+
+use super::Lender;
+use super::cache::ServeCache;
+use super::streams::Streams;
+use crate::api::repository::Repository;
+use crate::request::error::{Error, Result};
+use crate::snapshot::fetch::Fetcher;
+use crate::snapshot::manifest::ManifestDisk;
+use crate::snapshot::recipe::{
+    Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segment_length, segments_of,
+};
+use crate::snapshot::tree::TreeReader;
+use copal_chunk::SEGMENT_BYTES;
+use std::ops::Range;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Recipes of a page that are read together where reads follow each other.
+const RECIPES_AHEAD: u64 = 16;
+
+/// A disk of a snapshot. Shared between threads; every call may block on the store.
+pub struct ServedDisk {
+    lender: Arc<dyn Lender>,
+    cache: Arc<ServeCache>,
+    vm: Uuid,
+    /// Snapshot and disk, for sentences.
+    what: String,
+    name: String,
+    size_bytes: u64,
+    root: Root,
+    streams: Streams,
+}
+
+/// A run of bytes of a disk that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServedRun {
+    /// Length in bytes, never 0.
+    pub length: u64,
+    /// Of an extent: it is a hole, which reads as zeroes. Of differences: it differs.
+    pub is_so: bool,
+}
+
+/// Where in a disk an offset lies.
+struct Place {
+    segment: u64,
+    /// First byte of the segment.
+    base: u64,
+    /// Bytes of the segment before the offset.
+    within: usize,
+    /// Bytes of the segment.
+    length: usize,
+}
+
+impl ServedDisk {
+    pub(super) fn open(
+        (lender, repository): (&Arc<dyn Lender>, &Repository),
+        cache: &Arc<ServeCache>,
+        vm: Uuid,
+        what: String,
+        disk: &ManifestDisk,
+    ) -> Result<ServedDisk> {
+        let mut tree = TreeReader::new(repository.parts.pack_store(), vm)?;
+        let root = tree.root(&disk.root, disk.size_bytes)?;
+        Ok(ServedDisk {
+            lender: Arc::clone(lender),
+            cache: Arc::clone(cache),
+            vm,
+            what,
+            name: disk.name.clone(),
+            size_bytes: disk.size_bytes,
+            root,
+            streams: Streams::default(),
+        })
+    }
+
+    /// Its name in the VM.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its size.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Fills `buf` from `offset`, which with the length of `buf` must lie within the disk.
+    /// # Errors
+    /// `Damaged`: a byte of the range cannot be had, which is logged once; other ranges can. `Invalid`:
+    /// outside of the disk. `Busy`; those of the store.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let length = buf.len() as u64;
+        if offset.checked_add(length).is_none_or(|end| end > self.size_bytes) {
+            return Err(Error::Invalid {
+                reason: format!("{length} bytes at {offset} lie outside of {}", self.what),
+            });
+        }
+        let repository = &*self.lender.lend()?;
+        let _shared = repository.parts.enter()?;
+        let follows = self.streams.note(offset, length);
+        let mut done = 0;
+        while done < buf.len() {
+            let place = self.place(offset + done as u64);
+            let take = (place.length - place.within).min(buf.len() - done);
+            let part = &mut buf[done..done + take];
+            let wanted = place.within..place.within + take;
+            match self.recipe(repository, place.segment, follows)? {
+                None => part.fill(0),
+                Some((reference, recipe)) => {
+                    self.read_segment(repository, &place, (&reference, &recipe), wanted, part, follows)?;
+                }
+            }
+            done += take;
+        }
+        Ok(())
+    }
+
+    /// What lies at `offset`, which must lie within the disk; looks no further than the segment, or the page
+    /// where all of that is a hole. What cannot be read counts as data.
+    /// # Errors
+    /// `Busy`; those of the store that are no damage.
+    pub fn extent_at(&self, offset: u64) -> Result<ServedRun> {
+        let repository = &*self.lender.lend()?;
+        let _shared = repository.parts.enter()?;
+        let page = offset / PAGE_BYTES;
+        let rest_of = |end: u64, is_so| ServedRun { length: end.min(self.size_bytes) - offset, is_so };
+        if self.page_reference(page).is_none() {
+            return Ok(rest_of((page + 1) * PAGE_BYTES, true));
+        }
+        let place = self.place(offset);
+        let end = place.base + place.length as u64;
+        match self.recipe(repository, place.segment, true) {
+            Ok(None) => Ok(rest_of(end, true)),
+            Ok(Some((_, recipe))) => {
+                let (is_hole, until) = alike(&recipe, place.within, |entry| entry.chunk.is_none());
+                Ok(rest_of(place.base + until as u64, is_hole))
+            }
+            Err(error) if error.is_corruption() => Ok(rest_of(end, false)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the bytes at `offset`, which must lie within this disk, may be others than those of `other`, a
+    /// disk of another snapshot of this VM. What is not told to differ is equal.
+    /// # Errors
+    /// `Busy`; those of the store that are no damage.
+    pub fn difference_at(&self, other: &ServedDisk, offset: u64) -> Result<ServedRun> {
+        let repository = &*self.lender.lend()?;
+        let _shared = repository.parts.enter()?;
+        let until =
+            |end: u64, is_so| ServedRun { length: end.min(self.size_bytes).max(offset + 1) - offset, is_so };
+        if offset >= other.size_bytes {
+            return Ok(until(self.size_bytes, true));
+        }
+        let page = offset / PAGE_BYTES;
+        let id = |reference: Option<&Ref>| reference.map(|reference| reference.id);
+        let page_end = ((page + 1) * PAGE_BYTES).min(other.size_bytes);
+        if id(self.page_reference(page)) == id(other.page_reference(page)) {
+            return Ok(until(page_end, false));
+        }
+        let (place, theirs) = (self.place(offset), other.place(offset));
+        let end = place.base + place.length.min(theirs.length) as u64;
+        let recipes = self
+            .recipe(repository, place.segment, true)
+            .and_then(|ours| Ok((ours, other.recipe(repository, theirs.segment, true)?)));
+        let (ours, others) = match recipes {
+            Ok(recipes) => recipes,
+            Err(error) if error.is_corruption() => return Ok(until(end, true)),
+            Err(error) => return Err(error),
+        };
+        match (ours, others) {
+            (None, None) => Ok(until(end, false)),
+            (Some((ours, _)), Some((theirs, _))) if ours.id == theirs.id => Ok(until(end, false)),
+            (ours, others) => {
+                let hole = SegmentRecipe { entries: vec![Entry::new(SEGMENT_BYTES as u32, None)] };
+                let ours = ours.as_ref().map_or(&hole, |(_, recipe)| recipe);
+                let others = others.as_ref().map_or(&hole, |(_, recipe)| recipe);
+                let (one, other) = (entry_at(ours, place.within), entry_at(others, theirs.within));
+                let same_chunk = one.0 == other.0 && id(one.1.chunk.as_ref()) == id(other.1.chunk.as_ref());
+                let both_holes = one.1.chunk.is_none() && other.1.chunk.is_none();
+                let stop = one.0.end.min(other.0.end);
+                Ok(until(end.min(place.base + stop as u64), !(same_chunk || both_holes)))
+            }
+        }
+    }
+
+    fn place(&self, offset: u64) -> Place {
+        let segment = offset / SEGMENT_BYTES as u64;
+        let base = segment * SEGMENT_BYTES as u64;
+        Place {
+            segment,
+            base,
+            within: (offset - base) as usize,
+            length: segment_length(self.size_bytes, segment),
+        }
+    }
+
+    fn page_reference(&self, page: u64) -> Option<&Ref> {
+        self.root.pages.get(page as usize)?.as_ref()
+    }
+
+    fn page(&self, repository: &Repository, number: u64) -> Result<Option<Arc<Page>>> {
+        let Some(reference) = self.page_reference(number) else {
+            return Ok(None);
+        };
+        if let Some(page) = self.cache.page(&reference.id) {
+            return Ok(Some(page));
+        }
+        let read = self.again(repository, |tree| tree.page(Some(reference), self.size_bytes, number));
+        let page = Arc::new(read.inspect_err(|error| {
+            self.tell(repository, reference, number * PAGE_BYTES, PAGE_BYTES, error);
+        })?);
+        self.cache.keep_page(&reference.id, &page);
+        Ok(Some(page))
+    }
+
+    /// The recipe of a segment, and its name; `None`: all of it is a hole.
+    fn recipe(
+        &self,
+        repository: &Repository,
+        segment: u64,
+        follows: bool,
+    ) -> Result<Option<(Ref, Arc<SegmentRecipe>)>> {
+        let number = segment / PAGE_SEGMENTS as u64;
+        let Some(page) = self.page(repository, number)? else {
+            return Ok(None);
+        };
+        let first = number * PAGE_SEGMENTS as u64;
+        let named = |segment: u64| page.segments.get((segment - first) as usize).copied().flatten();
+        let Some(reference) = named(segment) else {
+            return Ok(None);
+        };
+        if let Some(recipe) = self.cache.recipe(&reference.id) {
+            return Ok(Some((reference, recipe)));
+        }
+        let _turn = self.cache.turn(&reference.id);
+        if let Some(recipe) = self.cache.recipe(&reference.id) {
+            return Ok(Some((reference, recipe)));
+        }
+        let ahead = if follows { RECIPES_AHEAD } else { 1 };
+        let last = (segment + ahead).min(first + PAGE_SEGMENTS as u64).min(segments_of(self.size_bytes));
+        let read = self.again(repository, |tree| {
+            let recipe = Arc::new(tree.segment(&reference, self.size_bytes, segment)?);
+            self.cache.keep_recipe(&reference.id, &recipe);
+            for next in segment + 1..last {
+                let Some(reference) = named(next) else { continue };
+                // Of those ahead one that is damaged is nobody's yet.
+                if self.cache.recipe(&reference.id).is_none()
+                    && let Ok(recipe) = tree.segment(&reference, self.size_bytes, next)
+                {
+                    self.cache.keep_recipe(&reference.id, &Arc::new(recipe));
+                }
+            }
+            Ok(recipe)
+        });
+        let recipe = read.inspect_err(|error| {
+            let base = segment * SEGMENT_BYTES as u64;
+            self.tell(repository, &reference, base, SEGMENT_BYTES as u64, error);
+        })?;
+        Ok(Some((reference, recipe)))
+    }
+
+    /// Fills `part` with the bytes `wanted` of a segment.
+    fn read_segment(
+        &self,
+        repository: &Repository,
+        place: &Place,
+        (reference, recipe): (&Ref, &SegmentRecipe),
+        wanted: Range<usize>,
+        part: &mut [u8],
+        follows: bool,
+    ) -> Result<()> {
+        let missing = self.fill(recipe, &wanted, part);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.cache.turn(&reference.id);
+        // Somebody else may have fetched it meanwhile.
+        let missing = self.fill(recipe, &wanted, part);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if follows {
+            // What is damaged among them is met below, by whoever asks for it.
+            self.fetch_together(repository, recipe)?;
+        }
+        let mut fetcher = Fetcher::new(repository.parts.pack_store())?;
+        for (entry, at) in missing {
+            let Some(chunk) = &entry.chunk else { continue };
+            let bytes = match self.cache.chunk(&chunk.id) {
+                Some(bytes) => bytes,
+                None => {
+                    let fetched = self.fetch_alone(repository, &mut fetcher, &entry);
+                    fetched.inspect_err(|error| {
+                        let offset = place.base + at as u64;
+                        self.tell(repository, chunk, offset, u64::from(entry.length), error);
+                    })?
+                }
+            };
+            copy(&bytes, at, &wanted, part);
+        }
+        Ok(())
+    }
+
+    /// Fills `part` as far as the cache has it; returns the entries that are missing, with their places in
+    /// the segment.
+    fn fill(&self, recipe: &SegmentRecipe, wanted: &Range<usize>, part: &mut [u8]) -> Vec<(Entry, usize)> {
+        let mut missing = Vec::new();
+        let mut at = 0;
+        for entry in &recipe.entries {
+            let end = at + entry.length as usize;
+            if at >= wanted.end {
+                break;
+            }
+            if end > wanted.start {
+                match &entry.chunk {
+                    None => {
+                        let (from, to) = (at.max(wanted.start), end.min(wanted.end));
+                        part[from - wanted.start..to - wanted.start].fill(0);
+                    }
+                    Some(chunk) => match self.cache.chunk(&chunk.id) {
+                        Some(bytes) => copy(&bytes, at, wanted, part),
+                        None => missing.push((*entry, at)),
+                    },
+                }
+            }
+            at = end;
+        }
+        missing
+    }
+
+    /// Fetches all chunks of a segment that the cache has not; if one of them is damaged, none is kept.
+    fn fetch_together(&self, repository: &Repository, recipe: &SegmentRecipe) -> Result<()> {
+        let lacks = |entry: &&Entry| {
+            let chunk = entry.chunk.as_ref();
+            chunk.is_some_and(|chunk| self.cache.chunk(&chunk.id).is_none())
+        };
+        let wanted = SegmentRecipe { entries: recipe.entries.iter().filter(lacks).copied().collect() };
+        let bytes: usize = wanted.entries.iter().map(|entry| entry.length as usize).sum();
+        let mut segment = vec![0; bytes];
+        let mut is_whole = true;
+        let mut fault = |error: Error| match error.is_corruption() {
+            true => {
+                is_whole = false;
+                Ok(())
+            }
+            false => Err(error),
+        };
+        Fetcher::new(repository.parts.pack_store())?.fetch(&wanted, &mut segment, &mut fault)?;
+        if !is_whole {
+            return Ok(());
+        }
+        let mut rest = &segment[..];
+        for entry in &wanted.entries {
+            let (bytes, later) = rest.split_at(entry.length as usize);
+            rest = later;
+            if let Some(chunk) = &entry.chunk {
+                self.cache.keep_chunk(&chunk.id, &bytes.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn fetch_alone(
+        &self,
+        repository: &Repository,
+        fetcher: &mut Fetcher<'_>,
+        entry: &Entry,
+    ) -> Result<Arc<[u8]>> {
+        let alone = SegmentRecipe { entries: vec![*entry] };
+        let mut bytes = vec![0; entry.length as usize];
+        let fetched = fetcher.fetch(&alone, &mut bytes, &mut Err);
+        if fetched.as_ref().is_err_and(|error| self.may_have_moved(repository, error)) {
+            fetcher.fetch(&alone, &mut bytes, &mut Err)?;
+        } else {
+            fetched?;
+        }
+        let bytes: Arc<[u8]> = bytes.into();
+        if let Some(chunk) = &entry.chunk {
+            self.cache.keep_chunk(&chunk.id, &bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// Reads of the tree; once more where packs may have been rewritten meanwhile.
+    fn again<T>(
+        &self,
+        repository: &Repository,
+        mut read: impl FnMut(&mut TreeReader<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let pack_store = repository.parts.pack_store();
+        let mut tree = TreeReader::new(pack_store, self.vm)?;
+        match read(&mut tree) {
+            Err(error) if self.may_have_moved(repository, &error) => {
+                read(&mut TreeReader::new(pack_store, self.vm)?)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Whether an error may be due to what another process has rewritten, which the index knows now. Where
+    /// one process alone may write, nothing moves under a reader.
+    fn may_have_moved(&self, repository: &Repository, error: &Error) -> bool {
+        let parts = &repository.parts;
+        if !error.is_corruption() || !parts.pack_store().volumes.store.is_replicated() {
+            return false;
+        }
+        parts.locks().note_change();
+        parts.catch_up();
+        parts.index_for_reading(self.vm).is_ok()
+    }
+
+    fn tell(&self, repository: &Repository, reference: &Ref, offset: u64, length: u64, error: &Error) {
+        if error.is_corruption() && self.cache.is_news(&reference.id) {
+            repository.parts.sync_damage();
+            tracing::error!(
+                disk = self.what,
+                offset,
+                length,
+                %error,
+                "a range that is served cannot be read; who reads it gets an I/O error"
+            );
+        }
+    }
+}
+
+/// Copies of a chunk that lies at `at` of its segment what is wanted.
+fn copy(bytes: &[u8], at: usize, wanted: &Range<usize>, part: &mut [u8]) {
+    let (from, to) = (at.max(wanted.start), (at + bytes.len()).min(wanted.end));
+    part[from - wanted.start..to - wanted.start].copy_from_slice(&bytes[from - at..to - at]);
+}
+
+/// The entry that covers byte `within` of a segment, and where it lies.
+fn entry_at(recipe: &SegmentRecipe, within: usize) -> (Range<usize>, Entry) {
+    let mut at = 0;
+    for entry in &recipe.entries {
+        let place = at..at + entry.length as usize;
+        if place.contains(&within) {
+            return (place, *entry);
+        }
+        at = place.end;
+    }
+    // Recipes cover their segments, which decoding has checked.
+    unreachable!("byte {within} lies outside of its recipe")
+}
+
+/// What byte `within` of a segment is, and where the entries end that are the same.
+fn alike(recipe: &SegmentRecipe, within: usize, is: impl Fn(&Entry) -> bool) -> (bool, usize) {
+    let (mut at, mut found) = (0, None);
+    for entry in &recipe.entries {
+        let end = at + entry.length as usize;
+        match found {
+            None if end > within => found = Some(is(entry)),
+            Some(found) if found != is(entry) => return (found, at),
+            _ => {}
+        }
+        at = end;
+    }
+    (found.unwrap_or(false), at)
+}

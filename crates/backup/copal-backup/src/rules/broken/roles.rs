@@ -1,0 +1,385 @@
+//! Who has a backup key and writes what he likes: nothing he writes takes a snapshot away (BAK-19).
+//!
+//! He has the keys that a backup key opens, and creates files in the volumes of the repository; he cannot
+//! change or delete what is there, which is for the store to see to.
+
+use super::{Flaw, with};
+use crate::catalog::checkpoint;
+use crate::catalog::fold::Fold;
+use crate::catalog::log::LogName;
+use crate::catalog::record::{PackPlace, Record};
+use crate::catalog::vm::VmState;
+use crate::delete::summary::format::{Header, block_mac};
+use crate::delete::summary::{Block, Geometry, store as summaries};
+use crate::keys::role::Role;
+use crate::keys::{BUNDLE_BYTES, Keys};
+use crate::packs::pack::PackNumber;
+use crate::packs::volumes::Home;
+use crate::request::*;
+use crate::world::*;
+use crate::{CancelFlag, Error, IndexHome, Repository, RoleKey, Silent};
+use copal_volume::{MemoryStore, PutOptions, VolumeId, VolumeStore};
+use std::sync::Arc;
+use uuid::Uuid;
+use zeroize::Zeroizing;
+
+fn password() -> Unlock {
+    Unlock::Password(Zeroizing::new("correct horse".into()))
+}
+
+fn open_with(store: &MemoryStore, unlock: &Unlock) -> Repository {
+    Repository::open(Arc::new(store.clone()), IndexHome::Memory, unlock).unwrap()
+}
+
+/// A repository with role keys and two snapshots of a machine, and who has its backup key.
+struct Scene {
+    store: MemoryStore,
+    keys: Keys,
+    catalog: VolumeId,
+    vm: Uuid,
+    snapshots: Vec<SnapshotId>,
+    backup: RoleKey,
+    delete: RoleKey,
+}
+
+impl Scene {
+    fn new(layout: Layout) -> Scene {
+        let store = MemoryStore::new();
+        let options = InitOptions { layout, argon2_memory_kib: 64, ..InitOptions::new(password()) };
+        let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
+        let disk = disk();
+        // One from before there were keys, one from after.
+        let mut snapshots = vec![back_up(&repository, "web", &disk, false).snapshot];
+        let key = |role| {
+            let key = repository.draw_key(role).unwrap();
+            repository.add_key(&key).unwrap();
+            key
+        };
+        let (backup, delete) = (key(Role::Backup), key(Role::Delete));
+        let summary = back_up(&repository, "web", &disk, false);
+        snapshots.push(summary.snapshot);
+        let bundle = repository.parts.pack_store().keys.bundle(Role::Backup).unwrap();
+        let bundle: [u8; BUNDLE_BYTES] = bundle[..].try_into().unwrap();
+        Scene {
+            catalog: repository.parts.catalog().vid,
+            keys: Keys::of_bundle(Role::Backup, &bundle),
+            vm: summary.vm.uuid,
+            store,
+            snapshots,
+            backup,
+            delete,
+        }
+    }
+
+    fn put(&self, name: &str, body: Vec<u8>) {
+        let options = PutOptions::default();
+        self.store.put(self.catalog, name.as_bytes(), body.into(), &options).unwrap();
+    }
+
+    fn next(&self, log: LogName) -> u64 {
+        let repository = open_with(&self.store, &password());
+        match log {
+            LogName::Domain => repository.parts.catalog().domain().unwrap().next_number,
+            LogName::Vm(vm) => repository.parts.vm_state(vm).unwrap().next_number,
+            LogName::Popular => repository.parts.catalog().popular().unwrap().next_number,
+        }
+    }
+
+    /// Writes a record behind all others.
+    fn forge(&self, log: LogName, record: &Record) {
+        let place = log.place(self.next(log));
+        self.put(&place, record.encode(&place, &self.keys));
+    }
+
+    fn visible(&self) -> Vec<SnapshotId> {
+        let repository = open_with(&self.store, &password());
+        let snapshots = repository.snapshots(None).unwrap();
+        snapshots.iter().map(|snapshot| snapshot.id).collect()
+    }
+
+    /// All is there, and a prune by who may leaves it there.
+    fn is_whole(&self) -> bool {
+        if self.visible() != self.snapshots {
+            return false;
+        }
+        let deleter = open_with(&self.store, &Unlock::Key(self.delete.clone()));
+        deleter.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap();
+        let restored = |id: &SnapshotId| try_restore(&deleter, *id).is_ok_and(|bytes| bytes == disk().bytes);
+        self.snapshots.iter().all(restored)
+    }
+
+    /// Damage that a check finds.
+    fn damages(&self) -> Vec<String> {
+        let report = check(&open_with(&self.store, &password()));
+        report.damages.into_iter().map(|one| one.detail).collect()
+    }
+}
+
+fn disk() -> Disk {
+    let mut disk = Disk::new(2 << 20);
+    Random::new(9).text(&mut disk.bytes);
+    disk
+}
+
+/// The forgery changes nothing, and it would if signatures were not looked at.
+fn control(forge: impl Fn(&Scene), is_damage: bool) {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        forge(&scene);
+        assert!(scene.is_whole(), "{layout:?}");
+        let damages = scene.damages();
+        let is_told = damages.iter().any(|detail| detail.contains("signature"));
+        assert_eq!(is_told, is_damage, "{layout:?}: {damages:?}");
+        let scene = Scene::new(layout);
+        let is_whole = with(&[Flaw::NoSignature], || {
+            forge(&scene);
+            scene.is_whole()
+        });
+        assert!(!is_whole, "{layout:?}: nothing notices");
+    }
+}
+
+#[test]
+fn a_record_that_takes_a_snapshot_away_needs_a_signature() {
+    control(
+        |scene| {
+            let snapshots = scene.snapshots.clone();
+            scene.forge(LogName::Vm(scene.vm), &Record::Forget { snapshots });
+        },
+        true,
+    );
+    control(|scene| scene.forge(LogName::Domain, &Record::VmRemoved { vm: scene.vm }), true);
+}
+
+#[test]
+fn a_checkpoint_that_leaves_snapshots_out_needs_a_signature() {
+    control(
+        |scene| {
+            let log = LogName::Vm(scene.vm);
+            let mut state = VmState::default();
+            state.go_on_at(scene.next(log));
+            let place = log.checkpoint_place(state.next_number);
+            scene.put(&place, checkpoint::encode(&state, &place, &scene.keys));
+        },
+        true,
+    );
+}
+
+#[test]
+fn a_list_of_packs_to_be_removed_needs_a_signature() {
+    let scene = Scene::new(Layout::Solo);
+    let name = "r.0000000000000099.00000000";
+    let packs = vec![PackPlace { home: Home::Shared, volume: 0, pack: PackNumber(7) }];
+    scene.put(name, Record::Removing { packs: packs.clone() }.encode(name, &scene.keys));
+    let repository = open_with(&scene.store, &password());
+    let catalog = repository.parts.catalog();
+    let listed = catalog.removals().unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(catalog.packs_of(&listed[0]).unwrap(), []);
+    let forged = with(&[Flaw::NoSignature], || catalog.packs_of(&listed[0]).unwrap());
+    assert_eq!(forged, packs, "nothing notices");
+}
+
+/// Vectors are written by whoever backs up. One that says less of a snapshot than was published with it frees
+/// nothing.
+#[test]
+fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
+    let lie = |is_trusted: bool| {
+        let scene = Scene::new(FLEET);
+        let repository = open_with(&scene.store, &Unlock::Key(scene.backup.clone()));
+        let mut changed = disk();
+        changed.write(0, &[7; 100_000]);
+        let third = back_up(&repository, "web", &changed, false).snapshot;
+        let geometry = Geometry::for_references(100_000);
+        let meta = repository.parts.pack_store().volumes.meta(scene.vm, false).unwrap().unwrap();
+        // In the place of the true one, where the store lets him.
+        let prefix = summaries::prefix(third);
+        crate::packs::volumes::for_each_file(&scene.store, meta, prefix.as_bytes(), |name, info| {
+            scene.store.delete(meta, name, info.fid)?;
+            Ok(())
+        })
+        .unwrap();
+        let name = summaries::file_name(third, geometry);
+        let header = Header { vm: scene.vm, snapshot: third, geometry, references: 1, is_signed: false };
+        let mut file = header.encode(&name, &scene.keys);
+        for number in 0..geometry.blocks() {
+            let bits = Block::new(geometry).bytes();
+            file.extend_from_slice(&bits);
+            file.extend_from_slice(&block_mac(&name, number, &bits, &scene.keys));
+        }
+        let options = PutOptions::default();
+        scene.store.put(meta, name.as_bytes(), file.into(), &options).unwrap();
+        let free = || {
+            let deleter = open_with(&scene.store, &Unlock::Key(scene.delete.clone()));
+            deleter.forget(&scene.snapshots).unwrap();
+            let options = PruneOptions { max_unused_percent: 0, ..PruneOptions::default() };
+            deleter.prune(&options, &Silent, &CancelFlag::new()).unwrap();
+        };
+        match is_trusted {
+            true => with(&[Flaw::TrustsAnyVector], free),
+            false => free(),
+        }
+        let opened = open_with(&scene.store, &password());
+        try_restore(&opened, third).is_ok_and(|bytes| bytes == changed.bytes)
+    };
+    assert!(lie(false));
+    assert!(!lie(true), "nothing notices");
+}
+
+/// What was published with role keys is freed by vectors, without a walk; so is what was walked once and got
+/// signed vectors.
+#[test]
+fn vectors_that_were_published_or_signed_are_gone_by() {
+    let scene = Scene::new(FLEET);
+    let free = |snapshot: SnapshotId| {
+        let deleter = open_with(&scene.store, &Unlock::Key(scene.delete.clone()));
+        deleter.forget(&[snapshot]).unwrap();
+        deleter.delete(&Silent, &CancelFlag::new()).unwrap()
+    };
+    let back_up_once = |seed: u64| {
+        let repository = open_with(&scene.store, &Unlock::Key(scene.backup.clone()));
+        let mut disk = disk();
+        Random::new(seed).fill(&mut disk.bytes[..200_000]);
+        back_up(&repository, "web", &disk, false).snapshot
+    };
+    let (third, fourth) = (back_up_once(1), back_up_once(2));
+    let freed = free(third);
+    assert_eq!((freed.by_summary, freed.by_walk), (1, 0), "{freed:?}");
+    // One whose vector is gone is walked, and has a signed one then.
+    let repository = open_with(&scene.store, &password());
+    let meta = repository.parts.pack_store().volumes.meta(scene.vm, false);
+    let (meta, prefix) = (meta.unwrap().unwrap(), summaries::prefix(fourth));
+    crate::packs::volumes::for_each_file(&scene.store, meta, prefix.as_bytes(), |name, info| {
+        scene.store.delete(meta, name, info.fid)?;
+        Ok(())
+    })
+    .unwrap();
+    let freed = free(scene.snapshots[0]);
+    assert_eq!((freed.by_summary, freed.by_walk), (0, 1), "{freed:?}");
+    let freed = free(scene.snapshots[1]);
+    assert_eq!((freed.by_summary, freed.by_walk), (1, 0), "{freed:?}");
+}
+
+#[test]
+fn a_signature_of_somebody_else_is_none() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        let stranger = Keys::derive(&[3; 32]);
+        let log = LogName::Vm(scene.vm);
+        let place = log.place(scene.next(log));
+        let forget = Record::Forget { snapshots: scene.snapshots.clone() };
+        // The record with a signature by another key, sealed as one of this repository.
+        let mut body = forget.encode(&place, &scene.keys)[copal_codec::ENVELOPE_LEN..].to_vec();
+        body.truncate(body.len() - crate::keys::MAC_BYTES);
+        stranger.set_signatures(crate::keys::Signatures::Needed);
+        let signature = stranger.sign(&place, &body).unwrap();
+        body.extend_from_slice(&signature);
+        let mac = scene.keys.mac(&place, &body);
+        body.extend_from_slice(&mac);
+        let mut file = vec![0; copal_codec::ENVELOPE_LEN];
+        file.extend_from_slice(&body);
+        copal_codec::Envelope::seal(&crate::catalog::record::SIGNED, 0, 0, &mut file);
+        scene.put(&place, file);
+        assert!(scene.is_whole(), "{layout:?}");
+    }
+}
+
+/// Appends look for a checkpoint that covers their number: a name alone must not make one of a file.
+#[test]
+fn a_file_that_is_called_a_checkpoint_stops_nobody() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        for log in [LogName::Domain, LogName::Vm(scene.vm)] {
+            let place = log.checkpoint_place(u64::MAX - 1);
+            scene.put(&place, b"no checkpoint".to_vec());
+            let place = log.checkpoint_place(u64::MAX);
+            let mut state = VmState::default();
+            state.go_on_at(u64::MAX);
+            scene.put(&place, checkpoint::encode(&state, &place, &scene.keys));
+        }
+        let backup = open_with(&scene.store, &Unlock::Key(scene.backup.clone()));
+        back_up(&backup, "web", &disk(), false);
+        back_up(&backup, "db", &disk(), false);
+        // Whoever may can clear them away.
+        let deleter = open_with(&scene.store, &Unlock::Key(scene.delete.clone()));
+        assert_eq!(deleter.salvage_catalog().unwrap().len(), 4);
+        assert!(check(&deleter).is_clean(), "{layout:?}");
+        assert_eq!(deleter.snapshots(None).unwrap().len(), 4);
+        back_up(&backup, "web", &disk(), false);
+    }
+}
+
+#[test]
+fn who_backs_up_says_neither_when_that_was_nor_takes_the_id_of_another_snapshot() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        let publish = |vm, snapshot, clock_ms| {
+            let session = [7; 16];
+            let log = LogName::Vm(vm);
+            scene.forge(log, &Record::Open { session, base: None });
+            let state = open_with(&scene.store, &password()).parts.vm_state(vm).unwrap();
+            scene.forge(
+                log,
+                &Record::Publish {
+                    session,
+                    snapshot,
+                    sequence: state.next_sequence,
+                    manifest: [0; 32],
+                    clock_ms: Some(clock_ms),
+                },
+            );
+        };
+        let fresh = SnapshotId([0x77; 16]);
+        let now_ms = scene.store.now_ms();
+        publish(scene.vm, fresh, 1_000_000);
+        let repository = open_with(&scene.store, &password());
+        let state = repository.parts.vm_state(scene.vm).unwrap();
+        let dated = state.published.last().unwrap();
+        assert_eq!(dated.snapshot, fresh);
+        assert!(dated.created_ms >= now_ms, "{layout:?}: {} {now_ms}", dated.created_ms);
+        repository.forget(&[fresh]).unwrap();
+        // A second snapshot of one id would take the first one along when it is forgotten.
+        publish(scene.vm, scene.snapshots[0], 1);
+        assert_eq!(scene.visible(), scene.snapshots);
+        // That of another machine, too.
+        let other = Uuid::from_bytes([5; 16]);
+        scene.forge(LogName::Domain, &Record::VmAdded { vm: other, name: "other".into() });
+        publish(other, scene.snapshots[0], 1);
+        let refused = open_with(&scene.store, &password()).forget(&scene.snapshots);
+        assert!(matches!(refused, Err(Error::Ambiguous { .. })), "{refused:?}");
+        // Named with its machine, the other one goes.
+        let repository = open_with(&scene.store, &password());
+        let named = repository.resolve_damaged(&scene.snapshots[0].to_string(), Some("other")).unwrap();
+        repository.forget(&[named.id]).unwrap();
+        assert_eq!(scene.visible(), scene.snapshots);
+        // A machine under two names would have each snapshot twice.
+        scene.forge(LogName::Domain, &Record::VmAdded { vm: scene.vm, name: "again".into() });
+        assert_eq!(scene.visible(), scene.snapshots);
+    }
+}
+
+/// A slot that anybody may have put there is no reason to remove the last one that opens everything.
+#[test]
+fn a_forged_slot_is_told_and_counts_for_nothing() {
+    let scene = Scene::new(Layout::Solo);
+    let stranger = Keys::derive(&[3; 32]);
+    let key = RoleKey::of_secret(Role::Admin, [4; 32]);
+    let repository = open_with(&scene.store, &password());
+    let domain = *repository.info().domain.as_bytes();
+    let slot = crate::keys::role_key::encode(&key, domain, [0; 16], &stranger).unwrap();
+    scene.put(&key.id().file_name(), slot);
+    let cost = crate::keys::key_slot::Cost { memory_kib: 64, passes: 1, lanes: 1 };
+    let other = Unlock::Password(Zeroizing::new("other".into()));
+    let slot = crate::keys::key_slot::encode(&other, domain, [0; 16], cost, &[3; 32]).unwrap();
+    scene.put("key.9", slot);
+    let listed = repository.list_keys().unwrap();
+    let of = |id: &str| listed.iter().find(|key| key.id == id).unwrap();
+    assert_eq!(of(&key.id().to_string()).is_genuine, Some(false));
+    assert_eq!(of("9").is_genuine, None);
+    assert_eq!(of("0").is_genuine, Some(true));
+    assert!(matches!(repository.remove_key("0"), Err(Error::Denied { .. })));
+    // They are removed like others.
+    repository.remove_key(&key.id().to_string()).unwrap();
+    repository.remove_key("9").unwrap();
+    assert_eq!(repository.list_keys().unwrap().len(), 3);
+}

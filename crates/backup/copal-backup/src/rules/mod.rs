@@ -1,0 +1,7 @@
+//! Permanent mutants, the exhaustive model of a fleet and the worked examples of the formats.
+
+pub(crate) mod broken;
+#[cfg(test)]
+pub(crate) mod golden;
+#[cfg(test)]
+pub(crate) mod model;

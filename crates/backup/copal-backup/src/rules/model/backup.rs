@@ -1,0 +1,245 @@
+//! A backup of a VM by a host, from its session to its snapshot.
+
+use super::setup::{Setup, Weak};
+use super::state::{Append, Job, Log, State, host_key};
+use super::store::{Id, Manifest, Pack, Ref, uuid};
+use crate::catalog::record::Record;
+use crate::packs::pack::PackNumber;
+use crate::packs::volumes::Home;
+use crate::request::SnapshotId;
+use crate::request::peers::Writer;
+use crate::steps::frames::is_in_use;
+use crate::steps::popular::{Entering, counts, entering};
+use crate::steps::session::{Opening, Publishing, first_removed, opening, publishing};
+
+/// How far a backup is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    /// Its session is not open yet.
+    Begun,
+    /// It removes what is going.
+    Opened,
+    /// It looks for chunks.
+    Ready,
+    /// It stores a chunk for all.
+    StoresPopular,
+    /// That is durable.
+    Enters(PackNumber),
+    /// It stores what nobody has.
+    Stores,
+    Publishes,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Backup {
+    pub(super) vm: usize,
+    pub(super) session: [u8; 16],
+    sequence: u64,
+    disk: [Id; 2],
+    base: Vec<Ref>,
+    refs: [Option<PackNumber>; 2],
+    pub(super) phase: Phase,
+}
+
+/// What others answer about chunks that the VM has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Answer {
+    New,
+    /// Where there is a popular frame.
+    Hit,
+    StorePopular,
+}
+
+impl Backup {
+    pub(super) fn new(vm: usize, session: [u8; 16], disk: [Id; 2]) -> Backup {
+        Backup { vm, session, sequence: 0, disk, base: Vec::new(), refs: [None; 2], phase: Phase::Begun }
+    }
+
+    fn snapshot(&self) -> SnapshotId {
+        SnapshotId(self.session)
+    }
+
+    /// Which chunk it stores for all: the first that has no place.
+    fn first_missing(&self) -> Option<usize> {
+        self.refs.iter().position(Option::is_none)
+    }
+}
+
+impl State {
+    /// The record that a backup is about to append.
+    pub(super) fn append_of_backup(&self, host: usize, backup: &Backup) -> Option<Append> {
+        let state = &self.vms[backup.vm];
+        let session = backup.session;
+        match backup.phase {
+            Phase::Begun if opening(state, &session, false) == Opening::Append => {
+                let base = state.published.last().map(|one| one.snapshot);
+                Some(self.next(Log::Vm(backup.vm), Record::Open { session, base }))
+            }
+            Phase::Publishes if publishing(state, &session, backup.snapshot()) == Publishing::Append => {
+                let record = Record::Publish {
+                    session,
+                    snapshot: backup.snapshot(),
+                    sequence: backup.sequence,
+                    manifest: [0; 32],
+                    clock_ms: None,
+                };
+                Some(self.next(Log::Vm(backup.vm), record))
+            }
+            Phase::Enters(pack) => self.enter(host, pack),
+            _ => None,
+        }
+    }
+
+    /// The record that enters a popular pack.
+    pub(super) fn enter(&self, host: usize, pack: PackNumber) -> Option<Append> {
+        match entering(&self.popular, pack, 1) {
+            Entering::Append { first_ordinal } => Some(self.next(
+                Log::Popular,
+                Record::Popular {
+                    volume: 0,
+                    pack,
+                    first_ordinal,
+                    frames: 1,
+                    writer: Writer(host as u64),
+                    host: Some(host_key(host)),
+                },
+            )),
+            Entering::Entered | Entering::Going | Entering::NoRoom => None,
+        }
+    }
+
+    /// Before it publishes its manifest and its vector are durable.
+    pub(super) fn put_manifest(&mut self, backup: &Backup) {
+        let refs = backup.disk.iter().zip(backup.refs).map(|(id, pack)| (*id, pack.expect("all is stored")));
+        let manifest = Manifest { refs: refs.collect(), has_vector: true };
+        self.store.manifests.insert(backup.snapshot(), manifest);
+    }
+
+    /// A step that needs no answer. `None`: it waits.
+    pub(super) fn go_on_with_backup(
+        &mut self,
+        setup: &Setup,
+        host: usize,
+        mut backup: Backup,
+    ) -> Option<Job> {
+        let vm = backup.vm;
+        if backup.phase == Phase::Publishes {
+            self.put_manifest(&backup);
+        }
+        if let Some(append) = self.append_of_backup(host, &backup) {
+            self.append(&append);
+        }
+        let state = &self.vms[vm];
+        match backup.phase {
+            Phase::Begun => match opening(state, &backup.session, false) {
+                Opening::Opened => {
+                    let base = state
+                        .published
+                        .last()
+                        .map(|one| one.snapshot)
+                        .and_then(|base| self.store.manifests.get(&base));
+                    backup.base = base.map(|base| base.refs.clone()).unwrap_or_default();
+                    backup.sequence = state.next_sequence;
+                    backup.phase = match setup.is_weak(Weak::LooksFirst) {
+                        true => Phase::Ready,
+                        false => Phase::Opened,
+                    };
+                }
+                Opening::Held => return None,
+                _ => return Some(Job::Idle),
+            },
+            Phase::Opened => {
+                let going = first_removed(state).to_vec();
+                going.iter().for_each(|place| self.store.remove(place.pack));
+                if !going.is_empty() {
+                    let removed = self.next(Log::Vm(vm), Record::Removed { packs: going });
+                    self.append(&removed);
+                }
+                backup.phase = Phase::Ready;
+            }
+            Phase::Ready => return None,
+            Phase::StoresPopular => {
+                let place = backup.first_missing().expect("it is asked about one");
+                let pack = self.put_popular(backup.session, backup.disk[place]);
+                backup.phase = Phase::Enters(pack);
+            }
+            Phase::Enters(pack) => {
+                let Entering::Entered = entering(&self.popular, pack, 1) else {
+                    return Some(Job::Idle);
+                };
+                let place = backup.first_missing().expect("it has stored one");
+                let id = backup.disk[place];
+                for (place, other) in backup.disk.iter().enumerate() {
+                    if *other == id {
+                        backup.refs[place] = Some(pack);
+                    }
+                }
+                backup.phase = backup.behind_answers();
+            }
+            Phase::Stores => {
+                let missing = backup.disk.iter().zip(&backup.refs).filter(|(_, found)| found.is_none());
+                let mut ids: Vec<Id> = missing.map(|(id, _)| *id).collect();
+                ids.dedup();
+                let pack =
+                    Pack { home: Home::Private(uuid(vm)), ids, session: backup.session, spoilt_by: None };
+                let pack = self.store.put(pack);
+                backup.refs.iter_mut().for_each(|found| *found = found.or(Some(pack)));
+                backup.phase = Phase::Publishes;
+            }
+            Phase::Publishes => return Some(Job::Idle),
+        }
+        Some(Job::Backup(backup))
+    }
+
+    /// It asks its base, its VM's packs, and others. `None`: nobody answers that.
+    pub(super) fn look(&self, mut backup: Backup, answer: Answer) -> Option<Backup> {
+        let state = &self.vms[backup.vm];
+        let dead = self.store.dead_of(backup.vm, state.dead.as_ref());
+        let mut is_hit = false;
+        for (place, id) in backup.disk.into_iter().enumerate() {
+            let base = backup.base.get(place).filter(|(old, _)| *old == id);
+            let known = base.map(|(_, pack)| *pack).or_else(|| {
+                let mut own = self.store.own(backup.vm);
+                let own = own
+                    .find(|(number, pack)| pack.slot(id).is_some_and(|slot| is_in_use(&dead, *number, slot)));
+                own.map(|(number, _)| number).or_else(|| self.store.moved_to(backup.vm, state, id))
+            });
+            let popular = || {
+                let mut entered = self.popular.packs.iter().map(|pack| pack.pack);
+                let row =
+                    |pack: &PackNumber| self.store.shared(*pack).is_some_and(|pack| pack.slot(id).is_some());
+                entered.find(|pack| counts(&self.popular, *pack) && row(pack))
+            };
+            backup.refs[place] = match (known, answer) {
+                (None, Answer::Hit) => popular().inspect(|_| is_hit = true),
+                (known, _) => known,
+            };
+        }
+        let is_missing = backup.first_missing().is_some();
+        backup.phase = match answer {
+            Answer::New => backup.behind_answers(),
+            Answer::Hit if is_hit => backup.behind_answers(),
+            Answer::StorePopular if is_missing && self.left.popular > 0 => Phase::StoresPopular,
+            _ => return None,
+        };
+        Some(backup)
+    }
+
+    /// Puts a chunk where all find it.
+    pub(super) fn put_popular(&mut self, session: [u8; 16], id: Id) -> PackNumber {
+        // Two hosts may be told to store the last one.
+        self.left.popular = self.left.popular.saturating_sub(1);
+        let pack = Pack { home: Home::Shared, ids: vec![id], session, spoilt_by: None };
+        self.store.put(pack)
+    }
+}
+
+impl Backup {
+    fn behind_answers(&self) -> Phase {
+        match self.first_missing() {
+            Some(_) => Phase::Stores,
+            None => Phase::Publishes,
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! A clean-up of a VM, the check of a popular pack, and the sweep of those that writers left.
+
+use super::setup::{Setup, Weak};
+use super::state::{Append, Job, Log, State, host_key};
+use super::store::{Id, add_dead};
+use crate::catalog::record::Record;
+use crate::packs::pack::PackNumber;
+use crate::rules::broken::{self, Flaw};
+use crate::steps::popular::{Entering, Leftover, counts, entering, leftover, needs_check};
+use crate::steps::removal::{Use, in_use};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// How far a clean-up is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    Begun,
+    /// It has stored the chunk for all.
+    Enters(PackNumber),
+    /// It waits until somebody has checked that.
+    Waits(PackNumber),
+    /// It has opened the popular frame.
+    GivesUp(PackNumber),
+    /// It has read the VM's log up to this number, and then that the pack counts.
+    Moves(PackNumber, u64),
+    /// A list that a record names is written, behind it.
+    WritesList(PackNumber),
+}
+
+/// A clean-up of one frame.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CleanUp {
+    vm: usize,
+    session: [u8; 16],
+    own: (PackNumber, u32, Id),
+    pub(super) phase: Phase,
+}
+
+/// A sweep of popular packs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sweep {
+    /// Packs that were there, and whose; `None`: nobody has looked yet.
+    pub(super) listed: Option<Vec<(PackNumber, [u8; 16])>>,
+    open: Option<BTreeSet<[u8; 16]>>,
+    /// It goes.
+    going: Option<PackNumber>,
+}
+
+impl Sweep {
+    pub(super) fn new() -> Sweep {
+        Sweep { listed: None, open: None, going: None }
+    }
+}
+
+impl State {
+    /// A clean-up of the first own frame that nobody gave up.
+    pub(super) fn begin_cleanup(&mut self, vm: usize) -> Option<Job> {
+        let state = &self.vms[vm];
+        if in_use(state) != Use::Idle {
+            return None;
+        }
+        let dead = self.store.dead_of(vm, state.dead.as_ref());
+        let own = self.store.first_in_use(vm, &dead)?;
+        let session = self.draw_session();
+        Some(Job::CleanUp(CleanUp { vm, session, own, phase: Phase::Begun }))
+    }
+
+    /// The record that a clean-up is about to append.
+    pub(super) fn append_of_cleanup(
+        &mut self,
+        setup: &Setup,
+        host: usize,
+        cleanup: &CleanUp,
+    ) -> Option<Append> {
+        let vm = cleanup.vm;
+        match cleanup.phase {
+            Phase::Enters(pack) => self.enter(host, pack),
+            Phase::Moves(popular, number)
+                if in_use(&self.vms[vm]) == Use::Idle && self.next_number(Log::Vm(vm)) == number =>
+            {
+                let state = self.vms[vm].clone();
+                let (number, slot, id) = cleanup.own;
+                let mut lists = self.lists_with(&state, vm, id, popular);
+                let mut dead = self.store.dead_of(vm, state.dead.as_ref());
+                // Else it was rewritten meanwhile.
+                if let Some(pack) = self.store.packs.get(&number) {
+                    add_dead(&mut dead, number, pack, slot);
+                }
+                let list = self.store.next_moved(vm, lists.len());
+                if setup.is_weak(Weak::ListNotDurable) {
+                    lists.clear();
+                }
+                self.store.moved.insert((vm, list.number), lists);
+                let record = Record::Moved {
+                    moved: vec![list],
+                    dead: self.store.put_dead(vm, dead),
+                    resolved_below: 0,
+                };
+                Some(self.next(Log::Vm(vm), record))
+            }
+            _ => None,
+        }
+    }
+
+    fn lists_with(
+        &self,
+        state: &crate::catalog::vm::VmState,
+        vm: usize,
+        id: Id,
+        popular: PackNumber,
+    ) -> BTreeMap<Id, PackNumber> {
+        let in_force = state.moved.iter().filter_map(|list| self.store.moved.get(&(vm, list.number)));
+        let mut lists: BTreeMap<Id, PackNumber> = in_force.flatten().map(|(id, pack)| (*id, *pack)).collect();
+        lists.insert(id, popular);
+        lists
+    }
+
+    /// The next step. `None`: it waits for somebody.
+    pub(super) fn go_on_with_cleanup(
+        &mut self,
+        setup: &Setup,
+        host: usize,
+        mut cleanup: CleanUp,
+    ) -> Option<Job> {
+        let (vm, (_, _, id)) = (cleanup.vm, cleanup.own);
+        let append = self.append_of_cleanup(setup, host, &cleanup);
+        let is_done = append.is_some_and(|append| self.append(&append));
+        cleanup.phase = match cleanup.phase {
+            Phase::Begun => {
+                let mut entered = self.popular.packs.iter().map(|pack| pack.pack);
+                let found = entered.find(|pack| counts(&self.popular, *pack) && self.store.opens(*pack, id));
+                match found {
+                    Some(pack) => Phase::GivesUp(pack),
+                    None if self.left.popular > 0 => Phase::Enters(self.put_popular(cleanup.session, id)),
+                    None => return Some(Job::Idle),
+                }
+            }
+            Phase::Enters(pack) => match entering(&self.popular, pack, 1) {
+                Entering::Entered => Phase::Waits(pack),
+                _ => return Some(Job::Idle),
+            },
+            Phase::Waits(pack) if counts(&self.popular, pack) && self.store.opens(pack, id) => {
+                Phase::GivesUp(pack)
+            }
+            Phase::Waits(_) => return None,
+            Phase::GivesUp(pack) if counts(&self.popular, pack) || broken::by(Flaw::MovesToCondemned) => {
+                Phase::Moves(pack, self.next_number(Log::Vm(vm)))
+            }
+            Phase::GivesUp(_) => return Some(Job::Idle),
+            Phase::Moves(pack, number) if !is_done && self.next_number(Log::Vm(vm)) != number => {
+                match in_use(&self.vms[vm]) {
+                    Use::Idle => Phase::GivesUp(pack),
+                    Use::Open | Use::Retired => return Some(Job::Idle),
+                }
+            }
+            Phase::Moves(pack, _) if is_done && setup.is_weak(Weak::ListNotDurable) => {
+                Phase::WritesList(pack)
+            }
+            Phase::Moves(..) => {
+                let state = self.vms[vm].clone();
+                self.store.drop_lists(vm, &state);
+                return Some(Job::Idle);
+            }
+            Phase::WritesList(pack) => {
+                let newest = self.vms[vm].moved.last().expect("a record names it").number;
+                self.store.moved.entry((vm, newest)).or_default().insert(id, pack);
+                return Some(Job::Idle);
+            }
+        };
+        Some(Job::CleanUp(cleanup))
+    }
+
+    /// Another host than its writer's opens all of a pack, and says what it found; `None`: nobody asks.
+    pub(super) fn check(&mut self, host: usize, pack: PackNumber) -> Option<()> {
+        let known = self.popular.pack(pack)?;
+        let is_other = known.writer.0 != host as u64;
+        let opens = self.store.shared(pack).is_some_and(|pack| pack.spoilt_by.is_none());
+        if !is_other || !needs_check(&self.popular, pack) {
+            return None;
+        }
+        let host = Some(host_key(host));
+        let append = self.next(
+            Log::Popular,
+            match opens {
+                true => Record::Checked { pack, host },
+                false => Record::Spoiled { pack, host },
+            },
+        );
+        self.append(&append).then_some(())
+    }
+
+    /// A host says of its own pack that it has checked it, without a look.
+    pub(super) fn lie(&mut self, host: usize, pack: PackNumber) -> Option<()> {
+        let known = self.popular.pack(pack)?;
+        if known.writer.0 != host as u64 || known.checked_at.is_some() {
+            return None;
+        }
+        self.left.lies -= 1;
+        let host = Some(host_key(host));
+        let append = self.next(Log::Popular, Record::Checked { pack, host });
+        self.append(&append).then_some(())
+    }
+
+    fn list_popular(&self) -> Vec<(PackNumber, [u8; 16])> {
+        let all = self.store.packs.iter();
+        let shared = all.filter(|(number, _)| self.store.shared(**number).is_some());
+        let unentered =
+            shared.filter(|(number, _)| self.popular.pack(**number).is_none_or(|known| known.is_going()));
+        unentered.map(|(number, pack)| (*number, pack.session)).collect()
+    }
+
+    /// `is_newest_missed`: a list that may be late does not show the newest record of a log.
+    fn open_sessions(&self, setup: &Setup, is_newest_missed: bool) -> BTreeSet<[u8; 16]> {
+        match is_newest_missed || setup.is_weak(Weak::TimeOfStore) {
+            true => BTreeSet::new(),
+            false => self.vms.iter().flat_map(|vm| vm.open.iter().copied()).collect(),
+        }
+    }
+
+    /// The next step of a sweep.
+    pub(super) fn go_on_with_sweep(&mut self, setup: &Setup, mut sweep: Sweep) -> Job {
+        let is_turned = setup.is_weak(Weak::LogsBeforePacks);
+        if let Some(pack) = sweep.going.take() {
+            self.store.remove(pack);
+            return Job::Sweep(sweep);
+        }
+        if sweep.open.is_none() && (is_turned || sweep.listed.is_some()) {
+            sweep.open = Some(self.open_sessions(setup, setup.is_weak(Weak::PlainLogs)));
+            return Job::Sweep(sweep);
+        }
+        let Some(listed) = &mut sweep.listed else {
+            sweep.listed = Some(self.list_popular());
+            return Job::Sweep(sweep);
+        };
+        let Some((pack, session)) = listed.pop() else {
+            return Job::Idle;
+        };
+        let open: HashSet<[u8; 16]> = sweep.open.iter().flatten().copied().collect();
+        let is_going = match leftover(&self.popular, &open, pack, &session) {
+            Leftover::Stays => false,
+            Leftover::Going => true,
+            Leftover::Mark { first_ordinal } => {
+                let mark = Record::Popular {
+                    volume: 0,
+                    pack,
+                    first_ordinal,
+                    frames: 0,
+                    writer: Default::default(),
+                    host: None,
+                };
+                let append = self.next(Log::Popular, mark);
+                self.append(&append)
+            }
+        };
+        sweep.going = is_going.then_some(pack);
+        Job::Sweep(sweep)
+    }
+}

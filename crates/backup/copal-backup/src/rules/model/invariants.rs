@@ -1,0 +1,100 @@
+//! What must hold in every state.
+//!
+//! - Every chunk of a published snapshot is readable, unless bad memory of the host that backed this very VM
+//!   up has spoilt it.
+//! - Dead and live never overlap: it is so even without frames that are dead, and packs that are going.
+//! - One publish per sequence; order by the store's stamps is that of the log, however far behind they are.
+//! - After a repair what is stored is what is referred to.
+//! - Removing a VM touches no other: only its own snapshots may be gone.
+
+use super::state::State;
+use super::store::Ref;
+use crate::catalog::popular::Fate;
+use crate::catalog::vm::VmState;
+use crate::index::dead_frames::DeadFrames;
+
+/// Says what is wrong.
+pub(super) fn check(state: &State) -> Result<(), String> {
+    for (vm, log) in state.vms.iter().enumerate() {
+        check_log(vm, log)?;
+        if log.is_retired {
+            continue;
+        }
+        let view = View { state, vm, log, dead: state.store.dead_of(vm, log.dead.as_ref()) };
+        for published in &log.published {
+            let snapshot = published.snapshot;
+            let Some(manifest) = state.store.manifests.get(&snapshot) else {
+                return Err(format!("snapshot {snapshot} of VM {vm} has no manifest"));
+            };
+            for reference in &manifest.refs {
+                if !view.is_readable(*reference) {
+                    return Err(format!(
+                        "chunk {reference:?} of snapshot {snapshot} of VM {vm} cannot be read"
+                    ));
+                }
+                if !view.is_firm(*reference) {
+                    return Err(format!(
+                        "chunk {reference:?} of snapshot {snapshot} of VM {vm} is dead, or is going"
+                    ));
+                }
+            }
+        }
+    }
+    match state.unrepaired {
+        None => Ok(()),
+        Some(what) => Err(what.into()),
+    }
+}
+
+fn check_log(vm: usize, log: &VmState) -> Result<(), String> {
+    let ascends = |key: fn(&crate::catalog::vm::Published) -> u64| {
+        log.published.iter().is_sorted_by(|one, next| key(one) < key(next))
+    };
+    if log.open.len() > 1 {
+        return Err(format!("two sessions of VM {vm} are open"));
+    }
+    if !ascends(|one| one.sequence) || !ascends(|one| one.stored_ms) {
+        return Err(format!("two snapshots of VM {vm} have one sequence, or one time"));
+    }
+    Ok(())
+}
+
+/// A VM as its readers see it.
+struct View<'a> {
+    state: &'a State,
+    vm: usize,
+    log: &'a VmState,
+    dead: DeadFrames,
+}
+
+impl View<'_> {
+    fn is_popular(&self, (id, pack): Ref) -> bool {
+        let store = &self.state.store;
+        let moved = store.moved_to(self.vm, self.log, id);
+        let is_own_fault = store.shared(pack).is_some_and(|pack| pack.spoilt_by == Some(self.vm));
+        is_own_fault || store.opens(pack, id) || moved.is_some_and(|popular| store.opens(popular, id))
+    }
+
+    fn is_readable(&self, reference: Ref) -> bool {
+        let mut own = self.state.store.own(self.vm);
+        self.is_popular(reference) || own.any(|(_, pack)| pack.slot(reference.0).is_some())
+    }
+
+    /// Whether it stays readable whatever goes that is known to go.
+    fn is_firm(&self, reference: Ref) -> bool {
+        let stays = |pack| {
+            let is_going = self.log.removing.iter().any(|place| place.pack == pack);
+            !is_going && !self.state.store.doomed.contains(&pack)
+        };
+        let mut own = self.state.store.own(self.vm).filter(|(number, _)| stays(*number));
+        let is_live =
+            own.any(|(number, pack)| pack.slot(reference.0).is_some_and(|slot| !self.dead.has(number, slot)));
+        // What is gone by the log goes at any time.
+        let is_gone = |pack| {
+            let known = self.state.popular.pack(pack);
+            known.is_some_and(|known| known.fate == Fate::Gone)
+        };
+        let moved = self.state.store.moved_to(self.vm, self.log, reference.0);
+        is_live || (self.is_popular(reference) && !is_gone(reference.1) && !moved.is_some_and(is_gone))
+    }
+}

@@ -1,0 +1,453 @@
+//! A prune of a VM: by vectors (a deletion), or by a walk of all snapshots, which rewrites or repairs.
+
+use super::setup::{Setup, Weak};
+use super::state::{Append, Job, Log, State};
+use super::store::{Id, Pack, Ref, add_dead, uuid};
+use crate::catalog::fold::Entry;
+use crate::catalog::record::{PackPlace, Record};
+use crate::catalog::vm::{Published, VmState};
+use crate::index::dead_frames::DeadFrames;
+use crate::packs::pack::PackNumber;
+use crate::packs::volumes::Home;
+use crate::request::SnapshotId;
+use crate::steps::frames::{Fate, fate, is_in_use};
+use crate::steps::removal::{Beginning, Lost, beginning, lost, neighbours};
+use crate::steps::session::first_removed;
+use std::collections::{BTreeSet, HashSet};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Method {
+    Vectors,
+    Walk,
+    /// A walk that rewrites nothing.
+    Repair,
+}
+
+/// How far a prune is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    /// It has read the log.
+    Begun,
+    /// It knows what is live. By a walk, packs without a live frame are announced next; by vectors, dead
+    /// frames are recorded.
+    Looked,
+    /// These are announced next.
+    Announces(Vec<PackNumber>),
+    /// These are announced, and go.
+    Unlinks(Vec<PackNumber>),
+    /// What is mixed is rewritten next.
+    Rewrites,
+    /// What is dead stands on record next, by a walk.
+    Records,
+    /// All that is listed is gone.
+    Ends,
+}
+
+/// Which frames are live.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Live {
+    Marked(BTreeSet<(PackNumber, u32)>),
+    NotDead(DeadFrames),
+}
+
+impl Live {
+    fn has(&self, pack: PackNumber, slot: u32) -> bool {
+        match self {
+            Live::Marked(marked) => marked.contains(&(pack, slot)),
+            Live::NotDead(dead) => is_in_use(dead, pack, slot),
+        }
+    }
+
+    fn fate(&self, number: PackNumber, pack: &Pack) -> Fate {
+        let slots = 0..pack.ids.len() as u32;
+        let live = slots.filter(|slot| self.has(number, *slot)).count();
+        fate(live as u32, pack.ids.len() as u32)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Prune {
+    pub(super) vm: usize,
+    method: Method,
+    /// Behind what it has read and appended.
+    next_number: u64,
+    /// Records from there on.
+    since: Vec<Record>,
+    /// What it went by.
+    gone: Vec<Published>,
+    stay: Vec<Published>,
+    live: Live,
+    has_rewritten: bool,
+    /// Names that were given when it began: who was ended and does not know may put packs meanwhile.
+    names: u64,
+    listed: Vec<PackPlace>,
+    /// The snapshot whose chunks go before it is forgotten.
+    undermined: Option<SnapshotId>,
+    phase: Phase,
+}
+
+impl Prune {
+    /// Packs that it is unlinking.
+    pub(super) fn unlinks(&self) -> Option<&[PackNumber]> {
+        match &self.phase {
+            Phase::Unlinks(packs) => Some(packs),
+            _ => None,
+        }
+    }
+
+    /// The log has gone on.
+    pub(super) fn notice(&mut self, entry: &Entry) {
+        // What it appends itself it knows.
+        if entry.number >= self.next_number {
+            self.since.push(entry.record.clone());
+        }
+    }
+}
+
+fn place(vm: usize, pack: PackNumber) -> PackPlace {
+    PackPlace { home: Home::Private(uuid(vm)), volume: 0, pack }
+}
+
+impl State {
+    /// How a prune begins; `None`: it gives way.
+    pub(super) fn begin_prune(&mut self, setup: &Setup, vm: usize, method: Method) -> Option<Job> {
+        match beginning(&self.vms[vm], false) {
+            Beginning::GiveWay | Beginning::FenceFirst => return None,
+            Beginning::FinishFirst => {
+                let packs = first_removed(&self.vms[vm]).to_vec();
+                packs.iter().for_each(|place| self.store.remove(place.pack));
+                let removed = self.next(Log::Vm(vm), Record::Removed { packs });
+                self.append(&removed);
+            }
+            Beginning::Go => {}
+        }
+        let state = &self.vms[vm];
+        let (mut gone, mut stay) = (state.forgotten.clone(), state.published.clone());
+        let mut undermined = None;
+        if setup.is_weak(Weak::ChunksBeforeSnapshot) && !stay.is_empty() {
+            let first = stay.remove(0);
+            undermined = Some(first.snapshot);
+            gone.push(first);
+        }
+        if method == Method::Vectors && gone.is_empty() && state.dead.is_none() {
+            return None;
+        }
+        Some(Job::Prune(Prune {
+            vm,
+            method,
+            next_number: state.next_number,
+            since: Vec::new(),
+            gone,
+            stay,
+            live: Live::Marked(BTreeSet::new()),
+            has_rewritten: false,
+            names: self.store.names,
+            listed: Vec::new(),
+            undermined,
+            phase: Phase::Begun,
+        }))
+    }
+
+    /// Frames that only the forgotten snapshots refer to, with those known; `None`: only a walk can say.
+    fn find_dead(&self, setup: &Setup, prune: &Prune) -> Option<DeadFrames> {
+        let mut dead = self.store.dead_of(prune.vm, self.vms[prune.vm].dead.as_ref());
+        for one in &prune.gone {
+            let beside: Vec<&Published> = neighbours(one, &prune.stay).collect();
+            let ids = match setup.is_weak(Weak::NeighboursOnly) {
+                true => self.merged(setup, &beside)?,
+                false => self.merged(setup, &prune.stay.iter().collect::<Vec<_>>())?,
+            };
+            // Another prune may have deleted it.
+            let gone = self.store.manifests.get(&one.snapshot)?;
+            for (at, reference) in gone.refs.iter().enumerate() {
+                let is_equal = |other: &&Published| {
+                    let other = self.store.manifests.get(&other.snapshot);
+                    other.is_some_and(|other| other.refs[at] == *reference)
+                };
+                if !beside.iter().any(is_equal)
+                    && !ids.contains(&reference.0)
+                    && let Some((number, slot)) = self.located(prune.vm, *reference)
+                {
+                    add_dead(&mut dead, number, &self.store.packs[&number], slot);
+                }
+            }
+        }
+        let home = Home::Private(uuid(prune.vm));
+        dead.retain(|pack| self.store.packs.get(&pack).is_some_and(|pack| pack.home == home));
+        Some(dead)
+    }
+
+    /// What these snapshots refer to; `None`: a vector is missing.
+    fn merged(&self, setup: &Setup, snapshots: &[&Published]) -> Option<HashSet<Id>> {
+        let mut ids = HashSet::new();
+        for one in snapshots {
+            let manifest = self.store.manifests.get(&one.snapshot)?;
+            match manifest.has_vector {
+                true => ids.extend(manifest.refs.iter().map(|(id, _)| id)),
+                false if setup.is_weak(Weak::MissingVectorIsEmpty) => {}
+                false => return None,
+            }
+        }
+        Some(ids)
+    }
+
+    /// Where a VM's own frame of a reference is: where it was put, or the newest.
+    fn located(&self, vm: usize, (id, pack): Ref) -> Option<(PackNumber, u32)> {
+        let own: Vec<(PackNumber, u32)> =
+            self.store.own(vm).filter_map(|(number, pack)| Some((number, pack.slot(id)?))).collect();
+        own.iter().find(|(number, _)| *number == pack).or(own.last()).copied()
+    }
+
+    /// Frames that the snapshots name that are published now.
+    fn walk(&self, setup: &Setup, prune: &Prune) -> BTreeSet<(PackNumber, u32)> {
+        let state = &self.vms[prune.vm];
+        let mut walked: Vec<SnapshotId> = state.published.iter().map(|one| one.snapshot).collect();
+        if setup.is_weak(Weak::NeighbourForgotten) {
+            walked.retain(|now| prune.stay.iter().any(|one| one.snapshot == *now));
+        }
+        walked.retain(|now| Some(*now) != prune.undermined);
+        let refs = walked.iter().flat_map(|one| &self.store.manifests[one].refs);
+        let own = refs.filter(|(id, _)| {
+            let moved = self.store.moved_to(prune.vm, state, *id);
+            !moved.is_some_and(|pack| self.store.opens(pack, *id))
+        });
+        own.filter_map(|reference| self.located(prune.vm, *reference)).collect()
+    }
+
+    /// The frames of packs without a marked one.
+    fn mark_orphans(&self, vm: usize, marked: &mut BTreeSet<(PackNumber, u32)>) {
+        let named: BTreeSet<PackNumber> = marked.iter().map(|(pack, _)| *pack).collect();
+        for (number, pack) in self.store.own(vm).filter(|(number, _)| !named.contains(number)) {
+            marked.extend((0..pack.ids.len() as u32).map(|slot| (number, slot)));
+        }
+    }
+
+    fn find_live(&self, setup: &Setup, prune: &mut Prune) {
+        let dead = match prune.method {
+            Method::Vectors => self.find_dead(setup, prune),
+            Method::Walk | Method::Repair => None,
+        };
+        match dead {
+            Some(dead) => prune.live = Live::NotDead(dead),
+            None => {
+                if prune.method == Method::Vectors {
+                    prune.method = Method::Walk;
+                }
+                let mut marked = self.walk(setup, prune);
+                if setup.is_weak(Weak::KeepsOrphans) {
+                    self.mark_orphans(prune.vm, &mut marked);
+                }
+                prune.live = Live::Marked(marked);
+            }
+        }
+        prune.phase = Phase::Looked;
+    }
+
+    /// Packs of a fate, of those that there are.
+    fn packs_of(&self, prune: &Prune, wanted: Fate) -> Vec<PackNumber> {
+        let own = self.store.own(prune.vm);
+        own.filter(|(number, pack)| prune.live.fate(*number, pack) == wanted)
+            .map(|(number, _)| number)
+            .collect()
+    }
+
+    /// Dead frames of the packs that there are.
+    fn left_dead(&self, prune: &Prune) -> DeadFrames {
+        let mut dead = DeadFrames::default();
+        for (number, pack) in self.store.own(prune.vm) {
+            for slot in (0..pack.ids.len() as u32).filter(|slot| !prune.live.has(number, *slot)) {
+                add_dead(&mut dead, number, pack, slot);
+            }
+        }
+        dead
+    }
+
+    /// The record that a prune is about to append.
+    pub(super) fn append_of_prune(&mut self, prune: &Prune) -> Option<Append> {
+        let vm = prune.vm;
+        let record = match &prune.phase {
+            Phase::Announces(packs) => {
+                Record::Removing { packs: packs.iter().map(|pack| place(vm, *pack)).collect() }
+            }
+            Phase::Looked | Phase::Records => {
+                if matches!((&prune.phase, &prune.live), (Phase::Looked, Live::Marked(_))) {
+                    return None;
+                }
+                let dead = match &prune.live {
+                    Live::NotDead(dead) => dead.clone(),
+                    Live::Marked(_) => self.left_dead(prune),
+                };
+                Record::Freed {
+                    snapshots: prune.gone.iter().map(|one| one.snapshot).collect(),
+                    dead: self.store.put_dead(vm, dead),
+                }
+            }
+            _ => return None,
+        };
+        Some(Append { log: Log::Vm(vm), number: prune.next_number, record })
+    }
+
+    /// The next step; `None`: it gives way.
+    pub(super) fn go_on_with_prune(&mut self, setup: &Setup, mut prune: Prune) -> Option<Job> {
+        let vm = prune.vm;
+        if let Some(append) = self.append_of_prune(&prune)
+            && !is_unlisted(setup, &append.record)
+        {
+            match self.append(&append) {
+                true => prune.next_number += 1,
+                false => {
+                    let since: Vec<Entry> =
+                        prune.since.drain(..).zip(prune.next_number..).map(entry).collect();
+                    prune.next_number += since.len() as u64;
+                    match lost(&append.record, &since) {
+                        Lost::Stands => {}
+                        Lost::Again => return Some(Job::Prune(prune)),
+                        Lost::GiveWay => return None,
+                    }
+                }
+            }
+        }
+        match prune.phase.clone() {
+            Phase::Begun => self.find_live(setup, &mut prune),
+            Phase::Looked => prune.phase = self.after(&prune, Fate::Unlink, Phase::Rewrites),
+            Phase::Announces(packs) => {
+                prune.listed.extend(packs.iter().map(|pack| place(vm, *pack)));
+                prune.phase = Phase::Unlinks(packs);
+            }
+            Phase::Unlinks(packs) => {
+                packs.iter().for_each(|pack| self.store.remove(*pack));
+                prune.phase = match prune.has_rewritten {
+                    true => prune.behind_packs(),
+                    false => Phase::Rewrites,
+                };
+            }
+            Phase::Rewrites => {
+                prune.has_rewritten = true;
+                let mixed = self.packs_of(&prune, Fate::Mixed);
+                prune.phase = match prune.method == Method::Repair || mixed.is_empty() {
+                    true => prune.behind_packs(),
+                    false => {
+                        if !setup.is_weak(Weak::UnlinksUncopied) {
+                            self.copy_live(&mut prune, &mixed);
+                        }
+                        Phase::Announces(mixed)
+                    }
+                };
+            }
+            Phase::Records => prune.phase = Phase::Ends,
+            Phase::Ends => {
+                self.end(&prune);
+                return Some(Job::Idle);
+            }
+        }
+        Some(Job::Prune(prune))
+    }
+
+    fn after(&self, prune: &Prune, fate: Fate, or: Phase) -> Phase {
+        let packs = self.packs_of(prune, fate);
+        match packs.is_empty() {
+            true => or,
+            false => Phase::Announces(packs),
+        }
+    }
+
+    /// Writes the live frames of packs anew, but for those that stand elsewhere.
+    fn copy_live(&mut self, prune: &mut Prune, packs: &[PackNumber]) {
+        let mut ids: Vec<Id> = Vec::new();
+        for number in packs {
+            let pack = &self.store.packs[number];
+            let live = (0..).zip(&pack.ids).filter(|(slot, _)| prune.live.has(*number, *slot));
+            let elsewhere = |id: Id| {
+                let mut others = self.store.own(prune.vm).filter(|(other, _)| !packs.contains(other));
+                others.any(|(other, pack)| pack.slot(id).is_some_and(|slot| prune.live.has(other, slot)))
+            };
+            ids.extend(live.map(|(_, id)| *id).filter(|id| !elsewhere(*id)));
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.is_empty() {
+            return;
+        }
+        let slots = ids.len() as u32;
+        let pack = Pack { home: Home::Private(uuid(prune.vm)), ids, session: [0; 16], spoilt_by: None };
+        let number = self.store.put(pack);
+        if let Live::Marked(marked) = &mut prune.live {
+            marked.extend((0..slots).map(|slot| (number, slot)));
+        }
+    }
+
+    /// What was freed is said to be deleted, and what is listed gone. A repair has left nothing that it
+    /// should not.
+    fn end(&mut self, prune: &Prune) {
+        let vm = prune.vm;
+        if let Some(snapshot) = prune.undermined {
+            let snapshots = vec![snapshot];
+            let forget = self.next(Log::Vm(vm), Record::Forget { snapshots });
+            self.append(&forget);
+        }
+        let is_undisturbed = prune.since.is_empty();
+        let freed = self.vms[vm].freed.clone();
+        for snapshot in &freed {
+            self.store.manifests.remove(snapshot);
+        }
+        let mut said = Vec::new();
+        if !freed.is_empty() {
+            said.push(Record::Deleted { snapshots: freed });
+        }
+        if !prune.listed.is_empty() {
+            let packs = prune.listed.clone();
+            said.push(Record::Removed { packs });
+        }
+        for record in said {
+            let append = self.next(Log::Vm(vm), record);
+            self.append(&append);
+        }
+        let state = self.vms[vm].clone();
+        self.store.drop_lists(vm, &state);
+        if prune.method == Method::Repair && is_undisturbed && prune.names == self.store.names {
+            self.unrepaired = self.compare_stored(vm, &state);
+        }
+    }
+
+    /// Stored, and not said to be dead, is what is referred to. What was forgotten meanwhile may be there
+    /// still.
+    fn compare_stored(&self, vm: usize, state: &VmState) -> Option<&'static str> {
+        let dead = self.store.dead_of(vm, state.dead.as_ref());
+        let own = self
+            .store
+            .own(vm)
+            .flat_map(|(number, pack)| (0..pack.ids.len() as u32).map(move |slot| (number, slot)));
+        let stored: BTreeSet<_> = own.filter(|(pack, slot)| is_in_use(&dead, *pack, *slot)).collect();
+        let referred = |snapshots: &[Published]| -> BTreeSet<(PackNumber, u32)> {
+            let refs = snapshots
+                .iter()
+                .filter_map(|one| self.store.manifests.get(&one.snapshot))
+                .flat_map(|manifest| &manifest.refs);
+            let own = refs.filter(|(id, _)| self.store.moved_to(vm, state, *id).is_none());
+            own.filter_map(|reference| self.located(vm, *reference)).collect()
+        };
+        let (published, forgotten) = (referred(&state.published), referred(&state.forgotten));
+        let has_all = published.is_subset(&stored);
+        let has_more = stored.iter().any(|frame| !published.contains(frame) && !forgotten.contains(frame));
+        (!has_all || has_more).then_some("after a repair more is stored than is referred to, or less")
+    }
+}
+
+impl Prune {
+    /// A walk records what is dead at its end.
+    fn behind_packs(&self) -> Phase {
+        match self.live {
+            Live::Marked(_) => Phase::Records,
+            Live::NotDead(_) => Phase::Ends,
+        }
+    }
+}
+
+fn is_unlisted(setup: &Setup, record: &Record) -> bool {
+    setup.is_weak(Weak::RemovesUnlisted) && matches!(record, Record::Removing { .. })
+}
+
+fn entry((record, number): (Record, u64)) -> Entry {
+    Entry { number, created_ms: 0, record }
+}

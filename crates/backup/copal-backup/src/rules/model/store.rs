@@ -1,0 +1,141 @@
+//! What lies in the store: packs, lists, manifests, and deletes that come about late.
+
+use crate::catalog::fields::{DeadList, MovedList};
+use crate::catalog::vm::VmState;
+use crate::index::dead_frames::DeadFrames;
+use crate::packs::pack::{PackNumber, Spot};
+use crate::packs::volumes::Home;
+use crate::request::SnapshotId;
+use crate::steps::frames::is_in_use;
+use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
+
+/// A chunk.
+pub(super) type Id = u8;
+
+/// A chunk and the pack that it was put into.
+pub(super) type Ref = (Id, PackNumber);
+
+pub(super) fn uuid(vm: usize) -> Uuid {
+    Uuid::from_u128(vm as u128 + 1)
+}
+
+/// A pack that is durable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pack {
+    pub(super) home: Home,
+    pub(super) ids: Vec<Id>,
+    /// Of whoever wrote it.
+    pub(super) session: [u8; 16],
+    /// Its frames do not open: the memory of whoever backed up this VM was bad.
+    pub(super) spoilt_by: Option<usize>,
+}
+
+impl Pack {
+    pub(super) fn slot(&self, id: Id) -> Option<u32> {
+        let slot = self.ids.iter().position(|&own| own == id);
+        slot.map(|slot| slot as u32)
+    }
+}
+
+/// What a snapshot refers to, place by place.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Manifest {
+    pub(super) refs: Vec<Ref>,
+    pub(super) has_vector: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Store {
+    pub(super) packs: BTreeMap<PackNumber, Pack>,
+    /// By VM and number.
+    pub(super) dead: BTreeMap<(usize, u64), DeadFrames>,
+    pub(super) moved: BTreeMap<(usize, u64), BTreeMap<Id, PackNumber>>,
+    pub(super) manifests: BTreeMap<SnapshotId, Manifest>,
+    /// Packs of which a delete has reached one server.
+    pub(super) doomed: BTreeSet<PackNumber>,
+    /// Names that were given.
+    pub(super) names: u64,
+}
+
+impl Store {
+    /// Names are random and do not come back.
+    pub(super) fn put(&mut self, pack: Pack) -> PackNumber {
+        self.names += 1;
+        let number = PackNumber(self.names);
+        self.packs.insert(number, pack);
+        number
+    }
+
+    pub(super) fn remove(&mut self, pack: PackNumber) {
+        self.packs.remove(&pack);
+        self.doomed.remove(&pack);
+    }
+
+    /// A VM's own packs.
+    pub(super) fn own(&self, vm: usize) -> impl Iterator<Item = (PackNumber, &Pack)> {
+        let home = Home::Private(uuid(vm));
+        let own = self.packs.iter().filter(move |(_, pack)| pack.home == home);
+        own.map(|(number, pack)| (*number, pack))
+    }
+
+    /// The first frame of a VM's own packs that is not dead.
+    pub(super) fn first_in_use(&self, vm: usize, dead: &DeadFrames) -> Option<(PackNumber, u32, Id)> {
+        let mut frames = self
+            .own(vm)
+            .flat_map(|(number, pack)| (0..).zip(&pack.ids).map(move |(slot, id)| (number, slot, *id)));
+        frames.find(|(number, slot, _)| is_in_use(dead, *number, *slot))
+    }
+
+    pub(super) fn shared(&self, number: PackNumber) -> Option<&Pack> {
+        self.packs.get(&number).filter(|pack| pack.home == Home::Shared)
+    }
+
+    /// Whether a popular frame opens to a chunk.
+    pub(super) fn opens(&self, number: PackNumber, id: Id) -> bool {
+        let pack = self.shared(number);
+        pack.is_some_and(|pack| pack.spoilt_by.is_none() && pack.slot(id).is_some())
+    }
+
+    /// The list of dead frames in force.
+    pub(super) fn dead_of(&self, vm: usize, list: Option<&DeadList>) -> DeadFrames {
+        let list = list.and_then(|list| self.dead.get(&(vm, list.number)));
+        list.cloned().unwrap_or_default()
+    }
+
+    /// Where a chunk of the VM has moved.
+    pub(super) fn moved_to(&self, vm: usize, state: &VmState, id: Id) -> Option<PackNumber> {
+        let lists = state.moved.iter().filter_map(|list| self.moved.get(&(vm, list.number)));
+        lists.filter_map(|list| list.get(&id)).copied().next()
+    }
+
+    pub(super) fn put_dead(&mut self, vm: usize, dead: DeadFrames) -> Option<DeadList> {
+        if dead.total() == 0 {
+            return None;
+        }
+        let newest = self.dead.keys().filter(|(of, _)| *of == vm).map(|(_, number)| *number);
+        let number = newest.max().unwrap_or(0) + 1;
+        self.dead.insert((vm, number), dead);
+        Some(DeadList { number, hash: [number as u8; 32] })
+    }
+
+    pub(super) fn next_moved(&self, vm: usize, ids: usize) -> MovedList {
+        let newest = self.moved.keys().filter(|(of, _)| *of == vm).map(|(_, number)| *number);
+        let number = newest.max().unwrap_or(0) + 1;
+        MovedList { number, ids: ids as u32, hash: [number as u8; 32] }
+    }
+
+    pub(super) fn drop_lists(&mut self, vm: usize, state: &VmState) {
+        let dead = state.dead.map_or(u64::MAX, |list| list.number);
+        self.dead.retain(|(of, number), _| *of != vm || *number >= dead);
+        let newest = state.moved.last().map_or(0, |list| list.number);
+        self.moved.retain(|(of, number), _| *of != vm || *number >= newest);
+    }
+}
+
+/// Enters a frame of a VM's pack into a list of dead ones.
+pub(super) fn add_dead(dead: &mut DeadFrames, number: PackNumber, pack: &Pack, slot: u32) {
+    let spot = Spot { home: pack.home, volume: 0, pack: number, slot };
+    dead.add(spot, pack.ids.len() as u32);
+}

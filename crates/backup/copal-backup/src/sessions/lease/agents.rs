@@ -1,0 +1,75 @@
+//! The agents of a fleet: listed, retired, and what a restarted one takes over.
+//!
+//! Design: docs/design/backup.md#sessions-of-a-fleet
+//! Not here: files of the list (`catalog::agents`), jobs (`copal-agent`).
+
+use super::fence;
+use super::sessions::{info, newest_beats};
+use crate::api::repository::Repository;
+use crate::catalog::agents::ListedAgent;
+use crate::keys::role::Role;
+use crate::request::FencedSession;
+use crate::request::error::Result;
+use crate::request::open_session::{HolderId, Session};
+
+impl Repository {
+    /// Agents that are listed and not retired, by name. Reads a file for each.
+    /// # Errors
+    /// Those of the store.
+    pub fn listed_agents(&self) -> Result<Vec<ListedAgent>> {
+        self.parts.catalog().agents()
+    }
+
+    /// Lists an agent and the VMs of its plan, in place of what was listed of its name; durable on return.
+    /// # Errors
+    /// Those of the store.
+    pub fn list_agent(&self, agent: &ListedAgent) -> Result<()> {
+        self.parts.catalog().list_agent(agent)
+    }
+
+    /// Takes an agent off the list, so that no job waits for it; `false`: it is not on the list.
+    /// # Errors
+    /// `Denied`: it takes the delete role. Those of the store.
+    pub fn retire_agent(&self, name: &str) -> Result<bool> {
+        if self.roles().are_split {
+            self.roles().require(Role::Delete)?;
+        }
+        self.parts.catalog().retire_agent(name)
+    }
+
+    /// Ends the sessions that earlier runs of the agent `name` left open, for `own`, its present run. Call it
+    /// once no other agent answers to that name. A session whose holder is alive after all cannot publish any
+    /// more (BAK-5).
+    /// # Errors
+    /// `Damaged`; those of the store.
+    pub fn take_over(&self, name: &str, own: HolderId) -> Result<Vec<FencedSession>> {
+        let mut ended = Vec::new();
+        if !self.parts.is_written_by_several() {
+            return Ok(ended);
+        }
+        let mut beats = None;
+        for vm in self.parts.directory().all()? {
+            let state = self.parts.vm_state(vm.uuid)?;
+            for session in &state.open {
+                let Some(holder) = state.holder_of(session).filter(|holder| *holder != own) else {
+                    continue;
+                };
+                let beats = match &mut beats {
+                    Some(beats) => beats,
+                    None => beats.insert(newest_beats(&self.parts)?),
+                };
+                let Some(beat) = beats.get(&holder) else {
+                    continue;
+                };
+                let info = info(&self.parts, beat)?;
+                // A backup of its own has no address, and may have any name.
+                let is_earlier_run = info.name == name && !info.address.is_empty();
+                if is_earlier_run && fence(&self.parts, vm.uuid, session)? {
+                    tracing::info!(vm = vm.name, name, %holder, "ended a session that an earlier run of this agent left");
+                    ended.push(FencedSession { vm: vm.clone(), session: Session(*session), holder });
+                }
+            }
+        }
+        Ok(ended)
+    }
+}

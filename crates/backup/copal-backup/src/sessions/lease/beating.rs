@@ -1,0 +1,270 @@
+//! The heart of a process: one thread that writes signs of life for all handles of a repository, as long as
+//! one needs them.
+//!
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
+//! Invariant: when [`Heart::begin`] returns, a sign of life of this holder is durable, so a session that is
+//! opened behind it names a holder that others have seen.
+//! Not here: bytes and files (`catalog::beats`).
+
+use crate::catalog::beats::{BeatWords, BeatWriter};
+use crate::catalog::log::Catalog;
+use crate::keys::random;
+use crate::request::error::Result;
+use crate::request::open_session::{Holder, HolderId};
+use crate::request::progress::{Progress, Stage};
+use crate::sessions::lease::process::{self, LifeSign};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A tenth of what an observer waits.
+const EVERY: Duration = Duration::from_secs(60);
+/// Until the next try, when a sign of life could not be written.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What all handles of one repository in this process share of it.
+#[derive(Default)]
+pub(crate) struct Heart {
+    state: Mutex<State>,
+    /// Number of the newest sign of life.
+    newest: AtomicU64,
+    /// Bytes that this process has read for backups.
+    progress: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Drawn when it is first needed.
+    holder: Option<HolderId>,
+    /// Who needs it to beat.
+    users: usize,
+    thread: Option<(Arc<Stop>, JoinHandle<()>)>,
+    /// As whom the thread beats.
+    told_as: Option<Holder>,
+    /// Says to other processes of this host that this one lives.
+    life_sign: Option<LifeSign>,
+}
+
+/// Tells the thread to end.
+#[derive(Default)]
+struct Stop {
+    is_raised: Mutex<bool>,
+    raised: Condvar,
+}
+
+impl Stop {
+    /// Waits so long, or until it is raised; whether it was.
+    fn wait(&self, most: Duration) -> bool {
+        let mut is_raised = self.is_raised.lock();
+        if !*is_raised {
+            self.raised.wait_for(&mut is_raised, most);
+        }
+        *is_raised
+    }
+
+    fn raise(&self) {
+        *self.is_raised.lock() = true;
+        self.raised.notify_all();
+    }
+}
+
+impl Heart {
+    /// Beats from now on. Who begins first says as whom.
+    /// # Errors
+    /// Those of the store: the first beat could not be written.
+    pub(crate) fn begin(self: &Arc<Self>, catalog: &Catalog, holder: &Holder) -> Result<Beating> {
+        self.begin_every(EVERY, catalog, holder)
+    }
+
+    /// As [`Heart::begin`]; `None` where it beats as somebody else.
+    pub(crate) fn begin_as(self: &Arc<Self>, catalog: &Catalog, holder: &Holder) -> Result<Option<Beating>> {
+        let is_other = {
+            let state = self.state.lock();
+            state.thread.is_some() && state.told_as.as_ref() != Some(holder)
+        };
+        match is_other {
+            true => Ok(None),
+            false => self.begin(catalog, holder).map(Some),
+        }
+    }
+
+    /// As [`Heart::begin`], so often.
+    pub(crate) fn begin_every(
+        self: &Arc<Self>,
+        every: Duration,
+        catalog: &Catalog,
+        holder: &Holder,
+    ) -> Result<Beating> {
+        let mut state = self.state.lock();
+        let id = match state.holder {
+            Some(id) => id,
+            None => *state.holder.insert(HolderId(random()?)),
+        };
+        if state.life_sign.is_none() {
+            state.life_sign = process::show(id);
+        }
+        if state.thread.is_none() {
+            let mut writer = catalog.beat_writer(id);
+            let words = BeatWords { name: holder.name.clone(), address: holder.address.clone(), progress: 0 };
+            self.beat(&mut writer, &words)?;
+            let stop = Arc::<Stop>::default();
+            let (heart, told) = (Arc::clone(self), Arc::clone(&stop));
+            let thread = std::thread::Builder::new()
+                .name("heartbeat".into())
+                .spawn(move || heart.beat_until(&told, every, writer, &words))
+                .map_err(|error| crate::Error::Invalid {
+                    reason: format!("the operating system gives no thread for heartbeats: {error}"),
+                })?;
+            state.thread = Some((stop, thread));
+            state.told_as = Some(holder.clone());
+        }
+        state.users += 1;
+        Ok(Beating { heart: Arc::clone(self), holder: id })
+    }
+
+    fn beat_until(&self, stop: &Stop, every: Duration, mut writer: BeatWriter, words: &BeatWords) {
+        let mut wait = every;
+        while !stop.wait(wait) {
+            wait = match self.beat(&mut writer, words) {
+                Ok(()) => every,
+                Err(error) => {
+                    tracing::warn!(%error, "a sign of life could not be written; without one for ten minutes others end the \
+                        backups of this process");
+                    AGAIN.min(every)
+                }
+            };
+        }
+        writer.end();
+    }
+
+    /// A number that could not be written is not used again: the file may come about late.
+    fn beat(&self, writer: &mut BeatWriter, words: &BeatWords) -> Result<()> {
+        let number = self.newest.fetch_add(1, Ordering::Relaxed) + 1;
+        let words = BeatWords { progress: self.progress.load(Ordering::Relaxed), ..words.clone() };
+        writer.write(number, &words)
+    }
+
+    /// Hands progress on, and counts it.
+    pub(crate) fn counting<'a>(&'a self, inner: &'a dyn Progress) -> Counting<'a> {
+        Counting { heart: self, inner }
+    }
+}
+
+/// Signs of life are written until it is dropped.
+#[must_use = "signs of life end when it is dropped"]
+pub struct Beating {
+    heart: Arc<Heart>,
+    holder: HolderId,
+}
+
+impl Beating {
+    /// As whom this process holds sessions.
+    pub fn holder(&self) -> HolderId {
+        self.holder
+    }
+}
+
+impl Drop for Beating {
+    fn drop(&mut self) {
+        let ending = {
+            let mut state = self.heart.state.lock();
+            state.users -= 1;
+            match state.users {
+                0 => state.thread.take(),
+                _ => None,
+            }
+        };
+        if let Some((stop, thread)) = ending {
+            stop.raise();
+            if thread.join().is_err() {
+                tracing::warn!("the thread of heartbeats ended in a panic");
+            }
+        }
+    }
+}
+
+/// A [`Progress`] that a heart counts.
+pub(crate) struct Counting<'a> {
+    heart: &'a Heart,
+    inner: &'a dyn Progress,
+}
+
+impl Progress for Counting<'_> {
+    fn stage(&self, stage: Stage, what: &str, total: u64) {
+        self.inner.stage(stage, what, total);
+    }
+    fn advance(&self, delta: u64) {
+        self.heart.progress.fetch_add(delta, Ordering::Relaxed);
+        self.inner.advance(delta);
+    }
+    fn stored(&self, delta_bytes: u64) {
+        self.inner.stored(delta_bytes);
+    }
+    fn notice(&self, message: &str) {
+        self.inner.notice(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::*;
+    use copal_volume::MemoryStore;
+
+    #[test]
+    fn a_heart_beats_while_anybody_needs_it_and_leaves_nothing() {
+        let repository = init_as(&MemoryStore::new(), FLEET);
+        let catalog = repository.parts.catalog();
+        let heart = Arc::new(Heart::default());
+        let holder = |name: &str| Holder { name: name.into(), address: "10.0.0.1:7".into() };
+        let every = Duration::from_micros(200);
+        let first = heart.begin_every(every, catalog, &holder("first")).unwrap();
+        let beats = catalog.beats().unwrap();
+        assert!(!beats.is_empty(), "there is a beat before anything else happens");
+        let second = heart.begin_every(every, catalog, &holder("second")).unwrap();
+        assert_eq!(first.holder(), second.holder());
+        heart.counting(&crate::Silent).advance(5);
+        drop(first);
+        // Old ones go, and the newest stays.
+        let mut newest = 0;
+        while newest < 3 * BeatWriter::KEPT as u64 {
+            let beats = catalog.beats().unwrap();
+            assert!(beats.len() <= BeatWriter::KEPT + 1, "{} beats", beats.len());
+            newest = beats.iter().map(|beat| beat.number).max().unwrap();
+            assert!(beats.iter().all(|beat| beat.holder == second.holder()));
+            if let Some(words) = catalog.beat_words(beats.last().unwrap()).unwrap()
+                && newest > 10
+            {
+                assert_eq!((&*words.name, words.progress), ("first", 5));
+            }
+            std::thread::yield_now();
+        }
+        drop(second);
+        assert!(catalog.beats().unwrap().is_empty());
+        // Numbers go on: nobody takes a new beat for an old one.
+        let third = heart.begin_every(every, catalog, &holder("third")).unwrap();
+        assert!(catalog.beats().unwrap()[0].number > newest);
+        drop(third);
+    }
+
+    /// A host that may not delete leaves all its beats; whoever may takes all but the newest.
+    #[test]
+    fn all_but_the_newest_beat_of_each_holder_are_cleared_away() {
+        let repository = init_as(&MemoryStore::new(), FLEET);
+        let catalog = repository.parts.catalog();
+        for (holder, beats) in [(1, 3), (2, 5)] {
+            for number in 1..=beats {
+                // As by a process that ended before it took any away.
+                let mut writer = catalog.beat_writer(HolderId([holder; 16]));
+                writer.write(number, &BeatWords::default()).unwrap();
+            }
+        }
+        assert_eq!(catalog.beats().unwrap().len(), 8);
+        catalog.clear_beats().unwrap();
+        let left: Vec<_> =
+            catalog.beats().unwrap().iter().map(|beat| (beat.holder.0[0], beat.number)).collect();
+        assert_eq!(left, [(1, 3), (2, 5)]);
+    }
+}

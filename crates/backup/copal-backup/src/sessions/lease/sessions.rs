@@ -1,0 +1,56 @@
+//! Sessions that are open, with what is known of who holds them.
+
+use crate::catalog::beats::StoredBeat;
+use crate::catalog::vm::VmState;
+use crate::request::error::Result;
+use crate::request::open_session::{HolderId, HolderInfo, OpenSession, Session};
+use crate::sessions::parts::Parts;
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// Sessions of a VM that are open, with what is known of who holds them.
+/// # Errors
+/// `Damaged`; those of the store.
+pub(crate) fn open_sessions(parts: &Parts, vm: Uuid) -> Result<Vec<OpenSession>> {
+    let state = parts.vm_state(vm)?;
+    match state.open.is_empty() {
+        true => Ok(Vec::new()),
+        false => with_holders(parts, &state, &newest_beats(parts)?),
+    }
+}
+
+pub(super) fn with_holders(
+    parts: &Parts,
+    state: &VmState,
+    beats: &HashMap<HolderId, StoredBeat>,
+) -> Result<Vec<OpenSession>> {
+    let open = state.open.iter().map(|session| {
+        let holder = state.holder_of(session);
+        let beat = holder.and_then(|holder| beats.get(&holder));
+        Ok(OpenSession {
+            session: Session(*session),
+            holder,
+            info: beat.map(|beat| info(parts, beat)).transpose()?,
+        })
+    });
+    open.collect()
+}
+
+pub(super) fn newest_beats(parts: &Parts) -> Result<HashMap<HolderId, StoredBeat>> {
+    let beats = parts.catalog().beats()?.into_iter();
+    // A later one has a higher number.
+    Ok(beats.map(|beat| (beat.holder, beat)).collect())
+}
+
+pub(super) fn info(parts: &Parts, beat: &StoredBeat) -> Result<HolderInfo> {
+    let words = parts.catalog().beat_words(beat)?.unwrap_or_default();
+    let now_ms = parts.pack_store().volumes.store.now_ms();
+    Ok(HolderInfo {
+        name: words.name,
+        address: words.address,
+        holder: beat.holder,
+        newest_beat_number: beat.number,
+        beat_age_ms: now_ms.saturating_sub(beat.created_ms),
+        progress: words.progress,
+    })
+}

@@ -1,0 +1,132 @@
+//! Who has gone silent: what one observer has seen of whoever holds sessions, by its own monotonic clock.
+//!
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
+//! Invariant: a holder whose beats reach the store less than [`LeaseWatch::LEASE`] apart is never silent to
+//! anybody who looks strictly. A look shows the newest beat that was acknowledged, and silence is counted
+//! from the first look that showed it: a moment after it was written, by the same clock. What the store
+//! stamps, and how often anybody looks, does not enter.
+//! Not here: reading beats and ending sessions (`lease`).
+
+use crate::request::open_session::HolderId;
+use crate::rules::broken::{self, Flaw};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Remembers, for each holder, the newest beat that was seen and since when. Every observer has its own.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseWatch {
+    seen: HashMap<HolderId, Seen>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    /// Number of the newest beat; 0: none was ever seen.
+    newest: u64,
+    /// When it was seen first.
+    since: Duration,
+    /// When anybody asked last.
+    looked: Duration,
+}
+
+impl LeaseWatch {
+    /// Whoever shows no new beat for so long may be taken for dead.
+    pub const LEASE: Duration = Duration::from_secs(600);
+    /// Of whom nobody asks for so long nothing is remembered: should anybody ask again, it begins anew.
+    const REMEMBERED: Duration = Duration::from_secs(3600);
+
+    /// An observer that has seen nothing yet.
+    pub fn new() -> LeaseWatch {
+        LeaseWatch::default()
+    }
+
+    /// Looks at one holder at `now`, the time since any moment that this observer keeps: the newest of its
+    /// beats that is there has the number `newest` (0: there is none). Returns how long there has been no
+    /// newer one.
+    pub fn look(&mut self, now: Duration, holder: HolderId, newest: u64) -> Duration {
+        let remembered = |seen: &mut Seen| now.saturating_sub(seen.looked) < LeaseWatch::REMEMBERED;
+        self.seen.retain(|_, seen| remembered(seen));
+        let seen = self.seen.entry(holder).or_insert(Seen { newest, since: now, looked: now });
+        // A smaller number says that beats were taken away.
+        if newest > seen.newest {
+            (seen.newest, seen.since) = (newest, now);
+        }
+        seen.looked = now;
+        now.saturating_sub(seen.since)
+    }
+
+    /// Whether somebody without a new beat for so long may be taken for dead.
+    pub fn is_silent(silence: Duration) -> bool {
+        silence >= LeaseWatch::LEASE || broken::by(Flaw::FencesAtOnce)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::broken::with;
+    use crate::world::Random;
+
+    const HOLDER: HolderId = HolderId([7; 16]);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn silence_is_counted_from_the_first_sight_of_the_newest_beat() {
+        let mut watch = LeaseWatch::new();
+        // It may have been silent for days: this observer does not know.
+        assert_eq!(watch.look(seconds(1000), HOLDER, 3), seconds(0));
+        assert_eq!(watch.look(seconds(1599), HOLDER, 3), seconds(599));
+        assert!(!LeaseWatch::is_silent(seconds(599)));
+        assert_eq!(watch.look(seconds(1600), HOLDER, 3), seconds(600));
+        assert!(LeaseWatch::is_silent(seconds(600)));
+        // It was alive after all.
+        assert_eq!(watch.look(seconds(1601), HOLDER, 4), seconds(0));
+        // Beats that were taken away are no new ones.
+        assert_eq!(watch.look(seconds(1700), HOLDER, 0), seconds(99));
+        // Another holder has a silence of its own, and a clock that stands still adds none.
+        assert_eq!(watch.look(seconds(1700), HolderId([8; 16]), 0), seconds(0));
+        assert_eq!(watch.look(seconds(1600), HOLDER, 4), seconds(0));
+    }
+
+    #[test]
+    fn who_was_not_asked_for_is_forgotten_and_begins_anew() {
+        let mut watch = LeaseWatch::new();
+        watch.look(seconds(0), HOLDER, 1);
+        watch.look(seconds(7200), HolderId([8; 16]), 1);
+        assert_eq!(watch.seen.len(), 1);
+        assert_eq!(watch.look(seconds(7200), HOLDER, 1), seconds(0));
+    }
+
+    /// A history: beats less than ten minutes apart, looks whenever; whether anybody was taken for dead.
+    fn is_ever_silent(seed: u64) -> bool {
+        let mut random = Random::new(seed);
+        let mut watch = LeaseWatch::new();
+        let (mut now, mut newest, mut next_beat_at) = (0, 0, 0);
+        for _ in 0..300 {
+            now += match random.below(4) {
+                // A look soon after the last one, or after a pause of up to an hour and a bit.
+                0..=2 => random.below(120_000),
+                _ => random.below(4_000_000),
+            };
+            while next_beat_at <= now {
+                newest += 1 + random.below(3);
+                next_beat_at += 1 + random.below(599_999);
+            }
+            let silence = watch.look(Duration::from_millis(now), HOLDER, newest);
+            if LeaseWatch::is_silent(silence) {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn who_beats_within_ten_minutes_is_never_taken_for_dead_whenever_anybody_looks() {
+        for seed in 0..500 {
+            assert!(!is_ever_silent(seed), "seed {seed}");
+        }
+        assert!(with(&[Flaw::FencesAtOnce], || is_ever_silent(0)), "nothing notices");
+    }
+}

@@ -1,0 +1,99 @@
+//! Reads the recipe tree of one VM, checking every node against its name.
+
+use crate::keys::RecipeKey;
+use crate::packs::pack::Spot;
+use crate::packs::pack_store::{FrameReader, PackStore};
+use crate::request::error::{Error, Result};
+use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
+use crate::snapshot::recipe::{PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segment_length, segments_of};
+use uuid::Uuid;
+
+/// Reads roots, pages and recipes of one VM. One per thread.
+pub(crate) struct TreeReader<'a> {
+    pack_store: &'a PackStore,
+    frames: FrameReader<'a>,
+    vm: Uuid,
+    key: RecipeKey,
+    place: Option<Spot>,
+}
+
+impl<'a> TreeReader<'a> {
+    pub(crate) fn new(pack_store: &'a PackStore, vm: Uuid) -> Result<TreeReader<'a>> {
+        Ok(TreeReader {
+            pack_store,
+            frames: FrameReader::new(pack_store)?,
+            vm,
+            key: pack_store.keys.recipe_key(vm),
+            place: None,
+        })
+    }
+
+    /// Where the frame stands that was read last.
+    pub(crate) fn place(&self) -> Option<Spot> {
+        self.place
+    }
+
+    /// The root of a disk of `size_bytes`.
+    pub(crate) fn root(&mut self, reference: &Ref, size_bytes: u64) -> Result<Root> {
+        let vm = self.vm;
+        let decode = |bytes: &[u8]| Root::decode(bytes, vm);
+        let root = self.node(reference, ROOT_LEVEL, decode, Root::logical)?;
+        if root.size_bytes != size_bytes {
+            return Err(damaged(reference, "it is the root of a disk of another size"));
+        }
+        Ok(root)
+    }
+
+    /// Page `index` of a disk of `size_bytes`; a page that is all hole has no reference.
+    pub(crate) fn page(&mut self, reference: Option<&Ref>, size_bytes: u64, index: u64) -> Result<Page> {
+        let count = page_segments(size_bytes, index);
+        match reference {
+            None => Ok(Page { segments: vec![None; count] }),
+            Some(reference) => {
+                let vm = self.vm;
+                let decode = |bytes: &[u8]| Page::decode(bytes, count, vm);
+                self.node(reference, PAGE_LEVEL, decode, Page::logical)
+            }
+        }
+    }
+
+    /// The recipe of segment `index` of a disk of `size_bytes`.
+    pub(crate) fn segment(&mut self, reference: &Ref, size_bytes: u64, index: u64) -> Result<SegmentRecipe> {
+        let length = segment_length(size_bytes, index);
+        let vm = self.vm;
+        let decode = |bytes: &[u8]| SegmentRecipe::decode(bytes, length, vm);
+        self.node(reference, SEGMENT_LEVEL, decode, SegmentRecipe::logical)
+    }
+
+    fn node<T>(
+        &mut self,
+        reference: &Ref,
+        level: u8,
+        decode: impl Fn(&[u8]) -> std::result::Result<T, String>,
+        logical: impl Fn(&T) -> Vec<u8>,
+    ) -> Result<T> {
+        let (frames, key) = (&mut self.frames, &self.key);
+        let (node, place) = self.pack_store.first_good(reference, |located| {
+            let node = decode(frames.raw(located)?).map_err(|detail| damaged(reference, detail))?;
+            if key.id(level, &logical(&node)) != reference.id {
+                return Err(damaged(reference, "its content does not fit its name"));
+            }
+            Ok((node, located.spot))
+        })?;
+        self.place = Some(place);
+        Ok(node)
+    }
+}
+
+/// Segments of page `index` of a disk.
+pub(crate) fn page_segments(size_bytes: u64, index: u64) -> usize {
+    let first = index * PAGE_SEGMENTS as u64;
+    segments_of(size_bytes).saturating_sub(first).min(PAGE_SEGMENTS as u64) as usize
+}
+
+fn damaged(reference: &Ref, detail: impl Into<String>) -> Error {
+    Error::Damaged {
+        what: format!("recipe {:?} in pack {}", reference.id, reference.spot.pack),
+        detail: detail.into(),
+    }
+}
