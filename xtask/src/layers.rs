@@ -41,6 +41,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
         &[
             "copal-chunk",
             "copal-nbd",
+            "copal-disk",
             "copal-qmp",
             "copal-backup",
             "copal-live",

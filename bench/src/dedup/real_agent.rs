@@ -6,10 +6,7 @@
 use super::fleet::{Fleet, PASSWORD};
 use anyhow::{Context, Result, ensure};
 use copal_agent::agent::Client;
-use copal_backup::{
-    IndexHome, Repository, Unlock,
-    peers::{Peers, ShortId},
-};
+use copal_backup::{IndexHome, peers::{Peers, ShortId}, Repository, Unlock};
 use copal_bench_harness::report::Report;
 use copal_client::{ClusterStore, Profile};
 use std::{

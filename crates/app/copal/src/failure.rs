@@ -1,7 +1,8 @@
 //! How a command fails: a sentence, a word for machines, an exit code.
 
 use crate::{holder_text, human};
-use copal_backup::{Error, source::SourceError, target::TargetError};
+use copal_backup::Error;
+use copal_disk::{source::SourceError, target::TargetError};
 use copal_node::holders;
 use copal_volume::VolumeError;
 use serde_json::{Value, json};

@@ -11,9 +11,9 @@ use crate::{
     keys::{Keys, Signatures, key_slot, role_key},
     packs::pack::{PackNumber, format as pack},
     snapshot::{manifest, recipe},
-    source::parse_changed_extents,
 };
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use copal_disk::source::parse_changed_extents;
 use uuid::Uuid;
 
 /// Takes any bytes, gives nothing back and must not panic.

@@ -1,7 +1,7 @@
 //! VM backup: packs, recipes, snapshots, restore, verification, deletion.
 //!
-//! [`Repository`] is the whole of it for a caller: disks go in through [`source::Source`], come out through
-//! [`target::Target`], and lie in between as immutable files of a `copal_volume::VolumeStore`, deduplicated
+//! [`Repository`] is the whole of it for a caller: disks go in through [`copal_disk::source::Source`], come out through
+//! [`copal_disk::target::Target`], and lie in between as immutable files of a `copal_volume::VolumeStore`, deduplicated
 //! inside a VM and across VMs, compressed and encrypted.
 //!
 //! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md.
@@ -38,9 +38,7 @@ pub mod retention;
 mod rules;
 mod sessions;
 mod snapshot;
-pub mod source;
 mod steps;
-pub mod target;
 #[cfg(test)]
 #[path = "../tests/it/world.rs"]
 #[expect(dead_code, reason = "the integration tests use all of it")]
@@ -64,7 +62,6 @@ pub use keys::{
     roles::Roles,
 };
 pub use request::{
-    doubt::{Doubt, DoubtKind},
     error::{Error, Result},
     open_session::{Holder, HolderId, HolderInfo, OpenSession, Session},
     progress::{CancelFlag, Progress, Silent, Stage},
@@ -74,4 +71,3 @@ pub use request::{
 };
 pub use restore::serve;
 pub use sessions::lease::{beating::Beating, watch::LeaseWatch};
-pub use source::Content;

@@ -1,6 +1,6 @@
 //! Why no point in time could be had.
 
-use copal_backup::source::SourceError;
+use copal_disk::source::SourceError;
 use copal_qmp::{QmpError, Version};
 use std::{io, path::PathBuf};
 

@@ -14,7 +14,7 @@ use crate::{
     clear::{end_exports, take_down},
     names::{Part, SessionName},
 };
-use copal_backup::source::{Bitmap, ChangedExtents};
+use copal_disk::source::{Bitmap, ChangedExtents};
 use copal_nbd::{Address, Client as Nbd, ConnectOptions, Uri};
 use copal_qmp::{Client, QmpError};
 use serde_json::json;
@@ -170,7 +170,7 @@ fn places(size_bytes: u64, granularity: u64) -> Result<Vec<u64>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use copal_backup::source::{ChangeKind, ChangedExtent};
+    use copal_disk::source::{ChangeKind, ChangedExtent};
 
     fn list(extents: &[(u64, u64)]) -> ChangedExtents {
         let extent =

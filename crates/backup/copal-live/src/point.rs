@@ -23,12 +23,10 @@ use crate::{
     sweep::sweep,
     whole,
 };
-use copal_backup::{
-    Content, DiskSource,
-    source::{
-        Bitmap, ChangedExtents, ImageReport,
-        nbd::{NbdSource, ReadMode},
-    },
+use copal_backup::DiskSource;
+use copal_disk::source::{
+    Bitmap, ChangedExtents, Content, ImageReport,
+    nbd::{NbdSource, ReadMode},
 };
 use copal_nbd::{Address, Uri};
 use copal_qmp::{Client, QmpError, Version};

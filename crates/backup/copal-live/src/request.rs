@@ -1,6 +1,7 @@
 //! What is asked for: a VM that runs, and how its point in time is held.
 
-use copal_backup::{Error, Repository, source::Bitmap};
+use copal_backup::{Error, Repository};
+use copal_disk::source::Bitmap;
 use std::path::PathBuf;
 
 /// A disk of a VM that runs.

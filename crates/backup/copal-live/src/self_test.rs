@@ -13,7 +13,7 @@ use crate::{
     fleece::SessionDirectory,
     names::{Part, SessionName},
 };
-use copal_backup::source::nbd::ReadMode;
+use copal_disk::source::nbd::ReadMode;
 use copal_nbd::{Address, BASE_ALLOCATION, Client as NbdClient, ConnectOptions, NbdError, STATE_ZERO, Uri};
 use copal_qmp::{Client, QmpError};
 use serde_json::json;

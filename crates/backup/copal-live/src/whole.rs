@@ -4,9 +4,9 @@
 //! Files that this process may not read, or does not find, are QEMU's to read.
 
 use crate::{answers::nodes::Node, error::LiveError, path_of_writes::Surroundings, request::LiveDisk};
-use copal_backup::{
-    Content, DoubtKind,
-    source::{ImageReport, check_running_image, disk_identity},
+use copal_disk::{
+    doubt::DoubtKind,
+    source::{Content, ImageReport, check_running_image, disk_identity},
 };
 
 /// Longest chain that is looked at.

@@ -1,7 +1,8 @@
 //! Values of the library as JSON. Field names are a promise: they are added to, never renamed.
 
 use crate::human::utc_time;
-use copal_backup::{BackupCounts, DiskSummary, Doubt, Snapshot, SnapshotDisk, Vm};
+use copal_backup::{BackupCounts, DiskSummary, Snapshot, SnapshotDisk, Vm};
+use copal_disk::doubt::Doubt;
 use serde_json::{Value, json};
 
 pub(crate) fn vm(vm: &Vm) -> Value {

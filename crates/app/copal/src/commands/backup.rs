@@ -14,14 +14,12 @@ use crate::{
     repository::Opened,
     stdin::Stdin,
 };
-use copal_backup::{
-    BackupRequest, BackupSummary, DiskSource, Error,
-    source::{
-        ChangedExtents,
-        open::{self, Bitmaps, ImageFormat},
-        read_changed_extents,
-        stream::StreamSource,
-    },
+use copal_backup::{BackupRequest, BackupSummary, DiskSource, Error};
+use copal_disk::source::{
+    ChangedExtents,
+    open::{self, Bitmaps, ImageFormat},
+    read_changed_extents,
+    stream::StreamSource,
 };
 use copal_live::PointInTime;
 use copal_node::Access;

@@ -7,12 +7,10 @@ use crate::{
     rounds::{self, ANSWERS_BYTES, CHUNK_BYTES, PAGE_BYTES, RoundCount, RoundLimits, VmChanges},
     throttle::Throttle,
 };
-use copal_backup::{
-    Content, DiskSource, Error, Repository, parts_of_disk,
-    source::{
-        Extent, Source, SourceError,
-        open::{self, Bitmaps, ImageFormat},
-    },
+use copal_backup::{DiskSource, Error, Repository, parts_of_disk};
+use copal_disk::source::{
+    Content, Extent, Source, SourceError,
+    open::{self, Bitmaps, ImageFormat},
 };
 use copal_live::{Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
 use std::{

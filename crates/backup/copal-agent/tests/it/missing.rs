@@ -5,10 +5,8 @@ use copal_agent::{
     coordinate::{self, JobError, JobOptions, JobReport},
     scheme::Scheme,
 };
-use copal_backup::{
-    BackupRequest, CancelFlag, DiskSource, Holder, ListedAgent, Progress, Stage, Unlock,
-    source::file::FileSource,
-};
+use copal_backup::{BackupRequest, CancelFlag, DiskSource, Holder, ListedAgent, Progress, Stage, Unlock};
+use copal_disk::source::file::FileSource;
 use std::{fs, sync::Mutex};
 
 /// Symptom: a host that could not be reached dropped out of the nightly job, which was complete, with exit

@@ -8,8 +8,9 @@ use copal_agent::{
 };
 use copal_backup::{
     BackupRequest, CancelFlag, DiskSource, IndexHome, InitOptions, Layout, ReadData, Repository, Role,
-    Silent, Unlock, source::file::FileSource,
+    Silent, Unlock,
 };
+use copal_disk::source::file::FileSource;
 use copal_testkit::Random;
 use copal_volume::MemoryStore;
 use std::{

@@ -3,8 +3,8 @@
 //! Rounding is always towards reading: a block that a dirty extent touches is read, a block is taken as
 //! zero only when a zero extent covers all of it.
 
-use crate::source::{ChangeKind, ChangedExtents, Extent, ExtentKind};
 use copal_chunk::{BLOCK_BYTES, Dirty, SEGMENT_BYTES};
+use copal_disk::source::{ChangeKind, ChangedExtents, Extent, ExtentKind};
 use std::ops::Range;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -135,7 +135,7 @@ pub(crate) fn segment_range(size_bytes: u64, index: u64) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::ChangedExtent;
+    use copal_disk::source::ChangedExtent;
 
     fn changes(extents: &[(u64, u64, ChangeKind)]) -> Changes {
         let extents =

@@ -12,12 +12,12 @@
 //! (`Source::confirm`).
 
 use super::base::Base;
-use crate::request::doubt::{Doubt, DoubtKind};
 use crate::request::error::{Error, Result};
 use crate::request::words::clip;
 use crate::request::{BackupRequest, DiskSource};
 use crate::snapshot::manifest::MAX_WORD_BYTES;
-use crate::source::{Content, END_BYTES, KnownFormat, SourceError, recognise};
+use copal_disk::doubt::{Doubt, DoubtKind};
+use copal_disk::source::{Content, END_BYTES, KnownFormat, SourceError, recognise};
 
 /// Looks at a disk before it is read.
 /// # Errors

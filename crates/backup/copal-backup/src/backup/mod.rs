@@ -39,7 +39,6 @@ mod stop;
 
 use crate::keys::random;
 use crate::packs::pack_store::PackStore;
-use crate::request::doubt::{Doubt, DoubtKind};
 use crate::request::error::{Error, Result};
 use crate::request::open_session::HolderId;
 use crate::request::progress::{CancelFlag, Progress, Stage};
@@ -52,6 +51,7 @@ use crate::snapshot::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
 use base::Base;
 pub(crate) use collaborate::failed as spool_failed;
 pub use collaborate::{Collaboration, parts_of_disk};
+use copal_disk::doubt::{Doubt, DoubtKind};
 use in_flight_chunks::InFlightChunks;
 use job::Job;
 use line::Line;

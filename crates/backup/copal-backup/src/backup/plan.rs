@@ -14,14 +14,14 @@ use super::reader::DiskPlan;
 use super::spot::{self, Checked, Spots};
 use crate::keys::random;
 use crate::packs::pack_store::PackStore;
-use crate::request::doubt::Doubt;
 use crate::request::error::{Error, Result};
 use crate::request::progress::CancelFlag;
 use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary, MIN_DIGITS, SnapshotId};
 use crate::snapshot::manifest::ManifestDisk;
 use crate::snapshot::recipe::{Ref, Root};
 use crate::snapshot::tree::TreeReader;
-use crate::source::ChangedExtents;
+use copal_disk::doubt::Doubt;
+use copal_disk::source::ChangedExtents;
 use std::time::Duration;
 use uuid::Uuid;
 

@@ -3,8 +3,8 @@
 use crate::request::DiskSource;
 use crate::request::error::{Error, Result};
 use crate::snapshot::recipe::Entry;
-use crate::source::{Source, SourceError};
 use copal_chunk::Piece;
+use copal_disk::source::{Source, SourceError};
 
 /// Bytes of the entries that are no holes.
 pub(crate) fn data_of(entries: &[Entry]) -> u64 {

@@ -26,8 +26,8 @@ use crate::snapshot::recipe::{
     Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, format::MAX_DISK_BYTES, segments_of,
 };
 use crate::snapshot::tree::TreeReader;
-use crate::source::{Extent, ExtentKind};
 use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
+use copal_disk::source::{Extent, ExtentKind};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;

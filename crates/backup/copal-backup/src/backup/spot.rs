@@ -17,8 +17,8 @@ use crate::request::error::{Error, Result};
 use crate::request::progress::CancelFlag;
 use crate::snapshot::recipe::{Entry, PAGE_BYTES, Page, Root, SegmentRecipe, segments_of};
 use crate::snapshot::tree::TreeReader;
-use crate::source::{ExtentKind, extents};
 use copal_chunk::{IdKey, SEGMENT_BYTES};
+use copal_disk::source::{ExtentKind, extents};
 use std::ops::Range;
 
 const SEGMENT: u64 = SEGMENT_BYTES as u64;

@@ -4,8 +4,8 @@
 
 use crate::keys::role::KeyId;
 use crate::request::open_session::OpenSession;
-use crate::source::SourceError;
-use crate::target::TargetError;
+use copal_disk::source::SourceError;
+use copal_disk::target::TargetError;
 use copal_volume::VolumeError;
 
 /// Every way an operation on a repository can end early.

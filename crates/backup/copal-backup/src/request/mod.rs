@@ -2,7 +2,6 @@
 //!
 //! Sizes are bytes, times are milliseconds since 1970 as stamped by the store.
 
-pub(crate) mod doubt;
 pub mod error;
 pub(crate) mod open_session;
 pub mod peers;
@@ -12,11 +11,11 @@ pub(crate) mod words;
 
 use crate::keys::role::RoleKey;
 use crate::packs::volumes::Home;
-use crate::request::doubt::{Doubt, DoubtKind};
 use crate::request::open_session::{Holder, HolderId, Session};
 use crate::retention::Misdated;
-use crate::source::{Bitmap, ChangedExtents, Content, Source};
 use copal_chunk::Profile;
+use copal_disk::doubt::{Doubt, DoubtKind};
+use copal_disk::source::{Bitmap, ChangedExtents, Content, Source};
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;

@@ -9,12 +9,12 @@ use crate::catalog::fields::{MAX_SEQUENCE, SessionId, option, put_option};
 use crate::keys::{Keys, MAC_BYTES};
 use crate::packs::pack::{PackNumber, Spot};
 use crate::packs::volumes::Home;
-use crate::request::doubt::{Doubt, DoubtKind};
 use crate::request::{BackupCounts, DiskMode, SnapshotId};
 use crate::snapshot::recipe::{Ref, format::MAX_DISK_BYTES};
-use crate::source::Bitmap;
 use copal_chunk::ChunkId;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use copal_disk::doubt::{Doubt, DoubtKind};
+use copal_disk::source::Bitmap;
 use uuid::Uuid;
 
 pub(crate) const FORMAT: Format =

@@ -1,8 +1,8 @@
 //! Backup, restore, sharing, and what was read for it.
 
 use crate::world::*;
-use copal_backup::source::{ChangeKind, ChangedExtent, ChangedExtents};
 use copal_backup::*;
+use copal_disk::source::{ChangeKind, ChangedExtent, ChangedExtents};
 use copal_volume::MemoryStore;
 
 fn random_disk(seed: u64, size: usize) -> Disk {

@@ -1,8 +1,8 @@
 //! What goes wrong is said in one sentence, with its code, and loses nothing.
 
 use crate::world::*;
-use copal_backup::source::{Extent, ExtentKind, Source, SourceError};
 use copal_backup::*;
+use copal_disk::source::{Extent, ExtentKind, Source, SourceError};
 use copal_volume::MemoryStore;
 use std::sync::Arc;
 use zeroize::Zeroizing;

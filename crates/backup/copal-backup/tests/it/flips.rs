@@ -9,11 +9,11 @@
 //! Not here: files of a `hostfs` store.
 
 use crate::world::*;
-use copal_backup::source::{Extent, Source, SourceError};
 use copal_backup::*;
 use copal_data::LocalStore;
 use copal_device::fault::{FaultDevice, FaultOptions, Order};
 use copal_device::{Device, Image, MemoryDevice};
+use copal_disk::source::{Extent, Source, SourceError};
 use copal_object::{Covered, MkfsOptions, OpenOptions, Summed};
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -3,8 +3,10 @@
 
 use crate::world::*;
 use copal_backup::retention::{Candidate, Policy, judge_by_clock};
-use copal_backup::source::{Bitmap, ChangedExtents, Source, stream::StreamSource};
 use copal_backup::*;
+use copal_disk::doubt::{Doubt, DoubtKind};
+use copal_disk::source::Content;
+use copal_disk::source::{Bitmap, ChangedExtents, Source, stream::StreamSource};
 use copal_volume::{Clock, ManualClock, MemoryStore};
 use std::{io::Cursor, sync::Arc, time::Duration};
 

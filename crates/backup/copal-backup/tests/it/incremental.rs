@@ -1,8 +1,8 @@
 //! What vouches for changed extents, and what is done where nobody does.
 
 use crate::world::*;
-use copal_backup::source::{Bitmap, ChangedExtents, Extent, Source, SourceError};
 use copal_backup::*;
+use copal_disk::source::{Bitmap, ChangedExtents, Extent, Source, SourceError};
 use copal_volume::MemoryStore;
 use std::sync::{Arc, Mutex};
 

@@ -1,8 +1,8 @@
 //! What progress is told: stages, and how much work there is.
 
 use crate::world::*;
-use copal_backup::source::{Extent, Source, SourceError};
 use copal_backup::*;
+use copal_disk::source::{Extent, Source, SourceError};
 use copal_volume::MemoryStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

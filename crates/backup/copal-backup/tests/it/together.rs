@@ -4,6 +4,7 @@
 use crate::world::*;
 use copal_backup::peers::{Answer, Ids, Peers, ShortId, Turn};
 use copal_backup::*;
+use copal_disk::source;
 use copal_volume::MemoryStore;
 use std::collections::{BTreeSet, HashMap};
 use std::io;

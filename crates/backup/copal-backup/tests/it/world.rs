@@ -1,10 +1,10 @@
 //! Disks, targets and repositories for tests: seeded, small, without files.
 
-use copal_backup::source::{
+use copal_backup::*;
+use copal_disk::source::{
     ChangeKind, ChangedExtent, ChangedExtents, Extent, ExtentKind, Source, SourceError,
 };
-use copal_backup::target::{Target, TargetError};
-use copal_backup::*;
+use copal_disk::target::{Target, TargetError};
 pub(crate) use copal_testkit::Random;
 use copal_volume::{MemoryStore, ReadOptions, VolumeStore};
 use std::sync::{Arc, Mutex};

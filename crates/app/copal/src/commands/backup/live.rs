@@ -4,7 +4,8 @@ use crate::{
     arguments::{Backup, Format, FreezeWord},
     failure::{Failure, Outcome, exit},
 };
-use copal_backup::{Content, DiskSource, Error, Repository};
+use copal_backup::{DiskSource, Error, Repository};
+use copal_disk::source::Content;
 use copal_live::{Ended, Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
 use copal_qmp::QmpError;
 

@@ -6,10 +6,8 @@
 //! Invariant: it gets no password of ours, and ends with us, and so do the processes that it has started.
 
 use crate::failure::{Failure, Outcome, exit};
-use copal_backup::{
-    CancelFlag,
-    source::{SourceError, stream::StreamSource},
-};
+use copal_backup::CancelFlag;
+use copal_disk::source::{SourceError, stream::StreamSource};
 use parking_lot::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},

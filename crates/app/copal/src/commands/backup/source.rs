@@ -1,12 +1,12 @@
 //! What a disk image is, apart from its bytes: part of the repository itself, a device that is in use.
 //!
-//! Not here: reading it (`copal_backup::source`).
+//! Not here: reading it (`copal_disk::source`).
 
 use crate::{
     failure::{Failure, Outcome, exit},
     place::Place,
 };
-use copal_backup::DoubtKind;
+use copal_disk::doubt::DoubtKind;
 use std::{ffi::OsStr, path::Path};
 
 /// The image that is standard input, wherever the command was started.

@@ -5,8 +5,8 @@ use crate::{
     place::Place,
 };
 use copal_backup::scheme_of;
-pub(super) use copal_backup::target::open::is_nbd;
-use copal_backup::target::{self, Target};
+pub(super) use copal_disk::target::open::is_nbd;
+use copal_disk::target::{self, Target};
 use std::{ffi::OsStr, path::Path};
 
 /// The target that is standard output, wherever the command was started.

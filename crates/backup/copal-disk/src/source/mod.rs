@@ -29,7 +29,7 @@ pub mod stream;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use signature::{END_BYTES, KnownFormat, recognise};
+pub use signature::{END_BYTES, FormatKind, KnownFormat, recognise};
 
 pub use changed::{MAX_EXTENTS, parse_changed_extents, read_changed_extents};
 pub use identity::disk_identity;

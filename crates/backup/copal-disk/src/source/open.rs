@@ -14,7 +14,7 @@ use super::{
     qcow2,
     stream::StreamSource,
 };
-use crate::request::doubt::DoubtKind;
+use crate::doubt::DoubtKind;
 use std::{
     ffi::OsStr,
     fs::File,

@@ -13,7 +13,7 @@ use super::{
     image_header::{ImageHeader, read_up_to, u64_at},
     signature::{END_BYTES, FormatKind, recognise},
 };
-use crate::request::doubt::DoubtKind;
+use crate::doubt::DoubtKind;
 use rustix::fs::SeekFrom;
 use std::{
     fs::File,

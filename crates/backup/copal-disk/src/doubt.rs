@@ -2,7 +2,7 @@
 //!
 //! The manifest keeps doubts. Until somebody accepts the snapshot, retention lets no good one go for it, and
 //! the next backup measures its disks against the newest good one.
-//! Not here: what raises them (`backup::gate`, `source`), and what retention makes of them (`retention`).
+//! Not here: what raises them (`source`; `copal-backup` compares with earlier backups), and what retention makes of them (`copal-backup`).
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub enum DoubtKind {
 impl DoubtKind {
     /// Whether the same doubt about the same disk need not be told again once a person has accepted it: it is
     /// about what the source is, not about what became of one backup.
-    pub(crate) fn is_lasting(self) -> bool {
+    pub fn is_lasting(self) -> bool {
         matches!(self, DoubtKind::Format | DoubtKind::Chain)
     }
 

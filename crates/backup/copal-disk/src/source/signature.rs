@@ -7,19 +7,20 @@
 //! (`open`).
 
 /// Bytes from the beginning, and from the end, that tell a format.
-pub(crate) const END_BYTES: usize = 512;
+pub const END_BYTES: usize = 512;
 
 /// A format, and what turns it into a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KnownFormat {
+pub struct KnownFormat {
     /// As people call it.
-    pub(crate) name: &'static str,
-    pub(crate) kind: FormatKind,
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: FormatKind,
 }
 
 /// What a format is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FormatKind {
+pub enum FormatKind {
     /// The disk of a VM, of another program.
     Image,
     /// A qcow2 image where a raw disk is expected.
@@ -32,7 +33,7 @@ pub(crate) enum FormatKind {
 
 impl KnownFormat {
     /// What to do about it: the middle of a sentence.
-    pub(crate) fn advice(&self) -> &'static str {
+    pub fn advice(&self) -> &'static str {
         match self.kind {
             FormatKind::Image => {
                 "convert it with `qemu-img convert -O qcow2`, or back up the copy that the VM runs from"
@@ -106,7 +107,7 @@ const BZIP2_BLOCKS: [[u8; 6]; 2] =
 
 /// The format of what begins with `head` and ends with `tail`, each of [`END_BYTES`], or all where there is
 /// less.
-pub(crate) fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
+pub fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
     let archive = |name| Some(of(name, FormatKind::Archive));
     let known = HEADS.iter().find(|(at, magic, _)| has(head, *at, magic));
     if let Some((_, _, known)) = known {

@@ -387,7 +387,7 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
     cut("disk.raw", 9 * MIB);
     let said = look("over.qcow2").unwrap();
     assert!(
-        matches!(&said.doubts[..], [(crate::DoubtKind::Chain, text)] if text.contains("its end is missing"))
+        matches!(&said.doubts[..], [(crate::doubt::DoubtKind::Chain, text)] if text.contains("its end is missing"))
     );
     drop(said);
     let disk = File::options().write(true).open(&raw).unwrap();
