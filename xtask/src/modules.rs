@@ -14,7 +14,7 @@ pub(crate) use source::{Crate, words};
 use std::path::Path;
 
 /// The sizes that circles of a crate may have, largest first; more than one module, that is.
-const BOUNDS: [(&str, &[usize]); 22] = [
+const BOUNDS: [(&str, &[usize]); 21] = [
     ("copal-testkit", &[]),
     ("copal-codec", &[]),
     ("copal-device", &[5]),
@@ -30,12 +30,11 @@ const BOUNDS: [(&str, &[usize]); 22] = [
     ("copal-server", &[]),
     ("copal-nbd", &[3]),
     ("copal-disk", &[]),
-    ("copal-qmp", &[]),
     ("copal-chunk", &[]),
     ("copal-backup", &[3, 2, 2, 2]),
     ("copal-live", &[]),
     ("copal-agent", &[2, 2, 2]),
-    ("copal-doors", &[]),
+    ("copal-export", &[]),
     ("copal", &[2]),
 ];
 

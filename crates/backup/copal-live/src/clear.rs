@@ -3,6 +3,7 @@
 //! One code for the end of a backup, for its failure, and for what a killed one left. Every step is tried,
 //! whatever became of the one before, and may be repeated.
 
+use crate::qmp::{Client, QmpError};
 use crate::{
     answers::nodes::{self, Node},
     error::LiveError,
@@ -11,7 +12,6 @@ use crate::{
     path_of_writes::{Surroundings, WritePath, lead},
     pause,
 };
-use copal_qmp::{Client, QmpError};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,

@@ -1,7 +1,7 @@
 //! Why no point in time could be had.
 
+use crate::qmp::{QmpError, Version};
 use copal_disk::source::SourceError;
-use copal_qmp::{QmpError, Version};
 use std::{io, path::PathBuf};
 
 /// Why no point in time could be had. Nothing is left behind in QEMU unless a sentence says so.

@@ -4,12 +4,12 @@
 //! breaks the snapshot. Copal writes its header itself: while `blockdev-create` runs, QEMU 7.2 aborts if
 //! another QMP client lists the block nodes. Who holds the lock in the directory is alive.
 
+use crate::qmp::Client;
 use crate::{
     error::LiveError,
     names::{Part, SessionName},
     request::Fleece,
 };
-use copal_qmp::Client;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     time::Timespec,

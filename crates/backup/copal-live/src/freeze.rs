@@ -4,8 +4,8 @@
 //! killed in that time, a guardian thaws them, by another connection where its own has ended; if that fails
 //! as well, the next backup or `guest-fsfreeze-thaw` does.
 
+use crate::qmp::{Client, GuestAgent, QmpError};
 use crate::{error::LiveError, own_command::own_command};
-use copal_qmp::{Client, GuestAgent, QmpError};
 use serde_json::{Value, json};
 use std::{
     path::{Path, PathBuf},

@@ -7,6 +7,7 @@ use crate::{
     iothreads,
     launch::LaunchOptions,
     names::SessionName,
+    qmp::{line::Lines, message},
 };
 use serde_json::Value;
 
@@ -45,6 +46,15 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let name = format!("copal-{name}");
         let _ = SessionName::of(&name).map(|session| session.part_of(&name));
     }),
+    ("message", |bytes| {
+        let _ = message::parse(bytes);
+    }),
+    ("lines", |bytes| {
+        let mut lines = Lines::new(bytes);
+        while let Ok(Some(line)) = lines.next_line() {
+            let _ = message::parse(&line);
+        }
+    }),
 ];
 
 #[test]
@@ -60,8 +70,15 @@ fn no_decoder_panics() {
         "qemu\0-blockdev\0node-name=a,,b,discard=unmap\0--blockdev={\"node-name\":\"c\"}",
         "/machine/peripheral/ä0/virtio-backend",
         r#"[{"iothread":"/objects/io0"}]"#,
+        r#"{"return":"#,
+        r#"{"error":7}"#,
+        r#"{"event":"A","data":"#,
+        r#"{"QMP":{"version":{"qemu":{"major":"#,
     ];
     for (_, decode) in DECODERS {
+        for length in 0..300 {
+            decode(&random.bytes(length));
+        }
         for shape in shapes {
             decode(shape.as_bytes());
             for at in 0..shape.len() {

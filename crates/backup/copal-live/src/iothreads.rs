@@ -7,10 +7,10 @@
 //! Nodes that are connected run in one thread: that of a device or an export of any of them. QEMU tells the
 //! thread of a device. It does not tell that of an export; its command line does, if the export is of that.
 
+use crate::qmp::{Client, QmpError};
 use crate::{
     error::LiveError, launch::LaunchedExport, names::PREFIX, path_of_writes::Surroundings, request::LiveDisk,
 };
-use copal_qmp::{Client, QmpError};
 use serde_json::{Value, json};
 
 /// The first version of QEMU that may take a point in time of a disk in a thread of its own.

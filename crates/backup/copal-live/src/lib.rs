@@ -15,6 +15,7 @@
 //!   remembered: after an error, and by the next backup after a kill, with the same code.
 //!
 //! Inside, bottom to top:
+//! - `qmp`: the control protocol of QEMU and of the guest agent.
 //! - `names`: what carries whose name. `answers`: what QEMU says of nodes, of their graph, and of what it can
 //!   do.
 //! - `process`: the process behind the socket. `launch`: options of its command line that QMP does not tell.
@@ -27,7 +28,7 @@
 //! - `iothreads`: disks that QEMU would abort over. `self_test`: how points in time of this QEMU are read.
 //! - `point`: all of it in order. `listing`: bitmaps as a person looks at them.
 //!
-//! Not here: the protocol (`copal-qmp`), reading the disks (`copal-backup`).
+//! Not here: reading the disks (`copal-disk`, `copal-backup`).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
@@ -49,6 +50,7 @@ mod path_of_writes;
 mod pause;
 mod point;
 mod process;
+mod qmp;
 mod request;
 mod self_test;
 mod sweep;
@@ -60,4 +62,5 @@ pub use freeze::{THAW, thaw_guest};
 pub use listing::{BitmapListing, NodeBitmap, list_bitmaps, remove_bitmaps};
 pub use pause::{RESUME, resume_guest};
 pub use point::{Ended, PointInTime};
+pub use qmp::{QmpError, Version};
 pub use request::{Fleece, Freeze, LiveDisk, LiveVm};

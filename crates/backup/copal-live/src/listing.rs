@@ -1,12 +1,12 @@
 //! Copal's dirty bitmaps as a person looks at them, and takes them away.
 
+use crate::qmp::{Client, QmpError};
 use crate::{
     answers::nodes::{self, DirtyBitmap, Node},
     clear::{remove_bitmap, resume_leftovers},
     marks::guarded_by,
     names::PREFIX,
 };
-use copal_qmp::{Client, QmpError};
 use serde_json::json;
 use std::path::Path;
 

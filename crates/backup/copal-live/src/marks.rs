@@ -10,13 +10,13 @@
 //! Not here: that a bitmap was disabled for a while leaves no trace at all; spot checks look for that
 //! (`copal-backup`).
 
+use crate::qmp::{Client, QmpError};
 use crate::{
     clear::{end_exports, take_down},
     names::{Part, SessionName},
 };
 use copal_disk::source::{Bitmap, ChangedExtents};
 use copal_nbd::{Address, Client as Nbd, ConnectOptions, Uri};
-use copal_qmp::{Client, QmpError};
 use serde_json::json;
 use std::{path::Path, time::Duration};
 

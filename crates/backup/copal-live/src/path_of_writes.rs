@@ -6,6 +6,7 @@
 //! - A node that is opened anew keeps all that QEMU tells of it, and `discard` as it was started with; where
 //!   nobody knows that, trims are passed on, and the node below decides about them.
 
+use crate::qmp::{Client, QmpError};
 use crate::{
     answers::{
         graph::{self, Graph},
@@ -18,7 +19,6 @@ use crate::{
     process::QemuProcess,
     request::LiveDisk,
 };
-use copal_qmp::{Client, QmpError};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

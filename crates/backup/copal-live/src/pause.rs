@@ -6,8 +6,8 @@
 //!
 //! Invariant: a guest that somebody else has paused stays so, and is said to.
 
+use crate::qmp::{Client, Guardian, QmpError};
 use crate::{error::LiveError, names::SessionName, own_command::own_command};
-use copal_qmp::{Client, Guardian, QmpError};
 use serde_json::{Value, json};
 use std::path::Path;
 

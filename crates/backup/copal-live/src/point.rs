@@ -4,6 +4,7 @@
 //! old bitmaps, which a reader gets. So a new bitmap and a copy of an old one may name a write too many, and
 //! never one too few.
 
+use crate::qmp::{Client, QmpError, Version};
 use crate::{
     answers::{
         nodes::{self, DirtyBitmap, Node},
@@ -29,7 +30,6 @@ use copal_disk::source::{
     nbd::{NbdSource, ReadMode},
 };
 use copal_nbd::{Address, Uri};
-use copal_qmp::{Client, QmpError, Version};
 use serde_json::json;
 use std::{
     path::{Path, PathBuf},

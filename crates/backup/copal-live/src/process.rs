@@ -4,7 +4,7 @@
 //! root, that is not ours. Nothing fails here: of a process on another machine, in another container, or of
 //! another user less is known, or nothing.
 
-use copal_qmp::Client;
+use crate::qmp::Client;
 use std::{
     fs::{File, Metadata},
     io::{self, Read},

@@ -6,6 +6,7 @@
 //! directory is held at a point in time, one cluster of it is zeroed, and then all of it is read in one
 //! request. No disk of the guest is touched.
 
+use crate::qmp::{Client, QmpError};
 use crate::{
     answers::schema::Abilities,
     clear::clear_self_test,
@@ -15,7 +16,6 @@ use crate::{
 };
 use copal_disk::source::nbd::ReadMode;
 use copal_nbd::{Address, BASE_ALLOCATION, Client as NbdClient, ConnectOptions, NbdError, STATE_ZERO, Uri};
-use copal_qmp::{Client, QmpError};
 use serde_json::json;
 use std::{path::Path, time::Duration};
 

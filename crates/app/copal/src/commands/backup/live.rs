@@ -6,8 +6,8 @@ use crate::{
 };
 use copal_backup::{DiskSource, Error, Repository};
 use copal_disk::source::Content;
+use copal_live::QmpError;
 use copal_live::{Ended, Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
-use copal_qmp::QmpError;
 
 use super::Typed;
 

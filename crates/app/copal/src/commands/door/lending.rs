@@ -12,7 +12,7 @@ use crate::{
     repository::{self, Opened},
 };
 use copal_backup::{CancelFlag, Error, KeptKey, LostFrame, Repository, serve::Lender};
-use copal_doors::Closing;
+use copal_export::Closing;
 use copal_node::Patience;
 use parking_lot::{Condvar, Mutex};
 use std::{

@@ -18,7 +18,7 @@ use copal_backup::{
     Repository,
     serve::{CACHE_BYTES, CatalogPin, Lender, ServeCache, Shown},
 };
-use copal_doors::Closing;
+use copal_export::Closing;
 use lending::Lending;
 use parking_lot::Mutex;
 use std::{

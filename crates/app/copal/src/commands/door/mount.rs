@@ -9,7 +9,7 @@ use crate::{
     repository::Opened,
 };
 use copal_backup::{Error, serve};
-use copal_doors::{Mount, Shown};
+use copal_export::{Mount, Shown};
 use copal_node::Access;
 use serde_json::json;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn show_until_ended(context: &Context<'_>, words: &Words, door: &Door, vm: Optio
         cache: door.cache.clone(),
         list: Box::new(move || Ok(listing.lend()?.list(vm.as_deref())?.snapshots)),
     };
-    let of_mount = |error: copal_doors::MountError| Failure::plain("mount", error.to_string());
+    let of_mount = |error: copal_export::MountError| Failure::plain("mount", error.to_string());
     let mount = Mount::start(&words.directory, shown, door.closing()).map_err(of_mount)?;
     let directory = words.directory.display().to_string();
     match context.output.is_json() {

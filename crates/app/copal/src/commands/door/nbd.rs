@@ -12,7 +12,7 @@ use copal_backup::{
     Snapshot,
     serve::{Shown, serve},
 };
-use copal_doors::{NbdError, Others, Overlay, OverlayError, Server, ServerAddress, SnapshotExports};
+use copal_export::{NbdError, Others, Overlay, OverlayError, Server, ServerAddress, SnapshotExports};
 use copal_node::Access;
 use parking_lot::Mutex;
 use serde_json::json;

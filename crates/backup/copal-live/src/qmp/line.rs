@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read};
 
 /// Longest line that is read: the schema of QEMU, the longest answer of all, is a quarter of a megabyte.
-pub const MAX_LINE_BYTES: usize = 8 << 20;
+pub(crate) const MAX_LINE_BYTES: usize = 8 << 20;
 
 /// Reads lines, none longer than [`MAX_LINE_BYTES`].
 pub(crate) struct Lines<R> {

@@ -12,7 +12,7 @@
 //! Not here: the program for a connection that is lost (`copal-live`), the mark in QEMU for the case that the
 //! guardian is killed as well (`copal-live`).
 
-use crate::client::Client;
+use crate::qmp::client::Client;
 use serde_json::{Value, json};
 use std::{
     ffi::OsString,
@@ -45,7 +45,7 @@ const ID: &str = "copal-guardian";
 
 /// A process that acts when this one is killed. Dropping it releases it.
 #[derive(Debug)]
-pub struct Guardian {
+pub(crate) struct Guardian {
     child: Child,
 }
 
@@ -54,7 +54,7 @@ impl Guardian {
     /// `otherwise`, with its arguments, if the connection ends before they are answered; empty: none.
     /// # Errors
     /// The system starts no process.
-    pub fn start(
+    pub(crate) fn start(
         client: &Client,
         commands: &[(&str, Value)],
         otherwise: &[OsString],

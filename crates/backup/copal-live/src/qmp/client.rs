@@ -3,7 +3,7 @@
 //! The thread reads all the time, so that a server that tells many events is never held up by a client that
 //! waits for a backup.
 
-use crate::{
+use crate::qmp::{
     error::QmpError,
     line::Lines,
     message::{self, Complaint, Event, Message, Version},
@@ -35,7 +35,7 @@ type Incoming = Result<Message, String>;
 
 /// A connection to QEMU or a storage daemon. Dropping it ends it.
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     path: PathBuf,
     stream: UnixStream,
     incoming: Receiver<Incoming>,
@@ -58,7 +58,7 @@ impl Client {
     /// Connects and leaves the state in which nothing but that is allowed. Blocks for five seconds at most.
     /// # Errors
     /// `Connect`; `NoGreeting`: somebody else is connected. `Protocol`: it is no QMP server.
-    pub fn connect(path: &Path) -> Result<Client, QmpError> {
+    pub(crate) fn connect(path: &Path) -> Result<Client, QmpError> {
         let mut client = Client::attach(path)?;
         let until = Instant::now() + GREETING;
         match client.receive(until, "the greeting") {
@@ -100,30 +100,30 @@ impl Client {
     }
 
     /// Sets how long a command may take, 60 s unless told otherwise.
-    pub fn set_timeout(&mut self, timeout: Duration) {
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
     /// Sets how long all commands from now on may take together; `None`: each for itself.
-    pub fn set_deadline(&mut self, all: Option<Duration>) {
+    pub(crate) fn set_deadline(&mut self, all: Option<Duration>) {
         self.deadline = all.map(|all| Deadline { until: Instant::now() + all, all });
     }
 
     /// The version that the server greeted with.
     #[must_use]
-    pub fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> Version {
         self.version
     }
 
     /// The socket that it was connected to.
     #[must_use]
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The process that listens, by its number here; `None`: the system does not tell.
     #[must_use]
-    pub fn peer(&self) -> Option<i32> {
+    pub(crate) fn peer(&self) -> Option<i32> {
         let peer = rustix::net::sockopt::socket_peercred(&self.stream).ok()?;
         Some(peer.pid.as_raw_nonzero().get())
     }
@@ -131,7 +131,7 @@ impl Client {
     /// Ends this connection and makes another one, with the same limits: a server takes one at a time.
     /// # Errors
     /// As [`Client::connect`]; the client has no connection then.
-    pub fn reconnect(&mut self, path: &Path) -> Result<(), QmpError> {
+    pub(crate) fn reconnect(&mut self, path: &Path) -> Result<(), QmpError> {
         self.close();
         let fresh = Client::connect(path)?;
         let limits = (self.timeout, self.deadline);
@@ -149,7 +149,7 @@ impl Client {
     /// # Errors
     /// `Refused`: it was not carried out. `TimedOut`, `Late`: nobody knows. `Closed`, `Protocol`: the
     /// connection is dead.
-    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+    pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         let id = self.next_id;
         self.next_id += 1;
         self.send(command, &json!({ "execute": command, "arguments": arguments, "id": id }))?;
@@ -176,7 +176,7 @@ impl Client {
     /// others.
     /// # Errors
     /// As [`Client::execute`].
-    pub fn execute_late(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+    pub(crate) fn execute_late(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         let deadline = self.deadline.take();
         let outcome = self.execute(command, arguments);
         self.deadline = deadline;
@@ -186,7 +186,11 @@ impl Client {
     /// Waits for an event that has come since the last call, or comes. Others are dropped.
     /// # Errors
     /// As [`Client::execute`], without `Refused`.
-    pub fn wait_for(&mut self, wanted: impl Fn(&Event) -> bool, what: &str) -> Result<Event, QmpError> {
+    pub(crate) fn wait_for(
+        &mut self,
+        wanted: impl Fn(&Event) -> bool,
+        what: &str,
+    ) -> Result<Event, QmpError> {
         let until = self.limit();
         loop {
             while let Some(event) = self.events.pop_front() {

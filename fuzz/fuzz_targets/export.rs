@@ -1,7 +1,7 @@
-//! Every decoder of `copal-doors` on any bytes: the first byte chooses the decoder.
+//! Every decoder of `copal-export` on any bytes: the first byte chooses the decoder.
 #![no_main]
 
-use copal_doors::fuzz::DECODERS;
+use copal_export::fuzz::DECODERS;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,6 +1,6 @@
 //! The agent inside a guest (`qemu-ga`), as far as it freezes file systems.
 
-use crate::{client::Client, error::QmpError, guardian::Guardian};
+use crate::qmp::{client::Client, error::QmpError, guardian::Guardian};
 use serde_json::{Value, json};
 use std::{ffi::OsString, io, path::Path, time::Duration};
 
@@ -9,7 +9,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// A connection to the agent of a guest.
 #[derive(Debug)]
-pub struct GuestAgent {
+pub(crate) struct GuestAgent {
     client: Client,
 }
 
@@ -17,7 +17,7 @@ impl GuestAgent {
     /// Connects, and sees that somebody in the guest answers.
     /// # Errors
     /// `Connect`; `TimedOut`: no agent runs in the guest.
-    pub fn connect(path: &Path) -> Result<GuestAgent, QmpError> {
+    pub(crate) fn connect(path: &Path) -> Result<GuestAgent, QmpError> {
         let mut client = Client::attach(path)?;
         client.set_timeout(ANSWER);
         // Throws away half a line that an earlier client left behind.
@@ -32,14 +32,14 @@ impl GuestAgent {
     /// none.
     /// # Errors
     /// The system starts no process.
-    pub fn guard(&self, otherwise: &[OsString]) -> io::Result<Guardian> {
+    pub(crate) fn guard(&self, otherwise: &[OsString]) -> io::Result<Guardian> {
         Guardian::start(&self.client, &[("guest-fsfreeze-thaw", json!({}))], otherwise)
     }
 
     /// Whether its file systems are frozen.
     /// # Errors
     /// Those of [`Client::execute`].
-    pub fn is_frozen(&mut self) -> Result<bool, QmpError> {
+    pub(crate) fn is_frozen(&mut self) -> Result<bool, QmpError> {
         let status = self.client.execute("guest-fsfreeze-status", json!({}))?;
         Ok(status.as_str() == Some("frozen"))
     }
@@ -47,7 +47,7 @@ impl GuestAgent {
     /// Freezes all file systems; returns how many.
     /// # Errors
     /// Those of [`Client::execute`]. They may be frozen all the same: thaw.
-    pub fn freeze(&mut self) -> Result<u64, QmpError> {
+    pub(crate) fn freeze(&mut self) -> Result<u64, QmpError> {
         let frozen = self.client.execute("guest-fsfreeze-freeze", json!({}))?;
         Ok(frozen.as_u64().unwrap_or(0))
     }
@@ -55,7 +55,7 @@ impl GuestAgent {
     /// Thaws all file systems; returns how many.
     /// # Errors
     /// Those of [`Client::execute`].
-    pub fn thaw(&mut self) -> Result<u64, QmpError> {
+    pub(crate) fn thaw(&mut self) -> Result<u64, QmpError> {
         let thawed: Value = self.client.execute("guest-fsfreeze-thaw", json!({}))?;
         Ok(thawed.as_u64().unwrap_or(0))
     }

@@ -5,27 +5,21 @@
 //! each, and tells events whenever it likes.
 //!
 //! Invariants
-//! - A line is bounded before it is kept ([`MAX_LINE_BYTES`]), and no bytes of the peer make this crate
+//! - A line is bounded before it is kept (`line`), and no bytes of the peer make this module
 //!   panic.
 //! - An answer counts only with the id of the command that waits for it: one that came too late is dropped.
 //!
-//! Not here: what the commands are for (`copal-live`).
-
-#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
+//! Not here: what the commands are for (the rest of this crate).
 
 mod client;
 mod error;
-#[cfg(any(test, fuzzing))]
-#[doc(hidden)]
-pub mod fuzz;
 mod guardian;
 mod guest;
-mod line;
-mod message;
+pub(crate) mod line;
+pub(crate) mod message;
 
-pub use client::Client;
+pub(crate) use client::Client;
 pub use error::QmpError;
-pub use guardian::Guardian;
-pub use guest::GuestAgent;
-pub use line::MAX_LINE_BYTES;
-pub use message::{Event, Version};
+pub(crate) use guardian::Guardian;
+pub(crate) use guest::GuestAgent;
+pub use message::Version;

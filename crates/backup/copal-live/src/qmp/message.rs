@@ -8,7 +8,7 @@ const MAX_WORDS_BYTES: usize = 1024;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub(crate) struct Event {
     /// What: `JOB_STATUS_CHANGE`.
     pub name: String,
     /// To whom, and how.
