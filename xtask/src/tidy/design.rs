@@ -24,7 +24,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         let anchors = page.lines().filter(|line| line.starts_with('#')).map(anchor);
         headings.insert(path, anchors.collect());
         for (index, line) in page.lines().enumerate() {
-            for rule in rules_in(line).filter(|rule| line.contains(&format!("**{rule}**"))) {
+            for rule in rules_in(line).filter(|rule| defines(line, rule)) {
                 if rules.insert(rule, (path, index + 1)).is_some() {
                     findings.push(Finding::error(path, index + 1, format!("{rule} is defined twice")));
                 }
@@ -88,6 +88,14 @@ fn rules_in(line: &str) -> impl Iterator<Item = &str> {
             let digits = number.len() - number.trim_start_matches(|c: char| c.is_ascii_digit()).len();
             (digits > 0 && !is_inside).then(|| &line[at..at + layer.len() + 1 + digits])
         })
+    })
+}
+
+/// Whether a line of a page defines a rule: `**OBJ-3**`, or `**OBJ-3 Name.**`.
+fn defines(line: &str, rule: &str) -> bool {
+    line.match_indices(&format!("**{rule}")).any(|(at, mark)| {
+        let name = line[at + mark.len()..].split_once("**").map(|(name, _)| name);
+        name.is_some_and(|name| name.is_empty() || name.starts_with(' ') && name.ends_with('.'))
     })
 }
 

@@ -157,7 +157,17 @@ fn rules_and_design_lines_lead_somewhere_and_back() {
     };
     let good = "Design: docs/design/object.md#commit-on-one-flush OBJ-1";
     assert_eq!(found(good, design), Vec::<String>::new());
+    let named =
+        "# Objects\n## Commit on one flush\n**OBJ-1 Sums.** Each record has one.\n- As **OBJ-1** says.\n";
+    assert_eq!(found(good, &named.replace("**OBJ-1** says", "OBJ-1 says")), Vec::<String>::new());
     for (docs, design, what) in [
+        (good, named, "defined twice"),
+        (good, "# Objects\n## Commit on one flush\n**OBJ-1 without an end.\n", "defined nowhere"),
+        (
+            &format!("{good}, OBJ-12"),
+            "# Objects\n## Commit on one flush\n**OBJ-12 Other.** No.\n",
+            "OBJ-1 is defined nowhere",
+        ),
         ("Design: object.md, OBJ-1", design, "leads nowhere"),
         ("Design: docs/design/object.md#recovery OBJ-1", design, "leads nowhere"),
         ("As OBJ-1 and OBJ-2 say.", design, "OBJ-2 is defined nowhere"),
