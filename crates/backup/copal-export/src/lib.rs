@@ -4,7 +4,7 @@
 //!   [`Overlay`] that takes writes.
 //! - [`Mount`]: all snapshots as a file system (FUSE), for reading.
 //!
-//! Design: docs/design/backup.md#doors
+//! Design: docs/design/backup.md#exports-and-mounts
 //! Invariant: a door writes nothing to the repository, and takes one cache of memory however many disks it
 //! shows.
 //!

@@ -1,6 +1,6 @@
 //! Serving: disks of snapshots that others read at any place, for as long as they like, through one cache.
 //!
-//! Design: docs/design/backup.md#doors
+//! Design: docs/design/backup.md#exports-and-mounts
 //! Not here: how they are reached (`copal-doors`).
 
 mod cache;
