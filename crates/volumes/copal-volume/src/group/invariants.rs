@@ -1,7 +1,7 @@
 //! What must hold of a group in every state it can get into: looked at by the model checker, and by whatever
 //! else drives a group and keeps what its clients were told.
 //!
-//! Design: docs/design/cluster.md#what-must-hold
+//! Design: docs/design/cluster.md#invariants
 //!
 //! Not here: how a state is come by.
 

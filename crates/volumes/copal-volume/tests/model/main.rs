@@ -1,7 +1,7 @@
 //! All orders of what may happen to a group: three members, a master, a few clients, failures at any moment.
 //! The steps are those that servers and clients run.
 //!
-//! Design: docs/design/cluster.md#what-must-hold
+//! Design: docs/design/cluster.md#invariants
 #![expect(clippy::print_stdout, reason = "a search says how many states it has looked at")]
 
 mod calls;
