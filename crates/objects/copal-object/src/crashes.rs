@@ -22,7 +22,7 @@ mod streams;
 mod transactions;
 
 use crate::{
-    broken::{Broken, Flaw},
+    flaw::{Broken, Flaw},
     recovery,
 };
 use copal_device::Device;

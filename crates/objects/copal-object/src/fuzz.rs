@@ -6,20 +6,21 @@
 
 use crate::{
     Check, ObjectKind,
-    allocator::Allocator,
     format::{
         checkpoint::{self, Link},
         frame, hash128,
         ops::{RecordOp, Traits},
         record::{self, RecordHeader},
+        run::{Run, pages_of},
         superblock::{BACKEND_COW, Superblock},
     },
     interface::CreateOptions,
-    placement::Placement,
     recovery::derive_space,
-    run::{Run, pages_of},
-    snapshot::{self, Position},
-    tables::{Effect, Misfit, Tables},
+    space::{allocator::Allocator, placement::Placement},
+    tables::{
+        Effect, Misfit, Tables,
+        snapshot::{self, Position},
+    },
 };
 use copal_codec::Reader;
 use std::collections::HashMap;

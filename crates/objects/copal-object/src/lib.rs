@@ -20,76 +20,43 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
-mod allocator;
-mod broken;
+mod backend;
+mod check;
 mod checkpoint;
-mod checkpointer;
-mod clean_mark;
-mod close;
-mod coverage;
+mod commit;
 #[cfg(test)]
 mod crashes;
 mod engine;
-mod entropy;
-mod epoch;
-mod error;
+mod flaw;
 mod format;
-mod frames;
-mod fsck;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod group;
-mod grow;
-mod hollow;
-mod hostfs;
 mod interface;
-mod journal;
-mod lenient;
-mod map;
-mod mkfs;
+mod object;
 mod open;
-mod operations;
-mod owner;
-mod owners;
-mod pending_frames;
-mod pins;
-mod placement;
-mod raw_extent;
-mod read;
-mod recent;
 mod recovery;
-mod reserved_frame;
-mod run;
-mod shared;
-mod shrink;
-mod snapshot;
+mod resize;
 mod space;
-mod staged;
 mod state;
 mod store;
 mod stream;
-mod sums;
-mod sync;
 mod tables;
-mod tail;
-mod transaction;
-mod walk;
-mod write_clean_mark;
 
-pub use coverage::{Covered, Summed, Unused};
-pub use error::{OpenError, StoreError};
-pub use frames::FrameReader;
-pub use fsck::{CheckOptions, CheckReport, Damage};
-pub use grow::{Reservation, SystemLoan};
+pub use check::{
+    coverage::{Covered, Summed, Unused},
+    fsck::{CheckOptions, CheckReport, Damage},
+};
+pub use commit::operations::{Op, Txn};
 pub use interface::{
     Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, OlderState,
     OpenOptions, RecoveryReport, Room, Space, Stat,
+    error::{OpenError, StoreError},
 };
-pub use operations::{Op, Txn};
-pub use owner::Ownership;
-pub use raw_extent::RawExtent;
-pub use reserved_frame::ReservedFrame;
-pub use shrink::Shrunk;
-pub use staged::{ObjectWriter, Staged};
-pub use store::Store;
+pub use object::writer::{ObjectWriter, Staged};
+pub use resize::{
+    grow::{Reservation, SystemLoan},
+    shrink::Shrunk,
+};
+pub use store::{Store, owner::Ownership};
+pub use stream::{frame_reader::FrameReader, raw_extent::RawExtent, reserved_frame::ReservedFrame};

@@ -14,14 +14,14 @@ use super::{
 };
 use crate::{
     MkfsOptions, OpenError, OpenOptions, Store,
-    broken::Broken,
-    entropy::Entropy,
-    format::superblock::BACKEND_HOSTFS,
-    hostfs::{
+    backend::hostfs::{
         HostFiles,
         sim_directory::{Contents, Deaf, SimDirectory},
     },
+    flaw::Broken,
+    format::superblock::BACKEND_HOSTFS,
     open::{self, Backend, Tuning},
+    state::entropy::Entropy,
 };
 use copal_device::Device;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const DRAWS: u64 = 4;
 fn make(sim: &SimDirectory) -> Result<(), OpenError> {
     let files: Arc<dyn Device> = HostFiles::on(Box::new(sim.clone()), false);
     let options = MkfsOptions { journal_bytes: Some(16 * 4096), ..MkfsOptions::default() };
-    crate::mkfs::mkfs(&files, &options, &mut Entropy::Seed(Random::new(1)), BACKEND_HOSTFS)
+    open::mkfs::mkfs(&files, &options, &mut Entropy::Seed(Random::new(1)), BACKEND_HOSTFS)
 }
 
 fn open(sim: &SimDirectory, tuning: Tuning) -> Result<Store, OpenError> {

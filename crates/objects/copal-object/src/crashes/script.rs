@@ -5,7 +5,7 @@ use super::{
     model::{Model, Promise, Promised},
     stores::{World, empty_store, fault_device, nearly_full_store, open, tuning},
 };
-use crate::{Ack, FramePos, Lsn, Store, StoreError, broken::Broken, open::Tuning};
+use crate::{Ack, FramePos, Lsn, Store, StoreError, flaw::Broken, open::Tuning};
 use copal_device::{
     Completion,
     crash::{self, Limits},

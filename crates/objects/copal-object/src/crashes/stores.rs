@@ -2,8 +2,9 @@
 //! them.
 
 use crate::{
-    Ack, Check, CreateOptions, MkfsOptions, ObjectId, OpenError, OpenOptions, Store, Txn, broken::Broken,
-    entropy::Entropy, format::superblock::BACKEND_COW, hostfs::sim_directory::SimDirectory, open::Tuning,
+    Ack, Check, CreateOptions, MkfsOptions, ObjectId, OpenError, OpenOptions, Store, Txn,
+    backend::hostfs::sim_directory::SimDirectory, flaw::Broken, format::superblock::BACKEND_COW,
+    open::Tuning, state::entropy::Entropy,
 };
 use copal_device::{
     Device, Image,
@@ -26,7 +27,8 @@ pub(super) fn empty_store() -> Image {
         let dyn_device: Arc<dyn Device> = device.clone();
         let options =
             MkfsOptions { journal_bytes: Some(JOURNAL_PAGES * PAGE as u64), ..MkfsOptions::default() };
-        crate::mkfs::mkfs(&dyn_device, &options, &mut Entropy::Seed(Random::new(1)), BACKEND_COW).unwrap();
+        crate::open::mkfs::mkfs(&dyn_device, &options, &mut Entropy::Seed(Random::new(1)), BACKEND_COW)
+            .unwrap();
         device.image()
     };
     EMPTY.get_or_init(make).clone()

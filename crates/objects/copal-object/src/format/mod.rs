@@ -11,6 +11,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod frame;
 pub(crate) mod ops;
 pub(crate) mod record;
+pub(crate) mod run;
 pub(crate) mod superblock;
 
 use xxhash_rust::xxh3;

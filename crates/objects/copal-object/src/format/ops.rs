@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/object-record.md v1
 
-use crate::{Check, CreateOptions, Lifetime, ObjectKind, run::Run};
+use crate::{Check, CreateOptions, Lifetime, ObjectKind, format::run::Run};
 use copal_codec::{DecodeError, Put, Reader};
 
 /// One step from one state of the tables to the next.

@@ -4,9 +4,8 @@
 use super::{checkpoint, frame, ops::*, record, superblock::*};
 use crate::{
     Check, Lifetime, MkfsOptions, ObjectKind, Store,
-    run::Run,
-    snapshot,
-    tables::{Effect, Tables},
+    format::run::Run,
+    tables::{Effect, Tables, snapshot},
 };
 use copal_codec::{DecodeError, Reader};
 use copal_device::{Device, MemoryDevice};

@@ -3,22 +3,16 @@
 use super::{Backend, Tuning};
 use crate::{
     OpenError, OpenOptions,
-    broken::Flaw,
-    checkpointer::Checkpointer,
-    clean_mark::CleanMark,
-    epoch::Epochs,
-    group::Groups,
-    journal::Journal,
-    owners::Owners,
-    pending_frames::PendingFrames,
-    placement::Placement,
-    recent::RecentPages,
+    flaw::Flaw,
     recovery::{self, Recovered},
-    shared::SharedRuns,
-    space::{SpaceMap, stream_extent_smallest},
-    state::{IN_FLIGHT_BYTES_MAX, Shape, StoreCore, StoreState},
-    tail::Tail,
-    walk::End,
+    space::{SpaceMap, placement::Placement, recent::RecentPages, stream_extent_smallest},
+    state::{
+        IN_FLIGHT_BYTES_MAX, Shape, StoreCore, StoreState, checkpointer::Checkpointer, clean_mark::CleanMark,
+        epoch::Epochs, group::Groups, journal::Journal, owners::Owners, pending_frames::PendingFrames,
+        tail::Tail,
+    },
+    stream::walk::End,
+    tables::shared::SharedRuns,
 };
 use copal_device::Geometry;
 use parking_lot::{Condvar, Mutex};

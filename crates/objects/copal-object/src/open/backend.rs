@@ -1,13 +1,14 @@
 //! What a store lies on: a device of its own, or files of a directory.
 
-use super::tuning::Tuning;
+use super::overrides::Tuning;
 use crate::{
     OpenError, OpenOptions,
-    allocator::Allocator,
+    backend::{
+        hostfs::{FileSpace, HostFiles},
+        lenient::Lenient,
+    },
     format::superblock::BACKEND_HOSTFS,
-    hostfs::{FileSpace, HostFiles},
-    lenient::Lenient,
-    placement::Placement,
+    space::{allocator::Allocator, placement::Placement},
 };
 use copal_device::{Device, DeviceError};
 use std::sync::Arc;

@@ -4,14 +4,14 @@
 
 use crate::{
     StoreError,
-    broken::Flaw,
+    backend::hostfs::HostFiles,
+    flaw::Flaw,
     format::{
         ops::{Cut, RecordOp},
         record,
+        run::Run,
     },
-    hostfs::HostFiles,
-    placement::Placement,
-    run::Run,
+    space::placement::Placement,
     state::{StoreCore, StoreState},
 };
 use copal_device::DeviceError;

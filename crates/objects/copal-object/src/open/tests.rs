@@ -3,20 +3,21 @@
 use super::mount::hold;
 use crate::{
     MkfsOptions, OpenError, OpenOptions, RecoveryReport, Store,
-    allocator::Allocator,
+    backend::hostfs::{FileSpace, HostFiles},
     checkpoint::{encode_chain, superblock_ios},
-    checkpointer::ChainPlace,
     format::{
         ops::RecordOp,
         record::{self, RecordHeader},
+        run::Run,
         superblock::Superblock,
     },
-    hostfs::{FileSpace, HostFiles},
-    placement::Placement,
     recovery,
-    run::Run,
-    snapshot::{self, Position},
-    tables::Tables,
+    space::{allocator::Allocator, placement::Placement},
+    state::checkpointer::ChainPlace,
+    tables::{
+        Tables,
+        snapshot::{self, Position},
+    },
 };
 use copal_device::{AlignedBuf, Class, Device, Io, IoKind, MemoryDevice};
 use std::{collections::HashMap, sync::Arc};

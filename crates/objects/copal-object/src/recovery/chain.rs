@@ -6,16 +6,15 @@
 use super::Source;
 use crate::{
     OpenError,
-    broken::Flaw,
+    flaw::Flaw,
     format::{
         hash64,
         ops::RecordOp,
         record::{self, RecordHeader},
+        run::Run,
         superblock::Superblock,
     },
-    run::Run,
-    snapshot::Position,
-    tables::{Effect, Tables},
+    tables::{Effect, Tables, snapshot::Position},
 };
 
 /// A record that continues the chain; its operations are read again when they are wanted ([`Ops`]).

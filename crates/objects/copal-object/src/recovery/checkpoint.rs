@@ -10,11 +10,13 @@ use crate::{
     OpenError,
     format::{
         checkpoint::{ChainError, Link, decode_page},
+        run::Run,
         superblock::Superblock,
     },
-    run::Run,
-    snapshot::{self, Body, Position},
-    tables::Tables,
+    tables::{
+        Tables,
+        snapshot::{self, Body, Position},
+    },
 };
 use copal_device::DeviceError;
 use std::ops::Range;

@@ -3,11 +3,10 @@
 use super::Source;
 use crate::{
     OpenError,
-    broken::Flaw,
-    format::frame,
-    run::Run,
+    flaw::Flaw,
+    format::{frame, run::Run},
+    stream::walk::{End, walk},
     tables::{Piece, Tables},
-    walk::{End, walk},
 };
 
 /// Where the frames of `pieces` end. Of a device that was cut off, what is left of the pieces is looked at.

@@ -5,11 +5,12 @@
 
 use crate::{
     OpenError,
-    format::superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
-    placement::{Home, Placement},
-    run::Run,
-    shared::SharedRuns,
-    tables::{Entry, Tables},
+    format::{
+        run::Run,
+        superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
+    },
+    space::placement::{Home, Placement},
+    tables::{Entry, Tables, shared::SharedRuns},
 };
 use std::ops::Range;
 

@@ -12,12 +12,10 @@ use super::{
 };
 use crate::{
     OpenError,
-    broken::Flaw,
-    format::{ops::RecordOp, superblock::Superblock},
-    run::Run,
-    snapshot::Position,
-    tables::Tables,
-    walk::End,
+    flaw::Flaw,
+    format::{ops::RecordOp, run::Run, superblock::Superblock},
+    stream::walk::End,
+    tables::{Tables, snapshot::Position},
 };
 use std::collections::HashMap;
 

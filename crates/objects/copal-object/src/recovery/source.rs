@@ -1,6 +1,6 @@
 //! The device that is recovered, read page by page.
 
-use crate::{broken::Broken, run::Run};
+use crate::{flaw::Broken, format::run::Run};
 use copal_device::{Device, DeviceError};
 
 /// Reads of one device, in pages.

@@ -3,8 +3,7 @@
 use super::{Source, WalkedRecord};
 use crate::{
     Check,
-    format::{hash128, ops::RecordOp},
-    run::Run,
+    format::{hash128, ops::RecordOp, run::Run},
     tables::{trailer_pages, unit_pages},
 };
 use copal_device::DeviceError;

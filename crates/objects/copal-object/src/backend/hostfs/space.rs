@@ -1,0 +1,444 @@
+//! Which pages of which files are taken, when objects are files.
+//!
+//! A page's number is its file's number and its place in that file. An object gets a file with its first page
+//! and goes on at that file's end; what it gives up is punched out of it, and the file goes with its last
+//! page. Its number is used again when its removal is durable.
+//!
+//! Design: docs/design/object.md#files-in-a-directory
+//! Invariants
+//! - A page is free, or owned, never both, as in the allocator of the `cow` backend.
+//! - No page is handed out twice while its file exists: overwriting is writing at the end and mapping it.
+//! - No number is handed out while anything that was asked of its last file is still under way: a hole that
+//!   comes late would be one in the new file.
+
+use super::{
+    HostFiles,
+    files::{FILE_BYTES, FILES_MAX, RESERVE_BYTES},
+    numbers::Numbers,
+};
+use crate::{
+    format::run::{RUN_PAGES_MAX, Run},
+    space::placement::Home,
+};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+/// Numbers kept for the store itself: it deletes also where objects have taken all others.
+const NUMBERS_KEPT: u32 = 8;
+
+/// Taken pages, file by file.
+#[derive(Debug)]
+pub(crate) struct FileSpace {
+    page_bits: u32,
+    files: BTreeMap<u32, FilePages>,
+    by_owner: HashMap<u64, u32>,
+    numbers: Numbers,
+    /// Asked of the host and not answered, by file.
+    discards: HashMap<u32, Discards>,
+    /// Numbers of removed files, and the epoch whose flush makes their removal durable.
+    removed: VecDeque<(u32, u64)>,
+    taken: u64,
+    /// Pages the host's file system may still take.
+    free: u64,
+    /// Pages that may be taken before the host is asked again.
+    until_look: u64,
+    /// Given up since [`FileSpace::take_gone`]; a whole file is a run from its page 0 over all of it.
+    gone: Vec<Run>,
+    /// Whom to ask; nobody where space is only derived.
+    host: Option<Host>,
+}
+
+/// The host's file system, and how much of it the store may take.
+#[derive(Clone, Debug)]
+struct Host {
+    files: Arc<HostFiles>,
+    max_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Discards {
+    under_way: u32,
+    /// The name is gone.
+    removed: bool,
+}
+
+#[derive(Debug, Default)]
+struct FilePages {
+    bits: Vec<u64>,
+    live: u64,
+    /// First page behind everything that was ever taken here.
+    end: u64,
+    owner: Option<u64>,
+}
+
+impl FilePages {
+    fn is_taken(&self, page: u64) -> bool {
+        let word = self.bits.get((page / 64) as usize);
+        word.is_some_and(|word| word >> (page % 64) & 1 == 1)
+    }
+}
+
+impl FileSpace {
+    /// Nothing taken; `free` pages may be.
+    pub(crate) fn new(page_bytes: usize, free: u64) -> FileSpace {
+        FileSpace {
+            page_bits: page_bytes.trailing_zeros(),
+            files: BTreeMap::new(),
+            by_owner: HashMap::new(),
+            numbers: Numbers::below(FILES_MAX),
+            discards: HashMap::new(),
+            removed: VecDeque::new(),
+            taken: 0,
+            free,
+            until_look: 0,
+            gone: Vec::new(),
+            host: None,
+        }
+    }
+
+    /// Nothing taken; the host says how many pages may be, of at most `max_bytes`. Files that are there
+    /// already keep their numbers.
+    pub(crate) fn on(files: Arc<HostFiles>, numbers: &[u32], page_bytes: usize, max_bytes: u64) -> FileSpace {
+        let mut space = FileSpace::new(page_bytes, max_bytes >> page_bytes.trailing_zeros());
+        numbers.iter().for_each(|&number| space.numbers.take(number));
+        space.host = Some(Host { files, max_bytes });
+        space
+    }
+
+    /// Asks the host's file system for its free space. Of that, `unwritten_bytes` are taken and not written.
+    pub(crate) fn look(&mut self, unwritten_bytes: u64) {
+        if let Some(host) = &self.host {
+            let allowed = host.max_bytes.saturating_sub(self.taken << self.page_bits);
+            let left = host.files.free_bytes().saturating_sub(unwritten_bytes);
+            self.free = allowed.min(left) >> self.page_bits;
+            self.until_look = host.files.look_bytes() >> self.page_bits;
+        }
+    }
+
+    /// As [`FileSpace::look`], where as much was taken since the last look as the reserve could give.
+    pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
+        if self.until_look == 0 {
+            self.look(unwritten_bytes);
+        }
+    }
+
+    /// The same space with nothing taken.
+    pub(crate) fn emptied(&self) -> FileSpace {
+        FileSpace::new(1 << self.page_bits, self.pages())
+    }
+
+    fn file_pages(&self) -> u64 {
+        FILE_BYTES >> self.page_bits
+    }
+
+    fn split(&self, run: Run) -> (u32, u64) {
+        let pages = self.file_pages();
+        ((run.at / pages) as u32, run.at % pages)
+    }
+
+    /// Whether it lies in one file there may be.
+    pub(crate) fn is_valid(&self, run: Run) -> bool {
+        let (_, at) = self.split(run);
+        run.at / self.file_pages() < FILES_MAX.into()
+            && run.pages > 0
+            && at + u64::from(run.pages) <= self.file_pages()
+    }
+
+    /// Taken and free pages.
+    pub(crate) fn pages(&self) -> u64 {
+        self.taken + self.free
+    }
+
+    /// A share of the reserve, which is there whatever others write; most of it is for those who keep space
+    /// themselves.
+    pub(crate) fn kept_pages(&self) -> u64 {
+        (self.pages() / 50).min((RESERVE_BYTES / 4) >> self.page_bits)
+    }
+
+    pub(crate) fn free_pages(&self) -> u64 {
+        self.free
+    }
+
+    pub(crate) fn is_free(&self, run: Run) -> bool {
+        let (file, at) = self.split(run);
+        let Some(file) = self.files.get(&file) else {
+            return true;
+        };
+        (at..at + u64::from(run.pages)).all(|page| !file.is_taken(page))
+    }
+
+    pub(crate) fn is_taken(&self, run: Run) -> bool {
+        let (file, at) = self.split(run);
+        let Some(file) = self.files.get(&file) else {
+            return false;
+        };
+        self.is_valid(run) && (at..at + u64::from(run.pages)).all(|page| file.is_taken(page))
+    }
+
+    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    pub(crate) fn take(&mut self, run: Run) -> bool {
+        if !self.is_valid(run) || !self.is_free(run) {
+            return false;
+        }
+        let (number, at) = self.split(run);
+        let end = at + u64::from(run.pages);
+        self.numbers.take(number);
+        let file = self.files.entry(number).or_default();
+        let words = end.div_ceil(64) as usize;
+        file.bits.resize(file.bits.len().max(words), 0);
+        for page in at..end {
+            file.bits[(page / 64) as usize] |= 1 << (page % 64);
+        }
+        file.live += u64::from(run.pages);
+        file.end = file.end.max(end);
+        self.taken += u64::from(run.pages);
+        self.free = self.free.saturating_sub(run.pages.into());
+        true
+    }
+
+    /// As [`FileSpace::take`], found at open as `owner`'s, who goes on in the last such file.
+    pub(crate) fn take_for(&mut self, run: Run, owner: u64) -> bool {
+        if !self.take(run) {
+            return false;
+        }
+        let (number, _) = self.split(run);
+        if number > 0
+            && let Some(file) = self.files.get_mut(&number)
+        {
+            file.owner = Some(owner);
+            let last = self.by_owner.entry(owner).or_insert(number);
+            *last = number.max(*last);
+        }
+        true
+    }
+
+    /// Gives `run` back: a hole in its file, or the end of it.
+    ///
+    /// # Panics
+    /// When a page of it is free already.
+    pub(crate) fn release(&mut self, run: Run) {
+        assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
+        let (number, at) = self.split(run);
+        let pages = self.file_pages();
+        self.taken -= u64::from(run.pages);
+        self.free += u64::from(run.pages);
+        let Some(file) = self.files.get_mut(&number) else {
+            return;
+        };
+        for page in at..at + u64::from(run.pages) {
+            file.bits[(page / 64) as usize] &= !(1 << (page % 64));
+        }
+        file.live -= u64::from(run.pages);
+        if file.live > 0 || number == 0 {
+            self.gone.push(run);
+            return;
+        }
+        if let Some(owner) = file.owner
+            && self.by_owner.get(&owner) == Some(&number)
+        {
+            self.by_owner.remove(&owner);
+        }
+        self.files.remove(&number);
+        self.gone.push(Run::new(u64::from(number) * pages, pages as u32));
+    }
+
+    /// Takes `pages` pages at the end of `owner`'s file; `None` when the host has fewer.
+    pub(crate) fn allocate(&mut self, pages: u64, owner: u64) -> Option<Vec<Run>> {
+        if pages > self.free || pages > self.file_pages() {
+            return None;
+        }
+        let number = self.file_of(owner, pages)?;
+        let first =
+            u64::from(number) * self.file_pages() + self.files.get(&number).map_or(0, |file| file.end);
+        let mut runs = Vec::new();
+        let mut done = 0;
+        while done < pages {
+            let run = Run::new(first + done, (pages - done).min(RUN_PAGES_MAX.into()) as u32);
+            assert!(self.take(run), "nothing lies behind the end of a file");
+            done += u64::from(run.pages);
+            runs.push(run);
+        }
+        if let Some(file) = self.files.get_mut(&number) {
+            file.owner = Some(owner);
+        }
+        self.until_look = self.until_look.saturating_sub(pages);
+        Some(runs)
+    }
+
+    /// `owner` goes on in a file of its own, not at the end of the one it has.
+    pub(crate) fn leave_file(&mut self, owner: u64) {
+        self.by_owner.remove(&owner);
+    }
+
+    /// Takes one run.
+    pub(crate) fn allocate_run(&mut self, pages: u32, owner: u64) -> Option<Run> {
+        if pages > RUN_PAGES_MAX {
+            return None;
+        }
+        self.allocate(pages.into(), owner)?.pop()
+    }
+
+    /// The file `owner` goes on in, or a new one.
+    fn file_of(&mut self, owner: u64, pages: u64) -> Option<u32> {
+        if let Some(&number) = self.by_owner.get(&owner)
+            && let Some(file) = self.files.get(&number)
+            && file.end + pages <= self.file_pages()
+        {
+            return Some(number);
+        }
+        if self.numbers.count() <= NUMBERS_KEPT && ![Home::STORE, Home::STORE_COPY].contains(&owner) {
+            return None;
+        }
+        let number = self.numbers.take_first()?;
+        self.by_owner.insert(owner, number);
+        Some(number)
+    }
+
+    /// What was given up meanwhile; [`FileSpace::discarded`] has to follow for each.
+    pub(crate) fn take_gone(&mut self) -> Vec<Run> {
+        for run in &self.gone {
+            let (number, _) = self.split(*run);
+            self.discards.entry(number).or_default().under_way += 1;
+        }
+        std::mem::take(&mut self.gone)
+    }
+
+    /// The host has answered for `run` while `epoch` was open; `done`: well.
+    pub(crate) fn discarded(&mut self, run: Run, done: bool, epoch: u64) {
+        let (number, _) = self.split(run);
+        let is_whole = u64::from(run.pages) == self.file_pages();
+        let Some(discards) = self.discards.get_mut(&number) else {
+            return;
+        };
+        discards.under_way -= 1;
+        discards.removed |= is_whole && done;
+        if discards.under_way == 0
+            && let Some(discards) = self.discards.remove(&number)
+            && discards.removed
+        {
+            self.removed.push_back((number, epoch));
+        }
+    }
+
+    /// Everything of epochs up to `epoch` is durable, removals too: their numbers may be used again.
+    pub(crate) fn flushed(&mut self, epoch: u64) {
+        while let Some((number, _)) = self.removed.pop_front_if(|(_, removed_in)| *removed_in <= epoch) {
+            self.numbers.give_back(number);
+        }
+    }
+
+    /// Gives up the files among `numbers` in which nothing is taken: left behind by a crash.
+    pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
+        let pages = self.file_pages();
+        let unknown = numbers.iter().filter(|number| !self.files.contains_key(number));
+        self.gone.extend(unknown.map(|&number| Run::new(u64::from(number) * pages, pages as u32)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space() -> FileSpace {
+        FileSpace::new(4096, 1 << 20)
+    }
+
+    fn file(run: Run) -> u64 {
+        run.at >> 24
+    }
+
+    #[test]
+    fn an_object_goes_on_in_its_file_and_others_have_theirs() {
+        let mut space = space();
+        let first = space.allocate(3, 7).unwrap();
+        let other = space.allocate(1, 8).unwrap();
+        let second = space.allocate(2, 7).unwrap();
+        assert_eq!(file(first[0]), file(second[0]));
+        assert_ne!(file(first[0]), file(other[0]));
+        assert!(second[0].at >= first[0].end());
+        assert_eq!(space.free_pages(), (1 << 20) - 6);
+    }
+
+    #[test]
+    fn what_is_given_up_becomes_a_hole_and_the_last_of_it_the_file() {
+        let mut space = space();
+        let first = space.allocate(3, 7).unwrap()[0];
+        let second = space.allocate(2, 7).unwrap()[0];
+        space.release(first);
+        assert_eq!(space.take_gone(), [first]);
+        space.release(second);
+        let whole = space.take_gone();
+        assert_eq!(whole, [Run::new(file(first) << 24, 1 << 24)]);
+        assert_eq!(space.free_pages(), 1 << 20);
+        let next = space.allocate(1, 7).unwrap()[0];
+        assert_ne!(file(next), file(first), "its removal is not durable");
+    }
+
+    #[test]
+    fn pages_have_one_owner() {
+        let mut space = space();
+        let run = Run::new((5 << 24) + 10, 4);
+        assert!(space.take(run));
+        assert!(!space.take(Run::new((5 << 24) + 13, 1)));
+        assert!(space.take(Run::new((5 << 24) + 14, 1)));
+        assert!(!space.take(Run::new((5 << 24) - 1, 2)), "it would lie in two files");
+        let new: Vec<u64> = (1..7).map(|owner| file(space.allocate(1, owner).unwrap()[0])).collect();
+        assert_eq!(new, [1, 2, 3, 4, 6, 7], "number 5 is known");
+    }
+
+    /// Symptom: a store of files panicked in the commit that would have made its 2^24th file, counted from
+    /// the beginning of its time; at once where a file `objects/ffffff` stood.
+    /// Cause: each file got the next number, none was used again, and a transaction takes its pages for
+    /// granted.
+    /// Fix: a number is used again when nothing asked of its last file is under way and the removal is
+    /// durable; where none is left it is `NoSpace`, before anything has changed.
+    #[test]
+    fn a_number_is_used_again_when_its_removal_is_durable() {
+        let mut space = space();
+        space.numbers = Numbers::below(3 + NUMBERS_KEPT);
+        let one = space.allocate(3, 7).unwrap()[0];
+        let hole = Run::new(one.at, 1);
+        let rest = Run::new(one.at + 1, 2);
+        let two = space.allocate(1, 8).unwrap()[0];
+        assert_eq!((file(one), file(two)), (1, 2));
+        assert!(space.allocate(1, 9).is_none(), "the last numbers are the store's own");
+        space.release(hole);
+        space.release(rest);
+        let gone = space.take_gone();
+        assert_eq!(gone.len(), 2);
+        space.discarded(gone[1], true, 5);
+        space.flushed(9);
+        assert!(space.allocate(1, 9).is_none(), "the hole may still come");
+        space.discarded(gone[0], true, 6);
+        space.flushed(5);
+        assert!(space.allocate(1, 9).is_none(), "the name may still be there");
+        space.flushed(6);
+        assert_eq!(file(space.allocate(1, 9).unwrap()[0]), 1);
+
+        space.release(two);
+        let gone = space.take_gone();
+        space.discarded(gone[0], false, 7);
+        space.flushed(9);
+        assert!(space.allocate(1, 10).is_none(), "a file that stays keeps its number");
+        assert_eq!(file(space.allocate(1, Home::STORE).unwrap()[0]), 3);
+    }
+
+    #[test]
+    fn files_in_which_nothing_is_taken_are_unknown() {
+        let mut space = space();
+        assert!(space.take(Run::new(2 << 24, 1)));
+        space.give_up_unknown(&[1, 2, 3]);
+        let unknown = space.take_gone();
+        assert_eq!(unknown.iter().map(|run| run.at >> 24).collect::<Vec<_>>(), [1, 3]);
+    }
+
+    #[test]
+    fn a_full_host_is_told_before_anything_is_taken() {
+        let mut space = FileSpace::new(4096, 4);
+        assert!(space.allocate(5, 1).is_none());
+        assert!(space.allocate(4, 1).is_some());
+        assert!(space.allocate(1, 1).is_none());
+    }
+}

@@ -1,0 +1,175 @@
+//! Coverage: which bytes of a store a check compared with a checksum, and which hold nothing.
+//!
+//! A check that is asked to says so range by range while it reads, so the list cannot claim more than was
+//! done: a range is *summed* where its bytes were held against a sum, and *free* where the allocator, the
+//! journal or a stream says that nothing lies there. What is in neither list was not looked at; `copal check
+//! --coverage` adds them up.
+//! Design: docs/design/object.md#checking
+//! Invariants
+//! - Summed and free ranges never overlap; summed ones do only where objects share pages.
+//! - One entry is one sum's bytes, or a part of them where they do not lie side by side.
+//!
+//! Not here: the comparing (`fsck`). Of a store that is written to meanwhile the list is out of date when it
+//! is made.
+
+use crate::{
+    ObjectId,
+    format::{
+        run::Run,
+        superblock::{COPIES, SUPERBLOCK_LEN},
+    },
+    state::StoreCore,
+};
+use std::ops::Range;
+
+/// What stands under a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Summed {
+    /// A copy of the superblock: CRC32C and XXH3-128 in itself.
+    Superblock {
+        /// 0 to 3.
+        copy: usize,
+    },
+    /// A chain page of the checkpoint: XXH3-128 in what points to it.
+    Checkpoint,
+    /// A journal record: CRC32C in itself, its hash in the next one.
+    Record {
+        /// Its number.
+        seq: u64,
+    },
+    /// A page, or 64 KiB, of an object: CRC32C in its map or in its sums.
+    Object(ObjectId),
+    /// The sums behind a published object: XXH3-128 in the record that published it.
+    Sums(ObjectId),
+    /// A frame of a stream: CRC32C in itself.
+    Frame(ObjectId),
+}
+
+/// Why a range holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Unused {
+    /// Pages that nothing owns.
+    Free,
+    /// Pages that were freed and wait to be reusable, or are set aside for a stream.
+    Waiting,
+    /// The journal, but for the records that the next open reads.
+    Journal,
+    /// A stream's extent behind its last frame, or behind the last that fitted.
+    Stream,
+    /// A page's rest behind a superblock copy.
+    Padding,
+    /// The file behind the store's end: a growth that was cut short.
+    BehindEnd,
+}
+
+/// One range of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Covered {
+    /// Read and held against a sum.
+    Summed(Summed),
+    /// Holds nothing.
+    Unused(Unused),
+}
+
+/// Takes ranges of the device in bytes, as a check finds them.
+pub(crate) type SeeRange<'a> = &'a mut dyn FnMut(Range<u64>, Covered);
+
+/// Passes on what a check reads, in pages; or nothing, when nobody asked.
+pub(crate) struct Witness<'a> {
+    see: Option<SeeRange<'a>>,
+    page_bytes: u64,
+}
+
+impl<'a> Witness<'a> {
+    pub(crate) fn new(see: Option<SeeRange<'a>>, page_bytes: usize) -> Witness<'a> {
+        Witness { see, page_bytes: page_bytes as u64 }
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.see.is_some()
+    }
+
+    pub(crate) fn bytes(&mut self, range: Range<u64>, covered: Covered) {
+        if let Some(see) = &mut self.see
+            && !range.is_empty()
+        {
+            see(range, covered);
+        }
+    }
+
+    pub(crate) fn summed(&mut self, run: Run, what: Summed) {
+        self.run(run, Covered::Summed(what));
+    }
+
+    pub(crate) fn unused(&mut self, run: Run, why: Unused) {
+        self.run(run, Covered::Unused(why));
+    }
+
+    pub(crate) fn run(&mut self, run: Run, covered: Covered) {
+        let page = self.page_bytes;
+        self.bytes(run.at.saturating_mul(page)..run.end().saturating_mul(page), covered);
+    }
+}
+
+impl StoreCore {
+    /// What nothing lies in, outside journal and streams: as the allocator has it, not as what the check left
+    /// over.
+    pub(crate) fn see_unused(&self, witness: &mut Witness<'_>) {
+        if !witness.is_asked() {
+            return;
+        }
+        let page = self.shape.page_bytes as u64;
+        let state = self.state.lock();
+        let space = &state.space.allocator;
+        for range in space.free_ranges().into_iter().chain(space.hollow_ranges()) {
+            witness.bytes(range.start * page..range.end * page, Covered::Unused(Unused::Free));
+        }
+        let waiting = state.space.quarantined().chain(&state.groups.open.freed).chain(&state.spare_extents);
+        for &run in waiting {
+            witness.unused(run, Unused::Waiting);
+        }
+        for at in COPIES {
+            let end = at + SUPERBLOCK_LEN as u64;
+            witness.bytes(end..end.next_multiple_of(page), Covered::Unused(Unused::Padding));
+        }
+        let end = state.tables.pages * page;
+        drop(state);
+        // A directory's addresses have no end to lie behind.
+        if self.files.is_none() {
+            let behind = end..self.device.geometry().size;
+            witness.bytes(behind, Covered::Unused(Unused::BehindEnd));
+        }
+    }
+}
+
+/// Parts of `whole` that no run of `parts` holds; `parts` ascend and do not overlap.
+pub(crate) fn rest_of(whole: Run, parts: &[Run]) -> Vec<Run> {
+    let mut rest = Vec::new();
+    let mut at = whole.at;
+    for part in parts {
+        if part.at > at {
+            rest.push(Run::new(at, (part.at - at) as u32));
+        }
+        at = at.max(part.end());
+    }
+    if whole.end() > at {
+        rest.push(Run::new(at, (whole.end() - at) as u32));
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_what_no_part_holds() {
+        let whole = Run::new(10, 10);
+        assert_eq!(rest_of(whole, &[]), [whole]);
+        assert_eq!(rest_of(whole, &[whole]), []);
+        let parts = [Run::new(10, 2), Run::new(12, 1), Run::new(15, 2)];
+        assert_eq!(rest_of(whole, &parts), [Run::new(13, 2), Run::new(17, 3)]);
+    }
+}

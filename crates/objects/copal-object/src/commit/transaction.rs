@@ -1,0 +1,305 @@
+//! Transactions: checked against the tables, given space, turned into physical operations.
+//!
+//! Three steps: *check* (every reason to refuse, pages needed, units whose old bytes are needed), *fetch*
+//! (those units are read with the mutex released, then everything is checked again), *apply* (cannot fail).
+//! Design: docs/design/object.md#transactions
+//! Invariants
+//! - A refused transaction has changed nothing and written nothing.
+//! - No byte on the device is overwritten while a record names it (OBJ-26): partial pages are merged and
+//!   written elsewhere.
+//! - The last partial page of a `Check::Caller` object is a unit of its own, so that the next append replaces
+//!   it whole.
+
+use crate::{
+    Ack, Lsn, ObjectId, Op, StoreError, Txn,
+    format::run::Run,
+    state::{StoreCore, StoreState, Waiter, group::Admitted},
+};
+use bytes::Bytes;
+use copal_device::Completion;
+use parking_lot::MutexGuard;
+use std::{collections::HashMap, sync::Arc};
+
+pub(crate) mod apply;
+pub(crate) mod check;
+
+/// Old content of pages that a transaction merges with or sums again, by device page.
+#[derive(Default)]
+pub(crate) struct Fetched {
+    pages: HashMap<u64, Bytes>,
+}
+
+impl Fetched {
+    pub(crate) fn page(&self, page: u64) -> Option<&Bytes> {
+        self.pages.get(&page)
+    }
+
+    pub(crate) fn has(&self, run: Run) -> bool {
+        (run.at..run.end()).all(|page| self.pages.contains_key(&page))
+    }
+
+    fn put(&mut self, run: Run, bytes: Bytes, page_bytes: usize) {
+        for index in 0..run.pages as usize {
+            let part = bytes.slice(index * page_bytes..(index + 1) * page_bytes);
+            self.pages.insert(run.at + index as u64, part);
+        }
+    }
+}
+
+/// A unit whose old bytes a transaction needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    pub(crate) id: u64,
+    /// First page inside the object.
+    pub(crate) at: u64,
+    pub(crate) run: Run,
+    pub(crate) sum: u32,
+}
+
+impl StoreCore {
+    /// See `Store::commit`.
+    pub(crate) fn commit(self: &Arc<StoreCore>, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
+        match self.try_commit(txn, ack) {
+            Ok(completion) => completion,
+            Err(error) => Completion::ready(Err(error)),
+        }
+    }
+
+    fn try_commit(
+        self: &Arc<StoreCore>,
+        mut txn: Txn,
+        ack: Ack,
+    ) -> Result<Completion<Result<Lsn, StoreError>>, StoreError> {
+        if self.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        for op in &txn.ops {
+            if let Op::Publish(staged) = op
+                && !staged.belongs_to(self)
+            {
+                return Err(StoreError::NotFound(staged.id()));
+            }
+        }
+        join_appends(&mut txn.ops);
+        let mut old = OldBytes::of(self);
+        let mut state = self.state.lock();
+        let Granted { needs, runs, admitted } = self.grant(&mut state, &txn, &mut old)?;
+        let bytes = self.apply(&mut state, txn, &needs, runs, &old.fetched, admitted);
+        let lsn = state.groups.last_lsn;
+        old.pins.release(&mut state);
+        let completion = self.acknowledge(&mut state, lsn, ack, bytes);
+        drop(state);
+        self.pump();
+        Ok(completion)
+    }
+
+    /// Checks the transaction until it has all it needs at one moment: its old bytes, its pages, its place in
+    /// a record. Releases the mutex whenever something is missing.
+    fn grant(
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
+        txn: &Txn,
+        old: &mut OldBytes<'_>,
+    ) -> Result<Granted, StoreError> {
+        loop {
+            state.writable()?;
+            let needs = check::check(state, txn, &self.shape)?;
+            if state.in_flight_bytes > state.in_flight_limit {
+                self.wait_change(state);
+                continue;
+            }
+            self.look_at_host(state);
+            let available =
+                if needs.releases { state.space.releasable_pages() } else { state.space.available_pages() };
+            if needs.pages > available {
+                old.forget(state);
+                self.make_available(state, needs.pages, needs.pages)?;
+                continue;
+            }
+            if let Some(unit) = needs.units.iter().find(|unit| !old.fetched.has(unit.run)) {
+                self.fetch(state, unit, old)?;
+                continue;
+            }
+            let Some(runs) = take_pages(state, &needs) else {
+                // As many pages are free, but a directory has no number left for another file.
+                return Err(self.no_space(state, needs.pages));
+            };
+            let ops_bytes = needs.ops_bytes_with(&runs);
+            let missing = state.pages_for_tables(needs.table_bytes_with(ops_bytes), needs.releases);
+            if missing > 0 {
+                // The next checkpoint would not fit any more.
+                give_back(state, runs);
+                old.forget(state);
+                let needed = needs.pages + missing;
+                self.make_available(state, needed, needed)?;
+                continue;
+            }
+            match self.admit(state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
+                Ok(Some(admitted)) => {
+                    return Ok(Granted { needs, runs, admitted });
+                }
+                Ok(None) => give_back(state, runs),
+                Err(error) => {
+                    give_back(state, runs);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn acknowledge(
+        &self,
+        state: &mut StoreState,
+        lsn: u64,
+        ack: Ack,
+        bytes: u64,
+    ) -> Completion<Result<Lsn, StoreError>> {
+        state.in_flight_bytes += bytes;
+        state.unflushed_bytes += bytes;
+        if ack == Ack::Ordered {
+            return Completion::ready(Ok(Lsn(lsn)));
+        }
+        let (completer, completion) = self.promise();
+        let waiter = Waiter { lsn, completer };
+        if ack == Ack::Written {
+            state.written_waiters.push_back(waiter);
+        } else {
+            state.wanted_lsn = state.wanted_lsn.max(lsn);
+            state.durable_waiters.push_back(waiter);
+        }
+        completion
+    }
+
+    /// Brings the old bytes of one unit in, verified. Releases the mutex.
+    fn fetch(
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
+        unit: &Unit,
+        old: &mut OldBytes<'_>,
+    ) -> Result<(), StoreError> {
+        let page_bytes = self.shape.page_bytes;
+        if unit.run.pages == 1
+            && let Some(page) = state.recent.get(unit.run.at)
+        {
+            old.fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
+            return Ok(());
+        }
+        if state.is_in_flight(unit.run) {
+            self.wait_change(state);
+            return Ok(());
+        }
+        // The unit stays where it is while it is pinned, even if another transaction frees it meanwhile.
+        old.pins.tickets.push(state.space.pin(vec![unit.run]));
+        let bytes = MutexGuard::unlocked(state, || self.read_pages(unit.run))?;
+        if copal_codec::crc32c(0, &bytes) != unit.sum {
+            let from = self.shape.byte(unit.at);
+            let range = from..from + bytes.len() as u64;
+            return Err(StoreError::Corrupt { id: ObjectId(unit.id), range });
+        }
+        old.fetched.put(unit.run, Bytes::from(bytes), page_bytes);
+        Ok(())
+    }
+}
+
+/// What a transaction got that may be carried out now.
+struct Granted {
+    needs: check::Needs,
+    runs: Runs,
+    admitted: Admitted,
+}
+
+/// The old bytes a transaction has read so far; the pages they came from stay as they are.
+struct OldBytes<'a> {
+    fetched: Fetched,
+    pins: Pins<'a>,
+}
+
+impl OldBytes<'_> {
+    fn of(inner: &Arc<StoreCore>) -> OldBytes<'_> {
+        OldBytes { fetched: Fetched::default(), pins: Pins { inner, tickets: Vec::new() } }
+    }
+
+    /// They are read again: what a transaction has pinned itself must not keep room from it.
+    fn forget(&mut self, state: &mut StoreState) {
+        self.pins.release(state);
+        self.fetched = Fetched::default();
+    }
+}
+
+/// Pins that end with the transaction, also when it is refused.
+struct Pins<'a> {
+    inner: &'a Arc<StoreCore>,
+    tickets: Vec<u64>,
+}
+
+impl Pins<'_> {
+    fn release(&mut self, state: &mut StoreState) {
+        for ticket in self.tickets.drain(..) {
+            state.unpin(ticket);
+        }
+    }
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        self.tickets.drain(..).for_each(|ticket| self.inner.unpin(ticket));
+    }
+}
+
+/// Runs of each operation, in its order.
+pub(crate) type Runs = Vec<Vec<Run>>;
+
+/// The pages of a checked transaction; `None`, and nothing is taken, when they cannot be had.
+fn take_pages(state: &mut StoreState, needs: &check::Needs) -> Option<Runs> {
+    let mut runs = Vec::with_capacity(needs.per_op.len());
+    for need in &needs.per_op {
+        let taken = if need.pages == 0 {
+            Some(Vec::new())
+        } else {
+            state.space.allocator.allocate(need.pages, need.home)
+        };
+        let Some(taken) = taken else {
+            give_back(state, runs);
+            return None;
+        };
+        runs.push(taken);
+    }
+    Some(runs)
+}
+
+fn give_back(state: &mut StoreState, runs: Runs) {
+    for run in runs.into_iter().flatten() {
+        state.space.allocator.release(run);
+    }
+}
+
+/// Appends that follow one another become one, so that the page between them is written once.
+fn join_appends(ops: &mut Vec<Op>) {
+    let mut joined: Vec<Op> = Vec::with_capacity(ops.len());
+    let mut parts: Vec<Bytes> = Vec::new();
+    let flush = |joined: &mut Vec<Op>, parts: &mut Vec<Bytes>| {
+        if parts.len() > 1
+            && let Some(Op::Append { data, .. }) = joined.last_mut()
+        {
+            *data = Bytes::from(parts.concat());
+        }
+        parts.clear();
+    };
+    for op in ops.drain(..) {
+        if let Op::Append { id, at, data } = &op
+            && let Some(Op::Append { id: before, at: start, .. }) = joined.last()
+            && before == id
+            && start.checked_add(parts.iter().map(|part| part.len() as u64).sum()) == Some(*at)
+        {
+            parts.push(data.clone());
+            continue;
+        }
+        flush(&mut joined, &mut parts);
+        if let Op::Append { data, .. } = &op {
+            parts.push(data.clone());
+        }
+        joined.push(op);
+    }
+    flush(&mut joined, &mut parts);
+    *ops = joined;
+}

@@ -1,0 +1,302 @@
+//! Last step of a transaction: physical operations and data writes. Cannot fail.
+
+use super::{
+    Fetched, Runs, Unit,
+    check::{Needs, punched_pages, unit_around},
+};
+use crate::{
+    ObjectId, Op, Txn,
+    format::{
+        ops::{RecordOp, Traits},
+        run::{Run, pages_of},
+    },
+    object::sums::unit_sums,
+    state::{StoreCore, StoreState, Tag, group::Admitted},
+};
+use bytes::Bytes;
+use copal_device::{AlignedBuf, Class, Io};
+use std::sync::Arc;
+
+/// Work on one transaction.
+struct Applier<'a> {
+    inner: &'a StoreCore,
+    state: &'a mut StoreState,
+    fetched: &'a Fetched,
+    lsn: u64,
+    /// Data of this transaction, not yet submitted.
+    writes: Vec<(Run, AlignedBuf)>,
+}
+
+impl StoreCore {
+    /// Carries out a checked transaction with the pages it was given; returns the bytes of its data.
+    pub(crate) fn apply(
+        &self,
+        state: &mut StoreState,
+        txn: Txn,
+        needs: &Needs,
+        runs: Runs,
+        fetched: &Fetched,
+        admitted: Admitted,
+    ) -> u64 {
+        let lsn = state.groups.take_lsn(admitted);
+        state.groups.open.releasing |= needs.releases && !txn.ops.is_empty();
+        let mut applier = Applier { inner: self, state, fetched, lsn, writes: Vec::new() };
+        for (stream, frame) in &txn.after {
+            applier.enter(&RecordOp::Dep { id: stream.0, frame: frame.0 });
+            applier.state.await_frames(stream.0, frame.0);
+        }
+        for (op, runs) in txn.ops.into_iter().zip(runs) {
+            applier.op(op, runs);
+        }
+        let writes = applier.writes;
+        self.submit_data(state, writes)
+    }
+
+    fn submit_data(&self, state: &mut StoreState, writes: Vec<(Run, AlignedBuf)>) -> u64 {
+        if writes.is_empty() {
+            return 0;
+        }
+        let bytes = writes.iter().map(|(_, buf)| buf.len() as u64).sum();
+        let epoch = state.epochs.begin_write();
+        let group = state.groups.open.number;
+        state.groups.open.outstanding += 1;
+        let runs: Vec<Run> = writes.iter().map(|(run, _)| *run).collect();
+        for run in &runs {
+            state.in_flight.insert(run.at, run.pages);
+        }
+        let ios: Vec<Io> =
+            writes.into_iter().map(|(run, buf)| self.write_io(run.at, buf, Class::Commit)).collect();
+        state.outbox.push((Tag::Data { group, epoch, runs, bytes }, ios));
+        bytes
+    }
+}
+
+impl Applier<'_> {
+    fn enter(&mut self, op: &RecordOp) {
+        self.state.enter(op, self.lsn);
+    }
+
+    fn op(&mut self, op: Op, runs: Vec<Run>) {
+        match op {
+            Op::Create { id, opts } => {
+                self.state.forget_stream(id.0);
+                self.enter(&RecordOp::Create { id: id.0, what: Traits::of(&opts) });
+                if opts.kind == crate::ObjectKind::Stream {
+                    self.state.tails.entry(id.0).or_default();
+                }
+            }
+            Op::Publish(staged) => {
+                let (op, runs) = staged.publish();
+                self.enter(&op);
+                self.state.space.staged_pages -= pages_of(&runs);
+            }
+            Op::Write { id, at, data } | Op::Append { id, at, data } => self.write(id, at, &data, runs),
+            Op::Truncate { id, len } => self.truncate(id, len, runs),
+            Op::Punch { id, range } => self.punch(id, &range),
+            Op::Seal { id } => self.enter(&RecordOp::Seal { id: id.0 }),
+            Op::Clone { from, to } => self.clone_object(from, to, runs),
+            Op::TrimStream { id, upto } => {
+                let next = self.state.tails.get(&id.0).map_or(0, |tail| tail.next);
+                self.enter(&RecordOp::StreamTrim { id: id.0, upto: upto.0.min(next) });
+            }
+            Op::Delete { id } => {
+                self.enter(&RecordOp::Delete { id: id.0 });
+                self.state.forget_stream(id.0);
+            }
+        }
+    }
+
+    fn page(&self) -> u64 {
+        self.inner.shape.page_bytes as u64
+    }
+
+    fn len(&self, id: ObjectId) -> u64 {
+        self.state.tables.object(id.0).map_or(0, |object| object.len)
+    }
+
+    fn unit_at(&self, id: ObjectId, page: u64) -> Option<Unit> {
+        let object = self.state.tables.object(id.0)?;
+        unit_around(id.0, object, page, self.inner.shape.page_bytes)
+    }
+
+    /// What stands on a device page: written by this transaction, or fetched.
+    fn content(&self, page: u64) -> &[u8] {
+        let size = self.inner.shape.page_bytes;
+        for (run, buf) in self.writes.iter().rev() {
+            if (run.at..run.end()).contains(&page) {
+                let from = (page - run.at) as usize * size;
+                return &buf[from..from + size];
+            }
+        }
+        self.fetched
+            .page(page)
+            .expect("the check asked for every unit whose bytes are merged or summed again")
+    }
+
+    /// Old bytes of one page of the object; `None` when it is a hole.
+    fn old_page(&self, id: ObjectId, page: u64) -> Option<Vec<u8>> {
+        let unit = self.unit_at(id, page)?;
+        Some(self.content(unit.run.at + (page - unit.at)).to_vec())
+    }
+
+    /// Parts of units that stay when pages `from..to` go: each gets a sum of its own.
+    fn remainders(&self, id: ObjectId, from: u64, to: u64) -> Vec<RecordOp> {
+        let mut rest: Vec<(u64, Run)> = Vec::new();
+        if let Some(unit) = self.unit_at(id, from).filter(|unit| unit.at < from) {
+            rest.push((unit.at, Run::new(unit.run.at, (from - unit.at) as u32)));
+        }
+        if let Some(unit) = self.unit_at(id, to).filter(|unit| unit.at < to) {
+            let skip = to - unit.at;
+            rest.push((to, Run::new(unit.run.at + skip, unit.run.pages - skip as u32)));
+        }
+        let resum = |(at, run): (u64, Run)| {
+            let sum = (run.at..run.end()).fold(0, |sum, page| copal_codec::crc32c(sum, self.content(page)));
+            RecordOp::Resum { id: id.0, at, pages: run.pages, sum }
+        };
+        rest.into_iter().map(resum).collect()
+    }
+
+    fn write(&mut self, id: ObjectId, at: u64, data: &Bytes, runs: Vec<Run>) {
+        if data.is_empty() {
+            return;
+        }
+        let page = self.page();
+        let old_len = self.len(id);
+        let end = at + data.len() as u64;
+        let (first, last) = (at / page, end.div_ceil(page));
+        let head = (!at.is_multiple_of(page)).then(|| self.old_page(id, first)).flatten();
+        let tail =
+            (!end.is_multiple_of(page) && end < old_len).then(|| self.old_page(id, last - 1)).flatten();
+        let resums = self.remainders(id, first, last);
+        // The last partial page stands alone under its sum.
+        let apart = !end.is_multiple_of(page);
+        let mut next = first;
+        for run in split_last(runs, apart) {
+            let fill = Fill { at, data, head: head.as_deref(), tail: tail.as_deref(), first, last, page };
+            self.map(id, next, run, |object_page, out| fill.page(object_page, out));
+            next += u64::from(run.pages);
+        }
+        resums.iter().for_each(|op| self.enter(op));
+        if end > old_len {
+            self.enter(&RecordOp::Length { id: id.0, len: end });
+        }
+    }
+
+    /// Writes `run` as pages `at..` of the object.
+    fn map(&mut self, id: ObjectId, at: u64, run: Run, fill: impl Fn(u64, &mut [u8])) {
+        let size = self.inner.shape.page_bytes;
+        let unit = self.state.tables.object(id.0).map_or(1, |object| object.unit(size));
+        let mut sums = Vec::new();
+        // Whole units in each command, so that a sum never spans two buffers.
+        let step = (self.inner.shape.io_pages() / unit * unit).max(unit);
+        for piece in crate::state::pieces(run, step) {
+            let mut buf = AlignedBuf::zeroed(piece.pages as usize * size);
+            for (index, out) in buf.chunks_mut(size).enumerate() {
+                fill(at + (piece.at - run.at) + index as u64, out);
+            }
+            sums.extend(unit_sums(&buf, unit as usize * size));
+            if run.pages == 1 {
+                self.state.recent.put(run.at, Arc::from(&buf[..]));
+            }
+            self.writes.push((piece, buf));
+        }
+        self.enter(&RecordOp::Map { id: id.0, at, run, epoch: 0, sums });
+    }
+
+    fn truncate(&mut self, id: ObjectId, len: u64, runs: Vec<Run>) {
+        let page = self.page();
+        let old_len = self.len(id);
+        if len < old_len {
+            let whole = len / page;
+            let kept = (len % page) as usize;
+            let partial = if kept > 0 { self.old_page(id, whole) } else { None };
+            let resums = self.remainders(id, whole, old_len.div_ceil(page));
+            let pages = old_len.div_ceil(page) - whole;
+            self.enter(&RecordOp::Unmap { id: id.0, at: whole, pages });
+            resums.iter().for_each(|op| self.enter(op));
+            let mut runs = runs.into_iter();
+            match (partial, runs.next()) {
+                (Some(old), Some(run)) => {
+                    self.map(id, whole, run, |_, out| out[..kept].copy_from_slice(&old[..kept]));
+                }
+                (None, Some(run)) => self.state.space.allocator.release(run),
+                _ => {}
+            }
+        }
+        self.enter(&RecordOp::Length { id: id.0, len });
+    }
+
+    fn punch(&mut self, id: ObjectId, range: &std::ops::Range<u64>) {
+        let Some((from, to)) = punched_pages(range, self.len(id), self.page()) else {
+            return;
+        };
+        let resums = self.remainders(id, from, to);
+        self.enter(&RecordOp::Unmap { id: id.0, at: from, pages: to - from });
+        resums.iter().for_each(|op| self.enter(op));
+    }
+
+    fn clone_object(&mut self, from: ObjectId, to: ObjectId, runs: Vec<Run>) {
+        let page = self.page();
+        let len = self.len(from);
+        let published = self.state.tables.object(from.0).is_some_and(|object| object.trailer.is_some());
+        let whole = len / page;
+        let old = if published { None } else { self.old_page(from, whole) };
+        let resums = if published { Vec::new() } else { self.remainders(from, whole, whole) };
+        self.enter(&RecordOp::Clone { from: from.0, to: to.0 });
+        for op in &resums {
+            // The copy lost the unit's end, the original did not.
+            if let RecordOp::Resum { at, pages, sum, .. } = op
+                && *at < whole
+            {
+                self.enter(&RecordOp::Resum { id: to.0, at: *at, pages: *pages, sum: *sum });
+            }
+        }
+        match (old, runs.into_iter().next()) {
+            (Some(old), Some(run)) => self.map(to, whole, run, |_, out| out.copy_from_slice(&old)),
+            (None, Some(run)) => self.state.space.allocator.release(run),
+            _ => {}
+        }
+        if !published {
+            self.enter(&RecordOp::Length { id: to.0, len });
+        }
+    }
+}
+
+/// Bytes of a write, page by page, merged with what stood there.
+struct Fill<'a> {
+    at: u64,
+    data: &'a [u8],
+    head: Option<&'a [u8]>,
+    tail: Option<&'a [u8]>,
+    first: u64,
+    last: u64,
+    page: u64,
+}
+
+impl Fill<'_> {
+    fn page(&self, page: u64, out: &mut [u8]) {
+        match (self.head, self.tail) {
+            (Some(old), _) if page == self.first => out.copy_from_slice(old),
+            (_, Some(old)) if page == self.last - 1 => out.copy_from_slice(old),
+            _ => {}
+        }
+        let start = page * self.page;
+        let from = self.at.max(start);
+        let to = (self.at + self.data.len() as u64).min(start + self.page);
+        let source = &self.data[(from - self.at) as usize..(to - self.at) as usize];
+        out[(from - start) as usize..(to - start) as usize].copy_from_slice(source);
+    }
+}
+
+/// Splits the last page off the last run.
+fn split_last(mut runs: Vec<Run>, apart: bool) -> Vec<Run> {
+    if apart
+        && let Some(last) = runs.last_mut()
+        && last.pages > 1
+    {
+        last.pages -= 1;
+        let page = Run::new(last.end(), 1);
+        runs.push(page);
+    }
+    runs
+}

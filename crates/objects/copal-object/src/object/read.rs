@@ -1,0 +1,253 @@
+//! Reading bytes of objects.
+//!
+//! A range is one device read per run of pages that covers it. `Check::Pages` reads whole pages and verifies
+//! them; `Check::Caller` reads logical blocks and leaves verification to the caller.
+//! Invariants
+//! - Bytes whose write is on its way are returned after that write, never before.
+//! - What a read looks at is not reused while it runs.
+
+use crate::{
+    Check, ObjectId, StoreError,
+    format::{hash128, run::Run},
+    state::{StoreCore, pieces},
+    tables::{Object, trailer_pages, unit_pages},
+};
+use bytes::Bytes;
+use copal_device::{AlignedBuf, Class, Completion, DeviceError, Io, IoDone, IoKind};
+use std::{ops::Range, sync::Arc};
+
+/// One command of a read and where its bytes go.
+struct Part {
+    /// First byte on the device, and bytes, of the command.
+    at: u64,
+    len: usize,
+    /// Wanted bytes inside the command.
+    wanted: Range<usize>,
+    /// Offset of the wanted bytes in the answer.
+    target: usize,
+    /// Sums of the pages of the command, in order; empty when not verified here.
+    sums: Vec<u32>,
+    /// Byte offset inside the object of the first page, for errors.
+    object_at: u64,
+}
+
+/// A planned read.
+struct Plan {
+    id: ObjectId,
+    len: usize,
+    parts: Vec<Part>,
+    ticket: u64,
+    page_bytes: usize,
+    /// Offset of the answer inside the object.
+    start: u64,
+    /// The sum trailer, when sums have to be fetched first.
+    trailer: Option<Trailer>,
+}
+
+struct Trailer {
+    runs: Vec<Run>,
+    hash: u128,
+}
+
+impl StoreCore {
+    /// See `Store::read`.
+    pub(crate) fn read(
+        self: &Arc<StoreCore>,
+        id: ObjectId,
+        range: &Range<u64>,
+        class: Class,
+    ) -> Completion<Result<Bytes, StoreError>> {
+        self.start_read(id, range, class, true)
+    }
+
+    fn start_read(
+        self: &Arc<StoreCore>,
+        id: ObjectId,
+        range: &Range<u64>,
+        class: Class,
+        alone: bool,
+    ) -> Completion<Result<Bytes, StoreError>> {
+        let mut plan = match self.plan_read(id, range) {
+            Ok(plan) => plan,
+            Err(error) => return Completion::ready(Err(error)),
+        };
+        if let Some(trailer) = plan.trailer.take()
+            && let Err(error) = self.fetch_sums(&mut plan, &trailer)
+        {
+            self.unpin(plan.ticket);
+            return Completion::ready(Err(error));
+        }
+        if let [part] = plan.parts.as_slice()
+            && alone
+            && class != Class::Background
+        {
+            let result = self.device.read_now(part.at, AlignedBuf::stale(part.len));
+            self.unpin(plan.ticket);
+            return Completion::ready(
+                result.map_err(StoreError::Device).and_then(|buf| plan.answer(vec![buf])),
+            );
+        }
+        if plan.parts.is_empty() {
+            self.unpin(plan.ticket);
+            return Completion::ready(plan.answer(Vec::new()));
+        }
+        let ios = plan
+            .parts
+            .iter()
+            .map(|part| Io { at: part.at, kind: IoKind::Read(AlignedBuf::stale(part.len)), class })
+            .collect();
+        let inner = Arc::clone(self);
+        self.device.submit(ios).map(move |done: Vec<IoDone>| {
+            inner.unpin(plan.ticket);
+            let bufs: Result<Vec<AlignedBuf>, DeviceError> = done
+                .into_iter()
+                .map(|done| done.result.map(|()| done.buf.unwrap_or_else(|| AlignedBuf::zeroed(0))))
+                .collect();
+            plan.answer(bufs?)
+        })
+    }
+
+    /// See `Store::read_many`.
+    pub(crate) fn read_many(
+        self: &Arc<StoreCore>,
+        reads: &[(ObjectId, Range<u64>)],
+        class: Class,
+    ) -> Vec<Completion<Result<Bytes, StoreError>>> {
+        reads.iter().map(|(id, range)| self.start_read(*id, range, class, reads.len() == 1)).collect()
+    }
+
+    fn plan_read(self: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result<Plan, StoreError> {
+        let mut state = self.state.lock();
+        loop {
+            let Some(object) = state.tables.object(id.0) else {
+                let known = state.tables.entries.contains_key(&id.0);
+                return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
+            };
+            let mut plan = self.plan(id, object, range);
+            let busy = plan.parts.iter().any(|part| state.is_in_flight(self.pages_of_part(part)));
+            if busy && state.failure.is_none() {
+                self.wait_change(&mut state);
+                continue;
+            }
+            let looked_at = plan.parts.iter().map(|part| self.pages_of_part(part));
+            let sums = plan.trailer.iter().flat_map(|trailer| &trailer.runs);
+            let looked_at = looked_at.chain(sums.copied()).collect();
+            plan.ticket = state.space.pin(looked_at);
+            return Ok(plan);
+        }
+    }
+
+    fn pages_of_part(&self, part: &Part) -> Run {
+        let page = self.shape.page_bytes as u64;
+        let first = part.at / page;
+        Run::new(first, ((part.at + part.len as u64).div_ceil(page) - first) as u32)
+    }
+
+    fn plan(&self, id: ObjectId, object: &Object, range: &Range<u64>) -> Plan {
+        let page_bytes = self.shape.page_bytes;
+        let page = page_bytes as u64;
+        let end = range.end.min(object.len);
+        let start = range.start.min(end);
+        let verify = object.what.check == Check::Pages;
+        let block = if verify { page } else { u64::from(self.shape.geometry.logical_block) };
+        let mut parts = Vec::new();
+        for extent in object.map.overlapping(start / page, end.div_ceil(page)) {
+            let sums = object.map.sums_of(extent.at, unit_pages(object.what.check, page_bytes));
+            // Cut first, so that a range takes no more commands for where in the extent it begins.
+            let first = extent.at.max(start / page);
+            let last = (extent.at + u64::from(extent.run.pages)).min(end.div_ceil(page));
+            let cut = Run::new(extent.run.at + (first - extent.at), (last - first) as u32);
+            for piece in pieces(cut, self.shape.io_pages()) {
+                let object_at = (first + (piece.at - cut.at)) * page;
+                let from = start.max(object_at);
+                let to = end.min(object_at + u64::from(piece.pages) * page);
+                if from >= to {
+                    continue;
+                }
+                // Rounded to what is verified, or to what the device reads.
+                let within = (from - object_at) / block * block;
+                let until = (to - object_at).next_multiple_of(block);
+                let first_page = ((object_at + within) / page - extent.at) as usize;
+                let pages = ((until - within) / page) as usize;
+                let sums = if verify {
+                    sums.get(first_page..first_page + pages).unwrap_or(&[]).to_vec()
+                } else {
+                    Vec::new()
+                };
+                let skip = (from - object_at - within) as usize;
+                parts.push(Part {
+                    at: self.shape.byte(piece.at) + within,
+                    len: (until - within) as usize,
+                    wanted: skip..skip + (to - from) as usize,
+                    target: (from - start) as usize,
+                    sums,
+                    object_at: object_at + within,
+                });
+            }
+        }
+        let trailer = object.trailer.as_deref().filter(|_| verify).map(|&hash| {
+            let data = object.data_pages(page_bytes);
+            let pages = trailer_pages(data, 1, page_bytes);
+            let runs = object.map.overlapping(data, data + pages).map(|extent| {
+                let skip = data.saturating_sub(extent.at);
+                Run::new(extent.run.at + skip, extent.run.pages - skip as u32)
+            });
+            Trailer { runs: runs.collect(), hash }
+        });
+        Plan { id, len: (end - start) as usize, parts, ticket: 0, page_bytes, start, trailer }
+    }
+
+    /// Reads the sums of a published `Check::Pages` object.
+    fn fetch_sums(&self, plan: &mut Plan, trailer: &Trailer) -> Result<(), StoreError> {
+        let mut bytes = Vec::new();
+        for &run in &trailer.runs {
+            bytes.extend(self.read_pages(run)?);
+        }
+        if hash128(&bytes) != trailer.hash {
+            let range = plan.start..plan.start + plan.len as u64;
+            return Err(StoreError::Corrupt { id: plan.id, range });
+        }
+        for part in &mut plan.parts {
+            let first = (part.object_at / plan.page_bytes as u64) as usize * 4;
+            let count = part.len / plan.page_bytes * 4;
+            let sums = bytes.get(first..first + count).unwrap_or(&[]);
+            part.sums = sums
+                .chunks_exact(4)
+                .map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]))
+                .collect();
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn answer(self, bufs: Vec<AlignedBuf>) -> Result<Bytes, StoreError> {
+        for (part, buf) in self.parts.iter().zip(&bufs) {
+            let bad = buf
+                .chunks(self.page_bytes)
+                .zip(&part.sums)
+                .position(|(page, &sum)| copal_codec::crc32c(0, page) != sum);
+            if let Some(index) = bad {
+                let from = part.object_at + (index * self.page_bytes) as u64;
+                return Err(StoreError::Corrupt { id: self.id, range: from..from + self.page_bytes as u64 });
+            }
+        }
+        if let ([part], 1) = (self.parts.as_slice(), bufs.len())
+            && part.target == 0
+            && part.wanted.len() == self.len
+        {
+            let wanted = part.wanted.clone();
+            let whole: Bytes = bufs.into_iter().map(Bytes::from_owner).next().unwrap_or_default();
+            return Ok(whole.slice(wanted));
+        }
+        let mut out = AlignedBuf::stale(self.len);
+        let covered: usize = self.parts.iter().map(|part| part.wanted.len()).sum();
+        if covered < self.len {
+            out.fill(0);
+        }
+        for (part, buf) in self.parts.iter().zip(&bufs) {
+            out[part.target..part.target + part.wanted.len()].copy_from_slice(&buf[part.wanted.clone()]);
+        }
+        Ok(Bytes::from_owner(out))
+    }
+}

@@ -1,0 +1,313 @@
+//! Staged objects: large immutable bytes that go to the device as they are produced, before any record names
+//! them.
+//!
+//! Design: docs/design/object.md#interface
+//! Invariants
+//! - Staged pages are in no record: a crash frees them by itself, dropping them frees them at once.
+//! - The epoch of staged data is the one open when its last write *completes* (OBJ-6).
+//! - Data pages, then the trailer of their sums, whose hash the record carries.
+
+use crate::{
+    CreateOptions, ObjectId, ObjectKind, StoreError,
+    flaw::Flaw,
+    format::{
+        hash128,
+        ops::{RecordOp, Traits},
+        run::Run,
+    },
+    object::sums::{placement_class, unit_sums},
+    space::placement::Home,
+    state::StoreCore,
+    tables::unit_pages,
+};
+use copal_device::{AlignedBuf, Class, Completion, IoDone};
+use std::{collections::VecDeque, sync::Arc};
+
+/// Pieces on their way to the device; `append` waits for the oldest beyond this.
+const PIECES_MAX: usize = 4;
+
+/// Data on the device, not yet named by any record. `Op::Publish` makes it an object; dropping frees it.
+pub struct Staged {
+    space: StagedSpace,
+    id: ObjectId,
+    what: Traits,
+    len: u64,
+    trailer: u128,
+    epoch: u64,
+}
+
+/// Pages that are given back unless they are published.
+struct StagedSpace {
+    inner: Arc<StoreCore>,
+    runs: Vec<Run>,
+}
+
+impl Drop for StagedSpace {
+    fn drop(&mut self) {
+        if !self.runs.is_empty() {
+            let runs = std::mem::take(&mut self.runs);
+            self.inner.state.lock().space.unstage(&runs);
+            self.inner.changed.notify_all();
+        }
+    }
+}
+
+impl Staged {
+    /// Name it will have.
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Bytes, without the sums the store adds.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn traits(&self) -> &Traits {
+        &self.what
+    }
+
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.space.runs
+    }
+
+    pub(crate) fn belongs_to(&self, inner: &Arc<StoreCore>) -> bool {
+        Arc::ptr_eq(&self.space.inner, inner)
+    }
+
+    /// The operation that names it; its pages are the tables' from now on.
+    pub(crate) fn publish(mut self) -> (RecordOp, Vec<Run>) {
+        let runs = std::mem::take(&mut self.space.runs);
+        let op = RecordOp::Publish {
+            id: self.id.0,
+            what: self.what,
+            len: self.len,
+            runs: runs.clone(),
+            trailer: self.trailer,
+            epoch: self.epoch,
+        };
+        (op, runs)
+    }
+}
+
+/// Writes a large immutable object piece by piece, before it has a name.
+pub struct ObjectWriter {
+    space: StagedSpace,
+    id: ObjectId,
+    what: Traits,
+    class: usize,
+    len: u64,
+    sums: Vec<u32>,
+    /// The piece being filled; it goes to the device as it is.
+    buffer: AlignedBuf,
+    /// Bytes of it that are filled; fewer than a piece.
+    filled: usize,
+    piece_bytes: usize,
+    in_flight: VecDeque<(Option<u64>, Completion<Vec<IoDone>>)>,
+    epoch: u64,
+}
+
+impl ObjectWriter {
+    pub(crate) fn new(inner: &Arc<StoreCore>, id: ObjectId, opts: &CreateOptions) -> ObjectWriter {
+        let what = Traits { kind: ObjectKind::Sealed, ..Traits::of(opts) };
+        let piece_bytes = inner.shape.io_pages() as usize * inner.shape.page_bytes;
+        let unit_bytes = unit_pages(what.check, inner.shape.page_bytes) as usize * inner.shape.page_bytes;
+        ObjectWriter {
+            space: StagedSpace { inner: Arc::clone(inner), runs: Vec::new() },
+            id,
+            what,
+            class: placement_class(what.lifetime),
+            len: 0,
+            sums: Vec::new(),
+            buffer: AlignedBuf::stale(0),
+            filled: 0,
+            piece_bytes: (piece_bytes / unit_bytes * unit_bytes).max(unit_bytes),
+            in_flight: VecDeque::new(),
+            epoch: 0,
+        }
+    }
+
+    /// Keeps at most about `bytes` in memory, at least a few pages: smaller pieces, as many of them on their
+    /// way. Before the first append.
+    #[must_use]
+    pub fn with_buffers(mut self, bytes: u64) -> ObjectWriter {
+        let unit_bytes = unit_pages(self.what.check, self.space.inner.shape.page_bytes) as usize
+            * self.space.inner.shape.page_bytes;
+        // One being filled, and one more on its way than is waited for.
+        let piece = usize::try_from(bytes).unwrap_or(usize::MAX) / (PIECES_MAX + 2);
+        // Buffers of this size are kept for each other, in powers of two.
+        let piece = 1 << piece.max(1).ilog2();
+        self.piece_bytes = (piece / unit_bytes * unit_bytes).clamp(unit_bytes, self.piece_bytes);
+        self
+    }
+
+    /// Adds bytes at the end. Blocks while four pieces of up to 1 MiB are on their way.
+    /// # Errors
+    /// `NoSpace`: drop the writer and what it wrote is free again. `Device`: the store is fenced.
+    pub fn append(&mut self, data: &[u8]) -> Result<(), StoreError> {
+        let mut rest = data;
+        while !rest.is_empty() {
+            if self.buffer.is_empty() {
+                self.buffer = AlignedBuf::stale(self.piece_bytes);
+            }
+            let take = (self.piece_bytes - self.filled).min(rest.len());
+            self.buffer[self.filled..self.filled + take].copy_from_slice(&rest[..take]);
+            self.filled += take;
+            rest = &rest[take..];
+            if self.filled == self.piece_bytes {
+                self.write_buffer()?;
+            }
+        }
+        self.len += data.len() as u64;
+        Ok(())
+    }
+
+    /// Bytes added so far.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing was added yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Writes what is left and the sums, and waits for all of it. Nothing is flushed.
+    /// # Errors
+    /// As [`ObjectWriter::append`].
+    pub fn finish(mut self) -> Result<Staged, StoreError> {
+        if self.filled > 0 {
+            self.write_buffer()?;
+        }
+        let page_bytes = self.space.inner.shape.page_bytes;
+        let mut trailer: Vec<u8> = self.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        trailer.resize(trailer.len().next_multiple_of(page_bytes), 0);
+        let hash = hash128(&trailer);
+        for part in trailer.chunks(self.piece_bytes) {
+            self.write_piece(AlignedBuf::padded(part, page_bytes))?;
+        }
+        while !self.in_flight.is_empty() {
+            self.wait_oldest()?;
+        }
+        Ok(Staged {
+            space: StagedSpace {
+                inner: Arc::clone(&self.space.inner),
+                runs: std::mem::take(&mut self.space.runs),
+            },
+            id: self.id,
+            what: self.what,
+            len: self.len,
+            trailer: hash,
+            epoch: self.epoch,
+        })
+    }
+
+    fn write_buffer(&mut self) -> Result<(), StoreError> {
+        let page_bytes = self.space.inner.shape.page_bytes;
+        let mut buffer = std::mem::replace(&mut self.buffer, AlignedBuf::stale(0));
+        let filled = std::mem::take(&mut self.filled);
+        buffer.set_len(filled.next_multiple_of(page_bytes));
+        buffer[filled..].fill(0);
+        let unit = unit_pages(self.what.check, page_bytes) as usize;
+        self.sums.extend(unit_sums(&buffer, unit * page_bytes));
+        self.write_piece(buffer)
+    }
+
+    /// Writes whole pages to space of their own.
+    fn write_piece(&mut self, bytes: AlignedBuf) -> Result<(), StoreError> {
+        let inner = Arc::clone(&self.space.inner);
+        let page_bytes = inner.shape.page_bytes;
+        let pages = (bytes.len() / page_bytes) as u64;
+        let mut state = inner.state.lock();
+        let runs = loop {
+            state.writable()?;
+            inner.look_at_host(&mut state);
+            if pages <= state.space.available_pages() {
+                let home = Home { class: self.class, owner: self.id.0 };
+                match state.space.allocator.allocate(pages, home) {
+                    Some(runs) => break runs,
+                    // A directory has no number left for another file.
+                    None => return Err(inner.no_space(&state, pages)),
+                }
+            }
+            inner.make_available(&mut state, pages, pages)?;
+        };
+        state.space.staged_pages += pages;
+        let submitted_in = inner.shape.broken.by(Flaw::StagedAtSubmission).then_some(state.epochs.open);
+        drop(state);
+        let mut ios = Vec::with_capacity(runs.len());
+        if let [run] = *runs {
+            ios.extend(inner.write_ios(run, vec![bytes], Class::Background));
+        } else {
+            let mut rest = &bytes[..];
+            for &run in &runs {
+                let (part, after) = rest.split_at(run.pages as usize * page_bytes);
+                ios.extend(inner.write_ios(run, vec![AlignedBuf::padded(part, 1)], Class::Background));
+                rest = after;
+            }
+        }
+        runs.into_iter().for_each(|run| self.add_run(run));
+        self.in_flight.push_back((submitted_in, inner.device.submit(ios)));
+        if self.in_flight.len() > PIECES_MAX {
+            self.wait_oldest()?;
+        }
+        Ok(())
+    }
+
+    fn add_run(&mut self, run: Run) {
+        match self.space.runs.last_mut() {
+            Some(last) if last.end() == run.at && last.pages.checked_add(run.pages).is_some() => {
+                last.pages += run.pages;
+            }
+            _ => self.space.runs.push(run),
+        }
+    }
+
+    fn wait_oldest(&mut self) -> Result<(), StoreError> {
+        let Some((submitted_in, completion)) = self.in_flight.pop_front() else {
+            return Ok(());
+        };
+        let result = completion.wait().into_iter().try_for_each(|done| done.result);
+        let mut state = self.space.inner.state.lock();
+        if let Err(error) = result {
+            state.failure.get_or_insert(error.clone());
+            return Err(StoreError::Device(error));
+        }
+        self.epoch = self.epoch.max(submitted_in.unwrap_or(state.epochs.open));
+        Ok(())
+    }
+}
+
+impl Drop for ObjectWriter {
+    fn drop(&mut self) {
+        // Its pages are given back next: no write may still be on its way to them.
+        while !self.in_flight.is_empty() {
+            if self.wait_oldest().is_err() {
+                self.space.runs.clear();
+            }
+        }
+        debug_assert!(self.in_flight.is_empty());
+    }
+}
+
+impl std::fmt::Debug for Staged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Staged").field("id", &self.id).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ObjectWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectWriter").field("id", &self.id).field("len", &self.len).finish_non_exhaustive()
+    }
+}

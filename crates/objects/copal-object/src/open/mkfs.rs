@@ -1,0 +1,187 @@
+//! Making a store: an empty checkpoint, a zeroed journal, four superblocks.
+//!
+//! Invariants
+//! - The superblocks are written last, after a flush: a store that was not made completely is none.
+
+use crate::{
+    MkfsOptions, OpenError,
+    backend::hostfs::FILE_BYTES,
+    checkpoint::{capacity, encode_chain, superblock_io},
+    format::{
+        checkpoint::Link,
+        run::Run,
+        superblock::{
+            BACKEND_COW, BACKEND_HOSTFS, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN,
+            SUPERBLOCK_LEN, Superblock,
+        },
+    },
+    state::{checkpointer::ChainPlace, entropy::Entropy},
+    tables::{
+        Tables,
+        snapshot::{self, Position},
+    },
+};
+use copal_device::{AlignedBuf, Class, Device, DeviceError, Io, IoKind};
+use std::{collections::HashMap, sync::Arc};
+
+/// Space written at mkfs for the first stream extents.
+const STREAM_SPACE_BYTES: u64 = 16 << 20;
+/// Journals up to this lie between the second and third superblock.
+const JOURNAL_BEFORE_THIRD_COPY: u64 = (32 << 20) - (2 << 20);
+
+/// Where things lie in a new store, in pages.
+struct Layout {
+    page_bytes: u64,
+    pages: u64,
+    journal: Run,
+    checkpoint: ChainPlace,
+    streams: Run,
+}
+
+fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<Layout, OpenError> {
+    let refuse = |what: String| Err(OpenError::Options { what });
+    let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
+    if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
+        return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
+    }
+    let size = size.min(STORE_BYTES_MAX) / page_bytes * page_bytes;
+    if size < STORE_BYTES_MIN {
+        return refuse(format!("it takes at least {STORE_BYTES_MIN} bytes, the device has {size}"));
+    }
+    let default = (size / 32).clamp(8 << 20, 256 << 20);
+    let journal_bytes = options.journal_bytes.unwrap_or(default).next_multiple_of(page_bytes);
+    let journal_bytes_max = (size / 4).min(u64::from(u32::MAX) * page_bytes);
+    if journal_bytes < 16 * page_bytes || journal_bytes > journal_bytes_max {
+        return refuse(format!(
+            "the journal takes between {} and {journal_bytes_max} bytes, not {journal_bytes}",
+            16 * page_bytes
+        ));
+    }
+    let after_second = (COPIES[1] + 65_536) / page_bytes;
+    let after_fourth = (COPIES[3] + 65_536) / page_bytes;
+    let journal_pages = (journal_bytes / page_bytes) as u32;
+    let journal = if journal_bytes <= JOURNAL_BEFORE_THIRD_COPY {
+        Run::new(after_second, journal_pages)
+    } else {
+        Run::new(after_fourth, journal_pages)
+    };
+    if journal.end() + 32 > size / page_bytes {
+        return refuse(format!("a journal of {journal_bytes} bytes does not fit into {size}"));
+    }
+    let first_checkpoint = Run::new(journal.end(), 1);
+    // Whole MiB behind the journal, clear of the superblock copies, on a store of any size.
+    let zone = (1 << 20) / page_bytes;
+    let first = first_checkpoint.end().next_multiple_of(zone);
+    let bytes = STREAM_SPACE_BYTES.min(size / 8);
+    let streams = Run::new(first, (bytes / page_bytes) as u32);
+    // At the other end, in a directory in another file.
+    let last = match backend {
+        BACKEND_HOSTFS => FILE_BYTES / page_bytes,
+        _ => size / page_bytes - 1,
+    };
+    let checkpoint = ChainPlace { run: first_checkpoint, copy: Some(Run::new(last, 1)) };
+    Ok(Layout { page_bytes, pages: size / page_bytes, journal, checkpoint, streams })
+}
+
+/// Makes an empty store on `device`. Whatever was there is lost.
+pub(crate) fn mkfs(
+    device: &Arc<dyn Device>,
+    options: &MkfsOptions,
+    entropy: &mut Entropy,
+    backend: u8,
+) -> Result<(), OpenError> {
+    let geometry = device.geometry();
+    let layout = layout(geometry.size, options, backend)?;
+    let page = layout.page_bytes;
+    if u64::from(geometry.logical_block) > page {
+        let what = format!("the device writes {} bytes at once, more than a page", geometry.logical_block);
+        return Err(OpenError::Options { what });
+    }
+    write(device, forget_store())?;
+    let uuid = u128::from(entropy.next()) << 64 | u128::from(entropy.next());
+    let (head, chain) = empty_checkpoint(&layout, uuid);
+    write(device, first_writes(&layout, chain, backend))?;
+    let superblock = Superblock {
+        uuid,
+        generation: 1,
+        backend,
+        logical_block: geometry.logical_block,
+        page_bytes: page as u32,
+        size_bytes: layout.pages * page,
+        journal_at: layout.journal.at,
+        journal_pages: layout.journal.pages.into(),
+        checkpoint_at: head.at,
+        checkpoint_bytes: head.bytes.into(),
+        checkpoint_lsn: 0,
+        checkpoint_hash: head.hash,
+        checkpoint_copy_at: head.copy_at,
+        chain_seed: entropy.next(),
+        mount: entropy.next(),
+    };
+    let copies = 0..COPIES.len();
+    write(device, copies.map(|copy| superblock_io(&superblock, copy)).collect())
+}
+
+/// Zeros over the superblocks of whatever store was there.
+fn forget_store() -> Vec<Io> {
+    COPIES
+        .iter()
+        .map(|&at| Io { at, kind: IoKind::WriteZeroes(SUPERBLOCK_LEN as u64), class: Class::Foreground })
+        .collect()
+}
+
+/// The checkpoint of a store that holds nothing, and its pages.
+fn empty_checkpoint(layout: &Layout, uuid: u128) -> (Link, Vec<(Run, AlignedBuf)>) {
+    let page_bytes = layout.page_bytes as usize;
+    let tables = Tables::new(page_bytes, layout.pages);
+    let position = Position { uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
+    // The zones around a superblock copy were written by it and by these zeros; either way they are written
+    // space.
+    let zone_pages = crate::space::allocator::ZONE_PAGES;
+    let first_zone = layout.streams.at.div_ceil(zone_pages);
+    let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
+    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[(first_zone, zones)], &[]);
+    debug_assert!(capacity(&[layout.checkpoint], page_bytes) >= body.len());
+    encode_chain(0, &body, &[layout.checkpoint], page_bytes)
+}
+
+/// The pages of the checkpoint, and zeros where the journal and the first streams go.
+fn first_writes(layout: &Layout, checkpoint: Vec<(Run, AlignedBuf)>, backend: u8) -> Vec<Io> {
+    let page = layout.page_bytes;
+    let zero = |run: Run| Io {
+        at: run.at * page,
+        kind: IoKind::WriteZeroes(u64::from(run.pages) * page),
+        class: Class::Foreground,
+    };
+    let mut writes: Vec<Io> = checkpoint
+        .into_iter()
+        .map(|(run, buf)| Io {
+            at: run.at * page,
+            kind: IoKind::Write { buf, fua: false },
+            class: Class::Foreground,
+        })
+        .collect();
+    // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by
+    // now: a record must not need space.
+    writes.push(zero(layout.journal));
+    if backend == BACKEND_COW {
+        writes.push(zero(layout.streams));
+    }
+    writes
+}
+
+/// Writes, and flushes behind the writes.
+fn write(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), OpenError> {
+    run(device, ios)?;
+    run(device, vec![flush()])
+}
+
+fn flush() -> Io {
+    Io { at: 0, kind: IoKind::Flush, class: Class::Commit }
+}
+
+fn run(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), OpenError> {
+    let done = device.submit(ios).wait();
+    let result: Result<(), DeviceError> = done.into_iter().try_for_each(|done| done.result);
+    Ok(result?)
+}

@@ -1,0 +1,115 @@
+//! Opening: recovery, then the mount that makes its result the only one there is.
+//!
+//! Design: docs/design/object.md#recovery OBJ-4, OBJ-9, OBJ-11, OBJ-13
+//! Invariants
+//! - Nothing is allocated before the mount record, or a checkpoint in its place, is durable (OBJ-4).
+//! - A read-only open writes nothing at all, not even a flush.
+
+use crate::{
+    OpenError, OpenOptions, RecoveryReport, StoreError,
+    checkpoint::superblock_io,
+    engine::close::checkpoint_now,
+    flaw::Flaw,
+    format::{run::Run, superblock::Superblock},
+    state::StoreCore,
+};
+use copal_device::{Class, Device, DeviceError, Io, IoKind};
+use newest::Lengths;
+use std::sync::Arc;
+
+mod assemble;
+mod backend;
+pub(crate) mod mkfs;
+mod mount;
+mod newest;
+mod overrides;
+
+pub(crate) use backend::Backend;
+pub(crate) use overrides::Tuning;
+
+/// Opens the store on `backend`.
+pub(crate) fn open(
+    backend: Backend,
+    options: &OpenOptions,
+    tuning: Tuning,
+) -> Result<(Arc<StoreCore>, RecoveryReport), OpenError> {
+    let device = backend.device(options);
+    if !options.read_only && !tuning.broken.by(Flaw::NoFlushAtOpen) {
+        // What a killed process left in the cache is read next: it must not vanish later (OBJ-11).
+        flush(device.as_ref())?;
+    }
+    let (recovered, lengths) = newest::find(&backend, device.as_ref(), options, tuning.broken)?;
+    let mut report = recovered.report.clone();
+    let stale = recovered.stale_copies.clone();
+    let needed = recovered.needed.clone();
+    let inner = assemble::assemble(backend, options, tuning, recovered)?;
+    if options.read_only {
+        report.superblock_copies_repaired = 0;
+        report.checkpoint_pages_repaired = 0;
+    } else {
+        take_over(&inner, &lengths, &needed, &stale, &mut report)?;
+    }
+    Ok((inner, report))
+}
+
+/// Makes what was recovered the only state there is, and writes anew what was found damaged on the way.
+fn take_over(
+    inner: &Arc<StoreCore>,
+    lengths: &Lengths,
+    needed: &[Run],
+    stale_superblocks: &[usize],
+    report: &mut RecoveryReport,
+) -> Result<(), OpenError> {
+    if report.cut_bytes > 0 {
+        grow_back(inner, lengths)?;
+    }
+    if !inner.shape.broken.by(Flaw::NoMount) {
+        mount::mount(inner, needed).map_err(|error| match error {
+            StoreError::Device(error) => OpenError::Device(error),
+            other => OpenError::Damaged { what: format!("the store cannot be mounted: {other}") },
+        })?;
+    }
+    if !stale_superblocks.is_empty() {
+        repair_superblocks(inner, stale_superblocks)?;
+    }
+    inner.remove_unknown_files()?;
+    if (report.checkpoint_pages_repaired > 0 || report.cut_bytes > 0)
+        && let Err(error) = checkpoint_now(inner)
+    {
+        // The next one is two whole copies as well.
+        tracing::warn!(%error, "the damaged copy of the checkpoint could not be written anew yet");
+        report.checkpoint_pages_repaired = 0;
+    }
+    Ok(())
+}
+
+/// Somebody cut off what held nothing: the store is as long as before, and what came back was never written.
+fn grow_back(inner: &StoreCore, lengths: &Lengths) -> Result<(), OpenError> {
+    inner.device.grow(lengths.store_bytes).map_err(|error| {
+        tracing::warn!(%error, "the store cannot get the space back that was cut off it");
+        lengths.truncated()
+    })?;
+    let first = lengths.device_bytes / inner.shape.page_bytes as u64;
+    inner.state.lock().space.allocator.forget_written(first);
+    Ok(())
+}
+
+/// Writes the newest superblock into the copies `stale`. Blocks.
+pub(crate) fn repair_superblocks(inner: &StoreCore, stale: &[usize]) -> Result<(), DeviceError> {
+    let superblock: Superblock = inner.state.lock().checkpointer.superblock.clone();
+    let ios = stale.iter().map(|&copy| superblock_io(&superblock, copy)).collect();
+    submit(inner.device.as_ref(), ios)?;
+    flush(inner.device.as_ref())
+}
+
+fn flush(device: &dyn Device) -> Result<(), DeviceError> {
+    let flush = Io { at: 0, kind: IoKind::Flush, class: Class::Commit };
+    submit(device, vec![flush])
+}
+
+fn submit(device: &dyn Device, ios: Vec<Io>) -> Result<(), DeviceError> {
+    device.submit(ios).wait().into_iter().try_for_each(|done| done.result)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! What of a store is found: the newest state that can be read, and how much of its length is there.
+//!
+//! Not here: how a state is recovered (`recovery`).
+
+use super::Backend;
+use crate::{
+    OlderState, OpenError, OpenOptions,
+    flaw::Broken,
+    format::superblock::Superblock,
+    recovery::{self, Recovered, Source},
+};
+use copal_device::Device;
+
+/// A store of which less than one such part is left is not opened.
+const CUT_PARTS_MAX: u64 = 4;
+
+/// Bytes the store says it has, and bytes of what it lies on.
+pub(super) struct Lengths {
+    pub(super) store_bytes: u64,
+    pub(super) device_bytes: u64,
+}
+
+impl Lengths {
+    pub(super) fn truncated(&self) -> OpenError {
+        OpenError::Truncated { store_bytes: self.store_bytes, device_bytes: self.device_bytes }
+    }
+
+    /// Bytes that were cut off the end of the store.
+    fn cut_bytes(&self) -> u64 {
+        self.store_bytes.saturating_sub(self.device_bytes)
+    }
+}
+
+/// Reads what is on `device`, decides what counts, and looks whether all of it is there. Writes nothing.
+pub(super) fn find(
+    backend: &Backend,
+    device: &dyn Device,
+    options: &OpenOptions,
+    broken: Broken,
+) -> Result<(Recovered, Lengths), OpenError> {
+    let (superblock, stale_copies) = recovery::newest_superblock(device)?;
+    backend.fits(superblock.backend)?;
+    let source = Source {
+        device,
+        page_bytes: superblock.page_bytes as usize,
+        salvage: options.salvage && options.read_only,
+        broken,
+    };
+    let journal_end = superblock.journal_at + superblock.journal_pages;
+    let mut recovered = newest_or_older(&source, superblock, stale_copies, options)?;
+    let lengths = lengths(&source, &recovered)?;
+    if lengths.cut_bytes() > 0 {
+        // The copies of the checkpoint are not asked: it was read. Neither are streams: their ends were
+        // found, or it had not come so far.
+        let end = recovered.tables.objects_end().max(journal_end);
+        if end * source.page_bytes as u64 > lengths.device_bytes && !source.salvage {
+            return Err(lengths.truncated());
+        }
+        recovered.report.cut_bytes = lengths.cut_bytes();
+    }
+    Ok((recovered, lengths))
+}
+
+/// The state `superblock`, the newest, names; for who saves what can be saved, an older one when it cannot be
+/// read.
+fn newest_or_older(
+    source: &Source<'_>,
+    superblock: Superblock,
+    stale_copies: Vec<usize>,
+    options: &OpenOptions,
+) -> Result<Recovered, OpenError> {
+    let lengths = Lengths { store_bytes: superblock.size_bytes, device_bytes: source.device.geometry().size };
+    let accept_tail_loss = options.accept_tail_loss || source.salvage;
+    let mut recovered = recovery::recover(source, superblock, stale_copies, accept_tail_loss);
+    let is_passing = |error: &OpenError| matches!(error, OpenError::Device(error) if error.is_passing());
+    if source.salvage && recovered.as_ref().is_err_and(|error| !is_passing(error)) {
+        recovered = recover_older(source)?.map_or(recovered, Ok);
+    }
+    recovered.map_err(|error| {
+        if lengths.cut_bytes() > 0 && !matches!(error, OpenError::TailLoss { .. }) && !is_passing(&error) {
+            lengths.truncated()
+        } else {
+            error
+        }
+    })
+}
+
+/// An older state, of which a superblock still knows: its tables and its part of the journal may not have
+/// been overwritten yet. Its report says how much older it is.
+fn recover_older(source: &Source<'_>) -> Result<Option<Recovered>, OpenError> {
+    let mut superblocks = recovery::older_superblocks(source.device)?.into_iter();
+    let Some(newest) = superblocks.next() else {
+        return Ok(None);
+    };
+    let older = superblocks.find_map(|superblock| {
+        let recovered = recovery::recover(source, superblock, Vec::new(), true);
+        recovered.inspect_err(|error| tracing::warn!(%error, "an older state cannot be read either")).ok()
+    });
+    let Some(mut older) = older else { return Ok(None) };
+    older.report.older_state = Some(OlderState {
+        generation: older.superblock.generation,
+        newest: newest.generation,
+        missing_commits: newest.checkpoint_lsn.saturating_sub(older.last_lsn),
+    });
+    Ok(Some(older))
+}
+
+/// The lengths, once they bear some relation to one another: what is derived of a store is sized by its
+/// length.
+fn lengths(source: &Source<'_>, recovered: &Recovered) -> Result<Lengths, OpenError> {
+    let Some(store_bytes) = recovered.tables.size_bytes() else {
+        let what = format!("it says it has {} pages of {} bytes", recovered.tables.pages, source.page_bytes);
+        return Err(OpenError::Damaged { what });
+    };
+    let lengths = Lengths { store_bytes, device_bytes: source.device.geometry().size };
+    if lengths.device_bytes < store_bytes / CUT_PARTS_MAX {
+        return Err(lengths.truncated());
+    }
+    Ok(lengths)
+}

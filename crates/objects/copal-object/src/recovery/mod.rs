@@ -1,0 +1,134 @@
+//! Recovery: from whatever a crash left to one certain state.
+//!
+//! Flush; newest superblock; checkpoint; walk the journal; verify what was not flushed; find where streams
+//! end, and what depends on what, to a fixed point; derive free space; mount.
+//! Design: docs/design/object.md#recovery OBJ-1, OBJ-2, OBJ-4, OBJ-9, OBJ-10, OBJ-11, OBJ-13, OBJ-14
+//! Invariants
+//! - Running it again after a crash inside it gives the same state.
+//! - It drops only what was never acknowledged as durable; when something acknowledged is damaged, it
+//!   refuses.
+
+use crate::{
+    ObjectId, OpenError, RecoveryReport,
+    flaw::Flaw,
+    format::{run::Run, superblock::Superblock},
+    stream::walk::End,
+    tables::Tables,
+};
+use std::{collections::HashMap, ops::Range};
+
+mod chain;
+mod checkpoint;
+mod ends;
+mod free;
+mod histories;
+mod log_end;
+mod source;
+mod superblocks;
+mod verify;
+
+pub(crate) use chain::{Ops, Walked, WalkedRecord, apply, walk_journal};
+pub(crate) use checkpoint::{Copies, FoundCheckpoint, read_checkpoint};
+pub(crate) use free::derive_space;
+use log_end::LogEnd;
+pub(crate) use source::Source;
+pub(crate) use superblocks::{newest_superblock, older_superblocks, read_superblocks};
+pub(crate) use verify::{chunks, damaged_units, unit_damage};
+
+/// What a crash left, read and understood; nothing is written yet.
+pub(crate) struct Recovered {
+    pub(crate) superblock: Superblock,
+    /// Copies that have to be written again.
+    pub(crate) stale_copies: Vec<usize>,
+    pub(crate) checkpoint_runs: Vec<Run>,
+    pub(crate) tables: Tables,
+    /// Runs of written zones.
+    pub(crate) zones: Vec<Run>,
+    /// Pages that are hollow unless something owns them.
+    pub(crate) hollow: Vec<Range<u64>>,
+    pub(crate) ends: HashMap<u64, End>,
+    pub(crate) last_lsn: u64,
+    /// Number, position and chain of the next record.
+    pub(crate) next_seq: u64,
+    pub(crate) head: u64,
+    pub(crate) tail: u64,
+    pub(crate) previous: u64,
+    /// Largest epoch seen anywhere.
+    pub(crate) epoch: u64,
+    /// Pages that are free now, but that this very recovery reads: not to be written before the mount is
+    /// durable.
+    pub(crate) needed: Vec<Run>,
+    pub(crate) report: RecoveryReport,
+}
+
+/// Reads everything behind `superblock`, the newest, and decides what counts.
+pub(crate) fn recover(
+    source: &Source<'_>,
+    superblock: Superblock,
+    stale_copies: Vec<usize>,
+    accept_tail_loss: bool,
+) -> Result<Recovered, OpenError> {
+    let FoundCheckpoint {
+        tables: checkpoint,
+        position,
+        zones,
+        hollow,
+        runs: checkpoint_runs,
+        damaged: damaged_checkpoint,
+    } = read_checkpoint(source, &superblock, Copies::AsNeeded)?;
+    let walked = walk_journal(source, &superblock, &position)?;
+    if let Some(seq) = walked.lost_durable
+        && !accept_tail_loss
+    {
+        return Err(OpenError::TailLoss { what: format!("journal record {seq}") });
+    }
+    let log_end =
+        log_end::find_log_end(source, &superblock, &walked, checkpoint, &position, accept_tail_loss)?;
+    let report = RecoveryReport {
+        superblock_copies_repaired: stale_copies.len() as u32,
+        checkpoint_pages_repaired: damaged_checkpoint.len() as u32,
+        ..report(&walked, &log_end)
+    };
+    let last = walked.records[..log_end.kept].last();
+    Ok(Recovered {
+        last_lsn: last.map_or(position.lsn, |record| record.last_lsn().max(position.lsn)),
+        next_seq: last.map_or(position.next_seq, |record| record.header.seq + 1),
+        head: last.map_or(position.journal_head, |record| record.end),
+        tail: position.journal_head,
+        previous: last.map_or(superblock.chain_seed, |record| record.hash),
+        epoch: largest_epoch(source, &walked, log_end.kept).max(position.epoch),
+        superblock,
+        stale_copies,
+        checkpoint_runs,
+        tables: log_end.tables,
+        needed: log_end.needed,
+        zones,
+        hollow,
+        ends: log_end.ends,
+        report,
+    })
+}
+
+/// What counts of the journal and the streams, and why the rest does not.
+fn report(walked: &Walked, log_end: &LogEnd) -> RecoveryReport {
+    let lost_durable = walked
+        .lost_durable
+        .map(|seq| format!("journal record {seq} is gone, and later ones say it was durable"));
+    let damaged = log_end.ends.iter().filter(|(_, end)| end.damaged);
+    let mut damaged_streams: Vec<ObjectId> = damaged.map(|(&id, _)| ObjectId(id)).collect();
+    damaged_streams.sort_unstable();
+    RecoveryReport {
+        records_replayed: log_end.kept as u64,
+        tail_dropped: log_end.dropped.clone().or(walked.end_reason.clone()),
+        tail_lost: log_end.lost.clone().or(lost_durable),
+        damaged_streams,
+        ..RecoveryReport::default()
+    }
+}
+
+/// Largest epoch of any record, also of those that do not count: none is used again (OBJ-10).
+fn largest_epoch(source: &Source<'_>, walked: &Walked, kept: usize) -> u64 {
+    let seen =
+        if source.broken.by(Flaw::KeptRecordsOnly) { &walked.records[..kept] } else { &walked.records[..] };
+    seen.iter().map(|record| record.header.epoch.max(record.header.flushed_epoch)).max().unwrap_or(0)
+}

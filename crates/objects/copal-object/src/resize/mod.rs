@@ -1,0 +1,4 @@
+//! Available space: quarantine drains, growth, reservations, and shrinking.
+
+pub(crate) mod grow;
+pub(crate) mod shrink;

@@ -1,0 +1,365 @@
+//! Allocator: one bit per page, found by first fit in the neighbourhood last used by the same kind and
+//! lifetime.
+//!
+//! The truth is in memory and derived from the tables at open; nothing of it is on disk except which zones
+//! have been written once.
+//! Invariants
+//! - A page is free, or owned, never both: taking an owned page or freeing a free one panics (our own bug).
+//! - Chunks without a free page are skipped without looking at their bits.
+//! - A hollow page is neither free nor owned: it is taken until the file system has space for it again.
+//!
+//! Not here: quarantine and reserves (`space`).
+
+use crate::{
+    format::run::{RUN_PAGES_MAX, Run},
+    space::hollow::Hollow,
+};
+use std::ops::Range;
+
+const WORD_PAGES: u64 = 64;
+const CHUNK_WORDS: usize = 64;
+/// Pages of a zone, the unit of "written once": 1 MiB of 4 KiB pages. A multiple of 64.
+pub(crate) const ZONE_PAGES: u64 = 256;
+/// Classes of data placed apart from one another.
+pub(crate) const CLASSES: usize = 7;
+
+/// Free and taken pages of a store.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    /// Bit set: taken.
+    bits: Vec<u64>,
+    /// Free pages per chunk of words.
+    chunk_free: Vec<u32>,
+    free: u64,
+    pages: u64,
+    /// Where each class goes on, in words.
+    cursors: [usize; CLASSES],
+    /// Bit per zone: every page of it was written once.
+    written: Vec<bool>,
+    /// Runs of written zones.
+    zone_runs: u64,
+    hollow: Hollow,
+    /// Search from the first page, so that freed pages are reused soon, and the last ones come to be free.
+    pub(crate) lowest_first: bool,
+}
+
+impl Allocator {
+    /// All of `pages` pages are free, none was written.
+    pub(crate) fn new(pages: u64) -> Allocator {
+        let mut allocator = Allocator {
+            bits: Vec::new(),
+            chunk_free: Vec::new(),
+            free: 0,
+            pages: 0,
+            cursors: [0; CLASSES],
+            written: Vec::new(),
+            zone_runs: 0,
+            hollow: Hollow::default(),
+            lowest_first: false,
+        };
+        allocator.grow(pages);
+        for (class, cursor) in allocator.cursors.iter_mut().enumerate() {
+            *cursor = (pages / WORD_PAGES) as usize / (CLASSES + 1) * class;
+        }
+        allocator
+    }
+
+    /// Adds free pages at the end.
+    pub(crate) fn grow(&mut self, pages: u64) {
+        if pages <= self.pages {
+            return;
+        }
+        let words = pages.div_ceil(WORD_PAGES) as usize;
+        self.bits.resize(words, u64::MAX);
+        self.chunk_free.resize(words.div_ceil(CHUNK_WORDS), 0);
+        self.written.resize(pages.div_ceil(ZONE_PAGES) as usize, false);
+        let from = self.pages;
+        self.pages = pages;
+        self.set_free(from, pages);
+    }
+
+    /// Takes away the pages from `pages` on, none of which is owned.
+    ///
+    /// # Panics
+    /// When one of them is.
+    pub(crate) fn cut(&mut self, pages: u64) {
+        if pages >= self.pages {
+            return;
+        }
+        self.hollow.cut(pages);
+        let mut free = 0;
+        for (word, mask) in masks(pages, self.pages) {
+            let here = (!self.bits[word] & mask).count_ones();
+            self.bits[word] |= mask;
+            self.chunk_free[word / CHUNK_WORDS] -= here;
+            free += u64::from(here);
+        }
+        self.free -= free;
+        self.pages = pages;
+        let words = pages.div_ceil(WORD_PAGES) as usize;
+        self.bits.truncate(words);
+        self.chunk_free.truncate(words.div_ceil(CHUNK_WORDS));
+        self.forget_written(pages);
+        self.written.truncate(pages.div_ceil(ZONE_PAGES) as usize);
+    }
+
+    pub(crate) fn hollow(&self) -> &Hollow {
+        &self.hollow
+    }
+
+    /// Those pages of `range` that are free are hollow from now on.
+    pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
+        let end = range.end.min(self.pages);
+        let mut at = self.first_from(range.start, false);
+        while at < end {
+            let upto = self.first_from(at, true).min(end);
+            for (word, mask) in masks(at, upto) {
+                self.bits[word] |= mask;
+                self.chunk_free[word / CHUNK_WORDS] -= mask.count_ones();
+            }
+            self.free -= upto - at;
+            self.forget_zones(at..upto);
+            self.hollow.insert(at..upto);
+            at = self.first_from(upto, false);
+        }
+        self.zone_runs = self.written_zones().len() as u64;
+    }
+
+    /// The hollow run `range`, or its first part, is free.
+    ///
+    /// # Panics
+    /// When a page of it is not hollow.
+    pub(crate) fn fill(&mut self, range: Range<u64>) {
+        self.hollow.remove(range.clone());
+        self.set_free(range.start, range.end);
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    pub(crate) fn free_pages(&self) -> u64 {
+        self.free
+    }
+
+    /// All free pages, ascending, in ranges that do not touch.
+    pub(crate) fn free_ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges = Vec::new();
+        let mut at = self.first_from(0, false);
+        while at < self.pages {
+            let end = self.first_from(at, true);
+            ranges.push(at..end);
+            at = self.first_from(end, false);
+        }
+        ranges
+    }
+
+    /// First page from `at` on that is taken, or free; the end when there is none.
+    fn first_from(&self, at: u64, taken: bool) -> u64 {
+        let mut page = at;
+        while page < self.pages {
+            let word = self.bits[(page / WORD_PAGES) as usize] >> (page % WORD_PAGES);
+            let skip = if taken { word.trailing_zeros() } else { word.trailing_ones() };
+            let left = WORD_PAGES - page % WORD_PAGES;
+            if u64::from(skip) < left {
+                return (page + u64::from(skip)).min(self.pages);
+            }
+            page += left;
+        }
+        self.pages
+    }
+
+    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    pub(crate) fn take(&mut self, run: Run) -> bool {
+        if run.end() > self.pages || !self.is_free(run) {
+            return false;
+        }
+        for (word, mask) in masks(run.at, run.end()) {
+            self.bits[word] |= mask;
+            self.chunk_free[word / CHUNK_WORDS] -= mask.count_ones();
+        }
+        self.free -= u64::from(run.pages);
+        true
+    }
+
+    /// Whether all pages of `run` are free.
+    pub(crate) fn is_free(&self, run: Run) -> bool {
+        masks(run.at, run.end()).all(|(word, mask)| self.bits[word] & mask == 0)
+    }
+
+    /// Whether no page of `run` is free.
+    pub(crate) fn is_taken(&self, run: Run) -> bool {
+        run.end() <= self.pages && masks(run.at, run.end()).all(|(word, mask)| self.bits[word] & mask == mask)
+    }
+
+    /// Gives `run` back.
+    ///
+    /// # Panics
+    /// When a page of it is free already.
+    pub(crate) fn release(&mut self, run: Run) {
+        assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
+        self.set_free(run.at, run.end());
+    }
+
+    fn set_free(&mut self, from: u64, to: u64) {
+        for (word, mask) in masks(from, to) {
+            self.bits[word] &= !mask;
+            self.chunk_free[word / CHUNK_WORDS] += mask.count_ones();
+        }
+        self.free += to - from;
+    }
+
+    /// Takes `pages` pages in as few runs as first fit finds; `None` when fewer are free.
+    pub(crate) fn allocate(&mut self, pages: u64, class: usize) -> Option<Vec<Run>> {
+        if pages > self.free {
+            return None;
+        }
+        let mut runs = Vec::new();
+        let mut left = pages;
+        let mut shortest = left;
+        while left > 0 {
+            let want = left.min(RUN_PAGES_MAX.into());
+            shortest = shortest.min(want);
+            match self.find(shortest, want, class, false) {
+                Some(run) => {
+                    assert!(self.take(run), "a run that was found free is free");
+                    left -= u64::from(run.pages);
+                    runs.push(run);
+                }
+                None => shortest = (shortest / 2).max(1),
+            }
+        }
+        Some(runs)
+    }
+
+    /// Takes one run of `pages` pages, in written zones only if asked so.
+    pub(crate) fn allocate_run(&mut self, pages: u32, class: usize, written: bool) -> Option<Run> {
+        let run = self.find(pages.into(), pages.into(), class, written)?;
+        assert!(self.take(run), "a run that was found free is free");
+        Some(run)
+    }
+
+    /// `class` goes on half a store away from `page`.
+    pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
+        let far = (page + self.pages / 2) % self.pages.max(1);
+        self.cursors[class] = (far / WORD_PAGES) as usize;
+    }
+
+    /// First free run of at least `shortest` pages from the cursor of `class` on; at most `want` of it.
+    fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<Run> {
+        let start =
+            if self.lowest_first { 0 } else { self.cursors[class].min(self.bits.len().saturating_sub(1)) };
+        let found = self
+            .scan(start, self.bits.len(), shortest, want, written)
+            .or_else(|| self.scan(0, self.bits.len(), shortest, want, written))?;
+        self.cursors[class] = (found.end() / WORD_PAGES) as usize;
+        Some(found)
+    }
+
+    fn scan(&self, from: usize, to: usize, shortest: u64, want: u64, written: bool) -> Option<Run> {
+        let mut open: Option<u64> = None;
+        let close = |open: &mut Option<u64>, end: u64| {
+            let at = open.take()?;
+            (end - at >= shortest).then(|| Run::new(at, (end - at).min(want) as u32))
+        };
+        let mut word = from;
+        while word < to {
+            if word.is_multiple_of(CHUNK_WORDS) && self.chunk_free[word / CHUNK_WORDS] == 0 {
+                if let Some(run) = close(&mut open, word as u64 * WORD_PAGES) {
+                    return Some(run);
+                }
+                word += CHUNK_WORDS;
+                continue;
+            }
+            let first_page = word as u64 * WORD_PAGES;
+            let usable = !written || self.written[(first_page / ZONE_PAGES) as usize];
+            let taken = if usable { self.bits[word] } else { u64::MAX };
+            let mut bit = 0;
+            while bit < 64 {
+                let rest = taken >> bit;
+                if rest & 1 == 1 {
+                    if let Some(run) = close(&mut open, first_page + bit) {
+                        return Some(run);
+                    }
+                    bit += u64::from(rest.trailing_ones());
+                } else {
+                    let at = *open.get_or_insert(first_page + bit);
+                    bit += u64::from(rest.trailing_zeros()).min(64 - bit);
+                    if first_page + bit - at >= want {
+                        return Some(Run::new(at, want as u32));
+                    }
+                }
+            }
+            word += 1;
+        }
+        close(&mut open, (to as u64 * WORD_PAGES).min(self.pages))
+    }
+
+    /// Notes that every page of `run` has been written; whole zones inside it count from now on.
+    pub(crate) fn note_written(&mut self, run: Run) {
+        let first = run.at.div_ceil(ZONE_PAGES) as usize;
+        let last = (run.end() / ZONE_PAGES) as usize;
+        let is_written = |written: &[bool], zone: usize| written.get(zone).copied().unwrap_or(false);
+        for zone in first..last.min(self.written.len()) {
+            if self.written[zone] {
+                continue;
+            }
+            self.written[zone] = true;
+            let before = zone > 0 && is_written(&self.written, zone - 1);
+            match (before, is_written(&self.written, zone + 1)) {
+                (true, true) => self.zone_runs -= 1,
+                (false, false) => self.zone_runs += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Zones that reach beyond page `first` do not count as written any more.
+    pub(crate) fn forget_written(&mut self, first: u64) {
+        self.forget_zones(first..self.pages.max(first + 1));
+        self.zone_runs = self.written_zones().len() as u64;
+    }
+
+    /// Zones with a page of `range` do not count as written any more. The runs of them are not counted.
+    fn forget_zones(&mut self, range: Range<u64>) {
+        let (first, end) = (range.start / ZONE_PAGES, range.end.div_ceil(ZONE_PAGES));
+        let zones = self.written.iter_mut().take(end as usize).skip(first as usize);
+        zones.for_each(|written| *written = false);
+    }
+
+    /// Number of runs that [`Allocator::written_zones`] returns.
+    pub(crate) fn zone_runs(&self) -> u64 {
+        self.zone_runs
+    }
+
+    /// Runs of written zones, for the checkpoint: first zone and number of zones.
+    pub(crate) fn written_zones(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (zone, _) in self.written.iter().enumerate().filter(|(_, written)| **written) {
+            match runs.last_mut() {
+                Some((at, zones)) if *at + *zones == zone as u64 => *zones += 1,
+                _ => runs.push((zone as u64, 1)),
+            }
+        }
+        runs
+    }
+}
+
+/// Words and bit masks that cover pages `from..to`.
+fn masks(from: u64, to: u64) -> impl Iterator<Item = (usize, u64)> {
+    let mut page = from;
+    std::iter::from_fn(move || {
+        if page >= to {
+            return None;
+        }
+        let bit = page % WORD_PAGES;
+        let count = (WORD_PAGES - bit).min(to - page);
+        let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << bit };
+        let word = (page / WORD_PAGES) as usize;
+        page += count;
+        Some((word, mask))
+    })
+}
+
+#[cfg(test)]
+mod tests;

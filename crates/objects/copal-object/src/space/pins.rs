@@ -1,0 +1,159 @@
+//! Pins: pages that somebody looks at outside of the mutex, and freed pages that wait for such a look to end.
+//!
+//! Invariants
+//! - A pin names the pages it looks at; freed pages that no pin names wait for none.
+//! - A held run waits for one pin at a time, and is asked about again when that one ends; for one that lasts,
+//!   if there is such a one.
+//! - A pin ends without anybody's help, unless it lasts: nobody waits for what only a lasting one keeps.
+//!
+//! Not here: when freed pages may be reused at all (`space`).
+
+use crate::format::run::{Run, pages_of};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    runs: BTreeMap<u64, Vec<Run>>,
+    next_ticket: u64,
+    /// Freed runs, by the pin they wait for.
+    pub(crate) held: BTreeMap<u64, Vec<Run>>,
+    pub(crate) held_pages: u64,
+    /// Pins that end when their owner likes, perhaps never, and what of `held_pages` waits for them.
+    lasting: BTreeSet<u64>,
+    pub(crate) lasting_pages: u64,
+}
+
+/// All pinned runs at one moment, sorted, to find out quickly whether one of them touches another run.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    /// Each with the pin and end of that among it and those before it that reaches farthest.
+    runs: Vec<(u64, u64, u64)>,
+}
+
+impl Looks {
+    /// A pin that looks at a page of `run`.
+    pub(crate) fn at(&self, run: Run) -> Option<u64> {
+        let before = self.runs.partition_point(|&(at, ..)| at < run.end());
+        let &(_, end, ticket) = self.runs.get(before.checked_sub(1)?)?;
+        (end > run.at).then_some(ticket)
+    }
+}
+
+impl Pins {
+    /// A look at `runs` begins.
+    pub(crate) fn pin(&mut self, runs: Vec<Run>) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.runs.insert(ticket, runs);
+        ticket
+    }
+
+    /// As [`Pins::pin`], for as long as its owner likes.
+    pub(crate) fn pin_lasting(&mut self, runs: Vec<Run>) -> u64 {
+        let ticket = self.pin(runs);
+        self.lasting.insert(ticket);
+        ticket
+    }
+
+    /// The look has ended; returns the runs that waited for it and wait for none any more.
+    pub(crate) fn unpin(&mut self, ticket: u64) -> Vec<Run> {
+        self.runs.remove(&ticket);
+        let lasted = self.lasting.remove(&ticket);
+        let Some(waiting) = self.held.remove(&ticket) else {
+            return Vec::new();
+        };
+        self.held_pages -= pages_of(&waiting);
+        if lasted {
+            self.lasting_pages -= pages_of(&waiting);
+        }
+        let looks = self.looks();
+        let mut reusable = Vec::new();
+        for run in waiting {
+            match looks.at(run) {
+                Some(other) => self.hold(other, run),
+                None => reusable.push(run),
+            }
+        }
+        reusable
+    }
+
+    /// `run` is not reused before `ticket` ends.
+    pub(crate) fn hold(&mut self, ticket: u64, run: Run) {
+        let looks_at_it = |ticket: &&u64| {
+            let mut looked_at = self.runs.get(*ticket).into_iter().flatten();
+            looked_at.any(|other| other.overlaps(run))
+        };
+        let lasting = self.lasting.iter().find(looks_at_it).copied();
+        let ticket = lasting.unwrap_or(ticket);
+        self.held_pages += u64::from(run.pages);
+        if lasting.is_some() {
+            self.lasting_pages += u64::from(run.pages);
+        }
+        self.held.entry(ticket).or_default().push(run);
+    }
+
+    /// What is looked at now.
+    pub(crate) fn looks(&self) -> Looks {
+        let pinned = self.runs.iter();
+        let mut runs: Vec<(u64, u64, u64)> = pinned
+            .flat_map(|(&ticket, runs)| runs.iter().map(move |run| (run.at, run.end(), ticket)))
+            .collect();
+        runs.sort_unstable();
+        let (mut farthest, mut whose) = (0, 0);
+        for (_, end, ticket) in &mut runs {
+            if *end > farthest {
+                (farthest, whose) = (*end, *ticket);
+            }
+            (*end, *ticket) = (farthest, whose);
+        }
+        Looks { runs }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_waits_for_those_who_look_at_it_and_for_nobody_else() {
+        let mut pins = Pins::default();
+        let long = pins.pin(vec![Run::new(100, 50), Run::new(10, 2)]);
+        let short = pins.pin(vec![Run::new(105, 5)]);
+        let looks = pins.looks();
+        for (run, wanted) in [
+            (Run::new(0, 10), None),
+            (Run::new(11, 1), Some(long)),
+            (Run::new(12, 88), None),
+            (Run::new(99, 2), Some(long)),
+            (Run::new(140, 20), Some(long)),
+            (Run::new(150, 9), None),
+        ] {
+            assert_eq!(looks.at(run), wanted, "{run:?}");
+        }
+        pins.hold(long, Run::new(100, 10));
+        pins.hold(long, Run::new(140, 10));
+        assert_eq!(pins.unpin(long), [Run::new(140, 10)], "the other is looked at twice");
+        assert_eq!(pins.held_pages, 10);
+        assert_eq!(pins.unpin(short), [Run::new(100, 10)]);
+        assert_eq!(pins.held_pages, 0);
+    }
+    #[test]
+    fn what_a_lasting_look_keeps_is_counted_apart_whoever_else_looks_at_it() {
+        let mut pins = Pins::default();
+        let short = pins.pin(vec![Run::new(0, 1000)]);
+        let lasting = pins.pin_lasting(vec![Run::new(100, 50)]);
+        let another = pins.pin_lasting(vec![Run::new(100, 50)]);
+        for run in [Run::new(100, 50), Run::new(200, 7)] {
+            let ticket = pins.looks().at(run).unwrap();
+            pins.hold(ticket, run);
+        }
+        assert_eq!((pins.held_pages, pins.lasting_pages), (57, 50));
+        assert_eq!(pins.unpin(short), [Run::new(200, 7)]);
+        assert_eq!((pins.held_pages, pins.lasting_pages), (50, 50));
+        assert_eq!(pins.unpin(lasting), []);
+        assert_eq!((pins.held_pages, pins.lasting_pages), (50, 50));
+        assert_eq!(pins.unpin(another), [Run::new(100, 50)]);
+        assert_eq!((pins.held_pages, pins.lasting_pages), (0, 0));
+    }
+}

@@ -1,0 +1,33 @@
+//! Last partial pages, kept so that the next append to their objects need not read them back.
+//!
+//! Invariants
+//! - Bounded: the newest 128 pages. A page that is reused for something else is forgotten first.
+
+use crate::format::run::Run;
+use std::{collections::VecDeque, sync::Arc};
+
+const PAGES_MAX: usize = 128;
+
+/// Content of pages that were written lately and end inside an object.
+#[derive(Debug, Default)]
+pub(crate) struct RecentPages {
+    pages: VecDeque<(u64, Arc<[u8]>)>,
+}
+
+impl RecentPages {
+    pub(crate) fn put(&mut self, page: u64, bytes: Arc<[u8]>) {
+        self.pages.retain(|(at, _)| *at != page);
+        if self.pages.len() == PAGES_MAX {
+            self.pages.pop_front();
+        }
+        self.pages.push_back((page, bytes));
+    }
+
+    pub(crate) fn get(&self, page: u64) -> Option<Arc<[u8]>> {
+        self.pages.iter().rev().find(|(at, _)| *at == page).map(|(_, bytes)| Arc::clone(bytes))
+    }
+
+    pub(crate) fn forget(&mut self, run: Run) {
+        self.pages.retain(|(at, _)| !(run.at..run.end()).contains(at));
+    }
+}

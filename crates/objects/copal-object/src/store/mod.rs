@@ -1,0 +1,402 @@
+//! The public face of an open store.
+//!
+//! Not here: any step of the work; each method names the module that does it.
+
+pub(crate) mod owner;
+
+use crate::{
+    Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
+    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, RawExtent, RecoveryReport,
+    Reservation, ReservedFrame, Room, Shrunk, Space, Stat, StoreError, SystemLoan, Txn,
+    backend::hostfs::HostFiles,
+    engine::close,
+    format::{
+        run::pages_of,
+        superblock::{BACKEND_COW, BACKEND_HOSTFS},
+    },
+    open::{self, Backend, Tuning},
+    state::{IN_FLIGHT_BYTES_MAX, StoreCore, entropy::Entropy},
+    tables::{Entry, Tables},
+};
+use bytes::Bytes;
+use copal_device::{Class, Completion, Counters, Device};
+use std::{ops::Range, path::Path, sync::Arc};
+
+/// Journal of a store of files; a file system below has one of its own besides.
+const FILES_JOURNAL_BYTES: u64 = 8 << 20;
+
+/// Handle of one open store; cheap to clone. Dropping the last one is like a kill: nothing that was
+/// acknowledged is lost, but only [`Store::close`] makes the next open cheap and later damage of the last
+/// commits detectable.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) inner: Arc<StoreCore>,
+}
+
+impl Store {
+    /// Makes an empty store on `dev`, which is at least 64 MiB long. Whatever was there is lost. Blocks.
+    /// # Errors
+    /// `Options`: the sizes do not work. `Device`.
+    pub fn mkfs(dev: &Arc<dyn Device>, options: &MkfsOptions) -> Result<(), OpenError> {
+        open::mkfs::mkfs(dev, options, &mut Entropy::System, BACKEND_COW)
+    }
+
+    /// Opens a store, recovering from a crash if there was one. Blocks.
+    /// # Errors
+    /// `NotAStore`, `Damaged`, `Version`, `Truncated`: nothing was written. `TailLoss`: acknowledged commits
+    /// are damaged. `Device`.
+    pub fn open(dev: Arc<dyn Device>, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
+        Store::open_tuned(dev, options, Tuning::default())
+    }
+
+    /// Makes an empty store of files in `dir`, which is made too when it is not there. Blocks.
+    /// # Errors
+    /// `Open`: a store is there already, or the directory cannot be written. `Device`.
+    pub fn mkfs_dir(dir: &Path, options: &MkfsOptions) -> Result<(), OpenError> {
+        let files: Arc<dyn Device> = HostFiles::create(dir)?;
+        let journal_bytes = options.journal_bytes.unwrap_or(FILES_JOURNAL_BYTES);
+        let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..options.clone() };
+        open::mkfs::mkfs(&files, &options, &mut Entropy::System, BACKEND_HOSTFS)
+    }
+
+    /// Opens the store of files in `dir`, recovering from a crash if there was one. Blocks.
+    /// # Errors
+    /// As [`Store::open`]. `Open`: the directory is not there, or somebody else has it open.
+    pub fn open_dir(dir: &Path, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
+        let files = HostFiles::open(dir, options.read_only)?;
+        let (inner, report) = open::open(Backend::Files(files), options, Tuning::default())?;
+        Ok((Store { inner }, report))
+    }
+
+    pub(crate) fn open_tuned(
+        dev: Arc<dyn Device>,
+        options: &OpenOptions,
+        tuning: Tuning,
+    ) -> Result<(Store, RecoveryReport), OpenError> {
+        let (inner, report) = open::open(Backend::Device(dev), options, tuning)?;
+        Ok((Store { inner }, report))
+    }
+
+    /// All operations or none, at the next place in the store's one order. Returns when the transaction has
+    /// its place; the completion when `ack` is reached. Blocks while 64 MiB are on their way to the device,
+    /// while old bytes have to be merged, and while the store drains freed space or grows. A transaction
+    /// takes at most an eighth of the journal (4 MiB) for its operations; its data is limited by space only.
+    /// # Errors
+    /// `NoSpace`, `Exists`, `NotFound`, `WrongKind`, `WrongLength`, `TooLarge`, `Corrupt` (of bytes to merge
+    /// with), `UnknownDependency`: nothing happened. `Device`, `Fenced`: reopen the store. `ReadOnly`.
+    pub fn commit(&self, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
+        self.inner.commit(txn, ack)
+    }
+
+    /// Durable up to and including `upto`; what was never committed counts as nothing.
+    /// # Errors
+    /// `Device`, `Fenced`: reopen the store.
+    pub fn sync(&self, upto: Lsn) -> Completion<Result<(), StoreError>> {
+        self.inner.sync(upto)
+    }
+
+    /// Bytes `range` of an object in its latest ordered version: short only at the end, holes read as zeros.
+    /// Bytes still on their way are waited for. On the caller's thread when one device read covers it and
+    /// `class` is not `Background`.
+    /// # Errors
+    /// `NotFound`, `WrongKind` (a stream). `Corrupt`: not the bytes that were written (`Check::Pages`).
+    /// `Device`.
+    pub fn read(
+        &self,
+        id: ObjectId,
+        range: Range<u64>,
+        class: Class,
+    ) -> Completion<Result<Bytes, StoreError>> {
+        self.inner.read(id, &range, class)
+    }
+
+    /// Several reads at once, all on the device together.
+    pub fn read_many(
+        &self,
+        reads: &[(ObjectId, Range<u64>)],
+        class: Class,
+    ) -> Completion<Vec<Result<Bytes, StoreError>>> {
+        Completion::join(self.inner.read_many(reads, class))
+    }
+
+    /// Writes a large immutable object piece by piece; `Op::Publish` gives it its name, which must
+    /// be free by then: one transaction may delete the old object and publish the new one.
+    /// # Errors
+    /// `Fenced`, `ReadOnly`.
+    pub fn writer(&self, id: ObjectId, opts: CreateOptions) -> Result<ObjectWriter, StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        self.inner.state.lock().writable()?;
+        Ok(ObjectWriter::new(&self.inner, id, &opts))
+    }
+
+    /// Appends one frame. Solo and `Durable` it is one durable write on the caller's thread and no metadata;
+    /// when others wait for a flush anyway, it shares theirs.
+    /// `after`: the frame counts only if that commit survives. Payload at most 1 MiB less 64 bytes.
+    /// # Errors
+    /// `NotFound`, `WrongKind`, `TooLarge`, `NoSpace`, `UnknownDependency`. `Corrupt`: recovery found
+    /// acknowledged frames damaged; delete the stream. `Device`, `Fenced`, `ReadOnly`.
+    pub fn append_frame(
+        &self,
+        stream: ObjectId,
+        payload: Bytes,
+        after: Option<Lsn>,
+        ack: Ack,
+    ) -> Completion<Result<FramePos, StoreError>> {
+        match self.reserve_frame(stream, &payload, after, ack) {
+            Ok(frame) => frame.write(),
+            Err(error) => Completion::ready(Err(error)),
+        }
+    }
+
+    /// [`Store::append_frame`] in two steps, for several threads that keep several frames of one stream on
+    /// their way: the frame gets its number and place here, and its bytes go to the device with
+    /// [`ReservedFrame::write`]. In between another thread may append the next one. Acknowledgements come in
+    /// the order of the numbers.
+    /// # Errors
+    /// As [`Store::append_frame`] but for `Device`; the frame got no number then.
+    pub fn reserve_frame(
+        &self,
+        stream: ObjectId,
+        payload: &Bytes,
+        after: Option<Lsn>,
+        ack: Ack,
+    ) -> Result<ReservedFrame, StoreError> {
+        self.inner.reserve_frame(stream, payload, after, ack)
+    }
+
+    /// Reads frames from `from` on, or from the first that is kept.
+    /// # Errors
+    /// `NotFound`, `WrongKind`.
+    pub fn frames(&self, stream: ObjectId, from: FramePos) -> Result<FrameReader, StoreError> {
+        FrameReader::new(&self.inner, stream, from)
+    }
+
+    /// Room of the caller's own in a stream that has no frames, at least `bytes` of it when the stream has
+    /// none yet; it then belongs to the stream with the next durable commit. `None`: there is none, and none
+    /// was asked for or the store is open read-only. Blocks while space is prepared.
+    /// # Errors
+    /// `NotFound`, `WrongKind`, `NoSpace`, `Fenced`, `Device`.
+    pub fn raw_extent(&self, stream: ObjectId, bytes: u64) -> Result<Option<RawExtent>, StoreError> {
+        self.inner.raw_extent(stream, bytes)
+    }
+
+    /// Keeps `bytes` of space for the caller until the reservation is dropped; to use it, drop it and commit.
+    /// # Errors
+    /// `NoSpace`, `Fenced`, `ReadOnly`.
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        self.inner.reserve(bytes)
+    }
+
+    /// Lets every operation use what the store keeps for deletes, until the loan is dropped; room for the
+    /// next checkpoint stays kept. For who has no other way to make room.
+    #[must_use]
+    pub fn lend_system_space(&self) -> SystemLoan {
+        self.inner.lend_system_space()
+    }
+
+    /// Lets commits wait already while `bytes` are on their way to the device: less memory, the same order.
+    /// At most 64 MiB count; one commit may go beyond it.
+    pub fn limit_in_flight(&self, bytes: u64) {
+        self.inner.state.lock().in_flight_limit = bytes.min(IN_FLIGHT_BYTES_MAX);
+    }
+
+    /// Where the bytes are.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        let state = self.inner.state.lock();
+        let page = self.inner.shape.page_bytes as u64;
+        let space = &state.space;
+        let free_now = space.allocator.free_pages();
+        let free = space.available_pages();
+        let quarantine = space.quarantine_pages() + pages_of(&state.groups.open.freed);
+        let pages = space.allocator.pages();
+        let hollow = space.allocator.hollow_pages();
+        let live = pages - free_now - quarantine - space.staged_pages - hollow;
+        Space {
+            size_bytes: pages * page,
+            live_bytes: live * page,
+            staged_bytes: space.staged_pages * page,
+            quarantine_bytes: quarantine * page,
+            reserved_bytes: (free_now - free) * page,
+            free_bytes: free * page,
+            hollow_bytes: hollow * page,
+        }
+    }
+
+    /// Bytes that writes may still take: free pages and growth. Growth counts if the opening gave a largest
+    /// size and the host has not refused the last growth.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        self.inner.room()
+    }
+
+    /// Tries to grow by a step if the host refused the last growth. Afterwards [`Store::room`] counts growth
+    /// again if the host has space. Blocks on the host's file system.
+    /// # Errors
+    /// `Poisoned`, `Closed`. A host that still refuses is no error.
+    pub fn grow_again(&self) -> Result<(), StoreError> {
+        self.inner.grow_again()
+    }
+
+    /// What is known of an object without reading it.
+    #[must_use]
+    pub fn stat(&self, id: ObjectId) -> Option<Stat> {
+        let state = self.inner.state.lock();
+        let entry = state.tables.entries.get(&id.0)?;
+        let next = state.tails.get(&id.0).map_or(0, |tail| tail.next);
+        Some(stat_of(&state.tables, id.0, entry, next))
+    }
+
+    /// Objects with id >= `from`, ascending, at most `limit`.
+    #[must_use]
+    pub fn list(&self, from: ObjectId, limit: usize) -> Vec<Stat> {
+        let state = self.inner.state.lock();
+        let next = |id| state.tails.get(id).map_or(0, |tail| tail.next);
+        let entries = state.tables.entries.range(from.0..).take(limit);
+        entries.map(|(id, entry)| stat_of(&state.tables, *id, entry, next(id))).collect()
+    }
+
+    /// Checks the store while it is open; see [`CheckOptions`]. Blocks for as long as reading everything
+    /// takes.
+    /// # Errors
+    /// `Device`: repairing failed. Damage is no error but in the report.
+    pub fn check(&self, options: &CheckOptions) -> Result<CheckReport, StoreError> {
+        self.inner.check(options, None)
+    }
+
+    /// As [`Store::check`], and says of every range of the device in bytes whether it was held against a sum
+    /// or holds nothing. Complete with `data` on a store that nobody writes to; ranges come in no order.
+    /// # Errors
+    /// As [`Store::check`].
+    pub fn check_coverage(
+        &self,
+        options: &CheckOptions,
+        see: &mut dyn FnMut(Range<u64>, Covered),
+    ) -> Result<CheckReport, StoreError> {
+        self.inner.check(options, Some(see))
+    }
+
+    /// Whether objects are files of a directory: the addresses of [`Store::check_coverage`] are places in
+    /// them then.
+    #[must_use]
+    pub fn is_in_files(&self) -> bool {
+        self.inner.files.is_some()
+    }
+
+    /// Number of bytes of the device; ranges of [`Store::check_coverage`] lie below.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        self.inner.device.geometry().size
+    }
+
+    /// Writes a checkpoint now, so that the next open has no journal to read. Blocks until it is durable.
+    /// # Errors
+    /// `NoSpace`, `Fenced`, `ReadOnly`, `Device`.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        close::checkpoint_now(&self.inner)
+    }
+
+    /// Gives space that nothing lies in back to the file system: the end of the file by cutting it, runs
+    /// inside by punching holes, which are filled again before anything is written there. Some free space
+    /// stays for what comes next, and all that was reserved. In a directory, where files go with what they
+    /// hold, this is a checkpoint; so it is on a block device, which is told what it may discard. Blocks for
+    /// two checkpoints.
+    /// # Errors
+    /// `NoSpace`: no checkpoint fits, and nothing was given back. `Fenced`, `ReadOnly`. `Device`.
+    pub fn shrink(&self) -> Result<Shrunk, StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        self.inner.shrink()
+    }
+
+    /// From now on space is taken as near the beginning of the device as there is some, for who means to
+    /// shrink the store.
+    pub fn place_low(&self) {
+        self.inner.state.lock().space.allocator.place_low();
+    }
+
+    /// Whether [`RawExtent::write`] ends in the kernel's page cache and waits for no device.
+    #[must_use]
+    pub fn has_page_cache(&self) -> bool {
+        self.inner.device.page_cache().is_some()
+    }
+
+    /// What reached the device since it was opened.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.inner.device.counters()
+    }
+
+    /// Writes down what is durable, so that damage that comes to it later is reported and not taken for a
+    /// crash; makes durable first what was only ordered. One record and one flush, or nothing when nothing
+    /// happened since the last mark: then `false`. Blocks.
+    ///
+    /// Without it the acknowledged commits of the last epoch, and the last durable frame of each stream, can
+    /// be damaged unnoticed between a kill and the next open. [`Store::close`] needs none. See
+    /// [`Store::activity`] for when.
+    /// # Errors
+    /// `Fenced`, `Device`.
+    pub fn write_clean_mark(&self) -> Result<bool, StoreError> {
+        self.inner.write_clean_mark()
+    }
+
+    /// A number that grows with every commit and every frame: whoever sees it twice the same, a tenth of a
+    /// second apart, writes the clean mark.
+    #[must_use]
+    pub fn activity(&self) -> u64 {
+        let state = self.inner.state.lock();
+        state.groups.last_lsn + state.frame_tickets
+    }
+
+    /// Makes everything durable, checkpoints and closes; later writes answer `Fenced`, reads go on. Blocks.
+    /// # Errors
+    /// `Device`: what was not acknowledged as durable may be lost.
+    pub fn close(&self) -> Result<(), StoreError> {
+        close::close(&self.inner)
+    }
+
+    /// Takes the store for an engine that must be the only one of its kind, or, `read_only`, one of several
+    /// that change nothing, until the answer is dropped. `None`: another has it. Objects are not guarded by
+    /// this.
+    #[must_use]
+    pub fn own(&self, read_only: bool) -> Option<Ownership> {
+        Ownership::take(&self.inner, read_only)
+    }
+}
+
+fn stat_of(tables: &Tables, id: u64, entry: &Entry, next_frame: u64) -> Stat {
+    let page = tables.page_bytes as u64;
+    match entry {
+        Entry::Object(object) => Stat {
+            id: ObjectId(id),
+            kind: object.what.kind,
+            sealed: object.sealed,
+            len: object.len,
+            allocated_bytes: object.map.pages() * page,
+            label: object.what.label,
+        },
+        Entry::Stream(stream) => Stat {
+            id: ObjectId(id),
+            kind: ObjectKind::Stream,
+            sealed: false,
+            len: next_frame,
+            allocated_bytes: stream.pieces.iter().map(|piece| u64::from(piece.run.pages)).sum::<u64>() * page,
+            label: stream.what.label,
+        },
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("uuid", &self.inner.shape.uuid).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,155 @@
+//! Reading a stream frame by frame.
+//!
+//! Not here: finding the end after a crash (`walk`); a reader of an open store knows where its stream ends.
+
+use crate::{
+    FramePos, ObjectId, StoreError, format::run::Run, state::StoreCore, stream::walk::ReadAhead,
+    tables::Piece,
+};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Frames in order. Ends at the end of the log (`Ok(None)`) or at damage (`Err(Corrupt)`), told apart.
+pub struct FrameReader {
+    inner: Arc<StoreCore>,
+    id: u64,
+    next: u64,
+    /// Incarnation of the piece that is being read, page in it, and number of the frame there.
+    place: Option<(u64, u32, u64)>,
+    ahead: ReadAhead,
+    /// Where frames were, when a check wants to know.
+    seen: Option<Vec<Run>>,
+}
+
+impl FrameReader {
+    pub(crate) fn new(
+        inner: &Arc<StoreCore>,
+        id: ObjectId,
+        from: FramePos,
+    ) -> Result<FrameReader, StoreError> {
+        let state = inner.state.lock();
+        let Some(stream) = state.tables.stream(id.0) else {
+            let known = state.tables.entries.contains_key(&id.0);
+            return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
+        };
+        let next = from.0.max(stream.trimmed);
+        Ok(FrameReader {
+            inner: Arc::clone(inner),
+            id: id.0,
+            next,
+            place: None,
+            ahead: ReadAhead::default(),
+            seen: None,
+        })
+    }
+
+    /// The next frame, or `None` at the end; frames appended later are seen by a later call. Blocks on the
+    /// device.
+    /// # Errors
+    /// `Corrupt`: an acknowledged frame is damaged. `NotFound`: the stream was deleted meanwhile. `Device`.
+    pub fn next_frame(&mut self) -> Result<Option<(FramePos, Bytes)>, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        let mut state = inner.state.lock();
+        let (piece, trimmed, ticket) = loop {
+            let stream = state.tables.stream(self.id).ok_or(StoreError::NotFound(ObjectId(self.id)))?;
+            self.next = self.next.max(stream.trimmed);
+            let Some(tail) = state.tails.get(&self.id) else {
+                return Ok(None);
+            };
+            if self.next >= tail.next {
+                return if tail.damaged { Err(self.corrupt()) } else { Ok(None) };
+            }
+            if tail.pending.is_on_its_way(self.next) {
+                // A failed write or flush ends the waiting for all that were on their way.
+                if let Some(failure) = &state.failure {
+                    return Err(StoreError::Device(failure.clone()));
+                }
+                inner.wait_change(&mut state);
+                continue;
+            }
+            let found = stream.pieces.iter().rev().find(|piece| piece.first <= self.next).copied();
+            let piece = found.ok_or_else(|| self.corrupt())?;
+            let trimmed = stream.trimmed;
+            let ticket = state.space.pin(vec![piece.run]);
+            break (piece, trimmed, ticket);
+        };
+        drop(state);
+        let result = self.read(&piece, trimmed);
+        inner.unpin(ticket);
+        result.map(Some)
+    }
+
+    /// Notes the pages of a frame; frames side by side stay apart.
+    fn saw(&mut self, frame: Run) {
+        if let Some(seen) = &mut self.seen {
+            seen.push(frame);
+        }
+    }
+
+    /// From here on the pages of frames are noted.
+    pub(crate) fn note_seen(&mut self) {
+        self.seen = Some(Vec::new());
+    }
+
+    /// Pages of every frame read since [`FrameReader::note_seen`], also of those before the first that was
+    /// asked for.
+    pub(crate) fn take_seen(&mut self) -> Vec<Run> {
+        self.seen.take().unwrap_or_default()
+    }
+
+    fn corrupt(&self) -> StoreError {
+        StoreError::Corrupt { id: ObjectId(self.id), range: self.next..self.next + 1 }
+    }
+
+    /// Reads frame `next` of `piece`, and on the way those before it that were not read yet. One of them that
+    /// is damaged is passed over if it lies before `trimmed`, and by who saves what can be saved in any case.
+    fn read(&mut self, piece: &Piece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
+        let (mut at, mut number) = match self.place {
+            Some((incarnation, at, number)) if incarnation == piece.incarnation && number <= self.next => {
+                (at, number)
+            }
+            _ => (0, piece.first),
+        };
+        // Who only reads a store that was cut off finds less than the piece; its frames are there.
+        let left = self.inner.device.geometry().size / self.inner.shape.page_bytes as u64;
+        let piece = &match self.inner.shape.salvage {
+            true => *piece,
+            false => piece.within(left),
+        };
+        let wanted = match self.inner.shape.salvage {
+            true => self.next,
+            false => trimmed,
+        };
+        loop {
+            let inner = Arc::clone(&self.inner);
+            let found = self.ahead.frame(piece, at, inner.shape.page_bytes, &|run| inner.read_pages(run))?;
+            let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == number) else {
+                let read = |run: Run| inner.read_pages(run);
+                let page_bytes = inner.shape.page_bytes;
+                let next = match number < wanted {
+                    true => self.ahead.behind_damage(piece, at, wanted, page_bytes, &read)?,
+                    false => None,
+                };
+                let Some(next) = next.filter(|(_, frame)| *frame > number) else {
+                    return Err(self.corrupt());
+                };
+                (at, number) = next;
+                continue;
+            };
+            self.saw(Run::new(piece.run.at + u64::from(at), pages));
+            at += pages;
+            number += 1;
+            if header.frame == self.next {
+                self.next += 1;
+                self.place = Some((piece.incarnation, at, number));
+                return Ok((FramePos(header.frame), Bytes::from(payload)));
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for FrameReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrameReader").field("id", &self.id).field("next", &self.next).finish_non_exhaustive()
+    }
+}

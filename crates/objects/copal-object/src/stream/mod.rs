@@ -1,0 +1,7 @@
+//! Streams: appended frames, the reader, the walk that finds their end, and raw extents.
+
+pub(crate) mod append;
+pub(crate) mod frame_reader;
+pub(crate) mod raw_extent;
+pub(crate) mod reserved_frame;
+pub(crate) mod walk;

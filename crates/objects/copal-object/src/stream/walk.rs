@@ -1,0 +1,298 @@
+//! Walking the frames of a stream: where it ends, and whether that is a crash or damage.
+//!
+//! Design: docs/design/object.md#streams
+//! Invariants
+//! - The end is the first frame whose sum, incarnation or number is wrong, or whose commit is lost.
+//! - A hole before a valid frame that says the hole was durable is damage, not a crash.
+//! - Frames that were trimmed are passed over where they are damaged or lost: nobody asks for them, and no
+//!   stream ends before its trim, where nobody would see what it takes next.
+//! - Who saves what can be saved passes over every frame that is damaged: the end is behind the last valid
+//!   one.
+
+use crate::{
+    format::{
+        frame::{self, FRAME_BYTES_MAX, FrameHeader},
+        run::Run,
+    },
+    tables::Piece,
+};
+use copal_device::DeviceError;
+
+/// Reads whole pages.
+pub(crate) type ReadPages<'a> = &'a dyn Fn(Run) -> Result<Vec<u8>, DeviceError>;
+
+/// Where a stream ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Number of the next frame.
+    pub(crate) next: u64,
+    /// Piece it goes to, and pages used of it. With no pieces: 0 and 0.
+    pub(crate) piece: usize,
+    pub(crate) used: u32,
+    /// Later frames show that this one was durable.
+    pub(crate) damaged: bool,
+}
+
+/// Pages read at once while walking.
+const WINDOW_PAGES: u32 = 64;
+
+/// A window over one piece, so that small frames do not cost a read each.
+struct Window<'a> {
+    read: ReadPages<'a>,
+    piece: Run,
+    page_bytes: usize,
+    at: u32,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Window<'a> {
+    fn new(read: ReadPages<'a>, piece: Run, page_bytes: usize) -> Window<'a> {
+        Window { read, piece, page_bytes, at: 0, bytes: Vec::new() }
+    }
+
+    /// Pages `at..at+pages` of the piece; `None` beyond its end.
+    fn pages(&mut self, at: u32, pages: u32) -> Result<Option<&[u8]>, DeviceError> {
+        if at.checked_add(pages).is_none_or(|end| end > self.piece.pages) {
+            return Ok(None);
+        }
+        let held = (self.bytes.len() / self.page_bytes) as u32;
+        if at < self.at || at + pages > self.at + held {
+            let count = pages.max(WINDOW_PAGES).min(self.piece.pages - at);
+            // Freed first: a window is as long as the longest frame.
+            self.bytes = Vec::new();
+            self.bytes = (self.read)(Run::new(self.piece.at + u64::from(at), count))?;
+            self.at = at;
+        }
+        let from = (at - self.at) as usize * self.page_bytes;
+        Ok(Some(&self.bytes[from..from + pages as usize * self.page_bytes]))
+    }
+}
+
+/// Header, pages and payload of a frame.
+type Found<'w> = (FrameHeader, u32, &'w [u8]);
+
+/// A valid frame at page `at` of a piece: its header, pages and payload.
+fn frame_at<'w>(
+    window: &'w mut Window<'_>,
+    at: u32,
+    incarnation: u64,
+) -> Result<Option<Found<'w>>, DeviceError> {
+    let page_bytes = window.page_bytes;
+    let Some(first) = window.pages(at, 1)? else {
+        return Ok(None);
+    };
+    let Ok((claimed, payload)) = frame::claimed(first) else {
+        return Ok(None);
+    };
+    if claimed.incarnation != incarnation {
+        return Ok(None);
+    }
+    let pages = frame::pages_for(payload, page_bytes) as u32;
+    let Some(bytes) = window.pages(at, pages)? else {
+        return Ok(None);
+    };
+    match frame::decode(bytes) {
+        Ok((header, payload)) => {
+            Ok(Some((header, pages, &bytes[frame::HEADER_LEN..frame::HEADER_LEN + payload])))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Where a piece goes on behind a damaged frame at page `at`: page and number of the next valid frame, if
+/// that is at most `wanted`, so that no frame is missed that somebody may ask for.
+fn behind_damage(
+    window: &mut Window<'_>,
+    at: u32,
+    incarnation: u64,
+    wanted: u64,
+) -> Result<Option<(u32, u64)>, DeviceError> {
+    for at in at + 1..window.piece.pages {
+        if let Some((header, ..)) = frame_at(window, at, incarnation)? {
+            return Ok(Some((at, header.frame)).filter(|(_, frame)| *frame <= wanted));
+        }
+    }
+    Ok(None)
+}
+
+/// Finds the end of a stream of which the frames before `trimmed` are not wanted any more: it ends there at
+/// the earliest. Frames whose `after` lies beyond `last_lsn` do not count. `each` sees every frame that
+/// counts and was looked at: those of a piece that ends before `trimmed` are not. `salvage`: see the module.
+pub(crate) fn walk(
+    pieces: &[Piece],
+    trimmed: u64,
+    last_lsn: u64,
+    page_bytes: usize,
+    salvage: bool,
+    read: ReadPages<'_>,
+    each: impl FnMut(u64, &[u8]),
+) -> Result<End, DeviceError> {
+    let (mut end, lost) = frames_that_count(pieces, trimmed, last_lsn, page_bytes, salvage, read, each)?;
+    let unread = trimmed.saturating_sub(end.next);
+    end.next = end.next.max(trimmed);
+    // Where a commit is lost, nothing behind its frame was durable either.
+    end.damaged = !lost && was_durable(pieces, &end, unread, page_bytes, read)?;
+    if unread > 0 {
+        // No frame of this piece is wanted: all of it is used anew.
+        end.used = 0;
+    }
+    Ok(end)
+}
+
+/// Where the frames end one after the other, and whether that is because a commit is lost.
+fn frames_that_count(
+    pieces: &[Piece],
+    trimmed: u64,
+    last_lsn: u64,
+    page_bytes: usize,
+    salvage: bool,
+    read: ReadPages<'_>,
+    mut each: impl FnMut(u64, &[u8]),
+) -> Result<(End, bool), DeviceError> {
+    let wanted = if salvage { u64::MAX } else { trimmed };
+    // Pieces before the one of the first wanted frame hold nothing that is wanted.
+    let first = pieces.iter().rposition(|piece| piece.first <= trimmed).unwrap_or(0);
+    let mut end =
+        End { next: pieces.get(first).map_or(0, |piece| piece.first), piece: first, used: 0, damaged: false };
+    for (index, piece) in pieces.iter().enumerate().skip(first) {
+        if piece.first != end.next {
+            break;
+        }
+        let limit = pieces.get(index + 1).map(|next| next.first);
+        let mut window = Window::new(read, piece.run, page_bytes);
+        end.piece = index;
+        end.used = 0;
+        while limit.is_none_or(|limit| end.next < limit) {
+            let found = frame_at(&mut window, end.used, piece.incarnation)?;
+            let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == end.next) else {
+                let next = match end.next < wanted {
+                    true => behind_damage(&mut window, end.used, piece.incarnation, wanted)?,
+                    false => None,
+                };
+                let Some((at, frame)) = next.filter(|(_, frame)| *frame > end.next) else {
+                    break;
+                };
+                (end.used, end.next) = (at, frame);
+                continue;
+            };
+            if header.after > last_lsn {
+                return Ok((end, true));
+            }
+            each(header.frame, payload);
+            end.next += 1;
+            end.used += pages;
+        }
+        match limit {
+            // The last frames of this piece are lost; the next piece says how many.
+            Some(limit) if salvage => end.next = end.next.max(limit),
+            Some(limit) if end.next >= limit => {}
+            _ => break,
+        }
+    }
+    Ok((end, false))
+}
+
+/// Whether a frame behind the end says that the frame at the end was durable. Before the end lie the pages of
+/// `unread` frames that nobody wants.
+fn was_durable(
+    pieces: &[Piece],
+    end: &End,
+    unread: u64,
+    page_bytes: usize,
+    read: ReadPages<'_>,
+) -> Result<bool, DeviceError> {
+    let Some(piece) = pieces.get(end.piece) else {
+        return Ok(false);
+    };
+    let frame_pages = (FRAME_BYTES_MAX / page_bytes) as u32;
+    let mut window = Window::new(read, piece.run, page_bytes);
+    // The frame behind starts within the pages of the longest frames there may be before it.
+    let reach = u64::from(frame_pages).saturating_mul(unread.saturating_add(1));
+    let reach = u32::try_from(reach).unwrap_or(u32::MAX);
+    let last = piece.run.pages.min(end.used.saturating_add(reach).saturating_add(1));
+    let mut at = end.used;
+    let mut found = None;
+    while at < last {
+        match frame_at(&mut window, at, piece.incarnation)? {
+            Some((header, pages, _)) if header.frame > end.next => {
+                if header.flushed_frame > end.next {
+                    return Ok(true);
+                }
+                found = Some(at + pages);
+                break;
+            }
+            _ => at += 1,
+        }
+    }
+    // From there on frames follow one another again.
+    while let Some(at) = found {
+        found = match frame_at(&mut window, at, piece.incarnation)? {
+            Some((header, ..)) if header.flushed_frame > end.next => return Ok(true),
+            Some((_, pages, _)) => Some(at + pages),
+            None => None,
+        };
+    }
+    // The next piece follows only when this one was full; its frames may vouch too.
+    for piece in pieces.iter().skip(end.piece + 1) {
+        let mut window = Window::new(read, piece.run, page_bytes);
+        let mut at = 0;
+        while let Some((header, pages, _)) = frame_at(&mut window, at, piece.incarnation)? {
+            if header.frame > end.next && header.flushed_frame > end.next {
+                return Ok(true);
+            }
+            at += pages;
+        }
+    }
+    Ok(false)
+}
+
+/// Pages of a piece read ahead by a reader of an open store, which knows where the stream ends.
+#[derive(Default)]
+pub(crate) struct ReadAhead {
+    piece: Option<Run>,
+    at: u32,
+    bytes: Vec<u8>,
+}
+
+impl ReadAhead {
+    /// See [`behind_damage`].
+    pub(crate) fn behind_damage(
+        &mut self,
+        piece: &Piece,
+        at: u32,
+        wanted: u64,
+        page_bytes: usize,
+        read: ReadPages<'_>,
+    ) -> Result<Option<(u32, u64)>, DeviceError> {
+        let mut window = Window::new(read, piece.run, page_bytes);
+        behind_damage(&mut window, at, piece.incarnation, wanted)
+    }
+
+    /// The valid frame at page `at` of `piece`. Pages already read are looked at first, then read again: the
+    /// frame may have been appended since.
+    pub(crate) fn frame(
+        &mut self,
+        piece: &Piece,
+        at: u32,
+        page_bytes: usize,
+        read: ReadPages<'_>,
+    ) -> Result<Option<(FrameHeader, u32, Vec<u8>)>, DeviceError> {
+        if self.piece != Some(piece.run) {
+            *self = ReadAhead { piece: Some(piece.run), ..ReadAhead::default() };
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut window = Window { read, piece: piece.run, page_bytes, at: self.at, bytes };
+        let mut found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
+        if found.is_none() {
+            window.bytes.clear();
+            found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
+        }
+        self.at = window.at;
+        self.bytes = window.bytes;
+        Ok(found)
+    }
+}
+
+fn owned((header, pages, payload): Found<'_>) -> (FrameHeader, u32, Vec<u8>) {
+    (header, pages, payload.to_vec())
+}

@@ -1,0 +1,254 @@
+//! Extent map: where the pages of one object are, and their sums.
+//!
+//! 16 bytes per extent; sums lie apart, 4 bytes per unit. A unit is what one sum covers: 1 page
+//! (`Check::Pages`) or up to 64 KiB (`Check::Caller`), counted from the start of its extent.
+//! Invariants
+//! - Extents ascend and do not overlap; what lies between is a hole and reads as zeros.
+//! - Cutting a unit leaves its parts as extents of their own with sum 0; the transaction that cut gives them
+//!   new sums (`RecordOp::Resum`) before anyone can look.
+//! - A published object has no sums here: they are in its trailer.
+
+use crate::format::run::{RUN_PAGES_MAX, Run};
+
+/// One extent, unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// First page inside the object.
+    pub(crate) at: u64,
+    /// Where it is.
+    pub(crate) run: Run,
+}
+
+impl Extent {
+    pub(crate) fn end(self) -> u64 {
+        self.at + u64::from(self.run.pages)
+    }
+}
+
+/// 48 bits of place, 16 of length.
+#[derive(Clone, Copy, Debug)]
+struct Packed {
+    place: u64,
+    at: u32,
+    sums: u32,
+}
+
+impl Packed {
+    fn new(at: u64, run: Run, sums: u32) -> Packed {
+        debug_assert!(run.at < 1 << 48 && run.pages <= RUN_PAGES_MAX && run.pages > 0);
+        Packed { place: run.at << 16 | u64::from(run.pages), at: at as u32, sums }
+    }
+
+    fn extent(self) -> Extent {
+        Extent { at: self.at.into(), run: Run::new(self.place >> 16, (self.place & 0xffff) as u32) }
+    }
+}
+
+/// Pages of one object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ExtentMap {
+    extents: Vec<Packed>,
+    sums: Vec<u32>,
+    /// With this many sums it is time to look how many of them are still used.
+    collect_at: u32,
+    /// Units of all extents; as many as there are sums at most.
+    units: u32,
+}
+
+/// Most pages of one object: page numbers have 32 bits.
+pub(crate) const OBJECT_PAGES_MAX: u64 = 1 << 32;
+
+impl ExtentMap {
+    /// Extents, for the checkpoint.
+    pub(crate) fn extents(&self) -> usize {
+        self.extents.len()
+    }
+
+    /// Sums that are used, for the length of the checkpoint: those of all units of `unit` pages.
+    pub(crate) fn units(&self, unit: u32) -> u64 {
+        let counted = || self.iter().map(|extent| extent.run.pages.div_ceil(unit));
+        debug_assert!(self.extents.len() > 64 || self.units == counted().sum::<u32>());
+        self.units.into()
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.iter().map(|extent| u64::from(extent.run.pages)).sum()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.extents.iter().map(|packed| packed.extent())
+    }
+
+    /// Extents that overlap pages `from..to`, whole.
+    pub(crate) fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = Extent> + '_ {
+        let first = self.extents.partition_point(|packed| packed.extent().end() <= from);
+        self.extents[first..].iter().map(|packed| packed.extent()).take_while(move |extent| extent.at < to)
+    }
+
+    /// Sums of the units of the extent that starts at page `at`.
+    pub(crate) fn sums_of(&self, at: u64, unit: u32) -> &[u32] {
+        let index = self.extents.partition_point(|packed| u64::from(packed.at) < at);
+        let Some(packed) = self.extents.get(index) else {
+            return &[];
+        };
+        let units = packed.extent().run.pages.div_ceil(unit) as usize;
+        self.sums.get(packed.sums as usize..packed.sums as usize + units).unwrap_or(&[])
+    }
+
+    /// Places `run` at page `at`, where there is a hole. `sums` has one per unit, or none for a published
+    /// object. A run longer than an extent holds is split at unit boundaries.
+    pub(crate) fn insert(&mut self, at: u64, run: Run, sums: &[u32], unit: u32) {
+        let step = RUN_PAGES_MAX / unit * unit;
+        let mut done = 0;
+        while done < run.pages {
+            let pages = (run.pages - done).min(step);
+            let piece = Run::new(run.at + u64::from(done), pages);
+            let piece_sums = if sums.is_empty() {
+                sums
+            } else {
+                &sums[(done / unit) as usize..(done / unit + pages.div_ceil(unit)) as usize]
+            };
+            self.insert_piece(at + u64::from(done), piece, piece_sums, unit);
+            done += pages;
+        }
+    }
+
+    fn insert_piece(&mut self, at: u64, run: Run, sums: &[u32], unit: u32) {
+        // Also where it joins the extent before: that one ends with a whole unit.
+        self.units += run.pages.div_ceil(unit);
+        let index = self.extents.partition_point(|packed| u64::from(packed.at) < at);
+        if index > 0 {
+            let before = self.extents[index - 1];
+            let extent = before.extent();
+            let joins = extent.end() == at
+                && extent.run.end() == run.at
+                && extent.run.pages.is_multiple_of(unit)
+                && extent.run.pages + run.pages <= RUN_PAGES_MAX
+                && (sums.is_empty()
+                    || before.sums as usize + (extent.run.pages / unit) as usize == self.sums.len());
+            if joins {
+                self.sums.extend_from_slice(sums);
+                let joined = Run::new(extent.run.at, extent.run.pages + run.pages);
+                self.extents[index - 1] = Packed::new(extent.at, joined, before.sums);
+                return;
+            }
+        }
+        let sums_at = self.sums.len() as u32;
+        self.sums.extend_from_slice(sums);
+        self.extents.insert(index, Packed::new(at, run, sums_at));
+    }
+
+    /// Makes pages `from..to` a hole; returns the runs that stood there.
+    pub(crate) fn remove(&mut self, from: u64, to: u64, unit: u32) -> Vec<Run> {
+        if from >= to {
+            return Vec::new();
+        }
+        self.cut(from, unit);
+        self.cut(to, unit);
+        let first = self.extents.partition_point(|packed| u64::from(packed.at) < from);
+        let last = self.extents.partition_point(|packed| u64::from(packed.at) < to);
+        let removed: Vec<Run> = self.extents.drain(first..last).map(|packed| packed.extent().run).collect();
+        let units = removed.iter().map(|run| run.pages.div_ceil(unit));
+        self.units -= units.sum::<u32>();
+        self.collect_sums(unit);
+        removed
+    }
+
+    /// Gives pages `at..at+pages`, which lie in one extent, a sum of their own.
+    pub(crate) fn resum(&mut self, at: u64, pages: u32, sum: u32, unit: u32) -> bool {
+        self.cut(at, unit);
+        self.cut(at.saturating_add(pages.into()), unit);
+        let index = self.extents.partition_point(|packed| u64::from(packed.at) < at);
+        let Some(packed) = self.extents.get(index) else {
+            return false;
+        };
+        let extent = packed.extent();
+        if extent.at != at || extent.run.pages != pages || pages > unit {
+            return false;
+        }
+        let Some(slot) = self.sums.get_mut(packed.sums as usize) else {
+            return false;
+        };
+        *slot = sum;
+        true
+    }
+
+    /// Makes `page` a boundary between extents. A unit that it cuts becomes two extents with sum 0.
+    fn cut(&mut self, page: u64, unit: u32) {
+        let index = self.extents.partition_point(|packed| packed.extent().end() <= page);
+        let Some(packed) = self.extents.get(index) else {
+            return;
+        };
+        let extent = packed.extent();
+        if extent.at >= page {
+            return;
+        }
+        let offset = (page - extent.at) as u32;
+        let within = offset % unit;
+        if within == 0 {
+            self.split(index, offset, offset / unit);
+            return;
+        }
+        self.units += 1;
+        // Set the cut unit apart, then cut it: both parts get sums of their own.
+        let end = (offset - within + unit).min(extent.run.pages);
+        if end < extent.run.pages {
+            self.split(index, end, end / unit);
+        }
+        let start = offset - within;
+        let index = if start > 0 {
+            self.split(index, start, start / unit);
+            index + 1
+        } else {
+            index
+        };
+        let whole = self.extents[index];
+        let published = self.sums.is_empty();
+        let sums = if published { 0 } else { self.sums.len() as u32 };
+        if !published {
+            self.sums.extend_from_slice(&[0, 0]);
+        }
+        let Extent { at, run } = whole.extent();
+        let second = if published { 0 } else { sums + 1 };
+        self.extents[index] = Packed::new(at, Run::new(run.at, within), sums);
+        let rest = Run::new(run.at + u64::from(within), run.pages - within);
+        self.extents.insert(index + 1, Packed::new(at + u64::from(within), rest, second));
+    }
+
+    /// Splits extent `index` after `pages` pages, which are `units` whole units.
+    fn split(&mut self, index: usize, pages: u32, units: u32) {
+        let packed = self.extents[index];
+        let Extent { at, run } = packed.extent();
+        let second_sums = if self.sums.is_empty() { 0 } else { packed.sums + units };
+        self.extents[index] = Packed::new(at, Run::new(run.at, pages), packed.sums);
+        let rest = Run::new(run.at + u64::from(pages), run.pages - pages);
+        self.extents.insert(index + 1, Packed::new(at + u64::from(pages), rest, second_sums));
+    }
+
+    /// Gives memory back when most sums belong to no extent any more.
+    fn collect_sums(&mut self, unit: u32) {
+        if self.extents.is_empty() {
+            self.sums.clear();
+        }
+        if self.sums.len() < self.collect_at.max(64) as usize {
+            return;
+        }
+        let used: usize = self.iter().map(|extent| extent.run.pages.div_ceil(unit) as usize).sum();
+        self.collect_at = 2 * used.max(32) as u32;
+        if used * 2 > self.sums.len() {
+            self.collect_at = 2 * self.sums.len() as u32;
+            return;
+        }
+        let mut kept = Vec::with_capacity(used);
+        for packed in &mut self.extents {
+            let units = packed.extent().run.pages.div_ceil(unit) as usize;
+            let from = packed.sums as usize;
+            packed.sums = kept.len() as u32;
+            kept.extend_from_slice(&self.sums[from..from + units]);
+        }
+        self.sums = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! The body of a checkpoint: all tables as one string of bytes.
+//!
+//! Format: docs/formats/object-checkpoint.md v3
+//! Not here: how the string is cut into chain pages (`checkpoint`).
+
+use crate::{
+    format::{
+        ops::{RUN_LEN, TRAITS_LEN, Traits, put_run, take_list, take_run},
+        record::COUNTER_MAX,
+        run::{RUN_PAGES_MAX, Run},
+    },
+    space::allocator::ZONE_PAGES,
+    tables::{
+        Entry, Object, Piece, Stream, Tables,
+        map::{ExtentMap, OBJECT_PAGES_MAX},
+        store_pages_max, unit_pages,
+    },
+};
+use copal_codec::{DecodeError, Put, Reader};
+use std::{collections::HashMap, ops::Range};
+
+/// Where in the order of things a checkpoint stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) uuid: u128,
+    /// Last commit in it.
+    pub(crate) lsn: u64,
+    /// Number and position of the first record after it.
+    pub(crate) next_seq: u64,
+    pub(crate) journal_head: u64,
+    /// Everything of epochs up to this is durable when a superblock names the checkpoint.
+    pub(crate) epoch: u64,
+}
+
+const OBJECT: u8 = 0;
+const STREAM: u8 = 1;
+const SEALED: u8 = 1;
+const SHARES: u8 = 2;
+const PUBLISHED: u8 = 4;
+
+/// Bytes besides the entries, written zones and hollow runs.
+const FIXED_BYTES: u64 = 16 + 5 * 8 + 4 + 8 + 4;
+const ZONE_RUN_BYTES: u64 = 16;
+const HOLLOW_RUN_BYTES: u64 = 16;
+/// Bytes of an object's or stream's entry without its extents, sums and pieces, at most.
+pub(crate) const ENTRY_BYTES_MAX: u64 = 8 + 1 + TRAITS_LEN + 1 + 8 + 16 + 4;
+const EXTENT_BYTES: u64 = 4 + RUN_LEN;
+const PIECE_BYTES: u64 = RUN_LEN + 8 + 8;
+
+/// Length of what [`encode`] returns: what a checkpoint of `tables` takes is reckoned from this alone.
+pub(crate) fn encoded_len(tables: &Tables, zone_runs: u64, hollow_runs: u64) -> u64 {
+    FIXED_BYTES + ZONE_RUN_BYTES * zone_runs + HOLLOW_RUN_BYTES * hollow_runs + tables.entry_bytes
+}
+
+/// Bytes of one entry.
+pub(crate) fn entry_bytes(entry: &Entry, page_bytes: usize) -> u64 {
+    match entry {
+        Entry::Object(object) => {
+            let (sums, trailer) = match object.trailer {
+                Some(_) => (0, 16),
+                None => (object.map.units(object.unit(page_bytes)), 0),
+            };
+            ENTRY_BYTES_MAX - 16 + trailer + EXTENT_BYTES * object.map.extents() as u64 + 4 * sums
+        }
+        Entry::Stream(stream) => 8 + 1 + TRAITS_LEN + 8 + 8 + 4 + PIECE_BYTES * stream.pieces.len() as u64,
+    }
+}
+
+/// Most bytes of the entry of an object that is published in `runs`.
+pub(crate) fn published_bytes_max(runs: &[Run]) -> u64 {
+    let extents = runs.iter().map(|run| u64::from(run.pages / RUN_PAGES_MAX) + 2);
+    ENTRY_BYTES_MAX + EXTENT_BYTES * extents.sum::<u64>()
+}
+
+/// The tables as bytes. `durable`: frames known to be durable, by stream. `zones`: written zones. `hollow`:
+/// hollow pages.
+pub(crate) fn encode(
+    tables: &Tables,
+    position: &Position,
+    durable: &HashMap<u64, u64>,
+    zones: &[(u64, u64)],
+    hollow: &[Range<u64>],
+) -> Vec<u8> {
+    let wanted = encoded_len(tables, zones.len() as u64, hollow.len() as u64) as usize;
+    let mut out = Vec::with_capacity(wanted);
+    out.put_u128(position.uuid);
+    for word in [position.lsn, position.next_seq, position.journal_head, position.epoch, tables.pages] {
+        out.put_u64(word);
+    }
+    out.put_u32(zones.len() as u32);
+    for &(first, count) in zones {
+        out.put_u64(first);
+        out.put_u64(count);
+    }
+    out.put_u64(tables.entries.len() as u64);
+    for (&id, entry) in &tables.entries {
+        out.put_u64(id);
+        match entry {
+            Entry::Object(object) => put_object(&mut out, object, tables.page_bytes),
+            Entry::Stream(stream) => put_stream(&mut out, stream, durable.get(&id).copied().unwrap_or(0)),
+        }
+    }
+    out.put_u32(hollow.len() as u32);
+    for range in hollow {
+        out.put_u64(range.start);
+        out.put_u64(range.end - range.start);
+    }
+    debug_assert_eq!(out.len(), wanted, "the length of a checkpoint is known before");
+    out
+}
+
+fn put_object(out: &mut Vec<u8>, object: &Object, page_bytes: usize) {
+    out.put_u8(OBJECT);
+    object.what.put(out);
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    out.put_u8(
+        flag(object.sealed, SEALED) | flag(object.shares, SHARES) | flag(object.trailer.is_some(), PUBLISHED),
+    );
+    out.put_u64(object.len);
+    if let Some(trailer) = &object.trailer {
+        out.put_u128(**trailer);
+    }
+    let unit = object.unit(page_bytes);
+    out.put_u32(object.map.extents() as u32);
+    for extent in object.map.iter() {
+        out.put_u32(extent.at as u32);
+        put_run(out, extent.run);
+        object.map.sums_of(extent.at, unit).iter().for_each(|&sum| out.put_u32(sum));
+    }
+}
+
+fn put_stream(out: &mut Vec<u8>, stream: &Stream, durable: u64) {
+    out.put_u8(STREAM);
+    stream.what.put(out);
+    out.put_u64(stream.trimmed);
+    out.put_u64(stream.durable.max(durable));
+    out.put_u32(stream.pieces.len() as u32);
+    for piece in &stream.pieces {
+        put_run(out, piece.run);
+        out.put_u64(piece.first);
+        out.put_u64(piece.incarnation);
+    }
+}
+
+/// What a checkpoint says.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub(crate) tables: Tables,
+    pub(crate) position: Position,
+    /// Runs of written zones.
+    pub(crate) zones: Vec<Run>,
+    /// Pages that are hollow unless something owns them.
+    pub(crate) hollow: Vec<Range<u64>>,
+}
+
+/// Reads a body back.
+pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError> {
+    let mut input = Reader::new(body);
+    let position = take_position(&mut input)?;
+    let at = input.position();
+    let pages = input.u64()?;
+    bound(at, pages, store_pages_max(page_bytes))?;
+    let zones = take_list(&mut input, 16, |input| {
+        let at = input.position();
+        let (first, count) = (input.u64()?, input.u64()?);
+        bound(at, first.saturating_add(count), pages / ZONE_PAGES + 1)?;
+        bound(at, count, u64::from(u32::MAX) / ZONE_PAGES)?;
+        Ok(Run::new(first * ZONE_PAGES, (count * ZONE_PAGES) as u32))
+    })?;
+    let tables = take_tables(&mut input, page_bytes, pages)?;
+    // Versions before the third end here.
+    let hollow = if input.remaining() == 0 {
+        Vec::new()
+    } else {
+        take_list(&mut input, 16, |input| {
+            let at = input.position();
+            let (first, count) = (input.u64()?, input.u64()?);
+            bound(at, first.saturating_add(count), pages)?;
+            Ok(first..first + count)
+        })?
+    };
+    input.finish()?;
+    Ok(Body { tables, position, zones, hollow })
+}
+
+fn take_position(input: &mut Reader<'_>) -> Result<Position, DecodeError> {
+    let position = Position {
+        uuid: input.u128()?,
+        lsn: input.u64()?,
+        next_seq: input.u64()?,
+        journal_head: input.u64()?,
+        epoch: input.u64()?,
+    };
+    for counter in [position.lsn, position.next_seq, position.journal_head, position.epoch] {
+        bound(input.position(), counter, COUNTER_MAX)?;
+    }
+    Ok(position)
+}
+
+/// Objects and streams, in the order of their ids.
+fn take_tables(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<Tables, DecodeError> {
+    let mut tables = Tables::new(page_bytes, pages);
+    let count = input.u64()?;
+    let mut before = None;
+    for _ in 0..count {
+        let at = input.position();
+        let id = input.u64()?;
+        if before.is_some_and(|before| before >= id) {
+            let what = "id, above the one before it,";
+            return Err(DecodeError::Invalid { at, what });
+        }
+        before = Some(id);
+        let at = input.position();
+        let entry = match input.u8()? {
+            OBJECT => Entry::Object(take_object(input, page_bytes, pages)?),
+            STREAM => Entry::Stream(take_stream(input, pages)?),
+            unknown => {
+                return Err(DecodeError::UnknownKind { at, kind: unknown.into(), newest: STREAM.into() });
+            }
+        };
+        tables.entry_bytes += entry_bytes(&entry, page_bytes);
+        tables.entries.insert(id, entry);
+    }
+    Ok(tables)
+}
+
+fn bound(at: usize, value: u64, max: u64) -> Result<(), DecodeError> {
+    if value > max { Err(DecodeError::TooLong { at, len: value, max }) } else { Ok(()) }
+}
+
+fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<Object, DecodeError> {
+    let what = Traits::take(input)?;
+    let at = input.position();
+    let flags = input.u8()?;
+    bound(at, flags.into(), (SEALED | SHARES | PUBLISHED).into())?;
+    let at = input.position();
+    let len = input.u64()?;
+    bound(at, len, OBJECT_PAGES_MAX * page_bytes as u64)?;
+    let published = flags & PUBLISHED != 0;
+    let trailer = if published { Some(Box::new(input.u128()?)) } else { None };
+    let unit = unit_pages(what.check, page_bytes);
+    let mut map = ExtentMap::default();
+    let mut end = 0;
+    let at = input.position();
+    let extents = input.u32()?;
+    bound(at, extents.into(), (input.remaining() / 16) as u64)?;
+    for _ in 0..extents {
+        let at = input.position();
+        let page = u64::from(input.u32()?);
+        let run = take_run(input)?;
+        bound(at, run.end(), pages)?;
+        bound(at, run.pages.into(), RUN_PAGES_MAX.into())?;
+        bound(at, page + u64::from(run.pages), OBJECT_PAGES_MAX)?;
+        bound(at, end, page)?;
+        end = page + u64::from(run.pages);
+        let mut sums = Vec::new();
+        if !published {
+            for _ in 0..run.pages.div_ceil(unit) {
+                sums.push(input.u32()?);
+            }
+        }
+        map.insert(page, run, &sums, unit);
+    }
+    Ok(Object { what, sealed: flags & SEALED != 0, shares: flags & SHARES != 0, len, map, trailer })
+}
+
+fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<Stream, DecodeError> {
+    let what = Traits::take(input)?;
+    let at = input.position();
+    let trimmed = input.u64()?;
+    // Frames are counted on from there.
+    bound(at, trimmed, COUNTER_MAX)?;
+    let durable = input.u64()?;
+    let mut first = 0;
+    let pieces = take_list(input, 28, |input| {
+        let at = input.position();
+        let run = take_run(input)?;
+        bound(at, run.end(), pages)?;
+        let piece = Piece { run, first: input.u64()?, incarnation: input.u64()?, lsn: 0 };
+        bound(at, first, piece.first)?;
+        first = piece.first;
+        Ok(piece)
+    })?;
+    Ok(Stream { what, pieces, trimmed, durable })
+}
