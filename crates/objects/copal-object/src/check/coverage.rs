@@ -113,34 +113,32 @@ impl<'a> Witness<'a> {
     }
 }
 
-impl StoreCore {
-    /// What nothing lies in, outside journal and streams: as the allocator has it, not as what the check left
-    /// over.
-    pub(crate) fn see_unused(&self, witness: &mut Witness<'_>) {
-        if !witness.is_asked() {
-            return;
-        }
-        let page = self.shape.page_bytes as u64;
-        let state = self.state.lock();
-        let space = &state.space.allocator;
-        for range in space.free_ranges().into_iter().chain(space.hollow_ranges()) {
-            witness.bytes(range.start * page..range.end * page, Covered::Unused(Unused::Free));
-        }
-        let waiting = state.space.quarantined().chain(&state.groups.open.freed).chain(&state.spare_extents);
-        for &run in waiting {
-            witness.unused(run, Unused::Waiting);
-        }
-        for at in COPIES {
-            let end = at + SUPERBLOCK_LEN as u64;
-            witness.bytes(end..end.next_multiple_of(page), Covered::Unused(Unused::Padding));
-        }
-        let end = state.tables.pages * page;
-        drop(state);
-        // A directory's addresses have no end to lie behind.
-        if self.files.is_none() {
-            let behind = end..self.device.geometry().size;
-            witness.bytes(behind, Covered::Unused(Unused::BehindEnd));
-        }
+/// What nothing lies in, outside journal and streams: as the allocator has it, not as what the check left
+/// over.
+pub(crate) fn see_unused(store: &StoreCore, witness: &mut Witness<'_>) {
+    if !witness.is_asked() {
+        return;
+    }
+    let page = store.shape.page_bytes as u64;
+    let state = store.state.lock();
+    let space = &state.space.allocator;
+    for range in space.free_ranges().into_iter().chain(space.hollow_ranges()) {
+        witness.bytes(range.start * page..range.end * page, Covered::Unused(Unused::Free));
+    }
+    let waiting = state.space.quarantined().chain(&state.groups.open.freed).chain(&state.spare_extents);
+    for &run in waiting {
+        witness.unused(run, Unused::Waiting);
+    }
+    for at in COPIES {
+        let end = at + SUPERBLOCK_LEN as u64;
+        witness.bytes(end..end.next_multiple_of(page), Covered::Unused(Unused::Padding));
+    }
+    let end = state.tables.pages * page;
+    drop(state);
+    // A directory's addresses have no end to lie behind.
+    if store.files.is_none() {
+        let behind = end..store.device.geometry().size;
+        witness.bytes(behind, Covered::Unused(Unused::BehindEnd));
     }
 }
 

@@ -14,7 +14,7 @@
 
 use crate::{
     FramePos, ObjectId, OpenError, StoreError,
-    check::coverage::{Covered, SeeRange, Summed, Unused, Witness, rest_of},
+    check::coverage::{Covered, SeeRange, Summed, Unused, Witness, rest_of, see_unused},
     flaw::Broken,
     format::{
         run::{Run, pages_of},
@@ -180,255 +180,252 @@ fn damaged_one_by_one(
     Ok(damaged)
 }
 
-impl StoreCore {
-    /// See `Store::check` and `Store::check_coverage`.
-    pub(crate) fn check(
-        self: &Arc<StoreCore>,
-        options: &CheckOptions,
-        see: Option<SeeRange<'_>>,
-    ) -> Result<CheckReport, StoreError> {
-        let mut report = CheckReport::default();
-        let mut witness = Witness::new(see, self.shape.page_bytes);
-        self.check_metadata(&mut report, &mut witness)?;
-        self.check_space(&mut report);
-        self.see_unused(&mut witness);
-        self.check_entries(options, &mut report, &mut witness)?;
-        if options.repair && !self.shape.read_only {
-            self.repair(&mut report)?;
-        }
-        Ok(report)
+/// See `Store::check` and `Store::check_coverage`.
+pub(crate) fn check(
+    store: &Arc<StoreCore>,
+    options: &CheckOptions,
+    see: Option<SeeRange<'_>>,
+) -> Result<CheckReport, StoreError> {
+    let mut report = CheckReport::default();
+    let mut witness = Witness::new(see, store.shape.page_bytes);
+    check_metadata(store, &mut report, &mut witness)?;
+    check_space(store, &mut report);
+    see_unused(store, &mut witness);
+    check_entries(store, options, &mut report, &mut witness)?;
+    if options.repair && !store.shape.read_only {
+        repair(store, &mut report)?;
     }
+    Ok(report)
+}
 
-    fn source(&self) -> Source<'_> {
-        Source {
-            device: self.device.as_ref(),
-            page_bytes: self.shape.page_bytes,
-            salvage: self.shape.salvage,
-            broken: Broken::default(),
-        }
+fn source(store: &StoreCore) -> Source<'_> {
+    Source {
+        device: store.device.as_ref(),
+        page_bytes: store.shape.page_bytes,
+        salvage: store.shape.salvage,
+        broken: Broken::default(),
     }
+}
 
-    /// What the next open reads first. While a checkpoint is in the making the one before it is still live.
-    /// # Errors
-    /// Something could not be read at this time.
-    fn check_metadata(
-        self: &Arc<StoreCore>,
-        report: &mut CheckReport,
-        witness: &mut Witness<'_>,
-    ) -> Result<(), StoreError> {
-        let (before, superblock, flushed_seq) = {
-            let state = self.state.lock();
-            let live = &state.checkpointer;
-            (live.finished, live.superblock.clone(), state.journal.flushed_seq)
-        };
-        let mut found = Found::default();
-        let copies = recovery::read_superblocks(self.device.as_ref())?;
-        for (copy, read) in copies.iter().enumerate() {
-            let is_intact = read.good().is_some_and(|read| read.uuid == superblock.uuid);
-            if !is_intact {
-                found.damages.push(Damage::Superblock { copy });
-            }
-        }
-        match found.look_at_state(&self.source(), &superblock, flushed_seq) {
-            Ok(()) => {}
-            Err(OpenError::Device(error)) if error.is_passing() => return Err(StoreError::Device(error)),
-            Err(error) => {
-                let what = error.to_string();
-                found.damages.push(Damage::Checkpoint { what });
-            }
-        }
-        // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for
-        // nothing.
-        if self.state.lock().checkpointer.finished != before {
-            return self.check_metadata(report, witness);
-        }
-        report.damages.append(&mut found.damages);
-        for (copy, at) in COPIES.into_iter().enumerate() {
-            let range = at..at + SUPERBLOCK_LEN as u64;
-            witness.bytes(range, Covered::Summed(Summed::Superblock { copy }));
-        }
-        for (run, covered) in found.seen {
-            witness.run(run, covered);
-        }
-        Ok(())
-    }
-
-    /// Every page has one owner, and all that is not free is accounted for.
-    fn check_space(&self, report: &mut CheckReport) {
-        let state = self.state.lock();
+/// What the next open reads first. While a checkpoint is in the making the one before it is still live.
+/// # Errors
+/// Something could not be read at this time.
+fn check_metadata(
+    store: &Arc<StoreCore>,
+    report: &mut CheckReport,
+    witness: &mut Witness<'_>,
+) -> Result<(), StoreError> {
+    let (before, superblock, flushed_seq) = {
+        let state = store.state.lock();
         let live = &state.checkpointer;
-        let empty = state.space.allocator.emptied();
-        match derive_space(&state.tables, &live.superblock, &live.runs, &[], &[], empty) {
-            Err(error) => report.damages.push(Damage::Space { what: error.to_string() }),
-            Ok((derived, _)) => {
-                let space = &state.space;
-                let elsewhere = space.quarantine_pages()
-                    + pages_of(&state.groups.open.freed)
-                    + space.staged_pages
-                    + live.pending_pages();
-                let expected = space.allocator.free_pages() + space.allocator.hollow_pages() + elsewhere;
-                if derived.free_pages() != expected {
-                    let what = format!("{} pages are free, {expected} should be", derived.free_pages());
-                    report.damages.push(Damage::Space { what });
-                }
+        (live.finished, live.superblock.clone(), state.journal.flushed_seq)
+    };
+    let mut found = Found::default();
+    let copies = recovery::read_superblocks(store.device.as_ref())?;
+    for (copy, read) in copies.iter().enumerate() {
+        let is_intact = read.good().is_some_and(|read| read.uuid == superblock.uuid);
+        if !is_intact {
+            found.damages.push(Damage::Superblock { copy });
+        }
+    }
+    match found.look_at_state(&source(store), &superblock, flushed_seq) {
+        Ok(()) => {}
+        Err(OpenError::Device(error)) if error.is_passing() => return Err(StoreError::Device(error)),
+        Err(error) => {
+            let what = error.to_string();
+            found.damages.push(Damage::Checkpoint { what });
+        }
+    }
+    // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for
+    // nothing.
+    if store.state.lock().checkpointer.finished != before {
+        return check_metadata(store, report, witness);
+    }
+    report.damages.append(&mut found.damages);
+    for (copy, at) in COPIES.into_iter().enumerate() {
+        let range = at..at + SUPERBLOCK_LEN as u64;
+        witness.bytes(range, Covered::Summed(Summed::Superblock { copy }));
+    }
+    for (run, covered) in found.seen {
+        witness.run(run, covered);
+    }
+    Ok(())
+}
+
+/// Every page has one owner, and all that is not free is accounted for.
+fn check_space(store: &StoreCore, report: &mut CheckReport) {
+    let state = store.state.lock();
+    let live = &state.checkpointer;
+    let empty = state.space.allocator.emptied();
+    match derive_space(&state.tables, &live.superblock, &live.runs, &[], &[], empty) {
+        Err(error) => report.damages.push(Damage::Space { what: error.to_string() }),
+        Ok((derived, _)) => {
+            let space = &state.space;
+            let elsewhere = space.quarantine_pages()
+                + pages_of(&state.groups.open.freed)
+                + space.staged_pages
+                + live.pending_pages();
+            let expected = space.allocator.free_pages() + space.allocator.hollow_pages() + elsewhere;
+            if derived.free_pages() != expected {
+                let what = format!("{} pages are free, {expected} should be", derived.free_pages());
+                report.damages.push(Damage::Space { what });
             }
         }
     }
+}
 
-    fn check_entries(
-        self: &Arc<StoreCore>,
-        options: &CheckOptions,
-        report: &mut CheckReport,
-        witness: &mut Witness<'_>,
-    ) -> Result<(), StoreError> {
-        let mut from = 0;
-        loop {
-            let mut state = self.state.lock();
-            let Some((&id, entry)) = state.tables.entries.range(from..).next() else {
-                return Ok(());
-            };
-            let entry = match entry {
-                Entry::Object(_) if !options.data => None,
-                entry => Some(entry.clone()),
-            };
-            // What the clone points to is not reused while it is looked at.
-            let runs = match &entry {
-                Some(Entry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
-                Some(Entry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
-                None => Vec::new(),
-            };
-            let ticket = state.space.pin(runs);
-            drop(state);
-            report.objects += 1;
-            let found = match &entry {
-                Some(Entry::Object(object)) => self.check_object(id, object, report, witness),
-                Some(Entry::Stream(stream)) => self.check_stream(id, stream, report, witness),
-                None => Ok(()),
-            };
-            self.unpin(ticket);
-            found?;
-            let Some(next) = id.checked_add(1) else {
-                return Ok(());
-            };
-            from = next;
-        }
-    }
-
-    fn check_object(
-        &self,
-        id: u64,
-        object: &Object,
-        report: &mut CheckReport,
-        witness: &mut Witness<'_>,
-    ) -> Result<(), StoreError> {
-        let page = self.shape.page_bytes as u64;
-        let unit = object.unit(self.shape.page_bytes);
-        let source = self.source();
-        let mut damaged: Vec<Range<u64>> = Vec::new();
-        if let Some(trailer) = &object.trailer {
-            let runs: Vec<Run> = object.map.iter().map(|extent| extent.run).collect();
-            let mut summed = |run: Run, is_data: bool| {
-                let what = if is_data { Summed::Object } else { Summed::Sums };
-                witness.summed(run, what(ObjectId(id)));
-            };
-            damaged = unit_damage(&source, &runs, object.len, **trailer, unit, &mut summed)?;
-        } else {
-            for extent in object.map.iter() {
-                let sums = object.map.sums_of(extent.at, unit);
-                for (chunk, sums) in chunks(extent.run, sums, unit) {
-                    // Bytes still on their way belong to a commit that is newer than this look.
-                    if self.state.lock().is_in_flight(chunk) {
-                        continue;
-                    }
-                    let units = match damaged_units(&source, chunk, sums, unit) {
-                        Ok(units) => units,
-                        // A sector cannot be read: which units are whole is found one by one.
-                        Err(_) => damaged_one_by_one(&source, chunk, sums, unit)?,
-                    };
-                    for (run, _) in crate::state::pieces(chunk, unit).zip(sums) {
-                        witness.summed(run, Summed::Object(ObjectId(id)));
-                    }
-                    damaged.extend(units.into_iter().map(|run| {
-                        let at = extent.at + (run.at - extent.run.at);
-                        at..at + u64::from(run.pages)
-                    }));
-                }
-            }
-        }
-        report.bytes_summed += object.map.pages() * page;
-        for pages in damaged {
-            let end = (pages.end * page).min(object.len.max(pages.start * page + 1));
-            report.damages.push(Damage::Object { id: ObjectId(id), range: pages.start * page..end });
-        }
-        Ok(())
-    }
-
-    fn check_stream(
-        self: &Arc<StoreCore>,
-        id: u64,
-        stream: &Stream,
-        report: &mut CheckReport,
-        witness: &mut Witness<'_>,
-    ) -> Result<(), StoreError> {
-        let mut reader = match crate::FrameReader::new(self, ObjectId(id), FramePos(0)) {
-            Ok(reader) => reader,
-            Err(StoreError::NotFound(_)) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        if witness.is_asked() {
-            reader.note_seen();
-        }
-        loop {
-            match reader.next_frame() {
-                Ok(Some((_, payload))) => report.bytes_summed += payload.len() as u64,
-                Ok(None) => {
-                    self.see_frames(id, stream, &reader.take_seen(), witness);
-                    return Ok(());
-                }
-                Err(StoreError::NotFound(_)) => return Ok(()),
-                Err(StoreError::Corrupt { range, .. }) => {
-                    let frame = FramePos(range.start);
-                    report.damages.push(Damage::Stream { id: ObjectId(id), frame });
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// The frames that were read, and the rest of the stream's extents.
-    fn see_frames(&self, id: u64, stream: &Stream, frames: &[Run], witness: &mut Witness<'_>) {
-        for &frame in frames {
-            witness.summed(frame, Summed::Frame(ObjectId(id)));
-        }
-        for piece in &stream.pieces {
-            let mut within: Vec<Run> =
-                frames.iter().filter(|frame| frame.overlaps(piece.run)).copied().collect();
-            within.sort_unstable();
-            for run in rest_of(piece.run, &within) {
-                witness.unused(run, Unused::Stream);
-            }
-        }
-    }
-
-    /// A new checkpoint of what is in memory, and all superblock copies.
-    fn repair(self: &Arc<StoreCore>, report: &mut CheckReport) -> Result<(), StoreError> {
-        let repairable = |damage: &Damage| {
-            matches!(
-                damage,
-                Damage::Superblock { .. }
-                    | Damage::Checkpoint { .. }
-                    | Damage::CheckpointCopy { .. }
-                    | Damage::Journal { .. }
-            )
-        };
-        let count = report.damages.iter().filter(|damage| repairable(damage)).count();
-        if count == 0 {
+fn check_entries(
+    store: &Arc<StoreCore>,
+    options: &CheckOptions,
+    report: &mut CheckReport,
+    witness: &mut Witness<'_>,
+) -> Result<(), StoreError> {
+    let mut from = 0;
+    loop {
+        let mut state = store.state.lock();
+        let Some((&id, entry)) = state.tables.entries.range(from..).next() else {
             return Ok(());
-        }
-        crate::engine::close::checkpoint_now(self)?;
-        crate::open::repair_superblocks(self, &[0, 1, 2, 3])?;
-        report.repaired = count;
-        Ok(())
+        };
+        let entry = match entry {
+            Entry::Object(_) if !options.data => None,
+            entry => Some(entry.clone()),
+        };
+        // What the clone points to is not reused while it is looked at.
+        let runs = match &entry {
+            Some(Entry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
+            Some(Entry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
+            None => Vec::new(),
+        };
+        let ticket = state.space.pin(runs);
+        drop(state);
+        report.objects += 1;
+        let found = match &entry {
+            Some(Entry::Object(object)) => check_object(store, id, object, report, witness),
+            Some(Entry::Stream(stream)) => check_stream(store, id, stream, report, witness),
+            None => Ok(()),
+        };
+        store.unpin(ticket);
+        found?;
+        let Some(next) = id.checked_add(1) else {
+            return Ok(());
+        };
+        from = next;
     }
+}
+
+fn check_object(
+    store: &StoreCore,
+    id: u64,
+    object: &Object,
+    report: &mut CheckReport,
+    witness: &mut Witness<'_>,
+) -> Result<(), StoreError> {
+    let page = store.shape.page_bytes as u64;
+    let unit = object.unit(store.shape.page_bytes);
+    let source = source(store);
+    let mut damaged: Vec<Range<u64>> = Vec::new();
+    if let Some(trailer) = &object.trailer {
+        let runs: Vec<Run> = object.map.iter().map(|extent| extent.run).collect();
+        let mut summed = |run: Run, is_data: bool| {
+            let what = if is_data { Summed::Object } else { Summed::Sums };
+            witness.summed(run, what(ObjectId(id)));
+        };
+        damaged = unit_damage(&source, &runs, object.len, **trailer, unit, &mut summed)?;
+    } else {
+        for extent in object.map.iter() {
+            let sums = object.map.sums_of(extent.at, unit);
+            for (chunk, sums) in chunks(extent.run, sums, unit) {
+                // Bytes still on their way belong to a commit that is newer than this look.
+                if store.state.lock().is_in_flight(chunk) {
+                    continue;
+                }
+                let units = match damaged_units(&source, chunk, sums, unit) {
+                    Ok(units) => units,
+                    // A sector cannot be read: which units are whole is found one by one.
+                    Err(_) => damaged_one_by_one(&source, chunk, sums, unit)?,
+                };
+                for (run, _) in crate::state::pieces(chunk, unit).zip(sums) {
+                    witness.summed(run, Summed::Object(ObjectId(id)));
+                }
+                damaged.extend(units.into_iter().map(|run| {
+                    let at = extent.at + (run.at - extent.run.at);
+                    at..at + u64::from(run.pages)
+                }));
+            }
+        }
+    }
+    report.bytes_summed += object.map.pages() * page;
+    for pages in damaged {
+        let end = (pages.end * page).min(object.len.max(pages.start * page + 1));
+        report.damages.push(Damage::Object { id: ObjectId(id), range: pages.start * page..end });
+    }
+    Ok(())
+}
+
+fn check_stream(
+    store: &Arc<StoreCore>,
+    id: u64,
+    stream: &Stream,
+    report: &mut CheckReport,
+    witness: &mut Witness<'_>,
+) -> Result<(), StoreError> {
+    let mut reader = match crate::FrameReader::new(store, ObjectId(id), FramePos(0)) {
+        Ok(reader) => reader,
+        Err(StoreError::NotFound(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if witness.is_asked() {
+        reader.note_seen();
+    }
+    loop {
+        match reader.next_frame() {
+            Ok(Some((_, payload))) => report.bytes_summed += payload.len() as u64,
+            Ok(None) => {
+                see_frames(id, stream, &reader.take_seen(), witness);
+                return Ok(());
+            }
+            Err(StoreError::NotFound(_)) => return Ok(()),
+            Err(StoreError::Corrupt { range, .. }) => {
+                let frame = FramePos(range.start);
+                report.damages.push(Damage::Stream { id: ObjectId(id), frame });
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The frames that were read, and the rest of the stream's extents.
+fn see_frames(id: u64, stream: &Stream, frames: &[Run], witness: &mut Witness<'_>) {
+    for &frame in frames {
+        witness.summed(frame, Summed::Frame(ObjectId(id)));
+    }
+    for piece in &stream.pieces {
+        let mut within: Vec<Run> = frames.iter().filter(|frame| frame.overlaps(piece.run)).copied().collect();
+        within.sort_unstable();
+        for run in rest_of(piece.run, &within) {
+            witness.unused(run, Unused::Stream);
+        }
+    }
+}
+
+/// A new checkpoint of what is in memory, and all superblock copies.
+fn repair(store: &Arc<StoreCore>, report: &mut CheckReport) -> Result<(), StoreError> {
+    let repairable = |damage: &Damage| {
+        matches!(
+            damage,
+            Damage::Superblock { .. }
+                | Damage::Checkpoint { .. }
+                | Damage::CheckpointCopy { .. }
+                | Damage::Journal { .. }
+        )
+    };
+    let count = report.damages.iter().filter(|damage| repairable(damage)).count();
+    if count == 0 {
+        return Ok(());
+    }
+    crate::engine::close::checkpoint_now(store)?;
+    crate::open::repair_superblocks(store, &[0, 1, 2, 3])?;
+    report.repaired = count;
+    Ok(())
 }

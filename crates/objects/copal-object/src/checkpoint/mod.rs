@@ -43,207 +43,205 @@ const CHECKPOINT_HOME: Home = Home { class: CHECKPOINT_CLASS, owner: Home::STORE
 const COPY_CLASS: usize = 6;
 const COPY_HOME: Home = Home { class: COPY_CLASS, owner: Home::STORE_COPY };
 
-impl StoreCore {
-    /// A record was just submitted: tables and journal agree now.
-    pub(crate) fn after_close(&self, state: &mut StoreState) {
-        let due = self.checkpoint_is_due(state);
-        if due && state.checkpointer.is_idle() {
-            self.start_checkpoint(state);
+/// A record was just submitted: tables and journal agree now.
+pub(crate) fn after_close(store: &StoreCore, state: &mut StoreState) {
+    let due = checkpoint_is_due(store, state);
+    if due && state.checkpointer.is_idle() {
+        start_checkpoint(store, state);
+    }
+}
+
+/// Not before the mount is durable: a checkpoint takes pages.
+fn checkpoint_is_due(store: &StoreCore, state: &StoreState) -> bool {
+    let used = state.journal.used_pages();
+    let half_full = used * 2 > state.journal.pages || store.shape.byte(used) > REPLAY_BYTES_MAX;
+    (half_full && state.mounted) || state.checkpointer.forced
+}
+
+fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
+    // What the open group did is in the tables: without a record of it, this is what makes it durable.
+    let absorbs = !state.groups.is_open_empty();
+    let journal = &state.journal;
+    let position = snapshot::Position {
+        uuid: store.shape.uuid,
+        lsn: state.groups.last_lsn,
+        next_seq: journal.seq + u64::from(absorbs),
+        journal_head: journal.head,
+        epoch: state.epochs.open,
+    };
+    let durable: std::collections::HashMap<u64, u64> =
+        state.tails.iter().map(|(&id, tail)| (id, tail.durable)).collect();
+    let body = snapshot::encode(
+        &state.tables,
+        &position,
+        &durable,
+        &state.space.allocator.written_zones(),
+        &hollow_to_say(store, state),
+    );
+    let Some(places) = chain_space(store, state, body.len()) else {
+        return;
+    };
+    state.checkpointer.forced = false;
+    state.journal.seq = position.next_seq;
+    let runs: Vec<Run> = places.iter().flat_map(ChainPlace::runs).collect();
+    let absorbed = absorbs.then(|| {
+        let (epoch, flushed) = (position.epoch, state.epochs.flushed);
+        let (group, freed) = state.groups.absorb_open(epoch, position.next_seq, flushed);
+        state.space.quarantine(epoch, freed);
+        group
+    });
+    let (head, ios) = chain(store, position.lsn, &body, &places);
+    let generation = state.checkpointer.superblock.generation + 1;
+    let superblock = Superblock {
+        generation,
+        size_bytes: state.tables.pages * store.shape.page_bytes as u64,
+        checkpoint_at: head.at,
+        checkpoint_bytes: head.bytes.into(),
+        checkpoint_lsn: position.lsn,
+        checkpoint_hash: head.hash,
+        checkpoint_copy_at: head.copy_at,
+        chain_seed: state.journal.previous,
+        mount: state.journal.mount,
+        ..state.checkpointer.superblock.clone()
+    };
+    let pending = NewCheckpoint {
+        superblock,
+        runs,
+        tail: position.journal_head,
+        next_seq: position.next_seq,
+        epoch: position.epoch,
+        last_group: state.groups.open.number - 1,
+        absorbed,
+    };
+    state.checkpointer.step = Step::Writing(pending);
+    state.reckon_checkpoint();
+    state.outbox.push((Tag::Checkpoint, ios));
+}
+
+/// Space for the chain of a body: two runs per chain page, shorter ones where free space is in pieces,
+/// one where there is no second.
+fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Option<Vec<ChainPlace>> {
+    let page_bytes = store.shape.page_bytes;
+    if store.shape.broken.by(Flaw::CheckpointInPlace) {
+        let live = state.checkpointer.runs.iter();
+        let places: Vec<ChainPlace> = live.map(|&run| ChainPlace { run, copy: None }).collect();
+        if capacity(&places, page_bytes) >= body_len {
+            return Some(places);
         }
     }
-
-    /// Not before the mount is durable: a checkpoint takes pages.
-    fn checkpoint_is_due(&self, state: &StoreState) -> bool {
-        let used = state.journal.used_pages();
-        let half_full = used * 2 > state.journal.pages || self.shape.byte(used) > REPLAY_BYTES_MAX;
-        (half_full && state.mounted) || state.checkpointer.forced
+    let space = &mut state.space.allocator;
+    // Else the file of checkpoints would grow with each of them, and never go.
+    space.leave_file(CHECKPOINT_HOME.owner);
+    space.leave_file(COPY_HOME.owner);
+    let mut places: Vec<ChainPlace> = Vec::new();
+    while places.is_empty() || capacity(&places, page_bytes) < body_len {
+        let left = body_len - capacity(&places, page_bytes);
+        let wanted = (HEAD_LEN + left).min(CHAIN_PAGE_MAX).div_ceil(page_bytes) as u32;
+        let mut sizes = std::iter::successors(Some(wanted), |size| (*size > 1).then_some(size / 2));
+        let found = sizes.find_map(|size| space.allocate_run(size, CHECKPOINT_HOME, false));
+        let Some(run) = found else {
+            tracing::warn!("no space for a checkpoint yet");
+            let runs = places.iter().flat_map(ChainPlace::runs);
+            runs.for_each(|run| space.release(run));
+            return None;
+        };
+        places.push(ChainPlace { run, copy: None });
     }
-
-    fn start_checkpoint(&self, state: &mut StoreState) {
-        // What the open group did is in the tables: without a record of it, this is what makes it durable.
-        let absorbs = !state.groups.is_open_empty();
-        let journal = &state.journal;
-        let position = snapshot::Position {
-            uuid: self.shape.uuid,
-            lsn: state.groups.last_lsn,
-            next_seq: journal.seq + u64::from(absorbs),
-            journal_head: journal.head,
-            epoch: state.epochs.open,
-        };
-        let durable: std::collections::HashMap<u64, u64> =
-            state.tails.iter().map(|(&id, tail)| (id, tail.durable)).collect();
-        let body = snapshot::encode(
-            &state.tables,
-            &position,
-            &durable,
-            &state.space.allocator.written_zones(),
-            &self.hollow_to_say(state),
-        );
-        let Some(places) = self.chain_space(state, body.len()) else {
-            return;
-        };
-        state.checkpointer.forced = false;
-        state.journal.seq = position.next_seq;
-        let runs: Vec<Run> = places.iter().flat_map(ChainPlace::runs).collect();
-        let absorbed = absorbs.then(|| {
-            let (epoch, flushed) = (position.epoch, state.epochs.flushed);
-            let (group, freed) = state.groups.absorb_open(epoch, position.next_seq, flushed);
-            state.space.quarantine(epoch, freed);
-            group
-        });
-        let (head, ios) = chain(self, position.lsn, &body, &places);
-        let generation = state.checkpointer.superblock.generation + 1;
-        let superblock = Superblock {
-            generation,
-            size_bytes: state.tables.pages * self.shape.page_bytes as u64,
-            checkpoint_at: head.at,
-            checkpoint_bytes: head.bytes.into(),
-            checkpoint_lsn: position.lsn,
-            checkpoint_hash: head.hash,
-            checkpoint_copy_at: head.copy_at,
-            chain_seed: state.journal.previous,
-            mount: state.journal.mount,
-            ..state.checkpointer.superblock.clone()
-        };
-        let pending = NewCheckpoint {
-            superblock,
-            runs,
-            tail: position.journal_head,
-            next_seq: position.next_seq,
-            epoch: position.epoch,
-            last_group: state.groups.open.number - 1,
-            absorbed,
-        };
-        state.checkpointer.step = Step::Writing(pending);
-        state.reckon_checkpoint();
-        state.outbox.push((Tag::Checkpoint, ios));
+    // What there is no space for twice stands there once: the second copies come when all first ones have
+    // their place.
+    if let Some(first) = places.first() {
+        space.aim_far_from(first.run.at, COPY_CLASS);
     }
-
-    /// Space for the chain of a body: two runs per chain page, shorter ones where free space is in pieces,
-    /// one where there is no second.
-    fn chain_space(&self, state: &mut StoreState, body_len: usize) -> Option<Vec<ChainPlace>> {
-        let page_bytes = self.shape.page_bytes;
-        if self.shape.broken.by(Flaw::CheckpointInPlace) {
-            let live = state.checkpointer.runs.iter();
-            let places: Vec<ChainPlace> = live.map(|&run| ChainPlace { run, copy: None }).collect();
-            if capacity(&places, page_bytes) >= body_len {
-                return Some(places);
-            }
-        }
-        let space = &mut state.space.allocator;
-        // Else the file of checkpoints would grow with each of them, and never go.
-        space.leave_file(CHECKPOINT_HOME.owner);
-        space.leave_file(COPY_HOME.owner);
-        let mut places: Vec<ChainPlace> = Vec::new();
-        while places.is_empty() || capacity(&places, page_bytes) < body_len {
-            let left = body_len - capacity(&places, page_bytes);
-            let wanted = (HEAD_LEN + left).min(CHAIN_PAGE_MAX).div_ceil(page_bytes) as u32;
-            let mut sizes = std::iter::successors(Some(wanted), |size| (*size > 1).then_some(size / 2));
-            let found = sizes.find_map(|size| space.allocate_run(size, CHECKPOINT_HOME, false));
-            let Some(run) = found else {
-                tracing::warn!("no space for a checkpoint yet");
-                let runs = places.iter().flat_map(ChainPlace::runs);
-                runs.for_each(|run| space.release(run));
-                return None;
-            };
-            places.push(ChainPlace { run, copy: None });
-        }
-        // What there is no space for twice stands there once: the second copies come when all first ones have
-        // their place.
-        if let Some(first) = places.first() {
-            space.aim_far_from(first.run.at, COPY_CLASS);
-        }
-        for place in &mut places {
-            place.copy = space.allocate_run(place.run.pages, COPY_HOME, false);
-        }
-        Some(places)
+    for place in &mut places {
+        place.copy = space.allocate_run(place.run.pages, COPY_HOME, false);
     }
+    Some(places)
+}
 
-    /// Takes the next step when what it waits for is flushed.
-    pub(crate) fn step_checkpoint(&self, state: &mut StoreState) -> bool {
-        if state.checkpointer.is_idle()
-            && self.checkpoint_is_due(state)
-            && (state.groups.is_open_empty() || !self.can_close(state))
+/// Takes the next step when what it waits for is flushed.
+pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool {
+    if state.checkpointer.is_idle()
+        && checkpoint_is_due(store, state)
+        && (state.groups.is_open_empty() || !state.can_close())
+    {
+        start_checkpoint(store, state);
+        return !state.checkpointer.is_idle();
+    }
+    let flushed = state.epochs.flushed;
+    let one_epoch = store.shape.broken.by(Flaw::CheckpointOneEpoch);
+    match std::mem::take(&mut state.checkpointer.step) {
+        Step::Flushing(pending, epoch)
+            if one_epoch || flushed >= epoch && is_complete(store, state, &pending) =>
         {
-            self.start_checkpoint(state);
-            return !state.checkpointer.is_idle();
+            let ios = superblock_ios(&pending.superblock);
+            state.outbox.push((Tag::Superblock, ios));
+            state.checkpointer.step = Step::Switching(pending);
+            true
         }
-        let flushed = state.epochs.flushed;
-        let one_epoch = self.shape.broken.by(Flaw::CheckpointOneEpoch);
-        match std::mem::take(&mut state.checkpointer.step) {
-            Step::Flushing(pending, epoch)
-                if one_epoch || flushed >= epoch && self.is_complete(state, &pending) =>
-            {
-                let ios = superblock_ios(&pending.superblock);
-                state.outbox.push((Tag::Superblock, ios));
-                state.checkpointer.step = Step::Switching(pending);
-                true
-            }
-            Step::Flushing(pending, epoch) => {
-                state.epochs.want(epoch);
-                state.checkpointer.step = Step::Flushing(pending, epoch);
-                false
-            }
-            Step::Finishing(pending, epoch) if flushed >= epoch => {
-                self.finish_checkpoint(state, pending);
-                true
-            }
-            Step::Finishing(pending, epoch) => {
-                state.epochs.want(epoch);
-                state.checkpointer.step = Step::Finishing(pending, epoch);
-                false
-            }
-            step => {
-                state.checkpointer.step = step;
-                false
-            }
-        }
-    }
-
-    /// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be
-    /// there without it (OBJ-15).
-    fn is_complete(&self, state: &StoreState, pending: &NewCheckpoint) -> bool {
-        self.shape.broken.by(Flaw::CheckpointAheadOfFrames)
-            || state.groups.is_complete(pending.last_group, pending.epoch, pending.absorbed)
-    }
-
-    fn finish_checkpoint(&self, state: &mut StoreState, pending: NewCheckpoint) {
-        state.journal.tail = pending.tail;
-        state.journal.flushed_seq = state.journal.flushed_seq.max(pending.next_seq);
-        state.epochs.durable_flushed = state.epochs.durable_flushed.max(pending.epoch);
-        if !self.shape.broken.by(Flaw::CheckpointInPlace) {
-            for run in std::mem::take(&mut state.checkpointer.runs) {
-                state.space.allocator.release(run);
-            }
-        }
-        state.checkpointer.runs = pending.runs;
-        state.checkpointer.superblock = pending.superblock;
-        state.checkpointer.finished += 1;
-        if let Some(group) = pending.absorbed {
-            state.groups.end_write(group);
-        }
-        state.reckon_checkpoint();
-    }
-
-    /// The chain is on the device: it carries the epoch open now.
-    pub(crate) fn checkpoint_written(&self, state: &mut StoreState) {
-        if let Step::Writing(pending) = std::mem::take(&mut state.checkpointer.step) {
-            let epoch = state.epochs.open.max(pending.epoch);
+        Step::Flushing(pending, epoch) => {
             state.epochs.want(epoch);
             state.checkpointer.step = Step::Flushing(pending, epoch);
+            false
         }
-    }
-
-    /// The superblock is on the device, not yet durable.
-    pub(crate) fn superblock_written(&self, state: &mut StoreState) {
-        if let Step::Switching(pending) = std::mem::take(&mut state.checkpointer.step) {
-            if self.shape.broken.by(Flaw::JournalReusedEarly) {
-                state.journal.tail = pending.tail;
-            }
-            let epoch = state.epochs.open;
+        Step::Finishing(pending, epoch) if flushed >= epoch => {
+            finish_checkpoint(store, state, pending);
+            true
+        }
+        Step::Finishing(pending, epoch) => {
             state.epochs.want(epoch);
             state.checkpointer.step = Step::Finishing(pending, epoch);
+            false
         }
+        step => {
+            state.checkpointer.step = step;
+            false
+        }
+    }
+}
+
+/// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be
+/// there without it (OBJ-15).
+fn is_complete(store: &StoreCore, state: &StoreState, pending: &NewCheckpoint) -> bool {
+    store.shape.broken.by(Flaw::CheckpointAheadOfFrames)
+        || state.groups.is_complete(pending.last_group, pending.epoch, pending.absorbed)
+}
+
+fn finish_checkpoint(store: &StoreCore, state: &mut StoreState, pending: NewCheckpoint) {
+    state.journal.tail = pending.tail;
+    state.journal.flushed_seq = state.journal.flushed_seq.max(pending.next_seq);
+    state.epochs.durable_flushed = state.epochs.durable_flushed.max(pending.epoch);
+    if !store.shape.broken.by(Flaw::CheckpointInPlace) {
+        for run in std::mem::take(&mut state.checkpointer.runs) {
+            state.space.allocator.release(run);
+        }
+    }
+    state.checkpointer.runs = pending.runs;
+    state.checkpointer.superblock = pending.superblock;
+    state.checkpointer.finished += 1;
+    if let Some(group) = pending.absorbed {
+        state.groups.end_write(group);
+    }
+    state.reckon_checkpoint();
+}
+
+/// The chain is on the device: it carries the epoch open now.
+pub(crate) fn checkpoint_written(state: &mut StoreState) {
+    if let Step::Writing(pending) = std::mem::take(&mut state.checkpointer.step) {
+        let epoch = state.epochs.open.max(pending.epoch);
+        state.epochs.want(epoch);
+        state.checkpointer.step = Step::Flushing(pending, epoch);
+    }
+}
+
+/// The superblock is on the device, not yet durable.
+pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
+    if let Step::Switching(pending) = std::mem::take(&mut state.checkpointer.step) {
+        if store.shape.broken.by(Flaw::JournalReusedEarly) {
+            state.journal.tail = pending.tail;
+        }
+        let epoch = state.epochs.open;
+        state.epochs.want(epoch);
+        state.checkpointer.step = Step::Finishing(pending, epoch);
     }
 }
 
@@ -312,3 +310,11 @@ pub(crate) fn superblock_io(superblock: &Superblock, copy: usize) -> Io {
 
 #[cfg(test)]
 mod tests;
+
+/// The hollow runs as a checkpoint lists them.
+pub(crate) fn hollow_to_say(store: &StoreCore, state: &StoreState) -> Vec<std::ops::Range<u64>> {
+    if store.shape.broken.by(Flaw::HollowUnsaid) {
+        return Vec::new();
+    }
+    state.space.allocator.hollow_ranges()
+}

@@ -16,6 +16,8 @@
 
 use crate::{
     Lsn, StoreError,
+    commit::sync::sync,
+    engine::admission::{admit_op, enter_internal},
     format::ops::RecordOp,
     state::{StoreCore, StoreState, clean_mark::CleanMark},
 };
@@ -24,35 +26,33 @@ use std::sync::Arc;
 /// Streams named in one mark, so that it fits into the smallest journal's record.
 const STREAMS_MAX: usize = 64;
 
-impl StoreCore {
-    /// See `Store::write_clean_mark`.
-    pub(crate) fn write_clean_mark(self: &Arc<StoreCore>) -> Result<bool, StoreError> {
-        let mut any = false;
-        loop {
-            let mut state = self.state.lock();
-            if self.shape.read_only || state.closed || is_marked(&state) {
-                return Ok(any);
-            }
-            state.writable()?;
-            // What was ordered and not flushed becomes durable first: a mark can name it only then.
-            let last = state.groups.last_lsn;
-            if state.groups.durable_lsn < last {
-                drop(state);
-                self.sync(Lsn(last)).wait()?;
-                continue;
-            }
-            let streams = unnamed_frames(&state);
-            let complete = streams.len() < STREAMS_MAX;
-            let op = RecordOp::Durable { streams };
-            let Some(admitted) = self.admit_op(&mut state, &op)? else {
-                continue;
-            };
-            let lsn = self.enter_internal(&mut state, &op, admitted);
-            state.clean_mark = CleanMark { lsn, complete };
-            drop(state);
-            self.sync(Lsn(lsn)).wait()?;
-            any = true;
+/// See `Store::write_clean_mark`.
+pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreError> {
+    let mut any = false;
+    loop {
+        let mut state = store.state.lock();
+        if store.shape.read_only || state.closed || is_marked(&state) {
+            return Ok(any);
         }
+        state.writable()?;
+        // What was ordered and not flushed becomes durable first: a mark can name it only then.
+        let last = state.groups.last_lsn;
+        if state.groups.durable_lsn < last {
+            drop(state);
+            sync(store, Lsn(last)).wait()?;
+            continue;
+        }
+        let streams = unnamed_frames(&state);
+        let complete = streams.len() < STREAMS_MAX;
+        let op = RecordOp::Durable { streams };
+        let Some(admitted) = admit_op(store, &mut state, &op)? else {
+            continue;
+        };
+        let lsn = enter_internal(&mut state, &op, admitted);
+        state.clean_mark = CleanMark { lsn, complete };
+        drop(state);
+        sync(store, Lsn(lsn)).wait()?;
+        any = true;
     }
 }
 

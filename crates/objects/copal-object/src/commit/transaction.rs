@@ -12,7 +12,12 @@
 
 use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
+    engine::{
+        admission::admit,
+        pump::{pump, wait_change},
+    },
     format::run::Run,
+    resize::grow::make_available,
     state::{StoreCore, StoreState, Waiter, group::Admitted},
 };
 use bytes::Bytes;
@@ -56,149 +61,147 @@ pub(crate) struct Unit {
     pub(crate) sum: u32,
 }
 
-impl StoreCore {
-    /// See `Store::commit`.
-    pub(crate) fn commit(self: &Arc<StoreCore>, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
-        match self.try_commit(txn, ack) {
-            Ok(completion) => completion,
-            Err(error) => Completion::ready(Err(error)),
-        }
+/// See `Store::commit`.
+pub(crate) fn commit(store: &Arc<StoreCore>, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
+    match try_commit(store, txn, ack) {
+        Ok(completion) => completion,
+        Err(error) => Completion::ready(Err(error)),
     }
+}
 
-    fn try_commit(
-        self: &Arc<StoreCore>,
-        mut txn: Txn,
-        ack: Ack,
-    ) -> Result<Completion<Result<Lsn, StoreError>>, StoreError> {
-        if self.shape.read_only {
-            return Err(StoreError::ReadOnly);
-        }
-        for op in &txn.ops {
-            if let Op::Publish(staged) = op
-                && !staged.belongs_to(self)
-            {
-                return Err(StoreError::NotFound(staged.id()));
-            }
-        }
-        join_appends(&mut txn.ops);
-        let mut old = OldBytes::of(self);
-        let mut state = self.state.lock();
-        let Granted { needs, runs, admitted } = self.grant(&mut state, &txn, &mut old)?;
-        let bytes = self.apply(&mut state, txn, &needs, runs, &old.fetched, admitted);
-        let lsn = state.groups.last_lsn;
-        old.pins.release(&mut state);
-        let completion = self.acknowledge(&mut state, lsn, ack, bytes);
-        drop(state);
-        self.pump();
-        Ok(completion)
+fn try_commit(
+    store: &Arc<StoreCore>,
+    mut txn: Txn,
+    ack: Ack,
+) -> Result<Completion<Result<Lsn, StoreError>>, StoreError> {
+    if store.shape.read_only {
+        return Err(StoreError::ReadOnly);
     }
-
-    /// Checks the transaction until it has all it needs at one moment: its old bytes, its pages, its place in
-    /// a record. Releases the mutex whenever something is missing.
-    fn grant(
-        self: &Arc<StoreCore>,
-        state: &mut MutexGuard<'_, StoreState>,
-        txn: &Txn,
-        old: &mut OldBytes<'_>,
-    ) -> Result<Granted, StoreError> {
-        loop {
-            state.writable()?;
-            let needs = check::check(state, txn, &self.shape)?;
-            if state.in_flight_bytes > state.in_flight_limit {
-                self.wait_change(state);
-                continue;
-            }
-            self.look_at_host(state);
-            let available =
-                if needs.releases { state.space.releasable_pages() } else { state.space.available_pages() };
-            if needs.pages > available {
-                old.forget(state);
-                self.make_available(state, needs.pages, needs.pages)?;
-                continue;
-            }
-            if let Some(unit) = needs.units.iter().find(|unit| !old.fetched.has(unit.run)) {
-                self.fetch(state, unit, old)?;
-                continue;
-            }
-            let Some(runs) = take_pages(state, &needs) else {
-                // As many pages are free, but a directory has no number left for another file.
-                return Err(self.no_space(state, needs.pages));
-            };
-            let ops_bytes = needs.ops_bytes_with(&runs);
-            let missing = state.pages_for_tables(needs.table_bytes_with(ops_bytes), needs.releases);
-            if missing > 0 {
-                // The next checkpoint would not fit any more.
-                give_back(state, runs);
-                old.forget(state);
-                let needed = needs.pages + missing;
-                self.make_available(state, needed, needed)?;
-                continue;
-            }
-            match self.admit(state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
-                Ok(Some(admitted)) => {
-                    return Ok(Granted { needs, runs, admitted });
-                }
-                Ok(None) => give_back(state, runs),
-                Err(error) => {
-                    give_back(state, runs);
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    fn acknowledge(
-        &self,
-        state: &mut StoreState,
-        lsn: u64,
-        ack: Ack,
-        bytes: u64,
-    ) -> Completion<Result<Lsn, StoreError>> {
-        state.in_flight_bytes += bytes;
-        state.unflushed_bytes += bytes;
-        if ack == Ack::Ordered {
-            return Completion::ready(Ok(Lsn(lsn)));
-        }
-        let (completer, completion) = self.promise();
-        let waiter = Waiter { lsn, completer };
-        if ack == Ack::Written {
-            state.written_waiters.push_back(waiter);
-        } else {
-            state.wanted_lsn = state.wanted_lsn.max(lsn);
-            state.durable_waiters.push_back(waiter);
-        }
-        completion
-    }
-
-    /// Brings the old bytes of one unit in, verified. Releases the mutex.
-    fn fetch(
-        self: &Arc<StoreCore>,
-        state: &mut MutexGuard<'_, StoreState>,
-        unit: &Unit,
-        old: &mut OldBytes<'_>,
-    ) -> Result<(), StoreError> {
-        let page_bytes = self.shape.page_bytes;
-        if unit.run.pages == 1
-            && let Some(page) = state.recent.get(unit.run.at)
+    for op in &txn.ops {
+        if let Op::Publish(staged) = op
+            && !staged.belongs_to(store)
         {
-            old.fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
-            return Ok(());
+            return Err(StoreError::NotFound(staged.id()));
         }
-        if state.is_in_flight(unit.run) {
-            self.wait_change(state);
-            return Ok(());
-        }
-        // The unit stays where it is while it is pinned, even if another transaction frees it meanwhile.
-        old.pins.tickets.push(state.space.pin(vec![unit.run]));
-        let bytes = MutexGuard::unlocked(state, || self.read_pages(unit.run))?;
-        if copal_codec::crc32c(0, &bytes) != unit.sum {
-            let from = self.shape.byte(unit.at);
-            let range = from..from + bytes.len() as u64;
-            return Err(StoreError::Corrupt { id: ObjectId(unit.id), range });
-        }
-        old.fetched.put(unit.run, Bytes::from(bytes), page_bytes);
-        Ok(())
     }
+    join_appends(&mut txn.ops);
+    let mut old = OldBytes::of(store);
+    let mut state = store.state.lock();
+    let Granted { needs, runs, admitted } = grant(store, &mut state, &txn, &mut old)?;
+    let bytes = apply::apply(store, &mut state, txn, &needs, runs, &old.fetched, admitted);
+    let lsn = state.groups.last_lsn;
+    old.pins.release(&mut state);
+    let completion = acknowledge(store, &mut state, lsn, ack, bytes);
+    drop(state);
+    pump(store);
+    Ok(completion)
+}
+
+/// Checks the transaction until it has all it needs at one moment: its old bytes, its pages, its place in
+/// a record. Releases the mutex whenever something is missing.
+fn grant(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    txn: &Txn,
+    old: &mut OldBytes<'_>,
+) -> Result<Granted, StoreError> {
+    loop {
+        state.writable()?;
+        let needs = check::check(state, txn, &store.shape)?;
+        if state.in_flight_bytes > state.in_flight_limit {
+            wait_change(store, state);
+            continue;
+        }
+        state.look_at_host();
+        let available =
+            if needs.releases { state.space.releasable_pages() } else { state.space.available_pages() };
+        if needs.pages > available {
+            old.forget(state);
+            make_available(store, state, needs.pages, needs.pages)?;
+            continue;
+        }
+        if let Some(unit) = needs.units.iter().find(|unit| !old.fetched.has(unit.run)) {
+            fetch(store, state, unit, old)?;
+            continue;
+        }
+        let Some(runs) = take_pages(state, &needs) else {
+            // As many pages are free, but a directory has no number left for another file.
+            return Err(state.no_space(needs.pages));
+        };
+        let ops_bytes = needs.ops_bytes_with(&runs);
+        let missing = state.pages_for_tables(needs.table_bytes_with(ops_bytes), needs.releases);
+        if missing > 0 {
+            // The next checkpoint would not fit any more.
+            give_back(state, runs);
+            old.forget(state);
+            let needed = needs.pages + missing;
+            make_available(store, state, needed, needed)?;
+            continue;
+        }
+        match admit(store, state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
+            Ok(Some(admitted)) => {
+                return Ok(Granted { needs, runs, admitted });
+            }
+            Ok(None) => give_back(state, runs),
+            Err(error) => {
+                give_back(state, runs);
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn acknowledge(
+    store: &StoreCore,
+    state: &mut StoreState,
+    lsn: u64,
+    ack: Ack,
+    bytes: u64,
+) -> Completion<Result<Lsn, StoreError>> {
+    state.in_flight_bytes += bytes;
+    state.unflushed_bytes += bytes;
+    if ack == Ack::Ordered {
+        return Completion::ready(Ok(Lsn(lsn)));
+    }
+    let (completer, completion) = store.promise();
+    let waiter = Waiter { lsn, completer };
+    if ack == Ack::Written {
+        state.written_waiters.push_back(waiter);
+    } else {
+        state.wanted_lsn = state.wanted_lsn.max(lsn);
+        state.durable_waiters.push_back(waiter);
+    }
+    completion
+}
+
+/// Brings the old bytes of one unit in, verified. Releases the mutex.
+fn fetch(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    unit: &Unit,
+    old: &mut OldBytes<'_>,
+) -> Result<(), StoreError> {
+    let page_bytes = store.shape.page_bytes;
+    if unit.run.pages == 1
+        && let Some(page) = state.recent.get(unit.run.at)
+    {
+        old.fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
+        return Ok(());
+    }
+    if state.is_in_flight(unit.run) {
+        wait_change(store, state);
+        return Ok(());
+    }
+    // The unit stays where it is while it is pinned, even if another transaction frees it meanwhile.
+    old.pins.tickets.push(state.space.pin(vec![unit.run]));
+    let bytes = MutexGuard::unlocked(state, || store.read_pages(unit.run))?;
+    if copal_codec::crc32c(0, &bytes) != unit.sum {
+        let from = store.shape.byte(unit.at);
+        let range = from..from + bytes.len() as u64;
+        return Err(StoreError::Corrupt { id: ObjectId(unit.id), range });
+    }
+    old.fetched.put(unit.run, Bytes::from(bytes), page_bytes);
+    Ok(())
 }
 
 /// What a transaction got that may be carried out now.

@@ -6,7 +6,7 @@ use super::{
     stores::World,
     transactions::streams,
 };
-use crate::{Ack, CreateOptions, FramePos, Lsn, ObjectId, StoreError, Txn};
+use crate::{Ack, CreateOptions, FramePos, Lsn, ObjectId, StoreError, Txn, engine::pump::pump};
 use bytes::Bytes;
 use copal_device::Device;
 use parking_lot::Mutex;
@@ -96,13 +96,13 @@ impl Runner<'_> {
             create(ids[0], vec![(ObjectId(stream), FramePos(number))]);
             if by_checkpoint {
                 store.inner.state.lock().checkpointer.forced = true;
-                store.inner.pump();
+                pump(&store.inner);
             } else if !done.lock().is_empty() {
                 let mut state = store.inner.state.lock();
                 let open = state.epochs.open;
                 state.epochs.want(open);
                 drop(state);
-                store.inner.pump();
+                pump(&store.inner);
                 drive(events);
                 if !is_short() {
                     create(ids[1], Vec::new());

@@ -2,7 +2,11 @@
 //!
 //! Not here: when a checkpoint is due, and its steps (`checkpointer`, `engine`).
 
-use crate::{StoreError, state::StoreCore};
+use crate::{
+    StoreError,
+    engine::{pump::wait_change, steps::advance},
+    state::StoreCore,
+};
 use std::sync::Arc;
 
 /// Writes a checkpoint of everything up to now and waits until it is durable.
@@ -12,7 +16,7 @@ pub(crate) fn checkpoint_now(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let mut goal = None;
     loop {
         state.writable()?;
-        inner.advance(&mut state);
+        advance(inner, &mut state);
         match goal {
             // One that is in the making may be older than what the caller wants in it.
             None if state.checkpointer.is_idle() => {
@@ -21,8 +25,8 @@ pub(crate) fn checkpoint_now(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
                 continue;
             }
             Some(goal) if state.checkpointer.finished >= goal => return Ok(()),
-            Some(_) if !state.is_moving() => return Err(inner.no_checkpoint(&state)),
-            _ => inner.wait_change(&mut state),
+            Some(_) if !state.is_moving() => return Err(state.no_checkpoint()),
+            _ => wait_change(inner, &mut state),
         }
     }
 }
@@ -60,7 +64,7 @@ fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
         if let Some(error) = &state.failure {
             return Err(StoreError::Device(error.clone()));
         }
-        inner.advance(&mut state);
+        advance(inner, &mut state);
         let settled = state.groups.durable_lsn >= lsn
             && state.groups.is_open_empty()
             && state.tails.values().all(|tail| tail.pending.is_empty());
@@ -77,9 +81,9 @@ fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
             }
             // Neither the journal nor a checkpoint has room for what was committed last.
             None if !state.is_moving() && !state.groups.is_open_empty() => {
-                return Err(inner.no_checkpoint(&state));
+                return Err(state.no_checkpoint());
             }
-            _ => inner.wait_change(&mut state),
+            _ => wait_change(inner, &mut state),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use crate::{
     Check, ObjectId, StoreError,
+    engine::pump::wait_change,
     format::{hash128, run::Run},
     state::{StoreCore, pieces},
     tables::{Object, trailer_pages, unit_pages},
@@ -49,175 +50,169 @@ struct Trailer {
     hash: u128,
 }
 
-impl StoreCore {
-    /// See `Store::read`.
-    pub(crate) fn read(
-        self: &Arc<StoreCore>,
-        id: ObjectId,
-        range: &Range<u64>,
-        class: Class,
-    ) -> Completion<Result<Bytes, StoreError>> {
-        self.start_read(id, range, class, true)
-    }
+/// See `Store::read`.
+pub(crate) fn read(
+    store: &Arc<StoreCore>,
+    id: ObjectId,
+    range: &Range<u64>,
+    class: Class,
+) -> Completion<Result<Bytes, StoreError>> {
+    start_read(store, id, range, class, true)
+}
 
-    fn start_read(
-        self: &Arc<StoreCore>,
-        id: ObjectId,
-        range: &Range<u64>,
-        class: Class,
-        alone: bool,
-    ) -> Completion<Result<Bytes, StoreError>> {
-        let mut plan = match self.plan_read(id, range) {
-            Ok(plan) => plan,
-            Err(error) => return Completion::ready(Err(error)),
-        };
-        if let Some(trailer) = plan.trailer.take()
-            && let Err(error) = self.fetch_sums(&mut plan, &trailer)
-        {
-            self.unpin(plan.ticket);
-            return Completion::ready(Err(error));
-        }
-        if let [part] = plan.parts.as_slice()
-            && alone
-            && class != Class::Background
-        {
-            let result = self.device.read_now(part.at, AlignedBuf::stale(part.len));
-            self.unpin(plan.ticket);
-            return Completion::ready(
-                result.map_err(StoreError::Device).and_then(|buf| plan.answer(vec![buf])),
-            );
-        }
-        if plan.parts.is_empty() {
-            self.unpin(plan.ticket);
-            return Completion::ready(plan.answer(Vec::new()));
-        }
-        let ios = plan
-            .parts
-            .iter()
-            .map(|part| Io { at: part.at, kind: IoKind::Read(AlignedBuf::stale(part.len)), class })
+fn start_read(
+    store: &Arc<StoreCore>,
+    id: ObjectId,
+    range: &Range<u64>,
+    class: Class,
+    alone: bool,
+) -> Completion<Result<Bytes, StoreError>> {
+    let mut plan = match plan_read(store, id, range) {
+        Ok(plan) => plan,
+        Err(error) => return Completion::ready(Err(error)),
+    };
+    if let Some(trailer) = plan.trailer.take()
+        && let Err(error) = fetch_sums(store, &mut plan, &trailer)
+    {
+        store.unpin(plan.ticket);
+        return Completion::ready(Err(error));
+    }
+    if let [part] = plan.parts.as_slice()
+        && alone
+        && class != Class::Background
+    {
+        let result = store.device.read_now(part.at, AlignedBuf::stale(part.len));
+        store.unpin(plan.ticket);
+        return Completion::ready(result.map_err(StoreError::Device).and_then(|buf| plan.answer(vec![buf])));
+    }
+    if plan.parts.is_empty() {
+        store.unpin(plan.ticket);
+        return Completion::ready(plan.answer(Vec::new()));
+    }
+    let ios = plan
+        .parts
+        .iter()
+        .map(|part| Io { at: part.at, kind: IoKind::Read(AlignedBuf::stale(part.len)), class })
+        .collect();
+    let inner = Arc::clone(store);
+    store.device.submit(ios).map(move |done: Vec<IoDone>| {
+        inner.unpin(plan.ticket);
+        let bufs: Result<Vec<AlignedBuf>, DeviceError> = done
+            .into_iter()
+            .map(|done| done.result.map(|()| done.buf.unwrap_or_else(|| AlignedBuf::zeroed(0))))
             .collect();
-        let inner = Arc::clone(self);
-        self.device.submit(ios).map(move |done: Vec<IoDone>| {
-            inner.unpin(plan.ticket);
-            let bufs: Result<Vec<AlignedBuf>, DeviceError> = done
-                .into_iter()
-                .map(|done| done.result.map(|()| done.buf.unwrap_or_else(|| AlignedBuf::zeroed(0))))
-                .collect();
-            plan.answer(bufs?)
-        })
-    }
+        plan.answer(bufs?)
+    })
+}
 
-    /// See `Store::read_many`.
-    pub(crate) fn read_many(
-        self: &Arc<StoreCore>,
-        reads: &[(ObjectId, Range<u64>)],
-        class: Class,
-    ) -> Vec<Completion<Result<Bytes, StoreError>>> {
-        reads.iter().map(|(id, range)| self.start_read(*id, range, class, reads.len() == 1)).collect()
-    }
+/// See `Store::read_many`.
+pub(crate) fn read_many(
+    store: &Arc<StoreCore>,
+    reads: &[(ObjectId, Range<u64>)],
+    class: Class,
+) -> Vec<Completion<Result<Bytes, StoreError>>> {
+    reads.iter().map(|(id, range)| start_read(store, *id, range, class, reads.len() == 1)).collect()
+}
 
-    fn plan_read(self: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result<Plan, StoreError> {
-        let mut state = self.state.lock();
-        loop {
-            let Some(object) = state.tables.object(id.0) else {
-                let known = state.tables.entries.contains_key(&id.0);
-                return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
-            };
-            let mut plan = self.plan(id, object, range);
-            let busy = plan.parts.iter().any(|part| state.is_in_flight(self.pages_of_part(part)));
-            if busy && state.failure.is_none() {
-                self.wait_change(&mut state);
+fn plan_read(store: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result<Plan, StoreError> {
+    let mut state = store.state.lock();
+    loop {
+        let Some(object) = state.tables.object(id.0) else {
+            let known = state.tables.entries.contains_key(&id.0);
+            return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
+        };
+        let mut plan = plan(store, id, object, range);
+        let busy = plan.parts.iter().any(|part| state.is_in_flight(pages_of_part(store, part)));
+        if busy && state.failure.is_none() {
+            wait_change(store, &mut state);
+            continue;
+        }
+        let looked_at = plan.parts.iter().map(|part| pages_of_part(store, part));
+        let sums = plan.trailer.iter().flat_map(|trailer| &trailer.runs);
+        let looked_at = looked_at.chain(sums.copied()).collect();
+        plan.ticket = state.space.pin(looked_at);
+        return Ok(plan);
+    }
+}
+
+fn pages_of_part(store: &StoreCore, part: &Part) -> Run {
+    let page = store.shape.page_bytes as u64;
+    let first = part.at / page;
+    Run::new(first, ((part.at + part.len as u64).div_ceil(page) - first) as u32)
+}
+
+fn plan(store: &StoreCore, id: ObjectId, object: &Object, range: &Range<u64>) -> Plan {
+    let page_bytes = store.shape.page_bytes;
+    let page = page_bytes as u64;
+    let end = range.end.min(object.len);
+    let start = range.start.min(end);
+    let verify = object.what.check == Check::Pages;
+    let block = if verify { page } else { u64::from(store.shape.geometry.logical_block) };
+    let mut parts = Vec::new();
+    for extent in object.map.overlapping(start / page, end.div_ceil(page)) {
+        let sums = object.map.sums_of(extent.at, unit_pages(object.what.check, page_bytes));
+        // Cut first, so that a range takes no more commands for where in the extent it begins.
+        let first = extent.at.max(start / page);
+        let last = (extent.at + u64::from(extent.run.pages)).min(end.div_ceil(page));
+        let cut = Run::new(extent.run.at + (first - extent.at), (last - first) as u32);
+        for piece in pieces(cut, store.shape.io_pages()) {
+            let object_at = (first + (piece.at - cut.at)) * page;
+            let from = start.max(object_at);
+            let to = end.min(object_at + u64::from(piece.pages) * page);
+            if from >= to {
                 continue;
             }
-            let looked_at = plan.parts.iter().map(|part| self.pages_of_part(part));
-            let sums = plan.trailer.iter().flat_map(|trailer| &trailer.runs);
-            let looked_at = looked_at.chain(sums.copied()).collect();
-            plan.ticket = state.space.pin(looked_at);
-            return Ok(plan);
-        }
-    }
-
-    fn pages_of_part(&self, part: &Part) -> Run {
-        let page = self.shape.page_bytes as u64;
-        let first = part.at / page;
-        Run::new(first, ((part.at + part.len as u64).div_ceil(page) - first) as u32)
-    }
-
-    fn plan(&self, id: ObjectId, object: &Object, range: &Range<u64>) -> Plan {
-        let page_bytes = self.shape.page_bytes;
-        let page = page_bytes as u64;
-        let end = range.end.min(object.len);
-        let start = range.start.min(end);
-        let verify = object.what.check == Check::Pages;
-        let block = if verify { page } else { u64::from(self.shape.geometry.logical_block) };
-        let mut parts = Vec::new();
-        for extent in object.map.overlapping(start / page, end.div_ceil(page)) {
-            let sums = object.map.sums_of(extent.at, unit_pages(object.what.check, page_bytes));
-            // Cut first, so that a range takes no more commands for where in the extent it begins.
-            let first = extent.at.max(start / page);
-            let last = (extent.at + u64::from(extent.run.pages)).min(end.div_ceil(page));
-            let cut = Run::new(extent.run.at + (first - extent.at), (last - first) as u32);
-            for piece in pieces(cut, self.shape.io_pages()) {
-                let object_at = (first + (piece.at - cut.at)) * page;
-                let from = start.max(object_at);
-                let to = end.min(object_at + u64::from(piece.pages) * page);
-                if from >= to {
-                    continue;
-                }
-                // Rounded to what is verified, or to what the device reads.
-                let within = (from - object_at) / block * block;
-                let until = (to - object_at).next_multiple_of(block);
-                let first_page = ((object_at + within) / page - extent.at) as usize;
-                let pages = ((until - within) / page) as usize;
-                let sums = if verify {
-                    sums.get(first_page..first_page + pages).unwrap_or(&[]).to_vec()
-                } else {
-                    Vec::new()
-                };
-                let skip = (from - object_at - within) as usize;
-                parts.push(Part {
-                    at: self.shape.byte(piece.at) + within,
-                    len: (until - within) as usize,
-                    wanted: skip..skip + (to - from) as usize,
-                    target: (from - start) as usize,
-                    sums,
-                    object_at: object_at + within,
-                });
-            }
-        }
-        let trailer = object.trailer.as_deref().filter(|_| verify).map(|&hash| {
-            let data = object.data_pages(page_bytes);
-            let pages = trailer_pages(data, 1, page_bytes);
-            let runs = object.map.overlapping(data, data + pages).map(|extent| {
-                let skip = data.saturating_sub(extent.at);
-                Run::new(extent.run.at + skip, extent.run.pages - skip as u32)
+            // Rounded to what is verified, or to what the device reads.
+            let within = (from - object_at) / block * block;
+            let until = (to - object_at).next_multiple_of(block);
+            let first_page = ((object_at + within) / page - extent.at) as usize;
+            let pages = ((until - within) / page) as usize;
+            let sums = if verify {
+                sums.get(first_page..first_page + pages).unwrap_or(&[]).to_vec()
+            } else {
+                Vec::new()
+            };
+            let skip = (from - object_at - within) as usize;
+            parts.push(Part {
+                at: store.shape.byte(piece.at) + within,
+                len: (until - within) as usize,
+                wanted: skip..skip + (to - from) as usize,
+                target: (from - start) as usize,
+                sums,
+                object_at: object_at + within,
             });
-            Trailer { runs: runs.collect(), hash }
+        }
+    }
+    let trailer = object.trailer.as_deref().filter(|_| verify).map(|&hash| {
+        let data = object.data_pages(page_bytes);
+        let pages = trailer_pages(data, 1, page_bytes);
+        let runs = object.map.overlapping(data, data + pages).map(|extent| {
+            let skip = data.saturating_sub(extent.at);
+            Run::new(extent.run.at + skip, extent.run.pages - skip as u32)
         });
-        Plan { id, len: (end - start) as usize, parts, ticket: 0, page_bytes, start, trailer }
-    }
+        Trailer { runs: runs.collect(), hash }
+    });
+    Plan { id, len: (end - start) as usize, parts, ticket: 0, page_bytes, start, trailer }
+}
 
-    /// Reads the sums of a published `Check::Pages` object.
-    fn fetch_sums(&self, plan: &mut Plan, trailer: &Trailer) -> Result<(), StoreError> {
-        let mut bytes = Vec::new();
-        for &run in &trailer.runs {
-            bytes.extend(self.read_pages(run)?);
-        }
-        if hash128(&bytes) != trailer.hash {
-            let range = plan.start..plan.start + plan.len as u64;
-            return Err(StoreError::Corrupt { id: plan.id, range });
-        }
-        for part in &mut plan.parts {
-            let first = (part.object_at / plan.page_bytes as u64) as usize * 4;
-            let count = part.len / plan.page_bytes * 4;
-            let sums = bytes.get(first..first + count).unwrap_or(&[]);
-            part.sums = sums
-                .chunks_exact(4)
-                .map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]))
-                .collect();
-        }
-        Ok(())
+/// Reads the sums of a published `Check::Pages` object.
+fn fetch_sums(store: &StoreCore, plan: &mut Plan, trailer: &Trailer) -> Result<(), StoreError> {
+    let mut bytes = Vec::new();
+    for &run in &trailer.runs {
+        bytes.extend(store.read_pages(run)?);
     }
+    if hash128(&bytes) != trailer.hash {
+        let range = plan.start..plan.start + plan.len as u64;
+        return Err(StoreError::Corrupt { id: plan.id, range });
+    }
+    for part in &mut plan.parts {
+        let first = (part.object_at / plan.page_bytes as u64) as usize * 4;
+        let count = part.len / plan.page_bytes * 4;
+        let sums = bytes.get(first..first + count).unwrap_or(&[]);
+        part.sums =
+            sums.chunks_exact(4).map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]])).collect();
+    }
+    Ok(())
 }
 
 impl Plan {

@@ -16,6 +16,7 @@ use crate::{
         run::Run,
     },
     object::sums::{placement_class, unit_sums},
+    resize::grow::make_available,
     space::placement::Home,
     state::StoreCore,
     tables::unit_pages,
@@ -231,16 +232,16 @@ impl ObjectWriter {
         let mut state = inner.state.lock();
         let runs = loop {
             state.writable()?;
-            inner.look_at_host(&mut state);
+            state.look_at_host();
             if pages <= state.space.available_pages() {
                 let home = Home { class: self.class, owner: self.id.0 };
                 match state.space.allocator.allocate(pages, home) {
                     Some(runs) => break runs,
                     // A directory has no number left for another file.
-                    None => return Err(inner.no_space(&state, pages)),
+                    None => return Err(state.no_space(pages)),
                 }
             }
-            inner.make_available(&mut state, pages, pages)?;
+            make_available(&inner, &mut state, pages, pages)?;
         };
         state.space.staged_pages += pages;
         let submitted_in = inner.shape.broken.by(Flaw::StagedAtSubmission).then_some(state.epochs.open);

@@ -8,7 +8,7 @@
 use crate::{
     OpenError, OpenOptions, RecoveryReport, StoreError,
     checkpoint::superblock_io,
-    engine::close::checkpoint_now,
+    engine::{close::checkpoint_now, pump::pump, steps::give_back},
     flaw::Flaw,
     format::{run::Run, superblock::Superblock},
     state::StoreCore,
@@ -72,7 +72,7 @@ fn take_over(
     if !stale_superblocks.is_empty() {
         repair_superblocks(inner, stale_superblocks)?;
     }
-    inner.remove_unknown_files()?;
+    remove_unknown_files(inner)?;
     if (report.checkpoint_pages_repaired > 0 || report.cut_bytes > 0)
         && let Err(error) = checkpoint_now(inner)
     {
@@ -91,6 +91,20 @@ fn grow_back(inner: &StoreCore, lengths: &Lengths) -> Result<(), OpenError> {
     })?;
     let first = lengths.device_bytes / inner.shape.page_bytes as u64;
     inner.state.lock().space.allocator.forget_written(first);
+    Ok(())
+}
+
+/// Removes files that no record names. After the mount: until then recovery may still change its mind.
+fn remove_unknown_files(store: &Arc<StoreCore>) -> Result<(), DeviceError> {
+    let Some(files) = &store.files else { return Ok(()) };
+    files.refill();
+    let numbers = files.numbers().map_err(|error| DeviceError::io("list", 0, 0, error))?;
+    let mut state = store.state.lock();
+    state.space.allocator.look(0);
+    state.space.allocator.give_up_unknown(&numbers);
+    give_back(store, &mut state);
+    drop(state);
+    pump(store);
     Ok(())
 }
 

@@ -5,6 +5,10 @@
 use crate::{
     StoreError,
     backend::hostfs::HostFiles,
+    engine::{
+        pump::{pump, wait_change},
+        steps::{advance, close_group},
+    },
     flaw::Flaw,
     format::{
         ops::{Cut, RecordOp},
@@ -64,7 +68,7 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreE
     state.mounted = true;
     // Mounts may have filled the journal: a checkpoint starts before the first group stands in its way.
     drop(state);
-    inner.pump();
+    pump(inner);
     Ok(())
 }
 
@@ -83,7 +87,7 @@ fn by_record(inner: &StoreCore, state: &mut StoreState) -> Step {
     let epoch = state.epochs.open;
     state.groups.open.forced = true;
     state.groups.open.releasing = true;
-    let closed = inner.close_group(state);
+    let closed = close_group(inner, state);
     debug_assert!(closed, "the record was measured");
     state.epochs.want(epoch);
     Step::Record { epoch }
@@ -124,7 +128,7 @@ fn await_step(
         if let Some(error) = &state.failure {
             return Err(StoreError::Device(error.clone()));
         }
-        inner.advance(state);
+        advance(inner, state);
         if step.is_done(state) {
             return Ok(());
         }
@@ -132,7 +136,7 @@ fn await_step(
             let page = inner.shape.page_bytes as u64;
             return Err(StoreError::NoSpace { needed_bytes: page, free_bytes: 0 });
         }
-        inner.wait_change(state);
+        wait_change(inner, state);
     }
 }
 

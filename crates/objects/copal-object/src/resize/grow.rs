@@ -7,7 +7,13 @@
 
 use crate::{
     Room, StoreError,
+    engine::{
+        admission::{admit_op, enter_internal, wait_journal},
+        pump::{pump, wait_change},
+        steps::close_group,
+    },
     format::{ops::RecordOp, superblock::STORE_BYTES_MAX},
+    resize::shrink::fill,
     space::growth_step_bytes,
     state::{StoreCore, StoreState},
 };
@@ -67,229 +73,229 @@ impl std::fmt::Debug for SystemLoan {
     }
 }
 
-impl StoreCore {
-    /// See [`crate::Store::lend_system_space`]. Of a directory that part is a file by itself, and is not
-    /// lent.
-    pub(crate) fn lend_system_space(self: &Arc<StoreCore>) -> SystemLoan {
-        if self.files.is_none() {
-            self.state.lock().space.loans += 1;
-        }
-        SystemLoan { inner: Arc::clone(self) }
+/// See [`crate::Store::lend_system_space`]. Of a directory that part is a file by itself, and is not
+/// lent.
+pub(crate) fn lend_system_space(store: &Arc<StoreCore>) -> SystemLoan {
+    if store.files.is_none() {
+        store.state.lock().space.loans += 1;
     }
+    SystemLoan { inner: Arc::clone(store) }
+}
 
-    /// Keeps space for the caller.
-    pub(crate) fn reserve(self: &Arc<StoreCore>, bytes: u64) -> Result<Reservation, StoreError> {
-        let pages = bytes.div_ceil(self.shape.page_bytes as u64);
-        let mut state = self.state.lock();
-        while pages > state.space.available_pages() {
-            state.writable()?;
-            self.make_available(&mut state, pages, pages)?;
-        }
-        state.space.reserved_pages += pages;
-        Ok(Reservation { inner: Arc::clone(self), pages })
-    }
-
-    /// Gets closer to `wanted` available pages, so that the caller looks again; with fewer than `needed` to
-    /// be had it is `NoSpace`. Releases the mutex meanwhile.
-    pub(crate) fn make_available(
-        self: &Arc<StoreCore>,
-        state: &mut MutexGuard<'_, StoreState>,
-        wanted: u64,
-        needed: u64,
-    ) -> Result<(), StoreError> {
-        let freed = crate::format::run::pages_of(&state.groups.open.freed);
-        let held = state.space.held_pages();
-        let waiting = state.space.quarantine_pages() - held + freed;
-        if waiting > 0 && state.space.available_pages() + waiting >= needed {
-            return self.drain(state);
-        }
-        if self.grow(state, wanted, needed)? {
-            return Ok(());
-        }
-        if waiting > 0 {
-            // Several transactions may have had their eye on the same pages.
-            self.drain(state)?;
-            if state.space.available_pages() >= needed || self.grow(state, wanted, needed)? {
-                return Ok(());
-            }
-        }
-        let passing = held - state.space.lasting_pages();
-        if passing > 0 && state.space.available_pages() + passing >= needed {
-            // Looks at them end by themselves; a raw extent ends when its owner likes.
-            self.wait_change(state);
-            return Ok(());
-        }
-        Err(self.no_space(state, needed))
-    }
-
-    /// The refusal of something that needs `pages` pages.
-    pub(crate) fn no_space(&self, state: &StoreState, pages: u64) -> StoreError {
-        let page = self.shape.page_bytes as u64;
-        StoreError::NoSpace {
-            needed_bytes: pages.saturating_mul(page),
-            free_bytes: state.space.available_pages() * page,
-        }
-    }
-
-    /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush
-    /// (OBJ-3).
-    fn drain(self: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) -> Result<(), StoreError> {
-        if !state.groups.is_open_empty() && !self.close_group(state) {
-            return self.wait_journal(state);
-        }
-        let Some(epoch) = state.space.quarantine_epoch() else {
-            return Ok(());
-        };
-        state.drain_epoch = state.drain_epoch.max(epoch);
-        // A look at pages may keep some of it for long, and the rest may be enough.
-        let before = state.space.available_pages();
-        MutexGuard::unlocked(state, || self.pump());
-        while state.space.is_quarantined(epoch) && state.space.available_pages() <= before {
-            state.writable()?;
-            self.wait_change(state);
-        }
-        Ok(())
-    }
-
-    /// Fills hollow space, or makes the store larger by a step that covers `wanted` more available pages, or
-    /// `needed` where that is too much; `false` when it cannot, and nothing has grown then.
-    fn grow(
-        self: &Arc<StoreCore>,
-        state: &mut MutexGuard<'_, StoreState>,
-        wanted: u64,
-        needed: u64,
-    ) -> Result<bool, StoreError> {
-        if self.files.is_some() {
-            return Ok(self.ask_host(state, wanted.max(needed)));
-        }
-        if state.resizing {
-            // Whoever is at it may leave enough.
-            self.wait_change(state);
-            return Ok(true);
-        }
-        state.resizing = true;
-        let resized = if self.fill(state, wanted.max(needed)) {
-            Ok(true)
-        } else {
-            self.lengthen(state, wanted, needed)
-        };
-        state.resizing = false;
-        self.changed.notify_all();
-        resized
-    }
-
-    /// As [`StoreCore::grow`], by a longer device alone.
-    fn lengthen(
-        self: &Arc<StoreCore>,
-        state: &mut MutexGuard<'_, StoreState>,
-        wanted: u64,
-        needed: u64,
-    ) -> Result<bool, StoreError> {
-        let before = state.tables.pages;
-        let Some(sizes) = self.grown_sizes(state, wanted.max(needed), needed) else {
-            return Ok(false);
-        };
-        let page = self.shape.page_bytes as u64;
-        let most = self.largest_size();
-        let grown = MutexGuard::unlocked(state, || {
-            let grown = self.device.grow(sizes.usual);
-            // The host may have space for this request but not for a whole step.
-            if grown.is_err() && sizes.least < sizes.usual {
-                return self.device.grow(sizes.least);
-            }
-            grown
-        });
-        let new_size = match grown {
-            Ok(new_size) => new_size.min(most),
-            Err(error) => {
-                if !std::mem::replace(&mut state.is_growth_refused, true) {
-                    tracing::warn!(%error, "the store cannot grow");
-                }
-                return Ok(false);
-            }
-        };
-        if std::mem::replace(&mut state.is_growth_refused, false) {
-            tracing::info!(bytes = new_size, "the store grows again");
-        }
-        let op = RecordOp::Grow { pages: new_size / page };
-        let admitted = loop {
-            state.writable()?;
-            if let Some(admitted) = self.admit_op(state, &op)? {
-                break admitted;
-            }
-        };
-        let pages = new_size / page;
-        if pages > state.tables.pages {
-            self.enter_internal(state, &op, admitted);
-            state.space.allocator.grow(pages);
-            state.reckon_checkpoint();
-        }
-        Ok(pages > before)
-    }
-
-    /// See [`crate::Store::grow_again`].
-    pub(crate) fn grow_again(self: &Arc<StoreCore>) -> Result<(), StoreError> {
-        let mut state = self.state.lock();
-        if !state.is_growth_refused || state.resizing {
-            return Ok(());
-        }
+/// Keeps space for the caller.
+pub(crate) fn reserve(store: &Arc<StoreCore>, bytes: u64) -> Result<Reservation, StoreError> {
+    let pages = bytes.div_ceil(store.shape.page_bytes as u64);
+    let mut state = store.state.lock();
+    while pages > state.space.available_pages() {
         state.writable()?;
-        state.resizing = true;
-        let pages = state.space.available_pages() + 1;
-        let resized = self.lengthen(&mut state, pages, pages);
-        state.resizing = false;
-        self.changed.notify_all();
-        resized.map(drop)
+        make_available(store, &mut state, pages, pages)?;
     }
+    state.space.reserved_pages += pages;
+    Ok(Reservation { inner: Arc::clone(store), pages })
+}
 
-    /// See [`crate::Store::room`].
-    pub(crate) fn room(&self) -> Room {
-        let state = self.state.lock();
-        let page = self.shape.page_bytes as u64;
-        let size = state.space.allocator.pages() * page;
-        let limit = self.largest_size();
-        let grows = self.files.is_some() || (self.device.can_grow() && !state.is_growth_refused);
-        let of_bytes = if grows && limit < STORE_BYTES_MAX { limit.max(size) } else { size };
-        let grown = state.space.system_pages_of(of_bytes / page) * page;
-        let kept = state.space.system_pages() * page;
-        // The store keeps its own part of what it grows by.
-        let growth = (of_bytes - size).saturating_sub(grown.saturating_sub(kept));
-        Room {
-            bytes: state.space.available_pages() * page + growth,
-            of_bytes,
-            is_open_ended: grows && self.files.is_none() && limit == STORE_BYTES_MAX,
+/// Gets closer to `wanted` available pages, so that the caller looks again; with fewer than `needed` to
+/// be had it is `NoSpace`. Releases the mutex meanwhile.
+pub(crate) fn make_available(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    wanted: u64,
+    needed: u64,
+) -> Result<(), StoreError> {
+    let freed = crate::format::run::pages_of(&state.groups.open.freed);
+    let held = state.space.held_pages();
+    let waiting = state.space.quarantine_pages() - held + freed;
+    if waiting > 0 && state.space.available_pages() + waiting >= needed {
+        return drain(store, state);
+    }
+    if grow(store, state, wanted, needed)? {
+        return Ok(());
+    }
+    if waiting > 0 {
+        // Several transactions may have had their eye on the same pages.
+        drain(store, state)?;
+        if state.space.available_pages() >= needed || grow(store, state, wanted, needed)? {
+            return Ok(());
         }
     }
-
-    fn largest_size(&self) -> u64 {
-        self.shape.max_size_bytes.min(STORE_BYTES_MAX)
+    let passing = held - state.space.lasting_pages();
+    if passing > 0 && state.space.available_pages() + passing >= needed {
+        // Looks at them end by themselves; a raw extent ends when its owner likes.
+        wait_change(store, state);
+        return Ok(());
     }
+    Err(state.no_space(needed))
+}
 
-    /// Sizes that leave `wanted` pages available, or `needed` pages if `wanted` exceeds the largest size;
-    /// `None`: both exceed it.
-    fn grown_sizes(&self, state: &StoreState, wanted: u64, needed: u64) -> Option<GrownSizes> {
-        let page = self.shape.page_bytes as u64;
-        let size = state.tables.pages * page;
-        let most = self.largest_size();
-        let available = state.space.available_pages();
-        // Two hundredths of what is added are kept by the store.
-        let step_for = |pages: u64| {
-            let missing = pages.saturating_sub(available).checked_mul(page)?;
-            let step = missing.checked_add(missing / 32 + page)?;
-            let target = size.checked_add(step.checked_next_multiple_of(1 << 20)?)?;
-            (target <= most).then_some(target)
-        };
-        let least = step_for(wanted).or_else(|| step_for(needed));
-        let usual = size.saturating_add(growth_step_bytes(size)).min(most);
-        let (usual, least) = match least {
-            Some(least) => (usual.max(least), step_for(needed).unwrap_or(least)),
-            // The end of the store may be nearer than a whole step, and still far enough.
-            None => {
-                let left = (most.saturating_sub(size) / page).checked_sub(1)?;
-                let enough = available.saturating_add(left - left / 32) >= needed;
-                enough.then_some((most, most))?
+/// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush
+/// (OBJ-3).
+fn drain(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) -> Result<(), StoreError> {
+    if !state.groups.is_open_empty() && !close_group(store, state) {
+        return wait_journal(store, state);
+    }
+    let Some(epoch) = state.space.quarantine_epoch() else {
+        return Ok(());
+    };
+    state.drain_epoch = state.drain_epoch.max(epoch);
+    // A look at pages may keep some of it for long, and the rest may be enough.
+    let before = state.space.available_pages();
+    MutexGuard::unlocked(state, || pump(store));
+    while state.space.is_quarantined(epoch) && state.space.available_pages() <= before {
+        state.writable()?;
+        wait_change(store, state);
+    }
+    Ok(())
+}
+
+/// Fills hollow space, or makes the store larger by a step that covers `wanted` more available pages, or
+/// `needed` where that is too much; `false` when it cannot, and nothing has grown then.
+fn grow(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    wanted: u64,
+    needed: u64,
+) -> Result<bool, StoreError> {
+    if store.files.is_some() {
+        return Ok(ask_host(state, wanted.max(needed)));
+    }
+    if state.resizing {
+        // Whoever is at it may leave enough.
+        wait_change(store, state);
+        return Ok(true);
+    }
+    state.resizing = true;
+    let resized = if fill(store, state, wanted.max(needed)) {
+        Ok(true)
+    } else {
+        lengthen(store, state, wanted, needed)
+    };
+    state.resizing = false;
+    store.changed.notify_all();
+    resized
+}
+
+/// As [`grow`], by a longer device alone.
+fn lengthen(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    wanted: u64,
+    needed: u64,
+) -> Result<bool, StoreError> {
+    let before = state.tables.pages;
+    let Some(sizes) = grown_sizes(store, state, wanted.max(needed), needed) else {
+        return Ok(false);
+    };
+    let page = store.shape.page_bytes as u64;
+    let most = largest_size(store);
+    let grown = MutexGuard::unlocked(state, || {
+        let grown = store.device.grow(sizes.usual);
+        // The host may have space for this request but not for a whole step.
+        if grown.is_err() && sizes.least < sizes.usual {
+            return store.device.grow(sizes.least);
+        }
+        grown
+    });
+    let new_size = match grown {
+        Ok(new_size) => new_size.min(most),
+        Err(error) => {
+            if !std::mem::replace(&mut state.is_growth_refused, true) {
+                tracing::warn!(%error, "the store cannot grow");
             }
-        };
-        (usual > size).then_some(GrownSizes { usual, least })
+            return Ok(false);
+        }
+    };
+    if std::mem::replace(&mut state.is_growth_refused, false) {
+        tracing::info!(bytes = new_size, "the store grows again");
     }
+    let op = RecordOp::Grow { pages: new_size / page };
+    let admitted = loop {
+        state.writable()?;
+        if let Some(admitted) = admit_op(store, state, &op)? {
+            break admitted;
+        }
+    };
+    let pages = new_size / page;
+    if pages > state.tables.pages {
+        enter_internal(state, &op, admitted);
+        state.space.allocator.grow(pages);
+        state.reckon_checkpoint();
+    }
+    Ok(pages > before)
+}
+
+/// See [`crate::Store::grow_again`].
+pub(crate) fn grow_again(store: &Arc<StoreCore>) -> Result<(), StoreError> {
+    let mut state = store.state.lock();
+    if !state.is_growth_refused || state.resizing {
+        return Ok(());
+    }
+    state.writable()?;
+    state.resizing = true;
+    let pages = state.space.available_pages() + 1;
+    let resized = lengthen(store, &mut state, pages, pages);
+    state.resizing = false;
+    store.changed.notify_all();
+    resized.map(drop)
+}
+
+/// See [`crate::Store::room`].
+pub(crate) fn room(store: &StoreCore) -> Room {
+    let state = store.state.lock();
+    let page = store.shape.page_bytes as u64;
+    let size = state.space.allocator.pages() * page;
+    let limit = largest_size(store);
+    let grows = store.files.is_some() || (store.device.can_grow() && !state.is_growth_refused);
+    let of_bytes = if grows && limit < STORE_BYTES_MAX { limit.max(size) } else { size };
+    let grown = state.space.system_pages_of(of_bytes / page) * page;
+    let kept = state.space.system_pages() * page;
+    // The store keeps its own part of what it grows by.
+    let growth = (of_bytes - size).saturating_sub(grown.saturating_sub(kept));
+    Room {
+        bytes: state.space.available_pages() * page + growth,
+        of_bytes,
+        is_open_ended: grows && store.files.is_none() && limit == STORE_BYTES_MAX,
+    }
+}
+
+fn largest_size(store: &StoreCore) -> u64 {
+    store.shape.max_size_bytes.min(STORE_BYTES_MAX)
+}
+
+/// Sizes that leave `wanted` pages available, or `needed` pages if `wanted` exceeds the largest size;
+/// `None`: both exceed it.
+fn grown_sizes(store: &StoreCore, state: &StoreState, wanted: u64, needed: u64) -> Option<GrownSizes> {
+    let page = store.shape.page_bytes as u64;
+    let size = state.tables.pages * page;
+    let most = largest_size(store);
+    let available = state.space.available_pages();
+    // Two hundredths of what is added are kept by the store.
+    let step_for = |pages: u64| {
+        let missing = pages.saturating_sub(available).checked_mul(page)?;
+        let step = missing.checked_add(missing / 32 + page)?;
+        let target = size.checked_add(step.checked_next_multiple_of(1 << 20)?)?;
+        (target <= most).then_some(target)
+    };
+    let least = step_for(wanted).or_else(|| step_for(needed));
+    let usual = size.saturating_add(growth_step_bytes(size)).min(most);
+    let (usual, least) = match least {
+        Some(least) => (usual.max(least), step_for(needed).unwrap_or(least)),
+        // The end of the store may be nearer than a whole step, and still far enough.
+        None => {
+            let left = (most.saturating_sub(size) / page).checked_sub(1)?;
+            let enough = available.saturating_add(left - left / 32) >= needed;
+            enough.then_some((most, most))?
+        }
+    };
+    (usual > size).then_some(GrownSizes { usual, least })
+}
+
+/// Looks at the host's file system again; whether more pages are available than before, and `pages` at
+/// least.
+fn ask_host(state: &mut StoreState, pages: u64) -> bool {
+    let before = state.space.available_pages();
+    let unwritten_bytes = state.in_flight_bytes;
+    state.space.allocator.look(unwritten_bytes);
+    // A caller that found too few tries again only if there are more; else it would ask without end.
+    let now = state.space.available_pages();
+    now > before && now >= pages
 }

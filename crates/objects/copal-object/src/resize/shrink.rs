@@ -19,7 +19,7 @@
 
 use crate::{
     StoreError,
-    engine::{close::checkpoint_now, discard_io},
+    engine::{close::checkpoint_now, pump::wait_change, steps::discard_io},
     flaw::Flaw,
     format::{
         run::{RUN_PAGES_MAX, Run},
@@ -55,172 +55,162 @@ pub struct Shrunk {
     pub hollow_bytes: u64,
 }
 
-impl StoreCore {
-    /// See `Store::shrink`.
-    pub(crate) fn shrink(self: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
-        if !self.shape.broken.by(Flaw::GiveBackEarly) {
-            checkpoint_now(self)?;
-        }
-        if self.files.is_some() {
-            return Ok(Shrunk::default());
-        }
-        let mut state = self.state.lock();
-        while state.resizing {
-            state.writable()?;
-            self.wait_change(&mut state);
-        }
-        state.writable()?;
-        state.resizing = true;
-        let early = self.early(&state);
-        let hollow_bytes = self.let_go(&mut state);
-        drop(state);
-        let said = if self.shape.broken.by(Flaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(self) };
-        // Where nothing was said, nothing was lost: hollow runs are filled before they are used, as if it had
-        // been.
-        let shrunk = said.and_then(|()| self.hand_over(early));
-        self.state.lock().resizing = false;
-        self.changed.notify_all();
-        Ok(Shrunk { cut_bytes: shrunk?, hollow_bytes })
+/// See `Store::shrink`.
+pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
+    if !store.shape.broken.by(Flaw::GiveBackEarly) {
+        checkpoint_now(store)?;
     }
+    if store.files.is_some() {
+        return Ok(Shrunk::default());
+    }
+    let mut state = store.state.lock();
+    while state.resizing {
+        state.writable()?;
+        wait_change(store, &mut state);
+    }
+    state.writable()?;
+    state.resizing = true;
+    let early = early(store, &state);
+    let hollow_bytes = let_go(store, &mut state);
+    drop(state);
+    let said = if store.shape.broken.by(Flaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(store) };
+    // Where nothing was said, nothing was lost: hollow runs are filled before they are used, as if it had
+    // been.
+    let shrunk = said.and_then(|()| hand_over(store, early));
+    store.state.lock().resizing = false;
+    store.changed.notify_all();
+    Ok(Shrunk { cut_bytes: shrunk?, hollow_bytes })
+}
 
-    /// Chooses what goes: all but what has to stay is no longer free. Returns the bytes that are hollow now.
-    fn let_go(&self, state: &mut StoreState) -> u64 {
-        let page = self.shape.page_bytes as u64;
-        let (geometry, pages) = (self.device.geometry(), state.tables.pages);
-        let stays = self.staying_pages(state);
-        let shortest = (HOLLOW_BYTES_MIN / page).max(pages / HOLLOW_RUNS_MAX);
-        let space = &mut state.space.allocator;
-        let mut free = space.free_ranges();
-        if self.shape.gives_lowest {
-            free.reverse();
+/// Chooses what goes: all but what has to stay is no longer free. Returns the bytes that are hollow now.
+fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
+    let page = store.shape.page_bytes as u64;
+    let (geometry, pages) = (store.device.geometry(), state.tables.pages);
+    let stays = staying_pages(store, state);
+    let shortest = (HOLLOW_BYTES_MIN / page).max(pages / HOLLOW_RUNS_MAX);
+    let space = &mut state.space.allocator;
+    let mut free = space.free_ranges();
+    if store.shape.gives_lowest {
+        free.reverse();
+    }
+    let surplus = surplus(free, stays, shortest);
+    let before = space.hollow_pages();
+    if geometry.gives_back {
+        let mut gone = [surplus.clone(), space.hollow_ranges()].concat();
+        gone.sort_unstable_by_key(|range| range.start);
+        let mut end = pages;
+        while gone.pop_if(|range| range.end == end).inspect(|range| end = range.start).is_some() {}
+        // The last of it becomes hollow: that there was more is seen by who finds the file system full.
+        let step = CUT_STEP_BYTES / page;
+        let end = (end.next_multiple_of(step) + step).max(STORE_BYTES_MIN / page);
+        if end < pages {
+            space.cut(end);
+            state.tables.pages = end;
         }
-        let surplus = surplus(free, stays, shortest);
-        let before = space.hollow_pages();
-        if geometry.gives_back {
-            let mut gone = [surplus.clone(), space.hollow_ranges()].concat();
-            gone.sort_unstable_by_key(|range| range.start);
-            let mut end = pages;
-            while gone.pop_if(|range| range.end == end).inspect(|range| end = range.start).is_some() {}
-            // The last of it becomes hollow: that there was more is seen by who finds the file system full.
-            let step = CUT_STEP_BYTES / page;
-            let end = (end.next_multiple_of(step) + step).max(STORE_BYTES_MIN / page);
-            if end < pages {
-                space.cut(end);
-                state.tables.pages = end;
-            }
+    }
+    let after_cut = space.hollow_pages().min(before);
+    if geometry.discard_unit > 0 {
+        let long = surplus.into_iter().filter(|range| range.end - range.start >= shortest);
+        long.for_each(|range| space.make_hollow(range));
+    }
+    let hollow = space.hollow_pages() - after_cut;
+    state.reckon_checkpoint();
+    hollow * page
+}
+
+/// Free pages that stay: what the store keeps of what is left, what is reserved, and some for what comes
+/// next.
+fn staying_pages(store: &StoreCore, state: &StoreState) -> u64 {
+    let space = &state.space;
+    let owned = space.allocator.pages() - space.allocator.hollow_pages() - space.allocator.free_pages();
+    let some = if store.shape.gives_lowest {
+        0
+    } else {
+        STAYS_BYTES / store.shape.page_bytes as u64 + owned / STAYS_ONE_IN
+    };
+    let wanted = some + space.reserved_pages;
+    wanted + space.system_pages_of(owned + wanted)
+}
+
+/// The file follows what the checkpoint says; returns the bytes that it is shorter.
+fn hand_over(store: &StoreCore, early: Vec<Run>) -> Result<u64, StoreError> {
+    let state = store.state.lock();
+    state.writable()?;
+    let end = store.shape.byte(state.tables.pages);
+    let hollow = state.space.allocator.hollow_ranges();
+    drop(state);
+    let geometry = store.device.geometry();
+    let mut cut_bytes = 0;
+    if geometry.gives_back && geometry.size > end {
+        cut_bytes = geometry.size - store.device.cut(end)?;
+    }
+    // All of them: an earlier time may have died before it came so far.
+    let runs = hollow.iter().flat_map(|range| {
+        let starts = range.clone().step_by(RUN_PAGES_MAX as usize);
+        starts.map(|at| Run::new(at, (range.end - at).min(RUN_PAGES_MAX.into()) as u32))
+    });
+    let mut runs = runs.chain(early).peekable();
+    while runs.peek().is_some() {
+        let ios: Vec<Io> = runs.by_ref().take(DISCARDS).map(|run| discard_io(&store.shape, run)).collect();
+        let done = store.device.submit(ios).wait();
+        if let Some(error) = done.into_iter().find_map(|done| done.result.err()) {
+            // A hint. What kept its blocks is hollow all the same, and tried again the next time.
+            tracing::warn!(%error, "space that nothing uses was not given back");
+            break;
         }
-        let after_cut = space.hollow_pages().min(before);
-        if geometry.discard_unit > 0 {
-            let long = surplus.into_iter().filter(|range| range.end - range.start >= shortest);
-            long.for_each(|range| space.make_hollow(range));
-        }
-        let hollow = space.hollow_pages() - after_cut;
+    }
+    if !geometry.gives_back {
+        // A device that keeps its blocks has them still.
+        let mut state = store.state.lock();
+        hollow.into_iter().for_each(|range| state.space.allocator.fill(range));
         state.reckon_checkpoint();
-        hollow * page
     }
+    Ok(cut_bytes)
+}
 
-    /// Free pages that stay: what the store keeps of what is left, what is reserved, and some for what comes
-    /// next.
-    fn staying_pages(&self, state: &StoreState) -> u64 {
-        let space = &state.space;
-        let owned = space.allocator.pages() - space.allocator.hollow_pages() - space.allocator.free_pages();
-        let some = if self.shape.gives_lowest {
-            0
-        } else {
-            STAYS_BYTES / self.shape.page_bytes as u64 + owned / STAYS_ONE_IN
-        };
-        let wanted = some + space.reserved_pages;
-        wanted + space.system_pages_of(owned + wanted)
-    }
-
-    /// The file follows what the checkpoint says; returns the bytes that it is shorter.
-    fn hand_over(&self, early: Vec<Run>) -> Result<u64, StoreError> {
-        let state = self.state.lock();
-        state.writable()?;
-        let end = self.shape.byte(state.tables.pages);
-        let hollow = state.space.allocator.hollow_ranges();
-        drop(state);
-        let geometry = self.device.geometry();
-        let mut cut_bytes = 0;
-        if geometry.gives_back && geometry.size > end {
-            cut_bytes = geometry.size - self.device.cut(end)?;
+/// Fills hollow runs, the lowest first, until about `wanted` pages are available; `false` when none could
+/// be.
+pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>, wanted: u64) -> bool {
+    let missing = wanted.saturating_sub(state.space.available_pages());
+    let step = FILL_STEP_BYTES / store.shape.page_bytes as u64;
+    // Of what is added the store keeps its share.
+    let mut left = missing.saturating_add(missing / 32).saturating_add(step);
+    let mut chosen = Vec::new();
+    for range in state.space.allocator.hollow_ranges() {
+        if left == 0 {
+            break;
         }
-        // All of them: an earlier time may have died before it came so far.
-        let runs = hollow.iter().flat_map(|range| {
-            let starts = range.clone().step_by(RUN_PAGES_MAX as usize);
-            starts.map(|at| Run::new(at, (range.end - at).min(RUN_PAGES_MAX.into()) as u32))
-        });
-        let mut runs = runs.chain(early).peekable();
-        while runs.peek().is_some() {
-            let ios: Vec<Io> = runs.by_ref().take(DISCARDS).map(|run| discard_io(&self.shape, run)).collect();
-            let done = self.device.submit(ios).wait();
-            if let Some(error) = done.into_iter().find_map(|done| done.result.err()) {
-                // A hint. What kept its blocks is hollow all the same, and tried again the next time.
-                tracing::warn!(%error, "space that nothing uses was not given back");
+        let upto = range.end.min(range.start.saturating_add(left));
+        left -= upto - range.start;
+        chosen.push(range.start..upto);
+    }
+    if chosen.is_empty() {
+        return false;
+    }
+    let mut filled = 0;
+    MutexGuard::unlocked(state, || {
+        for range in &chosen {
+            let (at, end) = (store.shape.byte(range.start), store.shape.byte(range.end));
+            if let Err(error) = store.device.reserve(at, end - at) {
+                tracing::info!(%error, "the store cannot have back what it gave to its file system");
                 break;
             }
+            filled += 1;
         }
-        if !geometry.gives_back {
-            // A device that keeps its blocks has them still.
-            let mut state = self.state.lock();
-            hollow.into_iter().for_each(|range| state.space.allocator.fill(range));
-            state.reckon_checkpoint();
-        }
-        Ok(cut_bytes)
+    });
+    for range in chosen.drain(..filled) {
+        state.space.allocator.fill(range);
     }
+    state.reckon_checkpoint();
+    filled > 0
+}
 
-    /// Fills hollow runs, the lowest first, until about `wanted` pages are available; `false` when none could
-    /// be.
-    pub(crate) fn fill(self: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>, wanted: u64) -> bool {
-        let missing = wanted.saturating_sub(state.space.available_pages());
-        let step = FILL_STEP_BYTES / self.shape.page_bytes as u64;
-        // Of what is added the store keeps its share.
-        let mut left = missing.saturating_add(missing / 32).saturating_add(step);
-        let mut chosen = Vec::new();
-        for range in state.space.allocator.hollow_ranges() {
-            if left == 0 {
-                break;
-            }
-            let upto = range.end.min(range.start.saturating_add(left));
-            left -= upto - range.start;
-            chosen.push(range.start..upto);
-        }
-        if chosen.is_empty() {
-            return false;
-        }
-        let mut filled = 0;
-        MutexGuard::unlocked(state, || {
-            for range in &chosen {
-                let (at, end) = (self.shape.byte(range.start), self.shape.byte(range.end));
-                if let Err(error) = self.device.reserve(at, end - at) {
-                    tracing::info!(%error, "the store cannot have back what it gave to its file system");
-                    break;
-                }
-                filled += 1;
-            }
-        });
-        for range in chosen.drain(..filled) {
-            state.space.allocator.fill(range);
-        }
-        state.reckon_checkpoint();
-        filled > 0
+/// What a flaw gives back besides: pages in quarantine.
+fn early(store: &StoreCore, state: &StoreState) -> Vec<Run> {
+    if !store.shape.broken.by(Flaw::GiveBackEarly) {
+        return Vec::new();
     }
-
-    /// The hollow runs as a checkpoint lists them.
-    pub(crate) fn hollow_to_say(&self, state: &StoreState) -> Vec<Range<u64>> {
-        if self.shape.broken.by(Flaw::HollowUnsaid) {
-            return Vec::new();
-        }
-        state.space.allocator.hollow_ranges()
-    }
-
-    /// What a flaw gives back besides: pages in quarantine.
-    fn early(&self, state: &StoreState) -> Vec<Run> {
-        if !self.shape.broken.by(Flaw::GiveBackEarly) {
-            return Vec::new();
-        }
-        state.space.quarantined().copied().collect()
-    }
+    state.space.quarantined().copied().collect()
 }
 
 /// Free ranges without the first `stays` pages of those that have at least `shortest`.

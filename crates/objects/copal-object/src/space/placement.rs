@@ -249,4 +249,25 @@ impl Placement {
             files.leave_file(owner);
         }
     }
+
+    /// Looks at the host's file system when it is time to.
+    pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
+        if let Placement::Files(files) = self {
+            files.look_when_due(unwritten_bytes);
+        }
+    }
+
+    /// Looks at the host's file system again.
+    pub(crate) fn look(&mut self, unwritten_bytes: u64) {
+        if let Placement::Files(files) = self {
+            files.look(unwritten_bytes);
+        }
+    }
+
+    /// Gives up those files among `numbers` that no record names.
+    pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
+        if let Placement::Files(files) = self {
+            files.give_up_unknown(numbers);
+        }
+    }
 }

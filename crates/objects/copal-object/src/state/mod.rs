@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - The mutex is never held across a device call. What must be submitted or delivered is put on `outbox` and
-//!   `deliveries`; `StoreCore::pump` takes it from there with the mutex released.
+//!   `deliveries`; `engine::pump` takes it from there with the mutex released.
 //!
 //! Not here: the steps (`engine`), planning a transaction (`commit`).
 
@@ -28,20 +28,19 @@ use crate::{
     },
     tables::{Effect, Tables, snapshot},
 };
-use copal_device::{Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoDone};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use copal_device::{
+    AlignedBuf, Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoKind,
+};
+use parking_lot::{Condvar, Mutex};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 /// Bytes on their way to the device beyond which commits wait.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
 /// Bytes written since the last flush beyond which one is started, so that recovery has little to verify.
 pub(crate) const UNFLUSHED_BYTES_MAX: u64 = 128 << 20;
-/// How long a waiter on a driven device sleeps before it looks again. Only tests have driven devices.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What never changes while a store is open.
 #[derive(Debug)]
@@ -239,6 +238,36 @@ impl StoreState {
             || !self.outbox.is_empty()
     }
 
+    /// The refusal where no checkpoint fits.
+    pub(crate) fn no_checkpoint(&self) -> StoreError {
+        let page = self.tables.page_bytes as u64;
+        StoreError::NoSpace {
+            needed_bytes: self.space.checkpoint_pages * page,
+            free_bytes: self.space.allocator.free_pages() * page,
+        }
+    }
+
+    /// The refusal of something that needs `pages` pages.
+    pub(crate) fn no_space(&self, pages: u64) -> StoreError {
+        let page = self.tables.page_bytes as u64;
+        StoreError::NoSpace {
+            needed_bytes: pages.saturating_mul(page),
+            free_bytes: self.space.available_pages() * page,
+        }
+    }
+
+    /// Looks at the host's file system when it is time to, before anything is admitted.
+    pub(crate) fn look_at_host(&mut self) {
+        let unwritten_bytes = self.in_flight_bytes;
+        self.space.allocator.look_when_due(unwritten_bytes);
+    }
+
+    /// Whether the journal has room for the open group's record.
+    pub(crate) fn can_close(&self) -> bool {
+        let group = &self.groups.open;
+        self.journal.position_of(group.ops.len(), group.releasing).is_some()
+    }
+
     /// A look at pages has ended; `true` when some of them are free now.
     pub(crate) fn unpin(&mut self, ticket: u64) -> bool {
         let reusable = self.space.unpin(ticket);
@@ -261,75 +290,16 @@ impl StoreState {
 }
 
 impl StoreCore {
-    /// Takes what is to be submitted and delivered, and does it with the mutex released. A hook that runs
-    /// inside a submission leaves its own consequences on the queue for the pump that is already running on
-    /// this thread.
-    pub(crate) fn pump(self: &Arc<StoreCore>) {
-        thread_local! {
-            static PUMPING: std::cell::Cell<*const ()> = const { std::cell::Cell::new(std::ptr::null()) };
-        }
-        let this: *const () = Arc::as_ptr(self).cast();
-        let before = PUMPING.get();
-        if before == this {
-            return;
-        }
-        PUMPING.set(this);
-        loop {
-            let (outbox, deliveries) = {
-                let mut state = self.state.lock();
-                self.advance(&mut state);
-                (std::mem::take(&mut state.outbox), std::mem::take(&mut state.deliveries))
-            };
-            self.changed.notify_all();
-            if outbox.is_empty() && deliveries.is_empty() {
-                break;
-            }
-            for (tag, ios) in outbox {
-                self.submit(tag, ios);
-            }
-            deliveries.into_iter().for_each(|deliver| deliver());
-        }
-        PUMPING.set(before);
-    }
-
-    fn submit(self: &Arc<StoreCore>, tag: Tag, ios: Vec<Io>) {
-        let inner = Arc::clone(self);
-        self.device.submit(ios).on_complete(move |done: Vec<IoDone>| {
-            let result = done.into_iter().try_for_each(|done| done.result);
-            inner.completed(tag, result);
-            inner.pump();
-        });
-    }
-
     /// A completion whose waiter drives the device when it has no thread.
     pub(crate) fn promise<T>(&self) -> (Completer<T>, Completion<T>) {
         Completion::pair(self.driver.clone())
-    }
-
-    /// Releases the mutex until something may have changed.
-    pub(crate) fn wait_change(self: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) {
-        if let Some(driver) = &self.driver {
-            let drove = MutexGuard::unlocked(state, || {
-                self.pump();
-                driver.drive()
-            });
-            if !drove {
-                self.changed.wait_for(state, LOOK_AGAIN);
-            }
-            return;
-        }
-        if state.outbox.is_empty() && state.deliveries.is_empty() {
-            self.changed.wait(state);
-        } else {
-            MutexGuard::unlocked(state, || self.pump());
-        }
     }
 
     /// Reads whole pages on this thread.
     pub(crate) fn read_pages(&self, run: Run) -> Result<Vec<u8>, DeviceError> {
         let mut out = Vec::with_capacity(run.pages as usize * self.shape.page_bytes);
         for piece in pieces(run, self.shape.io_pages()) {
-            let buf = copal_device::AlignedBuf::zeroed(piece.pages as usize * self.shape.page_bytes);
+            let buf = AlignedBuf::zeroed(piece.pages as usize * self.shape.page_bytes);
             out.extend_from_slice(&self.device.read_now(self.shape.byte(piece.at), buf)?);
         }
         Ok(out)
@@ -344,9 +314,30 @@ impl StoreCore {
         }
     }
 
+    /// Write commands for `run`, whose bytes are `bufs` in order, each no longer than the device takes.
+    pub(crate) fn write_ios(&self, run: Run, bufs: Vec<AlignedBuf>, class: Class) -> Vec<Io> {
+        let most = self.shape.io_pages() as usize * self.shape.page_bytes;
+        let mut at = run.at;
+        let mut ios = Vec::with_capacity(bufs.len());
+        for buf in bufs {
+            let pages = (buf.len() / self.shape.page_bytes) as u64;
+            if buf.len() <= most {
+                ios.push(self.write_io(at, buf, class));
+            } else {
+                let mut within = at;
+                for part in buf.chunks(most) {
+                    ios.push(self.write_io(within, AlignedBuf::padded(part, 1), class));
+                    within += (part.len() / self.shape.page_bytes) as u64;
+                }
+            }
+            at += pages;
+        }
+        ios
+    }
+
     /// A write command for whole pages.
-    pub(crate) fn write_io(&self, page: u64, buf: copal_device::AlignedBuf, class: Class) -> Io {
-        Io { at: self.shape.byte(page), kind: copal_device::IoKind::Write { buf, fua: false }, class }
+    pub(crate) fn write_io(&self, page: u64, buf: AlignedBuf, class: Class) -> Io {
+        Io { at: self.shape.byte(page), kind: IoKind::Write { buf, fua: false }, class }
     }
 }
 

@@ -9,13 +9,18 @@ use crate::{
     ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, RawExtent, RecoveryReport,
     Reservation, ReservedFrame, Room, Shrunk, Space, Stat, StoreError, SystemLoan, Txn,
     backend::hostfs::HostFiles,
+    check::fsck,
+    commit::{clean_mark, sync, transaction},
     engine::close,
     format::{
         run::pages_of,
         superblock::{BACKEND_COW, BACKEND_HOSTFS},
     },
+    object::read,
     open::{self, Backend, Tuning},
+    resize::{grow, shrink},
     state::{IN_FLIGHT_BYTES_MAX, StoreCore, entropy::Entropy},
+    stream::{append, raw_extent},
     tables::{Entry, Tables},
 };
 use bytes::Bytes;
@@ -85,14 +90,14 @@ impl Store {
     /// `NoSpace`, `Exists`, `NotFound`, `WrongKind`, `WrongLength`, `TooLarge`, `Corrupt` (of bytes to merge
     /// with), `UnknownDependency`: nothing happened. `Device`, `Fenced`: reopen the store. `ReadOnly`.
     pub fn commit(&self, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
-        self.inner.commit(txn, ack)
+        transaction::commit(&self.inner, txn, ack)
     }
 
     /// Durable up to and including `upto`; what was never committed counts as nothing.
     /// # Errors
     /// `Device`, `Fenced`: reopen the store.
     pub fn sync(&self, upto: Lsn) -> Completion<Result<(), StoreError>> {
-        self.inner.sync(upto)
+        sync::sync(&self.inner, upto)
     }
 
     /// Bytes `range` of an object in its latest ordered version: short only at the end, holes read as zeros.
@@ -107,7 +112,7 @@ impl Store {
         range: Range<u64>,
         class: Class,
     ) -> Completion<Result<Bytes, StoreError>> {
-        self.inner.read(id, &range, class)
+        read::read(&self.inner, id, &range, class)
     }
 
     /// Several reads at once, all on the device together.
@@ -116,7 +121,7 @@ impl Store {
         reads: &[(ObjectId, Range<u64>)],
         class: Class,
     ) -> Completion<Vec<Result<Bytes, StoreError>>> {
-        Completion::join(self.inner.read_many(reads, class))
+        Completion::join(read::read_many(&self.inner, reads, class))
     }
 
     /// Writes a large immutable object piece by piece; `Op::Publish` gives it its name, which must
@@ -163,7 +168,7 @@ impl Store {
         after: Option<Lsn>,
         ack: Ack,
     ) -> Result<ReservedFrame, StoreError> {
-        self.inner.reserve_frame(stream, payload, after, ack)
+        append::reserve_frame(&self.inner, stream, payload, after, ack)
     }
 
     /// Reads frames from `from` on, or from the first that is kept.
@@ -179,7 +184,7 @@ impl Store {
     /// # Errors
     /// `NotFound`, `WrongKind`, `NoSpace`, `Fenced`, `Device`.
     pub fn raw_extent(&self, stream: ObjectId, bytes: u64) -> Result<Option<RawExtent>, StoreError> {
-        self.inner.raw_extent(stream, bytes)
+        raw_extent::raw_extent(&self.inner, stream, bytes)
     }
 
     /// Keeps `bytes` of space for the caller until the reservation is dropped; to use it, drop it and commit.
@@ -189,14 +194,14 @@ impl Store {
         if self.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
-        self.inner.reserve(bytes)
+        grow::reserve(&self.inner, bytes)
     }
 
     /// Lets every operation use what the store keeps for deletes, until the loan is dropped; room for the
     /// next checkpoint stays kept. For who has no other way to make room.
     #[must_use]
     pub fn lend_system_space(&self) -> SystemLoan {
-        self.inner.lend_system_space()
+        grow::lend_system_space(&self.inner)
     }
 
     /// Lets commits wait already while `bytes` are on their way to the device: less memory, the same order.
@@ -232,7 +237,7 @@ impl Store {
     /// size and the host has not refused the last growth.
     #[must_use]
     pub fn room(&self) -> Room {
-        self.inner.room()
+        grow::room(&self.inner)
     }
 
     /// Tries to grow by a step if the host refused the last growth. Afterwards [`Store::room`] counts growth
@@ -240,7 +245,7 @@ impl Store {
     /// # Errors
     /// `Poisoned`, `Closed`. A host that still refuses is no error.
     pub fn grow_again(&self) -> Result<(), StoreError> {
-        self.inner.grow_again()
+        grow::grow_again(&self.inner)
     }
 
     /// What is known of an object without reading it.
@@ -266,7 +271,7 @@ impl Store {
     /// # Errors
     /// `Device`: repairing failed. Damage is no error but in the report.
     pub fn check(&self, options: &CheckOptions) -> Result<CheckReport, StoreError> {
-        self.inner.check(options, None)
+        fsck::check(&self.inner, options, None)
     }
 
     /// As [`Store::check`], and says of every range of the device in bytes whether it was held against a sum
@@ -278,7 +283,7 @@ impl Store {
         options: &CheckOptions,
         see: &mut dyn FnMut(Range<u64>, Covered),
     ) -> Result<CheckReport, StoreError> {
-        self.inner.check(options, Some(see))
+        fsck::check(&self.inner, options, Some(see))
     }
 
     /// Whether objects are files of a directory: the addresses of [`Store::check_coverage`] are places in
@@ -315,7 +320,7 @@ impl Store {
         if self.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
-        self.inner.shrink()
+        shrink::shrink(&self.inner)
     }
 
     /// From now on space is taken as near the beginning of the device as there is some, for who means to
@@ -346,7 +351,7 @@ impl Store {
     /// # Errors
     /// `Fenced`, `Device`.
     pub fn write_clean_mark(&self) -> Result<bool, StoreError> {
-        self.inner.write_clean_mark()
+        clean_mark::write_clean_mark(&self.inner)
     }
 
     /// A number that grows with every commit and every frame: whoever sees it twice the same, a tenth of a

@@ -3,8 +3,8 @@
 //! Not here: finding the end after a crash (`walk`); a reader of an open store knows where its stream ends.
 
 use crate::{
-    FramePos, ObjectId, StoreError, format::run::Run, state::StoreCore, stream::walk::ReadAhead,
-    tables::Piece,
+    FramePos, ObjectId, StoreError, engine::pump::wait_change, format::run::Run, state::StoreCore,
+    stream::walk::ReadAhead, tables::Piece,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl FrameReader {
                 if let Some(failure) = &state.failure {
                     return Err(StoreError::Device(failure.clone()));
                 }
-                inner.wait_change(&mut state);
+                wait_change(&inner, &mut state);
                 continue;
             }
             let found = stream.pieces.iter().rev().find(|piece| piece.first <= self.next).copied();

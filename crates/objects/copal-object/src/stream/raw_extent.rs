@@ -19,7 +19,7 @@ use crate::{
     ObjectId, StoreError,
     format::run::Run,
     state::{StoreCore, StoreState},
-    stream::frame_reader::FrameReader,
+    stream::{append::extend_stream, frame_reader::FrameReader},
     tables::Stream,
 };
 use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
@@ -180,48 +180,46 @@ impl std::fmt::Debug for RawExtent {
     }
 }
 
-impl StoreCore {
-    /// See `Store::raw_extent`.
-    pub(crate) fn raw_extent(
-        self: &Arc<StoreCore>,
-        stream: ObjectId,
-        bytes: u64,
-    ) -> Result<Option<RawExtent>, StoreError> {
-        // Asked as a reader of its frames would: what is no stream is told apart.
-        drop(FrameReader::new(self, stream, crate::FramePos(0))?);
-        let mut state = self.state.lock();
-        let run = match first_run(&state, stream) {
-            Some(run) => run,
-            None if self.shape.read_only || bytes == 0 => return Ok(None),
-            None => self.take_run(&mut state, stream, bytes)?,
-        };
-        let pin = state.space.pin_lasting(vec![run]);
-        state.raw_extents.insert(pin, (stream.0, run));
-        drop(state);
-        let (at, len) = (self.shape.byte(run.at), self.shape.byte(run.pages.into()));
-        let pinned = Arc::new(PinnedRun { inner: Arc::clone(self), stream, run, pin });
-        Ok(Some(RawExtent { pinned, at, len }))
-    }
+/// See `Store::raw_extent`.
+pub(crate) fn raw_extent(
+    store: &Arc<StoreCore>,
+    stream: ObjectId,
+    bytes: u64,
+) -> Result<Option<RawExtent>, StoreError> {
+    // Asked as a reader of its frames would: what is no stream is told apart.
+    drop(FrameReader::new(store, stream, crate::FramePos(0))?);
+    let mut state = store.state.lock();
+    let run = match first_run(&state, stream) {
+        Some(run) => run,
+        None if store.shape.read_only || bytes == 0 => return Ok(None),
+        None => take_run(store, &mut state, stream, bytes)?,
+    };
+    let pin = state.space.pin_lasting(vec![run]);
+    state.raw_extents.insert(pin, (stream.0, run));
+    drop(state);
+    let (at, len) = (store.shape.byte(run.at), store.shape.byte(run.pages.into()));
+    let pinned = Arc::new(PinnedRun { inner: Arc::clone(store), stream, run, pin });
+    Ok(Some(RawExtent { pinned, at, len }))
+}
 
-    /// Enters the first extent of a stream: space that was written before, or zeros.
-    fn take_run(
-        self: &Arc<StoreCore>,
-        state: &mut MutexGuard<'_, StoreState>,
-        stream: ObjectId,
-        bytes: u64,
-    ) -> Result<Run, StoreError> {
-        let pages = bytes.div_ceil(self.shape.page_bytes as u64);
-        let pages = u32::try_from(pages).map_err(|_| StoreError::TooLarge)?;
-        loop {
-            state.writable()?;
-            if let Some(run) = first_run(state, stream) {
-                return Ok(run);
-            }
-            if state.tables.stream(stream.0).is_none() {
-                return Err(StoreError::NotFound(stream));
-            }
-            self.extend_stream(state, stream.0, pages, 0)?;
+/// Enters the first extent of a stream: space that was written before, or zeros.
+fn take_run(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    stream: ObjectId,
+    bytes: u64,
+) -> Result<Run, StoreError> {
+    let pages = bytes.div_ceil(store.shape.page_bytes as u64);
+    let pages = u32::try_from(pages).map_err(|_| StoreError::TooLarge)?;
+    loop {
+        state.writable()?;
+        if let Some(run) = first_run(state, stream) {
+            return Ok(run);
         }
+        if state.tables.stream(stream.0).is_none() {
+            return Err(StoreError::NotFound(stream));
+        }
+        extend_stream(store, state, stream.0, pages, 0)?;
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Not here: where the frame lies and when it counts (`append`).
 
-use crate::{FramePos, StoreError, format::run::Run, state::StoreCore};
+use crate::{Ack, FramePos, StoreError, engine::pump::pump, flaw::Flaw, format::run::Run, state::StoreCore};
 use copal_device::{AlignedBuf, Completion};
 use std::sync::Arc;
 
@@ -51,10 +51,10 @@ impl ReservedFrame {
         match way {
             Way::Through { stream, ticket, run, pin, buf } => {
                 let inner = &self.inner;
-                inner.write_frame_through(self.at, stream, ticket, run, pin, buf)
+                write_frame_through(inner, self.at, stream, ticket, run, pin, buf)
             }
             Way::Queued { completion } => {
-                self.inner.pump();
+                pump(&self.inner);
                 completion
             }
         }
@@ -73,4 +73,49 @@ impl std::fmt::Debug for ReservedFrame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ReservedFrame").field("at", &self.at).finish_non_exhaustive()
     }
+}
+
+/// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged
+/// with it, unless frames before it are still on their way.
+fn write_frame_through(
+    store: &Arc<StoreCore>,
+    at: FramePos,
+    stream: u64,
+    ticket: u64,
+    run: Run,
+    pin: u64,
+    buf: AlignedBuf,
+) -> Completion<Result<FramePos, StoreError>> {
+    let result = store.device.write_through(store.shape.byte(run.at), buf);
+    let mut state = store.state.lock();
+    state.unpin(pin);
+    let completion = match result {
+        Ok(_) => {
+            state.frame_through(stream, ticket);
+            let early = store.shape.broken.by(Flaw::ThroughEarly);
+            let behind = state.pending_frame(stream, ticket).filter(|_| !early).map(|frame| {
+                let (completer, completion) = store.promise();
+                frame.waiter = Some((Ack::Durable, completer));
+                completion
+            });
+            if store.shape.broken.by(Flaw::ThroughIsFlush) {
+                let open = state.epochs.open;
+                state.epochs.close();
+                state.epochs.end_flush(open);
+                if let Some((carried, seq)) = state.groups.flushed(open) {
+                    state.epochs.durable_flushed = state.epochs.durable_flushed.max(carried);
+                    state.journal.flushed_seq = seq;
+                }
+                state.frames_flushed(open);
+            }
+            behind.unwrap_or_else(|| Completion::ready(Ok(at)))
+        }
+        Err(error) => {
+            state.failure.get_or_insert(error.clone());
+            Completion::ready(Err(StoreError::Device(error)))
+        }
+    };
+    drop(state);
+    pump(store);
+    completion
 }

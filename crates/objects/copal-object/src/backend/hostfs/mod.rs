@@ -14,7 +14,6 @@
 
 mod directory;
 mod files;
-mod host;
 mod numbers;
 #[cfg(test)]
 pub(crate) mod sim_directory;

@@ -27,48 +27,46 @@ struct Applier<'a> {
     writes: Vec<(Run, AlignedBuf)>,
 }
 
-impl StoreCore {
-    /// Carries out a checked transaction with the pages it was given; returns the bytes of its data.
-    pub(crate) fn apply(
-        &self,
-        state: &mut StoreState,
-        txn: Txn,
-        needs: &Needs,
-        runs: Runs,
-        fetched: &Fetched,
-        admitted: Admitted,
-    ) -> u64 {
-        let lsn = state.groups.take_lsn(admitted);
-        state.groups.open.releasing |= needs.releases && !txn.ops.is_empty();
-        let mut applier = Applier { inner: self, state, fetched, lsn, writes: Vec::new() };
-        for (stream, frame) in &txn.after {
-            applier.enter(&RecordOp::Dep { id: stream.0, frame: frame.0 });
-            applier.state.await_frames(stream.0, frame.0);
-        }
-        for (op, runs) in txn.ops.into_iter().zip(runs) {
-            applier.op(op, runs);
-        }
-        let writes = applier.writes;
-        self.submit_data(state, writes)
+/// Carries out a checked transaction with the pages it was given; returns the bytes of its data.
+pub(crate) fn apply(
+    store: &StoreCore,
+    state: &mut StoreState,
+    txn: Txn,
+    needs: &Needs,
+    runs: Runs,
+    fetched: &Fetched,
+    admitted: Admitted,
+) -> u64 {
+    let lsn = state.groups.take_lsn(admitted);
+    state.groups.open.releasing |= needs.releases && !txn.ops.is_empty();
+    let mut applier = Applier { inner: store, state, fetched, lsn, writes: Vec::new() };
+    for (stream, frame) in &txn.after {
+        applier.enter(&RecordOp::Dep { id: stream.0, frame: frame.0 });
+        applier.state.await_frames(stream.0, frame.0);
     }
+    for (op, runs) in txn.ops.into_iter().zip(runs) {
+        applier.op(op, runs);
+    }
+    let writes = applier.writes;
+    submit_data(store, state, writes)
+}
 
-    fn submit_data(&self, state: &mut StoreState, writes: Vec<(Run, AlignedBuf)>) -> u64 {
-        if writes.is_empty() {
-            return 0;
-        }
-        let bytes = writes.iter().map(|(_, buf)| buf.len() as u64).sum();
-        let epoch = state.epochs.begin_write();
-        let group = state.groups.open.number;
-        state.groups.open.outstanding += 1;
-        let runs: Vec<Run> = writes.iter().map(|(run, _)| *run).collect();
-        for run in &runs {
-            state.in_flight.insert(run.at, run.pages);
-        }
-        let ios: Vec<Io> =
-            writes.into_iter().map(|(run, buf)| self.write_io(run.at, buf, Class::Commit)).collect();
-        state.outbox.push((Tag::Data { group, epoch, runs, bytes }, ios));
-        bytes
+fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(Run, AlignedBuf)>) -> u64 {
+    if writes.is_empty() {
+        return 0;
     }
+    let bytes = writes.iter().map(|(_, buf)| buf.len() as u64).sum();
+    let epoch = state.epochs.begin_write();
+    let group = state.groups.open.number;
+    state.groups.open.outstanding += 1;
+    let runs: Vec<Run> = writes.iter().map(|(run, _)| *run).collect();
+    for run in &runs {
+        state.in_flight.insert(run.at, run.pages);
+    }
+    let ios: Vec<Io> =
+        writes.into_iter().map(|(run, buf)| store.write_io(run.at, buf, Class::Commit)).collect();
+    state.outbox.push((Tag::Data { group, epoch, runs, bytes }, ios));
+    bytes
 }
 
 impl Applier<'_> {

@@ -1,0 +1,89 @@
+//! Admission: the open group's room for one more transaction, and the wait for the journal.
+//!
+//! Design: docs/design/object.md#commit-on-one-flush OBJ-16
+
+use crate::{
+    StoreError,
+    engine::{
+        pump::wait_change,
+        steps::{advance, close_group},
+    },
+    format::{ops::RecordOp, record},
+    state::{StoreCore, StoreState, group::Admitted},
+};
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+
+/// Asks for room in the open group for `ops_bytes` bytes of operations (OBJ-16). `None`: the group had to
+/// be closed first or the mutex was released to wait for the journal; the caller looks at everything
+/// again.
+/// # Errors
+/// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it.
+/// `Fenced`.
+pub(crate) fn admit(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    ops_bytes: usize,
+    releasing: bool,
+) -> Result<Option<Admitted>, StoreError> {
+    let most = state.journal.record_bytes_max();
+    if record::HEADER_LEN + ops_bytes > most {
+        return Err(StoreError::TooLarge);
+    }
+    let Some(admitted) = state.groups.admit(ops_bytes, most) else {
+        // The open group is full and waits for the journal or for its turn.
+        if !close_group(store, state) {
+            wait_journal(store, state)?;
+        }
+        return Ok(None);
+    };
+    let group = &state.groups.open;
+    let all_bytes = group.ops.len() + ops_bytes;
+    // One of the two ways to become durable is open to it.
+    if !state.space.fits_checkpoint()
+        && state.journal.position_of(all_bytes, releasing || group.releasing).is_none()
+    {
+        wait_journal(store, state)?;
+        return Ok(None);
+    }
+    Ok(Some(admitted))
+}
+
+/// As [`admit`], for one operation of the store's own.
+pub(crate) fn admit_op(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    op: &RecordOp,
+) -> Result<Option<Admitted>, StoreError> {
+    let mut encoded = Vec::new();
+    op.encode(&mut encoded);
+    admit(store, state, encoded.len(), false)
+}
+
+/// Enters an internal transaction of one operation; returns its position.
+pub(crate) fn enter_internal(state: &mut StoreState, op: &RecordOp, admitted: Admitted) -> u64 {
+    let lsn = state.groups.take_lsn(admitted);
+    state.enter(op, lsn);
+    lsn
+}
+
+/// Waits for room in the journal: for a checkpoint, in short.
+/// # Errors
+/// `NoSpace`: there is none for a checkpoint either, and nothing is under way that could change that.
+/// `Fenced`.
+pub(crate) fn wait_journal(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+) -> Result<(), StoreError> {
+    let before = (state.groups.open.number, state.space.allocator.free_pages());
+    advance(store, state);
+    state.writable()?;
+    if state.is_moving() {
+        wait_change(store, state);
+        return Ok(());
+    }
+    if before != (state.groups.open.number, state.space.allocator.free_pages()) {
+        return Ok(());
+    }
+    Err(state.no_checkpoint())
+}
