@@ -121,11 +121,12 @@ pub(crate) fn see_unused(store: &StoreCore, witness: &mut Witness<'_>) {
     }
     let page = store.shape.page_bytes as u64;
     let state = store.state.lock();
-    let space = &state.space.allocator;
+    let space = state.space.placement();
     for range in space.free_ranges().into_iter().chain(space.hollow_ranges()) {
         witness.bytes(range.start * page..range.end * page, Covered::Unused(Unused::Free));
     }
-    let waiting = state.space.quarantined().chain(&state.groups.open.freed).chain(&state.spare_extents);
+    let waiting =
+        state.space.quarantined().chain(state.commit.open_freed()).chain(state.space.spare_extents());
     for &run in waiting {
         witness.unused(run, Unused::Waiting);
     }

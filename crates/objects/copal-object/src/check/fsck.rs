@@ -217,8 +217,8 @@ fn check_metadata(
 ) -> Result<(), StoreError> {
     let (before, superblock, flushed_seq) = {
         let state = store.state.lock();
-        let live = &state.checkpointer;
-        (live.finished, live.superblock.clone(), state.journal.flushed_seq)
+        let live = &state.checkpoint;
+        (live.finished(), live.superblock().clone(), state.commit.flushed_seq())
     };
     let mut found = Found::default();
     let copies = recovery::read_superblocks(store.device.as_ref())?;
@@ -238,7 +238,7 @@ fn check_metadata(
     }
     // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for
     // nothing.
-    if store.state.lock().checkpointer.finished != before {
+    if store.state.lock().checkpoint.finished() != before {
         return check_metadata(store, report, witness);
     }
     report.damages.append(&mut found.damages);
@@ -255,17 +255,17 @@ fn check_metadata(
 /// Every page has one owner, and all that is not free is accounted for.
 fn check_space(store: &StoreCore, report: &mut CheckReport) {
     let state = store.state.lock();
-    let live = &state.checkpointer;
-    let empty = state.space.allocator.emptied();
-    match derive_space(&state.tables, &live.superblock, &live.runs, &[], &[], empty) {
+    let live = &state.checkpoint;
+    let empty = state.space.placement().emptied();
+    match derive_space(&state.tables, live.superblock(), live.runs(), &[], &[], empty) {
         Err(error) => report.damages.push(Damage::Space { what: error.to_string() }),
         Ok((derived, _)) => {
             let space = &state.space;
             let elsewhere = space.quarantine_pages()
-                + pages_of(&state.groups.open.freed)
-                + space.staged_pages
+                + pages_of(state.commit.open_freed())
+                + space.staged_pages()
                 + live.pending_pages();
-            let expected = space.allocator.free_pages() + space.allocator.hollow_pages() + elsewhere;
+            let expected = space.free_pages() + space.placement().hollow_pages() + elsewhere;
             if derived.free_pages() != expected {
                 let what = format!("{} pages are free, {expected} should be", derived.free_pages());
                 report.damages.push(Damage::Space { what });
@@ -336,7 +336,7 @@ fn check_object(
             let sums = object.map.sums_of(extent.at, unit);
             for (chunk, sums) in chunks(extent.run, sums, unit) {
                 // Bytes still on their way belong to a commit that is newer than this look.
-                if store.state.lock().is_in_flight(chunk) {
+                if store.state.lock().commit.is_in_flight(chunk) {
                     continue;
                 }
                 let units = match damaged_units(&source, chunk, sums, unit) {

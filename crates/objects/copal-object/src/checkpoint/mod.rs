@@ -26,12 +26,14 @@ use crate::{
     },
     space::placement::Home,
     state::{
-        StoreCore, StoreState, Tag,
-        checkpointer::{ChainPlace, NewCheckpoint, Step},
+        StoreCore, StoreState,
+        checkpoint::{ChainPlace, NewCheckpoint, Step},
+        queue::IoPurpose,
     },
     tables::snapshot,
 };
 use copal_device::{AlignedBuf, Class, Io, IoKind};
+use std::ops::Range;
 
 /// Journal beyond which a checkpoint is taken, so that recovery has little to read and to hold.
 const REPLAY_BYTES_MAX: u64 = 64 << 20;
@@ -46,76 +48,72 @@ const COPY_HOME: Home = Home { class: COPY_CLASS, owner: Home::STORE_COPY };
 /// A record was just submitted: tables and journal agree now.
 pub(crate) fn after_close(store: &StoreCore, state: &mut StoreState) {
     let due = checkpoint_is_due(store, state);
-    if due && state.checkpointer.is_idle() {
+    if due && state.checkpoint.is_idle() {
         start_checkpoint(store, state);
     }
 }
 
 /// Not before the mount is durable: a checkpoint takes pages.
 fn checkpoint_is_due(store: &StoreCore, state: &StoreState) -> bool {
-    let used = state.journal.used_pages();
-    let half_full = used * 2 > state.journal.pages || store.shape.byte(used) > REPLAY_BYTES_MAX;
-    (half_full && state.mounted) || state.checkpointer.forced
+    let journal = state.commit.journal();
+    let used = journal.used_pages();
+    let half_full = used * 2 > journal.pages || store.shape.byte(used) > REPLAY_BYTES_MAX;
+    (half_full && state.checkpoint.is_mounted()) || state.checkpoint.is_forced()
 }
 
 fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
     // What the open group did is in the tables: without a record of it, this is what makes it durable.
-    let absorbs = !state.groups.is_open_empty();
-    let journal = &state.journal;
+    let absorbs = !state.commit.is_open_empty();
+    let journal = state.commit.journal();
     let position = snapshot::Position {
         uuid: store.shape.uuid,
-        lsn: state.groups.last_lsn,
+        lsn: state.commit.last_lsn(),
         next_seq: journal.seq + u64::from(absorbs),
         journal_head: journal.head,
-        epoch: state.epochs.open,
+        epoch: state.commit.open_epoch(),
     };
-    let durable: std::collections::HashMap<u64, u64> =
-        state.tails.iter().map(|(&id, tail)| (id, tail.durable)).collect();
+    let (chain_seed, mount) = (journal.previous, journal.mount);
     let body = snapshot::encode(
         &state.tables,
         &position,
-        &durable,
-        &state.space.allocator.written_zones(),
+        &state.streams.durable_frames(),
+        &state.space.placement().written_zones(),
         &hollow_to_say(store, state),
     );
     let Some(places) = chain_space(store, state, body.len()) else {
         return;
     };
-    state.checkpointer.forced = false;
-    state.journal.seq = position.next_seq;
     let runs: Vec<Run> = places.iter().flat_map(ChainPlace::runs).collect();
     let absorbed = absorbs.then(|| {
-        let (epoch, flushed) = (position.epoch, state.epochs.flushed);
-        let (group, freed) = state.groups.absorb_open(epoch, position.next_seq, flushed);
-        state.space.quarantine(epoch, freed);
+        let (group, freed) = state.commit.absorb_open_group();
+        state.space.quarantine(position.epoch, freed);
         group
     });
     let (head, ios) = chain(store, position.lsn, &body, &places);
-    let generation = state.checkpointer.superblock.generation + 1;
+    let live = state.checkpoint.superblock();
     let superblock = Superblock {
-        generation,
+        generation: live.generation + 1,
         size_bytes: state.tables.pages * store.shape.page_bytes as u64,
         checkpoint_at: head.at,
         checkpoint_bytes: head.bytes.into(),
         checkpoint_lsn: position.lsn,
         checkpoint_hash: head.hash,
         checkpoint_copy_at: head.copy_at,
-        chain_seed: state.journal.previous,
-        mount: state.journal.mount,
-        ..state.checkpointer.superblock.clone()
+        chain_seed,
+        mount,
+        ..live.clone()
     };
-    let pending = NewCheckpoint {
+    state.checkpoint.begin(NewCheckpoint {
         superblock,
         runs,
         tail: position.journal_head,
         next_seq: position.next_seq,
         epoch: position.epoch,
-        last_group: state.groups.open.number - 1,
+        last_group: state.commit.open_group() - 1,
         absorbed,
-    };
-    state.checkpointer.step = Step::Writing(pending);
+    });
     state.reckon_checkpoint();
-    state.outbox.push((Tag::Checkpoint, ios));
+    state.queue.submit(IoPurpose::Checkpoint, ios);
 }
 
 /// Space for the chain of a body: two runs per chain page, shorter ones where free space is in pieces,
@@ -123,13 +121,13 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
 fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Option<Vec<ChainPlace>> {
     let page_bytes = store.shape.page_bytes;
     if store.shape.broken.by(Flaw::CheckpointInPlace) {
-        let live = state.checkpointer.runs.iter();
+        let live = state.checkpoint.runs().iter();
         let places: Vec<ChainPlace> = live.map(|&run| ChainPlace { run, copy: None }).collect();
         if capacity(&places, page_bytes) >= body_len {
             return Some(places);
         }
     }
-    let space = &mut state.space.allocator;
+    let space = &mut state.space;
     // Else the file of checkpoints would grow with each of them, and never go.
     space.leave_file(CHECKPOINT_HOME.owner);
     space.leave_file(COPY_HOME.owner);
@@ -160,42 +158,33 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
 
 /// Takes the next step when what it waits for is flushed.
 pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool {
-    if state.checkpointer.is_idle()
+    if state.checkpoint.is_idle()
         && checkpoint_is_due(store, state)
-        && (state.groups.is_open_empty() || !state.can_close())
+        && (state.commit.is_open_empty() || !state.commit.fits_journal(0, false))
     {
         start_checkpoint(store, state);
-        return !state.checkpointer.is_idle();
+        return !state.checkpoint.is_idle();
     }
-    let flushed = state.epochs.flushed;
+    let flushed = state.commit.flushed_epoch();
     let one_epoch = store.shape.broken.by(Flaw::CheckpointOneEpoch);
-    match std::mem::take(&mut state.checkpointer.step) {
+    match state.checkpoint.step() {
         Step::Flushing(pending, epoch)
-            if one_epoch || flushed >= epoch && is_complete(store, state, &pending) =>
+            if one_epoch || flushed >= *epoch && is_complete(store, state, pending) =>
         {
-            let ios = superblock_ios(&pending.superblock);
-            state.outbox.push((Tag::Superblock, ios));
-            state.checkpointer.step = Step::Switching(pending);
+            if let Some(ios) = state.checkpoint.switch().map(superblock_ios) {
+                state.queue.submit(IoPurpose::Superblock, ios);
+            }
             true
         }
-        Step::Flushing(pending, epoch) => {
-            state.epochs.want(epoch);
-            state.checkpointer.step = Step::Flushing(pending, epoch);
-            false
-        }
-        Step::Finishing(pending, epoch) if flushed >= epoch => {
-            finish_checkpoint(store, state, pending);
+        Step::Finishing(_, epoch) if flushed >= *epoch => {
+            finish_checkpoint(store, state);
             true
         }
-        Step::Finishing(pending, epoch) => {
-            state.epochs.want(epoch);
-            state.checkpointer.step = Step::Finishing(pending, epoch);
+        Step::Flushing(_, epoch) | Step::Finishing(_, epoch) => {
+            state.commit.want_epoch(*epoch);
             false
         }
-        step => {
-            state.checkpointer.step = step;
-            false
-        }
+        Step::Idle | Step::Writing(_) | Step::Switching(_) => false,
     }
 }
 
@@ -203,46 +192,48 @@ pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool
 /// there without it (OBJ-15).
 fn is_complete(store: &StoreCore, state: &StoreState, pending: &NewCheckpoint) -> bool {
     store.shape.broken.by(Flaw::CheckpointAheadOfFrames)
-        || state.groups.is_complete(pending.last_group, pending.epoch, pending.absorbed)
+        || state.commit.is_complete(pending.last_group, pending.epoch, pending.absorbed)
 }
 
-fn finish_checkpoint(store: &StoreCore, state: &mut StoreState, pending: NewCheckpoint) {
-    state.journal.tail = pending.tail;
-    state.journal.flushed_seq = state.journal.flushed_seq.max(pending.next_seq);
-    state.epochs.durable_flushed = state.epochs.durable_flushed.max(pending.epoch);
+fn finish_checkpoint(store: &StoreCore, state: &mut StoreState) {
+    let Some(finished) = state.checkpoint.finish() else {
+        return;
+    };
+    state.commit.pass_checkpoint(finished.tail, finished.next_seq, finished.epoch);
     if !store.shape.broken.by(Flaw::CheckpointInPlace) {
-        for run in std::mem::take(&mut state.checkpointer.runs) {
-            state.space.allocator.release(run);
-        }
+        finished.runs.into_iter().for_each(|run| state.space.release(run));
     }
-    state.checkpointer.runs = pending.runs;
-    state.checkpointer.superblock = pending.superblock;
-    state.checkpointer.finished += 1;
-    if let Some(group) = pending.absorbed {
-        state.groups.end_write(group);
+    if let Some(group) = finished.absorbed {
+        state.commit.end_group_write(group);
     }
     state.reckon_checkpoint();
 }
 
 /// The chain is on the device: it carries the epoch open now.
 pub(crate) fn checkpoint_written(state: &mut StoreState) {
-    if let Step::Writing(pending) = std::mem::take(&mut state.checkpointer.step) {
-        let epoch = state.epochs.open.max(pending.epoch);
-        state.epochs.want(epoch);
-        state.checkpointer.step = Step::Flushing(pending, epoch);
+    if let Some(epoch) = state.checkpoint.chain_written(state.commit.open_epoch()) {
+        state.commit.want_epoch(epoch);
     }
 }
 
 /// The superblock is on the device, not yet durable.
 pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
-    if let Step::Switching(pending) = std::mem::take(&mut state.checkpointer.step) {
-        if store.shape.broken.by(Flaw::JournalReusedEarly) {
-            state.journal.tail = pending.tail;
-        }
-        let epoch = state.epochs.open;
-        state.epochs.want(epoch);
-        state.checkpointer.step = Step::Finishing(pending, epoch);
+    let epoch = state.commit.open_epoch();
+    let Some(pending) = state.checkpoint.superblock_written(epoch) else {
+        return;
+    };
+    if store.shape.broken.by(Flaw::JournalReusedEarly) {
+        state.commit.reuse_journal(pending.tail);
     }
+    state.commit.want_epoch(epoch);
+}
+
+/// The hollow runs as a checkpoint lists them.
+fn hollow_to_say(store: &StoreCore, state: &StoreState) -> Vec<Range<u64>> {
+    if store.shape.broken.by(Flaw::HollowUnsaid) {
+        return Vec::new();
+    }
+    state.space.placement().hollow_ranges()
 }
 
 /// Bytes of a body that chain pages hold.
@@ -310,11 +301,3 @@ pub(crate) fn superblock_io(superblock: &Superblock, copy: usize) -> Io {
 
 #[cfg(test)]
 mod tests;
-
-/// The hollow runs as a checkpoint lists them.
-pub(crate) fn hollow_to_say(store: &StoreCore, state: &StoreState) -> Vec<std::ops::Range<u64>> {
-    if store.shape.broken.by(Flaw::HollowUnsaid) {
-        return Vec::new();
-    }
-    state.space.allocator.hollow_ranges()
-}

@@ -26,7 +26,7 @@ fn create(store: &Store, id: u64) -> Result<(), StoreError> {
 
 /// Both copies of the newest superblock are gone.
 fn without_the_newest_superblock(device: &FaultDevice, store: &Store) -> Image {
-    let newest = store.inner.state.lock().checkpointer.superblock.generation;
+    let newest = store.inner.state.lock().checkpoint.superblock().generation;
     let mut image = device.image();
     for copy in Superblock::places(newest) {
         image.write(COPIES[copy], &[0; 4096]);
@@ -70,14 +70,15 @@ fn commits_that_only_a_lost_checkpoint_held_are_missed() {
     // As if the journal were full.
     let before = {
         let mut state = store.inner.state.lock();
-        assert!(state.journal.head > JOURNAL_PAGES);
-        state.journal.tail = state.journal.head - JOURNAL_PAGES;
-        (state.journal.head, state.checkpointer.superblock.generation)
+        assert!(state.commit.journal().head > JOURNAL_PAGES);
+        let tail = state.commit.journal().head - JOURNAL_PAGES;
+        state.commit.reuse_journal(tail);
+        (state.commit.journal().head, state.checkpoint.superblock().generation)
     };
     create(&store, 102).unwrap();
     let after = {
         let state = store.inner.state.lock();
-        (state.journal.head, state.checkpointer.superblock.generation)
+        (state.commit.journal().head, state.checkpoint.superblock().generation)
     };
     assert_eq!(after, (before.0, before.1 + 1), "no record, but a checkpoint");
     create(&store, 103).unwrap();

@@ -19,7 +19,7 @@ use crate::{
     commit::sync::sync,
     engine::admission::{admit_op, enter_internal},
     format::ops::RecordOp,
-    state::{StoreCore, StoreState, clean_mark::CleanMark},
+    state::{StoreCore, StoreState, commit::clean_mark::CleanMark},
 };
 use std::sync::Arc;
 
@@ -31,13 +31,13 @@ pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreErro
     let mut any = false;
     loop {
         let mut state = store.state.lock();
-        if store.shape.read_only || state.closed || is_marked(&state) {
+        if store.shape.read_only || state.fence.is_closed() || is_marked(&state) {
             return Ok(any);
         }
         state.writable()?;
         // What was ordered and not flushed becomes durable first: a mark can name it only then.
-        let last = state.groups.last_lsn;
-        if state.groups.durable_lsn < last {
+        let last = state.commit.last_lsn();
+        if state.commit.durable_lsn() < last {
             drop(state);
             sync(store, Lsn(last)).wait()?;
             continue;
@@ -49,7 +49,7 @@ pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreErro
             continue;
         };
         let lsn = enter_internal(&mut state, &op, admitted);
-        state.clean_mark = CleanMark { lsn, complete };
+        state.commit.set_clean_mark(CleanMark { lsn, complete });
         drop(state);
         sync(store, Lsn(lsn)).wait()?;
         any = true;
@@ -57,14 +57,14 @@ pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreErro
 }
 
 fn is_marked(state: &StoreState) -> bool {
-    let CleanMark { lsn, complete } = state.clean_mark;
-    complete && lsn == state.groups.last_lsn && unnamed_frames(state).is_empty()
+    let CleanMark { lsn, complete } = state.commit.clean_mark();
+    complete && lsn == state.commit.last_lsn() && unnamed_frames(state).is_empty()
 }
 
 /// Streams with durable frames that no record names yet, and how far they are durable.
 fn unnamed_frames(state: &StoreState) -> Vec<(u64, u64)> {
     let unnamed = state.tables.streams().filter_map(|(id, stream)| {
-        let tail = state.tails.get(&id).filter(|tail| !tail.damaged)?;
+        let tail = state.streams.tail(id).filter(|tail| !tail.damaged)?;
         (tail.durable > stream.durable).then_some((id, tail.durable))
     });
     unnamed.take(STREAMS_MAX).collect()

@@ -18,7 +18,7 @@ use crate::{
     },
     format::run::Run,
     resize::grow::make_available,
-    state::{StoreCore, StoreState, Waiter, group::Admitted},
+    state::{StoreCore, StoreState, commit::group::Admitted},
 };
 use bytes::Bytes;
 use copal_device::Completion;
@@ -88,10 +88,9 @@ fn try_commit(
     let mut old = OldBytes::of(store);
     let mut state = store.state.lock();
     let Granted { needs, runs, admitted } = grant(store, &mut state, &txn, &mut old)?;
-    let bytes = apply::apply(store, &mut state, txn, &needs, runs, &old.fetched, admitted);
-    let lsn = state.groups.last_lsn;
+    let lsn = apply::apply(store, &mut state, txn, &needs, runs, &old.fetched, admitted);
     old.pins.release(&mut state);
-    let completion = acknowledge(store, &mut state, lsn, ack, bytes);
+    let completion = acknowledge(store, &mut state, lsn, ack);
     drop(state);
     pump(store);
     Ok(completion)
@@ -108,7 +107,7 @@ fn grant(
     loop {
         state.writable()?;
         let needs = check::check(state, txn, &store.shape)?;
-        if state.in_flight_bytes > state.in_flight_limit {
+        if state.commit.is_crowded() {
             wait_change(store, state);
             continue;
         }
@@ -156,20 +155,15 @@ fn acknowledge(
     state: &mut StoreState,
     lsn: u64,
     ack: Ack,
-    bytes: u64,
 ) -> Completion<Result<Lsn, StoreError>> {
-    state.in_flight_bytes += bytes;
-    state.unflushed_bytes += bytes;
     if ack == Ack::Ordered {
         return Completion::ready(Ok(Lsn(lsn)));
     }
     let (completer, completion) = store.promise();
-    let waiter = Waiter { lsn, completer };
     if ack == Ack::Written {
-        state.written_waiters.push_back(waiter);
+        state.commit.wait_written(lsn, completer);
     } else {
-        state.wanted_lsn = state.wanted_lsn.max(lsn);
-        state.durable_waiters.push_back(waiter);
+        state.commit.wait_durable(lsn, completer);
     }
     completion
 }
@@ -183,12 +177,12 @@ fn fetch(
 ) -> Result<(), StoreError> {
     let page_bytes = store.shape.page_bytes;
     if unit.run.pages == 1
-        && let Some(page) = state.recent.get(unit.run.at)
+        && let Some(page) = state.space.recent_page(unit.run.at)
     {
         old.fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
         return Ok(());
     }
-    if state.is_in_flight(unit.run) {
+    if state.commit.is_in_flight(unit.run) {
         wait_change(store, state);
         return Ok(());
     }
@@ -238,7 +232,7 @@ struct Pins<'a> {
 impl Pins<'_> {
     fn release(&mut self, state: &mut StoreState) {
         for ticket in self.tickets.drain(..) {
-            state.unpin(ticket);
+            state.space.unpin(ticket);
         }
     }
 }
@@ -256,11 +250,8 @@ pub(crate) type Runs = Vec<Vec<Run>>;
 fn take_pages(state: &mut StoreState, needs: &check::Needs) -> Option<Runs> {
     let mut runs = Vec::with_capacity(needs.per_op.len());
     for need in &needs.per_op {
-        let taken = if need.pages == 0 {
-            Some(Vec::new())
-        } else {
-            state.space.allocator.allocate(need.pages, need.home)
-        };
+        let taken =
+            if need.pages == 0 { Some(Vec::new()) } else { state.space.allocate(need.pages, need.home) };
         let Some(taken) = taken else {
             give_back(state, runs);
             return None;
@@ -272,7 +263,7 @@ fn take_pages(state: &mut StoreState, needs: &check::Needs) -> Option<Runs> {
 
 fn give_back(state: &mut StoreState, runs: Runs) {
     for run in runs.into_iter().flatten() {
-        state.space.allocator.release(run);
+        state.space.release(run);
     }
 }
 

@@ -14,8 +14,8 @@ pub(super) struct Outcome {
 
 pub(super) fn outcome(store: &Store) -> Outcome {
     let state = store.inner.state.lock();
-    let ends = state.tails.iter().map(|(&id, tail)| (id, tail.next)).collect();
-    Outcome { lsn: state.groups.last_lsn, ends }
+    let ends = state.streams.tails().map(|(id, tail)| (id, tail.next)).collect();
+    Outcome { lsn: state.commit.last_lsn(), ends }
 }
 
 /// Checks a store that was just opened after `step` events; `durable_only`: power was lost, so only durable

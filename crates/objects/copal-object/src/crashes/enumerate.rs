@@ -80,7 +80,7 @@ impl Runner<'_> {
     /// OBJ-10: no epoch number of any record that the walk saw is used again.
     fn epochs_only_grow(&self, state: &crash::CrashState, store: &Store) -> Result<(), String> {
         let seen = crate::crashes::largest_epoch(state.device().as_ref());
-        let open = store.inner.state.lock().epochs.open;
+        let open = store.inner.state.lock().commit.open_epoch();
         if open > seen {
             Ok(())
         } else {

@@ -4,6 +4,7 @@ use super::{
     check::{check, outcome},
     model::{Model, Promise, Promised},
     stores::{World, empty_store, fault_device, nearly_full_store, open, tuning},
+    streams,
 };
 use crate::{Ack, FramePos, Lsn, Store, StoreError, flaw::Broken, open::Tuning};
 use copal_device::{
@@ -160,7 +161,7 @@ impl Runner<'_> {
         }
         match self.random.below(12) {
             0..=4 => self.transaction(),
-            5 | 6 => self.frame(),
+            5 | 6 => streams::frame(self),
             7 => self.publish(),
             8 => {
                 let durable = self.random.one_in(2);
@@ -178,7 +179,7 @@ impl Runner<'_> {
                 Err(error) => panic!("the store does not shrink: {error}"),
             },
             9 => {
-                let last = self.store.inner.state.lock().groups.last_lsn;
+                let last = self.store.inner.state.lock().commit.last_lsn();
                 let (lsn, ack) = (last, Ack::Durable);
                 let completion = self.store.sync(Lsn(last)).map(move |result| result.map(|()| Lsn(last)));
                 self.awaited.push(Awaited::Commit(lsn, ack, completion));

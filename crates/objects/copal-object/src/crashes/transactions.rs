@@ -89,7 +89,7 @@ impl Runner<'_> {
     fn commit(&mut self, after: Snapshot, ops: Vec<Op>, deps: Vec<(u64, u64)>) {
         let ack = self.ack();
         let after_frames = deps.iter().map(|&(stream, frame)| (ObjectId(stream), FramePos(frame)));
-        let before = self.store.inner.state.lock().groups.last_lsn;
+        let before = self.store.inner.state.lock().commit.last_lsn();
         let mut completion = self.store.commit(Txn::new().ops(ops).after_all(after_frames), ack);
         if let Some(result) = completion.try_take() {
             match result {
@@ -106,7 +106,7 @@ impl Runner<'_> {
             }
             return;
         }
-        let lsn = self.store.inner.state.lock().groups.last_lsn;
+        let lsn = self.store.inner.state.lock().commit.last_lsn();
         assert!(lsn > before, "a commit that waits has its place");
         self.model.commits.push(Commit { lsn, after: Rc::new(after), deps });
         self.awaited.push(Awaited::Commit(lsn, ack, completion));

@@ -9,7 +9,7 @@ use crate::{
         steps::{advance, close_group},
     },
     format::{ops::RecordOp, record},
-    state::{StoreCore, StoreState, group::Admitted},
+    state::{StoreCore, StoreState, commit::group::Admitted},
 };
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -26,23 +26,18 @@ pub(crate) fn admit(
     ops_bytes: usize,
     releasing: bool,
 ) -> Result<Option<Admitted>, StoreError> {
-    let most = state.journal.record_bytes_max();
-    if record::HEADER_LEN + ops_bytes > most {
+    if record::HEADER_LEN + ops_bytes > state.commit.record_bytes_max() {
         return Err(StoreError::TooLarge);
     }
-    let Some(admitted) = state.groups.admit(ops_bytes, most) else {
+    let Some(admitted) = state.commit.admit(ops_bytes) else {
         // The open group is full and waits for the journal or for its turn.
         if !close_group(store, state) {
             wait_journal(store, state)?;
         }
         return Ok(None);
     };
-    let group = &state.groups.open;
-    let all_bytes = group.ops.len() + ops_bytes;
     // One of the two ways to become durable is open to it.
-    if !state.space.fits_checkpoint()
-        && state.journal.position_of(all_bytes, releasing || group.releasing).is_none()
-    {
+    if !state.space.fits_checkpoint() && !state.commit.fits_journal(ops_bytes, releasing) {
         wait_journal(store, state)?;
         return Ok(None);
     }
@@ -62,7 +57,7 @@ pub(crate) fn admit_op(
 
 /// Enters an internal transaction of one operation; returns its position.
 pub(crate) fn enter_internal(state: &mut StoreState, op: &RecordOp, admitted: Admitted) -> u64 {
-    let lsn = state.groups.take_lsn(admitted);
+    let lsn = state.commit.take_lsn(admitted, false);
     state.enter(op, lsn);
     lsn
 }
@@ -75,14 +70,14 @@ pub(crate) fn wait_journal(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
 ) -> Result<(), StoreError> {
-    let before = (state.groups.open.number, state.space.allocator.free_pages());
+    let before = (state.commit.open_group(), state.space.free_pages());
     advance(store, state);
     state.writable()?;
     if state.is_moving() {
         wait_change(store, state);
         return Ok(());
     }
-    if before != (state.groups.open.number, state.space.allocator.free_pages()) {
+    if before != (state.commit.open_group(), state.space.free_pages()) {
         return Ok(());
     }
     Err(state.no_checkpoint())

@@ -19,12 +19,12 @@ pub(crate) fn checkpoint_now(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
         advance(inner, &mut state);
         match goal {
             // One that is in the making may be older than what the caller wants in it.
-            None if state.checkpointer.is_idle() => {
-                goal = Some(state.checkpointer.finished + 1);
-                state.checkpointer.forced = true;
+            None if state.checkpoint.is_idle() => {
+                goal = Some(state.checkpoint.finished() + 1);
+                state.checkpoint.force();
                 continue;
             }
-            Some(goal) if state.checkpointer.finished >= goal => return Ok(()),
+            Some(goal) if state.checkpoint.finished() >= goal => return Ok(()),
             Some(_) if !state.is_moving() => return Err(state.no_checkpoint()),
             _ => wait_change(inner, &mut state),
         }
@@ -43,44 +43,44 @@ pub(crate) fn close(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
 /// Makes everything durable and takes the last checkpoint; nothing is written any more.
 fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
-    if inner.shape.read_only || state.closed {
-        state.closed = true;
+    if inner.shape.read_only || state.fence.is_closed() {
+        state.fence.close();
         return Ok(());
     }
-    if let Some(error) = &state.failure {
+    if let Some(error) = state.fence.failure() {
         return Err(StoreError::Device(error.clone()));
     }
-    state.closed = true;
+    state.fence.close();
     // Everything that is on its way becomes durable first, so that the checkpoint knows the end of every
     // stream.
-    let lsn = state.groups.last_lsn;
-    let epoch = state.epochs.open;
-    state.wanted_lsn = state.wanted_lsn.max(lsn);
-    if state.tails.values().any(|tail| !tail.pending.is_empty()) {
-        state.epochs.want(epoch);
+    let lsn = state.commit.last_lsn();
+    let epoch = state.commit.open_epoch();
+    state.commit.want_durable(lsn);
+    if state.streams.has_pending_frames() {
+        state.commit.want_epoch(epoch);
     }
     let mut checkpoint = None;
     loop {
-        if let Some(error) = &state.failure {
+        if let Some(error) = state.fence.failure() {
             return Err(StoreError::Device(error.clone()));
         }
         advance(inner, &mut state);
-        let settled = state.groups.durable_lsn >= lsn
-            && state.groups.is_open_empty()
-            && state.tails.values().all(|tail| tail.pending.is_empty());
+        let settled = state.commit.durable_lsn() >= lsn
+            && state.commit.is_open_empty()
+            && !state.streams.has_pending_frames();
         match checkpoint {
-            None if settled && state.checkpointer.is_idle() => {
-                checkpoint = Some(state.checkpointer.finished + 1);
-                state.checkpointer.forced = true;
+            None if settled && state.checkpoint.is_idle() => {
+                checkpoint = Some(state.checkpoint.finished() + 1);
+                state.checkpoint.force();
                 continue;
             }
-            Some(goal) if state.checkpointer.finished >= goal => return Ok(()),
-            Some(_) if state.checkpointer.is_idle() && state.outbox.is_empty() => {
+            Some(goal) if state.checkpoint.finished() >= goal => return Ok(()),
+            Some(_) if state.checkpoint.is_idle() && !state.queue.has_ios() => {
                 // No space for it: the journal says the same.
                 return Ok(());
             }
             // Neither the journal nor a checkpoint has room for what was committed last.
-            None if !state.is_moving() && !state.groups.is_open_empty() => {
+            None if !state.is_moving() && !state.commit.is_open_empty() => {
                 return Err(state.no_checkpoint());
             }
             _ => wait_change(inner, &mut state),

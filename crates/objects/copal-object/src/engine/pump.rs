@@ -5,7 +5,7 @@
 use crate::{
     checkpoint::{checkpoint_written, superblock_written},
     engine::steps::advance,
-    state::{StoreCore, StoreState, Tag},
+    state::{StoreCore, StoreState, queue::IoPurpose},
 };
 use copal_device::{DeviceError, Io, IoDone};
 use parking_lot::MutexGuard;
@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 /// How long a waiter on a driven device sleeps before it looks again. Only tests have driven devices.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Takes what is to be submitted and delivered, and does it with the mutex released. A hook that runs
+/// Submits and delivers all queued work with the mutex released. A hook that runs
 /// inside a submission leaves its own consequences on the queue for the pump that is already running on
 /// this thread.
 pub(crate) fn pump(store: &Arc<StoreCore>) {
@@ -28,28 +28,28 @@ pub(crate) fn pump(store: &Arc<StoreCore>) {
     }
     PUMPING.set(this);
     loop {
-        let (outbox, deliveries) = {
+        let (batches, answers) = {
             let mut state = store.state.lock();
             advance(store, &mut state);
-            (std::mem::take(&mut state.outbox), std::mem::take(&mut state.deliveries))
+            state.queue.take()
         };
         store.changed.notify_all();
-        if outbox.is_empty() && deliveries.is_empty() {
+        if batches.is_empty() && answers.is_empty() {
             break;
         }
-        for (tag, ios) in outbox {
-            submit(store, tag, ios);
+        for (purpose, ios) in batches {
+            submit(store, purpose, ios);
         }
-        deliveries.into_iter().for_each(|deliver| deliver());
+        answers.into_iter().for_each(|deliver| deliver());
     }
     PUMPING.set(before);
 }
 
-fn submit(store: &Arc<StoreCore>, tag: Tag, ios: Vec<Io>) {
+fn submit(store: &Arc<StoreCore>, purpose: IoPurpose, ios: Vec<Io>) {
     let inner = Arc::clone(store);
     store.device.submit(ios).on_complete(move |done: Vec<IoDone>| {
         let result = done.into_iter().try_for_each(|done| done.result);
-        completed(&inner, tag, result);
+        completed(&inner, purpose, result);
         pump(&inner);
     });
 }
@@ -66,7 +66,7 @@ pub(crate) fn wait_change(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, Sto
         }
         return;
     }
-    if state.outbox.is_empty() && state.deliveries.is_empty() {
+    if state.queue.is_empty() {
         store.changed.wait(state);
     } else {
         MutexGuard::unlocked(state, || pump(store));
@@ -74,68 +74,50 @@ pub(crate) fn wait_change(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, Sto
 }
 
 /// An I/O has completed. Takes the mutex; the caller pumps afterwards.
-fn completed(store: &Arc<StoreCore>, tag: Tag, result: Result<(), DeviceError>) {
+fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceError>) {
     let mut state = store.state.lock();
-    if let Tag::Discard { run } = tag {
+    if let IoPurpose::Discard { run } = purpose {
         if let Err(error) = &result {
             tracing::warn!(%error, "space that nothing uses was not given back");
         }
-        let epoch = state.epochs.open;
-        state.space.allocator.discarded(run, result.is_ok(), epoch);
+        let epoch = state.commit.open_epoch();
+        state.space.discarded(run, result.is_ok(), epoch);
         return;
     }
     if let Err(error) = result {
-        tracing::error!(%error, ?tag, "a write or flush failed; the store takes no more writes");
-        state.failure.get_or_insert(error);
+        tracing::error!(%error, ?purpose, "a write or flush failed; the store takes no more writes");
+        state.fence.fail(error);
     }
-    match tag {
-        Tag::Data { group, epoch, runs, bytes } => {
-            for run in &runs {
-                state.in_flight.remove(&run.at);
-            }
-            state.in_flight_bytes -= bytes;
-            state.epochs.end_write(epoch);
-            if state.failure.is_none() {
-                state.groups.end_write(group);
+    let is_sound = state.fence.failure().is_none();
+    match purpose {
+        IoPurpose::Data { group, epoch, runs, bytes } => {
+            state.commit.end_write(epoch, &runs, bytes);
+            if is_sound {
+                state.commit.end_group_write(group);
             }
         }
-        Tag::Record { group, epoch } => {
-            state.groups.records -= 1;
-            state.epochs.end_write(epoch);
-            if state.failure.is_none() {
-                state.groups.end_write(group);
+        IoPurpose::Record { group, epoch } => {
+            state.commit.end_record(epoch);
+            if is_sound {
+                state.commit.end_group_write(group);
             }
         }
-        Tag::Frame { stream, ticket, epoch, run, bytes } => {
-            state.in_flight.remove(&run.at);
-            state.in_flight_bytes -= bytes;
-            state.epochs.end_write(epoch);
-            if state.failure.is_none() {
+        IoPurpose::Frame { stream, ticket, epoch, run, bytes } => {
+            state.commit.end_write(epoch, &[run], bytes);
+            if is_sound {
                 state.frame_written(stream, ticket);
             }
         }
-        Tag::Flush { epoch } => {
-            if state.failure.is_none() {
-                flush_completed(&mut state, epoch);
-            }
+        IoPurpose::Flush { epoch } if is_sound => {
+            let flushed = state.commit.end_flush(epoch);
+            state.space.flushed(flushed);
+            state.streams.flushed(flushed);
         }
-        Tag::Checkpoint => {
-            if state.failure.is_none() {
-                checkpoint_written(&mut state);
-            }
-        }
-        Tag::Discard { .. } => {}
-        Tag::Superblock => {
-            if state.failure.is_none() {
-                superblock_written(store, &mut state);
-            }
-        }
+        IoPurpose::Checkpoint if is_sound => checkpoint_written(&mut state),
+        IoPurpose::Superblock if is_sound => superblock_written(store, &mut state),
+        IoPurpose::Discard { .. }
+        | IoPurpose::Flush { .. }
+        | IoPurpose::Checkpoint
+        | IoPurpose::Superblock => {}
     }
-}
-
-fn flush_completed(state: &mut StoreState, epoch: u64) {
-    state.epochs.end_flush(epoch);
-    let flushed = state.epochs.flushed;
-    state.space.allocator.flushed(flushed);
-    state.frames_flushed(flushed);
 }

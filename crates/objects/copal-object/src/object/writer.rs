@@ -235,7 +235,7 @@ impl ObjectWriter {
             state.look_at_host();
             if pages <= state.space.available_pages() {
                 let home = Home { class: self.class, owner: self.id.0 };
-                match state.space.allocator.allocate(pages, home) {
+                match state.space.allocate(pages, home) {
                     Some(runs) => break runs,
                     // A directory has no number left for another file.
                     None => return Err(state.no_space(pages)),
@@ -243,8 +243,9 @@ impl ObjectWriter {
             }
             make_available(&inner, &mut state, pages, pages)?;
         };
-        state.space.staged_pages += pages;
-        let submitted_in = inner.shape.broken.by(Flaw::StagedAtSubmission).then_some(state.epochs.open);
+        state.space.stage(pages);
+        let submitted_in =
+            inner.shape.broken.by(Flaw::StagedAtSubmission).then_some(state.commit.open_epoch());
         drop(state);
         let mut ios = Vec::with_capacity(runs.len());
         if let [run] = *runs {
@@ -281,10 +282,10 @@ impl ObjectWriter {
         let result = completion.wait().into_iter().try_for_each(|done| done.result);
         let mut state = self.space.inner.state.lock();
         if let Err(error) = result {
-            state.failure.get_or_insert(error.clone());
+            state.fence.fail(error.clone());
             return Err(StoreError::Device(error));
         }
-        self.epoch = self.epoch.max(submitted_in.unwrap_or(state.epochs.open));
+        self.epoch = self.epoch.max(submitted_in.unwrap_or(state.commit.open_epoch()));
         Ok(())
     }
 }

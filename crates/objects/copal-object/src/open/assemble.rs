@@ -5,21 +5,23 @@ use crate::{
     OpenError, OpenOptions,
     flaw::Flaw,
     recovery::{self, Recovered},
-    space::{SpaceMap, placement::Placement, recent::RecentPages, stream_extent_smallest},
+    space::{SpaceState, placement::Placement, stream_extent_smallest},
     state::{
-        IN_FLIGHT_BYTES_MAX, Shape, StoreCore, StoreState, checkpointer::Checkpointer, clean_mark::CleanMark,
-        epoch::Epochs, group::Groups, journal::Journal, owners::Owners, pending_frames::PendingFrames,
-        tail::Tail,
+        Shape, StoreCore, StoreState,
+        checkpoint::CheckpointState,
+        commit::{CommitState, journal::Journal},
+        fence::WriteFence,
+        owners::Owners,
+        pending_frames::PendingFrames,
+        queue::WorkQueue,
+        stream::{StreamState, StreamTail},
     },
     stream::walk::End,
     tables::shared::SharedRuns,
 };
 use copal_device::Geometry;
 use parking_lot::{Condvar, Mutex};
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 /// The store on `backend` in the state `recovered`; nothing is written.
 pub(super) fn assemble(
@@ -92,37 +94,18 @@ fn shape(recovered: &Recovered, options: &OpenOptions, tuning: &Tuning, geometry
 /// Nothing is on its way, nobody waits.
 fn state(recovered: Recovered, space: Placement, tuning: Tuning) -> StoreState {
     let journal = journal(&recovered);
+    let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();
+    let mounted = tuning.broken.by(Flaw::NoMount);
     StoreState {
         tables: recovered.tables,
-        space: SpaceMap::new(space),
-        epochs: Epochs::new(recovered.epoch),
-        journal,
-        groups: Groups::new(recovered.last_lsn),
-        checkpointer: Checkpointer::new(recovered.superblock, recovered.checkpoint_runs),
-        tails: recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect(),
-        orphans: Vec::new(),
-        frame_tickets: 0,
-        recent: RecentPages::default(),
+        space: SpaceState::new(space),
+        commit: CommitState::new(journal, recovered.epoch, recovered.last_lsn),
+        streams: StreamState::new(tails),
+        checkpoint: CheckpointState::new(recovered.superblock, recovered.checkpoint_runs, mounted),
+        fence: WriteFence::default(),
+        queue: WorkQueue::default(),
         entropy: tuning.entropy,
-        in_flight: BTreeMap::new(),
-        in_flight_bytes: 0,
-        in_flight_limit: IN_FLIGHT_BYTES_MAX,
-        unflushed_bytes: 0,
-        spare_extents: Vec::new(),
-        written_waiters: VecDeque::new(),
-        durable_waiters: VecDeque::new(),
-        wanted_lsn: 0,
-        clean_mark: CleanMark::at_open(recovered.last_lsn),
-        drain_epoch: 0,
-        resizing: false,
-        is_growth_refused: false,
-        failure: None,
-        closed: false,
         broken: tuning.broken,
-        mounted: tuning.broken.by(Flaw::NoMount),
-        raw_extents: BTreeMap::new(),
-        outbox: Vec::new(),
-        deliveries: Vec::new(),
     }
 }
 
@@ -142,8 +125,8 @@ fn journal(recovered: &Recovered) -> Journal {
     }
 }
 
-fn tail(end: &End) -> Tail {
-    Tail {
+fn tail(end: &End) -> StreamTail {
+    StreamTail {
         next: end.next,
         used: end.used,
         piece: end.piece,

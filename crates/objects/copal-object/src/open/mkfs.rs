@@ -15,7 +15,7 @@ use crate::{
             SUPERBLOCK_LEN, Superblock,
         },
     },
-    state::{checkpointer::ChainPlace, entropy::Entropy},
+    state::{checkpoint::ChainPlace, entropy::Entropy},
     tables::{
         Tables,
         snapshot::{self, Position},

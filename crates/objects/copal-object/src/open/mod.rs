@@ -90,7 +90,7 @@ fn grow_back(inner: &StoreCore, lengths: &Lengths) -> Result<(), OpenError> {
         lengths.truncated()
     })?;
     let first = lengths.device_bytes / inner.shape.page_bytes as u64;
-    inner.state.lock().space.allocator.forget_written(first);
+    inner.state.lock().space.forget_written(first);
     Ok(())
 }
 
@@ -100,8 +100,8 @@ fn remove_unknown_files(store: &Arc<StoreCore>) -> Result<(), DeviceError> {
     files.refill();
     let numbers = files.numbers().map_err(|error| DeviceError::io("list", 0, 0, error))?;
     let mut state = store.state.lock();
-    state.space.allocator.look(0);
-    state.space.allocator.give_up_unknown(&numbers);
+    state.space.look(0);
+    state.space.give_up_unknown(&numbers);
     give_back(store, &mut state);
     drop(state);
     pump(store);
@@ -110,7 +110,7 @@ fn remove_unknown_files(store: &Arc<StoreCore>) -> Result<(), DeviceError> {
 
 /// Writes the newest superblock into the copies `stale`. Blocks.
 pub(crate) fn repair_superblocks(inner: &StoreCore, stale: &[usize]) -> Result<(), DeviceError> {
-    let superblock: Superblock = inner.state.lock().checkpointer.superblock.clone();
+    let superblock: Superblock = inner.state.lock().checkpoint.superblock().clone();
     let ios = stale.iter().map(|&copy| superblock_io(&superblock, copy)).collect();
     submit(inner.device.as_ref(), ios)?;
     flush(inner.device.as_ref())

@@ -12,17 +12,16 @@ use crate::{
     flaw::Flaw,
     format::{
         ops::{Cut, RecordOp},
-        record,
         run::Run,
     },
-    space::placement::Placement,
+    space::SpaceState,
     state::{StoreCore, StoreState},
 };
 use copal_device::DeviceError;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// What makes the mount durable.
+/// The write that makes the mount durable.
 enum Step {
     /// The record, with the flush of this epoch.
     Record { epoch: u64 },
@@ -33,15 +32,15 @@ enum Step {
 impl Step {
     fn is_done(&self, state: &StoreState) -> bool {
         match self {
-            Step::Record { epoch } => state.epochs.flushed >= *epoch,
-            Step::Checkpoint { finished, .. } => state.checkpointer.finished > *finished,
+            Step::Record { epoch } => state.commit.flushed_epoch() >= *epoch,
+            Step::Checkpoint { finished, .. } => state.checkpoint.finished() > *finished,
         }
     }
 
     /// Whether the checkpoint did not begin, and will not: it finds no space.
     fn is_stuck(&self, state: &StoreState) -> bool {
         let is_checkpoint = matches!(self, Step::Checkpoint { .. });
-        is_checkpoint && state.outbox.is_empty() && state.checkpointer.is_idle()
+        is_checkpoint && !state.queue.has_ios() && state.checkpoint.is_idle()
     }
 }
 
@@ -52,9 +51,9 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreE
     let mount = state.entropy.next();
     let cuts = cut_streams(inner, &mut state);
     let op = RecordOp::Mount { mount, cuts };
-    let old_mount = std::mem::replace(&mut state.journal.mount, mount);
+    let old_mount = state.commit.set_mount(mount);
     let has_room = has_room(inner, &state, &op);
-    let lsn = state.groups.last_lsn;
+    let lsn = state.commit.last_lsn();
     state.enter(&op, lsn);
     let step = if has_room {
         by_record(inner, &mut state)
@@ -63,9 +62,9 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreE
     };
     await_step(inner, &mut state, &step)?;
     if let Step::Checkpoint { held, .. } = &step {
-        held.iter().for_each(|&run| state.space.allocator.release(run));
+        held.iter().for_each(|&run| state.space.release(run));
     }
-    state.mounted = true;
+    state.checkpoint.set_mounted();
     // Mounts may have filled the journal: a checkpoint starts before the first group stands in its way.
     drop(state);
     pump(inner);
@@ -77,19 +76,15 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreE
 fn has_room(inner: &StoreCore, state: &StoreState, op: &RecordOp) -> bool {
     let mut encoded = Vec::new();
     op.encode(&mut encoded);
-    let pages = record::pages_for(encoded.len(), inner.shape.page_bytes);
-    pages * inner.shape.page_bytes <= state.journal.record_bytes_max()
-        && state.journal.place(pages as u64, 0) == Some(state.journal.head)
-        && !inner.shape.mount_by_checkpoint
+    state.commit.fits_at_head(encoded.len()) && !inner.shape.mount_by_checkpoint
 }
 
 fn by_record(inner: &StoreCore, state: &mut StoreState) -> Step {
-    let epoch = state.epochs.open;
-    state.groups.open.forced = true;
-    state.groups.open.releasing = true;
+    let epoch = state.commit.open_epoch();
+    state.commit.force_record();
     let closed = close_group(inner, state);
     debug_assert!(closed, "the record was measured");
-    state.epochs.want(epoch);
+    state.commit.want_epoch(epoch);
     Step::Record { epoch }
 }
 
@@ -100,22 +95,21 @@ fn by_checkpoint(
     old_mount: u64,
     needed: &[Run],
 ) -> Result<Step, StoreError> {
-    let epoch = state.epochs.open;
-    state.groups.open.ops.clear();
-    let freed = std::mem::take(&mut state.groups.open.freed);
+    let epoch = state.commit.open_epoch();
+    let freed = state.commit.drop_open_ops();
     state.space.quarantine(epoch, freed);
     // Should this be cut short, the next recovery reads the same pages again: the checkpoint goes elsewhere.
     let files = inner.files.as_deref().map(|files| (files, inner.shape.page_bytes as u64));
-    let held = hold(&mut state.space.allocator, files, needed)?;
+    let held = hold(&mut state.space, files, needed)?;
     if inner.shape.broken.by(Flaw::KeepChain) {
-        state.journal.mount = old_mount;
+        state.commit.set_mount(old_mount);
     } else {
-        state.journal.previous = state.entropy.next();
         // It takes the record's number: from an older superblock on, this one is missing.
-        state.journal.seq += 1;
+        let seed = state.entropy.next();
+        state.commit.begin_chain(seed);
     }
-    state.checkpointer.forced = true;
-    let finished = state.checkpointer.finished;
+    state.checkpoint.force();
+    let finished = state.checkpoint.finished();
     Ok(Step::Checkpoint { finished, held })
 }
 
@@ -125,7 +119,7 @@ fn await_step(
     step: &Step,
 ) -> Result<(), StoreError> {
     loop {
-        if let Some(error) = &state.failure {
+        if let Some(error) = state.fence.failure() {
             return Err(StoreError::Device(error.clone()));
         }
         advance(inner, state);
@@ -144,11 +138,11 @@ fn await_step(
 /// store of this size has, or that the files of a directory, given with the bytes of a page, do not reach:
 /// nothing was read there, nothing has to stay.
 pub(super) fn hold(
-    space: &mut Placement,
+    space: &mut SpaceState,
     files: Option<(&HostFiles, u64)>,
     runs: &[Run],
 ) -> Result<Vec<Run>, DeviceError> {
-    let clipped = runs.iter().filter_map(|&run| space.clip(run)).filter_map(|run| match files {
+    let clipped = runs.iter().filter_map(|&run| space.placement().clip(run)).filter_map(|run| match files {
         Some((files, page_bytes)) => files.clip(run, page_bytes).transpose(),
         None => Some(Ok(run)),
     });
@@ -176,11 +170,10 @@ pub(super) fn hold(
 /// Where each open stream goes on, under a new incarnation (OBJ-13). A damaged one stays as it is, so that
 /// the damage is found again.
 fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<Cut> {
-    let mut ids: Vec<u64> = state.tails.keys().copied().collect();
-    ids.sort_unstable();
+    let ids: Vec<u64> = state.streams.tails().map(|(id, _)| id).collect();
     let mut cuts = Vec::new();
     for id in ids {
-        let (Some(tail), Some(stream)) = (state.tails.get_mut(&id), state.tables.stream(id)) else {
+        let (Some(tail), Some(stream)) = (state.streams.tail(id), state.tables.stream(id)) else {
             continue;
         };
         let Some(piece) = stream.pieces.get(tail.piece) else {
@@ -196,7 +189,7 @@ fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<Cut> {
         };
         cuts.push(Cut { id, piece: tail.piece as u32, kept: tail.used, next: tail.next, incarnation });
         if tail.used < piece.run.pages {
-            tail.used = 0;
+            state.streams.begin_piece(id);
         }
     }
     cuts

@@ -12,8 +12,8 @@ use crate::{
         superblock::Superblock,
     },
     recovery,
-    space::{allocator::Allocator, placement::Placement},
-    state::checkpointer::ChainPlace,
+    space::{SpaceState, allocator::Allocator, placement::Placement},
+    state::checkpoint::ChainPlace,
     tables::{
         Tables,
         snapshot::{self, Position},
@@ -131,7 +131,7 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
 #[test]
 fn runs_that_no_store_has_are_not_walked() {
     let mut wanted = vec![Run::new(u64::MAX - 3, 9), Run::new(5, 2), Run::new(6, 3)];
-    let mut space = Placement::Pages(Allocator::new(1000));
+    let mut space = SpaceState::new(Placement::Pages(Allocator::new(1000)));
     assert!(space.take(Run::new(100, 50)));
     wanted.extend([Run::new(90, u32::MAX); 1000]);
     let held = hold(&mut space, None, &wanted).unwrap();
@@ -140,7 +140,7 @@ fn runs_that_no_store_has_are_not_walked() {
     held.iter().for_each(|&run| space.release(run));
     assert_eq!(space.free_pages(), 950);
 
-    let mut space = Placement::Files(FileSpace::new(4096, 1000));
+    let mut space = SpaceState::new(Placement::Files(FileSpace::new(4096, 1000)));
     let dir = tempfile::tempdir().unwrap();
     let files = HostFiles::create(&dir.path().join("store")).unwrap();
     for (file, pages) in [(0u64, 8), (6, 3)] {

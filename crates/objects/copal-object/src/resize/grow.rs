@@ -44,7 +44,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.inner.state.lock().space.reserved_pages -= self.pages;
+        self.inner.state.lock().space.end_reservation(self.pages);
     }
 }
 
@@ -62,7 +62,7 @@ pub struct SystemLoan {
 impl Drop for SystemLoan {
     fn drop(&mut self) {
         if self.inner.files.is_none() {
-            self.inner.state.lock().space.loans -= 1;
+            self.inner.state.lock().space.end_loan();
         }
     }
 }
@@ -77,7 +77,7 @@ impl std::fmt::Debug for SystemLoan {
 /// lent.
 pub(crate) fn lend_system_space(store: &Arc<StoreCore>) -> SystemLoan {
     if store.files.is_none() {
-        store.state.lock().space.loans += 1;
+        store.state.lock().space.lend();
     }
     SystemLoan { inner: Arc::clone(store) }
 }
@@ -90,7 +90,7 @@ pub(crate) fn reserve(store: &Arc<StoreCore>, bytes: u64) -> Result<Reservation,
         state.writable()?;
         make_available(store, &mut state, pages, pages)?;
     }
-    state.space.reserved_pages += pages;
+    state.space.reserve(pages);
     Ok(Reservation { inner: Arc::clone(store), pages })
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn make_available(
     wanted: u64,
     needed: u64,
 ) -> Result<(), StoreError> {
-    let freed = crate::format::run::pages_of(&state.groups.open.freed);
+    let freed = crate::format::run::pages_of(state.commit.open_freed());
     let held = state.space.held_pages();
     let waiting = state.space.quarantine_pages() - held + freed;
     if waiting > 0 && state.space.available_pages() + waiting >= needed {
@@ -130,13 +130,13 @@ pub(crate) fn make_available(
 /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush
 /// (OBJ-3).
 fn drain(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) -> Result<(), StoreError> {
-    if !state.groups.is_open_empty() && !close_group(store, state) {
+    if !state.commit.is_open_empty() && !close_group(store, state) {
         return wait_journal(store, state);
     }
     let Some(epoch) = state.space.quarantine_epoch() else {
         return Ok(());
     };
-    state.drain_epoch = state.drain_epoch.max(epoch);
+    state.space.want_drain(epoch);
     // A look at pages may keep some of it for long, and the rest may be enough.
     let before = state.space.available_pages();
     MutexGuard::unlocked(state, || pump(store));
@@ -158,18 +158,18 @@ fn grow(
     if store.files.is_some() {
         return Ok(ask_host(state, wanted.max(needed)));
     }
-    if state.resizing {
+    if state.space.is_resizing() {
         // Whoever is at it may leave enough.
         wait_change(store, state);
         return Ok(true);
     }
-    state.resizing = true;
+    state.space.begin_resize();
     let resized = if fill(store, state, wanted.max(needed)) {
         Ok(true)
     } else {
         lengthen(store, state, wanted, needed)
     };
-    state.resizing = false;
+    state.space.end_resize();
     store.changed.notify_all();
     resized
 }
@@ -198,13 +198,13 @@ fn lengthen(
     let new_size = match grown {
         Ok(new_size) => new_size.min(most),
         Err(error) => {
-            if !std::mem::replace(&mut state.is_growth_refused, true) {
+            if !state.space.refuse_growth(true) {
                 tracing::warn!(%error, "the store cannot grow");
             }
             return Ok(false);
         }
     };
-    if std::mem::replace(&mut state.is_growth_refused, false) {
+    if state.space.refuse_growth(false) {
         tracing::info!(bytes = new_size, "the store grows again");
     }
     let op = RecordOp::Grow { pages: new_size / page };
@@ -217,7 +217,7 @@ fn lengthen(
     let pages = new_size / page;
     if pages > state.tables.pages {
         enter_internal(state, &op, admitted);
-        state.space.allocator.grow(pages);
+        state.space.grow(pages);
         state.reckon_checkpoint();
     }
     Ok(pages > before)
@@ -226,14 +226,14 @@ fn lengthen(
 /// See [`crate::Store::grow_again`].
 pub(crate) fn grow_again(store: &Arc<StoreCore>) -> Result<(), StoreError> {
     let mut state = store.state.lock();
-    if !state.is_growth_refused || state.resizing {
+    if !state.space.is_growth_refused() || state.space.is_resizing() {
         return Ok(());
     }
     state.writable()?;
-    state.resizing = true;
+    state.space.begin_resize();
     let pages = state.space.available_pages() + 1;
     let resized = lengthen(store, &mut state, pages, pages);
-    state.resizing = false;
+    state.space.end_resize();
     store.changed.notify_all();
     resized.map(drop)
 }
@@ -242,9 +242,9 @@ pub(crate) fn grow_again(store: &Arc<StoreCore>) -> Result<(), StoreError> {
 pub(crate) fn room(store: &StoreCore) -> Room {
     let state = store.state.lock();
     let page = store.shape.page_bytes as u64;
-    let size = state.space.allocator.pages() * page;
+    let size = state.space.placement().pages() * page;
     let limit = largest_size(store);
-    let grows = store.files.is_some() || (store.device.can_grow() && !state.is_growth_refused);
+    let grows = store.files.is_some() || (store.device.can_grow() && !state.space.is_growth_refused());
     let of_bytes = if grows && limit < STORE_BYTES_MAX { limit.max(size) } else { size };
     let grown = state.space.system_pages_of(of_bytes / page) * page;
     let kept = state.space.system_pages() * page;
@@ -293,8 +293,8 @@ fn grown_sizes(store: &StoreCore, state: &StoreState, wanted: u64, needed: u64) 
 /// least.
 fn ask_host(state: &mut StoreState, pages: u64) -> bool {
     let before = state.space.available_pages();
-    let unwritten_bytes = state.in_flight_bytes;
-    state.space.allocator.look(unwritten_bytes);
+    let unwritten_bytes = state.commit.in_flight_bytes();
+    state.space.look(unwritten_bytes);
     // A caller that found too few tries again only if there are more; else it would ask without end.
     let now = state.space.available_pages();
     now > before && now >= pages

@@ -64,12 +64,12 @@ pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
         return Ok(Shrunk::default());
     }
     let mut state = store.state.lock();
-    while state.resizing {
+    while state.space.is_resizing() {
         state.writable()?;
         wait_change(store, &mut state);
     }
     state.writable()?;
-    state.resizing = true;
+    state.space.begin_resize();
     let early = early(store, &state);
     let hollow_bytes = let_go(store, &mut state);
     drop(state);
@@ -77,7 +77,7 @@ pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
     // Where nothing was said, nothing was lost: hollow runs are filled before they are used, as if it had
     // been.
     let shrunk = said.and_then(|()| hand_over(store, early));
-    store.state.lock().resizing = false;
+    store.state.lock().space.end_resize();
     store.changed.notify_all();
     Ok(Shrunk { cut_bytes: shrunk?, hollow_bytes })
 }
@@ -88,15 +88,15 @@ fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
     let (geometry, pages) = (store.device.geometry(), state.tables.pages);
     let stays = staying_pages(store, state);
     let shortest = (HOLLOW_BYTES_MIN / page).max(pages / HOLLOW_RUNS_MAX);
-    let space = &mut state.space.allocator;
-    let mut free = space.free_ranges();
+    let space = &mut state.space;
+    let mut free = space.placement().free_ranges();
     if store.shape.gives_lowest {
         free.reverse();
     }
     let surplus = surplus(free, stays, shortest);
-    let before = space.hollow_pages();
+    let before = space.placement().hollow_pages();
     if geometry.gives_back {
-        let mut gone = [surplus.clone(), space.hollow_ranges()].concat();
+        let mut gone = [surplus.clone(), space.placement().hollow_ranges()].concat();
         gone.sort_unstable_by_key(|range| range.start);
         let mut end = pages;
         while gone.pop_if(|range| range.end == end).inspect(|range| end = range.start).is_some() {}
@@ -108,12 +108,12 @@ fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
             state.tables.pages = end;
         }
     }
-    let after_cut = space.hollow_pages().min(before);
+    let after_cut = space.placement().hollow_pages().min(before);
     if geometry.discard_unit > 0 {
         let long = surplus.into_iter().filter(|range| range.end - range.start >= shortest);
         long.for_each(|range| space.make_hollow(range));
     }
-    let hollow = space.hollow_pages() - after_cut;
+    let hollow = space.placement().hollow_pages() - after_cut;
     state.reckon_checkpoint();
     hollow * page
 }
@@ -122,13 +122,13 @@ fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
 /// next.
 fn staying_pages(store: &StoreCore, state: &StoreState) -> u64 {
     let space = &state.space;
-    let owned = space.allocator.pages() - space.allocator.hollow_pages() - space.allocator.free_pages();
+    let owned = space.placement().pages() - space.placement().hollow_pages() - space.free_pages();
     let some = if store.shape.gives_lowest {
         0
     } else {
         STAYS_BYTES / store.shape.page_bytes as u64 + owned / STAYS_ONE_IN
     };
-    let wanted = some + space.reserved_pages;
+    let wanted = some + space.reserved_pages();
     wanted + space.system_pages_of(owned + wanted)
 }
 
@@ -137,7 +137,7 @@ fn hand_over(store: &StoreCore, early: Vec<Run>) -> Result<u64, StoreError> {
     let state = store.state.lock();
     state.writable()?;
     let end = store.shape.byte(state.tables.pages);
-    let hollow = state.space.allocator.hollow_ranges();
+    let hollow = state.space.placement().hollow_ranges();
     drop(state);
     let geometry = store.device.geometry();
     let mut cut_bytes = 0;
@@ -162,7 +162,7 @@ fn hand_over(store: &StoreCore, early: Vec<Run>) -> Result<u64, StoreError> {
     if !geometry.gives_back {
         // A device that keeps its blocks has them still.
         let mut state = store.state.lock();
-        hollow.into_iter().for_each(|range| state.space.allocator.fill(range));
+        hollow.into_iter().for_each(|range| state.space.fill(range));
         state.reckon_checkpoint();
     }
     Ok(cut_bytes)
@@ -176,7 +176,7 @@ pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState
     // Of what is added the store keeps its share.
     let mut left = missing.saturating_add(missing / 32).saturating_add(step);
     let mut chosen = Vec::new();
-    for range in state.space.allocator.hollow_ranges() {
+    for range in state.space.placement().hollow_ranges() {
         if left == 0 {
             break;
         }
@@ -199,7 +199,7 @@ pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState
         }
     });
     for range in chosen.drain(..filled) {
-        state.space.allocator.fill(range);
+        state.space.fill(range);
     }
     state.reckon_checkpoint();
     filled > 0

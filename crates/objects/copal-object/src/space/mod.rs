@@ -1,4 +1,4 @@
-//! Space: free pages, quarantine, reserves; who may take what.
+//! Space: free pages, quarantine and reserves, and the pages that each kind of operation may take.
 //!
 //! Design: docs/design/object.md#space OBJ-3, OBJ-5
 //! Invariants
@@ -16,9 +16,14 @@ pub(crate) mod recent;
 
 use crate::{
     format::run::{Run, pages_of},
-    space::{allocator::ZONE_PAGES, pins::Pins, placement::Placement},
+    space::{
+        allocator::ZONE_PAGES,
+        pins::Pins,
+        placement::{Home, Placement},
+        recent::RecentPages,
+    },
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 /// Pages freed by one record.
 #[derive(Debug)]
@@ -29,53 +34,93 @@ struct Freed {
 
 /// Free, quarantined, staged and reserved pages.
 #[derive(Debug)]
-pub(crate) struct SpaceMap {
-    pub(crate) allocator: Placement,
+pub(crate) struct SpaceState {
+    placement: Placement,
     quarantine: VecDeque<Freed>,
     quarantine_pages: u64,
+    /// The quarantine up to this epoch has to be drained.
+    drain_epoch: u64,
     /// Written or prepared, in no record yet.
-    pub(crate) staged_pages: u64,
+    staged_pages: u64,
+    /// Prepared stream extents: written space, owned, in no record.
+    spare_extents: Vec<Run>,
     /// Kept by callers of `reserve`.
-    pub(crate) reserved_pages: u64,
+    reserved_pages: u64,
     /// What has to be free for a checkpoint of the present tables, however free space lies; reckoned anew
     /// with every operation.
-    pub(crate) checkpoint_pages: u64,
+    checkpoint_pages: u64,
     /// Callers that may use what is kept, but for the next checkpoint.
-    pub(crate) loans: u32,
+    loans: u32,
     pins: Pins,
+    recent: RecentPages,
+    /// The device's length, or what of it is hollow, is being changed: one at a time.
+    resizing: bool,
+    /// The host has refused the last growth.
+    growth_refused: bool,
 }
 
 /// More freed pages than these (128 MiB of 4 KiB) are made reusable at once. That costs an empty record and a
 /// flush, little beside writing as much.
 const QUARANTINE_PAGES_MAX: u64 = 32 << 10;
 
-impl SpaceMap {
-    pub(crate) fn new(allocator: Placement) -> SpaceMap {
-        SpaceMap {
-            allocator,
+impl SpaceState {
+    pub(crate) fn new(placement: Placement) -> SpaceState {
+        SpaceState {
+            placement,
             quarantine: VecDeque::new(),
             quarantine_pages: 0,
+            drain_epoch: 0,
             staged_pages: 0,
+            spare_extents: Vec::new(),
             reserved_pages: 0,
             checkpoint_pages: 1,
             loans: 0,
             pins: Pins::default(),
+            recent: RecentPages::default(),
+            resizing: false,
+            growth_refused: false,
         }
+    }
+
+    /// Free and taken pages.
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    pub(crate) fn free_pages(&self) -> u64 {
+        self.placement.free_pages()
+    }
+
+    pub(crate) fn staged_pages(&self) -> u64 {
+        self.staged_pages
+    }
+
+    pub(crate) fn reserved_pages(&self) -> u64 {
+        self.reserved_pages
+    }
+
+    /// Pages that have to be free for the next checkpoint.
+    pub(crate) fn checkpoint_pages(&self) -> u64 {
+        self.checkpoint_pages
+    }
+
+    pub(crate) fn keep_for_checkpoint(&mut self, pages: u64) {
+        self.checkpoint_pages = pages;
     }
 
     /// Pages kept for deletes, trims, checkpoints: 2 % (of a directory's file system a part of its reserve),
     /// and room for the next checkpoint.
     pub(crate) fn system_pages(&self) -> u64 {
-        let for_checkpoint = SpaceMap::checkpoint_reserve(self.checkpoint_pages);
+        let for_checkpoint = SpaceState::checkpoint_reserve(self.checkpoint_pages);
         match self.loans {
-            0 => self.allocator.kept_pages().max(for_checkpoint),
+            0 => self.placement.kept_pages().max(for_checkpoint),
             _ => for_checkpoint,
         }
     }
 
-    /// What [`SpaceMap::system_pages`] is of a device that has `pages` pages and these besides.
+    /// What [`SpaceState::system_pages`] is of a device that has `pages` pages and these besides.
     pub(crate) fn system_pages_of(&self, pages: u64) -> u64 {
-        (pages / (Placement::KEPT_ONE_IN - 1) + 1).max(SpaceMap::checkpoint_reserve(self.checkpoint_pages))
+        (pages / (Placement::KEPT_ONE_IN - 1) + 1).max(SpaceState::checkpoint_reserve(self.checkpoint_pages))
     }
 
     /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each: both
@@ -87,17 +132,17 @@ impl SpaceMap {
 
     /// Whether the next checkpoint has room, once.
     pub(crate) fn fits_checkpoint(&self) -> bool {
-        self.allocator.free_pages() >= self.checkpoint_pages
+        self.placement.free_pages() >= self.checkpoint_pages
     }
 
     /// Pages that an operation may take that gives space back.
     pub(crate) fn releasable_pages(&self) -> u64 {
-        self.allocator.free_pages().saturating_sub(self.checkpoint_pages)
+        self.placement.free_pages().saturating_sub(self.checkpoint_pages)
     }
 
     /// Pages an ordinary operation may take.
     pub(crate) fn available_pages(&self) -> u64 {
-        self.allocator.free_pages().saturating_sub(self.system_pages()).saturating_sub(self.reserved_pages)
+        self.placement.free_pages().saturating_sub(self.system_pages()).saturating_sub(self.reserved_pages)
     }
 
     /// Freed and not reusable yet, for whatever reason.
@@ -105,12 +150,12 @@ impl SpaceMap {
         self.quarantine_pages + self.pins.held_pages
     }
 
-    /// Of [`SpaceMap::quarantine_pages`], those that only wait for looks at them to end.
+    /// Of [`SpaceState::quarantine_pages`], those that only wait for looks at them to end.
     pub(crate) fn held_pages(&self) -> u64 {
         self.pins.held_pages
     }
 
-    /// Of [`SpaceMap::held_pages`], those that wait for a look that may last for ever.
+    /// Of [`SpaceState::held_pages`], those that wait for a look that may last for ever.
     pub(crate) fn lasting_pages(&self) -> u64 {
         self.pins.lasting_pages
     }
@@ -126,7 +171,7 @@ impl SpaceMap {
         self.quarantine.back().map(|freed| freed.epoch)
     }
 
-    /// The epoch of [`SpaceMap::quarantine_epoch`] when so much waits that it is not left to the next
+    /// The epoch of [`SpaceState::quarantine_epoch`] when so much waits that it is not left to the next
     /// checkpoint, which comes by the length of the journal: tables are long, and publishing and deleting one
     /// takes a few bytes there.
     pub(crate) fn overdue_quarantine(&self) -> Option<u64> {
@@ -148,9 +193,8 @@ impl SpaceMap {
         self.quarantine.push_back(Freed { epoch, runs });
     }
 
-    /// Makes reusable what was freed in epochs up to `durable_flushed` and nobody looks at; calls `reused`
-    /// with each run.
-    pub(crate) fn drain(&mut self, durable_flushed: u64, mut reused: impl FnMut(Run)) {
+    /// Makes pages reusable that were freed in epochs up to `durable_flushed` and nobody looks at.
+    pub(crate) fn drain(&mut self, durable_flushed: u64) {
         let mut looks = None;
         while let Some(freed) = self.quarantine.pop_front_if(|freed| freed.epoch <= durable_flushed) {
             self.quarantine_pages -= pages_of(&freed.runs);
@@ -159,37 +203,214 @@ impl SpaceMap {
                 match looks.at(run) {
                     Some(ticket) => self.pins.hold(ticket, run),
                     None => {
-                        self.allocator.release(run);
-                        reused(run);
+                        self.placement.release(run);
+                        self.recent.forget(run);
                     }
                 }
             }
         }
     }
 
-    /// A look at `runs` begins: they are not reused until [`SpaceMap::unpin`], even if they are freed
+    /// The quarantine up to `epoch` has to be drained.
+    pub(crate) fn want_drain(&mut self, epoch: u64) {
+        self.drain_epoch = self.drain_epoch.max(epoch);
+    }
+
+    /// Epoch up to which the quarantine has to be drained.
+    pub(crate) fn drain_epoch(&self) -> u64 {
+        self.drain_epoch
+    }
+
+    /// A look at `runs` begins: they are not reused until [`SpaceState::unpin`], even if they are freed
     /// meanwhile.
     pub(crate) fn pin(&mut self, runs: Vec<Run>) -> u64 {
         self.pins.pin(runs)
     }
 
-    /// As [`SpaceMap::pin`], for a look that lasts as long as its owner likes.
+    /// As [`SpaceState::pin`], for a look that lasts as long as its owner likes.
     pub(crate) fn pin_lasting(&mut self, runs: Vec<Run>) -> u64 {
         self.pins.pin_lasting(runs)
     }
 
-    /// The look has ended. Returns what waited for it and is reusable now: [`SpaceMap::drain`] would have
-    /// said so.
-    pub(crate) fn unpin(&mut self, ticket: u64) -> Vec<Run> {
+    /// The look has ended; `true` when pages that waited for it are free now.
+    pub(crate) fn unpin(&mut self, ticket: u64) -> bool {
         let reusable = self.pins.unpin(ticket);
-        reusable.iter().for_each(|&run| self.allocator.release(run));
-        reusable
+        for &run in &reusable {
+            self.placement.release(run);
+            self.recent.forget(run);
+        }
+        !reusable.is_empty()
+    }
+
+    /// Takes `pages` pages; `None` when fewer are free.
+    pub(crate) fn allocate(&mut self, pages: u64, home: Home) -> Option<Vec<Run>> {
+        self.placement.allocate(pages, home)
+    }
+
+    /// Takes one run of `pages` pages, of written space only if asked so.
+    pub(crate) fn allocate_run(&mut self, pages: u32, home: Home, written: bool) -> Option<Run> {
+        self.placement.allocate_run(pages, home, written)
+    }
+
+    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    pub(crate) fn take(&mut self, run: Run) -> bool {
+        self.placement.take(run)
+    }
+
+    /// Gives back pages that no durable record names.
+    pub(crate) fn release(&mut self, run: Run) {
+        self.placement.release(run);
+    }
+
+    /// Pages are written or prepared, in no record yet.
+    pub(crate) fn stage(&mut self, pages: u64) {
+        self.staged_pages += pages;
+    }
+
+    /// Staged pages are in a record now.
+    pub(crate) fn publish(&mut self, pages: u64) {
+        self.staged_pages -= pages;
+    }
+
+    /// Sets `run` aside for a stream: it holds zeros.
+    pub(crate) fn add_spare_extent(&mut self, run: Run) {
+        self.placement.note_written(run);
+        self.spare_extents.push(run);
+    }
+
+    /// A prepared extent of at least `pages` pages.
+    pub(crate) fn take_spare_extent(&mut self, pages: u32) -> Option<Run> {
+        let index = self.spare_extents.iter().position(|run| run.pages >= pages)?;
+        let run = self.spare_extents.swap_remove(index);
+        self.publish(run.pages.into());
+        Some(run)
+    }
+
+    pub(crate) fn spare_extents(&self) -> &[Run] {
+        &self.spare_extents
+    }
+
+    pub(crate) fn reserve(&mut self, pages: u64) {
+        self.reserved_pages += pages;
+    }
+
+    pub(crate) fn end_reservation(&mut self, pages: u64) {
+        self.reserved_pages -= pages;
+    }
+
+    /// One more caller may use the kept pages.
+    pub(crate) fn lend(&mut self) {
+        self.loans += 1;
+    }
+
+    pub(crate) fn end_loan(&mut self) {
+        self.loans -= 1;
+    }
+
+    /// The content of a page that was written lately and ends inside an object.
+    pub(crate) fn recent_page(&self, page: u64) -> Option<Arc<[u8]>> {
+        self.recent.get(page)
+    }
+
+    pub(crate) fn keep_recent(&mut self, page: u64, bytes: Arc<[u8]>) {
+        self.recent.put(page, bytes);
     }
 
     /// Staged pages that will never be published. They were in no record, so they are free at once.
     pub(crate) fn unstage(&mut self, runs: &[Run]) {
         self.staged_pages -= pages_of(runs);
-        runs.iter().for_each(|&run| self.allocator.release(run));
+        runs.iter().for_each(|&run| self.placement.release(run));
+    }
+
+    pub(crate) fn is_resizing(&self) -> bool {
+        self.resizing
+    }
+
+    pub(crate) fn begin_resize(&mut self) {
+        self.resizing = true;
+    }
+
+    pub(crate) fn end_resize(&mut self) {
+        self.resizing = false;
+    }
+
+    pub(crate) fn is_growth_refused(&self) -> bool {
+        self.growth_refused
+    }
+
+    /// Notes whether the host refuses to grow; returns the note before.
+    pub(crate) fn refuse_growth(&mut self, refused: bool) -> bool {
+        std::mem::replace(&mut self.growth_refused, refused)
+    }
+
+    /// Adds free pages at the end of a device.
+    pub(crate) fn grow(&mut self, to_pages: u64) {
+        self.placement.grow(to_pages);
+    }
+
+    /// Takes away the pages at the end of a device, which nothing owns.
+    pub(crate) fn cut(&mut self, to_pages: u64) {
+        self.placement.cut(to_pages);
+    }
+
+    /// Those pages of `range` that are free are hollow from now on.
+    pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
+        self.placement.make_hollow(range);
+    }
+
+    /// The hollow run `range`, or its first part, is free.
+    pub(crate) fn fill(&mut self, range: Range<u64>) {
+        self.placement.fill(range);
+    }
+
+    /// From now on the lowest free pages of a device are taken first.
+    pub(crate) fn place_low(&mut self) {
+        self.placement.place_low();
+    }
+
+    /// Pages from `first` on hold nothing that was ever written.
+    pub(crate) fn forget_written(&mut self, first: u64) {
+        self.placement.forget_written(first);
+    }
+
+    /// In a directory, `owner` goes on in a file of its own.
+    pub(crate) fn leave_file(&mut self, owner: u64) {
+        self.placement.leave_file(owner);
+    }
+
+    /// The next pages for `class` lie half a device away from `page`.
+    pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
+        self.placement.aim_far_from(page, class);
+    }
+
+    /// Blocks and files that nothing owns any more: the device may forget them.
+    pub(crate) fn take_gone(&mut self) -> Vec<Run> {
+        self.placement.take_gone()
+    }
+
+    /// The device has answered for a run of [`SpaceState::take_gone`] while `epoch` was open; `done`: well.
+    pub(crate) fn discarded(&mut self, run: Run, done: bool, epoch: u64) {
+        self.placement.discarded(run, done, epoch);
+    }
+
+    /// Everything of epochs up to `epoch` is durable.
+    pub(crate) fn flushed(&mut self, epoch: u64) {
+        self.placement.flushed(epoch);
+    }
+
+    /// Looks at the host's file system when it is time to.
+    pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
+        self.placement.look_when_due(unwritten_bytes);
+    }
+
+    /// Looks at the host's file system again.
+    pub(crate) fn look(&mut self, unwritten_bytes: u64) {
+        self.placement.look(unwritten_bytes);
+    }
+
+    /// Gives up those files among `numbers` that no record names.
+    pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
+        self.placement.give_up_unknown(numbers);
     }
 }
 

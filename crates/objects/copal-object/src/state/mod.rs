@@ -1,30 +1,29 @@
-//! What one open store knows, behind one mutex; and the handle that owns it.
+//! State of one open store, behind one mutex, and the handle that owns it.
 //!
 //! Invariants
-//! - The mutex is never held across a device call. What must be submitted or delivered is put on `outbox` and
-//!   `deliveries`; `engine::pump` takes it from there with the mutex released.
+//! - The mutex is never held across a device call. Commands and answers go to the
+//!   [`WorkQueue`]; `engine::pump` takes them from there with the mutex released.
 //!
 //! Not here: the steps (`engine`), planning a transaction (`commit`).
 
-pub(crate) mod checkpointer;
-pub(crate) mod clean_mark;
+pub(crate) mod checkpoint;
+pub(crate) mod commit;
 pub(crate) mod entropy;
-pub(crate) mod epoch;
-pub(crate) mod group;
-pub(crate) mod journal;
+pub(crate) mod fence;
 pub(crate) mod owners;
 pub(crate) mod pending_frames;
-pub(crate) mod tail;
+pub(crate) mod queue;
+pub(crate) mod stream;
 
 use crate::{
-    Lsn, StoreError,
+    FramePos, ObjectId, StoreError,
     backend::hostfs::HostFiles,
     flaw::{Broken, Flaw},
     format::{ops::RecordOp, run::Run},
-    space::{SpaceMap, recent::RecentPages},
+    space::SpaceState,
     state::{
-        checkpointer::Checkpointer, clean_mark::CleanMark, entropy::Entropy, epoch::Epochs, group::Groups,
-        journal::Journal, owners::Owners, pending_frames::FrameState, tail::Tail,
+        checkpoint::CheckpointState, commit::CommitState, entropy::Entropy, fence::WriteFence,
+        owners::Owners, queue::WorkQueue, stream::StreamState,
     },
     tables::{Effect, Tables, snapshot},
 };
@@ -32,17 +31,9 @@ use copal_device::{
     AlignedBuf, Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoKind,
 };
 use parking_lot::{Condvar, Mutex};
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::sync::Arc;
 
-/// Bytes on their way to the device beyond which commits wait.
-pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
-/// Bytes written since the last flush beyond which one is started, so that recovery has little to verify.
-pub(crate) const UNFLUSHED_BYTES_MAX: u64 = 128 << 20;
-
-/// What never changes while a store is open.
+/// Constants of an open store.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) page_bytes: usize,
@@ -59,7 +50,7 @@ pub(crate) struct Shape {
     pub(crate) eager: bool,
     /// Mount as if the journal had no room for the mount record. For tests.
     pub(crate) mount_by_checkpoint: bool,
-    /// Shrinking leaves nothing but what is kept, at the end of the store. For tests.
+    /// Shrinking leaves nothing but the kept pages, at the end of the store. For tests.
     pub(crate) gives_lowest: bool,
 }
 
@@ -86,102 +77,23 @@ pub(crate) struct StoreCore {
     pub(crate) owners: Owners,
 }
 
-/// What an I/O was for.
-#[derive(Debug)]
-pub(crate) enum Tag {
-    /// Data of a transaction.
-    Data {
-        group: u64,
-        epoch: u64,
-        runs: Vec<Run>,
-        bytes: u64,
-    },
-    Record {
-        group: u64,
-        epoch: u64,
-    },
-    Frame {
-        stream: u64,
-        ticket: u64,
-        epoch: u64,
-        run: Run,
-        bytes: u64,
-    },
-    Flush {
-        epoch: u64,
-    },
-    Checkpoint,
-    Superblock,
-    /// A hint; nobody waits for it.
-    Discard {
-        run: Run,
-    },
-}
-
-/// A commit that waits to be acknowledged.
-pub(crate) struct Waiter {
-    pub(crate) lsn: u64,
-    pub(crate) completer: Completer<Result<Lsn, StoreError>>,
-}
-
-type Delivery = Box<dyn FnOnce() + Send>;
-
-/// Everything that changes.
+/// Everything that changes, each part with its owner.
 pub(crate) struct StoreState {
     pub(crate) tables: Tables,
-    pub(crate) space: SpaceMap,
-    pub(crate) epochs: Epochs,
-    pub(crate) journal: Journal,
-    pub(crate) groups: Groups,
-    pub(crate) checkpointer: Checkpointer,
-    pub(crate) tails: BTreeMap<u64, Tail>,
-    /// Raw extents that somebody holds: by pin, the stream and its pages.
-    pub(crate) raw_extents: BTreeMap<u64, (u64, Run)>,
-    /// Frames of deleted streams that commits still wait for.
-    pub(crate) orphans: Vec<FrameState>,
-    pub(crate) frame_tickets: u64,
-    pub(crate) recent: RecentPages,
+    pub(crate) space: SpaceState,
+    pub(crate) commit: CommitState,
+    pub(crate) streams: StreamState,
+    pub(crate) checkpoint: CheckpointState,
+    pub(crate) fence: WriteFence,
+    pub(crate) queue: WorkQueue,
     pub(crate) entropy: Entropy,
-    /// Pages of data writes that are on their way.
-    pub(crate) in_flight: BTreeMap<u64, u32>,
-    pub(crate) in_flight_bytes: u64,
-    /// Beyond this commits wait; at most [`IN_FLIGHT_BYTES_MAX`].
-    pub(crate) in_flight_limit: u64,
-    pub(crate) unflushed_bytes: u64,
-    /// Prepared stream extents: written space, owned, in no record.
-    pub(crate) spare_extents: Vec<Run>,
-    pub(crate) written_waiters: VecDeque<Waiter>,
-    pub(crate) durable_waiters: VecDeque<Waiter>,
-    /// Somebody waits for this commit to be durable.
-    pub(crate) wanted_lsn: u64,
-    /// What the last clean mark covers.
-    pub(crate) clean_mark: CleanMark,
-    /// The quarantine up to this epoch has to be drained.
-    pub(crate) drain_epoch: u64,
-    /// The device's length, or what of it is hollow, is being changed: one at a time.
-    pub(crate) resizing: bool,
-    /// The host has refused the last growth.
-    pub(crate) is_growth_refused: bool,
-    /// First failed write or flush.
-    pub(crate) failure: Option<DeviceError>,
-    pub(crate) closed: bool,
     pub(crate) broken: Broken,
-    /// The mount is durable: pages may be taken (OBJ-4).
-    pub(crate) mounted: bool,
-    pub(crate) outbox: Vec<(Tag, Vec<Io>)>,
-    pub(crate) deliveries: Vec<Delivery>,
 }
 
 impl StoreState {
-    /// Whether writes are accepted. A full host is named each time: the caller may not be the one whose write
-    /// met it.
+    /// Whether writes are accepted.
     pub(crate) fn writable(&self) -> Result<(), StoreError> {
-        match &self.failure {
-            Some(error) if error.is_host_full() && !self.closed => Err(StoreError::Device(error.clone())),
-            Some(_) => Err(StoreError::Fenced),
-            None if self.closed => Err(StoreError::Fenced),
-            None => Ok(()),
-        }
+        self.fence.writable()
     }
 
     /// Applies an operation that was planned against these very tables, and enters it into the open group.
@@ -193,57 +105,53 @@ impl StoreState {
         if let Err(misfit) = self.tables.apply(op, lsn, &mut effect) {
             panic!("an operation was planned that does not fit: {misfit}");
         }
-        op.encode(&mut self.groups.open.ops);
         if self.broken.by(Flaw::StreamReuseAtOnce) && matches!(op, RecordOp::StreamTrim { .. }) {
-            effect.freed.drain(..).for_each(|run| self.space.allocator.release(run));
+            effect.freed.drain(..).for_each(|run| self.space.release(run));
         }
-        self.groups.open.freed.append(&mut effect.freed);
+        self.commit.enter(op, &mut effect.freed);
         self.reckon_checkpoint();
     }
 
     /// The tables have changed, or a checkpoint began or ended: what the next one takes is kept for it.
     pub(crate) fn reckon_checkpoint(&mut self) {
         let pages = self.checkpoint_pages_with(0);
-        self.space.checkpoint_pages = pages;
+        self.space.keep_for_checkpoint(pages);
     }
 
     /// Pages that have to be free for the next checkpoint when the tables have grown by `more` bytes.
     fn checkpoint_pages_with(&self, more: u64) -> u64 {
-        let space = &self.space.allocator;
+        let space = self.space.placement();
         let body = snapshot::encoded_len(&self.tables, space.zone_runs(), space.hollow_runs()) + more;
-        let pages = checkpointer::pages_for(body, self.tables.page_bytes);
-        pages.saturating_sub(self.checkpointer.pages_to_come())
+        let pages = checkpoint::pages_for(body, self.tables.page_bytes);
+        pages.saturating_sub(self.checkpoint.pages_to_come())
     }
 
     /// Pages that are missing for a checkpoint of tables that are `more` bytes longer; what only `releases`
     /// space may go to the end of what is kept.
     pub(crate) fn pages_for_tables(&self, more: u64, releases: bool) -> u64 {
         let pages = self.checkpoint_pages_with(more);
-        let free = self.space.allocator.free_pages();
-        if pages <= self.space.checkpoint_pages {
+        let free = self.space.free_pages();
+        if pages <= self.space.checkpoint_pages() {
             0
         } else if releases {
             pages.saturating_sub(free)
         } else {
-            let free = free.saturating_sub(self.space.reserved_pages);
-            SpaceMap::checkpoint_reserve(pages).saturating_sub(free)
+            let free = free.saturating_sub(self.space.reserved_pages());
+            SpaceState::checkpoint_reserve(pages).saturating_sub(free)
         }
     }
 
     /// Whether something is under way that may change what the journal or a checkpoint has room for.
     pub(crate) fn is_moving(&self) -> bool {
-        self.groups.records > 0
-            || self.epochs.flushing.is_some()
-            || !self.checkpointer.is_idle()
-            || !self.outbox.is_empty()
+        self.commit.is_moving() || !self.checkpoint.is_idle() || self.queue.has_ios()
     }
 
     /// The refusal where no checkpoint fits.
     pub(crate) fn no_checkpoint(&self) -> StoreError {
         let page = self.tables.page_bytes as u64;
         StoreError::NoSpace {
-            needed_bytes: self.space.checkpoint_pages * page,
-            free_bytes: self.space.allocator.free_pages() * page,
+            needed_bytes: self.space.checkpoint_pages() * page,
+            free_bytes: self.space.free_pages() * page,
         }
     }
 
@@ -258,34 +166,34 @@ impl StoreState {
 
     /// Looks at the host's file system when it is time to, before anything is admitted.
     pub(crate) fn look_at_host(&mut self) {
-        let unwritten_bytes = self.in_flight_bytes;
-        self.space.allocator.look_when_due(unwritten_bytes);
+        self.space.look_when_due(self.commit.in_flight_bytes());
     }
 
-    /// Whether the journal has room for the open group's record.
-    pub(crate) fn can_close(&self) -> bool {
-        let group = &self.groups.open;
-        self.journal.position_of(group.ops.len(), group.releasing).is_some()
+    /// The write of a frame has completed.
+    pub(crate) fn frame_written(&mut self, stream: u64, ticket: u64) {
+        let groups = self.streams.frame_written(stream, ticket);
+        groups.into_iter().for_each(|group| self.commit.end_group_write(group));
     }
 
-    /// A look at pages has ended; `true` when some of them are free now.
-    pub(crate) fn unpin(&mut self, ticket: u64) -> bool {
-        let reusable = self.space.unpin(ticket);
-        reusable.iter().for_each(|&run| self.recent.forget(run));
-        !reusable.is_empty()
+    /// The open group counts only if `frame` and those before it survive: it is written when they are.
+    pub(crate) fn await_frames(&mut self, stream: u64, frame: u64) {
+        let writes = self.streams.await_frames(stream, frame, self.commit.open_group());
+        self.commit.await_writes(writes);
     }
 
-    /// Queues a delivery to a caller.
-    pub(crate) fn deliver<T: Send + 'static>(&mut self, completer: Completer<T>, value: T) {
-        self.deliveries.push(Box::new(move || completer.complete(value)));
+    /// Acknowledges frames whose turn has come, in the order of each stream.
+    pub(crate) fn acknowledge_frames(&mut self) {
+        let (written_lsn, durable_lsn) = (self.commit.written_lsn(), self.commit.durable_lsn());
+        for (completer, frame) in self.streams.acknowledge(written_lsn, durable_lsn) {
+            self.queue.deliver(completer, Ok(FramePos(frame)));
+        }
     }
 
-    /// Whether a write to `run` is on its way.
-    pub(crate) fn is_in_flight(&self, run: Run) -> bool {
-        self.in_flight
-            .range(..run.end())
-            .next_back()
-            .is_some_and(|(&at, &pages)| Run::new(at, pages).overlaps(run))
+    /// The stream is gone: callers that wait for one of its frames are told so.
+    pub(crate) fn forget_stream(&mut self, stream: u64) {
+        for completer in self.streams.forget_stream(stream) {
+            self.queue.deliver(completer, Err(StoreError::NotFound(ObjectId(stream))));
+        }
     }
 }
 
@@ -307,9 +215,8 @@ impl StoreCore {
 
     /// A look at pages has ended. They may be what a transaction waits for.
     pub(crate) fn unpin(&self, ticket: u64) {
-        let mut state = self.state.lock();
-        if state.unpin(ticket) {
-            drop(state);
+        let freed = self.state.lock().space.unpin(ticket);
+        if freed {
             self.changed.notify_all();
         }
     }

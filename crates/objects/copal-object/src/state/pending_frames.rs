@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub(crate) type FrameCompleter = Completer<Result<FramePos, StoreError>>;
 
 /// One frame that is not acknowledged as durable yet.
-pub(crate) struct FrameState {
+pub(crate) struct PendingFrame {
     /// Names this write; numbers of frames start again when a stream is deleted and made anew.
     pub(crate) ticket: u64,
     pub(crate) frame: u64,
@@ -29,11 +29,11 @@ pub(crate) struct FrameState {
     pub(crate) groups: Vec<u64>,
 }
 
-impl FrameState {
-    /// A frame that is on its way, and for which nobody waits.
-    pub(crate) fn new(ticket: u64, frame: u64, epoch: Option<u64>, needs_lsn: u64) -> FrameState {
-        FrameState {
-            ticket,
+impl PendingFrame {
+    /// A frame that is on its way, without a ticket, and for which nobody waits.
+    pub(crate) fn new(frame: u64, epoch: Option<u64>, needs_lsn: u64) -> PendingFrame {
+        PendingFrame {
+            ticket: 0,
             frame,
             epoch,
             written: false,
@@ -48,7 +48,7 @@ impl FrameState {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct PendingFrames {
-    frames: VecDeque<FrameState>,
+    frames: VecDeque<PendingFrame>,
     told: usize,
     /// Frames looked at, for the test that this does not grow with those that wait.
     #[cfg(test)]
@@ -63,7 +63,7 @@ impl PendingFrames {
         self.frames.is_empty()
     }
 
-    pub(crate) fn push(&mut self, frame: FrameState) {
+    pub(crate) fn push(&mut self, frame: PendingFrame) {
         self.frames.push_back(frame);
     }
 
@@ -72,7 +72,7 @@ impl PendingFrames {
         self.frames.iter().all(|state| state.epoch.is_none())
     }
 
-    pub(crate) fn find(&mut self, ticket: u64) -> Option<&mut FrameState> {
+    pub(crate) fn find(&mut self, ticket: u64) -> Option<&mut PendingFrame> {
         let at = self.frames.binary_search_by_key(&ticket, |state| {
             #[cfg(test)]
             self.looked_at.set(self.looked_at.get() + 1);
@@ -88,7 +88,7 @@ impl PendingFrames {
     }
 
     /// Those whose write has not completed.
-    pub(crate) fn on_their_way(&mut self) -> impl Iterator<Item = &mut FrameState> {
+    pub(crate) fn on_their_way(&mut self) -> impl Iterator<Item = &mut PendingFrame> {
         self.frames.range_mut(self.told..).filter(|state| !state.written)
     }
 
@@ -138,7 +138,7 @@ impl PendingFrames {
         waiters.map(|(_, completer)| completer)
     }
 
-    pub(crate) fn into_frames(self) -> impl Iterator<Item = FrameState> {
+    pub(crate) fn into_frames(self) -> impl Iterator<Item = PendingFrame> {
         self.frames.into_iter()
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     object::read,
     open::{self, Backend, Tuning},
     resize::{grow, shrink},
-    state::{IN_FLIGHT_BYTES_MAX, StoreCore, entropy::Entropy},
+    state::{StoreCore, entropy::Entropy},
     stream::{append, raw_extent},
     tables::{Entry, Tables},
 };
@@ -207,7 +207,7 @@ impl Store {
     /// Lets commits wait already while `bytes` are on their way to the device: less memory, the same order.
     /// At most 64 MiB count; one commit may go beyond it.
     pub fn limit_in_flight(&self, bytes: u64) {
-        self.inner.state.lock().in_flight_limit = bytes.min(IN_FLIGHT_BYTES_MAX);
+        self.inner.state.lock().commit.limit_in_flight(bytes);
     }
 
     /// Where the bytes are.
@@ -216,16 +216,16 @@ impl Store {
         let state = self.inner.state.lock();
         let page = self.inner.shape.page_bytes as u64;
         let space = &state.space;
-        let free_now = space.allocator.free_pages();
+        let free_now = space.placement().free_pages();
         let free = space.available_pages();
-        let quarantine = space.quarantine_pages() + pages_of(&state.groups.open.freed);
-        let pages = space.allocator.pages();
-        let hollow = space.allocator.hollow_pages();
-        let live = pages - free_now - quarantine - space.staged_pages - hollow;
+        let quarantine = space.quarantine_pages() + pages_of(state.commit.open_freed());
+        let pages = space.placement().pages();
+        let hollow = space.placement().hollow_pages();
+        let live = pages - free_now - quarantine - space.staged_pages() - hollow;
         Space {
             size_bytes: pages * page,
             live_bytes: live * page,
-            staged_bytes: space.staged_pages * page,
+            staged_bytes: space.staged_pages() * page,
             quarantine_bytes: quarantine * page,
             reserved_bytes: (free_now - free) * page,
             free_bytes: free * page,
@@ -253,7 +253,7 @@ impl Store {
     pub fn stat(&self, id: ObjectId) -> Option<Stat> {
         let state = self.inner.state.lock();
         let entry = state.tables.entries.get(&id.0)?;
-        let next = state.tails.get(&id.0).map_or(0, |tail| tail.next);
+        let next = state.streams.next_frame(id.0);
         Some(stat_of(&state.tables, id.0, entry, next))
     }
 
@@ -261,9 +261,9 @@ impl Store {
     #[must_use]
     pub fn list(&self, from: ObjectId, limit: usize) -> Vec<Stat> {
         let state = self.inner.state.lock();
-        let next = |id| state.tails.get(id).map_or(0, |tail| tail.next);
+        let next = |id| state.streams.next_frame(id);
         let entries = state.tables.entries.range(from.0..).take(limit);
-        entries.map(|(id, entry)| stat_of(&state.tables, *id, entry, next(id))).collect()
+        entries.map(|(id, entry)| stat_of(&state.tables, *id, entry, next(*id))).collect()
     }
 
     /// Checks the store while it is open; see [`CheckOptions`]. Blocks for as long as reading everything
@@ -326,7 +326,7 @@ impl Store {
     /// From now on space is taken as near the beginning of the device as there is some, for who means to
     /// shrink the store.
     pub fn place_low(&self) {
-        self.inner.state.lock().space.allocator.place_low();
+        self.inner.state.lock().space.place_low();
     }
 
     /// Whether [`RawExtent::write`] ends in the kernel's page cache and waits for no device.
@@ -359,7 +359,7 @@ impl Store {
     #[must_use]
     pub fn activity(&self) -> u64 {
         let state = self.inner.state.lock();
-        state.groups.last_lsn + state.frame_tickets
+        state.commit.last_lsn() + state.streams.frame_tickets()
     }
 
     /// Makes everything durable, checkpoints and closes; later writes answer `Fenced`, reads go on. Blocks.

@@ -25,12 +25,12 @@ use crate::{
     resize::grow::make_available,
     space,
     space::placement::Home,
-    state::{StoreCore, StoreState, Tag, pending_frames::FrameState},
+    state::{StoreCore, StoreState, pending_frames::PendingFrame, queue::IoPurpose},
     stream::reserved_frame::{ReservedFrame, Way},
     tables::Piece,
 };
 use bytes::Bytes;
-use copal_device::{AlignedBuf, Class, Completion, DeviceError, Io, IoKind};
+use copal_device::{AlignedBuf, Class, Completion, Io, IoKind};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -74,26 +74,24 @@ pub(crate) fn reserve_frame(
             let known = state.tables.entries.contains_key(&stream.0);
             return Err(if known { StoreError::WrongKind(stream) } else { StoreError::NotFound(stream) });
         };
-        if after > state.groups.last_lsn {
+        if after > state.commit.last_lsn() {
             return Err(StoreError::UnknownDependency { stream: None, frame: None, lsn: after });
         }
         let last = entry.pieces.last().copied();
         let expected = entry.what.expected_log2;
-        if state.in_flight_bytes > state.in_flight_limit {
+        if state.commit.is_crowded() {
             wait_change(store, &mut state);
             continue;
         }
-        let tail = state.tails.entry(stream.0).or_default();
+        let tail = state.streams.open_tail(stream.0);
+        let (used, next) = (tail.used, tail.next);
         if tail.damaged {
-            let range = tail.next..tail.next + 1;
-            return Err(StoreError::Corrupt { id: stream, range });
+            return Err(StoreError::Corrupt { id: stream, range: next..next + 1 });
         }
-        let is_raw = |piece: &Piece| state.raw_extents.values().any(|held| *held == (stream.0, piece.run));
-        if last.as_ref().is_some_and(is_raw) {
+        if last.is_some_and(|piece| state.streams.is_raw_extent(stream.0, piece.run)) {
             return Err(StoreError::InUse(stream));
         }
-        let tail = state.tails.entry(stream.0).or_default();
-        match last.filter(|piece| piece.run.pages - tail.used >= pages) {
+        match last.filter(|piece| piece.run.pages - used >= pages) {
             Some(piece) => break piece,
             None => extend_stream(store, &mut state, stream.0, pages, expected)?,
         }
@@ -124,29 +122,24 @@ pub(crate) fn extend_stream(
     let available = state.space.available_pages();
     let wanted = space::stream_extent_pages(held, available, expected_log2, smallest, store.shape.page_bytes);
     let home = Home { class: STREAM_CLASS, owner: stream };
-    let spare = state.spare_extents.iter().position(|run| run.pages >= pages);
-    let run = match spare {
-        Some(index) => {
-            let run = state.spare_extents.swap_remove(index);
-            state.space.staged_pages -= u64::from(run.pages);
-            Some(run)
-        }
+    let run = match state.space.take_spare_extent(pages) {
+        Some(run) => Some(run),
         None => {
             state.look_at_host();
             let available = state.space.available_pages();
             [wanted, smallest, pages.into()]
                 .into_iter()
                 .filter(|&size| size <= available)
-                .find_map(|size| state.space.allocator.allocate_run(size as u32, home, true))
+                .find_map(|size| state.space.allocate_run(size as u32, home, true))
         }
     };
     let Some(run) = run else {
         return prepare_extent(store, state, home, wanted, pages);
     };
     let incarnation = state.entropy.next();
-    let first = state.tails.entry(stream).or_default().next;
+    let first = state.streams.open_tail(stream).next;
     enter_internal(state, &RecordOp::StreamExtent { id: stream, run, first, incarnation }, admitted);
-    state.tails.entry(stream).or_default().used = 0;
+    state.streams.begin_piece(stream);
     Ok(())
 }
 
@@ -162,22 +155,21 @@ fn prepare_extent(
     let found = [wanted, pages.into()]
         .into_iter()
         .filter(|&size| size <= available)
-        .find_map(|size| state.space.allocator.allocate_run(size as u32, home, false));
+        .find_map(|size| state.space.allocate_run(size as u32, home, false));
     let Some(run) = found else {
         return make_available(store, state, wanted.max(pages.into()), pages.into());
     };
-    state.space.staged_pages += u64::from(run.pages);
+    state.space.stage(run.pages.into());
     let len = run.pages as usize * store.shape.page_bytes;
     let io =
         Io { at: store.shape.byte(run.at), kind: IoKind::WriteZeroes(len as u64), class: Class::Foreground };
     let done = MutexGuard::unlocked(state, || store.device.submit(vec![io]).wait());
     if let Err(error) = done.into_iter().try_for_each(|done| done.result) {
-        state.failure.get_or_insert(error.clone());
+        state.fence.fail(error.clone());
         return Err(StoreError::Device(error));
     }
-    state.space.allocator.note_written(run);
+    state.space.add_spare_extent(run);
     state.reckon_checkpoint();
-    state.spare_extents.push(run);
     Ok(())
 }
 
@@ -189,28 +181,28 @@ fn number_frame(
     piece: Piece,
 ) -> ReservedFrame {
     let &NewFrame { stream, pages, ack, .. } = frame;
-    let (durable_lsn, wanted_lsn) = (state.groups.durable_lsn, state.wanted_lsn);
-    let idle = state.epochs.flushing.is_none() && wanted_lsn <= durable_lsn;
+    let durable_lsn = state.commit.durable_lsn();
     let early = store.shape.broken.by(Flaw::ThroughEarly);
     let after = if frame.after <= durable_lsn { 0 } else { frame.after };
     let needs_lsn = piece.lsn.max(after);
-    let tail = state.tails.entry(stream).or_default();
     // What is on its way before it must become durable without a flush as well.
-    let through =
-        ack == Ack::Durable && idle && (early || (needs_lsn <= durable_lsn && tail.pending.is_through()));
-    let run = Run::new(piece.run.at + u64::from(tail.used), pages);
-    let number = tail.next;
-    let header =
-        FrameHeader { incarnation: piece.incarnation, frame: number, flushed_frame: tail.durable, after };
-    tail.next += 1;
-    tail.used += pages;
+    let through = ack == Ack::Durable
+        && state.commit.is_idle()
+        && (early || (needs_lsn <= durable_lsn && state.streams.open_tail(stream).pending.is_through()));
+    let place = state.streams.number_frame(stream, pages);
+    let run = Run::new(piece.run.at + u64::from(place.used), pages);
+    let header = FrameHeader {
+        incarnation: piece.incarnation,
+        frame: place.number,
+        flushed_frame: place.durable,
+        after,
+    };
     let mut buf = AlignedBuf::stale(pages as usize * store.shape.page_bytes);
     frame::encode(&header, frame.payload, &mut buf);
-    let at = FramePos(number);
+    let at = FramePos(place.number);
     if through {
         let pin = state.space.pin(vec![run]);
-        let ticket = state.take_frame_ticket();
-        state.enter_frame(stream, FrameState::new(ticket, number, None, needs_lsn));
+        let ticket = state.streams.enter_frame(stream, PendingFrame::new(place.number, None, needs_lsn));
         let way = Way::Through { stream, ticket, run, pin, buf };
         return ReservedFrame::new(store, at, way);
     }
@@ -230,7 +222,7 @@ fn queue_frame(
 ) -> Completion<Result<FramePos, StoreError>> {
     let &NewFrame { stream, ack, .. } = frame;
     let bytes = buf.len() as u64;
-    let epoch = state.epochs.begin_write();
+    let epoch = state.commit.begin_write(&[run], bytes);
     let (waiter, completion) = if ack == Ack::Ordered {
         (None, Completion::ready(Ok(at)))
     } else {
@@ -238,110 +230,14 @@ fn queue_frame(
         (Some((ack, completer)), completion)
     };
     if ack == Ack::Durable {
-        state.epochs.want(epoch);
-        state.wanted_lsn = state.wanted_lsn.max(needs_lsn);
+        state.commit.want_epoch(epoch);
+        state.commit.want_durable(needs_lsn);
     }
-    let ticket = state.take_frame_ticket();
-    let mut frame = FrameState::new(ticket, at.0, Some(epoch), needs_lsn);
+    let mut frame = PendingFrame::new(at.0, Some(epoch), needs_lsn);
     frame.waiter = waiter;
-    state.enter_frame(stream, frame);
-    state.in_flight.insert(run.at, run.pages);
-    state.in_flight_bytes += bytes;
-    state.unflushed_bytes += bytes;
-    let tag = Tag::Frame { stream, ticket, epoch, run, bytes };
+    let ticket = state.streams.enter_frame(stream, frame);
+    let purpose = IoPurpose::Frame { stream, ticket, epoch, run, bytes };
     let io = store.write_io(run.at, buf, Class::Commit);
-    state.outbox.push((tag, vec![io]));
+    state.queue.submit(purpose, vec![io]);
     completion
-}
-
-impl StoreState {
-    fn enter_frame(&mut self, stream: u64, frame: FrameState) {
-        self.tails.entry(stream).or_default().pending.push(frame);
-    }
-
-    fn take_frame_ticket(&mut self) -> u64 {
-        self.frame_tickets += 1;
-        self.frame_tickets
-    }
-
-    pub(crate) fn pending_frame(&mut self, stream: u64, ticket: u64) -> Option<&mut FrameState> {
-        let tail = self.tails.get_mut(&stream);
-        tail.and_then(|tail| tail.pending.find(ticket))
-            .or_else(|| self.orphans.iter_mut().find(|state| state.ticket == ticket))
-    }
-
-    /// The write of a frame has completed.
-    pub(crate) fn frame_written(&mut self, stream: u64, ticket: u64) {
-        let Some(state) = self.pending_frame(stream, ticket) else {
-            return;
-        };
-        state.written = true;
-        let groups = std::mem::take(&mut state.groups);
-        self.orphans.retain(|orphan| !orphan.written);
-        groups.into_iter().for_each(|group| self.groups.end_write(group));
-    }
-
-    /// The open group counts only if `frame` and those before it survive: it is written when they are.
-    pub(crate) fn await_frames(&mut self, stream: u64, frame: u64) {
-        let Some(tail) = self.tails.get_mut(&stream) else {
-            return;
-        };
-        for state in tail.pending.on_their_way().filter(|state| state.frame <= frame) {
-            state.groups.push(self.groups.open.number);
-            self.groups.open.outstanding += 1;
-        }
-    }
-
-    pub(crate) fn frame_through(&mut self, stream: u64, ticket: u64) {
-        self.frame_written(stream, ticket);
-        if let Some(state) = self.pending_frame(stream, ticket) {
-            state.durable = true;
-        }
-        self.acknowledge_frames();
-    }
-
-    /// Everything of epochs up to `flushed` is durable.
-    pub(crate) fn frames_flushed(&mut self, flushed: u64) {
-        self.tails.values_mut().for_each(|tail| tail.pending.flushed(flushed));
-    }
-
-    /// Acknowledges frames whose turn has come, in the order of each stream.
-    pub(crate) fn acknowledge_frames(&mut self) {
-        let (written_lsn, durable_lsn) = (self.groups.written_lsn, self.groups.durable_lsn);
-        let mut answers = Vec::new();
-        for tail in self.tails.values_mut() {
-            tail.pending.acknowledge_written(written_lsn, &mut answers);
-            if let Some(end) = tail.pending.take_durable(durable_lsn, &mut answers) {
-                tail.durable = end;
-            }
-        }
-        for (completer, frame) in answers {
-            self.deliver(completer, Ok(FramePos(frame)));
-        }
-    }
-
-    /// Answers every waiting frame with the failure.
-    pub(crate) fn fail_frames(&mut self, failure: &DeviceError) {
-        let tails = self.tails.values_mut();
-        let waiters: Vec<_> = tails.flat_map(|tail| tail.pending.take_waiters()).collect();
-        for completer in waiters {
-            self.deliver(completer, Err(StoreError::Device(failure.clone())));
-        }
-    }
-
-    /// The stream is gone: whoever waits for one of its frames learns that.
-    pub(crate) fn forget_stream(&mut self, stream: u64) {
-        let Some(tail) = self.tails.remove(&stream) else {
-            return;
-        };
-        for mut state in tail.pending.into_frames() {
-            if let Some((_, completer)) = state.waiter.take() {
-                self.deliver(completer, Err(StoreError::NotFound(ObjectId(stream))));
-            }
-            // Commits that depend on it still wait for it: the one that deletes the stream may be lost.
-            if !state.groups.is_empty() {
-                self.orphans.push(state);
-            }
-        }
-    }
 }

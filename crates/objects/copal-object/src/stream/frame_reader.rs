@@ -53,7 +53,7 @@ impl FrameReader {
         let (piece, trimmed, ticket) = loop {
             let stream = state.tables.stream(self.id).ok_or(StoreError::NotFound(ObjectId(self.id)))?;
             self.next = self.next.max(stream.trimmed);
-            let Some(tail) = state.tails.get(&self.id) else {
+            let Some(tail) = state.streams.tail(self.id) else {
                 return Ok(None);
             };
             if self.next >= tail.next {
@@ -61,7 +61,7 @@ impl FrameReader {
             }
             if tail.pending.is_on_its_way(self.next) {
                 // A failed write or flush ends the waiting for all that were on their way.
-                if let Some(failure) = &state.failure {
+                if let Some(failure) = state.fence.failure() {
                     return Err(StoreError::Device(failure.clone()));
                 }
                 wait_change(&inner, &mut state);

@@ -48,7 +48,7 @@ struct PinnedRun {
 
 impl Drop for PinnedRun {
     fn drop(&mut self) {
-        self.inner.state.lock().raw_extents.remove(&self.pin);
+        self.inner.state.lock().streams.release_raw_extent(self.pin);
         self.inner.unpin(self.pin);
     }
 }
@@ -159,7 +159,7 @@ impl RawExtent {
 
     fn failed(&self, error: DeviceError) -> StoreError {
         let mut state = self.pinned.inner.state.lock();
-        state.failure.get_or_insert(error.clone());
+        state.fence.fail(error.clone());
         StoreError::Device(error)
     }
 
@@ -195,7 +195,7 @@ pub(crate) fn raw_extent(
         None => take_run(store, &mut state, stream, bytes)?,
     };
     let pin = state.space.pin_lasting(vec![run]);
-    state.raw_extents.insert(pin, (stream.0, run));
+    state.streams.hold_raw_extent(pin, stream.0, run);
     drop(state);
     let (at, len) = (store.shape.byte(run.at), store.shape.byte(run.pages.into()));
     let pinned = Arc::new(PinnedRun { inner: Arc::clone(store), stream, run, pin });

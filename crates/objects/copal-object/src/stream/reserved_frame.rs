@@ -10,7 +10,7 @@ use crate::{Ack, FramePos, StoreError, engine::pump::pump, flaw::Flaw, format::r
 use copal_device::{AlignedBuf, Completion};
 use std::sync::Arc;
 
-/// What is left to do for a frame.
+/// The write that is left to do for a frame.
 pub(crate) enum Way {
     /// One write on the thread that calls.
     Through { stream: u64, ticket: u64, run: Run, pin: u64, buf: AlignedBuf },
@@ -88,30 +88,28 @@ fn write_frame_through(
 ) -> Completion<Result<FramePos, StoreError>> {
     let result = store.device.write_through(store.shape.byte(run.at), buf);
     let mut state = store.state.lock();
-    state.unpin(pin);
+    state.space.unpin(pin);
     let completion = match result {
         Ok(_) => {
-            state.frame_through(stream, ticket);
+            state.frame_written(stream, ticket);
+            if let Some(frame) = state.streams.pending_frame(stream, ticket) {
+                frame.durable = true;
+            }
+            state.acknowledge_frames();
             let early = store.shape.broken.by(Flaw::ThroughEarly);
-            let behind = state.pending_frame(stream, ticket).filter(|_| !early).map(|frame| {
+            let behind = state.streams.pending_frame(stream, ticket).filter(|_| !early).map(|frame| {
                 let (completer, completion) = store.promise();
                 frame.waiter = Some((Ack::Durable, completer));
                 completion
             });
             if store.shape.broken.by(Flaw::ThroughIsFlush) {
-                let open = state.epochs.open;
-                state.epochs.close();
-                state.epochs.end_flush(open);
-                if let Some((carried, seq)) = state.groups.flushed(open) {
-                    state.epochs.durable_flushed = state.epochs.durable_flushed.max(carried);
-                    state.journal.flushed_seq = seq;
-                }
-                state.frames_flushed(open);
+                let epoch = state.commit.pretend_flush();
+                state.streams.flushed(epoch);
             }
             behind.unwrap_or_else(|| Completion::ready(Ok(at)))
         }
         Err(error) => {
-            state.failure.get_or_insert(error.clone());
+            state.fence.fail(error.clone());
             Completion::ready(Err(StoreError::Device(error)))
         }
     };

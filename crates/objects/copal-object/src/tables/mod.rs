@@ -89,8 +89,7 @@ pub(crate) struct Tables {
     pub(crate) pages: u64,
     pub(crate) entries: BTreeMap<u64, Entry>,
     pub(crate) shared: SharedRuns,
-    /// Bytes of all entries in a checkpoint ([`crate::tables::snapshot::encoded_len`]), kept up to date by each
-    /// operation.
+    /// Bytes of all entries in a checkpoint ([`snapshot::encoded_len`]), kept up to date by each operation.
     pub(crate) entry_bytes: u64,
 }
 

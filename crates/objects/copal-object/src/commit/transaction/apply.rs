@@ -11,7 +11,7 @@ use crate::{
         run::{Run, pages_of},
     },
     object::sums::unit_sums,
-    state::{StoreCore, StoreState, Tag, group::Admitted},
+    state::{StoreCore, StoreState, commit::group::Admitted, queue::IoPurpose},
 };
 use bytes::Bytes;
 use copal_device::{AlignedBuf, Class, Io};
@@ -27,7 +27,7 @@ struct Applier<'a> {
     writes: Vec<(Run, AlignedBuf)>,
 }
 
-/// Carries out a checked transaction with the pages it was given; returns the bytes of its data.
+/// Carries out a checked transaction with the pages it was given; returns its position.
 pub(crate) fn apply(
     store: &StoreCore,
     state: &mut StoreState,
@@ -37,8 +37,7 @@ pub(crate) fn apply(
     fetched: &Fetched,
     admitted: Admitted,
 ) -> u64 {
-    let lsn = state.groups.take_lsn(admitted);
-    state.groups.open.releasing |= needs.releases && !txn.ops.is_empty();
+    let lsn = state.commit.take_lsn(admitted, needs.releases && !txn.ops.is_empty());
     let mut applier = Applier { inner: store, state, fetched, lsn, writes: Vec::new() };
     for (stream, frame) in &txn.after {
         applier.enter(&RecordOp::Dep { id: stream.0, frame: frame.0 });
@@ -48,25 +47,22 @@ pub(crate) fn apply(
         applier.op(op, runs);
     }
     let writes = applier.writes;
-    submit_data(store, state, writes)
+    submit_data(store, state, writes);
+    lsn
 }
 
-fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(Run, AlignedBuf)>) -> u64 {
+fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(Run, AlignedBuf)>) {
     if writes.is_empty() {
-        return 0;
+        return;
     }
     let bytes = writes.iter().map(|(_, buf)| buf.len() as u64).sum();
-    let epoch = state.epochs.begin_write();
-    let group = state.groups.open.number;
-    state.groups.open.outstanding += 1;
     let runs: Vec<Run> = writes.iter().map(|(run, _)| *run).collect();
-    for run in &runs {
-        state.in_flight.insert(run.at, run.pages);
-    }
+    let epoch = state.commit.begin_write(&runs, bytes);
+    let group = state.commit.open_group();
+    state.commit.await_writes(1);
     let ios: Vec<Io> =
         writes.into_iter().map(|(run, buf)| store.write_io(run.at, buf, Class::Commit)).collect();
-    state.outbox.push((Tag::Data { group, epoch, runs, bytes }, ios));
-    bytes
+    state.queue.submit(IoPurpose::Data { group, epoch, runs, bytes }, ios);
 }
 
 impl Applier<'_> {
@@ -80,13 +76,13 @@ impl Applier<'_> {
                 self.state.forget_stream(id.0);
                 self.enter(&RecordOp::Create { id: id.0, what: Traits::of(&opts) });
                 if opts.kind == crate::ObjectKind::Stream {
-                    self.state.tails.entry(id.0).or_default();
+                    self.state.streams.open_tail(id.0);
                 }
             }
             Op::Publish(staged) => {
                 let (op, runs) = staged.publish();
                 self.enter(&op);
-                self.state.space.staged_pages -= pages_of(&runs);
+                self.state.space.publish(pages_of(&runs));
             }
             Op::Write { id, at, data } | Op::Append { id, at, data } => self.write(id, at, &data, runs),
             Op::Truncate { id, len } => self.truncate(id, len, runs),
@@ -94,7 +90,7 @@ impl Applier<'_> {
             Op::Seal { id } => self.enter(&RecordOp::Seal { id: id.0 }),
             Op::Clone { from, to } => self.clone_object(from, to, runs),
             Op::TrimStream { id, upto } => {
-                let next = self.state.tails.get(&id.0).map_or(0, |tail| tail.next);
+                let next = self.state.streams.next_frame(id.0);
                 self.enter(&RecordOp::StreamTrim { id: id.0, upto: upto.0.min(next) });
             }
             Op::Delete { id } => {
@@ -194,7 +190,7 @@ impl Applier<'_> {
             }
             sums.extend(unit_sums(&buf, unit as usize * size));
             if run.pages == 1 {
-                self.state.recent.put(run.at, Arc::from(&buf[..]));
+                self.state.space.keep_recent(run.at, Arc::from(&buf[..]));
             }
             self.writes.push((piece, buf));
         }
@@ -217,7 +213,7 @@ impl Applier<'_> {
                 (Some(old), Some(run)) => {
                     self.map(id, whole, run, |_, out| out[..kept].copy_from_slice(&old[..kept]));
                 }
-                (None, Some(run)) => self.state.space.allocator.release(run),
+                (None, Some(run)) => self.state.space.release(run),
                 _ => {}
             }
         }
@@ -251,7 +247,7 @@ impl Applier<'_> {
         }
         match (old, runs.into_iter().next()) {
             (Some(old), Some(run)) => self.map(to, whole, run, |_, out| out.copy_from_slice(&old)),
-            (None, Some(run)) => self.state.space.allocator.release(run),
+            (None, Some(run)) => self.state.space.release(run),
             _ => {}
         }
         if !published {

@@ -122,7 +122,7 @@ pub(crate) fn check(state: &StoreState, txn: &Txn, shape: &Shape) -> Result<Need
 impl Checker<'_> {
     fn dependency(&self, stream: ObjectId, frame: FramePos) -> Result<(), StoreError> {
         let next =
-            self.state.tables.stream(stream.0).and(self.state.tails.get(&stream.0)).map(|tail| tail.next);
+            self.state.tables.stream(stream.0).and(self.state.streams.tail(stream.0)).map(|tail| tail.next);
         if next.is_some_and(|next| frame.0 < next) {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! What a frame costs does not depend on how many wait for the next flush; and when one counts as written.
 
-use super::{FrameState, PendingFrames};
+use super::{PendingFrame, PendingFrames};
 use crate::{
     Ack, Check, CreateOptions, Lifetime, MkfsOptions, ObjectId, ObjectKind, OpenOptions, Store, Txn,
 };
@@ -32,12 +32,12 @@ fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
         let payload = Bytes::from_static(b"frame");
         store.append_frame(id, payload, None, Ack::Written).wait().unwrap();
     }
-    let looked_at = store.inner.state.lock().tails[&id.0].pending.looked_at.get();
+    let looked_at = store.inner.state.lock().streams.tail(id.0).unwrap().pending.looked_at.get();
     // Once as the next to be told, and as often as a search among a thousand looks.
     assert!(looked_at <= 16 * FRAMES, "{FRAMES} frames were looked at {looked_at} times");
     // The flush they waited for makes all of them durable.
     store.append_frame(id, Bytes::new(), None, Ack::Durable).wait().unwrap();
-    assert!(store.inner.state.lock().tails[&id.0].pending.is_empty());
+    assert!(store.inner.state.lock().streams.tail(id.0).unwrap().pending.is_empty());
 }
 
 /// Symptom: rarely, a kill lost a write that was acknowledged as safe from one, behind a deferred write of a
@@ -50,7 +50,7 @@ fn a_frame_is_written_when_the_commits_of_all_before_it_are() {
     let mut pending = PendingFrames::default();
     let (completer, _completion) = Completion::pair(None);
     for (frame, needs_lsn, waiter) in [(0, 9, None), (1, 3, Some((Ack::Written, completer)))] {
-        pending.push(FrameState {
+        pending.push(PendingFrame {
             ticket: frame + 1,
             frame,
             epoch: Some(1),

@@ -64,7 +64,8 @@ impl Journal {
         (at + pages - self.tail <= self.pages - keep.min(self.pages)).then_some(at)
     }
 
-    /// Where there is room for a record of so many bytes of operations; `releasing` ones may use the kept part.
+    /// Where there is room for a record of so many bytes of operations; `releasing` ones may use the kept
+    /// part.
     pub(crate) fn position_of(&self, ops_bytes: usize, releasing: bool) -> Option<u64> {
         let pages = record::pages_for(ops_bytes, self.page_bytes) as u64;
         let keep = if releasing { 0 } else { self.kept_pages() };

@@ -1,0 +1,206 @@
+//! The live checkpoint, and the one in the making: how far it is.
+//!
+//! Not here: making it (`checkpoint`).
+
+use crate::format::{
+    checkpoint::HEAD_LEN,
+    run::{Run, pages_of},
+    superblock::Superblock,
+};
+
+/// Where one chain page goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChainPlace {
+    pub(crate) run: Run,
+    /// As long; `None` where there is no space for it.
+    pub(crate) copy: Option<Run>,
+}
+
+impl ChainPlace {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + use<> {
+        std::iter::once(self.run).chain(self.copy)
+    }
+}
+
+/// Where a checkpoint in the making stands.
+#[derive(Debug, Default)]
+pub(crate) enum Step {
+    #[default]
+    Idle,
+    /// Chain pages are on their way.
+    Writing(NewCheckpoint),
+    /// The chain has to be flushed first.
+    Flushing(NewCheckpoint, u64),
+    /// The superblock is on its way.
+    Switching(NewCheckpoint),
+    /// The superblock has to be flushed.
+    Finishing(NewCheckpoint, u64),
+}
+
+/// A checkpoint in the making: it counts when its superblock is durable.
+#[derive(Debug)]
+pub(crate) struct NewCheckpoint {
+    pub(crate) superblock: Superblock,
+    pub(crate) runs: Vec<Run>,
+    /// The journal starts here, with the record of this number.
+    pub(crate) tail: u64,
+    pub(crate) next_seq: u64,
+    /// Everything of epochs up to here is durable then.
+    pub(crate) epoch: u64,
+    /// The last group in it, and the one it stands for in the journal's place.
+    pub(crate) last_group: u64,
+    pub(crate) absorbed: Option<u64>,
+}
+
+/// The live checkpoint, and the one in the making.
+#[derive(Debug)]
+pub(crate) struct CheckpointState {
+    /// Newest superblock on the device.
+    superblock: Superblock,
+    /// Pages of the live checkpoint.
+    runs: Vec<Run>,
+    step: Step,
+    /// One is wanted now, also with a short journal.
+    forced: bool,
+    finished: u64,
+    /// The mount is durable: pages may be taken (OBJ-4).
+    mounted: bool,
+}
+
+impl CheckpointState {
+    pub(crate) fn new(superblock: Superblock, runs: Vec<Run>, mounted: bool) -> CheckpointState {
+        CheckpointState { superblock, runs, step: Step::Idle, forced: false, finished: 0, mounted }
+    }
+
+    /// Newest superblock on the device.
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Pages of the live checkpoint.
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Checkpoints that have finished.
+    pub(crate) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// A checkpoint is wanted now, also with a short journal.
+    pub(crate) fn force(&mut self) {
+        self.forced = true;
+    }
+
+    pub(crate) fn is_forced(&self) -> bool {
+        self.forced
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.mounted
+    }
+
+    pub(crate) fn set_mounted(&mut self) {
+        self.mounted = true;
+    }
+
+    /// Chain pages of a new one are about to be written.
+    pub(crate) fn begin(&mut self, pending: NewCheckpoint) {
+        self.forced = false;
+        self.step = Step::Writing(pending);
+    }
+
+    /// The chain is on the device while `open` is the open epoch; returns the epoch that has to be flushed.
+    pub(crate) fn chain_written(&mut self, open: u64) -> Option<u64> {
+        match std::mem::take(&mut self.step) {
+            Step::Writing(pending) => {
+                let epoch = open.max(pending.epoch);
+                self.step = Step::Flushing(pending, epoch);
+                Some(epoch)
+            }
+            step => self.stay(step),
+        }
+    }
+
+    /// The chain is flushed: returns the superblock that goes to the device next.
+    pub(crate) fn switch(&mut self) -> Option<&Superblock> {
+        match std::mem::take(&mut self.step) {
+            Step::Flushing(pending, _) => {
+                self.step = Step::Switching(pending);
+                self.pending().map(|pending| &pending.superblock)
+            }
+            step => self.stay(step),
+        }
+    }
+
+    /// The superblock is on the device, not yet durable, while `open` is the open epoch.
+    pub(crate) fn superblock_written(&mut self, open: u64) -> Option<&NewCheckpoint> {
+        match std::mem::take(&mut self.step) {
+            Step::Switching(pending) => {
+                self.step = Step::Finishing(pending, open);
+                self.pending()
+            }
+            step => self.stay(step),
+        }
+    }
+
+    /// The superblock is durable: the new checkpoint is the live one. Returns it, with the pages of the one
+    /// before.
+    pub(crate) fn finish(&mut self) -> Option<NewCheckpoint> {
+        match std::mem::take(&mut self.step) {
+            Step::Finishing(mut pending, _) => {
+                std::mem::swap(&mut self.runs, &mut pending.runs);
+                self.superblock = pending.superblock.clone();
+                self.finished += 1;
+                Some(pending)
+            }
+            step => self.stay(step),
+        }
+    }
+
+    /// Nothing changes: this is not the step that ends now.
+    fn stay<T>(&mut self, step: Step) -> Option<T> {
+        self.step = step;
+        None
+    }
+
+    /// Where the one in the making stands.
+    pub(crate) fn step(&self) -> &Step {
+        &self.step
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.step, Step::Idle)
+    }
+
+    pub(crate) fn pending(&self) -> Option<&NewCheckpoint> {
+        match &self.step {
+            Step::Idle => None,
+            Step::Writing(pending)
+            | Step::Flushing(pending, _)
+            | Step::Switching(pending)
+            | Step::Finishing(pending, _) => Some(pending),
+        }
+    }
+
+    /// Pages of the one in the making.
+    pub(crate) fn pending_pages(&self) -> u64 {
+        self.pending().map_or(0, |pending| pages_of(&pending.runs))
+    }
+
+    /// Pages that are free again before the next one begins: those of the live one, while another is in the
+    /// making.
+    pub(crate) fn pages_to_come(&self) -> u64 {
+        self.pending().map_or(0, |_| pages_of(&self.runs))
+    }
+
+    /// The group that the one in the making stands for in the journal's place.
+    pub(crate) fn absorbed(&self) -> Option<u64> {
+        self.pending().and_then(|pending| pending.absorbed)
+    }
+}
+
+/// Pages that one copy of a checkpoint with a body of `body_bytes` takes where free space is in single pages.
+pub(crate) fn pages_for(body_bytes: u64, page_bytes: usize) -> u64 {
+    body_bytes.div_ceil((page_bytes - HEAD_LEN) as u64).max(1)
+}

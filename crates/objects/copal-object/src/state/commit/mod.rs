@@ -1,0 +1,483 @@
+//! Commit state: open and closed groups, the journal they go to, the epochs that flushes cover, and the
+//! commits that wait.
+//!
+//! Design: docs/design/object.md#commit-on-one-flush
+//! Invariants
+//! - Groups, journal and epochs change together, here alone.
+//! - Waiters stand in the order of their positions.
+//!
+//! Not here: the steps (`engine`), and the device.
+
+pub(crate) mod clean_mark;
+pub(crate) mod epoch;
+pub(crate) mod group;
+pub(crate) mod journal;
+
+use crate::{
+    Lsn, StoreError,
+    format::{ops::RecordOp, record, run::Run},
+};
+use clean_mark::CleanMark;
+use copal_device::{AlignedBuf, Completer};
+use epoch::{Epochs, Flushing};
+use group::{Admitted, ClosedGroup, Groups, OpenGroup};
+use journal::{Journal, NewRecord};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes on their way to the device beyond which commits wait.
+pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
+/// Bytes written since the last flush beyond which one is started, so that recovery has little to verify.
+const UNFLUSHED_BYTES_MAX: u64 = 128 << 20;
+/// Transactions beyond which a group is full.
+const TRANSACTIONS_FULL: u16 = 4096;
+
+pub(crate) type CommitCompleter = Completer<Result<Lsn, StoreError>>;
+
+/// A commit that waits to be acknowledged.
+struct Waiter {
+    lsn: u64,
+    completer: CommitCompleter,
+}
+
+/// The record of a group that was just closed; it goes to the device next.
+pub(crate) struct ClosedRecord {
+    pub(crate) group: u64,
+    pub(crate) epoch: u64,
+    pub(crate) run: Run,
+    pub(crate) buf: AlignedBuf,
+    /// Pages that its operations freed.
+    pub(crate) freed: Vec<Run>,
+}
+
+/// Groups, journal and epochs, and their writes on the way to the device.
+pub(crate) struct CommitState {
+    epochs: Epochs,
+    groups: Groups,
+    journal: Journal,
+    /// Pages of data writes that are on their way.
+    in_flight: BTreeMap<u64, u32>,
+    in_flight_bytes: u64,
+    /// Beyond this commits wait; at most [`IN_FLIGHT_BYTES_MAX`].
+    in_flight_limit: u64,
+    unflushed_bytes: u64,
+    written_waiters: VecDeque<Waiter>,
+    durable_waiters: VecDeque<Waiter>,
+    /// Somebody waits for this commit to be durable.
+    wanted_lsn: u64,
+    clean_mark: CleanMark,
+}
+
+impl CommitState {
+    /// After recovery: everything up to `last_lsn` and up to `epoch` is durable, nobody waits.
+    pub(crate) fn new(journal: Journal, epoch: u64, last_lsn: u64) -> CommitState {
+        CommitState {
+            epochs: Epochs::new(epoch),
+            groups: Groups::new(last_lsn),
+            journal,
+            in_flight: BTreeMap::new(),
+            in_flight_bytes: 0,
+            in_flight_limit: IN_FLIGHT_BYTES_MAX,
+            unflushed_bytes: 0,
+            written_waiters: VecDeque::new(),
+            durable_waiters: VecDeque::new(),
+            wanted_lsn: 0,
+            clean_mark: CleanMark::at_open(last_lsn),
+        }
+    }
+
+    /// Last position given out.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.groups.last_lsn
+    }
+
+    /// Everything up to here has completed on the device.
+    pub(crate) fn written_lsn(&self) -> u64 {
+        self.groups.written_lsn
+    }
+
+    pub(crate) fn durable_lsn(&self) -> u64 {
+        self.groups.durable_lsn
+    }
+
+    pub(crate) fn open_epoch(&self) -> u64 {
+        self.epochs.open
+    }
+
+    /// Everything of epochs up to this is durable.
+    pub(crate) fn flushed_epoch(&self) -> u64 {
+        self.epochs.flushed
+    }
+
+    /// The largest flushed epoch that a durable record or checkpoint carries (OBJ-3).
+    pub(crate) fn durable_flushed(&self) -> u64 {
+        self.epochs.durable_flushed
+    }
+
+    /// The last epoch that a record may call durable.
+    pub(crate) fn trusted_epoch(&self) -> u64 {
+        self.groups.trusted_epoch(self.epochs.flushed)
+    }
+
+    pub(crate) fn want_epoch(&mut self, epoch: u64) {
+        self.epochs.want(epoch);
+    }
+
+    pub(crate) fn want_durable(&mut self, lsn: u64) {
+        self.wanted_lsn = self.wanted_lsn.max(lsn);
+    }
+
+    /// Whether no flush is under way and no commit waits for one.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.epochs.flushing.is_none() && self.wanted_lsn <= self.groups.durable_lsn
+    }
+
+    /// Whether a record or a flush is on its way.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.groups.records > 0 || self.epochs.flushing.is_some()
+    }
+
+    pub(crate) fn clean_mark(&self) -> CleanMark {
+        self.clean_mark
+    }
+
+    pub(crate) fn set_clean_mark(&mut self, mark: CleanMark) {
+        self.clean_mark = mark;
+    }
+
+    /// Lets commits wait already while `bytes` are on their way.
+    pub(crate) fn limit_in_flight(&mut self, bytes: u64) {
+        self.in_flight_limit = bytes.min(IN_FLIGHT_BYTES_MAX);
+    }
+
+    /// Whether so much is on its way that commits wait.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.in_flight_bytes > self.in_flight_limit
+    }
+
+    pub(crate) fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
+    /// Whether a write to `run` is on its way.
+    pub(crate) fn is_in_flight(&self, run: Run) -> bool {
+        self.in_flight
+            .range(..run.end())
+            .next_back()
+            .is_some_and(|(&at, &pages)| Run::new(at, pages).overlaps(run))
+    }
+
+    pub(crate) fn open_group(&self) -> u64 {
+        self.groups.open.number
+    }
+
+    pub(crate) fn is_open_empty(&self) -> bool {
+        self.groups.is_open_empty()
+    }
+
+    /// Pages that the open group freed.
+    pub(crate) fn open_freed(&self) -> &[Run] {
+        &self.groups.open.freed
+    }
+
+    /// Bytes of the longest record.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        self.journal.record_bytes_max()
+    }
+
+    /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group; `None` when the
+    /// group has to be closed first.
+    pub(crate) fn admit(&self, ops_bytes: usize) -> Option<Admitted> {
+        self.groups.admit(ops_bytes, self.journal.record_bytes_max())
+    }
+
+    /// Whether the journal has room for the open group's record with `ops_bytes` more.
+    pub(crate) fn fits_journal(&self, ops_bytes: usize, releasing: bool) -> bool {
+        let group = &self.groups.open;
+        self.journal.position_of(group.ops.len() + ops_bytes, releasing || group.releasing).is_some()
+    }
+
+    /// The position of one more transaction in the open group; `releasing` ones may use the kept part of the
+    /// journal.
+    pub(crate) fn take_lsn(&mut self, admitted: Admitted, releasing: bool) -> u64 {
+        let lsn = self.groups.take_lsn(admitted);
+        self.groups.open.releasing |= releasing;
+        lsn
+    }
+
+    /// Enters an operation, and the pages that it freed, into the open group.
+    pub(crate) fn enter(&mut self, op: &RecordOp, freed: &mut Vec<Run>) {
+        op.encode(&mut self.groups.open.ops);
+        self.groups.open.freed.append(freed);
+    }
+
+    /// The open group waits for `writes` more.
+    pub(crate) fn await_writes(&mut self, writes: u32) {
+        self.groups.open.outstanding += writes;
+    }
+
+    /// A write is about to be submitted; returns the epoch it carries.
+    pub(crate) fn begin_write(&mut self, runs: &[Run], bytes: u64) -> u64 {
+        self.in_flight.extend(runs.iter().map(|run| (run.at, run.pages)));
+        self.in_flight_bytes += bytes;
+        self.unflushed_bytes += bytes;
+        self.epochs.begin_write()
+    }
+
+    /// A write of [`CommitState::begin_write`] has ended.
+    pub(crate) fn end_write(&mut self, epoch: u64, runs: &[Run], bytes: u64) {
+        for run in runs {
+            self.in_flight.remove(&run.at);
+        }
+        self.in_flight_bytes -= bytes;
+        self.epochs.end_write(epoch);
+    }
+
+    /// The write of a record has ended.
+    pub(crate) fn end_record(&mut self, epoch: u64) {
+        self.groups.records -= 1;
+        self.epochs.end_write(epoch);
+    }
+
+    /// A write that `group` waits for has completed.
+    pub(crate) fn end_group_write(&mut self, group: u64) {
+        self.groups.end_write(group);
+    }
+
+    /// Wants a flush when much was written since the last one.
+    pub(crate) fn limit_unflushed(&mut self) {
+        if self.unflushed_bytes > UNFLUSHED_BYTES_MAX {
+            self.epochs.want(self.epochs.open);
+            self.unflushed_bytes = 0;
+        }
+    }
+
+    /// Takes the next step towards a durable record that says that `epoch` is flushed (OBJ-3). A record may
+    /// call epochs up to `trusted` durable. `true`: the open group has to be closed for it.
+    pub(crate) fn want_drain(&mut self, epoch: u64, trusted: u64) -> bool {
+        if epoch <= self.epochs.durable_flushed {
+            return false;
+        }
+        // First the freeing epoch has to be flushed, then a record that says so.
+        if self.epochs.flushed < epoch {
+            self.epochs.want(epoch);
+            return false;
+        }
+        // A group may still wait for a frame: when that is written, a record can say so.
+        if trusted < epoch {
+            return false;
+        }
+        if let Some(carried) = self.groups.closed.iter().find(|group| group.carries >= epoch) {
+            self.epochs.want(carried.epoch);
+            return false;
+        }
+        if self.groups.open.forced {
+            return false;
+        }
+        self.force_record();
+        true
+    }
+
+    /// The open group gets a record, with or without operations, and may use the kept part of the journal.
+    pub(crate) fn force_record(&mut self) {
+        self.groups.open.forced = true;
+        self.groups.open.releasing = true;
+    }
+
+    /// Whether the open group should be closed; `eager`: also while a flush is under way.
+    pub(crate) fn may_close_group(&self, eager: bool) -> bool {
+        if self.groups.is_open_empty() {
+            return false;
+        }
+        let full = self.groups.open.ops.len() > self.journal.record_bytes_max() / 2
+            || self.groups.open.transactions > TRANSACTIONS_FULL;
+        let idle = self.groups.records == 0 && (self.epochs.flushing.is_none() || eager);
+        full || idle || self.flush_is_due()
+    }
+
+    /// Writes the record of the open group; `None` when the journal has no room for it. It says that
+    /// `carries` is flushed. `stale`: a flaw, it carries the epoch that is being flushed.
+    pub(crate) fn close_group(&mut self, carries: u64, stale: bool) -> Option<ClosedRecord> {
+        let group = &self.groups.open;
+        let position = self.journal.position_of(group.ops.len(), group.releasing)?;
+        let page_bytes = self.journal.page_bytes;
+        let pages = record::pages_for(group.ops.len(), page_bytes) as u64;
+        assert!(
+            record::HEADER_LEN + group.ops.len() <= self.journal.record_bytes_max(),
+            "a record is no longer than recovery reads"
+        );
+        let group = std::mem::take(&mut self.groups.open);
+        self.groups.open = OpenGroup { number: group.number + 1, ..OpenGroup::default() };
+        let epoch = match self.epochs.flushing {
+            Some(Flushing::Closing(epoch) | Flushing::Submitted(epoch)) if stale => epoch,
+            _ => self.epochs.begin_write(),
+        };
+        let mut buf = AlignedBuf::zeroed(pages as usize * page_bytes);
+        let first_lsn = if group.transactions == 0 { self.groups.last_lsn + 1 } else { group.first_lsn };
+        let record = NewRecord {
+            position,
+            ops: &group.ops,
+            transactions: group.transactions,
+            first_lsn,
+            epoch,
+            flushed_epoch: carries,
+        };
+        self.journal.write(&record, &mut buf);
+        self.groups.records += 1;
+        self.groups.closed.push_back(ClosedGroup {
+            number: group.number,
+            epoch,
+            last_lsn: first_lsn + u64::from(group.transactions) - 1,
+            next_seq: self.journal.seq,
+            carries,
+            outstanding: group.outstanding + 1,
+        });
+        self.unflushed_bytes += buf.len() as u64;
+        let run = self.journal.run(position, pages);
+        Some(ClosedRecord { group: group.number, epoch, run, buf, freed: group.freed })
+    }
+
+    /// Whether a flush should start as soon as none is under way.
+    fn flush_is_due(&self) -> bool {
+        let is_wanted = self.wanted_lsn > self.groups.durable_lsn || self.epochs.wanted > self.epochs.flushed;
+        self.epochs.flushing.is_none() && is_wanted
+    }
+
+    /// Closes the open epoch when somebody waits for something in it.
+    pub(crate) fn start_flush(&mut self) -> bool {
+        if self.epochs.flushing.is_some() {
+            return false;
+        }
+        // A group whose epoch is flushed may still wait for a frame; another flush would not help it.
+        let flushed = self.epochs.flushed;
+        let commits = self.wanted_lsn > self.groups.durable_lsn
+            && self.groups.closed.back().is_some_and(|group| group.epoch > flushed);
+        if !commits && self.epochs.wanted <= self.epochs.flushed {
+            return false;
+        }
+        self.epochs.close();
+        self.unflushed_bytes = 0;
+        true
+    }
+
+    /// The epoch whose flush can go to the device now.
+    pub(crate) fn take_flush(&mut self) -> Option<u64> {
+        self.epochs.take_ready()
+    }
+
+    /// The flush of `epoch` has completed; returns the last epoch that is flushed.
+    pub(crate) fn end_flush(&mut self, epoch: u64) -> u64 {
+        self.epochs.end_flush(epoch);
+        self.epochs.flushed
+    }
+
+    /// A flaw (OBJ-12): the open epoch counts as flushed at once; returns it.
+    pub(crate) fn pretend_flush(&mut self) -> u64 {
+        let open = self.epochs.open;
+        self.epochs.close();
+        self.epochs.end_flush(open);
+        if let Some((carried, seq)) = self.groups.flushed(open) {
+            self.epochs.durable_flushed = self.epochs.durable_flushed.max(carried);
+            self.journal.flushed_seq = seq;
+        }
+        open
+    }
+
+    /// Groups whose epoch is flushed and whose writes, the frames they depend on among them, have completed
+    /// are durable.
+    pub(crate) fn note_durable_groups(&mut self) {
+        if let Some((carried, seq)) = self.groups.flushed(self.epochs.flushed) {
+            self.epochs.durable_flushed = self.epochs.durable_flushed.max(carried);
+            self.journal.flushed_seq = self.journal.flushed_seq.max(seq);
+        }
+    }
+
+    /// `completer` is answered when everything up to `lsn`, the last position, has completed.
+    pub(crate) fn wait_written(&mut self, lsn: u64, completer: CommitCompleter) {
+        self.written_waiters.push_back(Waiter { lsn, completer });
+    }
+
+    /// `completer` is answered when everything up to `lsn` is durable.
+    pub(crate) fn wait_durable(&mut self, lsn: u64, completer: CommitCompleter) {
+        self.want_durable(lsn);
+        // A sync may ask for an earlier position than the last.
+        let place = self.durable_waiters.partition_point(|other| other.lsn <= lsn);
+        self.durable_waiters.insert(place, Waiter { lsn, completer });
+    }
+
+    /// The next waiter whose turn has come, and the position it waited for: those for writes first.
+    pub(crate) fn take_answer(&mut self) -> Option<(CommitCompleter, Lsn)> {
+        let (written, durable) = (self.groups.written_lsn, self.groups.durable_lsn);
+        let waiter = self
+            .written_waiters
+            .pop_front_if(|waiter| waiter.lsn <= written)
+            .or_else(|| self.durable_waiters.pop_front_if(|waiter| waiter.lsn <= durable))?;
+        Some((waiter.completer, Lsn(waiter.lsn)))
+    }
+
+    /// Takes out all waiters.
+    pub(crate) fn take_waiters(&mut self) -> Vec<CommitCompleter> {
+        let all = self.written_waiters.drain(..).chain(self.durable_waiters.drain(..));
+        all.map(|waiter| waiter.completer).collect()
+    }
+
+    /// Records below this are durable.
+    pub(crate) fn flushed_seq(&self) -> u64 {
+        self.journal.flushed_seq
+    }
+
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Closes the open group without a record: a checkpoint that is about to be written stands for it and
+    /// takes the record's number. Returns the group's number and the pages that it freed.
+    pub(crate) fn absorb_open_group(&mut self) -> (u64, Vec<Run>) {
+        self.journal.seq += 1;
+        self.groups.absorb_open(self.epochs.open, self.journal.seq, self.epochs.flushed)
+    }
+
+    /// Whether every write has completed of groups up to `last`, of epochs up to `epoch`, and of `absorbed`
+    /// but the checkpoint's own.
+    pub(crate) fn is_complete(&self, last: u64, epoch: u64, absorbed: Option<u64>) -> bool {
+        self.groups.is_complete(last, epoch, absorbed)
+    }
+
+    /// The journal before `tail` may be overwritten.
+    pub(crate) fn reuse_journal(&mut self, tail: u64) {
+        self.journal.tail = tail;
+    }
+
+    /// A checkpoint is durable: the journal starts at `tail` with record `next_seq`, and everything of epochs
+    /// up to `epoch` is durable.
+    pub(crate) fn pass_checkpoint(&mut self, tail: u64, next_seq: u64, epoch: u64) {
+        self.reuse_journal(tail);
+        self.journal.flushed_seq = self.journal.flushed_seq.max(next_seq);
+        self.epochs.durable_flushed = self.epochs.durable_flushed.max(epoch);
+    }
+
+    /// Records carry `mount` from now on; returns the mount before it.
+    pub(crate) fn set_mount(&mut self, mount: u64) -> u64 {
+        std::mem::replace(&mut self.journal.mount, mount)
+    }
+
+    /// Whether a record of so many bytes of operations goes into the journal exactly at the head.
+    pub(crate) fn fits_at_head(&self, ops_bytes: usize) -> bool {
+        let journal = &self.journal;
+        let pages = record::pages_for(ops_bytes, journal.page_bytes);
+        pages * journal.page_bytes <= journal.record_bytes_max()
+            && journal.place(pages as u64, 0) == Some(journal.head)
+    }
+
+    /// Takes the operations out of the open group; returns the pages that they freed.
+    pub(crate) fn drop_open_ops(&mut self) -> Vec<Run> {
+        self.groups.open.ops.clear();
+        std::mem::take(&mut self.groups.open.freed)
+    }
+
+    /// Starts a new hash chain from `seed`. One number is left out: from an older superblock on, a record is
+    /// missing.
+    pub(crate) fn begin_chain(&mut self, seed: u64) {
+        self.journal.previous = seed;
+        self.journal.seq += 1;
+    }
+}

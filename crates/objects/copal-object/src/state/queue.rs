@@ -1,0 +1,78 @@
+//! The work queue: commands and answers that leave the store with the mutex released.
+
+use crate::format::run::Run;
+use copal_device::{Completer, Io};
+
+/// Purpose of an I/O.
+#[derive(Debug)]
+pub(crate) enum IoPurpose {
+    /// Data of a transaction.
+    Data {
+        group: u64,
+        epoch: u64,
+        runs: Vec<Run>,
+        bytes: u64,
+    },
+    Record {
+        group: u64,
+        epoch: u64,
+    },
+    Frame {
+        stream: u64,
+        ticket: u64,
+        epoch: u64,
+        run: Run,
+        bytes: u64,
+    },
+    Flush {
+        epoch: u64,
+    },
+    Checkpoint,
+    Superblock,
+    /// A hint; nobody waits for it.
+    Discard {
+        run: Run,
+    },
+}
+
+/// Commands of one purpose.
+pub(crate) type IoBatch = (IoPurpose, Vec<Io>);
+
+/// An answer to a caller.
+pub(crate) type CallerAnswer = Box<dyn FnOnce() + Send>;
+
+/// Commands to submit and answers to deliver.
+#[derive(Default)]
+pub(crate) struct WorkQueue {
+    batches: Vec<IoBatch>,
+    answers: Vec<CallerAnswer>,
+}
+
+impl WorkQueue {
+    pub(crate) fn submit(&mut self, purpose: IoPurpose, ios: Vec<Io>) {
+        self.batches.push((purpose, ios));
+    }
+
+    /// Queues an answer to a caller.
+    pub(crate) fn deliver<T: Send + 'static>(&mut self, completer: Completer<T>, value: T) {
+        self.answers.push(Box::new(move || completer.complete(value)));
+    }
+
+    /// Takes out all commands and answers.
+    pub(crate) fn take(&mut self) -> (Vec<IoBatch>, Vec<CallerAnswer>) {
+        (std::mem::take(&mut self.batches), std::mem::take(&mut self.answers))
+    }
+
+    /// Commands that were not submitted yet are not submitted any more.
+    pub(crate) fn drop_ios(&mut self) {
+        self.batches.clear();
+    }
+
+    pub(crate) fn has_ios(&self) -> bool {
+        !self.batches.is_empty()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty() && self.answers.is_empty()
+    }
+}

@@ -1,0 +1,192 @@
+//! Stream state: the end of every open stream, the frames on their way to it, and raw extents in use.
+//!
+//! Invariants
+//! - Frames of a stream are acknowledged in order.
+//!
+//! Not here: which commits a frame needs (`commit`), the steps of an append (`stream`).
+
+use crate::{
+    format::run::Run,
+    state::pending_frames::{FrameCompleter, PendingFrame, PendingFrames},
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// The end of an open stream.
+#[derive(Default)]
+pub(crate) struct StreamTail {
+    /// Number of the next frame.
+    pub(crate) next: u64,
+    /// Pages used of the last piece.
+    pub(crate) used: u32,
+    /// Piece the end was found in; used by the mount only.
+    pub(crate) piece: usize,
+    /// Frames below this are durable.
+    pub(crate) durable: u64,
+    /// Recovery found acknowledged frames damaged at `next`.
+    pub(crate) damaged: bool,
+    pub(crate) pending: PendingFrames,
+}
+
+/// The place of a frame that was just numbered.
+pub(crate) struct FramePlace {
+    pub(crate) number: u64,
+    /// Pages of the piece before it.
+    pub(crate) used: u32,
+    /// Frames below this are durable.
+    pub(crate) durable: u64,
+}
+
+/// Tails of open streams, their frames on the way, and raw extents in use.
+#[derive(Default)]
+pub(crate) struct StreamState {
+    tails: BTreeMap<u64, StreamTail>,
+    /// Raw extents that somebody holds: by pin, the stream and its pages.
+    raw_extents: BTreeMap<u64, (u64, Run)>,
+    /// Frames of deleted streams that commits still wait for.
+    orphans: Vec<PendingFrame>,
+    frame_tickets: u64,
+}
+
+impl StreamState {
+    /// After recovery: nothing is on its way.
+    pub(crate) fn new(tails: BTreeMap<u64, StreamTail>) -> StreamState {
+        StreamState { tails, ..StreamState::default() }
+    }
+
+    pub(crate) fn tail(&self, stream: u64) -> Option<&StreamTail> {
+        self.tails.get(&stream)
+    }
+
+    /// Open streams, ascending.
+    pub(crate) fn tails(&self) -> impl Iterator<Item = (u64, &StreamTail)> {
+        self.tails.iter().map(|(&id, tail)| (id, tail))
+    }
+
+    /// Number of the next frame; 0 of a stream without frames.
+    pub(crate) fn next_frame(&self, stream: u64) -> u64 {
+        self.tail(stream).map_or(0, |tail| tail.next)
+    }
+
+    /// Per stream, the number below which frames are durable.
+    pub(crate) fn durable_frames(&self) -> HashMap<u64, u64> {
+        self.tails().map(|(id, tail)| (id, tail.durable)).collect()
+    }
+
+    pub(crate) fn has_pending_frames(&self) -> bool {
+        self.tails.values().any(|tail| !tail.pending.is_empty())
+    }
+
+    /// A number that grows with every frame.
+    pub(crate) fn frame_tickets(&self) -> u64 {
+        self.frame_tickets
+    }
+
+    /// The tail of a stream that the tables have.
+    pub(crate) fn open_tail(&mut self, stream: u64) -> &StreamTail {
+        self.tails.entry(stream).or_default()
+    }
+
+    /// The stream goes on in a piece of its own, from the piece's first page on.
+    pub(crate) fn begin_piece(&mut self, stream: u64) {
+        self.tails.entry(stream).or_default().used = 0;
+    }
+
+    /// The number and place of one more frame of `pages` pages in the last piece.
+    pub(crate) fn number_frame(&mut self, stream: u64, pages: u32) -> FramePlace {
+        let tail = self.tails.entry(stream).or_default();
+        let place = FramePlace { number: tail.next, used: tail.used, durable: tail.durable };
+        tail.next += 1;
+        tail.used += pages;
+        place
+    }
+
+    /// Enters a frame among those on their way; returns its ticket.
+    pub(crate) fn enter_frame(&mut self, stream: u64, frame: PendingFrame) -> u64 {
+        self.frame_tickets += 1;
+        let ticket = self.frame_tickets;
+        self.tails.entry(stream).or_default().pending.push(PendingFrame { ticket, ..frame });
+        ticket
+    }
+
+    /// The frame of a ticket, until it is durable.
+    pub(crate) fn pending_frame(&mut self, stream: u64, ticket: u64) -> Option<&mut PendingFrame> {
+        let tail = self.tails.get_mut(&stream);
+        tail.and_then(|tail| tail.pending.find(ticket))
+            .or_else(|| self.orphans.iter_mut().find(|frame| frame.ticket == ticket))
+    }
+
+    /// The write of a frame has completed; returns the groups that waited for it.
+    pub(crate) fn frame_written(&mut self, stream: u64, ticket: u64) -> Vec<u64> {
+        let Some(frame) = self.pending_frame(stream, ticket) else {
+            return Vec::new();
+        };
+        frame.written = true;
+        let groups = std::mem::take(&mut frame.groups);
+        self.orphans.retain(|orphan| !orphan.written);
+        groups
+    }
+
+    /// `group` counts only if `frame` and those before it survive; returns how many writes it waits for.
+    pub(crate) fn await_frames(&mut self, stream: u64, frame: u64, group: u64) -> u32 {
+        let Some(tail) = self.tails.get_mut(&stream) else {
+            return 0;
+        };
+        let mut writes = 0;
+        for pending in tail.pending.on_their_way().filter(|pending| pending.frame <= frame) {
+            pending.groups.push(group);
+            writes += 1;
+        }
+        writes
+    }
+
+    /// Everything of epochs up to `flushed` is durable.
+    pub(crate) fn flushed(&mut self, flushed: u64) {
+        self.tails.values_mut().for_each(|tail| tail.pending.flushed(flushed));
+    }
+
+    /// Takes out waiters whose turn has come, each with its frame, in the order of each stream.
+    pub(crate) fn acknowledge(&mut self, written_lsn: u64, durable_lsn: u64) -> Vec<(FrameCompleter, u64)> {
+        let mut answers = Vec::new();
+        for tail in self.tails.values_mut() {
+            tail.pending.acknowledge_written(written_lsn, &mut answers);
+            if let Some(end) = tail.pending.take_durable(durable_lsn, &mut answers) {
+                tail.durable = end;
+            }
+        }
+        answers
+    }
+
+    /// Takes out all waiters.
+    pub(crate) fn take_waiters(&mut self) -> Vec<FrameCompleter> {
+        self.tails.values_mut().flat_map(|tail| tail.pending.take_waiters()).collect()
+    }
+
+    /// The stream is gone; returns the waiters for its frames. Commits that depend on one of them still wait
+    /// for it: the one that deletes the stream may be lost.
+    pub(crate) fn forget_stream(&mut self, stream: u64) -> Vec<FrameCompleter> {
+        let mut waiters = Vec::new();
+        let Some(tail) = self.tails.remove(&stream) else {
+            return waiters;
+        };
+        for mut frame in tail.pending.into_frames() {
+            waiters.extend(frame.waiter.take().map(|(_, completer)| completer));
+            if !frame.groups.is_empty() {
+                self.orphans.push(frame);
+            }
+        }
+        waiters
+    }
+
+    /// Pages of `stream` are in use as a raw extent, under `pin`.
+    pub(crate) fn hold_raw_extent(&mut self, pin: u64, stream: u64, run: Run) {
+        self.raw_extents.insert(pin, (stream, run));
+    }
+
+    pub(crate) fn release_raw_extent(&mut self, pin: u64) {
+        self.raw_extents.remove(&pin);
+    }
+
+    pub(crate) fn is_raw_extent(&self, stream: u64, run: Run) -> bool {
+        self.raw_extents.values().any(|held| *held == (stream, run))
+    }
+}
