@@ -22,11 +22,11 @@ mod streams;
 mod transactions;
 
 use crate::{
-    flaw::{Broken, Flaw},
+    flaw::{BrokenRule, StoreFlaw},
     recovery,
 };
 use copal_device::Device;
-use script::{Plan, run};
+use script::{HistoryPlan, run};
 
 /// Histories of the honest store in `make test`.
 const SEEDS: u64 = 120;
@@ -44,7 +44,7 @@ fn no_crash_state_loses_or_mixes_what_was_acknowledged() {
     let mut states = 0;
     let first = number("COPAL_CRASH_FROM", 0);
     for seed in first..first + number("COPAL_CRASH_SEEDS", SEEDS) {
-        let plan = Plan { seed, broken: Broken::default(), states: STATES, busy: false };
+        let plan = HistoryPlan { seed, broken: BrokenRule::default(), states: STATES, busy: false };
         match run(&plan) {
             Ok(tried) => states += tried,
             Err(violation) => panic!("seed {seed}: {violation}"),
@@ -58,8 +58,9 @@ fn no_crash_state_loses_or_mixes_what_was_acknowledged() {
 fn largest_epoch(device: &dyn Device) -> u64 {
     let (superblock, _) = recovery::newest_superblock(device).unwrap();
     let page_bytes = superblock.page_bytes as usize;
-    let source = recovery::Source { device, page_bytes, salvage: false, broken: Broken::default() };
-    let found = recovery::read_checkpoint(&source, &superblock, recovery::Copies::AsNeeded).unwrap();
+    let source =
+        recovery::RecoverySource { device, page_bytes, salvage: false, broken: BrokenRule::default() };
+    let found = recovery::read_checkpoint(&source, &superblock, recovery::ChainCopies::AsNeeded).unwrap();
     let position = found.position;
     let walked = recovery::walk_journal(&source, &superblock, &position).unwrap();
     let epochs = walked.records.iter().map(|record| record.header.epoch.max(record.header.flushed_epoch));
@@ -67,9 +68,9 @@ fn largest_epoch(device: &dyn Device) -> u64 {
 }
 
 /// The seed whose history catches a flaw; `None` when none of `seeds` does.
-fn caught(flaw: Flaw, seeds: u64, busy: bool) -> Option<u64> {
+fn caught(flaw: StoreFlaw, seeds: u64, busy: bool) -> Option<u64> {
     (0..seeds).find(|&seed| {
-        let plan = Plan { seed, broken: Broken { flaw: Some(flaw) }, states: STATES, busy };
+        let plan = HistoryPlan { seed, broken: BrokenRule { flaw: Some(flaw) }, states: STATES, busy };
         // A violation, or an assertion of the store itself.
         !matches!(std::panic::catch_unwind(|| run(&plan)), Ok(Ok(_)))
     })
@@ -80,10 +81,10 @@ macro_rules! each_broken_rule_is_caught {
         #[test]
         fn $name() {
             // Journal space is reused early only where records crowd behind a checkpoint.
-            let busy = Flaw::$flaw == Flaw::JournalReusedEarly;
-            let seed = caught(Flaw::$flaw, 3000, busy).expect("no history caught the broken rule");
+            let busy = StoreFlaw::$flaw == StoreFlaw::JournalReusedEarly;
+            let seed = caught(StoreFlaw::$flaw, 3000, busy).expect("no history caught the broken rule");
             // The rule kept, the same history shows nothing: it was the flaw that was caught.
-            run(&Plan { seed, broken: Broken::default(), states: STATES, busy }).unwrap();
+            run(&HistoryPlan { seed, broken: BrokenRule::default(), states: STATES, busy }).unwrap();
         }
     )*};
 }

@@ -5,7 +5,7 @@
 
 /// One way to get a rule wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Flaw {
+pub(crate) enum StoreFlaw {
     /// OBJ-1: data of the tail is not verified.
     NoDataSum,
     /// OBJ-2: records carry a sequence number, no hash of the one before.
@@ -61,19 +61,19 @@ pub(crate) enum Flaw {
 
 /// Which rule is broken; none outside of tests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Broken {
+pub(crate) struct BrokenRule {
     #[cfg(test)]
-    pub(crate) flaw: Option<Flaw>,
+    pub(crate) flaw: Option<StoreFlaw>,
 }
 
-impl Broken {
+impl BrokenRule {
     #[cfg(test)]
-    pub(crate) fn by(self, flaw: Flaw) -> bool {
+    pub(crate) fn by(self, flaw: StoreFlaw) -> bool {
         self.flaw == Some(flaw)
     }
 
     #[cfg(not(test))]
-    pub(crate) fn by(self, _: Flaw) -> bool {
+    pub(crate) fn by(self, _: StoreFlaw) -> bool {
         false
     }
 }

@@ -7,19 +7,19 @@
 use crate::{
     Check, ObjectKind,
     format::{
-        checkpoint::{self, Link},
+        checkpoint::{self, ChainLink},
         frame, hash128,
-        ops::{RecordOp, Traits},
+        ops::{ObjectTraits, RecordOp},
         record::{self, RecordHeader},
-        run::{Run, pages_of},
+        run::{PageRun, pages_of},
         superblock::{BACKEND_COW, Superblock},
     },
     interface::CreateOptions,
     recovery::derive_space,
-    space::{allocator::Allocator, placement::Placement},
+    space::{allocator::PageAllocator, placement::PagePlacement},
     tables::{
-        Effect, Misfit, Tables,
-        snapshot::{self, Position},
+        OpEffect, OpMisfit, Tables,
+        snapshot::{self, CheckpointPosition},
     },
 };
 use copal_codec::Reader;
@@ -90,7 +90,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("checkpoint page behind its sums", |bytes| {
         let mut input = Reader::new(bytes);
-        let next = Link {
+        let next = ChainLink {
             at: input.u64().unwrap_or_default(),
             copy_at: input.u64().unwrap_or_default(),
             bytes: input.u32().unwrap_or_default(),
@@ -117,16 +117,16 @@ pub const DECODERS: &[(&str, Decoder)] = &[
 const DEVICE_BYTES: u64 = 256 << 20;
 
 /// What was derived from operations that fit: the tables, and the pages that nothing owns.
-struct Derived {
+struct DerivedSpace {
     tables: Tables,
     free_pages: u64,
 }
 
 /// Replays operations as recovery does, onto a small store. `None`: they are refused as damage.
-fn replay(bytes: &[u8]) -> Option<Derived> {
+fn replay(bytes: &[u8]) -> Option<DerivedSpace> {
     let mut tables = small_store().ok()?;
     let mut input = Reader::new(bytes);
-    let mut effect = Effect::default();
+    let mut effect = OpEffect::default();
     while let Ok(op) = RecordOp::decode(&mut input) {
         tables.apply(&op, 3, &mut effect).ok()?;
     }
@@ -134,22 +134,23 @@ fn replay(bytes: &[u8]) -> Option<Derived> {
 }
 
 /// What opening does behind a replay. What it accepts can be written down and read again.
-fn derive(tables: Tables) -> Option<Derived> {
+fn derive(tables: Tables) -> Option<DerivedSpace> {
     if tables.size_bytes()? > DEVICE_BYTES {
         return None;
     }
     let superblock = superblock();
-    let empty = Placement::Pages(Allocator::new(tables.pages));
+    let empty = PagePlacement::Pages(PageAllocator::new(tables.pages));
     let (space, _) = derive_space(&tables, &superblock, &[CHECKPOINT], &[], &[], empty).ok()?;
-    let position = Position { uuid: superblock.uuid, lsn: 3, next_seq: 4, journal_head: 5, epoch: 6 };
+    let position =
+        CheckpointPosition { uuid: superblock.uuid, lsn: 3, next_seq: 4, journal_head: 5, epoch: 6 };
     let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
     let read = snapshot::decode(&body, PAGE_BYTES);
     assert!(read.is_ok(), "a checkpoint of it is refused: {:?}", read.err());
-    Some(Derived { free_pages: space.free_pages(), tables })
+    Some(DerivedSpace { free_pages: space.free_pages(), tables })
 }
 
-const JOURNAL: Run = Run { at: 272, pages: 2048 };
-const CHECKPOINT: Run = Run { at: 2320, pages: 1 };
+const JOURNAL: PageRun = PageRun { at: 272, pages: 2048 };
+const CHECKPOINT: PageRun = PageRun { at: 2320, pages: 1 };
 /// Pages of the superblocks, the journal and the checkpoint.
 #[cfg(test)]
 const STORE_PAGES: u64 = 4 + 2048 + 1;
@@ -176,30 +177,30 @@ fn superblock() -> Superblock {
 
 /// 64 MiB with one of everything: objects 1 and 2 with sums by page and by unit, 4 published, 5 a clone of 1;
 /// stream 3.
-fn small_store() -> Result<Tables, Misfit> {
-    let what = |kind, check| Traits::of(&CreateOptions { kind, check, ..CreateOptions::default() });
+fn small_store() -> Result<Tables, OpMisfit> {
+    let what = |kind, check| ObjectTraits::of(&CreateOptions { kind, check, ..CreateOptions::default() });
     let mut tables = Tables::new(PAGE_BYTES, 16_384);
     let ops = [
         RecordOp::Create { id: 1, what: what(ObjectKind::Plain, Check::Pages) },
-        RecordOp::Map { id: 1, at: 0, run: Run::new(3000, 3), epoch: 0, sums: vec![1, 2, 3] },
+        RecordOp::Map { id: 1, at: 0, run: PageRun::new(3000, 3), epoch: 0, sums: vec![1, 2, 3] },
         RecordOp::Length { id: 1, len: 12_288 },
         RecordOp::Create { id: 2, what: what(ObjectKind::Plain, Check::Caller) },
-        RecordOp::Map { id: 2, at: 0, run: Run::new(3100, 40), epoch: 0, sums: vec![1, 2, 3] },
+        RecordOp::Map { id: 2, at: 0, run: PageRun::new(3100, 40), epoch: 0, sums: vec![1, 2, 3] },
         RecordOp::Length { id: 2, len: 160_000 },
         RecordOp::Create { id: 3, what: what(ObjectKind::Stream, Check::Pages) },
-        RecordOp::StreamExtent { id: 3, run: Run::new(4096, 256), first: 0, incarnation: 9 },
-        RecordOp::StreamExtent { id: 3, run: Run::new(4352, 256), first: 20, incarnation: 10 },
+        RecordOp::StreamExtent { id: 3, run: PageRun::new(4096, 256), first: 0, incarnation: 9 },
+        RecordOp::StreamExtent { id: 3, run: PageRun::new(4352, 256), first: 20, incarnation: 10 },
         RecordOp::Publish {
             id: 4,
             what: what(ObjectKind::Sealed, Check::Caller),
             len: 8192,
-            runs: vec![Run::new(5000, 3)],
+            runs: vec![PageRun::new(5000, 3)],
             trailer: 7,
             epoch: 1,
         },
         RecordOp::Clone { from: 1, to: 5 },
     ];
-    let mut effect = Effect::default();
+    let mut effect = OpEffect::default();
     ops.iter().try_for_each(|op| tables.apply(op, 2, &mut effect))?;
     debug_assert_eq!(pages_of(&effect.freed), 0);
     Ok(tables)

@@ -14,13 +14,13 @@ use std::sync::Arc;
 const BLOCK: usize = 4096;
 
 /// The device below, read leniently.
-pub(crate) struct Lenient {
+pub(crate) struct LenientDevice {
     below: Arc<dyn Device>,
 }
 
-impl Lenient {
+impl LenientDevice {
     pub(crate) fn over(below: Arc<dyn Device>) -> Arc<dyn Device> {
-        Arc::new(Lenient { below })
+        Arc::new(LenientDevice { below })
     }
 
     fn read(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
@@ -41,7 +41,7 @@ impl Lenient {
     }
 }
 
-impl Device for Lenient {
+impl Device for LenientDevice {
     fn geometry(&self) -> Geometry {
         self.below.geometry()
     }

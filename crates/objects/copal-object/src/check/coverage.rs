@@ -15,7 +15,7 @@
 use crate::{
     ObjectId,
     format::{
-        run::Run,
+        run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN},
     },
     state::StoreCore,
@@ -77,14 +77,14 @@ pub enum Covered {
 pub(crate) type SeeRange<'a> = &'a mut dyn FnMut(Range<u64>, Covered);
 
 /// Passes on what a check reads, in pages; or nothing, when nobody asked.
-pub(crate) struct Witness<'a> {
+pub(crate) struct RangeWitness<'a> {
     see: Option<SeeRange<'a>>,
     page_bytes: u64,
 }
 
-impl<'a> Witness<'a> {
-    pub(crate) fn new(see: Option<SeeRange<'a>>, page_bytes: usize) -> Witness<'a> {
-        Witness { see, page_bytes: page_bytes as u64 }
+impl<'a> RangeWitness<'a> {
+    pub(crate) fn new(see: Option<SeeRange<'a>>, page_bytes: usize) -> RangeWitness<'a> {
+        RangeWitness { see, page_bytes: page_bytes as u64 }
     }
 
     pub(crate) fn is_asked(&self) -> bool {
@@ -99,15 +99,15 @@ impl<'a> Witness<'a> {
         }
     }
 
-    pub(crate) fn summed(&mut self, run: Run, what: Summed) {
+    pub(crate) fn summed(&mut self, run: PageRun, what: Summed) {
         self.run(run, Covered::Summed(what));
     }
 
-    pub(crate) fn unused(&mut self, run: Run, why: Unused) {
+    pub(crate) fn unused(&mut self, run: PageRun, why: Unused) {
         self.run(run, Covered::Unused(why));
     }
 
-    pub(crate) fn run(&mut self, run: Run, covered: Covered) {
+    pub(crate) fn run(&mut self, run: PageRun, covered: Covered) {
         let page = self.page_bytes;
         self.bytes(run.at.saturating_mul(page)..run.end().saturating_mul(page), covered);
     }
@@ -115,7 +115,7 @@ impl<'a> Witness<'a> {
 
 /// What nothing lies in, outside journal and streams: as the allocator has it, not as what the check left
 /// over.
-pub(crate) fn see_unused(store: &StoreCore, witness: &mut Witness<'_>) {
+pub(crate) fn see_unused(store: &StoreCore, witness: &mut RangeWitness<'_>) {
     if !witness.is_asked() {
         return;
     }
@@ -144,17 +144,17 @@ pub(crate) fn see_unused(store: &StoreCore, witness: &mut Witness<'_>) {
 }
 
 /// Parts of `whole` that no run of `parts` holds; `parts` ascend and do not overlap.
-pub(crate) fn rest_of(whole: Run, parts: &[Run]) -> Vec<Run> {
+pub(crate) fn rest_of(whole: PageRun, parts: &[PageRun]) -> Vec<PageRun> {
     let mut rest = Vec::new();
     let mut at = whole.at;
     for part in parts {
         if part.at > at {
-            rest.push(Run::new(at, (part.at - at) as u32));
+            rest.push(PageRun::new(at, (part.at - at) as u32));
         }
         at = at.max(part.end());
     }
     if whole.end() > at {
-        rest.push(Run::new(at, (whole.end() - at) as u32));
+        rest.push(PageRun::new(at, (whole.end() - at) as u32));
     }
     rest
 }
@@ -165,10 +165,10 @@ mod tests {
 
     #[test]
     fn the_rest_is_what_no_part_holds() {
-        let whole = Run::new(10, 10);
+        let whole = PageRun::new(10, 10);
         assert_eq!(rest_of(whole, &[]), [whole]);
         assert_eq!(rest_of(whole, &[whole]), []);
-        let parts = [Run::new(10, 2), Run::new(12, 1), Run::new(15, 2)];
-        assert_eq!(rest_of(whole, &parts), [Run::new(13, 2), Run::new(17, 3)]);
+        let parts = [PageRun::new(10, 2), PageRun::new(12, 1), PageRun::new(15, 2)];
+        assert_eq!(rest_of(whole, &parts), [PageRun::new(13, 2), PageRun::new(17, 3)]);
     }
 }

@@ -14,15 +14,15 @@
 
 use crate::{
     FramePos, ObjectId, OpenError, StoreError,
-    check::coverage::{Covered, SeeRange, Summed, Unused, Witness, rest_of, see_unused},
-    flaw::Broken,
+    check::coverage::{Covered, RangeWitness, SeeRange, Summed, Unused, rest_of, see_unused},
+    flaw::BrokenRule,
     format::{
-        run::{Run, pages_of},
+        run::{PageRun, pages_of},
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
-    recovery::{self, Source, chunks, damaged_units, derive_space, unit_damage},
+    recovery::{self, RecoverySource, chunks, damaged_units, derive_space, unit_damage},
     state::StoreCore,
-    tables::{Entry, Object, Stream, snapshot::Position},
+    tables::{ObjectEntry, StreamEntry, TableEntry, snapshot::CheckpointPosition},
 };
 use copal_device::DeviceError;
 use std::{ops::Range, sync::Arc};
@@ -111,34 +111,34 @@ impl CheckReport {
 
 /// What a look at the metadata found; it counts once no checkpoint has finished meanwhile.
 #[derive(Default)]
-struct Found {
+struct FoundDamage {
     damages: Vec<Damage>,
-    seen: Vec<(Run, Covered)>,
+    seen: Vec<(PageRun, Covered)>,
 }
 
-impl Found {
+impl FoundDamage {
     /// The checkpoint `superblock` names, and the journal behind it.
     /// # Errors
     /// What of the checkpoint, or of the journal at all, cannot be read.
     fn look_at_state(
         &mut self,
-        source: &Source<'_>,
+        source: &RecoverySource<'_>,
         superblock: &Superblock,
         flushed_seq: u64,
     ) -> Result<(), OpenError> {
-        let found = recovery::read_checkpoint(source, superblock, recovery::Copies::Both)?;
+        let found = recovery::read_checkpoint(source, superblock, recovery::ChainCopies::Both)?;
         let chain = found.runs.iter();
         self.seen.extend(chain.map(|&run| (run, Covered::Summed(Summed::Checkpoint))));
-        let copy = |run: &Run| Damage::CheckpointCopy { page: run.at };
+        let copy = |run: &PageRun| Damage::CheckpointCopy { page: run.at };
         self.damages.extend(found.damaged.iter().map(copy));
         self.look_at_journal(source, superblock, &found.position, flushed_seq)
     }
 
     fn look_at_journal(
         &mut self,
-        source: &Source<'_>,
+        source: &RecoverySource<'_>,
         superblock: &Superblock,
-        position: &Position,
+        position: &CheckpointPosition,
         flushed_seq: u64,
     ) -> Result<(), OpenError> {
         let walked = recovery::walk_journal(source, superblock, position)?;
@@ -146,15 +146,15 @@ impl Found {
         if end < flushed_seq {
             self.damages.push(Damage::Journal { seq: end });
         }
-        let mut records: Vec<(Run, u64)> =
+        let mut records: Vec<(PageRun, u64)> =
             walked.records.iter().map(|record| (record.run(superblock), record.header.seq)).collect();
         records.sort_unstable();
-        let runs: Vec<Run> = records.iter().map(|&(run, _)| run).collect();
+        let runs: Vec<PageRun> = records.iter().map(|&(run, _)| run).collect();
         let summed = |(run, seq)| (run, Covered::Summed(Summed::Record { seq }));
         self.seen.extend(records.into_iter().map(summed));
         // Behind damage, what stands there has not been understood.
         if end >= flushed_seq {
-            let journal = Run::new(superblock.journal_at, superblock.journal_pages as u32);
+            let journal = PageRun::new(superblock.journal_at, superblock.journal_pages as u32);
             let unused = |run| (run, Covered::Unused(Unused::Journal));
             self.seen.extend(rest_of(journal, &runs).into_iter().map(unused));
         }
@@ -164,11 +164,11 @@ impl Found {
 
 /// As [`damaged_units`], where a unit that the medium does not give is damaged, too.
 fn damaged_one_by_one(
-    source: &Source<'_>,
-    chunk: Run,
+    source: &RecoverySource<'_>,
+    chunk: PageRun,
     sums: &[u32],
     unit: u32,
-) -> Result<Vec<Run>, DeviceError> {
+) -> Result<Vec<PageRun>, DeviceError> {
     let mut damaged = Vec::new();
     for (run, sum) in crate::state::pieces(chunk, unit).zip(sums) {
         match damaged_units(source, run, std::slice::from_ref(sum), unit) {
@@ -187,7 +187,7 @@ pub(crate) fn check(
     see: Option<SeeRange<'_>>,
 ) -> Result<CheckReport, StoreError> {
     let mut report = CheckReport::default();
-    let mut witness = Witness::new(see, store.shape.page_bytes);
+    let mut witness = RangeWitness::new(see, store.shape.page_bytes);
     check_metadata(store, &mut report, &mut witness)?;
     check_space(store, &mut report);
     see_unused(store, &mut witness);
@@ -198,12 +198,12 @@ pub(crate) fn check(
     Ok(report)
 }
 
-fn source(store: &StoreCore) -> Source<'_> {
-    Source {
+fn source(store: &StoreCore) -> RecoverySource<'_> {
+    RecoverySource {
         device: store.device.as_ref(),
         page_bytes: store.shape.page_bytes,
         salvage: store.shape.salvage,
-        broken: Broken::default(),
+        broken: BrokenRule::default(),
     }
 }
 
@@ -213,14 +213,14 @@ fn source(store: &StoreCore) -> Source<'_> {
 fn check_metadata(
     store: &Arc<StoreCore>,
     report: &mut CheckReport,
-    witness: &mut Witness<'_>,
+    witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let (before, superblock, flushed_seq) = {
         let state = store.state.lock();
         let live = &state.checkpoint;
         (live.finished(), live.superblock().clone(), state.commit.flushed_seq())
     };
-    let mut found = Found::default();
+    let mut found = FoundDamage::default();
     let copies = recovery::read_superblocks(store.device.as_ref())?;
     for (copy, read) in copies.iter().enumerate() {
         let is_intact = read.good().is_some_and(|read| read.uuid == superblock.uuid);
@@ -278,7 +278,7 @@ fn check_entries(
     store: &Arc<StoreCore>,
     options: &CheckOptions,
     report: &mut CheckReport,
-    witness: &mut Witness<'_>,
+    witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let mut from = 0;
     loop {
@@ -287,21 +287,21 @@ fn check_entries(
             return Ok(());
         };
         let entry = match entry {
-            Entry::Object(_) if !options.data => None,
+            TableEntry::Object(_) if !options.data => None,
             entry => Some(entry.clone()),
         };
         // What the clone points to is not reused while it is looked at.
         let runs = match &entry {
-            Some(Entry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
-            Some(Entry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
+            Some(TableEntry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
+            Some(TableEntry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
             None => Vec::new(),
         };
         let ticket = state.space.pin(runs);
         drop(state);
         report.objects += 1;
         let found = match &entry {
-            Some(Entry::Object(object)) => check_object(store, id, object, report, witness),
-            Some(Entry::Stream(stream)) => check_stream(store, id, stream, report, witness),
+            Some(TableEntry::Object(object)) => check_object(store, id, object, report, witness),
+            Some(TableEntry::Stream(stream)) => check_stream(store, id, stream, report, witness),
             None => Ok(()),
         };
         store.unpin(ticket);
@@ -316,17 +316,17 @@ fn check_entries(
 fn check_object(
     store: &StoreCore,
     id: u64,
-    object: &Object,
+    object: &ObjectEntry,
     report: &mut CheckReport,
-    witness: &mut Witness<'_>,
+    witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let page = store.shape.page_bytes as u64;
     let unit = object.unit(store.shape.page_bytes);
     let source = source(store);
     let mut damaged: Vec<Range<u64>> = Vec::new();
     if let Some(trailer) = &object.trailer {
-        let runs: Vec<Run> = object.map.iter().map(|extent| extent.run).collect();
-        let mut summed = |run: Run, is_data: bool| {
+        let runs: Vec<PageRun> = object.map.iter().map(|extent| extent.run).collect();
+        let mut summed = |run: PageRun, is_data: bool| {
             let what = if is_data { Summed::Object } else { Summed::Sums };
             witness.summed(run, what(ObjectId(id)));
         };
@@ -365,9 +365,9 @@ fn check_object(
 fn check_stream(
     store: &Arc<StoreCore>,
     id: u64,
-    stream: &Stream,
+    stream: &StreamEntry,
     report: &mut CheckReport,
-    witness: &mut Witness<'_>,
+    witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let mut reader = match crate::FrameReader::new(store, ObjectId(id), FramePos(0)) {
         Ok(reader) => reader,
@@ -396,12 +396,13 @@ fn check_stream(
 }
 
 /// The frames that were read, and the rest of the stream's extents.
-fn see_frames(id: u64, stream: &Stream, frames: &[Run], witness: &mut Witness<'_>) {
+fn see_frames(id: u64, stream: &StreamEntry, frames: &[PageRun], witness: &mut RangeWitness<'_>) {
     for &frame in frames {
         witness.summed(frame, Summed::Frame(ObjectId(id)));
     }
     for piece in &stream.pieces {
-        let mut within: Vec<Run> = frames.iter().filter(|frame| frame.overlaps(piece.run)).copied().collect();
+        let mut within: Vec<PageRun> =
+            frames.iter().filter(|frame| frame.overlaps(piece.run)).copied().collect();
         within.sort_unstable();
         for run in rest_of(piece.run, &within) {
             witness.unused(run, Unused::Stream);

@@ -18,16 +18,16 @@
 //! Not here: the bytes of the tables (`snapshot`), reading them back (`recovery`).
 
 use crate::{
-    flaw::Flaw,
+    flaw::StoreFlaw,
     format::{
-        checkpoint::{CHAIN_PAGE_MAX, HEAD_LEN, Link, encode_page},
-        run::Run,
+        checkpoint::{CHAIN_PAGE_MAX, ChainLink, HEAD_LEN, encode_page},
+        run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
-    space::placement::Home,
+    space::placement::PageHome,
     state::{
         StoreCore, StoreState,
-        checkpoint::{ChainPlace, NewCheckpoint, Step},
+        checkpoint::{ChainPlace, CheckpointStep, NewCheckpoint},
         queue::IoPurpose,
     },
     tables::snapshot,
@@ -40,10 +40,10 @@ const REPLAY_BYTES_MAX: u64 = 64 << 20;
 
 /// Placement class of checkpoints.
 pub(crate) const CHECKPOINT_CLASS: usize = 4;
-const CHECKPOINT_HOME: Home = Home { class: CHECKPOINT_CLASS, owner: Home::STORE };
+const CHECKPOINT_HOME: PageHome = PageHome { class: CHECKPOINT_CLASS, owner: PageHome::STORE };
 /// Placement class of their second copies.
 const COPY_CLASS: usize = 6;
-const COPY_HOME: Home = Home { class: COPY_CLASS, owner: Home::STORE_COPY };
+const COPY_HOME: PageHome = PageHome { class: COPY_CLASS, owner: PageHome::STORE_COPY };
 
 /// A record was just submitted: tables and journal agree now.
 pub(crate) fn after_close(store: &StoreCore, state: &mut StoreState) {
@@ -65,7 +65,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
     // What the open group did is in the tables: without a record of it, this is what makes it durable.
     let absorbs = !state.commit.is_open_empty();
     let journal = state.commit.journal();
-    let position = snapshot::Position {
+    let position = snapshot::CheckpointPosition {
         uuid: store.shape.uuid,
         lsn: state.commit.last_lsn(),
         next_seq: journal.seq + u64::from(absorbs),
@@ -83,7 +83,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
     let Some(places) = chain_space(store, state, body.len()) else {
         return;
     };
-    let runs: Vec<Run> = places.iter().flat_map(ChainPlace::runs).collect();
+    let runs: Vec<PageRun> = places.iter().flat_map(ChainPlace::runs).collect();
     let absorbed = absorbs.then(|| {
         let (group, freed) = state.commit.absorb_open_group();
         state.space.quarantine(position.epoch, freed);
@@ -120,7 +120,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
 /// one where there is no second.
 fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Option<Vec<ChainPlace>> {
     let page_bytes = store.shape.page_bytes;
-    if store.shape.broken.by(Flaw::CheckpointInPlace) {
+    if store.shape.broken.by(StoreFlaw::CheckpointInPlace) {
         let live = state.checkpoint.runs().iter();
         let places: Vec<ChainPlace> = live.map(|&run| ChainPlace { run, copy: None }).collect();
         if capacity(&places, page_bytes) >= body_len {
@@ -166,9 +166,9 @@ pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool
         return !state.checkpoint.is_idle();
     }
     let flushed = state.commit.flushed_epoch();
-    let one_epoch = store.shape.broken.by(Flaw::CheckpointOneEpoch);
+    let one_epoch = store.shape.broken.by(StoreFlaw::CheckpointOneEpoch);
     match state.checkpoint.step() {
-        Step::Flushing(pending, epoch)
+        CheckpointStep::Flushing(pending, epoch)
             if one_epoch || flushed >= *epoch && is_complete(store, state, pending) =>
         {
             if let Some(ios) = state.checkpoint.switch().map(superblock_ios) {
@@ -176,22 +176,22 @@ pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool
             }
             true
         }
-        Step::Finishing(_, epoch) if flushed >= *epoch => {
+        CheckpointStep::Finishing(_, epoch) if flushed >= *epoch => {
             finish_checkpoint(store, state);
             true
         }
-        Step::Flushing(_, epoch) | Step::Finishing(_, epoch) => {
+        CheckpointStep::Flushing(_, epoch) | CheckpointStep::Finishing(_, epoch) => {
             state.commit.want_epoch(*epoch);
             false
         }
-        Step::Idle | Step::Writing(_) | Step::Switching(_) => false,
+        CheckpointStep::Idle | CheckpointStep::Writing(_) | CheckpointStep::Switching(_) => false,
     }
 }
 
 /// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be
 /// there without it (OBJ-15).
 fn is_complete(store: &StoreCore, state: &StoreState, pending: &NewCheckpoint) -> bool {
-    store.shape.broken.by(Flaw::CheckpointAheadOfFrames)
+    store.shape.broken.by(StoreFlaw::CheckpointAheadOfFrames)
         || state.commit.is_complete(pending.last_group, pending.epoch, pending.absorbed)
 }
 
@@ -200,7 +200,7 @@ fn finish_checkpoint(store: &StoreCore, state: &mut StoreState) {
         return;
     };
     state.commit.pass_checkpoint(finished.tail, finished.next_seq, finished.epoch);
-    if !store.shape.broken.by(Flaw::CheckpointInPlace) {
+    if !store.shape.broken.by(StoreFlaw::CheckpointInPlace) {
         finished.runs.into_iter().for_each(|run| state.space.release(run));
     }
     if let Some(group) = finished.absorbed {
@@ -222,7 +222,7 @@ pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
     let Some(pending) = state.checkpoint.superblock_written(epoch) else {
         return;
     };
-    if store.shape.broken.by(Flaw::JournalReusedEarly) {
+    if store.shape.broken.by(StoreFlaw::JournalReusedEarly) {
         state.commit.reuse_journal(pending.tail);
     }
     state.commit.want_epoch(epoch);
@@ -230,7 +230,7 @@ pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
 
 /// The hollow runs as a checkpoint lists them.
 fn hollow_to_say(store: &StoreCore, state: &StoreState) -> Vec<Range<u64>> {
-    if store.shape.broken.by(Flaw::HollowUnsaid) {
+    if store.shape.broken.by(StoreFlaw::HollowUnsaid) {
         return Vec::new();
     }
     state.space.placement().hollow_ranges()
@@ -242,7 +242,7 @@ pub(crate) fn capacity(places: &[ChainPlace], page_bytes: usize) -> usize {
 }
 
 /// Encodes a body as a chain in `places`; returns the link to its first page and the writes, last page first.
-pub(crate) fn chain(inner: &StoreCore, lsn: u64, body: &[u8], places: &[ChainPlace]) -> (Link, Vec<Io>) {
+pub(crate) fn chain(inner: &StoreCore, lsn: u64, body: &[u8], places: &[ChainPlace]) -> (ChainLink, Vec<Io>) {
     let page_bytes = inner.shape.page_bytes;
     let (head, pages) = encode_chain(lsn, body, places, page_bytes);
     let ios =
@@ -256,7 +256,7 @@ pub(crate) fn encode_chain(
     body: &[u8],
     places: &[ChainPlace],
     page_bytes: usize,
-) -> (Link, Vec<(Run, AlignedBuf)>) {
+) -> (ChainLink, Vec<(PageRun, AlignedBuf)>) {
     debug_assert!(capacity(places, page_bytes) >= body.len());
     let mut rest = body;
     let mut parts = Vec::with_capacity(places.len());
@@ -265,12 +265,12 @@ pub(crate) fn encode_chain(
         parts.push(part.0);
         rest = part.1;
     }
-    let mut next = Link::default();
+    let mut next = ChainLink::default();
     let mut pages = Vec::with_capacity(2 * places.len());
     for (index, (part, place)) in parts.iter().zip(places).enumerate().rev() {
         let mut buf = AlignedBuf::zeroed(place.run.pages as usize * page_bytes);
         let hash = encode_page(lsn, index as u32, &next, part, &mut buf);
-        next = Link {
+        next = ChainLink {
             at: place.run.at,
             copy_at: place.copy.map_or(0, |copy| copy.at),
             bytes: buf.len() as u32,

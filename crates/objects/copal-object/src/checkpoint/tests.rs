@@ -3,7 +3,7 @@
 use crate::{
     Ack, CreateOptions, MkfsOptions, ObjectId, OpenError, OpenOptions, Store, StoreError, Txn,
     format::superblock::{COPIES, Superblock},
-    open::Tuning,
+    open::OpenOverrides,
 };
 use copal_device::{Device, Image, fault::FaultDevice};
 use std::sync::Arc;
@@ -97,7 +97,7 @@ fn commits_that_only_a_lost_checkpoint_held_are_missed() {
 #[test]
 fn commits_behind_a_lost_checkpoint_of_a_mount_are_missed() {
     let device = device();
-    let tuning = Tuning { mount_by_checkpoint: true, ..Tuning::default() };
+    let tuning = OpenOverrides { mount_by_checkpoint: true, ..OpenOverrides::default() };
     let (store, _) = Store::open_tuned(device.clone(), &OpenOptions::default(), tuning).unwrap();
     create(&store, 1).unwrap();
     is_a_loss(without_the_newest_superblock(&device, &store), &[], &[1]);

@@ -16,9 +16,9 @@ use crate::{
         admission::admit,
         pump::{pump, wait_change},
     },
-    format::run::Run,
+    format::run::PageRun,
     resize::grow::make_available,
-    state::{StoreCore, StoreState, commit::group::Admitted},
+    state::{StoreCore, StoreState, commit::group::GroupAdmission},
 };
 use bytes::Bytes;
 use copal_device::Completion;
@@ -30,20 +30,20 @@ pub(crate) mod check;
 
 /// Old content of pages that a transaction merges with or sums again, by device page.
 #[derive(Default)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedPages {
     pages: HashMap<u64, Bytes>,
 }
 
-impl Fetched {
+impl FetchedPages {
     pub(crate) fn page(&self, page: u64) -> Option<&Bytes> {
         self.pages.get(&page)
     }
 
-    pub(crate) fn has(&self, run: Run) -> bool {
+    pub(crate) fn has(&self, run: PageRun) -> bool {
         (run.at..run.end()).all(|page| self.pages.contains_key(&page))
     }
 
-    fn put(&mut self, run: Run, bytes: Bytes, page_bytes: usize) {
+    fn put(&mut self, run: PageRun, bytes: Bytes, page_bytes: usize) {
         for index in 0..run.pages as usize {
             let part = bytes.slice(index * page_bytes..(index + 1) * page_bytes);
             self.pages.insert(run.at + index as u64, part);
@@ -53,11 +53,11 @@ impl Fetched {
 
 /// A unit whose old bytes a transaction needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct SumUnit {
     pub(crate) id: u64,
     /// First page inside the object.
     pub(crate) at: u64,
-    pub(crate) run: Run,
+    pub(crate) run: PageRun,
     pub(crate) sum: u32,
 }
 
@@ -87,7 +87,7 @@ fn try_commit(
     join_appends(&mut txn.ops);
     let mut old = OldBytes::of(store);
     let mut state = store.state.lock();
-    let Granted { needs, runs, admitted } = grant(store, &mut state, &txn, &mut old)?;
+    let GrantedTransaction { needs, runs, admitted } = grant(store, &mut state, &txn, &mut old)?;
     let lsn = apply::apply(store, &mut state, txn, &needs, runs, &old.fetched, admitted);
     old.pins.release(&mut state);
     let completion = acknowledge(store, &mut state, lsn, ack);
@@ -103,7 +103,7 @@ fn grant(
     state: &mut MutexGuard<'_, StoreState>,
     txn: &Txn,
     old: &mut OldBytes<'_>,
-) -> Result<Granted, StoreError> {
+) -> Result<GrantedTransaction, StoreError> {
     loop {
         state.writable()?;
         let needs = check::check(state, txn, &store.shape)?;
@@ -139,7 +139,7 @@ fn grant(
         }
         match admit(store, state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
             Ok(Some(admitted)) => {
-                return Ok(Granted { needs, runs, admitted });
+                return Ok(GrantedTransaction { needs, runs, admitted });
             }
             Ok(None) => give_back(state, runs),
             Err(error) => {
@@ -172,7 +172,7 @@ fn acknowledge(
 fn fetch(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
-    unit: &Unit,
+    unit: &SumUnit,
     old: &mut OldBytes<'_>,
 ) -> Result<(), StoreError> {
     let page_bytes = store.shape.page_bytes;
@@ -199,37 +199,37 @@ fn fetch(
 }
 
 /// What a transaction got that may be carried out now.
-struct Granted {
-    needs: check::Needs,
+struct GrantedTransaction {
+    needs: check::TransactionNeeds,
     runs: Runs,
-    admitted: Admitted,
+    admitted: GroupAdmission,
 }
 
 /// The old bytes a transaction has read so far; the pages they came from stay as they are.
 struct OldBytes<'a> {
-    fetched: Fetched,
-    pins: Pins<'a>,
+    fetched: FetchedPages,
+    pins: TransactionPins<'a>,
 }
 
 impl OldBytes<'_> {
     fn of(inner: &Arc<StoreCore>) -> OldBytes<'_> {
-        OldBytes { fetched: Fetched::default(), pins: Pins { inner, tickets: Vec::new() } }
+        OldBytes { fetched: FetchedPages::default(), pins: TransactionPins { inner, tickets: Vec::new() } }
     }
 
     /// They are read again: what a transaction has pinned itself must not keep room from it.
     fn forget(&mut self, state: &mut StoreState) {
         self.pins.release(state);
-        self.fetched = Fetched::default();
+        self.fetched = FetchedPages::default();
     }
 }
 
 /// Pins that end with the transaction, also when it is refused.
-struct Pins<'a> {
+struct TransactionPins<'a> {
     inner: &'a Arc<StoreCore>,
     tickets: Vec<u64>,
 }
 
-impl Pins<'_> {
+impl TransactionPins<'_> {
     fn release(&mut self, state: &mut StoreState) {
         for ticket in self.tickets.drain(..) {
             state.space.unpin(ticket);
@@ -237,17 +237,17 @@ impl Pins<'_> {
     }
 }
 
-impl Drop for Pins<'_> {
+impl Drop for TransactionPins<'_> {
     fn drop(&mut self) {
         self.tickets.drain(..).for_each(|ticket| self.inner.unpin(ticket));
     }
 }
 
 /// Runs of each operation, in its order.
-pub(crate) type Runs = Vec<Vec<Run>>;
+pub(crate) type Runs = Vec<Vec<PageRun>>;
 
 /// The pages of a checked transaction; `None`, and nothing is taken, when they cannot be had.
-fn take_pages(state: &mut StoreState, needs: &check::Needs) -> Option<Runs> {
+fn take_pages(state: &mut StoreState, needs: &check::TransactionNeeds) -> Option<Runs> {
     let mut runs = Vec::with_capacity(needs.per_op.len());
     for need in &needs.per_op {
         let taken =

@@ -1,29 +1,29 @@
 //! One recovered store against the model.
 
-use super::model::{Model, Promised, Thing};
+use super::model::{ModelEntry, PromisedCommit, StoreModel};
 use crate::{FramePos, ObjectId, Store};
 use copal_device::Class;
 use std::collections::BTreeMap;
 
 /// What recovery found.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct RecoveryOutcome {
     pub(super) lsn: u64,
     pub(super) ends: BTreeMap<u64, u64>,
 }
 
-pub(super) fn outcome(store: &Store) -> Outcome {
+pub(super) fn outcome(store: &Store) -> RecoveryOutcome {
     let state = store.inner.state.lock();
     let ends = state.streams.tails().map(|(id, tail)| (id, tail.next)).collect();
-    Outcome { lsn: state.commit.last_lsn(), ends }
+    RecoveryOutcome { lsn: state.commit.last_lsn(), ends }
 }
 
 /// Checks a store that was just opened after `step` events; `durable_only`: power was lost, so only durable
 /// promises hold.
 pub(super) fn check(
     store: &Store,
-    outcome: &Outcome,
-    model: &Model,
+    outcome: &RecoveryOutcome,
+    model: &StoreModel,
     step: usize,
     durable_only: bool,
 ) -> Result<(), String> {
@@ -33,13 +33,13 @@ pub(super) fn check(
             continue;
         }
         match promise.what {
-            Promised::Commit { lsn } if lsn > outcome.lsn => {
+            PromisedCommit::Commit { lsn } if lsn > outcome.lsn => {
                 return Err(format!(
                     "OBJ-21: commit {lsn} was acknowledged, {} is the last one",
                     outcome.lsn
                 ));
             }
-            Promised::Frame { stream, frame } => {
+            PromisedCommit::Frame { stream, frame } => {
                 let end = outcome.ends.get(&stream).copied().unwrap_or(0);
                 if snapshot.contains_key(&stream) && frame >= end {
                     return Err(format!(
@@ -47,7 +47,7 @@ pub(super) fn check(
                     ));
                 }
             }
-            Promised::Commit { .. } => {}
+            PromisedCommit::Commit { .. } => {}
         }
     }
     let ids: Vec<u64> = store
@@ -61,7 +61,7 @@ pub(super) fn check(
     }
     for (&id, thing) in snapshot.iter() {
         match thing {
-            Thing::Object { bytes, sealed } => {
+            ModelEntry::Object { bytes, sealed } => {
                 let read = store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait();
                 let found = read.map_err(|error| format!("OBJ-28: object {id}: {error}"))?;
                 if found != bytes[..] {
@@ -71,7 +71,7 @@ pub(super) fn check(
                     return Err(format!("OBJ-22: object {id} is not sealed as it should be"));
                 }
             }
-            Thing::Stream { trimmed } => check_stream(store, outcome, model, id, *trimmed)?,
+            ModelEntry::Stream { trimmed } => check_stream(store, outcome, model, id, *trimmed)?,
         }
     }
     for commit in model.commits.iter().filter(|commit| commit.lsn <= outcome.lsn) {
@@ -89,8 +89,8 @@ pub(super) fn check(
 
 fn check_stream(
     store: &Store,
-    outcome: &Outcome,
-    model: &Model,
+    outcome: &RecoveryOutcome,
+    model: &StoreModel,
     id: u64,
     trimmed: u64,
 ) -> Result<(), String> {

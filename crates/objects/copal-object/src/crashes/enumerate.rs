@@ -1,8 +1,8 @@
 //! The end of a history: every kind of crash in its last life, and crashes inside the recovery from those.
 
 use super::{
-    check::{Outcome, check, outcome},
-    script::Runner,
+    check::{RecoveryOutcome, check, outcome},
+    script::HistoryRunner,
     stores::{fault_device, open},
 };
 use crate::Store;
@@ -12,7 +12,7 @@ use copal_device::{
 };
 use std::sync::Arc;
 
-impl Runner<'_> {
+impl HistoryRunner<'_> {
     /// Every kind of crash in the last life.
     pub(super) fn enumerate(mut self) -> Result<usize, String> {
         self.poll();
@@ -46,7 +46,7 @@ impl Runner<'_> {
     fn state(&mut self, state: &crash::CrashState) -> Result<(), String> {
         let step = state.step();
         let crash_again = self.random.one_in(12);
-        let first: Outcome = if crash_again {
+        let first: RecoveryOutcome = if crash_again {
             let device = fault_device(state.image().clone(), self.random.below(1 << 40));
             let tuning = self.tuning();
             let store = open(device.clone(), tuning).map_err(|error| error.to_string())?;
@@ -92,7 +92,7 @@ impl Runner<'_> {
     fn crash_in_recovery(
         &mut self,
         device: &FaultDevice,
-        first: &Outcome,
+        first: &RecoveryOutcome,
         step: usize,
     ) -> Result<(), String> {
         let history = device.history();

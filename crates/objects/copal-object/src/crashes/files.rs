@@ -9,19 +9,19 @@
 use super::{
     check::{check, outcome},
     number,
-    script::{Plan, Random, Runner},
-    stores::World,
+    script::{HistoryPlan, HistoryRunner, Random},
+    stores::SimWorld,
 };
 use crate::{
     MkfsOptions, OpenError, OpenOptions, Store,
     backend::hostfs::{
         HostFiles,
-        sim_directory::{Contents, Deaf, SimDirectory},
+        sim_directory::{IgnoredSync, SimContents, SimDirectory},
     },
-    flaw::Broken,
+    flaw::BrokenRule,
     format::superblock::BACKEND_HOSTFS,
-    open::{self, Backend, Tuning},
-    state::entropy::Entropy,
+    open::{self, OpenOverrides, StoreBackend},
+    state::entropy::EntropySource,
 };
 use copal_device::Device;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ const DRAWS: u64 = 4;
 fn make(sim: &SimDirectory) -> Result<(), OpenError> {
     let files: Arc<dyn Device> = HostFiles::on(Box::new(sim.clone()), false);
     let options = MkfsOptions { journal_bytes: Some(16 * 4096), ..MkfsOptions::default() };
-    open::mkfs::mkfs(&files, &options, &mut Entropy::Seed(Random::new(1)), BACKEND_HOSTFS)
+    open::mkfs::mkfs(&files, &options, &mut EntropySource::Seed(Random::new(1)), BACKEND_HOSTFS)
 }
 
-fn open(sim: &SimDirectory, tuning: Tuning) -> Result<Store, OpenError> {
+fn open(sim: &SimDirectory, tuning: OpenOverrides) -> Result<Store, OpenError> {
     let files = HostFiles::on(Box::new(sim.clone()), false);
-    let (inner, report) = open::open(Backend::Files(files), &OpenOptions::default(), tuning)?;
+    let (inner, report) = open::open(StoreBackend::Files(files), &OpenOptions::default(), tuning)?;
     if let Some(stream) = report.damaged_streams.first() {
         let what = format!("stream {} after a crash", stream.0);
         return Err(OpenError::Damaged { what });
@@ -48,8 +48,8 @@ fn open(sim: &SimDirectory, tuning: Tuning) -> Result<Store, OpenError> {
 }
 
 /// A store that was made and everything of it synced.
-fn empty() -> Contents {
-    let sim = SimDirectory::new(Contents::default(), Deaf::No);
+fn empty() -> SimContents {
+    let sim = SimDirectory::new(SimContents::default(), IgnoredSync::No);
     make(&sim).unwrap();
     sim.survivors(sim.step(), &mut || true)
 }
@@ -66,17 +66,17 @@ fn keep(draw: u64, random: &mut Random) -> impl FnMut() -> bool + use<> {
 }
 
 /// One history; the number of states tried, or the first violation.
-fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
-    let plan = Plan { seed, broken: Broken::default(), states: 0, busy: false };
+fn run(seed: u64, deaf: IgnoredSync) -> Result<usize, String> {
+    let plan = HistoryPlan { seed, broken: BrokenRule::default(), states: 0, busy: false };
     let random = Random::new(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
     let sim = SimDirectory::new(empty(), deaf);
-    let tuning = Tuning {
-        entropy: Entropy::Seed(Random::new(seed + 7)),
+    let tuning = OpenOverrides {
+        entropy: EntropySource::Seed(Random::new(seed + 7)),
         stream_extent_pages: Some(3),
-        ..Tuning::default()
+        ..OpenOverrides::default()
     };
     let store = open(&sim, tuning).map_err(|error| format!("first open: {error}"))?;
-    let mut runner = Runner::new(&plan, random, World::Files(sim.clone()), store);
+    let mut runner = HistoryRunner::new(&plan, random, SimWorld::Files(sim.clone()), store);
     let mut sim = sim;
     let lives = 1 + runner.random.below(3);
     for life in 0..lives {
@@ -99,14 +99,14 @@ fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
         }
         let tuning = runner.tuning();
         let store = open(&sim, tuning).map_err(|error| format!("after a crash: {error}"))?;
-        runner.world = World::Files(sim.clone());
+        runner.world = SimWorld::Files(sim.clone());
         runner.go_on_with(store, step, !is_kill)?;
     }
     enumerate(&mut runner, &sim)
 }
 
 /// Power losses at every event of the last life, each followed by another one right behind the recovery.
-fn enumerate(runner: &mut Runner<'_>, sim: &SimDirectory) -> Result<usize, String> {
+fn enumerate(runner: &mut HistoryRunner<'_>, sim: &SimDirectory) -> Result<usize, String> {
     let mut tried = 0;
     let last = sim.step();
     for step in runner.start..=last {
@@ -118,7 +118,7 @@ fn enumerate(runner: &mut Runner<'_>, sim: &SimDirectory) -> Result<usize, Strin
             let mut keep = keep(draw, &mut runner.random);
             let survivors = sim.survivors(step, &mut keep);
             let what = |violation: String| format!("{violation}; power loss at {step}, draw {draw}");
-            let survivor = SimDirectory::new(survivors, Deaf::No);
+            let survivor = SimDirectory::new(survivors, IgnoredSync::No);
             let tuning = runner.tuning();
             let store = open(&survivor, tuning).map_err(|error| what(error.to_string()))?;
             let first = outcome(&store);
@@ -128,7 +128,7 @@ fn enumerate(runner: &mut Runner<'_>, sim: &SimDirectory) -> Result<usize, Strin
             let end = survivor.step();
             let draw_again = runner.random.below(4);
             let mut keep = super::files::keep(draw_again, &mut runner.random);
-            let again = SimDirectory::new(survivor.survivors(end, &mut keep), Deaf::No);
+            let again = SimDirectory::new(survivor.survivors(end, &mut keep), IgnoredSync::No);
             let tuning = runner.tuning();
             let store = open(&again, tuning).map_err(|error| what(format!("OBJ-30: {error}")))?;
             if outcome(&store) != first {
@@ -145,7 +145,7 @@ fn no_power_loss_takes_from_files_what_was_acknowledged() {
     let first = number("COPAL_CRASH_FROM", 0);
     let mut states = 0;
     for seed in first..first + number("COPAL_CRASH_SEEDS", SEEDS) {
-        match run(seed, Deaf::No) {
+        match run(seed, IgnoredSync::No) {
             Ok(tried) => states += tried,
             Err(violation) => panic!("seed {seed}: {violation}"),
         }
@@ -153,31 +153,31 @@ fn no_power_loss_takes_from_files_what_was_acknowledged() {
     assert!(states > 1000, "only {states} states were tried");
 }
 
-fn is_caught(deaf: Deaf) -> bool {
+fn is_caught(deaf: IgnoredSync) -> bool {
     (0..200).any(|seed| !matches!(std::panic::catch_unwind(|| run(seed, deaf)), Ok(Ok(_))))
 }
 
 #[test]
 fn files_that_are_not_synced_are_caught() {
-    assert!(is_caught(Deaf::Data));
+    assert!(is_caught(IgnoredSync::Data));
 }
 
 #[test]
 fn names_of_objects_that_are_not_synced_are_caught() {
-    assert!(is_caught(Deaf::Objects));
+    assert!(is_caught(IgnoredSync::Objects));
 }
 
 /// Whether every power loss inside or behind `mkfs` leaves no store, or the store once `mkfs` has returned.
-fn making_survives(deaf: Deaf) -> bool {
-    let sim = SimDirectory::new(Contents::default(), deaf);
+fn making_survives(deaf: IgnoredSync) -> bool {
+    let sim = SimDirectory::new(SimContents::default(), deaf);
     make(&sim).unwrap();
     let mut random = Random::new(5);
     let last = sim.step();
     (0..=last).all(|step| {
         (0..DRAWS).all(|draw| {
             let mut keep = keep(draw, &mut random);
-            let survivor = SimDirectory::new(sim.survivors(step, &mut keep), Deaf::No);
-            match open(&survivor, Tuning::default()) {
+            let survivor = SimDirectory::new(sim.survivors(step, &mut keep), IgnoredSync::No);
+            match open(&survivor, OpenOverrides::default()) {
                 Ok(_) => true,
                 Err(OpenError::NotAStore | OpenError::Damaged { .. }) => step < last,
                 Err(error) => panic!("step {step}: {error}"),
@@ -188,7 +188,7 @@ fn making_survives(deaf: Deaf) -> bool {
 
 #[test]
 fn a_store_of_files_is_there_when_it_was_made() {
-    assert!(making_survives(Deaf::No));
-    assert!(!making_survives(Deaf::Store), "the name of `store` has to be synced");
-    assert!(!making_survives(Deaf::Data));
+    assert!(making_survives(IgnoredSync::No));
+    assert!(!making_survives(IgnoredSync::Store), "the name of `store` has to be synced");
+    assert!(!making_survives(IgnoredSync::Data));
 }

@@ -4,51 +4,51 @@ use std::{collections::BTreeMap, rc::Rc};
 
 /// An object or stream as the caller sees it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Thing {
+pub(super) enum ModelEntry {
     Object { bytes: Vec<u8>, sealed: bool },
     Stream { trimmed: u64 },
 }
 
 /// Everything after one commit.
-pub(super) type Snapshot = BTreeMap<u64, Thing>;
+pub(super) type Snapshot = BTreeMap<u64, ModelEntry>;
 
-pub(super) struct Commit {
+pub(super) struct ModelCommit {
     pub(super) lsn: u64,
     pub(super) after: Rc<Snapshot>,
     pub(super) deps: Vec<(u64, u64)>,
 }
 
-pub(super) struct Frame {
+pub(super) struct ModelFrame {
     pub(super) payload: Vec<u8>,
     pub(super) after: u64,
 }
 
 /// A promise, and the event of the device's history by which it was given.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Promise {
+pub(super) struct AckPromise {
     pub(super) step: usize,
-    pub(super) what: Promised,
+    pub(super) what: PromisedCommit,
     pub(super) durable: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Promised {
+pub(super) enum PromisedCommit {
     Commit { lsn: u64 },
     Frame { stream: u64, frame: u64 },
 }
 
 /// All of it, since the last time the outcome was certain.
-pub(super) struct Model {
+pub(super) struct StoreModel {
     pub(super) base: Rc<Snapshot>,
-    pub(super) commits: Vec<Commit>,
+    pub(super) commits: Vec<ModelCommit>,
     /// By stream; ids of streams are never used twice.
-    pub(super) frames: BTreeMap<u64, Vec<Frame>>,
-    pub(super) promises: Vec<Promise>,
+    pub(super) frames: BTreeMap<u64, Vec<ModelFrame>>,
+    pub(super) promises: Vec<AckPromise>,
 }
 
-impl Model {
-    pub(super) fn new() -> Model {
-        Model {
+impl StoreModel {
+    pub(super) fn new() -> StoreModel {
+        StoreModel {
             base: Rc::new(Snapshot::new()),
             commits: Vec::new(),
             frames: BTreeMap::new(),
@@ -69,13 +69,13 @@ impl Model {
     pub(super) fn recovered_to(&mut self, lsn: u64, ends: &BTreeMap<u64, u64>) {
         self.base = Rc::clone(self.at(lsn));
         self.commits.clear();
-        self.promises = vec![Promise { step: 0, what: Promised::Commit { lsn }, durable: true }];
+        self.promises = vec![AckPromise { step: 0, what: PromisedCommit::Commit { lsn }, durable: true }];
         for (&stream, frames) in &mut self.frames {
             let end = ends.get(&stream).copied().unwrap_or(0);
             frames.truncate(end as usize);
             if end > 0 {
-                let what = Promised::Frame { stream, frame: end - 1 };
-                self.promises.push(Promise { step: 0, what, durable: true });
+                let what = PromisedCommit::Frame { stream, frame: end - 1 };
+                self.promises.push(AckPromise { step: 0, what, durable: true });
             }
         }
     }

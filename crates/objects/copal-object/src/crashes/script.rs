@@ -2,11 +2,11 @@
 
 use super::{
     check::{check, outcome},
-    model::{Model, Promise, Promised},
-    stores::{World, empty_store, fault_device, nearly_full_store, open, tuning},
+    model::{AckPromise, PromisedCommit, StoreModel},
+    stores::{SimWorld, empty_store, fault_device, nearly_full_store, open, tuning},
     streams,
 };
-use crate::{Ack, FramePos, Lsn, Store, StoreError, flaw::Broken, open::Tuning};
+use crate::{Ack, FramePos, Lsn, Store, StoreError, flaw::BrokenRule, open::OpenOverrides};
 use copal_device::{
     Completion,
     crash::{self, Limits},
@@ -14,27 +14,27 @@ use copal_device::{
 pub(super) use copal_testkit::Random;
 
 /// One history.
-pub(super) struct Plan {
+pub(super) struct HistoryPlan {
     pub(super) seed: u64,
-    pub(super) broken: Broken,
+    pub(super) broken: BrokenRule,
     pub(super) states: usize,
     /// Long lives of ordered commits and few completions: the journal fills while a checkpoint is under way.
     pub(super) busy: bool,
 }
 
 /// Something that will be acknowledged.
-pub(super) enum Awaited {
+pub(super) enum AwaitedAck {
     Commit(u64, Ack, Completion<Result<Lsn, StoreError>>),
     Frame(u64, u64, Ack, Completion<Result<FramePos, StoreError>>),
 }
 
-pub(super) struct Runner<'a> {
-    pub(super) plan: &'a Plan,
+pub(super) struct HistoryRunner<'a> {
+    pub(super) plan: &'a HistoryPlan,
     pub(super) random: Random,
-    pub(super) model: Model,
-    pub(super) world: World,
+    pub(super) model: StoreModel,
+    pub(super) world: SimWorld,
     pub(super) store: Store,
-    pub(super) awaited: Vec<Awaited>,
+    pub(super) awaited: Vec<AwaitedAck>,
     eager: bool,
     mount_by_checkpoint: bool,
     pub(super) next_stream: u64,
@@ -45,7 +45,7 @@ pub(super) struct Runner<'a> {
 }
 
 /// Runs one history and enumerates its end; the number of states tried, or the first violation.
-pub(super) fn run(plan: &Plan) -> Result<usize, String> {
+pub(super) fn run(plan: &HistoryPlan) -> Result<usize, String> {
     let mut random = Random::new(plan.seed.wrapping_mul(0x1234_5677).wrapping_add(77));
     let eager = random.one_in(2);
     let mount_by_checkpoint = random.one_in(8);
@@ -54,7 +54,7 @@ pub(super) fn run(plan: &Plan) -> Result<usize, String> {
     let device = fault_device(image, random.below(1 << 40));
     let tuning = tuning(plan.broken, eager, mount_by_checkpoint, random.below(1 << 40));
     let store = open(device.clone(), tuning).map_err(|error| format!("first open: {error}"))?;
-    let mut runner = Runner::new(plan, random, World::Device(device), store);
+    let mut runner = HistoryRunner::new(plan, random, SimWorld::Device(device), store);
     (runner.eager, runner.mount_by_checkpoint) = (eager, mount_by_checkpoint);
     let lives = 1 + runner.random.below(4);
     for life in 0..lives {
@@ -75,12 +75,17 @@ pub(super) fn run(plan: &Plan) -> Result<usize, String> {
     runner.enumerate()
 }
 
-impl<'a> Runner<'a> {
-    pub(super) fn new(plan: &'a Plan, random: Random, world: World, store: Store) -> Runner<'a> {
-        Runner {
+impl<'a> HistoryRunner<'a> {
+    pub(super) fn new(
+        plan: &'a HistoryPlan,
+        random: Random,
+        world: SimWorld,
+        store: Store,
+    ) -> HistoryRunner<'a> {
+        HistoryRunner {
             plan,
             random,
-            model: Model::new(),
+            model: StoreModel::new(),
             start: world.step(),
             world,
             store,
@@ -93,8 +98,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-impl Runner<'_> {
-    pub(super) fn tuning(&mut self) -> Tuning {
+impl HistoryRunner<'_> {
+    pub(super) fn tuning(&mut self) -> OpenOverrides {
         let seed = self.random.below(1 << 40);
         tuning(self.plan.broken, self.eager, self.mount_by_checkpoint, seed)
     }
@@ -121,18 +126,18 @@ impl Runner<'_> {
         let mut left = Vec::new();
         for mut awaited in std::mem::take(&mut self.awaited) {
             let (done, what, ack) = match &mut awaited {
-                Awaited::Commit(lsn, ack, completion) => {
+                AwaitedAck::Commit(lsn, ack, completion) => {
                     let done = completion.try_take().map(|result| result.map(drop));
-                    (done, Promised::Commit { lsn: *lsn }, *ack)
+                    (done, PromisedCommit::Commit { lsn: *lsn }, *ack)
                 }
-                Awaited::Frame(stream, frame, ack, completion) => {
+                AwaitedAck::Frame(stream, frame, ack, completion) => {
                     let done = completion.try_take().map(|result| result.map(drop));
-                    (done, Promised::Frame { stream: *stream, frame: *frame }, *ack)
+                    (done, PromisedCommit::Frame { stream: *stream, frame: *frame }, *ack)
                 }
             };
             match done {
                 Some(Ok(())) if ack != Ack::Ordered => {
-                    self.model.promises.push(Promise { step, what, durable: ack == Ack::Durable });
+                    self.model.promises.push(AckPromise { step, what, durable: ack == Ack::Durable });
                 }
                 Some(_) => {}
                 None => left.push(awaited),
@@ -182,7 +187,7 @@ impl Runner<'_> {
                 let last = self.store.inner.state.lock().commit.last_lsn();
                 let (lsn, ack) = (last, Ack::Durable);
                 let completion = self.store.sync(Lsn(last)).map(move |result| result.map(|()| Lsn(last)));
-                self.awaited.push(Awaited::Commit(lsn, ack, completion));
+                self.awaited.push(AwaitedAck::Commit(lsn, ack, completion));
             }
             _ => {
                 let events = self.random.below(6);
@@ -226,7 +231,7 @@ impl Runner<'_> {
                 })?;
             }
         }
-        self.world = World::Device(device);
+        self.world = SimWorld::Device(device);
         self.go_on_with(store, step, false)
     }
 
@@ -244,7 +249,7 @@ impl Runner<'_> {
         let tuning = self.tuning();
         let store = open(device.clone(), tuning)
             .map_err(|error| format!("after a power loss: {error}; {}", state.describe()))?;
-        self.world = World::Device(device);
+        self.world = SimWorld::Device(device);
         self.go_on_with(store, step, true)
     }
 

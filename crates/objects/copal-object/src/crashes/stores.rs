@@ -3,8 +3,8 @@
 
 use crate::{
     Ack, Check, CreateOptions, MkfsOptions, ObjectId, OpenError, OpenOptions, Store, Txn,
-    backend::hostfs::sim_directory::SimDirectory, flaw::Broken, format::superblock::BACKEND_COW,
-    open::Tuning, state::entropy::Entropy,
+    backend::hostfs::sim_directory::SimDirectory, flaw::BrokenRule, format::superblock::BACKEND_COW,
+    open::OpenOverrides, state::entropy::EntropySource,
 };
 use copal_device::{
     Device, Image,
@@ -27,7 +27,7 @@ pub(super) fn empty_store() -> Image {
         let dyn_device: Arc<dyn Device> = device.clone();
         let options =
             MkfsOptions { journal_bytes: Some(JOURNAL_PAGES * PAGE as u64), ..MkfsOptions::default() };
-        crate::open::mkfs::mkfs(&dyn_device, &options, &mut Entropy::Seed(Random::new(1)), BACKEND_COW)
+        crate::open::mkfs::mkfs(&dyn_device, &options, &mut EntropySource::Seed(Random::new(1)), BACKEND_COW)
             .unwrap();
         device.image()
     };
@@ -42,7 +42,7 @@ pub(super) fn nearly_full_store() -> Image {
     let make = || {
         let options = FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() };
         let device = FaultDevice::with_options(empty_store(), options);
-        let store = open(device.clone(), tuning(Broken::default(), false, false, 3)).unwrap();
+        let store = open(device.clone(), tuning(BrokenRule::default(), false, false, 3)).unwrap();
         let opts = CreateOptions { check: Check::Caller, ..CreateOptions::default() };
         let mut writer = store.writer(ObjectId(FILLER), opts).unwrap();
         let len = store.space().free_bytes - 30 * PAGE as u64;
@@ -59,31 +59,31 @@ pub(super) fn nearly_full_store() -> Image {
 
 /// What the store lies on.
 #[derive(Clone)]
-pub(super) enum World {
+pub(super) enum SimWorld {
     Device(Arc<FaultDevice>),
     Files(SimDirectory),
 }
 
-impl World {
+impl SimWorld {
     pub(super) fn step(&self) -> usize {
         match self {
-            World::Device(device) => device.step(),
-            World::Files(sim) => sim.step(),
+            SimWorld::Device(device) => device.step(),
+            SimWorld::Files(sim) => sim.step(),
         }
     }
 
     /// Files do what they are asked at once.
     pub(super) fn drive(&self) -> bool {
         match self {
-            World::Device(device) => device.drive(),
-            World::Files(_) => false,
+            SimWorld::Device(device) => device.drive(),
+            SimWorld::Files(_) => false,
         }
     }
 
     pub(super) fn device(&self) -> &Arc<FaultDevice> {
         match self {
-            World::Device(device) => device,
-            World::Files(_) => unreachable!("histories of files have lives of their own"),
+            SimWorld::Device(device) => device,
+            SimWorld::Files(_) => unreachable!("histories of files have lives of their own"),
         }
     }
 }
@@ -92,9 +92,9 @@ pub(super) fn fault_device(image: Image, seed: u64) -> Arc<FaultDevice> {
     FaultDevice::with_options(image, FaultOptions { seed, full_host: true, ..FaultOptions::default() })
 }
 
-pub(super) fn tuning(broken: Broken, eager: bool, mount_by_checkpoint: bool, seed: u64) -> Tuning {
-    Tuning {
-        entropy: Entropy::Seed(Random::new(seed)),
+pub(super) fn tuning(broken: BrokenRule, eager: bool, mount_by_checkpoint: bool, seed: u64) -> OpenOverrides {
+    OpenOverrides {
+        entropy: EntropySource::Seed(Random::new(seed)),
         broken,
         eager,
         stream_extent_pages: Some(3),
@@ -104,7 +104,7 @@ pub(super) fn tuning(broken: Broken, eager: bool, mount_by_checkpoint: bool, see
     }
 }
 
-pub(super) fn open(device: Arc<dyn Device>, tuning: Tuning) -> Result<Store, OpenError> {
+pub(super) fn open(device: Arc<dyn Device>, tuning: OpenOverrides) -> Result<Store, OpenError> {
     let (store, report) = Store::open_tuned(device, &OpenOptions::default(), tuning)?;
     if let Some(stream) = report.damaged_streams.first() {
         return Err(OpenError::Damaged { what: format!("stream {} after a crash", stream.0) });

@@ -1,9 +1,9 @@
 //! Frames of a history, some with commits of another thread beside them.
 
 use super::{
-    model::{Commit, Frame, Promise, Promised, Thing},
-    script::{Awaited, Runner},
-    stores::World,
+    model::{AckPromise, ModelCommit, ModelEntry, ModelFrame, PromisedCommit},
+    script::{AwaitedAck, HistoryRunner},
+    stores::SimWorld,
     transactions::streams,
 };
 use crate::{Ack, CreateOptions, FramePos, Lsn, ObjectId, StoreError, Txn, engine::pump::pump};
@@ -16,7 +16,7 @@ use std::{rc::Rc, sync::Arc};
 /// frame.
 type Beside = Arc<Mutex<Vec<(u64, u64)>>>;
 
-pub(super) fn frame(runner: &mut Runner<'_>) {
+pub(super) fn frame(runner: &mut HistoryRunner<'_>) {
     for _ in 0..1 + runner.random.below(3) {
         let streams = streams(&runner.model.now());
         if streams.is_empty() {
@@ -43,15 +43,15 @@ pub(super) fn frame(runner: &mut Runner<'_>) {
                 assert_eq!(pos.0, number);
                 if ack != Ack::Ordered {
                     let step = runner.world.step();
-                    let what = Promised::Frame { stream, frame: number };
-                    runner.model.promises.push(Promise { step, what, durable: ack == Ack::Durable });
+                    let what = PromisedCommit::Frame { stream, frame: number };
+                    runner.model.promises.push(AckPromise { step, what, durable: ack == Ack::Durable });
                 }
             }
             Some(Err(StoreError::NoSpace { .. })) => return,
             Some(Err(error)) => panic!("a frame was refused: {error}"),
-            None => runner.awaited.push(Awaited::Frame(stream, number, ack, completion)),
+            None => runner.awaited.push(AwaitedAck::Frame(stream, number, ack, completion)),
         }
-        runner.model.frames.entry(stream).or_default().push(Frame { payload, after });
+        runner.model.frames.entry(stream).or_default().push(ModelFrame { payload, after });
         runner.poll();
     }
 }
@@ -59,8 +59,8 @@ pub(super) fn frame(runner: &mut Runner<'_>) {
 /// Sometimes: if the next frame is written through, another thread commits something that comes after it;
 /// then a checkpoint goes as far as it can, or a flush, and a record behind it. Returns where these
 /// commits are noted.
-fn arm_beside(runner: &mut Runner<'_>, stream: u64, number: u64) -> Option<Beside> {
-    let World::Device(device) = &runner.world else {
+fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Option<Beside> {
+    let SimWorld::Device(device) = &runner.world else {
         return None;
     };
     if !runner.random.one_in(2) {
@@ -111,15 +111,15 @@ fn arm_beside(runner: &mut Runner<'_>, stream: u64, number: u64) -> Option<Besid
     Some(noted)
 }
 
-fn note_beside(runner: &mut Runner<'_>, beside: Option<&Beside>, stream: u64, number: u64) {
+fn note_beside(runner: &mut HistoryRunner<'_>, beside: Option<&Beside>, stream: u64, number: u64) {
     let Some(noted) = beside else { return };
     runner.world.device().beside_next_write_through(None);
     for (index, (lsn, id)) in noted.lock().drain(..).enumerate() {
         let mut after = runner.model.now();
-        let thing = Thing::Object { bytes: Vec::new(), sealed: false };
+        let thing = ModelEntry::Object { bytes: Vec::new(), sealed: false };
         after.insert(id, thing);
         let deps = if index == 0 { vec![(stream, number)] } else { Vec::new() };
         let after = Rc::new(after);
-        runner.model.commits.push(Commit { lsn, after, deps });
+        runner.model.commits.push(ModelCommit { lsn, after, deps });
     }
 }

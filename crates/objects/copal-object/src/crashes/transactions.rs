@@ -1,8 +1,8 @@
 //! Transactions of a history: what they do to the store and to the model.
 
 use super::{
-    model::{Commit, Promise, Promised, Snapshot, Thing},
-    script::{Awaited, Runner},
+    model::{AckPromise, ModelCommit, ModelEntry, PromisedCommit, Snapshot},
+    script::{AwaitedAck, HistoryRunner},
     stores::PAGE,
 };
 use crate::{Ack, Check, CreateOptions, FramePos, ObjectId, ObjectKind, Op, StoreError, Txn};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::rc::Rc;
 
 /// What may happen to an object; drawn whole, whichever of it is used.
-struct Change {
+struct ObjectChange {
     choice: u64,
     data: Vec<u8>,
     at: u64,
@@ -18,7 +18,7 @@ struct Change {
     copy: u64,
 }
 
-impl Change {
+impl ObjectChange {
     /// Whether it changes the bytes of an object that has `bytes` and is open for changes.
     fn is_inside(&self, bytes: &[u8]) -> bool {
         match self.choice {
@@ -63,10 +63,10 @@ fn create(id: u64, bytes: Vec<u8>, now: &mut Snapshot, ops: &mut Vec<Op>) {
     ops.push(Op::Create { id: ObjectId(id), opts: CreateOptions { check, ..CreateOptions::default() } });
     ops.push(Op::Append { id: ObjectId(id), at: 0, data: Bytes::from(bytes.clone()) });
     let sealed = false;
-    now.insert(id, Thing::Object { bytes, sealed });
+    now.insert(id, ModelEntry::Object { bytes, sealed });
 }
 
-impl Runner<'_> {
+impl HistoryRunner<'_> {
     pub(super) fn transaction(&mut self) {
         let mut now = self.model.now();
         let mut ops = Vec::new();
@@ -94,11 +94,11 @@ impl Runner<'_> {
         if let Some(result) = completion.try_take() {
             match result {
                 Ok(lsn) => {
-                    self.model.commits.push(Commit { lsn: lsn.0, after: Rc::new(after), deps });
-                    let what = Promised::Commit { lsn: lsn.0 };
+                    self.model.commits.push(ModelCommit { lsn: lsn.0, after: Rc::new(after), deps });
+                    let what = PromisedCommit::Commit { lsn: lsn.0 };
                     if ack != Ack::Ordered {
                         let step = self.world.step();
-                        self.model.promises.push(Promise { step, what, durable: ack == Ack::Durable });
+                        self.model.promises.push(AckPromise { step, what, durable: ack == Ack::Durable });
                     }
                 }
                 Err(StoreError::TooLarge | StoreError::NoSpace { .. }) => {}
@@ -108,8 +108,8 @@ impl Runner<'_> {
         }
         let lsn = self.store.inner.state.lock().commit.last_lsn();
         assert!(lsn > before, "a commit that waits has its place");
-        self.model.commits.push(Commit { lsn, after: Rc::new(after), deps });
-        self.awaited.push(Awaited::Commit(lsn, ack, completion));
+        self.model.commits.push(ModelCommit { lsn, after: Rc::new(after), deps });
+        self.awaited.push(AwaitedAck::Commit(lsn, ack, completion));
     }
 
     fn op(&mut self, now: &mut Snapshot, ops: &mut Vec<Op>) {
@@ -119,7 +119,7 @@ impl Runner<'_> {
             self.stream_op(now, ops);
             return;
         }
-        let change = Change {
+        let change = ObjectChange {
             choice: self.random.below(10),
             data: {
                 let len = [300, 4096, 5000, 9000][self.random.below(4) as usize];
@@ -130,25 +130,25 @@ impl Runner<'_> {
         };
         match now.get_mut(&id) {
             None => create(id, change.data, now, ops),
-            Some(Thing::Object { bytes, sealed: false }) if change.is_inside(bytes) => {
+            Some(ModelEntry::Object { bytes, sealed: false }) if change.is_inside(bytes) => {
                 change.inside(oid, bytes, ops);
             }
-            Some(Thing::Object { sealed, .. }) if !*sealed && change.choice == 7 => {
+            Some(ModelEntry::Object { sealed, .. }) if !*sealed && change.choice == 7 => {
                 *sealed = true;
                 ops.push(Op::Seal { id: oid });
             }
-            Some(Thing::Object { .. }) if change.choice == 8 => {
+            Some(ModelEntry::Object { .. }) if change.choice == 8 => {
                 let thing = now[&id].clone();
                 if let std::collections::btree_map::Entry::Vacant(slot) = now.entry(change.copy) {
                     slot.insert(thing);
                     ops.push(Op::Clone { from: oid, to: ObjectId(change.copy) });
                 }
             }
-            Some(Thing::Object { .. }) => {
+            Some(ModelEntry::Object { .. }) => {
                 now.remove(&id);
                 ops.push(Op::Delete { id: oid });
             }
-            Some(Thing::Stream { .. }) => {}
+            Some(ModelEntry::Stream { .. }) => {}
         }
     }
 
@@ -160,13 +160,13 @@ impl Runner<'_> {
                 self.next_stream += 1;
                 let opts = CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() };
                 ops.push(Op::Create { id: ObjectId(id), opts });
-                now.insert(id, Thing::Stream { trimmed: 0 });
+                now.insert(id, ModelEntry::Stream { trimmed: 0 });
                 self.model.frames.insert(id, Vec::new());
             }
             2 => {
                 let Some(&id) = streams.first() else { return };
                 let frames = self.model.frames[&id].len() as u64;
-                if let Some(Thing::Stream { trimmed }) = now.get_mut(&id) {
+                if let Some(ModelEntry::Stream { trimmed }) = now.get_mut(&id) {
                     let kept = frames - *trimmed;
                     let some = self.random.below(kept + 1);
                     // Up to the last frame, which may be on its way yet.
@@ -204,11 +204,15 @@ impl Runner<'_> {
         let events = self.random.below(5);
         self.drive(events);
         ops.push(Op::Publish(staged));
-        now.insert(id, Thing::Object { bytes: data, sealed: true });
+        now.insert(id, ModelEntry::Object { bytes: data, sealed: true });
         self.commit(now, ops, Vec::new());
     }
 }
 
 pub(super) fn streams(snapshot: &Snapshot) -> Vec<u64> {
-    snapshot.iter().filter(|(_, thing)| matches!(thing, Thing::Stream { .. })).map(|(&id, _)| id).collect()
+    snapshot
+        .iter()
+        .filter(|(_, thing)| matches!(thing, ModelEntry::Stream { .. }))
+        .map(|(&id, _)| id)
+        .collect()
 }

@@ -9,7 +9,7 @@ use crate::{
         steps::{advance, close_group},
     },
     format::{ops::RecordOp, record},
-    state::{StoreCore, StoreState, commit::group::Admitted},
+    state::{StoreCore, StoreState, commit::group::GroupAdmission},
 };
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) fn admit(
     state: &mut MutexGuard<'_, StoreState>,
     ops_bytes: usize,
     releasing: bool,
-) -> Result<Option<Admitted>, StoreError> {
+) -> Result<Option<GroupAdmission>, StoreError> {
     if record::HEADER_LEN + ops_bytes > state.commit.record_bytes_max() {
         return Err(StoreError::TooLarge);
     }
@@ -49,14 +49,14 @@ pub(crate) fn admit_op(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
     op: &RecordOp,
-) -> Result<Option<Admitted>, StoreError> {
+) -> Result<Option<GroupAdmission>, StoreError> {
     let mut encoded = Vec::new();
     op.encode(&mut encoded);
     admit(store, state, encoded.len(), false)
 }
 
 /// Enters an internal transaction of one operation; returns its position.
-pub(crate) fn enter_internal(state: &mut StoreState, op: &RecordOp, admitted: Admitted) -> u64 {
+pub(crate) fn enter_internal(state: &mut StoreState, op: &RecordOp, admitted: GroupAdmission) -> u64 {
     let lsn = state.commit.take_lsn(admitted, false);
     state.enter(op, lsn);
     lsn

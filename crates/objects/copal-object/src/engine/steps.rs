@@ -11,9 +11,9 @@
 use crate::{
     StoreError,
     checkpoint::{after_close, step_checkpoint},
-    flaw::Flaw,
-    format::run::Run,
-    state::{Shape, StoreCore, StoreState, commit::ClosedRecord, queue::IoPurpose},
+    flaw::StoreFlaw,
+    format::run::PageRun,
+    state::{StoreCore, StoreShape, StoreState, commit::ClosedRecord, queue::IoPurpose},
 };
 use copal_device::{Class, Io, IoKind};
 
@@ -48,7 +48,7 @@ fn want_flushes(store: &StoreCore, state: &mut StoreState) -> bool {
 
 /// The last epoch that a record may call durable.
 fn trusted_epoch(store: &StoreCore, state: &StoreState) -> u64 {
-    if store.shape.broken.by(Flaw::FlushedAheadOfFrames) {
+    if store.shape.broken.by(StoreFlaw::FlushedAheadOfFrames) {
         return state.commit.flushed_epoch();
     }
     state.commit.trusted_epoch()
@@ -61,7 +61,7 @@ pub(crate) fn close_group(store: &StoreCore, state: &mut StoreState) -> bool {
         return false;
     }
     let carries = trusted_epoch(store, state);
-    let stale = store.shape.broken.by(Flaw::StampedClosing);
+    let stale = store.shape.broken.by(StoreFlaw::StampedClosing);
     let Some(record) = state.commit.close_group(carries, stale) else {
         return false;
     };
@@ -95,11 +95,11 @@ fn publish_landed(store: &StoreCore, state: &mut StoreState) {
 
 fn drain_quarantine(store: &StoreCore, state: &mut StoreState) {
     let broken = store.shape.broken;
-    let reusable = if broken.by(Flaw::ReuseAtOnce) {
+    let reusable = if broken.by(StoreFlaw::ReuseAtOnce) {
         u64::MAX
-    } else if broken.by(Flaw::ReuseAfterFlush) {
+    } else if broken.by(StoreFlaw::ReuseAfterFlush) {
         state.commit.flushed_epoch()
-    } else if broken.by(Flaw::ReuseAfterTwoFlushes) {
+    } else if broken.by(StoreFlaw::ReuseAfterTwoFlushes) {
         state.commit.flushed_epoch().saturating_sub(1)
     } else {
         state.commit.durable_flushed()
@@ -131,7 +131,7 @@ pub(crate) fn give_back(store: &StoreCore, state: &mut StoreState) {
 }
 
 /// Tells the device that `run` is not needed any more.
-pub(crate) fn discard_io(shape: &Shape, run: Run) -> Io {
+pub(crate) fn discard_io(shape: &StoreShape, run: PageRun) -> Io {
     Io {
         at: shape.byte(run.at),
         kind: IoKind::Discard(shape.byte(run.pages.into())),

@@ -19,7 +19,7 @@ const FORMAT: Format =
 
 /// Places, length and hash of a chain page, kept in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Link {
+pub(crate) struct ChainLink {
     /// First device page; with `bytes` 0: there is none.
     pub(crate) at: u64,
     /// First device page of the same bytes elsewhere; 0: there is no second copy.
@@ -47,7 +47,7 @@ pub(crate) enum ChainError {
 ///
 /// # Panics
 /// When `part` does not fit into `out`: the caller cut it to size.
-pub(crate) fn encode_page(lsn: u64, index: u32, next: &Link, part: &[u8], out: &mut [u8]) -> u128 {
+pub(crate) fn encode_page(lsn: u64, index: u32, next: &ChainLink, part: &[u8], out: &mut [u8]) -> u128 {
     let mut links = Vec::with_capacity(LINKS_LEN);
     links.put_u64(lsn);
     links.put_u32(index);
@@ -71,7 +71,7 @@ pub(crate) fn decode_page(
     hash: u128,
     lsn: u64,
     index: u32,
-) -> Result<(Link, &[u8]), ChainError> {
+) -> Result<(ChainLink, &[u8]), ChainError> {
     if hash128(bytes) != hash {
         return Err(ChainError::Hash);
     }
@@ -81,7 +81,7 @@ pub(crate) fn decode_page(
     let found_lsn = input.u64()?;
     let found_index = input.u32()?;
     let next_bytes = input.u32()?;
-    let next = Link {
+    let next = ChainLink {
         at: input.u64()?,
         bytes: next_bytes,
         hash: input.u128()?,

@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/object-record.md v1
 
-use crate::{Check, CreateOptions, Lifetime, ObjectKind, format::run::Run};
+use crate::{Check, CreateOptions, Lifetime, ObjectKind, format::run::PageRun};
 use copal_codec::{DecodeError, Put, Reader};
 
 /// One step from one state of the tables to the next.
@@ -10,22 +10,22 @@ use copal_codec::{DecodeError, Put, Reader};
 pub(crate) enum RecordOp {
     Create {
         id: u64,
-        what: Traits,
+        what: ObjectTraits,
     },
     /// Pages `at..` of the object are now at `run`; one sum per unit. `epoch` 0: the record's own.
     Map {
         id: u64,
         at: u64,
-        run: Run,
+        run: PageRun,
         epoch: u64,
         sums: Vec<u32>,
     },
     /// A sealed object: data pages, then its sum trailer, whose hash is here.
     Publish {
         id: u64,
-        what: Traits,
+        what: ObjectTraits,
         len: u64,
-        runs: Vec<Run>,
+        runs: Vec<PageRun>,
         trailer: u128,
         epoch: u64,
     },
@@ -57,7 +57,7 @@ pub(crate) enum RecordOp {
     },
     StreamExtent {
         id: u64,
-        run: Run,
+        run: PageRun,
         first: u64,
         incarnation: u64,
     },
@@ -77,7 +77,7 @@ pub(crate) enum RecordOp {
     /// A mount: records after it carry `mount`; open streams go on at the given places.
     Mount {
         mount: u64,
-        cuts: Vec<Cut>,
+        cuts: Vec<StreamCut>,
     },
     /// The store has this many pages.
     Grow {
@@ -88,7 +88,7 @@ pub(crate) enum RecordOp {
 /// Where a stream goes on after a mount: everything behind the first `kept` pages of piece number `piece` is
 /// a new use of the space; later pieces are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct StreamCut {
     pub(crate) id: u64,
     pub(crate) piece: u32,
     pub(crate) kept: u32,
@@ -98,7 +98,7 @@ pub(crate) struct Cut {
 
 /// `CreateOptions` as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Traits {
+pub(crate) struct ObjectTraits {
     pub(crate) kind: ObjectKind,
     pub(crate) lifetime: Lifetime,
     pub(crate) check: Check,
@@ -110,11 +110,11 @@ pub(crate) struct Traits {
 /// Bytes of an object's traits.
 pub(crate) const TRAITS_LEN: u64 = 20;
 
-impl Traits {
-    pub(crate) fn of(opts: &CreateOptions) -> Traits {
+impl ObjectTraits {
+    pub(crate) fn of(opts: &CreateOptions) -> ObjectTraits {
         let expected = opts.expected_bytes;
         let expected_log2 = if expected < 2 { 0 } else { (64 - (expected - 1).leading_zeros()) as u8 };
-        Traits {
+        ObjectTraits {
             kind: opts.kind,
             lifetime: opts.lifetime,
             check: opts.check,
@@ -142,7 +142,7 @@ impl Traits {
         out.put_bytes(&self.label);
     }
 
-    pub(crate) fn take(input: &mut Reader<'_>) -> Result<Traits, DecodeError> {
+    pub(crate) fn take(input: &mut Reader<'_>) -> Result<ObjectTraits, DecodeError> {
         let at = input.position();
         let known = |value: u8, max: u8| {
             if value > max {
@@ -162,7 +162,7 @@ impl Traits {
         };
         let check = if known(input.u8()?, 1)? == 0 { Check::Pages } else { Check::Caller };
         let expected_log2 = known(input.u8()?, 64)?;
-        Ok(Traits { kind, lifetime, check, expected_log2, label: input.array()? })
+        Ok(ObjectTraits { kind, lifetime, check, expected_log2, label: input.array()? })
     }
 }
 
@@ -241,7 +241,7 @@ impl RecordOp {
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<RecordOp, DecodeError> {
         let at = input.position();
         Ok(match input.u8()? {
-            CREATE => RecordOp::Create { id: input.u64()?, what: Traits::take(input)? },
+            CREATE => RecordOp::Create { id: input.u64()?, what: ObjectTraits::take(input)? },
             MAP => RecordOp::Map {
                 id: input.u64()?,
                 at: input.u64()?,
@@ -251,7 +251,7 @@ impl RecordOp {
             },
             PUBLISH => RecordOp::Publish {
                 id: input.u64()?,
-                what: Traits::take(input)?,
+                what: ObjectTraits::take(input)?,
                 len: input.u64()?,
                 runs: take_list(input, 12, take_run)?,
                 trailer: input.u128()?,
@@ -295,15 +295,15 @@ fn put_words(out: &mut Vec<u8>, kind: u8, words: &[u64]) {
 /// Bytes of a run.
 pub(crate) const RUN_LEN: u64 = 12;
 
-pub(crate) fn put_run(out: &mut impl Put, run: Run) {
+pub(crate) fn put_run(out: &mut impl Put, run: PageRun) {
     out.put_u64(run.at);
     out.put_u32(run.pages);
 }
 
 /// A run of at least one page whose end does not overflow.
-pub(crate) fn take_run(input: &mut Reader<'_>) -> Result<Run, DecodeError> {
+pub(crate) fn take_run(input: &mut Reader<'_>) -> Result<PageRun, DecodeError> {
     let at = input.position();
-    let run = Run::new(input.u64()?, input.u32()?);
+    let run = PageRun::new(input.u64()?, input.u32()?);
     if run.pages == 0 || run.at >= 1 << 48 {
         let what = "run, of at least one page below 2^48,";
         return Err(DecodeError::Invalid { at, what });
@@ -311,7 +311,7 @@ pub(crate) fn take_run(input: &mut Reader<'_>) -> Result<Run, DecodeError> {
     Ok(run)
 }
 
-fn put_cut(out: &mut Vec<u8>, cut: &Cut) {
+fn put_cut(out: &mut Vec<u8>, cut: &StreamCut) {
     out.put_u64(cut.id);
     out.put_u32(cut.piece);
     out.put_u32(cut.kept);
@@ -319,8 +319,8 @@ fn put_cut(out: &mut Vec<u8>, cut: &Cut) {
     out.put_u64(cut.incarnation);
 }
 
-fn take_cut(input: &mut Reader<'_>) -> Result<Cut, DecodeError> {
-    Ok(Cut {
+fn take_cut(input: &mut Reader<'_>) -> Result<StreamCut, DecodeError> {
+    Ok(StreamCut {
         id: input.u64()?,
         piece: input.u32()?,
         kept: input.u32()?,

@@ -2,23 +2,23 @@
 
 /// Pages that lie side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Run {
+pub(crate) struct PageRun {
     /// Number of the first page.
     pub(crate) at: u64,
     /// How many; never 0 in a run that is kept.
     pub(crate) pages: u32,
 }
 
-impl Run {
-    pub(crate) fn new(at: u64, pages: u32) -> Run {
-        Run { at, pages }
+impl PageRun {
+    pub(crate) fn new(at: u64, pages: u32) -> PageRun {
+        PageRun { at, pages }
     }
 
     pub(crate) fn end(self) -> u64 {
         self.at.saturating_add(u64::from(self.pages))
     }
 
-    pub(crate) fn overlaps(self, other: Run) -> bool {
+    pub(crate) fn overlaps(self, other: PageRun) -> bool {
         self.at < other.end() && other.at < self.end()
     }
 }
@@ -27,6 +27,6 @@ impl Run {
 pub(crate) const RUN_PAGES_MAX: u32 = 65_535;
 
 /// Sum of the pages of `runs`.
-pub(crate) fn pages_of(runs: &[Run]) -> u64 {
+pub(crate) fn pages_of(runs: &[PageRun]) -> u64 {
     runs.iter().map(|run| u64::from(run.pages)).sum()
 }

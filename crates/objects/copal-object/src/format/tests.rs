@@ -4,8 +4,8 @@
 use super::{checkpoint, frame, ops::*, record, superblock::*};
 use crate::{
     Check, Lifetime, MkfsOptions, ObjectKind, Store,
-    format::run::Run,
-    tables::{Effect, Tables, snapshot},
+    format::run::PageRun,
+    tables::{OpEffect, Tables, snapshot},
 };
 use copal_codec::{DecodeError, Reader};
 use copal_device::{Device, MemoryDevice};
@@ -64,8 +64,8 @@ fn superblock() -> Superblock {
     }
 }
 
-fn traits(kind: ObjectKind) -> Traits {
-    Traits {
+fn traits(kind: ObjectKind) -> ObjectTraits {
+    ObjectTraits {
         kind,
         lifetime: Lifetime::Long,
         check: Check::Caller,
@@ -90,7 +90,7 @@ fn record_header() -> record::RecordHeader {
 
 /// One of each operation.
 fn all_ops() -> Vec<RecordOp> {
-    let run = Run::new(3000, 2);
+    let run = PageRun::new(3000, 2);
     vec![
         RecordOp::Create { id: 7, what: traits(ObjectKind::Plain) },
         RecordOp::Map { id: 7, at: 0, run, epoch: 0, sums: vec![0xdead_beef] },
@@ -112,7 +112,10 @@ fn all_ops() -> Vec<RecordOp> {
         RecordOp::StreamTrim { id: 10, upto: 3 },
         RecordOp::Dep { id: 10, frame: 2 },
         RecordOp::Durable { streams: vec![(10, 3), (11, 0)] },
-        RecordOp::Mount { mount: 12, cuts: vec![Cut { id: 10, piece: 1, kept: 2, next: 3, incarnation: 4 }] },
+        RecordOp::Mount {
+            mount: 12,
+            cuts: vec![StreamCut { id: 10, piece: 1, kept: 2, next: 3, incarnation: 4 }],
+        },
         RecordOp::Grow { pages: 1 << 20 },
     ]
 }
@@ -218,18 +221,18 @@ fn example_tables() -> Tables {
     let mut tables = Tables::new(4096, 16_384);
     for op in [
         RecordOp::Create { id: 7, what: traits(ObjectKind::Plain) },
-        RecordOp::Map { id: 7, at: 0, run: Run::new(3000, 2), epoch: 0, sums: vec![0xdead_beef] },
+        RecordOp::Map { id: 7, at: 0, run: PageRun::new(3000, 2), epoch: 0, sums: vec![0xdead_beef] },
         RecordOp::Length { id: 7, len: 8192 },
         RecordOp::Create { id: 10, what: traits(ObjectKind::Stream) },
-        RecordOp::StreamExtent { id: 10, run: Run::new(4096, 256), first: 0, incarnation: 99 },
+        RecordOp::StreamExtent { id: 10, run: PageRun::new(4096, 256), first: 0, incarnation: 99 },
     ] {
-        tables.apply(&op, 1, &mut Effect::default()).unwrap();
+        tables.apply(&op, 1, &mut OpEffect::default()).unwrap();
     }
     tables
 }
 
-fn example_position() -> snapshot::Position {
-    snapshot::Position {
+fn example_position() -> snapshot::CheckpointPosition {
+    snapshot::CheckpointPosition {
         uuid: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
         lsn: 77,
         next_seq: 9,
@@ -249,12 +252,12 @@ fn the_checkpoint_of_the_document_is_what_we_write_and_read() {
         std::slice::from_ref(&(8192..12_288)),
     );
     let mut page = vec![0; 4096];
-    let hash = checkpoint::encode_page(77, 0, &checkpoint::Link::default(), &body, &mut page);
+    let hash = checkpoint::encode_page(77, 0, &checkpoint::ChainLink::default(), &body, &mut page);
     assert_golden(&page, CHECKPOINT);
     let (next, part) = checkpoint::decode_page(&page, hash, 77, 0).unwrap();
-    assert_eq!(next, checkpoint::Link::default());
+    assert_eq!(next, checkpoint::ChainLink::default());
     let found = snapshot::decode(part, 4096).unwrap();
-    assert_eq!((found.position, found.zones), (position, vec![Run::new(2560, 4096)]));
+    assert_eq!((found.position, found.zones), (position, vec![PageRun::new(2560, 4096)]));
     assert_eq!(found.hollow.first(), Some(&(8192..12_288)));
     let tables = found.tables;
     // A body of an earlier version says nothing of hollow runs.
@@ -340,7 +343,7 @@ fn decoders_survive_arbitrary_bytes() {
         let mut input = Reader::new(&damaged);
         let mut tables = example_tables();
         while let Ok(op) = RecordOp::decode(&mut input) {
-            let _ = tables.apply(&op, 2, &mut Effect::default());
+            let _ = tables.apply(&op, 2, &mut OpEffect::default());
         }
         let mut damaged = body.clone();
         let at = next(damaged.len());

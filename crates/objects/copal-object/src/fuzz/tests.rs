@@ -1,7 +1,7 @@
 //! Short seeded runs of the fuzz targets, among the tests.
 
 use super::*;
-use crate::{Lifetime, format::ops::Cut, tables::Entry};
+use crate::{Lifetime, format::ops::StreamCut, tables::TableEntry};
 
 /// Operations that often fit the small store.
 struct Operations(copal_testkit::Random);
@@ -43,16 +43,16 @@ impl Operations {
         self.number(7)
     }
 
-    fn run(&mut self) -> Run {
+    fn run(&mut self) -> PageRun {
         let pages = match self.below(32) {
             0 => u32::MAX,
             _ => 1 + self.below(70) as u32,
         };
-        Run::new(self.number(11_000).saturating_add(5100), pages)
+        PageRun::new(self.number(11_000).saturating_add(5100), pages)
     }
 
-    fn what(&mut self) -> Traits {
-        Traits {
+    fn what(&mut self) -> ObjectTraits {
+        ObjectTraits {
             kind: [ObjectKind::Plain, ObjectKind::Sealed, ObjectKind::Stream][self.below(3) as usize],
             lifetime: Lifetime::Short,
             check: [Check::Pages, Check::Caller][self.below(2) as usize],
@@ -72,7 +72,7 @@ impl Operations {
                 RecordOp::Map { id, at: self.number(80), run, epoch: 0, sums: (0..sums).collect() }
             }
             2 => {
-                let runs: Vec<Run> = (0..self.below(3)).map(|_| self.run()).collect();
+                let runs: Vec<PageRun> = (0..self.below(3)).map(|_| self.run()).collect();
                 let data = pages_of(&runs).saturating_sub(1);
                 RecordOp::Publish {
                     id,
@@ -95,7 +95,7 @@ impl Operations {
             12 => RecordOp::Durable { streams: vec![(id, self.number(60))] },
             13 => RecordOp::Mount {
                 mount: 5,
-                cuts: vec![Cut {
+                cuts: vec![StreamCut {
                     id,
                     piece: self.number(4) as u32,
                     kept: self.number(300) as u32,
@@ -128,9 +128,9 @@ fn no_decoder_panics_on_any_bytes() {
 fn owned_pages(tables: &Tables) -> u64 {
     let mut pages = std::collections::HashSet::new();
     for entry in tables.entries.values() {
-        let runs: Vec<Run> = match entry {
-            Entry::Object(object) => object.map.iter().map(|extent| extent.run).collect(),
-            Entry::Stream(stream) => stream.pieces.iter().map(|piece| piece.run).collect(),
+        let runs: Vec<PageRun> = match entry {
+            TableEntry::Object(object) => object.map.iter().map(|extent| extent.run).collect(),
+            TableEntry::Stream(stream) => stream.pieces.iter().map(|piece| piece.run).collect(),
         };
         runs.iter().for_each(|run| pages.extend(run.at..run.end()));
     }

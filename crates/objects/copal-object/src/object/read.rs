@@ -9,16 +9,16 @@
 use crate::{
     Check, ObjectId, StoreError,
     engine::pump::wait_change,
-    format::{hash128, run::Run},
+    format::{hash128, run::PageRun},
     state::{StoreCore, pieces},
-    tables::{Object, trailer_pages, unit_pages},
+    tables::{ObjectEntry, trailer_pages, unit_pages},
 };
 use bytes::Bytes;
 use copal_device::{AlignedBuf, Class, Completion, DeviceError, Io, IoDone, IoKind};
 use std::{ops::Range, sync::Arc};
 
 /// One command of a read and where its bytes go.
-struct Part {
+struct ReadPart {
     /// First byte on the device, and bytes, of the command.
     at: u64,
     len: usize,
@@ -33,20 +33,20 @@ struct Part {
 }
 
 /// A planned read.
-struct Plan {
+struct ReadPlan {
     id: ObjectId,
     len: usize,
-    parts: Vec<Part>,
+    parts: Vec<ReadPart>,
     ticket: u64,
     page_bytes: usize,
     /// Offset of the answer inside the object.
     start: u64,
     /// The sum trailer, when sums have to be fetched first.
-    trailer: Option<Trailer>,
+    trailer: Option<SumTrailer>,
 }
 
-struct Trailer {
-    runs: Vec<Run>,
+struct SumTrailer {
+    runs: Vec<PageRun>,
     hash: u128,
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn read_many(
     reads.iter().map(|(id, range)| start_read(store, *id, range, class, reads.len() == 1)).collect()
 }
 
-fn plan_read(store: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result<Plan, StoreError> {
+fn plan_read(store: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result<ReadPlan, StoreError> {
     let mut state = store.state.lock();
     loop {
         let Some(object) = state.tables.object(id.0) else {
@@ -135,13 +135,13 @@ fn plan_read(store: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result
     }
 }
 
-fn pages_of_part(store: &StoreCore, part: &Part) -> Run {
+fn pages_of_part(store: &StoreCore, part: &ReadPart) -> PageRun {
     let page = store.shape.page_bytes as u64;
     let first = part.at / page;
-    Run::new(first, ((part.at + part.len as u64).div_ceil(page) - first) as u32)
+    PageRun::new(first, ((part.at + part.len as u64).div_ceil(page) - first) as u32)
 }
 
-fn plan(store: &StoreCore, id: ObjectId, object: &Object, range: &Range<u64>) -> Plan {
+fn plan(store: &StoreCore, id: ObjectId, object: &ObjectEntry, range: &Range<u64>) -> ReadPlan {
     let page_bytes = store.shape.page_bytes;
     let page = page_bytes as u64;
     let end = range.end.min(object.len);
@@ -154,7 +154,7 @@ fn plan(store: &StoreCore, id: ObjectId, object: &Object, range: &Range<u64>) ->
         // Cut first, so that a range takes no more commands for where in the extent it begins.
         let first = extent.at.max(start / page);
         let last = (extent.at + u64::from(extent.run.pages)).min(end.div_ceil(page));
-        let cut = Run::new(extent.run.at + (first - extent.at), (last - first) as u32);
+        let cut = PageRun::new(extent.run.at + (first - extent.at), (last - first) as u32);
         for piece in pieces(cut, store.shape.io_pages()) {
             let object_at = (first + (piece.at - cut.at)) * page;
             let from = start.max(object_at);
@@ -173,7 +173,7 @@ fn plan(store: &StoreCore, id: ObjectId, object: &Object, range: &Range<u64>) ->
                 Vec::new()
             };
             let skip = (from - object_at - within) as usize;
-            parts.push(Part {
+            parts.push(ReadPart {
                 at: store.shape.byte(piece.at) + within,
                 len: (until - within) as usize,
                 wanted: skip..skip + (to - from) as usize,
@@ -188,15 +188,15 @@ fn plan(store: &StoreCore, id: ObjectId, object: &Object, range: &Range<u64>) ->
         let pages = trailer_pages(data, 1, page_bytes);
         let runs = object.map.overlapping(data, data + pages).map(|extent| {
             let skip = data.saturating_sub(extent.at);
-            Run::new(extent.run.at + skip, extent.run.pages - skip as u32)
+            PageRun::new(extent.run.at + skip, extent.run.pages - skip as u32)
         });
-        Trailer { runs: runs.collect(), hash }
+        SumTrailer { runs: runs.collect(), hash }
     });
-    Plan { id, len: (end - start) as usize, parts, ticket: 0, page_bytes, start, trailer }
+    ReadPlan { id, len: (end - start) as usize, parts, ticket: 0, page_bytes, start, trailer }
 }
 
 /// Reads the sums of a published `Check::Pages` object.
-fn fetch_sums(store: &StoreCore, plan: &mut Plan, trailer: &Trailer) -> Result<(), StoreError> {
+fn fetch_sums(store: &StoreCore, plan: &mut ReadPlan, trailer: &SumTrailer) -> Result<(), StoreError> {
     let mut bytes = Vec::new();
     for &run in &trailer.runs {
         bytes.extend(store.read_pages(run)?);
@@ -215,7 +215,7 @@ fn fetch_sums(store: &StoreCore, plan: &mut Plan, trailer: &Trailer) -> Result<(
     Ok(())
 }
 
-impl Plan {
+impl ReadPlan {
     fn answer(self, bufs: Vec<AlignedBuf>) -> Result<Bytes, StoreError> {
         for (part, buf) in self.parts.iter().zip(&bufs) {
             let bad = buf

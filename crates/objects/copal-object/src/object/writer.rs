@@ -9,15 +9,15 @@
 
 use crate::{
     CreateOptions, ObjectId, ObjectKind, StoreError,
-    flaw::Flaw,
+    flaw::StoreFlaw,
     format::{
         hash128,
-        ops::{RecordOp, Traits},
-        run::Run,
+        ops::{ObjectTraits, RecordOp},
+        run::PageRun,
     },
     object::sums::{placement_class, unit_sums},
     resize::grow::make_available,
-    space::placement::Home,
+    space::placement::PageHome,
     state::StoreCore,
     tables::unit_pages,
 };
@@ -31,7 +31,7 @@ const PIECES_MAX: usize = 4;
 pub struct Staged {
     space: StagedSpace,
     id: ObjectId,
-    what: Traits,
+    what: ObjectTraits,
     len: u64,
     trailer: u128,
     epoch: u64,
@@ -40,7 +40,7 @@ pub struct Staged {
 /// Pages that are given back unless they are published.
 struct StagedSpace {
     inner: Arc<StoreCore>,
-    runs: Vec<Run>,
+    runs: Vec<PageRun>,
 }
 
 impl Drop for StagedSpace {
@@ -72,11 +72,11 @@ impl Staged {
         self.len == 0
     }
 
-    pub(crate) fn traits(&self) -> &Traits {
+    pub(crate) fn traits(&self) -> &ObjectTraits {
         &self.what
     }
 
-    pub(crate) fn runs(&self) -> &[Run] {
+    pub(crate) fn runs(&self) -> &[PageRun] {
         &self.space.runs
     }
 
@@ -85,7 +85,7 @@ impl Staged {
     }
 
     /// The operation that names it; its pages are the tables' from now on.
-    pub(crate) fn publish(mut self) -> (RecordOp, Vec<Run>) {
+    pub(crate) fn publish(mut self) -> (RecordOp, Vec<PageRun>) {
         let runs = std::mem::take(&mut self.space.runs);
         let op = RecordOp::Publish {
             id: self.id.0,
@@ -103,7 +103,7 @@ impl Staged {
 pub struct ObjectWriter {
     space: StagedSpace,
     id: ObjectId,
-    what: Traits,
+    what: ObjectTraits,
     class: usize,
     len: u64,
     sums: Vec<u32>,
@@ -118,7 +118,7 @@ pub struct ObjectWriter {
 
 impl ObjectWriter {
     pub(crate) fn new(inner: &Arc<StoreCore>, id: ObjectId, opts: &CreateOptions) -> ObjectWriter {
-        let what = Traits { kind: ObjectKind::Sealed, ..Traits::of(opts) };
+        let what = ObjectTraits { kind: ObjectKind::Sealed, ..ObjectTraits::of(opts) };
         let piece_bytes = inner.shape.io_pages() as usize * inner.shape.page_bytes;
         let unit_bytes = unit_pages(what.check, inner.shape.page_bytes) as usize * inner.shape.page_bytes;
         ObjectWriter {
@@ -234,7 +234,7 @@ impl ObjectWriter {
             state.writable()?;
             state.look_at_host();
             if pages <= state.space.available_pages() {
-                let home = Home { class: self.class, owner: self.id.0 };
+                let home = PageHome { class: self.class, owner: self.id.0 };
                 match state.space.allocate(pages, home) {
                     Some(runs) => break runs,
                     // A directory has no number left for another file.
@@ -245,7 +245,7 @@ impl ObjectWriter {
         };
         state.space.stage(pages);
         let submitted_in =
-            inner.shape.broken.by(Flaw::StagedAtSubmission).then_some(state.commit.open_epoch());
+            inner.shape.broken.by(StoreFlaw::StagedAtSubmission).then_some(state.commit.open_epoch());
         drop(state);
         let mut ios = Vec::with_capacity(runs.len());
         if let [run] = *runs {
@@ -266,7 +266,7 @@ impl ObjectWriter {
         Ok(())
     }
 
-    fn add_run(&mut self, run: Run) {
+    fn add_run(&mut self, run: PageRun) {
         match self.space.runs.last_mut() {
             Some(last) if last.end() == run.at && last.pages.checked_add(run.pages).is_some() => {
                 last.pages += run.pages;

@@ -1,22 +1,22 @@
 //! The open store as it stands in memory, made from what recovery found.
 
-use super::{Backend, Tuning};
+use super::{OpenOverrides, StoreBackend};
 use crate::{
     OpenError, OpenOptions,
-    flaw::Flaw,
-    recovery::{self, Recovered},
-    space::{SpaceState, placement::Placement, stream_extent_smallest},
+    flaw::StoreFlaw,
+    recovery::{self, RecoveredStore},
+    space::{SpaceState, placement::PagePlacement, stream_extent_smallest},
     state::{
-        Shape, StoreCore, StoreState,
+        StoreCore, StoreShape, StoreState,
         checkpoint::CheckpointState,
-        commit::{CommitState, journal::Journal},
+        commit::{CommitState, journal::JournalRing},
         fence::WriteFence,
-        owners::Owners,
+        owners::StoreOwners,
         pending_frames::PendingFrames,
         queue::WorkQueue,
         stream::{StreamState, StreamTail},
     },
-    stream::walk::End,
+    stream::walk::StreamEnd,
     tables::shared::SharedRuns,
 };
 use copal_device::Geometry;
@@ -25,10 +25,10 @@ use std::sync::Arc;
 
 /// The store on `backend` in the state `recovered`; nothing is written.
 pub(super) fn assemble(
-    backend: Backend,
+    backend: StoreBackend,
     options: &OpenOptions,
-    tuning: Tuning,
-    mut recovered: Recovered,
+    tuning: OpenOverrides,
+    mut recovered: RecoveredStore,
 ) -> Result<Arc<StoreCore>, OpenError> {
     let page_bytes = recovered.tables.page_bytes;
     let device = backend.device(options);
@@ -48,17 +48,17 @@ pub(super) fn assemble(
         shape,
         state: Mutex::new(state),
         changed: Condvar::new(),
-        owners: Owners::default(),
+        owners: StoreOwners::default(),
     }))
 }
 
 /// What is free of `empty`, and what is shared. Who only saves what can be saved needs no free space: when it
 /// cannot be known, there is none.
 fn space(
-    recovered: &Recovered,
-    empty: Placement,
+    recovered: &RecoveredStore,
+    empty: PagePlacement,
     only_saves: bool,
-) -> Result<(Placement, SharedRuns), OpenError> {
+) -> Result<(PagePlacement, SharedRuns), OpenError> {
     let spare = only_saves.then(|| empty.emptied());
     let derived = recovery::derive_space(
         &recovered.tables,
@@ -74,9 +74,14 @@ fn space(
     }
 }
 
-fn shape(recovered: &Recovered, options: &OpenOptions, tuning: &Tuning, geometry: Geometry) -> Shape {
+fn shape(
+    recovered: &RecoveredStore,
+    options: &OpenOptions,
+    tuning: &OpenOverrides,
+    geometry: Geometry,
+) -> StoreShape {
     let page_bytes = recovered.tables.page_bytes;
-    Shape {
+    StoreShape {
         page_bytes,
         uuid: recovered.superblock.uuid,
         read_only: options.read_only,
@@ -92,10 +97,10 @@ fn shape(recovered: &Recovered, options: &OpenOptions, tuning: &Tuning, geometry
 }
 
 /// Nothing is on its way, nobody waits.
-fn state(recovered: Recovered, space: Placement, tuning: Tuning) -> StoreState {
+fn state(recovered: RecoveredStore, space: PagePlacement, tuning: OpenOverrides) -> StoreState {
     let journal = journal(&recovered);
     let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();
-    let mounted = tuning.broken.by(Flaw::NoMount);
+    let mounted = tuning.broken.by(StoreFlaw::NoMount);
     StoreState {
         tables: recovered.tables,
         space: SpaceState::new(space),
@@ -109,9 +114,9 @@ fn state(recovered: Recovered, space: Placement, tuning: Tuning) -> StoreState {
     }
 }
 
-fn journal(recovered: &Recovered) -> Journal {
+fn journal(recovered: &RecoveredStore) -> JournalRing {
     let superblock = &recovered.superblock;
-    Journal {
+    JournalRing {
         at: superblock.journal_at,
         pages: superblock.journal_pages,
         head: recovered.head,
@@ -125,7 +130,7 @@ fn journal(recovered: &Recovered) -> Journal {
     }
 }
 
-fn tail(end: &End) -> StreamTail {
+fn tail(end: &StreamEnd) -> StreamTail {
     StreamTail {
         next: end.next,
         used: end.used,

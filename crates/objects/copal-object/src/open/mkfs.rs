@@ -8,17 +8,17 @@ use crate::{
     backend::hostfs::FILE_BYTES,
     checkpoint::{capacity, encode_chain, superblock_io},
     format::{
-        checkpoint::Link,
-        run::Run,
+        checkpoint::ChainLink,
+        run::PageRun,
         superblock::{
             BACKEND_COW, BACKEND_HOSTFS, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN,
             SUPERBLOCK_LEN, Superblock,
         },
     },
-    state::{checkpoint::ChainPlace, entropy::Entropy},
+    state::{checkpoint::ChainPlace, entropy::EntropySource},
     tables::{
         Tables,
-        snapshot::{self, Position},
+        snapshot::{self, CheckpointPosition},
     },
 };
 use copal_device::{AlignedBuf, Class, Device, DeviceError, Io, IoKind};
@@ -30,15 +30,15 @@ const STREAM_SPACE_BYTES: u64 = 16 << 20;
 const JOURNAL_BEFORE_THIRD_COPY: u64 = (32 << 20) - (2 << 20);
 
 /// Where things lie in a new store, in pages.
-struct Layout {
+struct StoreLayout {
     page_bytes: u64,
     pages: u64,
-    journal: Run,
+    journal: PageRun,
     checkpoint: ChainPlace,
-    streams: Run,
+    streams: PageRun,
 }
 
-fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<Layout, OpenError> {
+fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, OpenError> {
     let refuse = |what: String| Err(OpenError::Options { what });
     let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
     if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
@@ -61,33 +61,33 @@ fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<Layout, OpenE
     let after_fourth = (COPIES[3] + 65_536) / page_bytes;
     let journal_pages = (journal_bytes / page_bytes) as u32;
     let journal = if journal_bytes <= JOURNAL_BEFORE_THIRD_COPY {
-        Run::new(after_second, journal_pages)
+        PageRun::new(after_second, journal_pages)
     } else {
-        Run::new(after_fourth, journal_pages)
+        PageRun::new(after_fourth, journal_pages)
     };
     if journal.end() + 32 > size / page_bytes {
         return refuse(format!("a journal of {journal_bytes} bytes does not fit into {size}"));
     }
-    let first_checkpoint = Run::new(journal.end(), 1);
+    let first_checkpoint = PageRun::new(journal.end(), 1);
     // Whole MiB behind the journal, clear of the superblock copies, on a store of any size.
     let zone = (1 << 20) / page_bytes;
     let first = first_checkpoint.end().next_multiple_of(zone);
     let bytes = STREAM_SPACE_BYTES.min(size / 8);
-    let streams = Run::new(first, (bytes / page_bytes) as u32);
+    let streams = PageRun::new(first, (bytes / page_bytes) as u32);
     // At the other end, in a directory in another file.
     let last = match backend {
         BACKEND_HOSTFS => FILE_BYTES / page_bytes,
         _ => size / page_bytes - 1,
     };
-    let checkpoint = ChainPlace { run: first_checkpoint, copy: Some(Run::new(last, 1)) };
-    Ok(Layout { page_bytes, pages: size / page_bytes, journal, checkpoint, streams })
+    let checkpoint = ChainPlace { run: first_checkpoint, copy: Some(PageRun::new(last, 1)) };
+    Ok(StoreLayout { page_bytes, pages: size / page_bytes, journal, checkpoint, streams })
 }
 
 /// Makes an empty store on `device`. Whatever was there is lost.
 pub(crate) fn mkfs(
     device: &Arc<dyn Device>,
     options: &MkfsOptions,
-    entropy: &mut Entropy,
+    entropy: &mut EntropySource,
     backend: u8,
 ) -> Result<(), OpenError> {
     let geometry = device.geometry();
@@ -131,10 +131,10 @@ fn forget_store() -> Vec<Io> {
 }
 
 /// The checkpoint of a store that holds nothing, and its pages.
-fn empty_checkpoint(layout: &Layout, uuid: u128) -> (Link, Vec<(Run, AlignedBuf)>) {
+fn empty_checkpoint(layout: &StoreLayout, uuid: u128) -> (ChainLink, Vec<(PageRun, AlignedBuf)>) {
     let page_bytes = layout.page_bytes as usize;
     let tables = Tables::new(page_bytes, layout.pages);
-    let position = Position { uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
+    let position = CheckpointPosition { uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
     // The zones around a superblock copy were written by it and by these zeros; either way they are written
     // space.
     let zone_pages = crate::space::allocator::ZONE_PAGES;
@@ -146,9 +146,9 @@ fn empty_checkpoint(layout: &Layout, uuid: u128) -> (Link, Vec<(Run, AlignedBuf)
 }
 
 /// The pages of the checkpoint, and zeros where the journal and the first streams go.
-fn first_writes(layout: &Layout, checkpoint: Vec<(Run, AlignedBuf)>, backend: u8) -> Vec<Io> {
+fn first_writes(layout: &StoreLayout, checkpoint: Vec<(PageRun, AlignedBuf)>, backend: u8) -> Vec<Io> {
     let page = layout.page_bytes;
-    let zero = |run: Run| Io {
+    let zero = |run: PageRun| Io {
         at: run.at * page,
         kind: IoKind::WriteZeroes(u64::from(run.pages) * page),
         class: Class::Foreground,

@@ -9,12 +9,12 @@ use crate::{
     OpenError, OpenOptions, RecoveryReport, StoreError,
     checkpoint::superblock_io,
     engine::{close::checkpoint_now, pump::pump, steps::give_back},
-    flaw::Flaw,
-    format::{run::Run, superblock::Superblock},
+    flaw::StoreFlaw,
+    format::{run::PageRun, superblock::Superblock},
     state::StoreCore,
 };
 use copal_device::{Class, Device, DeviceError, Io, IoKind};
-use newest::Lengths;
+use newest::StoreLengths;
 use std::sync::Arc;
 
 mod assemble;
@@ -24,17 +24,17 @@ mod mount;
 mod newest;
 mod overrides;
 
-pub(crate) use backend::Backend;
-pub(crate) use overrides::Tuning;
+pub(crate) use backend::StoreBackend;
+pub(crate) use overrides::OpenOverrides;
 
 /// Opens the store on `backend`.
 pub(crate) fn open(
-    backend: Backend,
+    backend: StoreBackend,
     options: &OpenOptions,
-    tuning: Tuning,
+    tuning: OpenOverrides,
 ) -> Result<(Arc<StoreCore>, RecoveryReport), OpenError> {
     let device = backend.device(options);
-    if !options.read_only && !tuning.broken.by(Flaw::NoFlushAtOpen) {
+    if !options.read_only && !tuning.broken.by(StoreFlaw::NoFlushAtOpen) {
         // What a killed process left in the cache is read next: it must not vanish later (OBJ-11).
         flush(device.as_ref())?;
     }
@@ -55,15 +55,15 @@ pub(crate) fn open(
 /// Makes what was recovered the only state there is, and writes anew what was found damaged on the way.
 fn take_over(
     inner: &Arc<StoreCore>,
-    lengths: &Lengths,
-    needed: &[Run],
+    lengths: &StoreLengths,
+    needed: &[PageRun],
     stale_superblocks: &[usize],
     report: &mut RecoveryReport,
 ) -> Result<(), OpenError> {
     if report.cut_bytes > 0 {
         grow_back(inner, lengths)?;
     }
-    if !inner.shape.broken.by(Flaw::NoMount) {
+    if !inner.shape.broken.by(StoreFlaw::NoMount) {
         mount::mount(inner, needed).map_err(|error| match error {
             StoreError::Device(error) => OpenError::Device(error),
             other => OpenError::Damaged { what: format!("the store cannot be mounted: {other}") },
@@ -84,7 +84,7 @@ fn take_over(
 }
 
 /// Somebody cut off what held nothing: the store is as long as before, and what came back was never written.
-fn grow_back(inner: &StoreCore, lengths: &Lengths) -> Result<(), OpenError> {
+fn grow_back(inner: &StoreCore, lengths: &StoreLengths) -> Result<(), OpenError> {
     inner.device.grow(lengths.store_bytes).map_err(|error| {
         tracing::warn!(%error, "the store cannot get the space back that was cut off it");
         lengths.truncated()

@@ -9,10 +9,10 @@ use crate::{
         pump::{pump, wait_change},
         steps::{advance, close_group},
     },
-    flaw::Flaw,
+    flaw::StoreFlaw,
     format::{
-        ops::{Cut, RecordOp},
-        run::Run,
+        ops::{RecordOp, StreamCut},
+        run::PageRun,
     },
     space::SpaceState,
     state::{StoreCore, StoreState},
@@ -22,31 +22,31 @@ use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 /// The write that makes the mount durable.
-enum Step {
+enum MountStep {
     /// The record, with the flush of this epoch.
     Record { epoch: u64 },
     /// The checkpoint behind so many finished ones. The pages `held` stay as they are until then.
-    Checkpoint { finished: u64, held: Vec<Run> },
+    Checkpoint { finished: u64, held: Vec<PageRun> },
 }
 
-impl Step {
+impl MountStep {
     fn is_done(&self, state: &StoreState) -> bool {
         match self {
-            Step::Record { epoch } => state.commit.flushed_epoch() >= *epoch,
-            Step::Checkpoint { finished, .. } => state.checkpoint.finished() > *finished,
+            MountStep::Record { epoch } => state.commit.flushed_epoch() >= *epoch,
+            MountStep::Checkpoint { finished, .. } => state.checkpoint.finished() > *finished,
         }
     }
 
     /// Whether the checkpoint did not begin, and will not: it finds no space.
     fn is_stuck(&self, state: &StoreState) -> bool {
-        let is_checkpoint = matches!(self, Step::Checkpoint { .. });
+        let is_checkpoint = matches!(self, MountStep::Checkpoint { .. });
         is_checkpoint && !state.queue.has_ios() && state.checkpoint.is_idle()
     }
 }
 
 /// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint
 /// with a new chain seed stands in for it (OBJ-9). The pages `needed` are not written before.
-pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreError> {
+pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[PageRun]) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     let mount = state.entropy.next();
     let cuts = cut_streams(inner, &mut state);
@@ -61,7 +61,7 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreE
         by_checkpoint(inner, &mut state, old_mount, needed)?
     };
     await_step(inner, &mut state, &step)?;
-    if let Step::Checkpoint { held, .. } = &step {
+    if let MountStep::Checkpoint { held, .. } = &step {
         held.iter().for_each(|&run| state.space.release(run));
     }
     state.checkpoint.set_mounted();
@@ -79,13 +79,13 @@ fn has_room(inner: &StoreCore, state: &StoreState, op: &RecordOp) -> bool {
     state.commit.fits_at_head(encoded.len()) && !inner.shape.mount_by_checkpoint
 }
 
-fn by_record(inner: &StoreCore, state: &mut StoreState) -> Step {
+fn by_record(inner: &StoreCore, state: &mut StoreState) -> MountStep {
     let epoch = state.commit.open_epoch();
     state.commit.force_record();
     let closed = close_group(inner, state);
     debug_assert!(closed, "the record was measured");
     state.commit.want_epoch(epoch);
-    Step::Record { epoch }
+    MountStep::Record { epoch }
 }
 
 /// The tables are as the record would have left them; a checkpoint says so instead.
@@ -93,15 +93,15 @@ fn by_checkpoint(
     inner: &StoreCore,
     state: &mut StoreState,
     old_mount: u64,
-    needed: &[Run],
-) -> Result<Step, StoreError> {
+    needed: &[PageRun],
+) -> Result<MountStep, StoreError> {
     let epoch = state.commit.open_epoch();
     let freed = state.commit.drop_open_ops();
     state.space.quarantine(epoch, freed);
     // Should this be cut short, the next recovery reads the same pages again: the checkpoint goes elsewhere.
     let files = inner.files.as_deref().map(|files| (files, inner.shape.page_bytes as u64));
     let held = hold(&mut state.space, files, needed)?;
-    if inner.shape.broken.by(Flaw::KeepChain) {
+    if inner.shape.broken.by(StoreFlaw::KeepChain) {
         state.commit.set_mount(old_mount);
     } else {
         // It takes the record's number: from an older superblock on, this one is missing.
@@ -110,13 +110,13 @@ fn by_checkpoint(
     }
     state.checkpoint.force();
     let finished = state.checkpoint.finished();
-    Ok(Step::Checkpoint { finished, held })
+    Ok(MountStep::Checkpoint { finished, held })
 }
 
 fn await_step(
     inner: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
-    step: &Step,
+    step: &MountStep,
 ) -> Result<(), StoreError> {
     loop {
         if let Some(error) = state.fence.failure() {
@@ -140,20 +140,20 @@ fn await_step(
 pub(super) fn hold(
     space: &mut SpaceState,
     files: Option<(&HostFiles, u64)>,
-    runs: &[Run],
-) -> Result<Vec<Run>, DeviceError> {
+    runs: &[PageRun],
+) -> Result<Vec<PageRun>, DeviceError> {
     let clipped = runs.iter().filter_map(|&run| space.placement().clip(run)).filter_map(|run| match files {
         Some((files, page_bytes)) => files.clip(run, page_bytes).transpose(),
         None => Some(Ok(run)),
     });
-    let mut runs = clipped.collect::<Result<Vec<Run>, DeviceError>>()?;
+    let mut runs = clipped.collect::<Result<Vec<PageRun>, DeviceError>>()?;
     runs.sort_unstable();
-    let mut held: Vec<Run> = Vec::new();
+    let mut held: Vec<PageRun> = Vec::new();
     let mut from = 0;
     for run in runs {
         let first = held.len();
         for at in run.at.max(from)..run.end() {
-            let page = Run::new(at, 1);
+            let page = PageRun::new(at, 1);
             if !space.take(page) {
                 continue;
             }
@@ -169,7 +169,7 @@ pub(super) fn hold(
 
 /// Where each open stream goes on, under a new incarnation (OBJ-13). A damaged one stays as it is, so that
 /// the damage is found again.
-fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<Cut> {
+fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<StreamCut> {
     let ids: Vec<u64> = state.streams.tails().map(|(id, _)| id).collect();
     let mut cuts = Vec::new();
     for id in ids {
@@ -182,12 +182,12 @@ fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<Cut> {
         if tail.damaged {
             continue;
         }
-        let incarnation = if inner.shape.broken.by(Flaw::KeepIncarnation) {
+        let incarnation = if inner.shape.broken.by(StoreFlaw::KeepIncarnation) {
             piece.incarnation
         } else {
             state.entropy.next()
         };
-        cuts.push(Cut { id, piece: tail.piece as u32, kept: tail.used, next: tail.next, incarnation });
+        cuts.push(StreamCut { id, piece: tail.piece as u32, kept: tail.used, next: tail.next, incarnation });
         if tail.used < piece.run.pages {
             state.streams.begin_piece(id);
         }

@@ -2,12 +2,12 @@
 //!
 //! Not here: how a state is recovered (`recovery`).
 
-use super::Backend;
+use super::StoreBackend;
 use crate::{
     OlderState, OpenError, OpenOptions,
-    flaw::Broken,
+    flaw::BrokenRule,
     format::superblock::Superblock,
-    recovery::{self, Recovered, Source},
+    recovery::{self, RecoveredStore, RecoverySource},
 };
 use copal_device::Device;
 
@@ -15,12 +15,12 @@ use copal_device::Device;
 const CUT_PARTS_MAX: u64 = 4;
 
 /// Bytes the store says it has, and bytes of what it lies on.
-pub(super) struct Lengths {
+pub(super) struct StoreLengths {
     pub(super) store_bytes: u64,
     pub(super) device_bytes: u64,
 }
 
-impl Lengths {
+impl StoreLengths {
     pub(super) fn truncated(&self) -> OpenError {
         OpenError::Truncated { store_bytes: self.store_bytes, device_bytes: self.device_bytes }
     }
@@ -33,14 +33,14 @@ impl Lengths {
 
 /// Reads what is on `device`, decides what counts, and looks whether all of it is there. Writes nothing.
 pub(super) fn find(
-    backend: &Backend,
+    backend: &StoreBackend,
     device: &dyn Device,
     options: &OpenOptions,
-    broken: Broken,
-) -> Result<(Recovered, Lengths), OpenError> {
+    broken: BrokenRule,
+) -> Result<(RecoveredStore, StoreLengths), OpenError> {
     let (superblock, stale_copies) = recovery::newest_superblock(device)?;
     backend.fits(superblock.backend)?;
-    let source = Source {
+    let source = RecoverySource {
         device,
         page_bytes: superblock.page_bytes as usize,
         salvage: options.salvage && options.read_only,
@@ -64,12 +64,13 @@ pub(super) fn find(
 /// The state `superblock`, the newest, names; for who saves what can be saved, an older one when it cannot be
 /// read.
 fn newest_or_older(
-    source: &Source<'_>,
+    source: &RecoverySource<'_>,
     superblock: Superblock,
     stale_copies: Vec<usize>,
     options: &OpenOptions,
-) -> Result<Recovered, OpenError> {
-    let lengths = Lengths { store_bytes: superblock.size_bytes, device_bytes: source.device.geometry().size };
+) -> Result<RecoveredStore, OpenError> {
+    let lengths =
+        StoreLengths { store_bytes: superblock.size_bytes, device_bytes: source.device.geometry().size };
     let accept_tail_loss = options.accept_tail_loss || source.salvage;
     let mut recovered = recovery::recover(source, superblock, stale_copies, accept_tail_loss);
     let is_passing = |error: &OpenError| matches!(error, OpenError::Device(error) if error.is_passing());
@@ -87,7 +88,7 @@ fn newest_or_older(
 
 /// An older state, of which a superblock still knows: its tables and its part of the journal may not have
 /// been overwritten yet. Its report says how much older it is.
-fn recover_older(source: &Source<'_>) -> Result<Option<Recovered>, OpenError> {
+fn recover_older(source: &RecoverySource<'_>) -> Result<Option<RecoveredStore>, OpenError> {
     let mut superblocks = recovery::older_superblocks(source.device)?.into_iter();
     let Some(newest) = superblocks.next() else {
         return Ok(None);
@@ -107,12 +108,12 @@ fn recover_older(source: &Source<'_>) -> Result<Option<Recovered>, OpenError> {
 
 /// The lengths, once they bear some relation to one another: what is derived of a store is sized by its
 /// length.
-fn lengths(source: &Source<'_>, recovered: &Recovered) -> Result<Lengths, OpenError> {
+fn lengths(source: &RecoverySource<'_>, recovered: &RecoveredStore) -> Result<StoreLengths, OpenError> {
     let Some(store_bytes) = recovered.tables.size_bytes() else {
         let what = format!("it says it has {} pages of {} bytes", recovered.tables.pages, source.page_bytes);
         return Err(OpenError::Damaged { what });
     };
-    let lengths = Lengths { store_bytes, device_bytes: source.device.geometry().size };
+    let lengths = StoreLengths { store_bytes, device_bytes: source.device.geometry().size };
     if lengths.device_bytes < store_bytes / CUT_PARTS_MAX {
         return Err(lengths.truncated());
     }

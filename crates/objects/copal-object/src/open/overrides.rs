@@ -1,12 +1,12 @@
-//! What tests change about an open store; a program opens with [`Tuning::default`].
+//! What tests change about an open store; a program opens with [`OpenOverrides::default`].
 
-use crate::{flaw::Broken, state::entropy::Entropy};
+use crate::{flaw::BrokenRule, state::entropy::EntropySource};
 
 /// What tests change about an open store.
 #[derive(Clone, Debug)]
-pub(crate) struct Tuning {
-    pub(crate) entropy: Entropy,
-    pub(crate) broken: Broken,
+pub(crate) struct OpenOverrides {
+    pub(crate) entropy: EntropySource,
+    pub(crate) broken: BrokenRule,
     pub(crate) eager: bool,
     pub(crate) stream_extent_pages: Option<u64>,
     /// Mount as if the journal had no room for the mount record.
@@ -17,11 +17,11 @@ pub(crate) struct Tuning {
     pub(crate) gives_lowest: bool,
 }
 
-impl Default for Tuning {
-    fn default() -> Tuning {
-        Tuning {
-            entropy: Entropy::System,
-            broken: Broken::default(),
+impl Default for OpenOverrides {
+    fn default() -> OpenOverrides {
+        OpenOverrides {
+            entropy: EntropySource::System,
+            broken: BrokenRule::default(),
             eager: false,
             stream_extent_pages: None,
             mount_by_checkpoint: false,

@@ -8,15 +8,15 @@ use crate::{
     format::{
         ops::RecordOp,
         record::{self, RecordHeader},
-        run::Run,
+        run::PageRun,
         superblock::Superblock,
     },
     recovery,
-    space::{SpaceState, allocator::Allocator, placement::Placement},
+    space::{SpaceState, allocator::PageAllocator, placement::PagePlacement},
     state::checkpoint::ChainPlace,
     tables::{
         Tables,
-        snapshot::{self, Position},
+        snapshot::{self, CheckpointPosition},
     },
 };
 use copal_device::{AlignedBuf, Class, Device, Io, IoKind, MemoryDevice};
@@ -43,10 +43,11 @@ fn write_at(device: &dyn Device, at: u64, buf: AlignedBuf) {
 
 /// Makes the superblock name a checkpoint of an empty store of `pages` pages of `page_bytes`.
 fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes: u32, pages: u64) {
-    let position = Position { uuid: superblock.uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
+    let position =
+        CheckpointPosition { uuid: superblock.uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
     let tables = Tables::new(page_bytes as usize, pages);
     let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
-    let place = [ChainPlace { run: Run::new(900, 1), copy: None }];
+    let place = [ChainPlace { run: PageRun::new(900, 1), copy: None }];
     let (head, chain) = encode_chain(0, &body, &place, page_bytes as usize);
     for (run, buf) in chain {
         write_at(device, run.at * u64::from(page_bytes), buf);
@@ -130,26 +131,26 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
 /// over, and each page is looked at once.
 #[test]
 fn runs_that_no_store_has_are_not_walked() {
-    let mut wanted = vec![Run::new(u64::MAX - 3, 9), Run::new(5, 2), Run::new(6, 3)];
-    let mut space = SpaceState::new(Placement::Pages(Allocator::new(1000)));
-    assert!(space.take(Run::new(100, 50)));
-    wanted.extend([Run::new(90, u32::MAX); 1000]);
+    let mut wanted = vec![PageRun::new(u64::MAX - 3, 9), PageRun::new(5, 2), PageRun::new(6, 3)];
+    let mut space = SpaceState::new(PagePlacement::Pages(PageAllocator::new(1000)));
+    assert!(space.take(PageRun::new(100, 50)));
+    wanted.extend([PageRun::new(90, u32::MAX); 1000]);
     let held = hold(&mut space, None, &wanted).unwrap();
-    assert_eq!(held, [Run::new(5, 2), Run::new(7, 2), Run::new(90, 10), Run::new(150, 850)]);
+    assert_eq!(held, [PageRun::new(5, 2), PageRun::new(7, 2), PageRun::new(90, 10), PageRun::new(150, 850)]);
     assert_eq!(space.free_pages(), 1000 - 50 - 864);
     held.iter().for_each(|&run| space.release(run));
     assert_eq!(space.free_pages(), 950);
 
-    let mut space = SpaceState::new(Placement::Files(FileSpace::new(4096, 1000)));
+    let mut space = SpaceState::new(PagePlacement::Files(FileSpace::new(4096, 1000)));
     let dir = tempfile::tempdir().unwrap();
     let files = HostFiles::create(&dir.path().join("store")).unwrap();
     for (file, pages) in [(0u64, 8), (6, 3)] {
         write_at(files.as_ref(), file << 36, AlignedBuf::zeroed(pages * 4096));
     }
     let file_pages = 1 << 24;
-    wanted.extend((1..300_000).map(|file| Run::new(file * file_pages, file_pages as u32)));
+    wanted.extend((1..300_000).map(|file| PageRun::new(file * file_pages, file_pages as u32)));
     assert_eq!(
         hold(&mut space, Some((&files, 4096)), &wanted).unwrap(),
-        [Run::new(5, 2), Run::new(7, 1), Run::new(6 * file_pages, 3)]
+        [PageRun::new(5, 2), PageRun::new(7, 1), PageRun::new(6 * file_pages, 3)]
     );
 }

@@ -3,21 +3,21 @@
 //! Invariants
 //! - Of the journal, places and hashes of all records are in memory, and the operations of one.
 
-use super::Source;
+use super::RecoverySource;
 use crate::{
     OpenError,
-    flaw::Flaw,
+    flaw::StoreFlaw,
     format::{
         hash64,
         ops::RecordOp,
         record::{self, RecordHeader},
-        run::Run,
+        run::PageRun,
         superblock::Superblock,
     },
-    tables::{Effect, Tables, snapshot::Position},
+    tables::{OpEffect, Tables, snapshot::CheckpointPosition},
 };
 
-/// A record that continues the chain; its operations are read again when they are wanted ([`Ops`]).
+/// A record that continues the chain; its operations are read again when they are wanted ([`RecordOps`]).
 pub(crate) struct WalkedRecord {
     pub(crate) header: RecordHeader,
     /// Position of the page behind it, its pages, and its hash.
@@ -28,9 +28,9 @@ pub(crate) struct WalkedRecord {
 
 impl WalkedRecord {
     /// Where it lies.
-    pub(crate) fn run(&self, superblock: &Superblock) -> Run {
+    pub(crate) fn run(&self, superblock: &Superblock) -> PageRun {
         let within = (self.end - self.pages) % superblock.journal_pages;
-        Run::new(superblock.journal_at + within, self.pages as u32)
+        PageRun::new(superblock.journal_at + within, self.pages as u32)
     }
 
     pub(crate) fn last_lsn(&self) -> u64 {
@@ -39,7 +39,7 @@ impl WalkedRecord {
 }
 
 /// The chain of records behind a checkpoint.
-pub(crate) struct Walked {
+pub(crate) struct WalkedJournal {
     pub(crate) records: Vec<WalkedRecord>,
     /// Everything of epochs up to this is durable.
     pub(crate) flushed_epoch: u64,
@@ -50,15 +50,15 @@ pub(crate) struct Walked {
 
 /// Walks the journal behind a checkpoint.
 pub(crate) fn walk_journal(
-    source: &Source<'_>,
+    source: &RecoverySource<'_>,
     superblock: &Superblock,
-    position: &Position,
-) -> Result<Walked, OpenError> {
-    Walk::new(source, superblock, position).run()
+    position: &CheckpointPosition,
+) -> Result<WalkedJournal, OpenError> {
+    JournalWalk::new(source, superblock, position).run()
 }
 
-struct Walk<'a> {
-    source: &'a Source<'a>,
+struct JournalWalk<'a> {
+    source: &'a RecoverySource<'a>,
     superblock: &'a Superblock,
     position: u64,
     seq: u64,
@@ -70,9 +70,13 @@ struct Walk<'a> {
     record_bytes_max: usize,
 }
 
-impl<'a> Walk<'a> {
-    fn new(source: &'a Source<'a>, superblock: &'a Superblock, position: &Position) -> Walk<'a> {
-        Walk {
+impl<'a> JournalWalk<'a> {
+    fn new(
+        source: &'a RecoverySource<'a>,
+        superblock: &'a Superblock,
+        position: &CheckpointPosition,
+    ) -> JournalWalk<'a> {
+        JournalWalk {
             source,
             superblock,
             position: position.journal_head,
@@ -85,7 +89,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn run(mut self) -> Result<Walked, OpenError> {
+    fn run(mut self) -> Result<WalkedJournal, OpenError> {
         let mut records: Vec<WalkedRecord> = Vec::new();
         let mut pages_used = 0;
         while let Some(record) = self.next()? {
@@ -104,7 +108,7 @@ impl<'a> Walk<'a> {
         let (lost_durable, torn) = self.look_behind()?;
         let end_reason =
             (torn && lost_durable.is_none()).then(|| format!("record {} was not written whole", self.seq));
-        Ok(Walked { records, flushed_epoch: self.flushed_epoch, lost_durable, end_reason })
+        Ok(WalkedJournal { records, flushed_epoch: self.flushed_epoch, lost_durable, end_reason })
     }
 
     /// The record that continues the chain: at the present position, or at the ring's start.
@@ -126,25 +130,25 @@ impl<'a> Walk<'a> {
     }
 
     fn continues(&self, header: &RecordHeader, ops: &[RecordOp]) -> bool {
-        let chained = header.previous == self.previous || self.source.broken.by(Flaw::SequenceOnly);
+        let chained = header.previous == self.previous || self.source.broken.by(StoreFlaw::SequenceOnly);
         let mounts =
             ops.iter().any(|op| matches!(op, RecordOp::Mount { mount, .. } if *mount == header.mount));
         header.store == self.superblock.uuid as u64
             && header.seq == self.seq
             && chained
             && !self.skips_commits(header)
-            && (header.mount == self.mount || mounts || self.source.broken.by(Flaw::SequenceOnly))
+            && (header.mount == self.mount || mounts || self.source.broken.by(StoreFlaw::SequenceOnly))
     }
 
     /// Whether commits are missing before a record: those that only a later checkpoint holds.
     fn skips_commits(&self, header: &RecordHeader) -> bool {
-        header.first_lsn > self.lsn + 1 && !self.source.broken.by(Flaw::SequenceOnly)
+        header.first_lsn > self.lsn + 1 && !self.source.broken.by(StoreFlaw::SequenceOnly)
     }
 
     /// A record with a right sum at a position of the ring, and its bytes.
     fn record_at(&self, position: u64) -> Result<Option<FoundRecord>, OpenError> {
         let within = position % self.superblock.journal_pages;
-        let first = self.source.read(Run::new(self.superblock.journal_at + within, 1))?;
+        let first = self.source.read(PageRun::new(self.superblock.journal_at + within, 1))?;
         let Ok(len) = record::claimed_len(&first, self.record_bytes_max) else {
             return Ok(None);
         };
@@ -155,7 +159,7 @@ impl<'a> Walk<'a> {
         let bytes = if pages == 1 {
             first
         } else {
-            self.source.read(Run::new(self.superblock.journal_at + within, pages as u32))?
+            self.source.read(PageRun::new(self.superblock.journal_at + within, pages as u32))?
         };
         match record::decode(&bytes) {
             Ok((header, ops)) => Ok(Some((header, ops, bytes))),
@@ -194,7 +198,7 @@ impl<'a> Walk<'a> {
 /// Header, operations and bytes of a record whose sum is right.
 type FoundRecord = (RecordHeader, Vec<RecordOp>, Vec<u8>);
 
-/// Longest record of a store's journal, as `Journal::record_bytes_max`.
+/// Longest record of a store's journal, as `JournalRing::record_bytes_max`.
 pub(crate) fn record_bytes_max(superblock: &Superblock) -> usize {
     let page = u64::from(superblock.page_bytes);
     (superblock.journal_pages / 8 * page).min(4 << 20).max(page) as usize
@@ -202,20 +206,20 @@ pub(crate) fn record_bytes_max(superblock: &Superblock) -> usize {
 
 /// The operations of walked records, one record at a time: a journal may hold many times what an opening
 /// should.
-pub(crate) struct Ops<'a> {
-    source: &'a Source<'a>,
+pub(crate) struct RecordOps<'a> {
+    source: &'a RecoverySource<'a>,
     superblock: &'a Superblock,
     /// Pages of the journal read at once, from this page of the device on.
     bytes: Vec<u8>,
     at: u64,
 }
 
-impl<'a> Ops<'a> {
+impl<'a> RecordOps<'a> {
     /// Pages read at once.
     const WINDOW_PAGES: u64 = 64;
 
-    pub(crate) fn new(source: &'a Source<'a>, superblock: &'a Superblock) -> Ops<'a> {
-        Ops { source, superblock, bytes: Vec::new(), at: 0 }
+    pub(crate) fn new(source: &'a RecoverySource<'a>, superblock: &'a Superblock) -> RecordOps<'a> {
+        RecordOps { source, superblock, bytes: Vec::new(), at: 0 }
     }
 
     /// The operations of `record`. Cheap when records are taken in order. Blocks.
@@ -226,10 +230,10 @@ impl<'a> Ops<'a> {
         let held = (self.bytes.len() / self.source.page_bytes) as u64;
         if run.at < self.at || run.end() > self.at + held {
             let left = self.superblock.journal_at + self.superblock.journal_pages - run.at;
-            let window = left.min(Ops::WINDOW_PAGES.max(run.pages.into()));
+            let window = left.min(RecordOps::WINDOW_PAGES.max(run.pages.into()));
             self.bytes = Vec::new();
             // What lies behind the record may be unreadable, and is no concern of this one.
-            let read = self.source.read(Run::new(run.at, window as u32));
+            let read = self.source.read(PageRun::new(run.at, window as u32));
             self.bytes = read.or_else(|_| self.source.read(run))?;
             self.at = run.at;
         }
@@ -247,9 +251,9 @@ pub(crate) fn apply(
     tables: &mut Tables,
     record: &WalkedRecord,
     ops: &[RecordOp],
-    freed: &mut Vec<Run>,
+    freed: &mut Vec<PageRun>,
 ) -> Result<(), OpenError> {
-    let mut effect = Effect::default();
+    let mut effect = OpEffect::default();
     for op in ops {
         tables.apply(op, record.last_lsn(), &mut effect).map_err(|misfit| OpenError::Damaged {
             what: format!("journal record {}: {misfit}", record.header.seq),

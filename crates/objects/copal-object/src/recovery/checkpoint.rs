@@ -5,17 +5,17 @@
 //! - A page counts only if it is the one its parent names, wherever it was read.
 //! - A page that the system could not read at this time is no damaged one.
 
-use super::Source;
+use super::RecoverySource;
 use crate::{
     OpenError,
     format::{
-        checkpoint::{ChainError, Link, decode_page},
-        run::Run,
+        checkpoint::{ChainError, ChainLink, decode_page},
+        run::PageRun,
         superblock::Superblock,
     },
     tables::{
         Tables,
-        snapshot::{self, Body, Position},
+        snapshot::{self, CheckpointBody, CheckpointPosition},
     },
 };
 use copal_device::DeviceError;
@@ -24,20 +24,20 @@ use std::ops::Range;
 /// A checkpoint as a superblock names it.
 pub(crate) struct FoundCheckpoint {
     pub(crate) tables: Tables,
-    pub(crate) position: Position,
+    pub(crate) position: CheckpointPosition,
     /// Runs of written zones.
-    pub(crate) zones: Vec<Run>,
+    pub(crate) zones: Vec<PageRun>,
     /// Pages that are hollow unless something owns them.
     pub(crate) hollow: Vec<Range<u64>>,
     /// Its chain pages, both copies of each.
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<PageRun>,
     /// Those of them that were looked at and are damaged; another copy stood in.
-    pub(crate) damaged: Vec<Run>,
+    pub(crate) damaged: Vec<PageRun>,
 }
 
 /// Which copies of a chain page are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copies {
+pub(crate) enum ChainCopies {
     /// The second only where the first is damaged.
     AsNeeded,
     /// Both: one that is damaged is found while the other still stands in for it.
@@ -46,28 +46,28 @@ pub(crate) enum Copies {
 
 /// The checkpoint that a superblock names.
 pub(crate) fn read_checkpoint(
-    source: &Source<'_>,
+    source: &RecoverySource<'_>,
     superblock: &Superblock,
-    copies: Copies,
+    copies: ChainCopies,
 ) -> Result<FoundCheckpoint, OpenError> {
     let damaged = |what: String| OpenError::Damaged { what: format!("the checkpoint: {what}") };
     let pages = superblock.size_bytes / source.page_bytes as u64;
-    let mut link = Link {
+    let mut link = ChainLink {
         at: superblock.checkpoint_at,
         copy_at: superblock.checkpoint_copy_at,
         bytes: superblock.checkpoint_bytes as u32,
         hash: superblock.checkpoint_hash,
     };
     let mut body = Vec::new();
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<PageRun> = Vec::new();
     let mut damaged_runs = Vec::new();
     let mut index = 0;
     while link.bytes > 0 {
-        let mut found: Option<(Link, Vec<u8>)> = None;
+        let mut found: Option<(ChainLink, Vec<u8>)> = None;
         let mut error = "a chain page lies outside the store".to_owned();
         for run in places(&link, source.page_bytes, pages) {
             runs.push(run);
-            if found.is_some() && copies == Copies::AsNeeded {
+            if found.is_some() && copies == ChainCopies::AsNeeded {
                 continue;
             }
             match chain_page(source, run, &link, superblock.checkpoint_lsn, index)? {
@@ -86,7 +86,7 @@ pub(crate) fn read_checkpoint(
         index += 1;
         link = next;
     }
-    let Body { tables, position, zones, hollow } =
+    let CheckpointBody { tables, position, zones, hollow } =
         snapshot::decode(&body, source.page_bytes).map_err(|error| damaged(error.to_string()))?;
     if position.uuid != superblock.uuid || position.lsn != superblock.checkpoint_lsn {
         return Err(damaged("it belongs to another store".into()));
@@ -95,7 +95,7 @@ pub(crate) fn read_checkpoint(
 }
 
 /// Where the page of a link stands, as far as that lies inside the store.
-fn places(link: &Link, page_bytes: usize, store_pages: u64) -> Vec<Run> {
+fn places(link: &ChainLink, page_bytes: usize, store_pages: u64) -> Vec<PageRun> {
     let bytes = link.bytes as usize;
     if !bytes.is_multiple_of(page_bytes) {
         return Vec::new();
@@ -104,7 +104,7 @@ fn places(link: &Link, page_bytes: usize, store_pages: u64) -> Vec<Run> {
     std::iter::once(link.at)
         .chain(copy)
         .filter(|at| at.saturating_add((bytes / page_bytes) as u64) <= store_pages)
-        .map(|at| Run::new(at, (bytes / page_bytes) as u32))
+        .map(|at| PageRun::new(at, (bytes / page_bytes) as u32))
         .collect()
 }
 
@@ -112,12 +112,12 @@ fn places(link: &Link, page_bytes: usize, store_pages: u64) -> Vec<Run> {
 /// # Errors
 /// It could not be read at this time.
 fn chain_page(
-    source: &Source<'_>,
-    run: Run,
-    link: &Link,
+    source: &RecoverySource<'_>,
+    run: PageRun,
+    link: &ChainLink,
     lsn: u64,
     index: u32,
-) -> Result<Result<(Link, Vec<u8>), String>, DeviceError> {
+) -> Result<Result<(ChainLink, Vec<u8>), String>, DeviceError> {
     let bytes = match source.read(run) {
         Ok(bytes) => bytes,
         Err(error) if error.is_passing() => return Err(error),

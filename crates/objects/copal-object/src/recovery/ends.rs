@@ -1,40 +1,40 @@
 //! Where streams end, also on a device that was cut off: what is left has to show that no frame is missing.
 
-use super::Source;
+use super::RecoverySource;
 use crate::{
     OpenError,
-    flaw::Flaw,
-    format::{frame, run::Run},
-    stream::walk::{End, walk},
-    tables::{Piece, Tables},
+    flaw::StoreFlaw,
+    format::{frame, run::PageRun},
+    stream::walk::{StreamEnd, walk},
+    tables::{StreamPiece, Tables},
 };
 
 /// Where the frames of `pieces` end. Of a device that was cut off, what is left of the pieces is looked at.
 /// # Errors
 /// `Truncated`: a frame that was acknowledged may have been cut off. `Device`.
 pub(super) fn end_of(
-    source: &Source<'_>,
+    source: &RecoverySource<'_>,
     tables: &Tables,
-    pieces: &[Piece],
+    pieces: &[StreamPiece],
     trimmed: u64,
     last_lsn: u64,
-) -> Result<End, OpenError> {
+) -> Result<StreamEnd, OpenError> {
     if !is_cut(source, pieces) {
         return end_of_whole(source, pieces, trimmed, last_lsn);
     }
-    let left: Vec<Piece> = pieces.iter().map(|piece| piece.within(source.whole_pages())).collect();
+    let left: Vec<StreamPiece> = pieces.iter().map(|piece| piece.within(source.whole_pages())).collect();
     let end = end_of_whole(source, &left, trimmed, last_lsn)?;
     if ends_in_sight(source, pieces, &end, trimmed)? { Ok(end) } else { Err(truncated(source, tables)) }
 }
 
 /// Whether the device ends before one of the pieces does. Who saves what can be saved asks for no more than
 /// there is.
-pub(super) fn is_cut(source: &Source<'_>, pieces: &[Piece]) -> bool {
+pub(super) fn is_cut(source: &RecoverySource<'_>, pieces: &[StreamPiece]) -> bool {
     let pages = source.whole_pages();
     !source.salvage && pieces.iter().any(|piece| piece.run.end() > pages)
 }
 
-pub(super) fn truncated(source: &Source<'_>, tables: &Tables) -> OpenError {
+pub(super) fn truncated(source: &RecoverySource<'_>, tables: &Tables) -> OpenError {
     OpenError::Truncated {
         store_bytes: tables.pages.saturating_mul(source.page_bytes as u64),
         device_bytes: source.device.geometry().size,
@@ -44,7 +44,12 @@ pub(super) fn truncated(source: &Source<'_>, tables: &Tables) -> OpenError {
 /// Whether the page where the next frame would begin is there, and holds none. Frames follow one another page
 /// by page, so none lay behind it either: what was cut off held no frame. When that page is gone, nothing
 /// tells a frame that was acknowledged from space that was never used.
-fn ends_in_sight(source: &Source<'_>, pieces: &[Piece], end: &End, trimmed: u64) -> Result<bool, OpenError> {
+fn ends_in_sight(
+    source: &RecoverySource<'_>,
+    pieces: &[StreamPiece],
+    end: &StreamEnd,
+    trimmed: u64,
+) -> Result<bool, OpenError> {
     let Some(piece) = pieces.get(end.piece) else {
         return Ok(true);
     };
@@ -64,18 +69,18 @@ fn ends_in_sight(source: &Source<'_>, pieces: &[Piece], end: &End, trimmed: u64)
     if at >= source.whole_pages() {
         return Ok(false);
     }
-    let page = source.read(Run::new(at, 1))?;
+    let page = source.read(PageRun::new(at, 1))?;
     let is_frame = frame::claimed(&page).is_ok_and(|(header, _)| header.incarnation == piece.incarnation);
     Ok(!is_frame)
 }
 
 fn end_of_whole(
-    source: &Source<'_>,
-    pieces: &[Piece],
+    source: &RecoverySource<'_>,
+    pieces: &[StreamPiece],
     trimmed: u64,
     last_lsn: u64,
-) -> Result<End, OpenError> {
-    let read = |run: Run| source.read(run);
-    let trimmed = if source.broken.by(Flaw::TrimBehindTheEnd) { 0 } else { trimmed };
+) -> Result<StreamEnd, OpenError> {
+    let read = |run: PageRun| source.read(run);
+    let trimmed = if source.broken.by(StoreFlaw::TrimBehindTheEnd) { 0 } else { trimmed };
     Ok(walk(pieces, trimmed, last_lsn, source.page_bytes, source.salvage, &read, |_, _| {})?)
 }

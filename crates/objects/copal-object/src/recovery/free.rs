@@ -6,11 +6,11 @@
 use crate::{
     OpenError,
     format::{
-        run::Run,
+        run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
-    space::placement::{Home, Placement},
-    tables::{Entry, Tables, shared::SharedRuns},
+    space::placement::{PageHome, PagePlacement},
+    tables::{TableEntry, Tables, shared::SharedRuns},
 };
 use std::ops::Range;
 
@@ -18,41 +18,41 @@ use std::ops::Range;
 pub(crate) fn derive_space(
     tables: &Tables,
     superblock: &Superblock,
-    checkpoint: &[Run],
-    zones: &[Run],
+    checkpoint: &[PageRun],
+    zones: &[PageRun],
     hollow: &[Range<u64>],
-    empty: Placement,
-) -> Result<(Placement, SharedRuns), OpenError> {
+    empty: PagePlacement,
+) -> Result<(PagePlacement, SharedRuns), OpenError> {
     let page = tables.page_bytes as u64;
     let mut allocator = empty;
-    let mut take_for = |run: Run, owner: u64, what: &dyn Fn() -> String| {
+    let mut take_for = |run: PageRun, owner: u64, what: &dyn Fn() -> String| {
         if allocator.take_for(run, owner) {
             return Ok(());
         }
         let what = format!("pages {}..{} belong to {} and to something else", run.at, run.end(), what());
         Err(OpenError::Damaged { what })
     };
-    let mut take = |run: Run, what: &dyn Fn() -> String| take_for(run, Home::STORE, what);
+    let mut take = |run: PageRun, what: &dyn Fn() -> String| take_for(run, PageHome::STORE, what);
     for at in COPIES {
         let pages = (SUPERBLOCK_LEN as u64).div_ceil(page) as u32;
-        take(Run::new(at / page, pages), &|| "a superblock".into())?;
+        take(PageRun::new(at / page, pages), &|| "a superblock".into())?;
     }
-    take(Run::new(superblock.journal_at, superblock.journal_pages as u32), &|| "the journal".into())?;
+    take(PageRun::new(superblock.journal_at, superblock.journal_pages as u32), &|| "the journal".into())?;
     for &run in checkpoint {
         take(run, &|| "the checkpoint".into())?;
     }
-    let mut sharing: Vec<Run> = Vec::new();
+    let mut sharing: Vec<PageRun> = Vec::new();
     for (id, entry) in &tables.entries {
         match entry {
-            Entry::Object(object) if object.shares => {
+            TableEntry::Object(object) if object.shares => {
                 sharing.extend(object.map.iter().map(|extent| extent.run))
             }
-            Entry::Object(object) => {
+            TableEntry::Object(object) => {
                 for extent in object.map.iter() {
                     take_for(extent.run, *id, &|| format!("object {id}"))?;
                 }
             }
-            Entry::Stream(stream) => {
+            TableEntry::Stream(stream) => {
                 for piece in &stream.pieces {
                     take_for(piece.run, *id, &|| format!("stream {id}"))?;
                 }
@@ -61,7 +61,7 @@ pub(crate) fn derive_space(
     }
     let mut shared = SharedRuns::default();
     for (run, owners) in owners(&sharing) {
-        take_for(run, Home::STORE, &|| "cloned objects".into())?;
+        take_for(run, PageHome::STORE, &|| "cloned objects".into())?;
         (1..owners).for_each(|_| shared.share(run));
     }
     for &zone in zones {
@@ -74,7 +74,7 @@ pub(crate) fn derive_space(
 }
 
 /// Runs that do not overlap, with the number of owners of each.
-fn owners(runs: &[Run]) -> Vec<(Run, u32)> {
+fn owners(runs: &[PageRun]) -> Vec<(PageRun, u32)> {
     let mut edges: Vec<(u64, i64)> = runs.iter().flat_map(|run| [(run.at, 1), (run.end(), -1)]).collect();
     edges.sort_unstable();
     let mut out = Vec::new();
@@ -82,7 +82,7 @@ fn owners(runs: &[Run]) -> Vec<(Run, u32)> {
     let mut from = 0;
     for (page, change) in edges {
         if count > 0 && page > from {
-            out.push((Run::new(from, (page - from) as u32), count as u32));
+            out.push((PageRun::new(from, (page - from) as u32), count as u32));
         }
         count += change;
         from = page;

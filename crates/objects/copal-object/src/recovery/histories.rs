@@ -1,53 +1,53 @@
 //! Streams as the records behind the last flush found them: what says whether a frame that a record depends
 //! on is lost.
 
-use super::{Source, ends::end_of};
+use super::{RecoverySource, ends::end_of};
 use crate::{
     OpenError,
     format::ops::RecordOp,
-    tables::{Piece, Tables},
+    tables::{StreamPiece, Tables},
 };
 use std::collections::HashMap;
 
 /// Pieces of a stream as they were before anything unflushed was trimmed or deleted: its frames are still
 /// there (OBJ-5).
-struct History {
-    pieces: Vec<Piece>,
+struct StreamHistory {
+    pieces: Vec<StreamPiece>,
     trimmed: u64,
 }
 
 /// A record's dependency on a frame of a history.
-struct Dependency {
+struct FrameDependency {
     record: usize,
     history: usize,
     frame: u64,
 }
 
 #[derive(Default)]
-pub(super) struct Histories {
-    all: Vec<History>,
+pub(super) struct StreamHistories {
+    all: Vec<StreamHistory>,
     current: HashMap<u64, usize>,
-    dependencies: Vec<Dependency>,
+    dependencies: Vec<FrameDependency>,
 }
 
-impl Histories {
+impl StreamHistories {
     /// Before `ops` of record `index` are applied to `tables`: remembers what later checks need.
     pub(super) fn note(&mut self, tables: &Tables, index: usize, ops: &[RecordOp]) {
         for op in ops {
             match op {
                 RecordOp::Create { id, .. } => {
-                    self.all.push(History { pieces: Vec::new(), trimmed: 0 });
+                    self.all.push(StreamHistory { pieces: Vec::new(), trimmed: 0 });
                     self.current.insert(*id, self.all.len() - 1);
                 }
                 RecordOp::StreamExtent { id, run, first, incarnation } => {
-                    let piece = Piece { run: *run, first: *first, incarnation: *incarnation, lsn: 0 };
+                    let piece = StreamPiece { run: *run, first: *first, incarnation: *incarnation, lsn: 0 };
                     let history = self.of(tables, *id);
                     self.all[history].pieces.push(piece);
                 }
                 RecordOp::StreamTrim { id, .. } | RecordOp::Delete { id } => drop(self.of(tables, *id)),
                 RecordOp::Dep { id, frame } => {
                     let history = self.of(tables, *id);
-                    self.dependencies.push(Dependency { record: index, history, frame: *frame });
+                    self.dependencies.push(FrameDependency { record: index, history, frame: *frame });
                 }
                 _ => {}
             }
@@ -59,8 +59,8 @@ impl Histories {
             return history;
         }
         let history = match tables.stream(id) {
-            Some(stream) => History { pieces: stream.pieces.clone(), trimmed: stream.trimmed },
-            None => History { pieces: Vec::new(), trimmed: 0 },
+            Some(stream) => StreamHistory { pieces: stream.pieces.clone(), trimmed: stream.trimmed },
+            None => StreamHistory { pieces: Vec::new(), trimmed: 0 },
         };
         self.all.push(history);
         self.current.insert(id, self.all.len() - 1);
@@ -70,7 +70,7 @@ impl Histories {
     /// The first record that depends on a frame that is lost.
     pub(super) fn first_lost(
         &self,
-        source: &Source<'_>,
+        source: &RecoverySource<'_>,
         tables: &Tables,
         last_lsn: u64,
     ) -> Result<Option<usize>, OpenError> {

@@ -5,17 +5,17 @@
 //! stream; each may bring down more of the other. Both only ever get shorter, so it ends.
 
 use super::{
-    Copies, Ops, Source, Walked, WalkedRecord, apply,
+    ChainCopies, RecordOps, RecoverySource, WalkedJournal, WalkedRecord, apply,
     ends::{end_of, is_cut, truncated},
-    histories::Histories,
+    histories::StreamHistories,
     read_checkpoint, verify,
 };
 use crate::{
     OpenError,
-    flaw::Flaw,
-    format::{ops::RecordOp, run::Run, superblock::Superblock},
-    stream::walk::End,
-    tables::{Tables, snapshot::Position},
+    flaw::StoreFlaw,
+    format::{ops::RecordOp, run::PageRun, superblock::Superblock},
+    stream::walk::StreamEnd,
+    tables::{Tables, snapshot::CheckpointPosition},
 };
 use std::collections::HashMap;
 
@@ -24,13 +24,13 @@ pub(crate) struct LogEnd {
     pub(crate) tables: Tables,
     /// Records that count.
     pub(crate) kept: usize,
-    pub(crate) ends: HashMap<u64, End>,
+    pub(crate) ends: HashMap<u64, StreamEnd>,
     /// Why the last records do not count: they cannot have been durable.
     pub(crate) dropped: Option<String>,
     /// Why they do not count although they may have been durable.
     pub(crate) lost: Option<String>,
     /// Pages freed by records that count, and those that dropped records name.
-    pub(crate) needed: Vec<Run>,
+    pub(crate) needed: Vec<PageRun>,
 }
 
 /// Reads the records, drops the first that does not count with all behind it, and begins again, until nothing
@@ -38,19 +38,19 @@ pub(crate) struct LogEnd {
 /// made so that each record depends on a frame that counts only with the record behind it takes as many
 /// rounds as it has records.
 pub(crate) fn find_log_end(
-    source: &Source<'_>,
+    source: &RecoverySource<'_>,
     superblock: &Superblock,
-    walked: &Walked,
+    walked: &WalkedJournal,
     checkpoint: Tables,
-    position: &Position,
+    position: &CheckpointPosition,
     accept_tail_loss: bool,
 ) -> Result<LogEnd, OpenError> {
-    let mut rounds = Rounds {
+    let mut rounds = ReplayRounds {
         source,
         walked,
         position,
         accept_tail_loss,
-        reader: Ops::new(source, superblock),
+        reader: RecordOps::new(source, superblock),
         kept: walked.records.len(),
         dropped: None,
         lost: None,
@@ -60,7 +60,7 @@ pub(crate) fn find_log_end(
     loop {
         let tables = match checkpoint.take() {
             Some(tables) => tables,
-            None => read_checkpoint(source, superblock, Copies::AsNeeded)?.tables,
+            None => read_checkpoint(source, superblock, ChainCopies::AsNeeded)?.tables,
         };
         let Some(replayed) = rounds.replay(tables)? else {
             continue;
@@ -73,12 +73,12 @@ pub(crate) fn find_log_end(
 }
 
 /// What is known after some rounds.
-struct Rounds<'a> {
-    source: &'a Source<'a>,
-    walked: &'a Walked,
-    position: &'a Position,
+struct ReplayRounds<'a> {
+    source: &'a RecoverySource<'a>,
+    walked: &'a WalkedJournal,
+    position: &'a CheckpointPosition,
     accept_tail_loss: bool,
-    reader: Ops<'a>,
+    reader: RecordOps<'a>,
     /// Records that count so far.
     kept: usize,
     dropped: Option<String>,
@@ -88,20 +88,20 @@ struct Rounds<'a> {
 }
 
 /// The records of one round, applied.
-struct Replayed {
+struct ReplayedRecords {
     tables: Tables,
-    histories: Histories,
-    needed: Vec<Run>,
+    histories: StreamHistories,
+    needed: Vec<PageRun>,
 }
 
-impl Rounds<'_> {
+impl ReplayRounds<'_> {
     /// Applies the records that count so far, the first time with a look at their data. `None`: the data of
     /// one is gone, and the tables hold one record too many.
-    fn replay(&mut self, mut tables: Tables) -> Result<Option<Replayed>, OpenError> {
+    fn replay(&mut self, mut tables: Tables) -> Result<Option<ReplayedRecords>, OpenError> {
         let verifies =
-            !std::mem::replace(&mut self.verified, true) && !self.source.broken.by(Flaw::NoDataSum);
+            !std::mem::replace(&mut self.verified, true) && !self.source.broken.by(StoreFlaw::NoDataSum);
         let walked = self.walked;
-        let mut histories = Histories::default();
+        let mut histories = StreamHistories::default();
         let mut needed = Vec::new();
         for (index, record) in walked.records[..self.kept].iter().enumerate() {
             let ops = self.reader.of(record)?;
@@ -115,7 +115,7 @@ impl Rounds<'_> {
                 return Ok(None);
             }
         }
-        Ok(Some(Replayed { tables, histories, needed }))
+        Ok(Some(ReplayedRecords { tables, histories, needed }))
     }
 
     /// Whether the data of `record` is there; notes why not.
@@ -137,7 +137,7 @@ impl Rounds<'_> {
 
     /// Last commit of which a frame may say that it came after it.
     fn limit(&self) -> u64 {
-        if self.source.broken.by(Flaw::AfterIgnored) {
+        if self.source.broken.by(StoreFlaw::AfterIgnored) {
             return u64::MAX;
         }
         self.walked.records[..self.kept]
@@ -146,8 +146,8 @@ impl Rounds<'_> {
     }
 
     /// Drops the first record that came after a frame that is lost; `true` when there is one.
-    fn loses_a_frame(&mut self, replayed: &Replayed) -> Result<bool, OpenError> {
-        if self.source.broken.by(Flaw::DepIgnored) {
+    fn loses_a_frame(&mut self, replayed: &ReplayedRecords) -> Result<bool, OpenError> {
+        if self.source.broken.by(StoreFlaw::DepIgnored) {
             return Ok(false);
         }
         let first = replayed.histories.first_lost(self.source, &replayed.tables, self.limit())?;
@@ -163,8 +163,8 @@ impl Rounds<'_> {
     }
 
     /// Nothing was dropped in the last round: where the streams end, and what was read on the way.
-    fn end(mut self, replayed: Replayed) -> Result<LogEnd, OpenError> {
-        let Replayed { tables, mut needed, .. } = replayed;
+    fn end(mut self, replayed: ReplayedRecords) -> Result<LogEnd, OpenError> {
+        let ReplayedRecords { tables, mut needed, .. } = replayed;
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {
             let mut end = end_of(self.source, &tables, &stream.pieces, stream.trimmed, self.limit())?;
@@ -182,7 +182,7 @@ impl Rounds<'_> {
 }
 
 /// Pages an operation names.
-fn runs_of(op: &RecordOp) -> Vec<Run> {
+fn runs_of(op: &RecordOp) -> Vec<PageRun> {
     match op {
         RecordOp::Map { run, .. } | RecordOp::StreamExtent { run, .. } => vec![*run],
         RecordOp::Publish { runs, .. } => runs.clone(),

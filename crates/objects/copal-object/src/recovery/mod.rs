@@ -10,9 +10,9 @@
 
 use crate::{
     ObjectId, OpenError, RecoveryReport,
-    flaw::Flaw,
-    format::{run::Run, superblock::Superblock},
-    stream::walk::End,
+    flaw::StoreFlaw,
+    format::{run::PageRun, superblock::Superblock},
+    stream::walk::StreamEnd,
     tables::Tables,
 };
 use std::{collections::HashMap, ops::Range};
@@ -27,26 +27,26 @@ mod source;
 mod superblocks;
 mod verify;
 
-pub(crate) use chain::{Ops, Walked, WalkedRecord, apply, walk_journal};
-pub(crate) use checkpoint::{Copies, FoundCheckpoint, read_checkpoint};
+pub(crate) use chain::{RecordOps, WalkedJournal, WalkedRecord, apply, walk_journal};
+pub(crate) use checkpoint::{ChainCopies, FoundCheckpoint, read_checkpoint};
 pub(crate) use free::derive_space;
 use log_end::LogEnd;
-pub(crate) use source::Source;
+pub(crate) use source::RecoverySource;
 pub(crate) use superblocks::{newest_superblock, older_superblocks, read_superblocks};
 pub(crate) use verify::{chunks, damaged_units, unit_damage};
 
 /// What a crash left, read and understood; nothing is written yet.
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredStore {
     pub(crate) superblock: Superblock,
     /// Copies that have to be written again.
     pub(crate) stale_copies: Vec<usize>,
-    pub(crate) checkpoint_runs: Vec<Run>,
+    pub(crate) checkpoint_runs: Vec<PageRun>,
     pub(crate) tables: Tables,
     /// Runs of written zones.
-    pub(crate) zones: Vec<Run>,
+    pub(crate) zones: Vec<PageRun>,
     /// Pages that are hollow unless something owns them.
     pub(crate) hollow: Vec<Range<u64>>,
-    pub(crate) ends: HashMap<u64, End>,
+    pub(crate) ends: HashMap<u64, StreamEnd>,
     pub(crate) last_lsn: u64,
     /// Number, position and chain of the next record.
     pub(crate) next_seq: u64,
@@ -57,17 +57,17 @@ pub(crate) struct Recovered {
     pub(crate) epoch: u64,
     /// Pages that are free now, but that this very recovery reads: not to be written before the mount is
     /// durable.
-    pub(crate) needed: Vec<Run>,
+    pub(crate) needed: Vec<PageRun>,
     pub(crate) report: RecoveryReport,
 }
 
 /// Reads everything behind `superblock`, the newest, and decides what counts.
 pub(crate) fn recover(
-    source: &Source<'_>,
+    source: &RecoverySource<'_>,
     superblock: Superblock,
     stale_copies: Vec<usize>,
     accept_tail_loss: bool,
-) -> Result<Recovered, OpenError> {
+) -> Result<RecoveredStore, OpenError> {
     let FoundCheckpoint {
         tables: checkpoint,
         position,
@@ -75,7 +75,7 @@ pub(crate) fn recover(
         hollow,
         runs: checkpoint_runs,
         damaged: damaged_checkpoint,
-    } = read_checkpoint(source, &superblock, Copies::AsNeeded)?;
+    } = read_checkpoint(source, &superblock, ChainCopies::AsNeeded)?;
     let walked = walk_journal(source, &superblock, &position)?;
     if let Some(seq) = walked.lost_durable
         && !accept_tail_loss
@@ -90,7 +90,7 @@ pub(crate) fn recover(
         ..report(&walked, &log_end)
     };
     let last = walked.records[..log_end.kept].last();
-    Ok(Recovered {
+    Ok(RecoveredStore {
         last_lsn: last.map_or(position.lsn, |record| record.last_lsn().max(position.lsn)),
         next_seq: last.map_or(position.next_seq, |record| record.header.seq + 1),
         head: last.map_or(position.journal_head, |record| record.end),
@@ -110,7 +110,7 @@ pub(crate) fn recover(
 }
 
 /// What counts of the journal and the streams, and why the rest does not.
-fn report(walked: &Walked, log_end: &LogEnd) -> RecoveryReport {
+fn report(walked: &WalkedJournal, log_end: &LogEnd) -> RecoveryReport {
     let lost_durable = walked
         .lost_durable
         .map(|seq| format!("journal record {seq} is gone, and later ones say it was durable"));
@@ -127,8 +127,11 @@ fn report(walked: &Walked, log_end: &LogEnd) -> RecoveryReport {
 }
 
 /// Largest epoch of any record, also of those that do not count: none is used again (OBJ-10).
-fn largest_epoch(source: &Source<'_>, walked: &Walked, kept: usize) -> u64 {
-    let seen =
-        if source.broken.by(Flaw::KeptRecordsOnly) { &walked.records[..kept] } else { &walked.records[..] };
+fn largest_epoch(source: &RecoverySource<'_>, walked: &WalkedJournal, kept: usize) -> u64 {
+    let seen = if source.broken.by(StoreFlaw::KeptRecordsOnly) {
+        &walked.records[..kept]
+    } else {
+        &walked.records[..]
+    };
     seen.iter().map(|record| record.header.epoch.max(record.header.flushed_epoch)).max().unwrap_or(0)
 }

@@ -1,24 +1,24 @@
 //! The device that is recovered, read page by page.
 
-use crate::{flaw::Broken, format::run::Run};
+use crate::{flaw::BrokenRule, format::run::PageRun};
 use copal_device::{Device, DeviceError};
 
 /// Reads of one device, in pages.
-pub(crate) struct Source<'a> {
+pub(crate) struct RecoverySource<'a> {
     pub(crate) device: &'a dyn Device,
     pub(crate) page_bytes: usize,
     /// Frames that cannot be read end no stream.
     pub(crate) salvage: bool,
-    pub(crate) broken: Broken,
+    pub(crate) broken: BrokenRule,
 }
 
-impl Source<'_> {
+impl RecoverySource<'_> {
     /// Pages of the device; one of which a part is missing does not count.
     pub(crate) fn whole_pages(&self) -> u64 {
         self.device.geometry().size / self.page_bytes as u64
     }
 
-    pub(crate) fn read(&self, run: Run) -> Result<Vec<u8>, DeviceError> {
+    pub(crate) fn read(&self, run: PageRun) -> Result<Vec<u8>, DeviceError> {
         let most = (self.device.geometry().max_io as usize / self.page_bytes).max(1) as u32;
         let mut out = Vec::with_capacity(run.pages as usize * self.page_bytes);
         for piece in crate::state::pieces(run, most) {

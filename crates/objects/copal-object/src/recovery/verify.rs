@@ -1,9 +1,9 @@
 //! Verifying data that no flush is known to cover (OBJ-1).
 
-use super::{Source, WalkedRecord};
+use super::{RecoverySource, WalkedRecord};
 use crate::{
     Check,
-    format::{hash128, ops::RecordOp, run::Run},
+    format::{hash128, ops::RecordOp, run::PageRun},
     tables::{trailer_pages, unit_pages},
 };
 use copal_device::DeviceError;
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Whether all data that `ops` of `record` brought in epochs after `flushed_epoch` is on the device.
 pub(crate) fn data_is_there(
-    source: &Source<'_>,
+    source: &RecoverySource<'_>,
     record: &WalkedRecord,
     ops: &[RecordOp],
     flushed_epoch: u64,
@@ -43,12 +43,17 @@ pub(crate) fn data_is_there(
 
 /// Pages that each of `sums` is of. Not asked of the object: the record may have given its name to another
 /// since.
-fn unit_of(run: Run, sums: &[u32], page_bytes: usize) -> u32 {
+fn unit_of(run: PageRun, sums: &[u32], page_bytes: usize) -> u32 {
     let check = if sums.len() as u64 == u64::from(run.pages) { Check::Pages } else { Check::Caller };
     unit_pages(check, page_bytes)
 }
 
-fn map_is_there(source: &Source<'_>, run: Run, sums: &[u32], unit: u32) -> Result<bool, DeviceError> {
+fn map_is_there(
+    source: &RecoverySource<'_>,
+    run: PageRun,
+    sums: &[u32],
+    unit: u32,
+) -> Result<bool, DeviceError> {
     for (chunk, sums) in chunks(run, sums, unit) {
         if !damaged_units(source, chunk, sums, unit)?.is_empty() {
             return Ok(false);
@@ -61,18 +66,18 @@ fn map_is_there(source: &Source<'_>, run: Run, sums: &[u32], unit: u32) -> Resul
 const CHUNK_PAGES: u32 = 256;
 
 /// Cuts a run and the sums of its units into chunks of whole units.
-pub(crate) fn chunks(run: Run, sums: &[u32], unit: u32) -> impl Iterator<Item = (Run, &[u32])> {
+pub(crate) fn chunks(run: PageRun, sums: &[u32], unit: u32) -> impl Iterator<Item = (PageRun, &[u32])> {
     let units = (CHUNK_PAGES / unit).max(1);
     crate::state::pieces(run, units * unit).zip(sums.chunks(units as usize))
 }
 
 /// Units of a chunk whose bytes do not fit their sums.
 pub(crate) fn damaged_units(
-    source: &Source<'_>,
-    chunk: Run,
+    source: &RecoverySource<'_>,
+    chunk: PageRun,
     sums: &[u32],
     unit: u32,
-) -> Result<Vec<Run>, DeviceError> {
+) -> Result<Vec<PageRun>, DeviceError> {
     let bytes = source.read(chunk)?;
     let units = crate::state::pieces(chunk, unit).zip(bytes.chunks(unit as usize * source.page_bytes));
     let damaged = units.zip(sums).filter(|((_, bytes), sum)| copal_codec::crc32c(0, bytes) != **sum);
@@ -81,13 +86,13 @@ pub(crate) fn damaged_units(
 
 /// Data and trailer of a published object against the trailer's hash. The first wrong byte ends it.
 fn published_is_there(
-    source: &Source<'_>,
-    runs: &[Run],
+    source: &RecoverySource<'_>,
+    runs: &[PageRun],
     len: u64,
     trailer: u128,
     unit: u32,
 ) -> Result<bool, DeviceError> {
-    let Some(published) = Published::read(source, runs, len, trailer, unit)? else {
+    let Some(published) = PublishedSums::read(source, runs, len, trailer, unit)? else {
         return Ok(false);
     };
     for index in 0..published.units() {
@@ -104,15 +109,15 @@ fn published_is_there(
 /// # Errors
 /// Something could not be read at this time.
 pub(crate) fn unit_damage(
-    source: &Source<'_>,
-    runs: &[Run],
+    source: &RecoverySource<'_>,
+    runs: &[PageRun],
     len: u64,
     trailer: u128,
     unit: u32,
-    summed: &mut dyn FnMut(Run, bool),
+    summed: &mut dyn FnMut(PageRun, bool),
 ) -> Result<Vec<Range<u64>>, DeviceError> {
     let data = len.div_ceil(source.page_bytes as u64);
-    let published = match Published::read(source, runs, len, trailer, unit) {
+    let published = match PublishedSums::read(source, runs, len, trailer, unit) {
         Ok(Some(published)) => published,
         Err(error) if error.is_passing() => return Err(error),
         Ok(None) | Err(_) => return Ok(std::iter::once(0..data).collect()),
@@ -138,21 +143,21 @@ pub(crate) fn unit_damage(
 }
 
 /// A published object with its sums in memory.
-struct Published {
+struct PublishedSums {
     pages: Vec<u64>,
     sums: Vec<u8>,
     unit: usize,
 }
 
-impl Published {
+impl PublishedSums {
     /// `None` when the sums are not those its record names.
     fn read(
-        source: &Source<'_>,
-        runs: &[Run],
+        source: &RecoverySource<'_>,
+        runs: &[PageRun],
         len: u64,
         trailer: u128,
         unit: u32,
-    ) -> Result<Option<Published>, DeviceError> {
+    ) -> Result<Option<PublishedSums>, DeviceError> {
         let data = len.div_ceil(source.page_bytes as u64);
         let mut pages: Vec<u64> = runs.iter().flat_map(|run| run.at..run.end()).collect();
         if pages.len() as u64 != data + trailer_pages(data, unit, source.page_bytes) {
@@ -164,7 +169,7 @@ impl Published {
         }
         pages.truncate(data as usize);
         let right = hash128(&sums) == trailer;
-        Ok(right.then_some(Published { pages, sums, unit: unit as usize }))
+        Ok(right.then_some(PublishedSums { pages, sums, unit: unit as usize }))
     }
 
     fn units(&self) -> usize {
@@ -176,7 +181,7 @@ impl Published {
         from as u64..(from + self.unit).min(self.pages.len()) as u64
     }
 
-    fn unit_is_there(&self, source: &Source<'_>, index: usize) -> Result<bool, DeviceError> {
+    fn unit_is_there(&self, source: &RecoverySource<'_>, index: usize) -> Result<bool, DeviceError> {
         let pages = self.unit_pages(index);
         let mut sum = 0;
         for run in joined(&self.pages[pages.start as usize..pages.end as usize]) {
@@ -188,12 +193,12 @@ impl Published {
 }
 
 /// Runs of consecutive pages.
-fn joined(pages: &[u64]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn joined(pages: &[u64]) -> Vec<PageRun> {
+    let mut runs: Vec<PageRun> = Vec::new();
     for &page in pages {
         match runs.last_mut() {
             Some(run) if run.end() == page => run.pages += 1,
-            _ => runs.push(Run::new(page, 1)),
+            _ => runs.push(PageRun::new(page, 1)),
         }
     }
     runs

@@ -20,9 +20,9 @@
 use crate::{
     StoreError,
     engine::{close::checkpoint_now, pump::wait_change, steps::discard_io},
-    flaw::Flaw,
+    flaw::StoreFlaw,
     format::{
-        run::{RUN_PAGES_MAX, Run},
+        run::{PageRun, RUN_PAGES_MAX},
         superblock::STORE_BYTES_MIN,
     },
     state::{StoreCore, StoreState},
@@ -57,7 +57,7 @@ pub struct Shrunk {
 
 /// See `Store::shrink`.
 pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
-    if !store.shape.broken.by(Flaw::GiveBackEarly) {
+    if !store.shape.broken.by(StoreFlaw::GiveBackEarly) {
         checkpoint_now(store)?;
     }
     if store.files.is_some() {
@@ -73,7 +73,7 @@ pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
     let early = early(store, &state);
     let hollow_bytes = let_go(store, &mut state);
     drop(state);
-    let said = if store.shape.broken.by(Flaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(store) };
+    let said = if store.shape.broken.by(StoreFlaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(store) };
     // Where nothing was said, nothing was lost: hollow runs are filled before they are used, as if it had
     // been.
     let shrunk = said.and_then(|()| hand_over(store, early));
@@ -133,7 +133,7 @@ fn staying_pages(store: &StoreCore, state: &StoreState) -> u64 {
 }
 
 /// The file follows what the checkpoint says; returns the bytes that it is shorter.
-fn hand_over(store: &StoreCore, early: Vec<Run>) -> Result<u64, StoreError> {
+fn hand_over(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreError> {
     let state = store.state.lock();
     state.writable()?;
     let end = store.shape.byte(state.tables.pages);
@@ -147,7 +147,7 @@ fn hand_over(store: &StoreCore, early: Vec<Run>) -> Result<u64, StoreError> {
     // All of them: an earlier time may have died before it came so far.
     let runs = hollow.iter().flat_map(|range| {
         let starts = range.clone().step_by(RUN_PAGES_MAX as usize);
-        starts.map(|at| Run::new(at, (range.end - at).min(RUN_PAGES_MAX.into()) as u32))
+        starts.map(|at| PageRun::new(at, (range.end - at).min(RUN_PAGES_MAX.into()) as u32))
     });
     let mut runs = runs.chain(early).peekable();
     while runs.peek().is_some() {
@@ -206,8 +206,8 @@ pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState
 }
 
 /// What a flaw gives back besides: pages in quarantine.
-fn early(store: &StoreCore, state: &StoreState) -> Vec<Run> {
-    if !store.shape.broken.by(Flaw::GiveBackEarly) {
+fn early(store: &StoreCore, state: &StoreState) -> Vec<PageRun> {
+    if !store.shape.broken.by(StoreFlaw::GiveBackEarly) {
         return Vec::new();
     }
     state.space.quarantined().copied().collect()

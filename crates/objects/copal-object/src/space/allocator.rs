@@ -11,8 +11,8 @@
 //! Not here: quarantine and reserves (`space`).
 
 use crate::{
-    format::run::{RUN_PAGES_MAX, Run},
-    space::hollow::Hollow,
+    format::run::{PageRun, RUN_PAGES_MAX},
+    space::hollow::HollowRanges,
 };
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub(crate) const CLASSES: usize = 7;
 
 /// Free and taken pages of a store.
 #[derive(Debug)]
-pub(crate) struct Allocator {
+pub(crate) struct PageAllocator {
     /// Bit set: taken.
     bits: Vec<u64>,
     /// Free pages per chunk of words.
@@ -38,15 +38,15 @@ pub(crate) struct Allocator {
     written: Vec<bool>,
     /// Runs of written zones.
     zone_runs: u64,
-    hollow: Hollow,
+    hollow: HollowRanges,
     /// Search from the first page, so that freed pages are reused soon, and the last ones come to be free.
     pub(crate) lowest_first: bool,
 }
 
-impl Allocator {
+impl PageAllocator {
     /// All of `pages` pages are free, none was written.
-    pub(crate) fn new(pages: u64) -> Allocator {
-        let mut allocator = Allocator {
+    pub(crate) fn new(pages: u64) -> PageAllocator {
+        let mut allocator = PageAllocator {
             bits: Vec::new(),
             chunk_free: Vec::new(),
             free: 0,
@@ -54,7 +54,7 @@ impl Allocator {
             cursors: [0; CLASSES],
             written: Vec::new(),
             zone_runs: 0,
-            hollow: Hollow::default(),
+            hollow: HollowRanges::default(),
             lowest_first: false,
         };
         allocator.grow(pages);
@@ -103,7 +103,7 @@ impl Allocator {
         self.written.truncate(pages.div_ceil(ZONE_PAGES) as usize);
     }
 
-    pub(crate) fn hollow(&self) -> &Hollow {
+    pub(crate) fn hollow(&self) -> &HollowRanges {
         &self.hollow
     }
 
@@ -170,7 +170,7 @@ impl Allocator {
     }
 
     /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
-    pub(crate) fn take(&mut self, run: Run) -> bool {
+    pub(crate) fn take(&mut self, run: PageRun) -> bool {
         if run.end() > self.pages || !self.is_free(run) {
             return false;
         }
@@ -183,12 +183,12 @@ impl Allocator {
     }
 
     /// Whether all pages of `run` are free.
-    pub(crate) fn is_free(&self, run: Run) -> bool {
+    pub(crate) fn is_free(&self, run: PageRun) -> bool {
         masks(run.at, run.end()).all(|(word, mask)| self.bits[word] & mask == 0)
     }
 
     /// Whether no page of `run` is free.
-    pub(crate) fn is_taken(&self, run: Run) -> bool {
+    pub(crate) fn is_taken(&self, run: PageRun) -> bool {
         run.end() <= self.pages && masks(run.at, run.end()).all(|(word, mask)| self.bits[word] & mask == mask)
     }
 
@@ -196,7 +196,7 @@ impl Allocator {
     ///
     /// # Panics
     /// When a page of it is free already.
-    pub(crate) fn release(&mut self, run: Run) {
+    pub(crate) fn release(&mut self, run: PageRun) {
         assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
         self.set_free(run.at, run.end());
     }
@@ -210,7 +210,7 @@ impl Allocator {
     }
 
     /// Takes `pages` pages in as few runs as first fit finds; `None` when fewer are free.
-    pub(crate) fn allocate(&mut self, pages: u64, class: usize) -> Option<Vec<Run>> {
+    pub(crate) fn allocate(&mut self, pages: u64, class: usize) -> Option<Vec<PageRun>> {
         if pages > self.free {
             return None;
         }
@@ -233,7 +233,7 @@ impl Allocator {
     }
 
     /// Takes one run of `pages` pages, in written zones only if asked so.
-    pub(crate) fn allocate_run(&mut self, pages: u32, class: usize, written: bool) -> Option<Run> {
+    pub(crate) fn allocate_run(&mut self, pages: u32, class: usize, written: bool) -> Option<PageRun> {
         let run = self.find(pages.into(), pages.into(), class, written)?;
         assert!(self.take(run), "a run that was found free is free");
         Some(run)
@@ -246,7 +246,7 @@ impl Allocator {
     }
 
     /// First free run of at least `shortest` pages from the cursor of `class` on; at most `want` of it.
-    fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<Run> {
+    fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<PageRun> {
         let start =
             if self.lowest_first { 0 } else { self.cursors[class].min(self.bits.len().saturating_sub(1)) };
         let found = self
@@ -256,11 +256,11 @@ impl Allocator {
         Some(found)
     }
 
-    fn scan(&self, from: usize, to: usize, shortest: u64, want: u64, written: bool) -> Option<Run> {
+    fn scan(&self, from: usize, to: usize, shortest: u64, want: u64, written: bool) -> Option<PageRun> {
         let mut open: Option<u64> = None;
         let close = |open: &mut Option<u64>, end: u64| {
             let at = open.take()?;
-            (end - at >= shortest).then(|| Run::new(at, (end - at).min(want) as u32))
+            (end - at >= shortest).then(|| PageRun::new(at, (end - at).min(want) as u32))
         };
         let mut word = from;
         while word < to {
@@ -286,7 +286,7 @@ impl Allocator {
                     let at = *open.get_or_insert(first_page + bit);
                     bit += u64::from(rest.trailing_zeros()).min(64 - bit);
                     if first_page + bit - at >= want {
-                        return Some(Run::new(at, want as u32));
+                        return Some(PageRun::new(at, want as u32));
                     }
                 }
             }
@@ -296,7 +296,7 @@ impl Allocator {
     }
 
     /// Notes that every page of `run` has been written; whole zones inside it count from now on.
-    pub(crate) fn note_written(&mut self, run: Run) {
+    pub(crate) fn note_written(&mut self, run: PageRun) {
         let first = run.at.div_ceil(ZONE_PAGES) as usize;
         let last = (run.end() / ZONE_PAGES) as usize;
         let is_written = |written: &[bool], zone: usize| written.get(zone).copied().unwrap_or(false);
@@ -327,7 +327,7 @@ impl Allocator {
         zones.for_each(|written| *written = false);
     }
 
-    /// Number of runs that [`Allocator::written_zones`] returns.
+    /// Number of runs that [`PageAllocator::written_zones`] returns.
     pub(crate) fn zone_runs(&self) -> u64 {
         self.zone_runs
     }

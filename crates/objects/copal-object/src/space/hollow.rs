@@ -14,13 +14,13 @@ use std::{collections::BTreeMap, ops::Range};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hollow {
+pub(crate) struct HollowRanges {
     /// End of each, by its first page.
     runs: BTreeMap<u64, u64>,
     pages: u64,
 }
 
-impl Hollow {
+impl HollowRanges {
     /// Pages in all of them.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn runs_that_touch_are_one_and_what_is_cut_is_gone() {
-        let mut hollow = Hollow::default();
+        let mut hollow = HollowRanges::default();
         for range in [10..20, 30..40, 20..30, 50..60] {
             hollow.insert(range);
         }

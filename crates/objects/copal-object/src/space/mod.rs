@@ -15,11 +15,11 @@ pub(crate) mod placement;
 pub(crate) mod recent;
 
 use crate::{
-    format::run::{Run, pages_of},
+    format::run::{PageRun, pages_of},
     space::{
         allocator::ZONE_PAGES,
-        pins::Pins,
-        placement::{Home, Placement},
+        pins::PagePins,
+        placement::{PageHome, PagePlacement},
         recent::RecentPages,
     },
 };
@@ -27,23 +27,23 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 /// Pages freed by one record.
 #[derive(Debug)]
-struct Freed {
+struct FreedPages {
     epoch: u64,
-    runs: Vec<Run>,
+    runs: Vec<PageRun>,
 }
 
 /// Free, quarantined, staged and reserved pages.
 #[derive(Debug)]
 pub(crate) struct SpaceState {
-    placement: Placement,
-    quarantine: VecDeque<Freed>,
+    placement: PagePlacement,
+    quarantine: VecDeque<FreedPages>,
     quarantine_pages: u64,
     /// The quarantine up to this epoch has to be drained.
     drain_epoch: u64,
     /// Written or prepared, in no record yet.
     staged_pages: u64,
     /// Prepared stream extents: written space, owned, in no record.
-    spare_extents: Vec<Run>,
+    spare_extents: Vec<PageRun>,
     /// Kept by callers of `reserve`.
     reserved_pages: u64,
     /// What has to be free for a checkpoint of the present tables, however free space lies; reckoned anew
@@ -51,7 +51,7 @@ pub(crate) struct SpaceState {
     checkpoint_pages: u64,
     /// Callers that may use what is kept, but for the next checkpoint.
     loans: u32,
-    pins: Pins,
+    pins: PagePins,
     recent: RecentPages,
     /// The device's length, or what of it is hollow, is being changed: one at a time.
     resizing: bool,
@@ -64,7 +64,7 @@ pub(crate) struct SpaceState {
 const QUARANTINE_PAGES_MAX: u64 = 32 << 10;
 
 impl SpaceState {
-    pub(crate) fn new(placement: Placement) -> SpaceState {
+    pub(crate) fn new(placement: PagePlacement) -> SpaceState {
         SpaceState {
             placement,
             quarantine: VecDeque::new(),
@@ -75,7 +75,7 @@ impl SpaceState {
             reserved_pages: 0,
             checkpoint_pages: 1,
             loans: 0,
-            pins: Pins::default(),
+            pins: PagePins::default(),
             recent: RecentPages::default(),
             resizing: false,
             growth_refused: false,
@@ -83,7 +83,7 @@ impl SpaceState {
     }
 
     /// Free and taken pages.
-    pub(crate) fn placement(&self) -> &Placement {
+    pub(crate) fn placement(&self) -> &PagePlacement {
         &self.placement
     }
 
@@ -120,7 +120,8 @@ impl SpaceState {
 
     /// What [`SpaceState::system_pages`] is of a device that has `pages` pages and these besides.
     pub(crate) fn system_pages_of(&self, pages: u64) -> u64 {
-        (pages / (Placement::KEPT_ONE_IN - 1) + 1).max(SpaceState::checkpoint_reserve(self.checkpoint_pages))
+        (pages / (PagePlacement::KEPT_ONE_IN - 1) + 1)
+            .max(SpaceState::checkpoint_reserve(self.checkpoint_pages))
     }
 
     /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each: both
@@ -161,7 +162,7 @@ impl SpaceState {
     }
 
     /// Runs in quarantine.
-    pub(crate) fn quarantined(&self) -> impl Iterator<Item = &Run> {
+    pub(crate) fn quarantined(&self) -> impl Iterator<Item = &PageRun> {
         let held = self.pins.held.values().flatten();
         self.quarantine.iter().flat_map(|freed| &freed.runs).chain(held)
     }
@@ -185,12 +186,12 @@ impl SpaceState {
     }
 
     /// Pages freed by a record of `epoch`.
-    pub(crate) fn quarantine(&mut self, epoch: u64, runs: Vec<Run>) {
+    pub(crate) fn quarantine(&mut self, epoch: u64, runs: Vec<PageRun>) {
         if runs.is_empty() {
             return;
         }
         self.quarantine_pages += pages_of(&runs);
-        self.quarantine.push_back(Freed { epoch, runs });
+        self.quarantine.push_back(FreedPages { epoch, runs });
     }
 
     /// Makes pages reusable that were freed in epochs up to `durable_flushed` and nobody looks at.
@@ -223,12 +224,12 @@ impl SpaceState {
 
     /// A look at `runs` begins: they are not reused until [`SpaceState::unpin`], even if they are freed
     /// meanwhile.
-    pub(crate) fn pin(&mut self, runs: Vec<Run>) -> u64 {
+    pub(crate) fn pin(&mut self, runs: Vec<PageRun>) -> u64 {
         self.pins.pin(runs)
     }
 
     /// As [`SpaceState::pin`], for a look that lasts as long as its owner likes.
-    pub(crate) fn pin_lasting(&mut self, runs: Vec<Run>) -> u64 {
+    pub(crate) fn pin_lasting(&mut self, runs: Vec<PageRun>) -> u64 {
         self.pins.pin_lasting(runs)
     }
 
@@ -243,22 +244,22 @@ impl SpaceState {
     }
 
     /// Takes `pages` pages; `None` when fewer are free.
-    pub(crate) fn allocate(&mut self, pages: u64, home: Home) -> Option<Vec<Run>> {
+    pub(crate) fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>> {
         self.placement.allocate(pages, home)
     }
 
     /// Takes one run of `pages` pages, of written space only if asked so.
-    pub(crate) fn allocate_run(&mut self, pages: u32, home: Home, written: bool) -> Option<Run> {
+    pub(crate) fn allocate_run(&mut self, pages: u32, home: PageHome, written: bool) -> Option<PageRun> {
         self.placement.allocate_run(pages, home, written)
     }
 
     /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
-    pub(crate) fn take(&mut self, run: Run) -> bool {
+    pub(crate) fn take(&mut self, run: PageRun) -> bool {
         self.placement.take(run)
     }
 
     /// Gives back pages that no durable record names.
-    pub(crate) fn release(&mut self, run: Run) {
+    pub(crate) fn release(&mut self, run: PageRun) {
         self.placement.release(run);
     }
 
@@ -273,20 +274,20 @@ impl SpaceState {
     }
 
     /// Sets `run` aside for a stream: it holds zeros.
-    pub(crate) fn add_spare_extent(&mut self, run: Run) {
+    pub(crate) fn add_spare_extent(&mut self, run: PageRun) {
         self.placement.note_written(run);
         self.spare_extents.push(run);
     }
 
     /// A prepared extent of at least `pages` pages.
-    pub(crate) fn take_spare_extent(&mut self, pages: u32) -> Option<Run> {
+    pub(crate) fn take_spare_extent(&mut self, pages: u32) -> Option<PageRun> {
         let index = self.spare_extents.iter().position(|run| run.pages >= pages)?;
         let run = self.spare_extents.swap_remove(index);
         self.publish(run.pages.into());
         Some(run)
     }
 
-    pub(crate) fn spare_extents(&self) -> &[Run] {
+    pub(crate) fn spare_extents(&self) -> &[PageRun] {
         &self.spare_extents
     }
 
@@ -317,7 +318,7 @@ impl SpaceState {
     }
 
     /// Staged pages that will never be published. They were in no record, so they are free at once.
-    pub(crate) fn unstage(&mut self, runs: &[Run]) {
+    pub(crate) fn unstage(&mut self, runs: &[PageRun]) {
         self.staged_pages -= pages_of(runs);
         runs.iter().for_each(|&run| self.placement.release(run));
     }
@@ -384,12 +385,12 @@ impl SpaceState {
     }
 
     /// Blocks and files that nothing owns any more: the device may forget them.
-    pub(crate) fn take_gone(&mut self) -> Vec<Run> {
+    pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
         self.placement.take_gone()
     }
 
     /// The device has answered for a run of [`SpaceState::take_gone`] while `epoch` was open; `done`: well.
-    pub(crate) fn discarded(&mut self, run: Run, done: bool, epoch: u64) {
+    pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
         self.placement.discarded(run, done, epoch);
     }
 

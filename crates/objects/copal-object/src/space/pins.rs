@@ -8,16 +8,16 @@
 //!
 //! Not here: when freed pages may be reused at all (`space`).
 
-use crate::format::run::{Run, pages_of};
+use crate::format::run::{PageRun, pages_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Pins {
-    runs: BTreeMap<u64, Vec<Run>>,
+pub(crate) struct PagePins {
+    runs: BTreeMap<u64, Vec<PageRun>>,
     next_ticket: u64,
     /// Freed runs, by the pin they wait for.
-    pub(crate) held: BTreeMap<u64, Vec<Run>>,
+    pub(crate) held: BTreeMap<u64, Vec<PageRun>>,
     pub(crate) held_pages: u64,
     /// Pins that end when their owner likes, perhaps never, and what of `held_pages` waits for them.
     lasting: BTreeSet<u64>,
@@ -26,38 +26,38 @@ pub(crate) struct Pins {
 
 /// All pinned runs at one moment, sorted, to find out quickly whether one of them touches another run.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub(crate) struct PinnedPages {
     /// Each with the pin and end of that among it and those before it that reaches farthest.
     runs: Vec<(u64, u64, u64)>,
 }
 
-impl Looks {
+impl PinnedPages {
     /// A pin that looks at a page of `run`.
-    pub(crate) fn at(&self, run: Run) -> Option<u64> {
+    pub(crate) fn at(&self, run: PageRun) -> Option<u64> {
         let before = self.runs.partition_point(|&(at, ..)| at < run.end());
         let &(_, end, ticket) = self.runs.get(before.checked_sub(1)?)?;
         (end > run.at).then_some(ticket)
     }
 }
 
-impl Pins {
+impl PagePins {
     /// A look at `runs` begins.
-    pub(crate) fn pin(&mut self, runs: Vec<Run>) -> u64 {
+    pub(crate) fn pin(&mut self, runs: Vec<PageRun>) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.runs.insert(ticket, runs);
         ticket
     }
 
-    /// As [`Pins::pin`], for as long as its owner likes.
-    pub(crate) fn pin_lasting(&mut self, runs: Vec<Run>) -> u64 {
+    /// As [`PagePins::pin`], for as long as its owner likes.
+    pub(crate) fn pin_lasting(&mut self, runs: Vec<PageRun>) -> u64 {
         let ticket = self.pin(runs);
         self.lasting.insert(ticket);
         ticket
     }
 
     /// The look has ended; returns the runs that waited for it and wait for none any more.
-    pub(crate) fn unpin(&mut self, ticket: u64) -> Vec<Run> {
+    pub(crate) fn unpin(&mut self, ticket: u64) -> Vec<PageRun> {
         self.runs.remove(&ticket);
         let lasted = self.lasting.remove(&ticket);
         let Some(waiting) = self.held.remove(&ticket) else {
@@ -79,7 +79,7 @@ impl Pins {
     }
 
     /// `run` is not reused before `ticket` ends.
-    pub(crate) fn hold(&mut self, ticket: u64, run: Run) {
+    pub(crate) fn hold(&mut self, ticket: u64, run: PageRun) {
         let looks_at_it = |ticket: &&u64| {
             let mut looked_at = self.runs.get(*ticket).into_iter().flatten();
             looked_at.any(|other| other.overlaps(run))
@@ -94,7 +94,7 @@ impl Pins {
     }
 
     /// What is looked at now.
-    pub(crate) fn looks(&self) -> Looks {
+    pub(crate) fn looks(&self) -> PinnedPages {
         let pinned = self.runs.iter();
         let mut runs: Vec<(u64, u64, u64)> = pinned
             .flat_map(|(&ticket, runs)| runs.iter().map(move |run| (run.at, run.end(), ticket)))
@@ -107,7 +107,7 @@ impl Pins {
             }
             (*end, *ticket) = (farthest, whose);
         }
-        Looks { runs }
+        PinnedPages { runs }
     }
 }
 
@@ -117,43 +117,43 @@ mod tests {
 
     #[test]
     fn a_run_waits_for_those_who_look_at_it_and_for_nobody_else() {
-        let mut pins = Pins::default();
-        let long = pins.pin(vec![Run::new(100, 50), Run::new(10, 2)]);
-        let short = pins.pin(vec![Run::new(105, 5)]);
+        let mut pins = PagePins::default();
+        let long = pins.pin(vec![PageRun::new(100, 50), PageRun::new(10, 2)]);
+        let short = pins.pin(vec![PageRun::new(105, 5)]);
         let looks = pins.looks();
         for (run, wanted) in [
-            (Run::new(0, 10), None),
-            (Run::new(11, 1), Some(long)),
-            (Run::new(12, 88), None),
-            (Run::new(99, 2), Some(long)),
-            (Run::new(140, 20), Some(long)),
-            (Run::new(150, 9), None),
+            (PageRun::new(0, 10), None),
+            (PageRun::new(11, 1), Some(long)),
+            (PageRun::new(12, 88), None),
+            (PageRun::new(99, 2), Some(long)),
+            (PageRun::new(140, 20), Some(long)),
+            (PageRun::new(150, 9), None),
         ] {
             assert_eq!(looks.at(run), wanted, "{run:?}");
         }
-        pins.hold(long, Run::new(100, 10));
-        pins.hold(long, Run::new(140, 10));
-        assert_eq!(pins.unpin(long), [Run::new(140, 10)], "the other is looked at twice");
+        pins.hold(long, PageRun::new(100, 10));
+        pins.hold(long, PageRun::new(140, 10));
+        assert_eq!(pins.unpin(long), [PageRun::new(140, 10)], "the other is looked at twice");
         assert_eq!(pins.held_pages, 10);
-        assert_eq!(pins.unpin(short), [Run::new(100, 10)]);
+        assert_eq!(pins.unpin(short), [PageRun::new(100, 10)]);
         assert_eq!(pins.held_pages, 0);
     }
     #[test]
     fn what_a_lasting_look_keeps_is_counted_apart_whoever_else_looks_at_it() {
-        let mut pins = Pins::default();
-        let short = pins.pin(vec![Run::new(0, 1000)]);
-        let lasting = pins.pin_lasting(vec![Run::new(100, 50)]);
-        let another = pins.pin_lasting(vec![Run::new(100, 50)]);
-        for run in [Run::new(100, 50), Run::new(200, 7)] {
+        let mut pins = PagePins::default();
+        let short = pins.pin(vec![PageRun::new(0, 1000)]);
+        let lasting = pins.pin_lasting(vec![PageRun::new(100, 50)]);
+        let another = pins.pin_lasting(vec![PageRun::new(100, 50)]);
+        for run in [PageRun::new(100, 50), PageRun::new(200, 7)] {
             let ticket = pins.looks().at(run).unwrap();
             pins.hold(ticket, run);
         }
         assert_eq!((pins.held_pages, pins.lasting_pages), (57, 50));
-        assert_eq!(pins.unpin(short), [Run::new(200, 7)]);
+        assert_eq!(pins.unpin(short), [PageRun::new(200, 7)]);
         assert_eq!((pins.held_pages, pins.lasting_pages), (50, 50));
         assert_eq!(pins.unpin(lasting), []);
         assert_eq!((pins.held_pages, pins.lasting_pages), (50, 50));
-        assert_eq!(pins.unpin(another), [Run::new(100, 50)]);
+        assert_eq!(pins.unpin(another), [PageRun::new(100, 50)]);
         assert_eq!((pins.held_pages, pins.lasting_pages), (0, 0));
     }
 }

@@ -3,204 +3,206 @@
 //! Design: docs/design/object.md#space
 //! Not here: quarantine and reserves (`space`), which are the same for both.
 
-use crate::{backend::hostfs::FileSpace, format::run::Run, space::allocator::Allocator};
+use crate::{backend::hostfs::FileSpace, format::run::PageRun, space::allocator::PageAllocator};
 use std::ops::Range;
 
 /// Free and taken pages, one way or the other.
 #[derive(Debug)]
-pub(crate) enum Placement {
+pub(crate) enum PagePlacement {
     /// `cow`: pages of one device.
-    Pages(Allocator),
+    Pages(PageAllocator),
     /// `hostfs`: pages of files.
     Files(FileSpace),
 }
 
 /// For whom pages are taken.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Home {
+pub(crate) struct PageHome {
     /// Kind and lifetime, so that like lies near like.
     pub(crate) class: usize,
-    /// The object or stream; the store itself is [`Home::STORE`].
+    /// The object or stream; the store itself is [`PageHome::STORE`].
     pub(crate) owner: u64,
 }
 
-impl Home {
+impl PageHome {
     /// Owner of what belongs to no object.
     pub(crate) const STORE: u64 = u64::MAX;
     /// Owner of second copies.
     pub(crate) const STORE_COPY: u64 = u64::MAX - 1;
 }
 
-impl Placement {
+impl PagePlacement {
     /// Of so many pages of a device one is kept.
     pub(crate) const KEPT_ONE_IN: u64 = 50;
 
     /// The same space with nothing taken, to derive it a second time.
-    pub(crate) fn emptied(&self) -> Placement {
+    pub(crate) fn emptied(&self) -> PagePlacement {
         match self {
-            Placement::Pages(pages) => Placement::Pages(Allocator::new(pages.pages())),
-            Placement::Files(files) => Placement::Files(files.emptied()),
+            PagePlacement::Pages(pages) => PagePlacement::Pages(PageAllocator::new(pages.pages())),
+            PagePlacement::Files(files) => PagePlacement::Files(files.emptied()),
         }
     }
 
     pub(crate) fn pages(&self) -> u64 {
         match self {
-            Placement::Pages(pages) => pages.pages(),
-            Placement::Files(files) => files.pages(),
+            PagePlacement::Pages(pages) => pages.pages(),
+            PagePlacement::Files(files) => files.pages(),
         }
     }
 
     /// Pages that ordinary operations leave free, besides those for checkpoints.
     pub(crate) fn kept_pages(&self) -> u64 {
         match self {
-            Placement::Pages(pages) => (pages.pages() - pages.hollow().pages()) / Placement::KEPT_ONE_IN,
-            Placement::Files(files) => files.kept_pages(),
+            PagePlacement::Pages(pages) => {
+                (pages.pages() - pages.hollow().pages()) / PagePlacement::KEPT_ONE_IN
+            }
+            PagePlacement::Files(files) => files.kept_pages(),
         }
     }
 
     pub(crate) fn free_pages(&self) -> u64 {
         match self {
-            Placement::Pages(pages) => pages.free_pages(),
-            Placement::Files(files) => files.free_pages(),
+            PagePlacement::Pages(pages) => pages.free_pages(),
+            PagePlacement::Files(files) => files.free_pages(),
         }
     }
 
     /// All free pages of a device, ascending. In a directory what is free is not there.
     pub(crate) fn free_ranges(&self) -> Vec<Range<u64>> {
         match self {
-            Placement::Pages(pages) => pages.free_ranges(),
-            Placement::Files(_) => Vec::new(),
+            PagePlacement::Pages(pages) => pages.free_ranges(),
+            PagePlacement::Files(_) => Vec::new(),
         }
     }
 
     /// Hollow pages, ascending.
     pub(crate) fn hollow_ranges(&self) -> Vec<Range<u64>> {
         match self {
-            Placement::Pages(pages) => pages.hollow().iter().collect(),
-            Placement::Files(_) => Vec::new(),
+            PagePlacement::Pages(pages) => pages.hollow().iter().collect(),
+            PagePlacement::Files(_) => Vec::new(),
         }
     }
 
     /// How many pages are hollow.
     pub(crate) fn hollow_pages(&self) -> u64 {
         match self {
-            Placement::Pages(pages) => pages.hollow().pages(),
-            Placement::Files(_) => 0,
+            PagePlacement::Pages(pages) => pages.hollow().pages(),
+            PagePlacement::Files(_) => 0,
         }
     }
 
-    /// Number of runs that [`Placement::hollow_ranges`] returns.
+    /// Number of runs that [`PagePlacement::hollow_ranges`] returns.
     pub(crate) fn hollow_runs(&self) -> u64 {
         match self {
-            Placement::Pages(pages) => pages.hollow().runs(),
-            Placement::Files(_) => 0,
+            PagePlacement::Pages(pages) => pages.hollow().runs(),
+            PagePlacement::Files(_) => 0,
         }
     }
 
     /// Those pages of `range` that are free are hollow from now on.
     pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
-        if let Placement::Pages(pages) = self {
+        if let PagePlacement::Pages(pages) = self {
             pages.make_hollow(range);
         }
     }
 
     /// The hollow run `range`, or its first part, is free.
     pub(crate) fn fill(&mut self, range: Range<u64>) {
-        if let Placement::Pages(pages) = self {
+        if let PagePlacement::Pages(pages) = self {
             pages.fill(range);
         }
     }
 
     /// Takes away the pages at the end of a device, which nothing owns.
     pub(crate) fn cut(&mut self, to_pages: u64) {
-        if let Placement::Pages(pages) = self {
+        if let PagePlacement::Pages(pages) = self {
             pages.cut(to_pages);
         }
     }
 
     /// Adds free pages at the end of a device.
     pub(crate) fn grow(&mut self, to_pages: u64) {
-        if let Placement::Pages(pages) = self {
+        if let PagePlacement::Pages(pages) = self {
             pages.grow(to_pages);
         }
     }
 
     /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
-    pub(crate) fn take(&mut self, run: Run) -> bool {
+    pub(crate) fn take(&mut self, run: PageRun) -> bool {
         match self {
-            Placement::Pages(pages) => pages.take(run),
-            Placement::Files(files) => files.take(run),
+            PagePlacement::Pages(pages) => pages.take(run),
+            PagePlacement::Files(files) => files.take(run),
         }
     }
 
-    /// As [`Placement::take`], for an object that may go on there.
-    pub(crate) fn take_for(&mut self, run: Run, owner: u64) -> bool {
+    /// As [`PagePlacement::take`], for an object that may go on there.
+    pub(crate) fn take_for(&mut self, run: PageRun, owner: u64) -> bool {
         match self {
-            Placement::Pages(pages) => pages.take(run),
-            Placement::Files(files) => files.take_for(run, owner),
+            PagePlacement::Pages(pages) => pages.take(run),
+            PagePlacement::Files(files) => files.take_for(run, owner),
         }
     }
 
     /// The pages of `run` that may be somebody's: those of the device, or, in a directory, all of a run
     /// inside one file.
-    pub(crate) fn clip(&self, run: Run) -> Option<Run> {
+    pub(crate) fn clip(&self, run: PageRun) -> Option<PageRun> {
         match self {
-            Placement::Pages(pages) => {
+            PagePlacement::Pages(pages) => {
                 let left = pages.pages().checked_sub(run.at)?.min(run.pages.into());
-                (left > 0).then(|| Run::new(run.at, left as u32))
+                (left > 0).then(|| PageRun::new(run.at, left as u32))
             }
-            Placement::Files(files) => files.is_valid(run).then_some(run),
+            PagePlacement::Files(files) => files.is_valid(run).then_some(run),
         }
     }
 
     /// Gives `run` back.
-    pub(crate) fn release(&mut self, run: Run) {
+    pub(crate) fn release(&mut self, run: PageRun) {
         match self {
-            Placement::Pages(pages) => pages.release(run),
-            Placement::Files(files) => files.release(run),
+            PagePlacement::Pages(pages) => pages.release(run),
+            PagePlacement::Files(files) => files.release(run),
         }
     }
 
     /// Takes `pages` pages; `None` when fewer are free.
-    pub(crate) fn allocate(&mut self, pages: u64, home: Home) -> Option<Vec<Run>> {
+    pub(crate) fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>> {
         match self {
-            Placement::Pages(bits) => bits.allocate(pages, home.class),
-            Placement::Files(files) => files.allocate(pages, home.owner),
+            PagePlacement::Pages(bits) => bits.allocate(pages, home.class),
+            PagePlacement::Files(files) => files.allocate(pages, home.owner),
         }
     }
 
     /// From now on the lowest free pages of a device are taken first.
     pub(crate) fn place_low(&mut self) {
-        if let Placement::Pages(pages) = self {
+        if let PagePlacement::Pages(pages) = self {
             pages.lowest_first = true;
         }
     }
 
     /// What is taken for `class` next lies half a device away from `page`.
     pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
-        if let Placement::Pages(bits) = self {
+        if let PagePlacement::Pages(bits) = self {
             bits.aim_far_from(page, class);
         }
     }
 
     /// Takes one run of `pages` pages, of written space only if asked so: in files all space is as good.
-    pub(crate) fn allocate_run(&mut self, pages: u32, home: Home, written: bool) -> Option<Run> {
+    pub(crate) fn allocate_run(&mut self, pages: u32, home: PageHome, written: bool) -> Option<PageRun> {
         match self {
-            Placement::Pages(bits) => bits.allocate_run(pages, home.class, written),
-            Placement::Files(files) => files.allocate_run(pages, home.owner),
+            PagePlacement::Pages(bits) => bits.allocate_run(pages, home.class, written),
+            PagePlacement::Files(files) => files.allocate_run(pages, home.owner),
         }
     }
 
     /// Notes that every page of `run` has been written.
-    pub(crate) fn note_written(&mut self, run: Run) {
-        if let Placement::Pages(pages) = self {
+    pub(crate) fn note_written(&mut self, run: PageRun) {
+        if let PagePlacement::Pages(pages) = self {
             pages.note_written(run);
         }
     }
 
     /// Pages from `first` on hold nothing that was ever written.
     pub(crate) fn forget_written(&mut self, first: u64) {
-        if let Placement::Pages(pages) = self {
+        if let PagePlacement::Pages(pages) = self {
             pages.forget_written(first);
         }
     }
@@ -208,65 +210,66 @@ impl Placement {
     /// Number of runs of written zones.
     pub(crate) fn zone_runs(&self) -> u64 {
         match self {
-            Placement::Pages(pages) => pages.zone_runs(),
-            Placement::Files(_) => 0,
+            PagePlacement::Pages(pages) => pages.zone_runs(),
+            PagePlacement::Files(_) => 0,
         }
     }
 
     /// Runs of written zones, for the checkpoint.
     pub(crate) fn written_zones(&self) -> Vec<(u64, u64)> {
         match self {
-            Placement::Pages(pages) => pages.written_zones(),
-            Placement::Files(_) => Vec::new(),
+            PagePlacement::Pages(pages) => pages.written_zones(),
+            PagePlacement::Files(_) => Vec::new(),
         }
     }
 
     /// What the device may forget: blocks and files that nothing owns any more.
-    pub(crate) fn take_gone(&mut self) -> Vec<Run> {
+    pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
         match self {
-            Placement::Pages(_) => Vec::new(),
-            Placement::Files(files) => files.take_gone(),
+            PagePlacement::Pages(_) => Vec::new(),
+            PagePlacement::Files(files) => files.take_gone(),
         }
     }
 
-    /// The device has answered for a run of [`Placement::take_gone`] while `epoch` was open; `done`: well.
-    pub(crate) fn discarded(&mut self, run: Run, done: bool, epoch: u64) {
-        if let Placement::Files(files) = self {
+    /// The device has answered for a run of [`PagePlacement::take_gone`] while `epoch` was open; `done`:
+    /// well.
+    pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
+        if let PagePlacement::Files(files) = self {
             files.discarded(run, done, epoch);
         }
     }
 
     /// Everything of epochs up to `epoch` is durable.
     pub(crate) fn flushed(&mut self, epoch: u64) {
-        if let Placement::Files(files) = self {
+        if let PagePlacement::Files(files) = self {
             files.flushed(epoch);
         }
     }
 
     /// What `owner` takes from now on lies in a file of its own, where there are files.
     pub(crate) fn leave_file(&mut self, owner: u64) {
-        if let Placement::Files(files) = self {
+        if let PagePlacement::Files(files) = self {
             files.leave_file(owner);
         }
     }
 
     /// Looks at the host's file system when it is time to.
     pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
-        if let Placement::Files(files) = self {
+        if let PagePlacement::Files(files) = self {
             files.look_when_due(unwritten_bytes);
         }
     }
 
     /// Looks at the host's file system again.
     pub(crate) fn look(&mut self, unwritten_bytes: u64) {
-        if let Placement::Files(files) = self {
+        if let PagePlacement::Files(files) = self {
             files.look(unwritten_bytes);
         }
     }
 
     /// Gives up those files among `numbers` that no record names.
     pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
-        if let Placement::Files(files) = self {
+        if let PagePlacement::Files(files) = self {
             files.give_up_unknown(numbers);
         }
     }

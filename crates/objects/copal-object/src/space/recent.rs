@@ -3,7 +3,7 @@
 //! Invariants
 //! - Bounded: the newest 128 pages. A page that is reused for something else is forgotten first.
 
-use crate::format::run::Run;
+use crate::format::run::PageRun;
 use std::{collections::VecDeque, sync::Arc};
 
 const PAGES_MAX: usize = 128;
@@ -27,7 +27,7 @@ impl RecentPages {
         self.pages.iter().rev().find(|(at, _)| *at == page).map(|(_, bytes)| Arc::clone(bytes))
     }
 
-    pub(crate) fn forget(&mut self, run: Run) {
+    pub(crate) fn forget(&mut self, run: PageRun) {
         self.pages.retain(|(at, _)| !(run.at..run.end()).contains(at));
     }
 }

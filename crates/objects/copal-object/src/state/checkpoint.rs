@@ -4,27 +4,27 @@
 
 use crate::format::{
     checkpoint::HEAD_LEN,
-    run::{Run, pages_of},
+    run::{PageRun, pages_of},
     superblock::Superblock,
 };
 
 /// Where one chain page goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChainPlace {
-    pub(crate) run: Run,
+    pub(crate) run: PageRun,
     /// As long; `None` where there is no space for it.
-    pub(crate) copy: Option<Run>,
+    pub(crate) copy: Option<PageRun>,
 }
 
 impl ChainPlace {
-    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + use<> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = PageRun> + use<> {
         std::iter::once(self.run).chain(self.copy)
     }
 }
 
 /// Where a checkpoint in the making stands.
 #[derive(Debug, Default)]
-pub(crate) enum Step {
+pub(crate) enum CheckpointStep {
     #[default]
     Idle,
     /// Chain pages are on their way.
@@ -41,7 +41,7 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct NewCheckpoint {
     pub(crate) superblock: Superblock,
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<PageRun>,
     /// The journal starts here, with the record of this number.
     pub(crate) tail: u64,
     pub(crate) next_seq: u64,
@@ -58,8 +58,8 @@ pub(crate) struct CheckpointState {
     /// Newest superblock on the device.
     superblock: Superblock,
     /// Pages of the live checkpoint.
-    runs: Vec<Run>,
-    step: Step,
+    runs: Vec<PageRun>,
+    step: CheckpointStep,
     /// One is wanted now, also with a short journal.
     forced: bool,
     finished: u64,
@@ -68,8 +68,8 @@ pub(crate) struct CheckpointState {
 }
 
 impl CheckpointState {
-    pub(crate) fn new(superblock: Superblock, runs: Vec<Run>, mounted: bool) -> CheckpointState {
-        CheckpointState { superblock, runs, step: Step::Idle, forced: false, finished: 0, mounted }
+    pub(crate) fn new(superblock: Superblock, runs: Vec<PageRun>, mounted: bool) -> CheckpointState {
+        CheckpointState { superblock, runs, step: CheckpointStep::Idle, forced: false, finished: 0, mounted }
     }
 
     /// Newest superblock on the device.
@@ -78,7 +78,7 @@ impl CheckpointState {
     }
 
     /// Pages of the live checkpoint.
-    pub(crate) fn runs(&self) -> &[Run] {
+    pub(crate) fn runs(&self) -> &[PageRun] {
         &self.runs
     }
 
@@ -107,15 +107,15 @@ impl CheckpointState {
     /// Chain pages of a new one are about to be written.
     pub(crate) fn begin(&mut self, pending: NewCheckpoint) {
         self.forced = false;
-        self.step = Step::Writing(pending);
+        self.step = CheckpointStep::Writing(pending);
     }
 
     /// The chain is on the device while `open` is the open epoch; returns the epoch that has to be flushed.
     pub(crate) fn chain_written(&mut self, open: u64) -> Option<u64> {
         match std::mem::take(&mut self.step) {
-            Step::Writing(pending) => {
+            CheckpointStep::Writing(pending) => {
                 let epoch = open.max(pending.epoch);
-                self.step = Step::Flushing(pending, epoch);
+                self.step = CheckpointStep::Flushing(pending, epoch);
                 Some(epoch)
             }
             step => self.stay(step),
@@ -125,8 +125,8 @@ impl CheckpointState {
     /// The chain is flushed: returns the superblock that goes to the device next.
     pub(crate) fn switch(&mut self) -> Option<&Superblock> {
         match std::mem::take(&mut self.step) {
-            Step::Flushing(pending, _) => {
-                self.step = Step::Switching(pending);
+            CheckpointStep::Flushing(pending, _) => {
+                self.step = CheckpointStep::Switching(pending);
                 self.pending().map(|pending| &pending.superblock)
             }
             step => self.stay(step),
@@ -136,8 +136,8 @@ impl CheckpointState {
     /// The superblock is on the device, not yet durable, while `open` is the open epoch.
     pub(crate) fn superblock_written(&mut self, open: u64) -> Option<&NewCheckpoint> {
         match std::mem::take(&mut self.step) {
-            Step::Switching(pending) => {
-                self.step = Step::Finishing(pending, open);
+            CheckpointStep::Switching(pending) => {
+                self.step = CheckpointStep::Finishing(pending, open);
                 self.pending()
             }
             step => self.stay(step),
@@ -148,7 +148,7 @@ impl CheckpointState {
     /// before.
     pub(crate) fn finish(&mut self) -> Option<NewCheckpoint> {
         match std::mem::take(&mut self.step) {
-            Step::Finishing(mut pending, _) => {
+            CheckpointStep::Finishing(mut pending, _) => {
                 std::mem::swap(&mut self.runs, &mut pending.runs);
                 self.superblock = pending.superblock.clone();
                 self.finished += 1;
@@ -159,27 +159,27 @@ impl CheckpointState {
     }
 
     /// Nothing changes: this is not the step that ends now.
-    fn stay<T>(&mut self, step: Step) -> Option<T> {
+    fn stay<T>(&mut self, step: CheckpointStep) -> Option<T> {
         self.step = step;
         None
     }
 
     /// Where the one in the making stands.
-    pub(crate) fn step(&self) -> &Step {
+    pub(crate) fn step(&self) -> &CheckpointStep {
         &self.step
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.step, Step::Idle)
+        matches!(self.step, CheckpointStep::Idle)
     }
 
     pub(crate) fn pending(&self) -> Option<&NewCheckpoint> {
         match &self.step {
-            Step::Idle => None,
-            Step::Writing(pending)
-            | Step::Flushing(pending, _)
-            | Step::Switching(pending)
-            | Step::Finishing(pending, _) => Some(pending),
+            CheckpointStep::Idle => None,
+            CheckpointStep::Writing(pending)
+            | CheckpointStep::Flushing(pending, _)
+            | CheckpointStep::Switching(pending)
+            | CheckpointStep::Finishing(pending, _) => Some(pending),
         }
     }
 

@@ -2,20 +2,20 @@
 
 /// Where random numbers come from.
 #[derive(Clone, Debug)]
-pub(crate) enum Entropy {
+pub(crate) enum EntropySource {
     System,
     #[cfg(test)]
     Seed(copal_testkit::Random),
 }
 
-impl Entropy {
+impl EntropySource {
     /// A random number, never 0.
     ///
     /// # Panics
     /// When the operating system has no randomness; there is no safe way to go on.
     pub(crate) fn next(&mut self) -> u64 {
         match self {
-            Entropy::System => loop {
+            EntropySource::System => loop {
                 let mut bytes = [0; 8];
                 if let Err(error) = getrandom::fill(&mut bytes) {
                     panic!("the operating system gives no random numbers: {error}");
@@ -26,7 +26,7 @@ impl Entropy {
                 }
             },
             #[cfg(test)]
-            Entropy::Seed(random) => random.next_u64() | 1 << 63,
+            EntropySource::Seed(random) => random.next_u64() | 1 << 63,
         }
     }
 }

@@ -18,14 +18,14 @@ pub(crate) mod stream;
 use crate::{
     FramePos, ObjectId, StoreError,
     backend::hostfs::HostFiles,
-    flaw::{Broken, Flaw},
-    format::{ops::RecordOp, run::Run},
+    flaw::{BrokenRule, StoreFlaw},
+    format::{ops::RecordOp, run::PageRun},
     space::SpaceState,
     state::{
-        checkpoint::CheckpointState, commit::CommitState, entropy::Entropy, fence::WriteFence,
-        owners::Owners, queue::WorkQueue, stream::StreamState,
+        checkpoint::CheckpointState, commit::CommitState, entropy::EntropySource, fence::WriteFence,
+        owners::StoreOwners, queue::WorkQueue, stream::StreamState,
     },
-    tables::{Effect, Tables, snapshot},
+    tables::{OpEffect, Tables, snapshot},
 };
 use copal_device::{
     AlignedBuf, Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoKind,
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 /// Constants of an open store.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct StoreShape {
     pub(crate) page_bytes: usize,
     pub(crate) uuid: u128,
     pub(crate) read_only: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Shape {
     pub(crate) geometry: Geometry,
     /// Pages of the smallest stream extent.
     pub(crate) stream_extent_pages: u64,
-    pub(crate) broken: Broken,
+    pub(crate) broken: BrokenRule,
     /// Close groups also while a flush is under way: more records, more overlap. For tests.
     pub(crate) eager: bool,
     /// Mount as if the journal had no room for the mount record. For tests.
@@ -54,7 +54,7 @@ pub(crate) struct Shape {
     pub(crate) gives_lowest: bool,
 }
 
-impl Shape {
+impl StoreShape {
     /// Pages that one I/O can carry.
     pub(crate) fn io_pages(&self) -> u32 {
         (self.geometry.max_io as usize / self.page_bytes).max(1) as u32
@@ -71,10 +71,10 @@ pub(crate) struct StoreCore {
     /// The device, when it is a directory.
     pub(crate) files: Option<Arc<HostFiles>>,
     pub(crate) driver: Option<Arc<dyn Drive>>,
-    pub(crate) shape: Shape,
+    pub(crate) shape: StoreShape,
     pub(crate) state: Mutex<StoreState>,
     pub(crate) changed: Condvar,
-    pub(crate) owners: Owners,
+    pub(crate) owners: StoreOwners,
 }
 
 /// Everything that changes, each part with its owner.
@@ -86,8 +86,8 @@ pub(crate) struct StoreState {
     pub(crate) checkpoint: CheckpointState,
     pub(crate) fence: WriteFence,
     pub(crate) queue: WorkQueue,
-    pub(crate) entropy: Entropy,
-    pub(crate) broken: Broken,
+    pub(crate) entropy: EntropySource,
+    pub(crate) broken: BrokenRule,
 }
 
 impl StoreState {
@@ -101,11 +101,11 @@ impl StoreState {
     /// # Panics
     /// When it does not fit: our own bug.
     pub(crate) fn enter(&mut self, op: &RecordOp, lsn: u64) {
-        let mut effect = Effect::default();
+        let mut effect = OpEffect::default();
         if let Err(misfit) = self.tables.apply(op, lsn, &mut effect) {
             panic!("an operation was planned that does not fit: {misfit}");
         }
-        if self.broken.by(Flaw::StreamReuseAtOnce) && matches!(op, RecordOp::StreamTrim { .. }) {
+        if self.broken.by(StoreFlaw::StreamReuseAtOnce) && matches!(op, RecordOp::StreamTrim { .. }) {
             effect.freed.drain(..).for_each(|run| self.space.release(run));
         }
         self.commit.enter(op, &mut effect.freed);
@@ -204,7 +204,7 @@ impl StoreCore {
     }
 
     /// Reads whole pages on this thread.
-    pub(crate) fn read_pages(&self, run: Run) -> Result<Vec<u8>, DeviceError> {
+    pub(crate) fn read_pages(&self, run: PageRun) -> Result<Vec<u8>, DeviceError> {
         let mut out = Vec::with_capacity(run.pages as usize * self.shape.page_bytes);
         for piece in pieces(run, self.shape.io_pages()) {
             let buf = AlignedBuf::zeroed(piece.pages as usize * self.shape.page_bytes);
@@ -222,7 +222,7 @@ impl StoreCore {
     }
 
     /// Write commands for `run`, whose bytes are `bufs` in order, each no longer than the device takes.
-    pub(crate) fn write_ios(&self, run: Run, bufs: Vec<AlignedBuf>, class: Class) -> Vec<Io> {
+    pub(crate) fn write_ios(&self, run: PageRun, bufs: Vec<AlignedBuf>, class: Class) -> Vec<Io> {
         let most = self.shape.io_pages() as usize * self.shape.page_bytes;
         let mut at = run.at;
         let mut ios = Vec::with_capacity(bufs.len());
@@ -249,9 +249,9 @@ impl StoreCore {
 }
 
 /// Cuts a run into pieces of at most `most` pages.
-pub(crate) fn pieces(run: Run, most: u32) -> impl Iterator<Item = Run> {
+pub(crate) fn pieces(run: PageRun, most: u32) -> impl Iterator<Item = PageRun> {
     (0..run.pages.div_ceil(most)).map(move |index| {
         let at = index * most;
-        Run::new(run.at + u64::from(at), most.min(run.pages - at))
+        PageRun::new(run.at + u64::from(at), most.min(run.pages - at))
     })
 }

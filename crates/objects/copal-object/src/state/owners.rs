@@ -4,10 +4,10 @@ use parking_lot::Mutex;
 
 /// Owners of an open store.
 #[derive(Default)]
-pub(crate) struct Owners(pub(crate) Mutex<Counts>);
+pub(crate) struct StoreOwners(pub(crate) Mutex<OwnerCounts>);
 
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct OwnerCounts {
     pub(crate) readers: usize,
     pub(crate) writer: bool,
 }

@@ -1,6 +1,6 @@
 //! The work queue: commands and answers that leave the store with the mutex released.
 
-use crate::format::run::Run;
+use crate::format::run::PageRun;
 use copal_device::{Completer, Io};
 
 /// Purpose of an I/O.
@@ -10,7 +10,7 @@ pub(crate) enum IoPurpose {
     Data {
         group: u64,
         epoch: u64,
-        runs: Vec<Run>,
+        runs: Vec<PageRun>,
         bytes: u64,
     },
     Record {
@@ -21,7 +21,7 @@ pub(crate) enum IoPurpose {
         stream: u64,
         ticket: u64,
         epoch: u64,
-        run: Run,
+        run: PageRun,
         bytes: u64,
     },
     Flush {
@@ -31,7 +31,7 @@ pub(crate) enum IoPurpose {
     Superblock,
     /// A hint; nobody waits for it.
     Discard {
-        run: Run,
+        run: PageRun,
     },
 }
 

@@ -6,7 +6,7 @@
 //! Not here: which commits a frame needs (`commit`), the steps of an append (`stream`).
 
 use crate::{
-    format::run::Run,
+    format::run::PageRun,
     state::pending_frames::{FrameCompleter, PendingFrame, PendingFrames},
 };
 use std::collections::{BTreeMap, HashMap};
@@ -41,7 +41,7 @@ pub(crate) struct FramePlace {
 pub(crate) struct StreamState {
     tails: BTreeMap<u64, StreamTail>,
     /// Raw extents that somebody holds: by pin, the stream and its pages.
-    raw_extents: BTreeMap<u64, (u64, Run)>,
+    raw_extents: BTreeMap<u64, (u64, PageRun)>,
     /// Frames of deleted streams that commits still wait for.
     orphans: Vec<PendingFrame>,
     frame_tickets: u64,
@@ -178,7 +178,7 @@ impl StreamState {
     }
 
     /// Pages of `stream` are in use as a raw extent, under `pin`.
-    pub(crate) fn hold_raw_extent(&mut self, pin: u64, stream: u64, run: Run) {
+    pub(crate) fn hold_raw_extent(&mut self, pin: u64, stream: u64, run: PageRun) {
         self.raw_extents.insert(pin, (stream, run));
     }
 
@@ -186,7 +186,7 @@ impl StreamState {
         self.raw_extents.remove(&pin);
     }
 
-    pub(crate) fn is_raw_extent(&self, stream: u64, run: Run) -> bool {
+    pub(crate) fn is_raw_extent(&self, stream: u64, run: PageRun) -> bool {
         self.raw_extents.values().any(|held| *held == (stream, run))
     }
 }

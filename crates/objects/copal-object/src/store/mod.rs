@@ -17,11 +17,11 @@ use crate::{
         superblock::{BACKEND_COW, BACKEND_HOSTFS},
     },
     object::read,
-    open::{self, Backend, Tuning},
+    open::{self, OpenOverrides, StoreBackend},
     resize::{grow, shrink},
-    state::{StoreCore, entropy::Entropy},
+    state::{StoreCore, entropy::EntropySource},
     stream::{append, raw_extent},
-    tables::{Entry, Tables},
+    tables::{TableEntry, Tables},
 };
 use bytes::Bytes;
 use copal_device::{Class, Completion, Counters, Device};
@@ -43,7 +43,7 @@ impl Store {
     /// # Errors
     /// `Options`: the sizes do not work. `Device`.
     pub fn mkfs(dev: &Arc<dyn Device>, options: &MkfsOptions) -> Result<(), OpenError> {
-        open::mkfs::mkfs(dev, options, &mut Entropy::System, BACKEND_COW)
+        open::mkfs::mkfs(dev, options, &mut EntropySource::System, BACKEND_COW)
     }
 
     /// Opens a store, recovering from a crash if there was one. Blocks.
@@ -51,7 +51,7 @@ impl Store {
     /// `NotAStore`, `Damaged`, `Version`, `Truncated`: nothing was written. `TailLoss`: acknowledged commits
     /// are damaged. `Device`.
     pub fn open(dev: Arc<dyn Device>, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
-        Store::open_tuned(dev, options, Tuning::default())
+        Store::open_tuned(dev, options, OpenOverrides::default())
     }
 
     /// Makes an empty store of files in `dir`, which is made too when it is not there. Blocks.
@@ -61,7 +61,7 @@ impl Store {
         let files: Arc<dyn Device> = HostFiles::create(dir)?;
         let journal_bytes = options.journal_bytes.unwrap_or(FILES_JOURNAL_BYTES);
         let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..options.clone() };
-        open::mkfs::mkfs(&files, &options, &mut Entropy::System, BACKEND_HOSTFS)
+        open::mkfs::mkfs(&files, &options, &mut EntropySource::System, BACKEND_HOSTFS)
     }
 
     /// Opens the store of files in `dir`, recovering from a crash if there was one. Blocks.
@@ -69,16 +69,16 @@ impl Store {
     /// As [`Store::open`]. `Open`: the directory is not there, or somebody else has it open.
     pub fn open_dir(dir: &Path, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
         let files = HostFiles::open(dir, options.read_only)?;
-        let (inner, report) = open::open(Backend::Files(files), options, Tuning::default())?;
+        let (inner, report) = open::open(StoreBackend::Files(files), options, OpenOverrides::default())?;
         Ok((Store { inner }, report))
     }
 
     pub(crate) fn open_tuned(
         dev: Arc<dyn Device>,
         options: &OpenOptions,
-        tuning: Tuning,
+        tuning: OpenOverrides,
     ) -> Result<(Store, RecoveryReport), OpenError> {
-        let (inner, report) = open::open(Backend::Device(dev), options, tuning)?;
+        let (inner, report) = open::open(StoreBackend::Device(dev), options, tuning)?;
         Ok((Store { inner }, report))
     }
 
@@ -378,10 +378,10 @@ impl Store {
     }
 }
 
-fn stat_of(tables: &Tables, id: u64, entry: &Entry, next_frame: u64) -> Stat {
+fn stat_of(tables: &Tables, id: u64, entry: &TableEntry, next_frame: u64) -> Stat {
     let page = tables.page_bytes as u64;
     match entry {
-        Entry::Object(object) => Stat {
+        TableEntry::Object(object) => Stat {
             id: ObjectId(id),
             kind: object.what.kind,
             sealed: object.sealed,
@@ -389,7 +389,7 @@ fn stat_of(tables: &Tables, id: u64, entry: &Entry, next_frame: u64) -> Stat {
             allocated_bytes: object.map.pages() * page,
             label: object.what.label,
         },
-        Entry::Stream(stream) => Stat {
+        TableEntry::Stream(stream) => Stat {
             id: ObjectId(id),
             kind: ObjectKind::Stream,
             sealed: false,

@@ -16,18 +16,18 @@ use crate::{
         admission::{admit, enter_internal},
         pump::wait_change,
     },
-    flaw::Flaw,
+    flaw::StoreFlaw,
     format::{
         frame::{self, FrameHeader},
         ops::RecordOp,
-        run::Run,
+        run::PageRun,
     },
     resize::grow::make_available,
     space,
-    space::placement::Home,
+    space::placement::PageHome,
     state::{StoreCore, StoreState, pending_frames::PendingFrame, queue::IoPurpose},
-    stream::reserved_frame::{ReservedFrame, Way},
-    tables::Piece,
+    stream::reserved_frame::{FrameRoute, ReservedFrame},
+    tables::StreamPiece,
 };
 use bytes::Bytes;
 use copal_device::{AlignedBuf, Class, Completion, Io, IoKind};
@@ -121,7 +121,7 @@ pub(crate) fn extend_stream(
     let held = pieces.map(|piece| u64::from(piece.run.pages)).sum();
     let available = state.space.available_pages();
     let wanted = space::stream_extent_pages(held, available, expected_log2, smallest, store.shape.page_bytes);
-    let home = Home { class: STREAM_CLASS, owner: stream };
+    let home = PageHome { class: STREAM_CLASS, owner: stream };
     let run = match state.space.take_spare_extent(pages) {
         Some(run) => Some(run),
         None => {
@@ -147,7 +147,7 @@ pub(crate) fn extend_stream(
 fn prepare_extent(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
-    home: Home,
+    home: PageHome,
     wanted: u64,
     pages: u32,
 ) -> Result<(), StoreError> {
@@ -178,11 +178,11 @@ fn number_frame(
     store: &Arc<StoreCore>,
     mut state: MutexGuard<'_, StoreState>,
     frame: &NewFrame<'_>,
-    piece: Piece,
+    piece: StreamPiece,
 ) -> ReservedFrame {
     let &NewFrame { stream, pages, ack, .. } = frame;
     let durable_lsn = state.commit.durable_lsn();
-    let early = store.shape.broken.by(Flaw::ThroughEarly);
+    let early = store.shape.broken.by(StoreFlaw::ThroughEarly);
     let after = if frame.after <= durable_lsn { 0 } else { frame.after };
     let needs_lsn = piece.lsn.max(after);
     // What is on its way before it must become durable without a flush as well.
@@ -190,7 +190,7 @@ fn number_frame(
         && state.commit.is_idle()
         && (early || (needs_lsn <= durable_lsn && state.streams.open_tail(stream).pending.is_through()));
     let place = state.streams.number_frame(stream, pages);
-    let run = Run::new(piece.run.at + u64::from(place.used), pages);
+    let run = PageRun::new(piece.run.at + u64::from(place.used), pages);
     let header = FrameHeader {
         incarnation: piece.incarnation,
         frame: place.number,
@@ -203,11 +203,11 @@ fn number_frame(
     if through {
         let pin = state.space.pin(vec![run]);
         let ticket = state.streams.enter_frame(stream, PendingFrame::new(place.number, None, needs_lsn));
-        let way = Way::Through { stream, ticket, run, pin, buf };
+        let way = FrameRoute::Through { stream, ticket, run, pin, buf };
         return ReservedFrame::new(store, at, way);
     }
     let completion = queue_frame(store, &mut state, frame, at, run, needs_lsn, buf);
-    ReservedFrame::new(store, at, Way::Queued { completion })
+    ReservedFrame::new(store, at, FrameRoute::Queued { completion })
 }
 
 /// Puts the write of a frame among those that go to the device next; it counts with their flush.
@@ -216,7 +216,7 @@ fn queue_frame(
     state: &mut StoreState,
     frame: &NewFrame<'_>,
     at: FramePos,
-    run: Run,
+    run: PageRun,
     needs_lsn: u64,
     buf: AlignedBuf,
 ) -> Completion<Result<FramePos, StoreError>> {

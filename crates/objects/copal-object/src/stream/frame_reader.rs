@@ -3,8 +3,8 @@
 //! Not here: finding the end after a crash (`walk`); a reader of an open store knows where its stream ends.
 
 use crate::{
-    FramePos, ObjectId, StoreError, engine::pump::wait_change, format::run::Run, state::StoreCore,
-    stream::walk::ReadAhead, tables::Piece,
+    FramePos, ObjectId, StoreError, engine::pump::wait_change, format::run::PageRun, state::StoreCore,
+    stream::walk::ReadAhead, tables::StreamPiece,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct FrameReader {
     place: Option<(u64, u32, u64)>,
     ahead: ReadAhead,
     /// Where frames were, when a check wants to know.
-    seen: Option<Vec<Run>>,
+    seen: Option<Vec<PageRun>>,
 }
 
 impl FrameReader {
@@ -80,7 +80,7 @@ impl FrameReader {
     }
 
     /// Notes the pages of a frame; frames side by side stay apart.
-    fn saw(&mut self, frame: Run) {
+    fn saw(&mut self, frame: PageRun) {
         if let Some(seen) = &mut self.seen {
             seen.push(frame);
         }
@@ -93,7 +93,7 @@ impl FrameReader {
 
     /// Pages of every frame read since [`FrameReader::note_seen`], also of those before the first that was
     /// asked for.
-    pub(crate) fn take_seen(&mut self) -> Vec<Run> {
+    pub(crate) fn take_seen(&mut self) -> Vec<PageRun> {
         self.seen.take().unwrap_or_default()
     }
 
@@ -103,7 +103,7 @@ impl FrameReader {
 
     /// Reads frame `next` of `piece`, and on the way those before it that were not read yet. One of them that
     /// is damaged is passed over if it lies before `trimmed`, and by who saves what can be saved in any case.
-    fn read(&mut self, piece: &Piece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
+    fn read(&mut self, piece: &StreamPiece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
         let (mut at, mut number) = match self.place {
             Some((incarnation, at, number)) if incarnation == piece.incarnation && number <= self.next => {
                 (at, number)
@@ -124,7 +124,7 @@ impl FrameReader {
             let inner = Arc::clone(&self.inner);
             let found = self.ahead.frame(piece, at, inner.shape.page_bytes, &|run| inner.read_pages(run))?;
             let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == number) else {
-                let read = |run: Run| inner.read_pages(run);
+                let read = |run: PageRun| inner.read_pages(run);
                 let page_bytes = inner.shape.page_bytes;
                 let next = match number < wanted {
                     true => self.ahead.behind_damage(piece, at, wanted, page_bytes, &read)?,
@@ -136,7 +136,7 @@ impl FrameReader {
                 (at, number) = next;
                 continue;
             };
-            self.saw(Run::new(piece.run.at + u64::from(at), pages));
+            self.saw(PageRun::new(piece.run.at + u64::from(at), pages));
             at += pages;
             number += 1;
             if header.frame == self.next {

@@ -17,10 +17,10 @@
 
 use crate::{
     ObjectId, StoreError,
-    format::run::Run,
+    format::run::PageRun,
     state::{StoreCore, StoreState},
     stream::{append::extend_stream, frame_reader::FrameReader},
-    tables::Stream,
+    tables::StreamEntry,
 };
 use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
 use parking_lot::MutexGuard;
@@ -42,7 +42,7 @@ pub struct RawExtent {
 struct PinnedRun {
     inner: Arc<StoreCore>,
     stream: ObjectId,
-    run: Run,
+    run: PageRun,
     pin: u64,
 }
 
@@ -208,7 +208,7 @@ fn take_run(
     state: &mut MutexGuard<'_, StoreState>,
     stream: ObjectId,
     bytes: u64,
-) -> Result<Run, StoreError> {
+) -> Result<PageRun, StoreError> {
     let pages = bytes.div_ceil(store.shape.page_bytes as u64);
     let pages = u32::try_from(pages).map_err(|_| StoreError::TooLarge)?;
     loop {
@@ -223,8 +223,8 @@ fn take_run(
     }
 }
 
-fn first_run(state: &StoreState, stream: ObjectId) -> Option<Run> {
-    let stream: &Stream = state.tables.stream(stream.0)?;
+fn first_run(state: &StoreState, stream: ObjectId) -> Option<PageRun> {
+    let stream: &StreamEntry = state.tables.stream(stream.0)?;
     stream.pieces.first().map(|piece| piece.run)
 }
 

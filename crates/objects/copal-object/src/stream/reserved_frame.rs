@@ -6,14 +6,16 @@
 //!
 //! Not here: where the frame lies and when it counts (`append`).
 
-use crate::{Ack, FramePos, StoreError, engine::pump::pump, flaw::Flaw, format::run::Run, state::StoreCore};
+use crate::{
+    Ack, FramePos, StoreError, engine::pump::pump, flaw::StoreFlaw, format::run::PageRun, state::StoreCore,
+};
 use copal_device::{AlignedBuf, Completion};
 use std::sync::Arc;
 
 /// The write that is left to do for a frame.
-pub(crate) enum Way {
+pub(crate) enum FrameRoute {
     /// One write on the thread that calls.
-    Through { stream: u64, ticket: u64, run: Run, pin: u64, buf: AlignedBuf },
+    Through { stream: u64, ticket: u64, run: PageRun, pin: u64, buf: AlignedBuf },
     /// Its write stands among those that go to the device next.
     Queued { completion: Completion<Result<FramePos, StoreError>> },
 }
@@ -24,11 +26,11 @@ pub(crate) enum Way {
 pub struct ReservedFrame {
     inner: Arc<StoreCore>,
     at: FramePos,
-    way: Option<Way>,
+    way: Option<FrameRoute>,
 }
 
 impl ReservedFrame {
-    pub(crate) fn new(inner: &Arc<StoreCore>, at: FramePos, way: Way) -> ReservedFrame {
+    pub(crate) fn new(inner: &Arc<StoreCore>, at: FramePos, way: FrameRoute) -> ReservedFrame {
         ReservedFrame { inner: Arc::clone(inner), at, way: Some(way) }
     }
 
@@ -47,13 +49,13 @@ impl ReservedFrame {
         self.go(way)
     }
 
-    fn go(&self, way: Way) -> Completion<Result<FramePos, StoreError>> {
+    fn go(&self, way: FrameRoute) -> Completion<Result<FramePos, StoreError>> {
         match way {
-            Way::Through { stream, ticket, run, pin, buf } => {
+            FrameRoute::Through { stream, ticket, run, pin, buf } => {
                 let inner = &self.inner;
                 write_frame_through(inner, self.at, stream, ticket, run, pin, buf)
             }
-            Way::Queued { completion } => {
+            FrameRoute::Queued { completion } => {
                 pump(&self.inner);
                 completion
             }
@@ -82,7 +84,7 @@ fn write_frame_through(
     at: FramePos,
     stream: u64,
     ticket: u64,
-    run: Run,
+    run: PageRun,
     pin: u64,
     buf: AlignedBuf,
 ) -> Completion<Result<FramePos, StoreError>> {
@@ -96,13 +98,13 @@ fn write_frame_through(
                 frame.durable = true;
             }
             state.acknowledge_frames();
-            let early = store.shape.broken.by(Flaw::ThroughEarly);
+            let early = store.shape.broken.by(StoreFlaw::ThroughEarly);
             let behind = state.streams.pending_frame(stream, ticket).filter(|_| !early).map(|frame| {
                 let (completer, completion) = store.promise();
                 frame.waiter = Some((Ack::Durable, completer));
                 completion
             });
-            if store.shape.broken.by(Flaw::ThroughIsFlush) {
+            if store.shape.broken.by(StoreFlaw::ThroughIsFlush) {
                 let epoch = state.commit.pretend_flush();
                 state.streams.flushed(epoch);
             }

@@ -12,18 +12,18 @@
 use crate::{
     format::{
         frame::{self, FRAME_BYTES_MAX, FrameHeader},
-        run::Run,
+        run::PageRun,
     },
-    tables::Piece,
+    tables::StreamPiece,
 };
 use copal_device::DeviceError;
 
 /// Reads whole pages.
-pub(crate) type ReadPages<'a> = &'a dyn Fn(Run) -> Result<Vec<u8>, DeviceError>;
+pub(crate) type ReadPages<'a> = &'a dyn Fn(PageRun) -> Result<Vec<u8>, DeviceError>;
 
 /// Where a stream ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct StreamEnd {
     /// Number of the next frame.
     pub(crate) next: u64,
     /// Piece it goes to, and pages used of it. With no pieces: 0 and 0.
@@ -37,17 +37,17 @@ pub(crate) struct End {
 const WINDOW_PAGES: u32 = 64;
 
 /// A window over one piece, so that small frames do not cost a read each.
-struct Window<'a> {
+struct PieceWindow<'a> {
     read: ReadPages<'a>,
-    piece: Run,
+    piece: PageRun,
     page_bytes: usize,
     at: u32,
     bytes: Vec<u8>,
 }
 
-impl<'a> Window<'a> {
-    fn new(read: ReadPages<'a>, piece: Run, page_bytes: usize) -> Window<'a> {
-        Window { read, piece, page_bytes, at: 0, bytes: Vec::new() }
+impl<'a> PieceWindow<'a> {
+    fn new(read: ReadPages<'a>, piece: PageRun, page_bytes: usize) -> PieceWindow<'a> {
+        PieceWindow { read, piece, page_bytes, at: 0, bytes: Vec::new() }
     }
 
     /// Pages `at..at+pages` of the piece; `None` beyond its end.
@@ -60,7 +60,7 @@ impl<'a> Window<'a> {
             let count = pages.max(WINDOW_PAGES).min(self.piece.pages - at);
             // Freed first: a window is as long as the longest frame.
             self.bytes = Vec::new();
-            self.bytes = (self.read)(Run::new(self.piece.at + u64::from(at), count))?;
+            self.bytes = (self.read)(PageRun::new(self.piece.at + u64::from(at), count))?;
             self.at = at;
         }
         let from = (at - self.at) as usize * self.page_bytes;
@@ -69,14 +69,14 @@ impl<'a> Window<'a> {
 }
 
 /// Header, pages and payload of a frame.
-type Found<'w> = (FrameHeader, u32, &'w [u8]);
+type FoundDamage<'w> = (FrameHeader, u32, &'w [u8]);
 
 /// A valid frame at page `at` of a piece: its header, pages and payload.
 fn frame_at<'w>(
-    window: &'w mut Window<'_>,
+    window: &'w mut PieceWindow<'_>,
     at: u32,
     incarnation: u64,
-) -> Result<Option<Found<'w>>, DeviceError> {
+) -> Result<Option<FoundDamage<'w>>, DeviceError> {
     let page_bytes = window.page_bytes;
     let Some(first) = window.pages(at, 1)? else {
         return Ok(None);
@@ -102,7 +102,7 @@ fn frame_at<'w>(
 /// Where a piece goes on behind a damaged frame at page `at`: page and number of the next valid frame, if
 /// that is at most `wanted`, so that no frame is missed that somebody may ask for.
 fn behind_damage(
-    window: &mut Window<'_>,
+    window: &mut PieceWindow<'_>,
     at: u32,
     incarnation: u64,
     wanted: u64,
@@ -119,14 +119,14 @@ fn behind_damage(
 /// the earliest. Frames whose `after` lies beyond `last_lsn` do not count. `each` sees every frame that
 /// counts and was looked at: those of a piece that ends before `trimmed` are not. `salvage`: see the module.
 pub(crate) fn walk(
-    pieces: &[Piece],
+    pieces: &[StreamPiece],
     trimmed: u64,
     last_lsn: u64,
     page_bytes: usize,
     salvage: bool,
     read: ReadPages<'_>,
     each: impl FnMut(u64, &[u8]),
-) -> Result<End, DeviceError> {
+) -> Result<StreamEnd, DeviceError> {
     let (mut end, lost) = frames_that_count(pieces, trimmed, last_lsn, page_bytes, salvage, read, each)?;
     let unread = trimmed.saturating_sub(end.next);
     end.next = end.next.max(trimmed);
@@ -141,25 +141,29 @@ pub(crate) fn walk(
 
 /// Where the frames end one after the other, and whether that is because a commit is lost.
 fn frames_that_count(
-    pieces: &[Piece],
+    pieces: &[StreamPiece],
     trimmed: u64,
     last_lsn: u64,
     page_bytes: usize,
     salvage: bool,
     read: ReadPages<'_>,
     mut each: impl FnMut(u64, &[u8]),
-) -> Result<(End, bool), DeviceError> {
+) -> Result<(StreamEnd, bool), DeviceError> {
     let wanted = if salvage { u64::MAX } else { trimmed };
     // Pieces before the one of the first wanted frame hold nothing that is wanted.
     let first = pieces.iter().rposition(|piece| piece.first <= trimmed).unwrap_or(0);
-    let mut end =
-        End { next: pieces.get(first).map_or(0, |piece| piece.first), piece: first, used: 0, damaged: false };
+    let mut end = StreamEnd {
+        next: pieces.get(first).map_or(0, |piece| piece.first),
+        piece: first,
+        used: 0,
+        damaged: false,
+    };
     for (index, piece) in pieces.iter().enumerate().skip(first) {
         if piece.first != end.next {
             break;
         }
         let limit = pieces.get(index + 1).map(|next| next.first);
-        let mut window = Window::new(read, piece.run, page_bytes);
+        let mut window = PieceWindow::new(read, piece.run, page_bytes);
         end.piece = index;
         end.used = 0;
         while limit.is_none_or(|limit| end.next < limit) {
@@ -195,8 +199,8 @@ fn frames_that_count(
 /// Whether a frame behind the end says that the frame at the end was durable. Before the end lie the pages of
 /// `unread` frames that nobody wants.
 fn was_durable(
-    pieces: &[Piece],
-    end: &End,
+    pieces: &[StreamPiece],
+    end: &StreamEnd,
     unread: u64,
     page_bytes: usize,
     read: ReadPages<'_>,
@@ -205,7 +209,7 @@ fn was_durable(
         return Ok(false);
     };
     let frame_pages = (FRAME_BYTES_MAX / page_bytes) as u32;
-    let mut window = Window::new(read, piece.run, page_bytes);
+    let mut window = PieceWindow::new(read, piece.run, page_bytes);
     // The frame behind starts within the pages of the longest frames there may be before it.
     let reach = u64::from(frame_pages).saturating_mul(unread.saturating_add(1));
     let reach = u32::try_from(reach).unwrap_or(u32::MAX);
@@ -234,7 +238,7 @@ fn was_durable(
     }
     // The next piece follows only when this one was full; its frames may vouch too.
     for piece in pieces.iter().skip(end.piece + 1) {
-        let mut window = Window::new(read, piece.run, page_bytes);
+        let mut window = PieceWindow::new(read, piece.run, page_bytes);
         let mut at = 0;
         while let Some((header, pages, _)) = frame_at(&mut window, at, piece.incarnation)? {
             if header.frame > end.next && header.flushed_frame > end.next {
@@ -249,7 +253,7 @@ fn was_durable(
 /// Pages of a piece read ahead by a reader of an open store, which knows where the stream ends.
 #[derive(Default)]
 pub(crate) struct ReadAhead {
-    piece: Option<Run>,
+    piece: Option<PageRun>,
     at: u32,
     bytes: Vec<u8>,
 }
@@ -258,13 +262,13 @@ impl ReadAhead {
     /// See [`behind_damage`].
     pub(crate) fn behind_damage(
         &mut self,
-        piece: &Piece,
+        piece: &StreamPiece,
         at: u32,
         wanted: u64,
         page_bytes: usize,
         read: ReadPages<'_>,
     ) -> Result<Option<(u32, u64)>, DeviceError> {
-        let mut window = Window::new(read, piece.run, page_bytes);
+        let mut window = PieceWindow::new(read, piece.run, page_bytes);
         behind_damage(&mut window, at, piece.incarnation, wanted)
     }
 
@@ -272,7 +276,7 @@ impl ReadAhead {
     /// frame may have been appended since.
     pub(crate) fn frame(
         &mut self,
-        piece: &Piece,
+        piece: &StreamPiece,
         at: u32,
         page_bytes: usize,
         read: ReadPages<'_>,
@@ -281,7 +285,7 @@ impl ReadAhead {
             *self = ReadAhead { piece: Some(piece.run), ..ReadAhead::default() };
         }
         let bytes = std::mem::take(&mut self.bytes);
-        let mut window = Window { read, piece: piece.run, page_bytes, at: self.at, bytes };
+        let mut window = PieceWindow { read, piece: piece.run, page_bytes, at: self.at, bytes };
         let mut found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
         if found.is_none() {
             window.bytes.clear();
@@ -293,6 +297,6 @@ impl ReadAhead {
     }
 }
 
-fn owned((header, pages, payload): Found<'_>) -> (FrameHeader, u32, Vec<u8>) {
+fn owned((header, pages, payload): FoundDamage<'_>) -> (FrameHeader, u32, Vec<u8>) {
     (header, pages, payload.to_vec())
 }

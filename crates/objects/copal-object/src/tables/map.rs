@@ -8,18 +8,18 @@
 //!   new sums (`RecordOp::Resum`) before anyone can look.
 //! - A published object has no sums here: they are in its trailer.
 
-use crate::format::run::{RUN_PAGES_MAX, Run};
+use crate::format::run::{PageRun, RUN_PAGES_MAX};
 
 /// One extent, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct ObjectExtent {
     /// First page inside the object.
     pub(crate) at: u64,
     /// Where it is.
-    pub(crate) run: Run,
+    pub(crate) run: PageRun,
 }
 
-impl Extent {
+impl ObjectExtent {
     pub(crate) fn end(self) -> u64 {
         self.at + u64::from(self.run.pages)
     }
@@ -27,27 +27,27 @@ impl Extent {
 
 /// 48 bits of place, 16 of length.
 #[derive(Clone, Copy, Debug)]
-struct Packed {
+struct PackedExtent {
     place: u64,
     at: u32,
     sums: u32,
 }
 
-impl Packed {
-    fn new(at: u64, run: Run, sums: u32) -> Packed {
+impl PackedExtent {
+    fn new(at: u64, run: PageRun, sums: u32) -> PackedExtent {
         debug_assert!(run.at < 1 << 48 && run.pages <= RUN_PAGES_MAX && run.pages > 0);
-        Packed { place: run.at << 16 | u64::from(run.pages), at: at as u32, sums }
+        PackedExtent { place: run.at << 16 | u64::from(run.pages), at: at as u32, sums }
     }
 
-    fn extent(self) -> Extent {
-        Extent { at: self.at.into(), run: Run::new(self.place >> 16, (self.place & 0xffff) as u32) }
+    fn extent(self) -> ObjectExtent {
+        ObjectExtent { at: self.at.into(), run: PageRun::new(self.place >> 16, (self.place & 0xffff) as u32) }
     }
 }
 
 /// Pages of one object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExtentMap {
-    extents: Vec<Packed>,
+    extents: Vec<PackedExtent>,
     sums: Vec<u32>,
     /// With this many sums it is time to look how many of them are still used.
     collect_at: u32,
@@ -75,12 +75,12 @@ impl ExtentMap {
         self.iter().map(|extent| u64::from(extent.run.pages)).sum()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ObjectExtent> + '_ {
         self.extents.iter().map(|packed| packed.extent())
     }
 
     /// Extents that overlap pages `from..to`, whole.
-    pub(crate) fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = Extent> + '_ {
+    pub(crate) fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = ObjectExtent> + '_ {
         let first = self.extents.partition_point(|packed| packed.extent().end() <= from);
         self.extents[first..].iter().map(|packed| packed.extent()).take_while(move |extent| extent.at < to)
     }
@@ -97,12 +97,12 @@ impl ExtentMap {
 
     /// Places `run` at page `at`, where there is a hole. `sums` has one per unit, or none for a published
     /// object. A run longer than an extent holds is split at unit boundaries.
-    pub(crate) fn insert(&mut self, at: u64, run: Run, sums: &[u32], unit: u32) {
+    pub(crate) fn insert(&mut self, at: u64, run: PageRun, sums: &[u32], unit: u32) {
         let step = RUN_PAGES_MAX / unit * unit;
         let mut done = 0;
         while done < run.pages {
             let pages = (run.pages - done).min(step);
-            let piece = Run::new(run.at + u64::from(done), pages);
+            let piece = PageRun::new(run.at + u64::from(done), pages);
             let piece_sums = if sums.is_empty() {
                 sums
             } else {
@@ -113,7 +113,7 @@ impl ExtentMap {
         }
     }
 
-    fn insert_piece(&mut self, at: u64, run: Run, sums: &[u32], unit: u32) {
+    fn insert_piece(&mut self, at: u64, run: PageRun, sums: &[u32], unit: u32) {
         // Also where it joins the extent before: that one ends with a whole unit.
         self.units += run.pages.div_ceil(unit);
         let index = self.extents.partition_point(|packed| u64::from(packed.at) < at);
@@ -128,18 +128,18 @@ impl ExtentMap {
                     || before.sums as usize + (extent.run.pages / unit) as usize == self.sums.len());
             if joins {
                 self.sums.extend_from_slice(sums);
-                let joined = Run::new(extent.run.at, extent.run.pages + run.pages);
-                self.extents[index - 1] = Packed::new(extent.at, joined, before.sums);
+                let joined = PageRun::new(extent.run.at, extent.run.pages + run.pages);
+                self.extents[index - 1] = PackedExtent::new(extent.at, joined, before.sums);
                 return;
             }
         }
         let sums_at = self.sums.len() as u32;
         self.sums.extend_from_slice(sums);
-        self.extents.insert(index, Packed::new(at, run, sums_at));
+        self.extents.insert(index, PackedExtent::new(at, run, sums_at));
     }
 
     /// Makes pages `from..to` a hole; returns the runs that stood there.
-    pub(crate) fn remove(&mut self, from: u64, to: u64, unit: u32) -> Vec<Run> {
+    pub(crate) fn remove(&mut self, from: u64, to: u64, unit: u32) -> Vec<PageRun> {
         if from >= to {
             return Vec::new();
         }
@@ -147,7 +147,8 @@ impl ExtentMap {
         self.cut(to, unit);
         let first = self.extents.partition_point(|packed| u64::from(packed.at) < from);
         let last = self.extents.partition_point(|packed| u64::from(packed.at) < to);
-        let removed: Vec<Run> = self.extents.drain(first..last).map(|packed| packed.extent().run).collect();
+        let removed: Vec<PageRun> =
+            self.extents.drain(first..last).map(|packed| packed.extent().run).collect();
         let units = removed.iter().map(|run| run.pages.div_ceil(unit));
         self.units -= units.sum::<u32>();
         self.collect_sums(unit);
@@ -208,21 +209,21 @@ impl ExtentMap {
         if !published {
             self.sums.extend_from_slice(&[0, 0]);
         }
-        let Extent { at, run } = whole.extent();
+        let ObjectExtent { at, run } = whole.extent();
         let second = if published { 0 } else { sums + 1 };
-        self.extents[index] = Packed::new(at, Run::new(run.at, within), sums);
-        let rest = Run::new(run.at + u64::from(within), run.pages - within);
-        self.extents.insert(index + 1, Packed::new(at + u64::from(within), rest, second));
+        self.extents[index] = PackedExtent::new(at, PageRun::new(run.at, within), sums);
+        let rest = PageRun::new(run.at + u64::from(within), run.pages - within);
+        self.extents.insert(index + 1, PackedExtent::new(at + u64::from(within), rest, second));
     }
 
     /// Splits extent `index` after `pages` pages, which are `units` whole units.
     fn split(&mut self, index: usize, pages: u32, units: u32) {
         let packed = self.extents[index];
-        let Extent { at, run } = packed.extent();
+        let ObjectExtent { at, run } = packed.extent();
         let second_sums = if self.sums.is_empty() { 0 } else { packed.sums + units };
-        self.extents[index] = Packed::new(at, Run::new(run.at, pages), packed.sums);
-        let rest = Run::new(run.at + u64::from(pages), run.pages - pages);
-        self.extents.insert(index + 1, Packed::new(at + u64::from(pages), rest, second_sums));
+        self.extents[index] = PackedExtent::new(at, PageRun::new(run.at, pages), packed.sums);
+        let rest = PageRun::new(run.at + u64::from(pages), run.pages - pages);
+        self.extents.insert(index + 1, PackedExtent::new(at + u64::from(pages), rest, second_sums));
     }
 
     /// Gives memory back when most sums belong to no extent any more.

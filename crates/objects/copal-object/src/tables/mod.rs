@@ -14,9 +14,9 @@ pub(crate) mod snapshot;
 use crate::{
     Check, ObjectKind,
     format::{
-        ops::{Cut, RecordOp, Traits},
+        ops::{ObjectTraits, RecordOp, StreamCut},
         record::COUNTER_MAX,
-        run::Run,
+        run::PageRun,
         superblock::STORE_BYTES_MAX,
     },
     tables::{
@@ -32,8 +32,8 @@ pub(crate) const SUM_UNIT_BYTES: usize = 64 << 10;
 
 /// A plain or sealed object.
 #[derive(Clone, Debug)]
-pub(crate) struct Object {
-    pub(crate) what: Traits,
+pub(crate) struct ObjectEntry {
+    pub(crate) what: ObjectTraits,
     pub(crate) sealed: bool,
     /// Cloned or a clone: its pages may have several owners.
     pub(crate) shares: bool,
@@ -45,8 +45,8 @@ pub(crate) struct Object {
 
 /// One use of a run of pages by a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) run: Run,
+pub(crate) struct StreamPiece {
+    pub(crate) run: PageRun,
     /// Number of its first frame.
     pub(crate) first: u64,
     pub(crate) incarnation: u64,
@@ -54,9 +54,9 @@ pub(crate) struct Piece {
     pub(crate) lsn: u64,
 }
 
-impl Piece {
+impl StreamPiece {
     /// What of it lies within the first `pages` of the device.
-    pub(crate) fn within(mut self, pages: u64) -> Piece {
+    pub(crate) fn within(mut self, pages: u64) -> StreamPiece {
         let left = pages.saturating_sub(self.run.at);
         self.run.pages = u64::from(self.run.pages).min(left) as u32;
         self
@@ -65,9 +65,9 @@ impl Piece {
 
 /// A stream: pieces in order. An older piece ends where the next begins.
 #[derive(Clone, Debug)]
-pub(crate) struct Stream {
-    pub(crate) what: Traits,
-    pub(crate) pieces: Vec<Piece>,
+pub(crate) struct StreamEntry {
+    pub(crate) what: ObjectTraits,
+    pub(crate) pieces: Vec<StreamPiece>,
     /// First frame that is kept.
     pub(crate) trimmed: u64,
     /// Frames below this are known to be durable; a stream that ends before is damaged.
@@ -76,9 +76,9 @@ pub(crate) struct Stream {
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
-pub(crate) enum Entry {
-    Object(Object),
-    Stream(Stream),
+pub(crate) enum TableEntry {
+    Object(ObjectEntry),
+    Stream(StreamEntry),
 }
 
 /// All objects and streams.
@@ -87,7 +87,7 @@ pub(crate) struct Tables {
     pub(crate) page_bytes: usize,
     /// Pages of the store.
     pub(crate) pages: u64,
-    pub(crate) entries: BTreeMap<u64, Entry>,
+    pub(crate) entries: BTreeMap<u64, TableEntry>,
     pub(crate) shared: SharedRuns,
     /// Bytes of all entries in a checkpoint ([`snapshot::encoded_len`]), kept up to date by each operation.
     pub(crate) entry_bytes: u64,
@@ -96,19 +96,19 @@ pub(crate) struct Tables {
 /// An operation does not fit the tables: damage that no checksum caught, or our own bug.
 #[derive(Debug, thiserror::Error)]
 #[error("operation on object {id} does not fit: {what}")]
-pub(crate) struct Misfit {
+pub(crate) struct OpMisfit {
     pub(crate) id: u64,
     pub(crate) what: &'static str,
 }
 
 /// What an operation did to space.
 #[derive(Debug, Default)]
-pub(crate) struct Effect {
+pub(crate) struct OpEffect {
     /// Pages nobody owns any more.
-    pub(crate) freed: Vec<Run>,
+    pub(crate) freed: Vec<PageRun>,
 }
 
-impl Object {
+impl ObjectEntry {
     /// Pages under one sum.
     pub(crate) fn unit(&self, page_bytes: usize) -> u32 {
         unit_pages(self.what.check, page_bytes)
@@ -138,36 +138,36 @@ impl Tables {
         Tables { page_bytes, pages, entries: BTreeMap::new(), shared: SharedRuns::default(), entry_bytes: 0 }
     }
 
-    pub(crate) fn object(&self, id: u64) -> Option<&Object> {
+    pub(crate) fn object(&self, id: u64) -> Option<&ObjectEntry> {
         match self.entries.get(&id) {
-            Some(Entry::Object(object)) => Some(object),
+            Some(TableEntry::Object(object)) => Some(object),
             _ => None,
         }
     }
 
-    pub(crate) fn stream(&self, id: u64) -> Option<&Stream> {
+    pub(crate) fn stream(&self, id: u64) -> Option<&StreamEntry> {
         match self.entries.get(&id) {
-            Some(Entry::Stream(stream)) => Some(stream),
+            Some(TableEntry::Stream(stream)) => Some(stream),
             _ => None,
         }
     }
 
-    pub(crate) fn stream_mut(&mut self, id: u64) -> Option<&mut Stream> {
+    pub(crate) fn stream_mut(&mut self, id: u64) -> Option<&mut StreamEntry> {
         match self.entries.get_mut(&id) {
-            Some(Entry::Stream(stream)) => Some(stream),
+            Some(TableEntry::Stream(stream)) => Some(stream),
             _ => None,
         }
     }
 
-    pub(crate) fn streams(&self) -> impl Iterator<Item = (u64, &Stream)> {
+    pub(crate) fn streams(&self) -> impl Iterator<Item = (u64, &StreamEntry)> {
         self.entries.iter().filter_map(|(&id, entry)| match entry {
-            Entry::Stream(stream) => Some((id, stream)),
-            Entry::Object(_) => None,
+            TableEntry::Stream(stream) => Some((id, stream)),
+            TableEntry::Object(_) => None,
         })
     }
 
     /// Applies one operation of a record whose last commit is `lsn`.
-    pub(crate) fn apply(&mut self, op: &RecordOp, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
+    pub(crate) fn apply(&mut self, op: &RecordOp, lsn: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let before = self.bytes_of(op);
         self.apply_op(op, lsn, effect)?;
         self.entry_bytes = self.entry_bytes + self.bytes_of(op) - before;
@@ -204,7 +204,7 @@ impl Tables {
         }
     }
 
-    fn apply_op(&mut self, op: &RecordOp, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
+    fn apply_op(&mut self, op: &RecordOp, lsn: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         match op {
             RecordOp::Create { id, what } => self.create(*id, *what),
             RecordOp::Map { id, at, run, sums, .. } => self.map(*id, *at, *run, sums, effect),
@@ -221,7 +221,7 @@ impl Tables {
             }
             RecordOp::Delete { id } => self.delete(*id, effect),
             RecordOp::StreamExtent { id, run, first, incarnation } => {
-                let piece = Piece { run: *run, first: *first, incarnation: *incarnation, lsn };
+                let piece = StreamPiece { run: *run, first: *first, incarnation: *incarnation, lsn };
                 self.stream_extent(*id, piece)
             }
             RecordOp::StreamTrim { id, upto } => self.stream_trim(*id, *upto, effect),
@@ -232,9 +232,9 @@ impl Tables {
         }
     }
 
-    fn grow(&mut self, pages: u64) -> Result<(), Misfit> {
+    fn grow(&mut self, pages: u64) -> Result<(), OpMisfit> {
         if pages > store_pages_max(self.page_bytes) {
-            return Err(Misfit { id: 0, what: "the store would be longer than any can be" });
+            return Err(OpMisfit { id: 0, what: "the store would be longer than any can be" });
         }
         self.pages = self.pages.max(pages);
         Ok(())
@@ -248,40 +248,40 @@ impl Tables {
 
     /// Page behind the last that an object owns.
     pub(crate) fn objects_end(&self) -> u64 {
-        let end_of = |entry: &Entry| match entry {
-            Entry::Object(object) => object.map.iter().map(|extent| extent.run.end()).max(),
-            Entry::Stream(_) => None,
+        let end_of = |entry: &TableEntry| match entry {
+            TableEntry::Object(object) => object.map.iter().map(|extent| extent.run.end()).max(),
+            TableEntry::Stream(_) => None,
         };
         self.entries.values().filter_map(end_of).max().unwrap_or(0)
     }
 
-    fn plain(&mut self, id: u64) -> Result<&mut Object, Misfit> {
+    fn plain(&mut self, id: u64) -> Result<&mut ObjectEntry, OpMisfit> {
         match self.entries.get_mut(&id) {
-            Some(Entry::Object(object)) => Ok(object),
-            Some(Entry::Stream(_)) => Err(Misfit { id, what: "it is a stream" }),
-            None => Err(Misfit { id, what: "it does not exist" }),
+            Some(TableEntry::Object(object)) => Ok(object),
+            Some(TableEntry::Stream(_)) => Err(OpMisfit { id, what: "it is a stream" }),
+            None => Err(OpMisfit { id, what: "it does not exist" }),
         }
     }
 
-    fn vacant(&self, id: u64) -> Result<(), Misfit> {
-        if self.entries.contains_key(&id) { Err(Misfit { id, what: "it exists" }) } else { Ok(()) }
+    fn vacant(&self, id: u64) -> Result<(), OpMisfit> {
+        if self.entries.contains_key(&id) { Err(OpMisfit { id, what: "it exists" }) } else { Ok(()) }
     }
 
-    fn inside(&self, id: u64, run: Run) -> Result<(), Misfit> {
+    fn inside(&self, id: u64, run: PageRun) -> Result<(), OpMisfit> {
         if run.end() > self.pages {
-            Err(Misfit { id, what: "its pages are outside the store" })
+            Err(OpMisfit { id, what: "its pages are outside the store" })
         } else {
             Ok(())
         }
     }
 
-    fn create(&mut self, id: u64, what: Traits) -> Result<(), Misfit> {
+    fn create(&mut self, id: u64, what: ObjectTraits) -> Result<(), OpMisfit> {
         self.vacant(id)?;
         let entry = if what.kind == ObjectKind::Stream {
-            Entry::Stream(Stream { what, pieces: Vec::new(), trimmed: 0, durable: 0 })
+            TableEntry::Stream(StreamEntry { what, pieces: Vec::new(), trimmed: 0, durable: 0 })
         } else {
             let sealed = what.kind == ObjectKind::Sealed;
-            Entry::Object(Object {
+            TableEntry::Object(ObjectEntry {
                 what,
                 sealed,
                 shares: false,
@@ -294,7 +294,14 @@ impl Tables {
         Ok(())
     }
 
-    fn map(&mut self, id: u64, at: u64, run: Run, sums: &[u32], effect: &mut Effect) -> Result<(), Misfit> {
+    fn map(
+        &mut self,
+        id: u64,
+        at: u64,
+        run: PageRun,
+        sums: &[u32],
+        effect: &mut OpEffect,
+    ) -> Result<(), OpMisfit> {
         self.inside(id, run)?;
         let page_bytes = self.page_bytes;
         let object = self.plain(id)?;
@@ -304,7 +311,7 @@ impl Tables {
             || sums.len() != run.pages.div_ceil(unit) as usize
             || object.trailer.is_some()
         {
-            return Err(Misfit { id, what: "its extent does not fit" });
+            return Err(OpMisfit { id, what: "its extent does not fit" });
         }
         let removed = object.map.remove(at, end, unit);
         object.map.insert(at, run, sums, unit);
@@ -315,11 +322,11 @@ impl Tables {
     fn publish(
         &mut self,
         id: u64,
-        what: Traits,
+        what: ObjectTraits,
         len: u64,
-        runs: &[Run],
+        runs: &[PageRun],
         trailer: u128,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), OpMisfit> {
         self.vacant(id)?;
         let unit = unit_pages(what.check, self.page_bytes);
         let mut map = ExtentMap::default();
@@ -327,7 +334,7 @@ impl Tables {
         for &run in runs {
             self.inside(id, run)?;
             if at + u64::from(run.pages) > OBJECT_PAGES_MAX {
-                return Err(Misfit { id, what: "it is too long" });
+                return Err(OpMisfit { id, what: "it is too long" });
             }
             map.insert(at, run, &[], unit);
             at += u64::from(run.pages);
@@ -335,19 +342,19 @@ impl Tables {
         let data = len.div_ceil(self.page_bytes as u64);
         let wanted = data + trailer_pages(data, unit, self.page_bytes);
         if wanted != at {
-            return Err(Misfit { id, what: "its extents do not fit its length" });
+            return Err(OpMisfit { id, what: "its extents do not fit its length" });
         }
         let trailer = Some(Box::new(trailer));
-        let object = Object { what, sealed: true, shares: false, len, map, trailer };
-        self.entries.insert(id, Entry::Object(object));
+        let object = ObjectEntry { what, sealed: true, shares: false, len, map, trailer };
+        self.entries.insert(id, TableEntry::Object(object));
         Ok(())
     }
 
-    fn unmap(&mut self, id: u64, at: u64, pages: u64, effect: &mut Effect) -> Result<(), Misfit> {
+    fn unmap(&mut self, id: u64, at: u64, pages: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let page_bytes = self.page_bytes;
         let object = self.plain(id)?;
         if object.trailer.is_some() {
-            return Err(Misfit { id, what: "it is immutable" });
+            return Err(OpMisfit { id, what: "it is immutable" });
         }
         let unit = object.unit(page_bytes);
         let removed = object.map.remove(at, at.saturating_add(pages), unit);
@@ -355,29 +362,29 @@ impl Tables {
         Ok(())
     }
 
-    fn resum(&mut self, id: u64, at: u64, pages: u32, sum: u32) -> Result<(), Misfit> {
+    fn resum(&mut self, id: u64, at: u64, pages: u32, sum: u32) -> Result<(), OpMisfit> {
         let page_bytes = self.page_bytes;
         let object = self.plain(id)?;
         let unit = object.unit(page_bytes);
         if object.trailer.is_none() && pages > 0 && object.map.resum(at, pages, sum, unit) {
             Ok(())
         } else {
-            Err(Misfit { id, what: "the sum belongs to no unit" })
+            Err(OpMisfit { id, what: "the sum belongs to no unit" })
         }
     }
 
-    fn set_len(&mut self, id: u64, len: u64) -> Result<(), Misfit> {
+    fn set_len(&mut self, id: u64, len: u64) -> Result<(), OpMisfit> {
         let bytes_max = OBJECT_PAGES_MAX * self.page_bytes as u64;
         let object = self.plain(id)?;
         if len > bytes_max || object.trailer.is_some() {
-            return Err(Misfit { id, what: "its length is impossible" });
+            return Err(OpMisfit { id, what: "its length is impossible" });
         }
         object.len = len;
         Ok(())
     }
 
     /// Shares the whole pages; the last partial page of a plain object follows as a `Map` of its own.
-    fn clone_object(&mut self, from: u64, to: u64) -> Result<(), Misfit> {
+    fn clone_object(&mut self, from: u64, to: u64) -> Result<(), OpMisfit> {
         self.vacant(to)?;
         let page_bytes = self.page_bytes;
         let source = self.plain(from)?;
@@ -392,41 +399,41 @@ impl Tables {
         for extent in copy.map.iter() {
             self.shared.share(extent.run);
         }
-        self.entries.insert(to, Entry::Object(copy));
+        self.entries.insert(to, TableEntry::Object(copy));
         Ok(())
     }
 
-    fn delete(&mut self, id: u64, effect: &mut Effect) -> Result<(), Misfit> {
+    fn delete(&mut self, id: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let runs = match self.entries.remove(&id) {
-            Some(Entry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
-            Some(Entry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
+            Some(TableEntry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
+            Some(TableEntry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
             None => {
-                return Err(Misfit { id, what: "it does not exist" });
+                return Err(OpMisfit { id, what: "it does not exist" });
             }
         };
         self.shared.release(runs, &mut effect.freed);
         Ok(())
     }
 
-    fn stream_of(&mut self, id: u64) -> Result<&mut Stream, Misfit> {
-        self.stream_mut(id).ok_or(Misfit { id, what: "it is no stream" })
+    fn stream_of(&mut self, id: u64) -> Result<&mut StreamEntry, OpMisfit> {
+        self.stream_mut(id).ok_or(OpMisfit { id, what: "it is no stream" })
     }
 
-    fn stream_extent(&mut self, id: u64, piece: Piece) -> Result<(), Misfit> {
+    fn stream_extent(&mut self, id: u64, piece: StreamPiece) -> Result<(), OpMisfit> {
         self.inside(id, piece.run)?;
         let stream = self.stream_of(id)?;
         if stream.pieces.last().is_some_and(|last| last.first > piece.first) {
-            return Err(Misfit { id, what: "its extents are out of order" });
+            return Err(OpMisfit { id, what: "its extents are out of order" });
         }
         stream.pieces.push(piece);
         Ok(())
     }
 
-    fn stream_trim(&mut self, id: u64, upto: u64, effect: &mut Effect) -> Result<(), Misfit> {
+    fn stream_trim(&mut self, id: u64, upto: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let stream = self.stream_of(id)?;
         // Frames are counted on from there.
         if upto > COUNTER_MAX {
-            return Err(Misfit { id, what: "no stream has so many frames as are trimmed" });
+            return Err(OpMisfit { id, what: "no stream has so many frames as are trimmed" });
         }
         stream.trimmed = stream.trimmed.max(upto);
         let dead = stream.pieces.windows(2).take_while(|pair| pair[1].first <= upto).count();
@@ -434,7 +441,7 @@ impl Tables {
         Ok(())
     }
 
-    fn durable(&mut self, streams: &[(u64, u64)]) -> Result<(), Misfit> {
+    fn durable(&mut self, streams: &[(u64, u64)]) -> Result<(), OpMisfit> {
         for &(id, frame) in streams {
             let stream = self.stream_of(id)?;
             stream.durable = stream.durable.max(frame);
@@ -444,7 +451,7 @@ impl Tables {
 
     /// Ends the stream at `cut`: what lies behind is a new use of the space, what lies in later pieces is
     /// free.
-    fn cut_stream(&mut self, cut: &Cut, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
+    fn cut_stream(&mut self, cut: &StreamCut, lsn: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let id = cut.id;
         let stream = self.stream_of(id)?;
         // Recovery read these frames behind a flush.
@@ -454,21 +461,21 @@ impl Tables {
             return if stream.pieces.is_empty() {
                 Ok(())
             } else {
-                Err(Misfit { id, what: "it is cut outside" })
+                Err(OpMisfit { id, what: "it is cut outside" })
             };
         };
         if cut.kept > piece.run.pages || cut.next < piece.first {
-            return Err(Misfit { id, what: "it is cut outside" });
+            return Err(OpMisfit { id, what: "it is cut outside" });
         }
         let kept = cut.kept;
-        let rest = Run::new(piece.run.at + u64::from(kept), piece.run.pages - kept);
+        let rest = PageRun::new(piece.run.at + u64::from(kept), piece.run.pages - kept);
         piece.run.pages = kept;
         effect.freed.extend(stream.pieces.drain(index + 1..).map(|piece| piece.run));
         if kept == 0 {
             stream.pieces.pop();
         }
         if rest.pages > 0 {
-            stream.pieces.push(Piece { run: rest, first: cut.next, incarnation: cut.incarnation, lsn });
+            stream.pieces.push(StreamPiece { run: rest, first: cut.next, incarnation: cut.incarnation, lsn });
         }
         Ok(())
     }
@@ -486,7 +493,7 @@ mod tests {
     /// Up to 96 bytes per object, not the 64 that were hoped for: label, traits and two vectors take more.
     #[test]
     fn an_object_takes_less_than_a_hundred_bytes_besides_its_extents() {
-        assert!(size_of::<Entry>() <= 96, "{} bytes", size_of::<Entry>());
+        assert!(size_of::<TableEntry>() <= 96, "{} bytes", size_of::<TableEntry>());
     }
 
     /// Symptom: a mount record whose cut goes on at a frame before its piece was applied, and the next
@@ -496,15 +503,17 @@ mod tests {
     #[test]
     fn a_stream_goes_on_behind_the_piece_it_is_cut_in() {
         let mut tables = Tables::new(4096, 1 << 20);
-        let what =
-            Traits::of(&crate::CreateOptions { kind: ObjectKind::Stream, ..crate::CreateOptions::default() });
-        let mut effect = Effect::default();
+        let what = ObjectTraits::of(&crate::CreateOptions {
+            kind: ObjectKind::Stream,
+            ..crate::CreateOptions::default()
+        });
+        let mut effect = OpEffect::default();
         tables.create(3, what).unwrap();
         for (at, first) in [(4096, 0), (4352, 20)] {
-            let piece = Piece { run: Run::new(at, 256), first, incarnation: 9, lsn: 1 };
+            let piece = StreamPiece { run: PageRun::new(at, 256), first, incarnation: 9, lsn: 1 };
             tables.stream_extent(3, piece).unwrap();
         }
-        let cut = |next| Cut { id: 3, piece: 1, kept: 2, next, incarnation: 10 };
+        let cut = |next| StreamCut { id: 3, piece: 1, kept: 2, next, incarnation: 10 };
         assert!(tables.cut_stream(&cut(19), 2, &mut effect).is_err());
         tables.cut_stream(&cut(20), 2, &mut effect).unwrap();
     }
@@ -512,9 +521,11 @@ mod tests {
     #[test]
     fn a_table_of_32_mib_takes_one_extent_and_no_sums() {
         let mut tables = Tables::new(4096, 1 << 20);
-        let what =
-            Traits::of(&crate::CreateOptions { check: Check::Caller, ..crate::CreateOptions::default() });
-        let runs = vec![Run::new(5000, 8193)];
+        let what = ObjectTraits::of(&crate::CreateOptions {
+            check: Check::Caller,
+            ..crate::CreateOptions::default()
+        });
+        let runs = vec![PageRun::new(5000, 8193)];
         tables.publish(7, what, 32 << 20, &runs, 1).unwrap();
         assert_eq!(tables.object(7).unwrap().map.extents(), 1);
     }

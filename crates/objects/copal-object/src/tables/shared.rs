@@ -4,7 +4,7 @@
 //! - Only pages owned more than once are here, with the number of owners beyond the first.
 //! - Not on disk: derived at open from the extents of objects that share.
 
-use crate::format::run::Run;
+use crate::format::run::PageRun;
 use std::collections::BTreeMap;
 
 /// Runs that do not overlap, each with its owners beyond the first.
@@ -15,7 +15,7 @@ pub(crate) struct SharedRuns {
 
 impl SharedRuns {
     /// One more owner of `run`.
-    pub(crate) fn share(&mut self, run: Run) {
+    pub(crate) fn share(&mut self, run: PageRun) {
         self.split(run.at);
         self.split(run.end());
         let mut at = run.at;
@@ -36,7 +36,7 @@ impl SharedRuns {
     }
 
     /// One owner less of each run; what nobody owns any more goes to `freed`.
-    pub(crate) fn release(&mut self, runs: Vec<Run>, freed: &mut Vec<Run>) {
+    pub(crate) fn release(&mut self, runs: Vec<PageRun>, freed: &mut Vec<PageRun>) {
         if self.runs.is_empty() {
             freed.extend(runs);
             return;
@@ -46,7 +46,7 @@ impl SharedRuns {
         }
     }
 
-    fn release_run(&mut self, run: Run, freed: &mut Vec<Run>) {
+    fn release_run(&mut self, run: PageRun, freed: &mut Vec<PageRun>) {
         self.split(run.at);
         self.split(run.end());
         let mut at = run.at;
@@ -54,7 +54,7 @@ impl SharedRuns {
             self.runs.range(run.at..run.end()).map(|(&at, &(pages, extra))| (at, pages, extra)).collect();
         for (start, pages, extra) in inside {
             if start > at {
-                freed.push(Run::new(at, (start - at) as u32));
+                freed.push(PageRun::new(at, (start - at) as u32));
             }
             if extra == 1 {
                 self.runs.remove(&start);
@@ -64,7 +64,7 @@ impl SharedRuns {
             at = start + u64::from(pages);
         }
         if at < run.end() {
-            freed.push(Run::new(at, (run.end() - at) as u32));
+            freed.push(PageRun::new(at, (run.end() - at) as u32));
         }
     }
 
@@ -102,10 +102,10 @@ mod tests {
         let mut next = move |below| random.below(below);
         let mut shared = SharedRuns::default();
         let mut model: HashMap<u64, u32> = (0..64).map(|page| (page, 1)).collect();
-        let mut owned: Vec<Run> = vec![Run::new(0, 64)];
+        let mut owned: Vec<PageRun> = vec![PageRun::new(0, 64)];
         for _ in 0..3000 {
             let at = next(64);
-            let run = Run::new(at, 1 + next(64 - at) as u32);
+            let run = PageRun::new(at, 1 + next(64 - at) as u32);
             let all_owned = (run.at..run.end()).all(|page| model[&page] > 0);
             if next(2) == 0 && all_owned && owned.len() < 40 {
                 shared.share(run);

@@ -5,13 +5,13 @@
 
 use crate::{
     format::{
-        ops::{RUN_LEN, TRAITS_LEN, Traits, put_run, take_list, take_run},
+        ops::{ObjectTraits, RUN_LEN, TRAITS_LEN, put_run, take_list, take_run},
         record::COUNTER_MAX,
-        run::{RUN_PAGES_MAX, Run},
+        run::{PageRun, RUN_PAGES_MAX},
     },
     space::allocator::ZONE_PAGES,
     tables::{
-        Entry, Object, Piece, Stream, Tables,
+        ObjectEntry, StreamEntry, StreamPiece, TableEntry, Tables,
         map::{ExtentMap, OBJECT_PAGES_MAX},
         store_pages_max, unit_pages,
     },
@@ -21,7 +21,7 @@ use std::{collections::HashMap, ops::Range};
 
 /// Where in the order of things a checkpoint stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
+pub(crate) struct CheckpointPosition {
     pub(crate) uuid: u128,
     /// Last commit in it.
     pub(crate) lsn: u64,
@@ -53,21 +53,23 @@ pub(crate) fn encoded_len(tables: &Tables, zone_runs: u64, hollow_runs: u64) -> 
 }
 
 /// Bytes of one entry.
-pub(crate) fn entry_bytes(entry: &Entry, page_bytes: usize) -> u64 {
+pub(crate) fn entry_bytes(entry: &TableEntry, page_bytes: usize) -> u64 {
     match entry {
-        Entry::Object(object) => {
+        TableEntry::Object(object) => {
             let (sums, trailer) = match object.trailer {
                 Some(_) => (0, 16),
                 None => (object.map.units(object.unit(page_bytes)), 0),
             };
             ENTRY_BYTES_MAX - 16 + trailer + EXTENT_BYTES * object.map.extents() as u64 + 4 * sums
         }
-        Entry::Stream(stream) => 8 + 1 + TRAITS_LEN + 8 + 8 + 4 + PIECE_BYTES * stream.pieces.len() as u64,
+        TableEntry::Stream(stream) => {
+            8 + 1 + TRAITS_LEN + 8 + 8 + 4 + PIECE_BYTES * stream.pieces.len() as u64
+        }
     }
 }
 
 /// Most bytes of the entry of an object that is published in `runs`.
-pub(crate) fn published_bytes_max(runs: &[Run]) -> u64 {
+pub(crate) fn published_bytes_max(runs: &[PageRun]) -> u64 {
     let extents = runs.iter().map(|run| u64::from(run.pages / RUN_PAGES_MAX) + 2);
     ENTRY_BYTES_MAX + EXTENT_BYTES * extents.sum::<u64>()
 }
@@ -76,7 +78,7 @@ pub(crate) fn published_bytes_max(runs: &[Run]) -> u64 {
 /// hollow pages.
 pub(crate) fn encode(
     tables: &Tables,
-    position: &Position,
+    position: &CheckpointPosition,
     durable: &HashMap<u64, u64>,
     zones: &[(u64, u64)],
     hollow: &[Range<u64>],
@@ -96,8 +98,10 @@ pub(crate) fn encode(
     for (&id, entry) in &tables.entries {
         out.put_u64(id);
         match entry {
-            Entry::Object(object) => put_object(&mut out, object, tables.page_bytes),
-            Entry::Stream(stream) => put_stream(&mut out, stream, durable.get(&id).copied().unwrap_or(0)),
+            TableEntry::Object(object) => put_object(&mut out, object, tables.page_bytes),
+            TableEntry::Stream(stream) => {
+                put_stream(&mut out, stream, durable.get(&id).copied().unwrap_or(0))
+            }
         }
     }
     out.put_u32(hollow.len() as u32);
@@ -109,7 +113,7 @@ pub(crate) fn encode(
     out
 }
 
-fn put_object(out: &mut Vec<u8>, object: &Object, page_bytes: usize) {
+fn put_object(out: &mut Vec<u8>, object: &ObjectEntry, page_bytes: usize) {
     out.put_u8(OBJECT);
     object.what.put(out);
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
@@ -129,7 +133,7 @@ fn put_object(out: &mut Vec<u8>, object: &Object, page_bytes: usize) {
     }
 }
 
-fn put_stream(out: &mut Vec<u8>, stream: &Stream, durable: u64) {
+fn put_stream(out: &mut Vec<u8>, stream: &StreamEntry, durable: u64) {
     out.put_u8(STREAM);
     stream.what.put(out);
     out.put_u64(stream.trimmed);
@@ -144,17 +148,17 @@ fn put_stream(out: &mut Vec<u8>, stream: &Stream, durable: u64) {
 
 /// What a checkpoint says.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub(crate) struct CheckpointBody {
     pub(crate) tables: Tables,
-    pub(crate) position: Position,
+    pub(crate) position: CheckpointPosition,
     /// Runs of written zones.
-    pub(crate) zones: Vec<Run>,
+    pub(crate) zones: Vec<PageRun>,
     /// Pages that are hollow unless something owns them.
     pub(crate) hollow: Vec<Range<u64>>,
 }
 
 /// Reads a body back.
-pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError> {
+pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<CheckpointBody, DecodeError> {
     let mut input = Reader::new(body);
     let position = take_position(&mut input)?;
     let at = input.position();
@@ -165,7 +169,7 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError
         let (first, count) = (input.u64()?, input.u64()?);
         bound(at, first.saturating_add(count), pages / ZONE_PAGES + 1)?;
         bound(at, count, u64::from(u32::MAX) / ZONE_PAGES)?;
-        Ok(Run::new(first * ZONE_PAGES, (count * ZONE_PAGES) as u32))
+        Ok(PageRun::new(first * ZONE_PAGES, (count * ZONE_PAGES) as u32))
     })?;
     let tables = take_tables(&mut input, page_bytes, pages)?;
     // Versions before the third end here.
@@ -180,11 +184,11 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError
         })?
     };
     input.finish()?;
-    Ok(Body { tables, position, zones, hollow })
+    Ok(CheckpointBody { tables, position, zones, hollow })
 }
 
-fn take_position(input: &mut Reader<'_>) -> Result<Position, DecodeError> {
-    let position = Position {
+fn take_position(input: &mut Reader<'_>) -> Result<CheckpointPosition, DecodeError> {
+    let position = CheckpointPosition {
         uuid: input.u128()?,
         lsn: input.u64()?,
         next_seq: input.u64()?,
@@ -212,8 +216,8 @@ fn take_tables(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
         before = Some(id);
         let at = input.position();
         let entry = match input.u8()? {
-            OBJECT => Entry::Object(take_object(input, page_bytes, pages)?),
-            STREAM => Entry::Stream(take_stream(input, pages)?),
+            OBJECT => TableEntry::Object(take_object(input, page_bytes, pages)?),
+            STREAM => TableEntry::Stream(take_stream(input, pages)?),
             unknown => {
                 return Err(DecodeError::UnknownKind { at, kind: unknown.into(), newest: STREAM.into() });
             }
@@ -228,8 +232,8 @@ fn bound(at: usize, value: u64, max: u64) -> Result<(), DecodeError> {
     if value > max { Err(DecodeError::TooLong { at, len: value, max }) } else { Ok(()) }
 }
 
-fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<Object, DecodeError> {
-    let what = Traits::take(input)?;
+fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<ObjectEntry, DecodeError> {
+    let what = ObjectTraits::take(input)?;
     let at = input.position();
     let flags = input.u8()?;
     bound(at, flags.into(), (SEALED | SHARES | PUBLISHED).into())?;
@@ -261,11 +265,11 @@ fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
         }
         map.insert(page, run, &sums, unit);
     }
-    Ok(Object { what, sealed: flags & SEALED != 0, shares: flags & SHARES != 0, len, map, trailer })
+    Ok(ObjectEntry { what, sealed: flags & SEALED != 0, shares: flags & SHARES != 0, len, map, trailer })
 }
 
-fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<Stream, DecodeError> {
-    let what = Traits::take(input)?;
+fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<StreamEntry, DecodeError> {
+    let what = ObjectTraits::take(input)?;
     let at = input.position();
     let trimmed = input.u64()?;
     // Frames are counted on from there.
@@ -276,10 +280,10 @@ fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<Stream, DecodeError
         let at = input.position();
         let run = take_run(input)?;
         bound(at, run.end(), pages)?;
-        let piece = Piece { run, first: input.u64()?, incarnation: input.u64()?, lsn: 0 };
+        let piece = StreamPiece { run, first: input.u64()?, incarnation: input.u64()?, lsn: 0 };
         bound(at, first, piece.first)?;
         first = piece.first;
         Ok(piece)
     })?;
-    Ok(Stream { what, pieces, trimmed, durable })
+    Ok(StreamEntry { what, pieces, trimmed, durable })
 }

@@ -34,31 +34,31 @@ const RESERVE_FILE: &str = "reserve";
 
 /// Which names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Names {
+pub(crate) enum NameSet {
     /// The one of file 0.
     Store,
     /// Those of all others.
     Objects,
 }
 
-impl Names {
+impl NameSet {
     /// Those that the name of a file is among.
     #[cfg(test)]
-    pub(crate) fn of(number: u32) -> Names {
-        if number == 0 { Names::Store } else { Names::Objects }
+    pub(crate) fn of(number: u32) -> NameSet {
+        if number == 0 { NameSet::Store } else { NameSet::Objects }
     }
 }
 
 /// Files of a directory, by number.
-pub(crate) trait Directory: Send + Sync {
+pub(crate) trait StoreDirectory: Send + Sync {
     /// The file; `None` when it is not there and not to be made. `true`: its name is new.
     fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>>;
     /// Takes the name away; `false` when there is none.
     fn remove(&self, number: u32) -> io::Result<bool>;
     /// Makes names that came and went durable.
-    fn sync_names(&self, names: Names) -> io::Result<()>;
+    fn sync_names(&self, names: NameSet) -> io::Result<()>;
     /// What has a number, but for file 0.
-    fn numbers(&self) -> io::Result<Numbered>;
+    fn numbers(&self) -> io::Result<NumberedNames>;
     /// Bytes the file system has left for this user.
     fn free_bytes(&self) -> u64;
     /// Bytes kept for when there are none left.
@@ -69,7 +69,7 @@ pub(crate) trait Directory: Send + Sync {
 
 /// Names that are numbers, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Numbered {
+pub(crate) struct NumberedNames {
     /// Files.
     pub(crate) files: Vec<u32>,
     /// Something else: no file of a store, and nothing that could become one.
@@ -167,7 +167,7 @@ impl RealDirectory {
     }
 }
 
-impl Directory for RealDirectory {
+impl StoreDirectory for RealDirectory {
     fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>> {
         let (dir, name) = self.name(number);
         let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -193,15 +193,15 @@ impl Directory for RealDirectory {
         }
     }
 
-    fn sync_names(&self, names: Names) -> io::Result<()> {
+    fn sync_names(&self, names: NameSet) -> io::Result<()> {
         match names {
-            Names::Store => self.root.sync_all(),
-            Names::Objects => self.objects.sync_all(),
+            NameSet::Store => self.root.sync_all(),
+            NameSet::Objects => self.objects.sync_all(),
         }
     }
 
-    fn numbers(&self) -> io::Result<Numbered> {
-        let mut numbered = Numbered::default();
+    fn numbers(&self) -> io::Result<NumberedNames> {
+        let mut numbered = NumberedNames::default();
         for entry in Dir::read_from(&self.objects)? {
             let entry = entry?;
             let Some(number) = number_of(entry.file_name().to_bytes()) else {

@@ -34,11 +34,11 @@ use std::{
     },
 };
 
-use crate::format::run::Run;
+use crate::format::run::PageRun;
 
 use super::{
-    directory::{Directory, HostFile, Names, RealDirectory},
-    syncs::Syncs,
+    directory::{HostFile, NameSet, RealDirectory, StoreDirectory},
+    syncs::FileSyncs,
 };
 
 /// Bits of an address that are the offset in its file: 64 GiB.
@@ -60,9 +60,9 @@ const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// The files of one store.
 pub(crate) struct HostFiles {
-    directory: Box<dyn Directory>,
+    directory: Box<dyn StoreDirectory>,
     read_only: bool,
-    inside: Mutex<Inside>,
+    inside: Mutex<FileTable>,
     /// A sync has ended.
     synced: Condvar,
     /// A write found no block, and the reserve has not grown since. The free space that the file system
@@ -71,11 +71,11 @@ pub(crate) struct HostFiles {
 }
 
 #[derive(Default)]
-struct Inside {
+struct FileTable {
     open: HashMap<u32, Arc<dyn HostFile>>,
     written: BTreeSet<u32>,
     /// What was taken from `written` and `names_changed` and is not durable yet.
-    syncs: Syncs,
+    syncs: FileSyncs,
     /// Whoever had the directory open before may have been killed: any file may hold bytes that no sync
     /// covers (C5).
     inherited: bool,
@@ -86,7 +86,7 @@ struct Inside {
     counters: Counters,
 }
 
-impl Inside {
+impl FileTable {
     /// Numbers and handles of the files written since this was called last.
     fn take_written(&mut self) -> (BTreeSet<u32>, Vec<Arc<dyn HostFile>>) {
         let numbers = std::mem::take(&mut self.written);
@@ -95,7 +95,7 @@ impl Inside {
     }
 }
 
-impl Inside {
+impl FileTable {
     /// `Err` once a write or sync has failed. A full host is named again, to every thread.
     fn expect_unpoisoned(&self) -> Result<(), DeviceError> {
         match &self.poisoned {
@@ -133,16 +133,16 @@ impl HostFiles {
     }
 
     /// The files of any directory.
-    pub(crate) fn on(directory: Box<dyn Directory>, read_only: bool) -> Arc<HostFiles> {
+    pub(crate) fn on(directory: Box<dyn StoreDirectory>, read_only: bool) -> Arc<HostFiles> {
         let reserve_bytes = if read_only { 0 } else { directory.reserve_bytes() };
         Arc::new(HostFiles {
             directory,
             read_only,
-            inside: Mutex::new(Inside {
+            inside: Mutex::new(FileTable {
                 reserve_bytes,
                 inherited: !read_only,
                 names_changed: !read_only,
-                ..Inside::default()
+                ..FileTable::default()
             }),
             synced: Condvar::new(),
             is_full: AtomicBool::new(false),
@@ -236,7 +236,7 @@ impl HostFiles {
     }
 
     /// The file, open; `None` when it does not exist and is not to be made.
-    fn file(&self, inside: &mut Inside, number: u32, make: bool) -> io::Result<Option<Arc<dyn HostFile>>> {
+    fn file(&self, inside: &mut FileTable, number: u32, make: bool) -> io::Result<Option<Arc<dyn HostFile>>> {
         if let Some(file) = inside.open.get(&number) {
             return Ok(Some(Arc::clone(file)));
         }
@@ -274,7 +274,7 @@ impl HostFiles {
     }
 
     /// The pages of `run`, which lies in one file, up to that file's end; `None`: there are none.
-    pub(crate) fn clip(&self, run: Run, page_bytes: u64) -> Result<Option<Run>, DeviceError> {
+    pub(crate) fn clip(&self, run: PageRun, page_bytes: u64) -> Result<Option<PageRun>, DeviceError> {
         let at = run.at * page_bytes;
         let (number, offset) = split(at);
         let len = || match self.file(&mut self.inside.lock(), number, false)? {
@@ -284,7 +284,7 @@ impl HostFiles {
         let len = len().map_err(|error| DeviceError::io("measure", at, 0, error))?;
         let left = len.saturating_sub(offset).div_ceil(page_bytes);
         let pages = left.min(run.pages.into()) as u32;
-        Ok((pages > 0).then(|| Run::new(run.at, pages)))
+        Ok((pages > 0).then(|| PageRun::new(run.at, pages)))
     }
 
     fn write(&self, at: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
@@ -349,8 +349,8 @@ impl HostFiles {
     fn sync_now(&self, files: &[Arc<dyn HostFile>], names: bool) -> io::Result<()> {
         files.iter().try_for_each(|file| file.sync_data())?;
         if names {
-            self.directory.sync_names(Names::Objects)?;
-            self.directory.sync_names(Names::Store)?;
+            self.directory.sync_names(NameSet::Objects)?;
+            self.directory.sync_names(NameSet::Store)?;
         }
         Ok(())
     }

@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 
 /// Free numbers, as ranges.
 #[derive(Clone, Debug)]
-pub(super) struct Numbers {
+pub(super) struct FileNumbers {
     /// First number of a range, and the number behind it.
     ranges: BTreeMap<u32, u32>,
     count: u32,
 }
 
-impl Numbers {
+impl FileNumbers {
     /// 1 and all others below `end`: 0 is the file `store`.
-    pub(super) fn below(end: u32) -> Numbers {
-        Numbers { ranges: BTreeMap::from([(1, end)]), count: end - 1 }
+    pub(super) fn below(end: u32) -> FileNumbers {
+        FileNumbers { ranges: BTreeMap::from([(1, end)]), count: end - 1 }
     }
 
     /// How many there are.
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn every_number_is_free_or_taken() {
-        let mut numbers = Numbers::below(40);
+        let mut numbers = FileNumbers::below(40);
         let mut model: BTreeSet<u32> = (1..40).collect();
         let mut random = copal_testkit::Random::new(11);
         for _ in 0..20_000 {

@@ -6,7 +6,7 @@
 //!
 //! Not here: what a store promises (`crashes::files`).
 
-use super::directory::{Directory, HostFile, Names, Numbered};
+use super::directory::{HostFile, NameSet, NumberedNames, StoreDirectory};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -20,21 +20,21 @@ type Block = Arc<[u8]>;
 
 /// Bytes of one file.
 #[derive(Clone, Debug, Default)]
-struct Inode {
+struct SimInode {
     len: u64,
     blocks: BTreeMap<u64, Block>,
 }
 
 /// What a file system holds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Contents {
+pub(crate) struct SimContents {
     names: BTreeMap<u32, u64>,
-    inodes: HashMap<u64, Inode>,
+    inodes: HashMap<u64, SimInode>,
 }
 
 /// What happened to it.
 #[derive(Clone, Debug)]
-enum Event {
+enum DirectoryEvent {
     Create {
         number: u32,
         inode: u64,
@@ -52,13 +52,13 @@ enum Event {
         inode: u64,
     },
     SyncNames {
-        names: Names,
+        names: NameSet,
     },
 }
 
 /// A sync that does nothing: as if the code above had left it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deaf {
+pub(crate) enum IgnoredSync {
     /// None.
     No,
     /// Syncs of files.
@@ -70,10 +70,10 @@ pub(crate) enum Deaf {
 }
 
 #[derive(Debug)]
-struct Inside {
-    start: Contents,
-    now: Contents,
-    events: Vec<Event>,
+struct SimHistory {
+    start: SimContents,
+    now: SimContents,
+    events: Vec<DirectoryEvent>,
     next_inode: u64,
     /// Bytes of the file system.
     capacity_bytes: u64,
@@ -85,15 +85,15 @@ struct Inside {
 /// The simulated directory.
 #[derive(Clone, Debug)]
 pub(crate) struct SimDirectory {
-    inside: Arc<Mutex<Inside>>,
-    deaf: Deaf,
+    inside: Arc<Mutex<SimHistory>>,
+    deaf: IgnoredSync,
 }
 
 impl SimDirectory {
     /// A file system that durably holds `start`.
-    pub(crate) fn new(start: Contents, deaf: Deaf) -> SimDirectory {
+    pub(crate) fn new(start: SimContents, deaf: IgnoredSync) -> SimDirectory {
         let next_inode = start.inodes.keys().max().map_or(1, |inode| inode + 1);
-        let inside = Inside {
+        let inside = SimHistory {
             now: start.clone(),
             start,
             events: Vec::new(),
@@ -125,29 +125,29 @@ impl SimDirectory {
     pub(crate) fn is_sync(&self, step: usize) -> bool {
         let inside = self.inside.lock();
         let event = inside.events.get(step);
-        matches!(event, Some(Event::SyncData { .. } | Event::SyncNames { .. }))
+        matches!(event, Some(DirectoryEvent::SyncData { .. } | DirectoryEvent::SyncNames { .. }))
     }
 
     /// What a power loss after `step` events leaves: all that is durable, and of the rest what `keep` says.
-    pub(crate) fn survivors(&self, step: usize, keep: &mut dyn FnMut() -> bool) -> Contents {
+    pub(crate) fn survivors(&self, step: usize, keep: &mut dyn FnMut() -> bool) -> SimContents {
         let inside = self.inside.lock();
         let events = &inside.events[..step];
         let mut synced: HashSet<u64> = HashSet::new();
-        let mut synced_names: Vec<Names> = Vec::new();
-        let mut kept: Vec<&Event> = Vec::new();
+        let mut synced_names: Vec<NameSet> = Vec::new();
+        let mut kept: Vec<&DirectoryEvent> = Vec::new();
         for event in events.iter().rev() {
             let is_durable = match event {
-                Event::SyncData { inode } => {
+                DirectoryEvent::SyncData { inode } => {
                     synced.insert(*inode);
                     continue;
                 }
-                Event::SyncNames { names } => {
+                DirectoryEvent::SyncNames { names } => {
                     synced_names.push(*names);
                     continue;
                 }
-                Event::Write { inode, .. } => synced.contains(inode),
-                Event::Create { number, .. } | Event::Remove { number } => {
-                    synced_names.contains(&Names::of(*number))
+                DirectoryEvent::Write { inode, .. } => synced.contains(inode),
+                DirectoryEvent::Create { number, .. } | DirectoryEvent::Remove { number } => {
+                    synced_names.contains(&NameSet::of(*number))
                 }
             };
             if is_durable || keep() {
@@ -159,13 +159,13 @@ impl SimDirectory {
         contents
     }
 
-    fn note(&self, inside: &mut Inside, event: Event) {
+    fn note(&self, inside: &mut SimHistory, event: DirectoryEvent) {
         inside.now.apply(&event);
         inside.events.push(event);
     }
 }
 
-impl Inside {
+impl SimHistory {
     /// Blocks of files that have a name, and the reserve.
     fn used_bytes(&self) -> u64 {
         let inodes = self.now.names.values().filter_map(|inode| self.now.inodes.get(inode));
@@ -174,17 +174,17 @@ impl Inside {
     }
 }
 
-impl Contents {
-    fn apply(&mut self, event: &Event) {
+impl SimContents {
+    fn apply(&mut self, event: &DirectoryEvent) {
         match event {
-            Event::Create { number, inode } => {
+            DirectoryEvent::Create { number, inode } => {
                 self.names.insert(*number, *inode);
                 self.inodes.entry(*inode).or_default();
             }
-            Event::Remove { number } => {
+            DirectoryEvent::Remove { number } => {
                 self.names.remove(number);
             }
-            Event::Write { inode, block, bytes } => {
+            DirectoryEvent::Write { inode, block, bytes } => {
                 let inode = self.inodes.entry(*inode).or_default();
                 match bytes {
                     Some(bytes) => {
@@ -196,12 +196,12 @@ impl Contents {
                     }
                 }
             }
-            Event::SyncData { .. } | Event::SyncNames { .. } => {}
+            DirectoryEvent::SyncData { .. } | DirectoryEvent::SyncNames { .. } => {}
         }
     }
 }
 
-impl Directory for SimDirectory {
+impl StoreDirectory for SimDirectory {
     fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>> {
         let mut inside = self.inside.lock();
         let found = inside.now.names.get(&number).copied();
@@ -211,7 +211,7 @@ impl Directory for SimDirectory {
             None => {
                 let inode = inside.next_inode;
                 inside.next_inode += 1;
-                self.note(&mut inside, Event::Create { number, inode });
+                self.note(&mut inside, DirectoryEvent::Create { number, inode });
                 (inode, true)
             }
         };
@@ -223,26 +223,26 @@ impl Directory for SimDirectory {
         let mut inside = self.inside.lock();
         let was_there = inside.now.names.contains_key(&number);
         if was_there {
-            self.note(&mut inside, Event::Remove { number });
+            self.note(&mut inside, DirectoryEvent::Remove { number });
         }
         Ok(was_there)
     }
 
-    fn sync_names(&self, names: Names) -> io::Result<()> {
+    fn sync_names(&self, names: NameSet) -> io::Result<()> {
         let is_deaf = match names {
-            Names::Store => self.deaf == Deaf::Store,
-            Names::Objects => self.deaf == Deaf::Objects,
+            NameSet::Store => self.deaf == IgnoredSync::Store,
+            NameSet::Objects => self.deaf == IgnoredSync::Objects,
         };
         if !is_deaf {
-            self.note(&mut self.inside.lock(), Event::SyncNames { names });
+            self.note(&mut self.inside.lock(), DirectoryEvent::SyncNames { names });
         }
         Ok(())
     }
 
-    fn numbers(&self) -> io::Result<Numbered> {
+    fn numbers(&self) -> io::Result<NumberedNames> {
         let inside = self.inside.lock();
         let numbers = inside.now.names.keys().copied();
-        Ok(Numbered { files: numbers.filter(|&number| number > 0).collect(), others: Vec::new() })
+        Ok(NumberedNames { files: numbers.filter(|&number| number > 0).collect(), others: Vec::new() })
     }
 
     fn free_bytes(&self) -> u64 {
@@ -298,7 +298,7 @@ impl HostFile for SimFile {
             if is_new && inside.used_bytes() + BLOCK > inside.capacity_bytes {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            let event = Event::Write { inode: self.inode, block, bytes: Some(Arc::from(part)) };
+            let event = DirectoryEvent::Write { inode: self.inode, block, bytes: Some(Arc::from(part)) };
             self.sim.note(&mut inside, event);
         }
         Ok(())
@@ -310,8 +310,8 @@ impl HostFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.sim.deaf != Deaf::Data {
-            let event = Event::SyncData { inode: self.inode };
+        if self.sim.deaf != IgnoredSync::Data {
+            let event = DirectoryEvent::SyncData { inode: self.inode };
             self.sim.note(&mut self.sim.inside.lock(), event);
         }
         Ok(())
@@ -321,7 +321,7 @@ impl HostFile for SimFile {
         let mut inside = self.sim.inside.lock();
         let end = inside.now.inodes.get(&self.inode).map_or(0, |inode| inode.len).min(at + len);
         for block in at / BLOCK..end.div_ceil(BLOCK) {
-            let event = Event::Write { inode: self.inode, block, bytes: None };
+            let event = DirectoryEvent::Write { inode: self.inode, block, bytes: None };
             self.sim.note(&mut inside, event);
         }
     }

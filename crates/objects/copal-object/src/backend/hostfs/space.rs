@@ -14,11 +14,11 @@
 use super::{
     HostFiles,
     files::{FILE_BYTES, FILES_MAX, RESERVE_BYTES},
-    numbers::Numbers,
+    numbers::FileNumbers,
 };
 use crate::{
-    format::run::{RUN_PAGES_MAX, Run},
-    space::placement::Home,
+    format::run::{PageRun, RUN_PAGES_MAX},
+    space::placement::PageHome,
 };
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -34,9 +34,9 @@ pub(crate) struct FileSpace {
     page_bits: u32,
     files: BTreeMap<u32, FilePages>,
     by_owner: HashMap<u64, u32>,
-    numbers: Numbers,
+    numbers: FileNumbers,
     /// Asked of the host and not answered, by file.
-    discards: HashMap<u32, Discards>,
+    discards: HashMap<u32, FileDiscards>,
     /// Numbers of removed files, and the epoch whose flush makes their removal durable.
     removed: VecDeque<(u32, u64)>,
     taken: u64,
@@ -45,20 +45,20 @@ pub(crate) struct FileSpace {
     /// Pages that may be taken before the host is asked again.
     until_look: u64,
     /// Given up since [`FileSpace::take_gone`]; a whole file is a run from its page 0 over all of it.
-    gone: Vec<Run>,
+    gone: Vec<PageRun>,
     /// Whom to ask; nobody where space is only derived.
-    host: Option<Host>,
+    host: Option<HostLimit>,
 }
 
 /// The host's file system, and how much of it the store may take.
 #[derive(Clone, Debug)]
-struct Host {
+struct HostLimit {
     files: Arc<HostFiles>,
     max_bytes: u64,
 }
 
 #[derive(Debug, Default)]
-struct Discards {
+struct FileDiscards {
     under_way: u32,
     /// The name is gone.
     removed: bool,
@@ -87,7 +87,7 @@ impl FileSpace {
             page_bits: page_bytes.trailing_zeros(),
             files: BTreeMap::new(),
             by_owner: HashMap::new(),
-            numbers: Numbers::below(FILES_MAX),
+            numbers: FileNumbers::below(FILES_MAX),
             discards: HashMap::new(),
             removed: VecDeque::new(),
             taken: 0,
@@ -103,7 +103,7 @@ impl FileSpace {
     pub(crate) fn on(files: Arc<HostFiles>, numbers: &[u32], page_bytes: usize, max_bytes: u64) -> FileSpace {
         let mut space = FileSpace::new(page_bytes, max_bytes >> page_bytes.trailing_zeros());
         numbers.iter().for_each(|&number| space.numbers.take(number));
-        space.host = Some(Host { files, max_bytes });
+        space.host = Some(HostLimit { files, max_bytes });
         space
     }
 
@@ -133,13 +133,13 @@ impl FileSpace {
         FILE_BYTES >> self.page_bits
     }
 
-    fn split(&self, run: Run) -> (u32, u64) {
+    fn split(&self, run: PageRun) -> (u32, u64) {
         let pages = self.file_pages();
         ((run.at / pages) as u32, run.at % pages)
     }
 
     /// Whether it lies in one file there may be.
-    pub(crate) fn is_valid(&self, run: Run) -> bool {
+    pub(crate) fn is_valid(&self, run: PageRun) -> bool {
         let (_, at) = self.split(run);
         run.at / self.file_pages() < FILES_MAX.into()
             && run.pages > 0
@@ -161,7 +161,7 @@ impl FileSpace {
         self.free
     }
 
-    pub(crate) fn is_free(&self, run: Run) -> bool {
+    pub(crate) fn is_free(&self, run: PageRun) -> bool {
         let (file, at) = self.split(run);
         let Some(file) = self.files.get(&file) else {
             return true;
@@ -169,7 +169,7 @@ impl FileSpace {
         (at..at + u64::from(run.pages)).all(|page| !file.is_taken(page))
     }
 
-    pub(crate) fn is_taken(&self, run: Run) -> bool {
+    pub(crate) fn is_taken(&self, run: PageRun) -> bool {
         let (file, at) = self.split(run);
         let Some(file) = self.files.get(&file) else {
             return false;
@@ -178,7 +178,7 @@ impl FileSpace {
     }
 
     /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
-    pub(crate) fn take(&mut self, run: Run) -> bool {
+    pub(crate) fn take(&mut self, run: PageRun) -> bool {
         if !self.is_valid(run) || !self.is_free(run) {
             return false;
         }
@@ -199,7 +199,7 @@ impl FileSpace {
     }
 
     /// As [`FileSpace::take`], found at open as `owner`'s, who goes on in the last such file.
-    pub(crate) fn take_for(&mut self, run: Run, owner: u64) -> bool {
+    pub(crate) fn take_for(&mut self, run: PageRun, owner: u64) -> bool {
         if !self.take(run) {
             return false;
         }
@@ -218,7 +218,7 @@ impl FileSpace {
     ///
     /// # Panics
     /// When a page of it is free already.
-    pub(crate) fn release(&mut self, run: Run) {
+    pub(crate) fn release(&mut self, run: PageRun) {
         assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
         let (number, at) = self.split(run);
         let pages = self.file_pages();
@@ -241,11 +241,11 @@ impl FileSpace {
             self.by_owner.remove(&owner);
         }
         self.files.remove(&number);
-        self.gone.push(Run::new(u64::from(number) * pages, pages as u32));
+        self.gone.push(PageRun::new(u64::from(number) * pages, pages as u32));
     }
 
     /// Takes `pages` pages at the end of `owner`'s file; `None` when the host has fewer.
-    pub(crate) fn allocate(&mut self, pages: u64, owner: u64) -> Option<Vec<Run>> {
+    pub(crate) fn allocate(&mut self, pages: u64, owner: u64) -> Option<Vec<PageRun>> {
         if pages > self.free || pages > self.file_pages() {
             return None;
         }
@@ -255,7 +255,7 @@ impl FileSpace {
         let mut runs = Vec::new();
         let mut done = 0;
         while done < pages {
-            let run = Run::new(first + done, (pages - done).min(RUN_PAGES_MAX.into()) as u32);
+            let run = PageRun::new(first + done, (pages - done).min(RUN_PAGES_MAX.into()) as u32);
             assert!(self.take(run), "nothing lies behind the end of a file");
             done += u64::from(run.pages);
             runs.push(run);
@@ -273,7 +273,7 @@ impl FileSpace {
     }
 
     /// Takes one run.
-    pub(crate) fn allocate_run(&mut self, pages: u32, owner: u64) -> Option<Run> {
+    pub(crate) fn allocate_run(&mut self, pages: u32, owner: u64) -> Option<PageRun> {
         if pages > RUN_PAGES_MAX {
             return None;
         }
@@ -288,7 +288,7 @@ impl FileSpace {
         {
             return Some(number);
         }
-        if self.numbers.count() <= NUMBERS_KEPT && ![Home::STORE, Home::STORE_COPY].contains(&owner) {
+        if self.numbers.count() <= NUMBERS_KEPT && ![PageHome::STORE, PageHome::STORE_COPY].contains(&owner) {
             return None;
         }
         let number = self.numbers.take_first()?;
@@ -297,7 +297,7 @@ impl FileSpace {
     }
 
     /// What was given up meanwhile; [`FileSpace::discarded`] has to follow for each.
-    pub(crate) fn take_gone(&mut self) -> Vec<Run> {
+    pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
         for run in &self.gone {
             let (number, _) = self.split(*run);
             self.discards.entry(number).or_default().under_way += 1;
@@ -306,7 +306,7 @@ impl FileSpace {
     }
 
     /// The host has answered for `run` while `epoch` was open; `done`: well.
-    pub(crate) fn discarded(&mut self, run: Run, done: bool, epoch: u64) {
+    pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
         let (number, _) = self.split(run);
         let is_whole = u64::from(run.pages) == self.file_pages();
         let Some(discards) = self.discards.get_mut(&number) else {
@@ -333,7 +333,7 @@ impl FileSpace {
     pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
         let pages = self.file_pages();
         let unknown = numbers.iter().filter(|number| !self.files.contains_key(number));
-        self.gone.extend(unknown.map(|&number| Run::new(u64::from(number) * pages, pages as u32)));
+        self.gone.extend(unknown.map(|&number| PageRun::new(u64::from(number) * pages, pages as u32)));
     }
 }
 
@@ -345,7 +345,7 @@ mod tests {
         FileSpace::new(4096, 1 << 20)
     }
 
-    fn file(run: Run) -> u64 {
+    fn file(run: PageRun) -> u64 {
         run.at >> 24
     }
 
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(space.take_gone(), [first]);
         space.release(second);
         let whole = space.take_gone();
-        assert_eq!(whole, [Run::new(file(first) << 24, 1 << 24)]);
+        assert_eq!(whole, [PageRun::new(file(first) << 24, 1 << 24)]);
         assert_eq!(space.free_pages(), 1 << 20);
         let next = space.allocate(1, 7).unwrap()[0];
         assert_ne!(file(next), file(first), "its removal is not durable");
@@ -379,11 +379,11 @@ mod tests {
     #[test]
     fn pages_have_one_owner() {
         let mut space = space();
-        let run = Run::new((5 << 24) + 10, 4);
+        let run = PageRun::new((5 << 24) + 10, 4);
         assert!(space.take(run));
-        assert!(!space.take(Run::new((5 << 24) + 13, 1)));
-        assert!(space.take(Run::new((5 << 24) + 14, 1)));
-        assert!(!space.take(Run::new((5 << 24) - 1, 2)), "it would lie in two files");
+        assert!(!space.take(PageRun::new((5 << 24) + 13, 1)));
+        assert!(space.take(PageRun::new((5 << 24) + 14, 1)));
+        assert!(!space.take(PageRun::new((5 << 24) - 1, 2)), "it would lie in two files");
         let new: Vec<u64> = (1..7).map(|owner| file(space.allocate(1, owner).unwrap()[0])).collect();
         assert_eq!(new, [1, 2, 3, 4, 6, 7], "number 5 is known");
     }
@@ -397,10 +397,10 @@ mod tests {
     #[test]
     fn a_number_is_used_again_when_its_removal_is_durable() {
         let mut space = space();
-        space.numbers = Numbers::below(3 + NUMBERS_KEPT);
+        space.numbers = FileNumbers::below(3 + NUMBERS_KEPT);
         let one = space.allocate(3, 7).unwrap()[0];
-        let hole = Run::new(one.at, 1);
-        let rest = Run::new(one.at + 1, 2);
+        let hole = PageRun::new(one.at, 1);
+        let rest = PageRun::new(one.at + 1, 2);
         let two = space.allocate(1, 8).unwrap()[0];
         assert_eq!((file(one), file(two)), (1, 2));
         assert!(space.allocate(1, 9).is_none(), "the last numbers are the store's own");
@@ -422,13 +422,13 @@ mod tests {
         space.discarded(gone[0], false, 7);
         space.flushed(9);
         assert!(space.allocate(1, 10).is_none(), "a file that stays keeps its number");
-        assert_eq!(file(space.allocate(1, Home::STORE).unwrap()[0]), 3);
+        assert_eq!(file(space.allocate(1, PageHome::STORE).unwrap()[0]), 3);
     }
 
     #[test]
     fn files_in_which_nothing_is_taken_are_unknown() {
         let mut space = space();
-        assert!(space.take(Run::new(2 << 24, 1)));
+        assert!(space.take(PageRun::new(2 << 24, 1)));
         space.give_up_unknown(&[1, 2, 3]);
         let unknown = space.take_gone();
         assert_eq!(unknown.iter().map(|run| run.at >> 24).collect::<Vec<_>>(), [1, 3]);

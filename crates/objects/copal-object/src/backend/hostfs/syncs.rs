@@ -12,21 +12,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The syncs under way, by ticket.
 #[derive(Default)]
-pub(super) struct Syncs {
-    running: BTreeMap<u64, Sync>,
+pub(super) struct FileSyncs {
+    running: BTreeMap<u64, FileSync>,
     tickets: u64,
 }
 
-struct Sync {
+struct FileSync {
     files: BTreeSet<u32>,
     names: bool,
 }
 
-impl Syncs {
+impl FileSyncs {
     /// A sync of `files`, and of names, begins; returns its ticket.
     pub(super) fn begin(&mut self, files: BTreeSet<u32>, names: bool) -> u64 {
         self.tickets += 1;
-        self.running.insert(self.tickets, Sync { files, names });
+        self.running.insert(self.tickets, FileSync { files, names });
         self.tickets
     }
 
@@ -43,7 +43,7 @@ impl Syncs {
     /// Whether one of `tickets` still syncs names or file `only`; without it, whether one still syncs
     /// anything.
     pub(super) fn concern(&self, tickets: &[u64], only: Option<u32>) -> bool {
-        let concerns = |sync: &Sync| only.is_none_or(|number| sync.names || sync.files.contains(&number));
+        let concerns = |sync: &FileSync| only.is_none_or(|number| sync.names || sync.files.contains(&number));
         tickets.iter().filter_map(|ticket| self.running.get(ticket)).any(concerns)
     }
 }

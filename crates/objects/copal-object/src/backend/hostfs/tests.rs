@@ -2,14 +2,14 @@
 
 use super::{
     FileSpace, HostFiles,
-    sim_directory::{Contents, Deaf, SimDirectory},
+    sim_directory::{IgnoredSync, SimContents, SimDirectory},
 };
 use crate::{
     Ack, Check, CreateOptions, MkfsOptions, ObjectId, ObjectKind, Op, OpenError, OpenOptions, Store,
     StoreError, Txn,
     format::superblock::BACKEND_HOSTFS,
-    open::{self, Backend, Tuning},
-    state::entropy::Entropy,
+    open::{self, OpenOverrides, StoreBackend},
+    state::entropy::EntropySource,
 };
 use bytes::Bytes;
 use copal_device::{Class, Device};
@@ -21,16 +21,22 @@ fn files(sim: &SimDirectory) -> Arc<HostFiles> {
 
 fn open(sim: &SimDirectory) -> Store {
     let (inner, _) =
-        open::open(Backend::Files(files(sim)), &OpenOptions::default(), Tuning::default()).unwrap();
+        open::open(StoreBackend::Files(files(sim)), &OpenOptions::default(), OpenOverrides::default())
+            .unwrap();
     Store { inner }
 }
 
 fn made() -> SimDirectory {
-    let sim = SimDirectory::new(Contents::default(), Deaf::No);
+    let sim = SimDirectory::new(SimContents::default(), IgnoredSync::No);
     let options = MkfsOptions { journal_bytes: Some(256 * 4096), ..MkfsOptions::default() };
     let device: Arc<dyn Device> = files(&sim);
-    open::mkfs::mkfs(&device, &options, &mut Entropy::Seed(copal_testkit::Random::new(1)), BACKEND_HOSTFS)
-        .unwrap();
+    open::mkfs::mkfs(
+        &device,
+        &options,
+        &mut EntropySource::Seed(copal_testkit::Random::new(1)),
+        BACKEND_HOSTFS,
+    )
+    .unwrap();
     sim
 }
 

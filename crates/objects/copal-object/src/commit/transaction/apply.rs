@@ -1,30 +1,30 @@
 //! Last step of a transaction: physical operations and data writes. Cannot fail.
 
 use super::{
-    Fetched, Runs, Unit,
-    check::{Needs, punched_pages, unit_around},
+    FetchedPages, Runs, SumUnit,
+    check::{TransactionNeeds, punched_pages, unit_around},
 };
 use crate::{
     ObjectId, Op, Txn,
     format::{
-        ops::{RecordOp, Traits},
-        run::{Run, pages_of},
+        ops::{ObjectTraits, RecordOp},
+        run::{PageRun, pages_of},
     },
     object::sums::unit_sums,
-    state::{StoreCore, StoreState, commit::group::Admitted, queue::IoPurpose},
+    state::{StoreCore, StoreState, commit::group::GroupAdmission, queue::IoPurpose},
 };
 use bytes::Bytes;
 use copal_device::{AlignedBuf, Class, Io};
 use std::sync::Arc;
 
 /// Work on one transaction.
-struct Applier<'a> {
+struct TransactionApplier<'a> {
     inner: &'a StoreCore,
     state: &'a mut StoreState,
-    fetched: &'a Fetched,
+    fetched: &'a FetchedPages,
     lsn: u64,
     /// Data of this transaction, not yet submitted.
-    writes: Vec<(Run, AlignedBuf)>,
+    writes: Vec<(PageRun, AlignedBuf)>,
 }
 
 /// Carries out a checked transaction with the pages it was given; returns its position.
@@ -32,13 +32,13 @@ pub(crate) fn apply(
     store: &StoreCore,
     state: &mut StoreState,
     txn: Txn,
-    needs: &Needs,
+    needs: &TransactionNeeds,
     runs: Runs,
-    fetched: &Fetched,
-    admitted: Admitted,
+    fetched: &FetchedPages,
+    admitted: GroupAdmission,
 ) -> u64 {
     let lsn = state.commit.take_lsn(admitted, needs.releases && !txn.ops.is_empty());
-    let mut applier = Applier { inner: store, state, fetched, lsn, writes: Vec::new() };
+    let mut applier = TransactionApplier { inner: store, state, fetched, lsn, writes: Vec::new() };
     for (stream, frame) in &txn.after {
         applier.enter(&RecordOp::Dep { id: stream.0, frame: frame.0 });
         applier.state.await_frames(stream.0, frame.0);
@@ -51,12 +51,12 @@ pub(crate) fn apply(
     lsn
 }
 
-fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(Run, AlignedBuf)>) {
+fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(PageRun, AlignedBuf)>) {
     if writes.is_empty() {
         return;
     }
     let bytes = writes.iter().map(|(_, buf)| buf.len() as u64).sum();
-    let runs: Vec<Run> = writes.iter().map(|(run, _)| *run).collect();
+    let runs: Vec<PageRun> = writes.iter().map(|(run, _)| *run).collect();
     let epoch = state.commit.begin_write(&runs, bytes);
     let group = state.commit.open_group();
     state.commit.await_writes(1);
@@ -65,16 +65,16 @@ fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(Run, Alig
     state.queue.submit(IoPurpose::Data { group, epoch, runs, bytes }, ios);
 }
 
-impl Applier<'_> {
+impl TransactionApplier<'_> {
     fn enter(&mut self, op: &RecordOp) {
         self.state.enter(op, self.lsn);
     }
 
-    fn op(&mut self, op: Op, runs: Vec<Run>) {
+    fn op(&mut self, op: Op, runs: Vec<PageRun>) {
         match op {
             Op::Create { id, opts } => {
                 self.state.forget_stream(id.0);
-                self.enter(&RecordOp::Create { id: id.0, what: Traits::of(&opts) });
+                self.enter(&RecordOp::Create { id: id.0, what: ObjectTraits::of(&opts) });
                 if opts.kind == crate::ObjectKind::Stream {
                     self.state.streams.open_tail(id.0);
                 }
@@ -108,7 +108,7 @@ impl Applier<'_> {
         self.state.tables.object(id.0).map_or(0, |object| object.len)
     }
 
-    fn unit_at(&self, id: ObjectId, page: u64) -> Option<Unit> {
+    fn unit_at(&self, id: ObjectId, page: u64) -> Option<SumUnit> {
         let object = self.state.tables.object(id.0)?;
         unit_around(id.0, object, page, self.inner.shape.page_bytes)
     }
@@ -135,22 +135,22 @@ impl Applier<'_> {
 
     /// Parts of units that stay when pages `from..to` go: each gets a sum of its own.
     fn remainders(&self, id: ObjectId, from: u64, to: u64) -> Vec<RecordOp> {
-        let mut rest: Vec<(u64, Run)> = Vec::new();
+        let mut rest: Vec<(u64, PageRun)> = Vec::new();
         if let Some(unit) = self.unit_at(id, from).filter(|unit| unit.at < from) {
-            rest.push((unit.at, Run::new(unit.run.at, (from - unit.at) as u32)));
+            rest.push((unit.at, PageRun::new(unit.run.at, (from - unit.at) as u32)));
         }
         if let Some(unit) = self.unit_at(id, to).filter(|unit| unit.at < to) {
             let skip = to - unit.at;
-            rest.push((to, Run::new(unit.run.at + skip, unit.run.pages - skip as u32)));
+            rest.push((to, PageRun::new(unit.run.at + skip, unit.run.pages - skip as u32)));
         }
-        let resum = |(at, run): (u64, Run)| {
+        let resum = |(at, run): (u64, PageRun)| {
             let sum = (run.at..run.end()).fold(0, |sum, page| copal_codec::crc32c(sum, self.content(page)));
             RecordOp::Resum { id: id.0, at, pages: run.pages, sum }
         };
         rest.into_iter().map(resum).collect()
     }
 
-    fn write(&mut self, id: ObjectId, at: u64, data: &Bytes, runs: Vec<Run>) {
+    fn write(&mut self, id: ObjectId, at: u64, data: &Bytes, runs: Vec<PageRun>) {
         if data.is_empty() {
             return;
         }
@@ -166,7 +166,7 @@ impl Applier<'_> {
         let apart = !end.is_multiple_of(page);
         let mut next = first;
         for run in split_last(runs, apart) {
-            let fill = Fill { at, data, head: head.as_deref(), tail: tail.as_deref(), first, last, page };
+            let fill = PageFill { at, data, head: head.as_deref(), tail: tail.as_deref(), first, last, page };
             self.map(id, next, run, |object_page, out| fill.page(object_page, out));
             next += u64::from(run.pages);
         }
@@ -177,7 +177,7 @@ impl Applier<'_> {
     }
 
     /// Writes `run` as pages `at..` of the object.
-    fn map(&mut self, id: ObjectId, at: u64, run: Run, fill: impl Fn(u64, &mut [u8])) {
+    fn map(&mut self, id: ObjectId, at: u64, run: PageRun, fill: impl Fn(u64, &mut [u8])) {
         let size = self.inner.shape.page_bytes;
         let unit = self.state.tables.object(id.0).map_or(1, |object| object.unit(size));
         let mut sums = Vec::new();
@@ -197,7 +197,7 @@ impl Applier<'_> {
         self.enter(&RecordOp::Map { id: id.0, at, run, epoch: 0, sums });
     }
 
-    fn truncate(&mut self, id: ObjectId, len: u64, runs: Vec<Run>) {
+    fn truncate(&mut self, id: ObjectId, len: u64, runs: Vec<PageRun>) {
         let page = self.page();
         let old_len = self.len(id);
         if len < old_len {
@@ -229,7 +229,7 @@ impl Applier<'_> {
         resums.iter().for_each(|op| self.enter(op));
     }
 
-    fn clone_object(&mut self, from: ObjectId, to: ObjectId, runs: Vec<Run>) {
+    fn clone_object(&mut self, from: ObjectId, to: ObjectId, runs: Vec<PageRun>) {
         let page = self.page();
         let len = self.len(from);
         let published = self.state.tables.object(from.0).is_some_and(|object| object.trailer.is_some());
@@ -257,7 +257,7 @@ impl Applier<'_> {
 }
 
 /// Bytes of a write, page by page, merged with what stood there.
-struct Fill<'a> {
+struct PageFill<'a> {
     at: u64,
     data: &'a [u8],
     head: Option<&'a [u8]>,
@@ -267,7 +267,7 @@ struct Fill<'a> {
     page: u64,
 }
 
-impl Fill<'_> {
+impl PageFill<'_> {
     fn page(&self, page: u64, out: &mut [u8]) {
         match (self.head, self.tail) {
             (Some(old), _) if page == self.first => out.copy_from_slice(old),
@@ -283,13 +283,13 @@ impl Fill<'_> {
 }
 
 /// Splits the last page off the last run.
-fn split_last(mut runs: Vec<Run>, apart: bool) -> Vec<Run> {
+fn split_last(mut runs: Vec<PageRun>, apart: bool) -> Vec<PageRun> {
     if apart
         && let Some(last) = runs.last_mut()
         && last.pages > 1
     {
         last.pages -= 1;
-        let page = Run::new(last.end(), 1);
+        let page = PageRun::new(last.end(), 1);
         runs.push(page);
     }
     runs

@@ -4,15 +4,15 @@
 //! (length, kind); old bytes are looked up in the tables as they are before the transaction, which covers
 //! whatever a later step keeps of them.
 
-use super::{Runs, Unit};
+use super::{Runs, SumUnit};
 use crate::{
     Check, CreateOptions, FramePos, Lifetime, ObjectId, ObjectKind, Op, StoreError, Txn,
-    format::ops::Traits,
+    format::ops::ObjectTraits,
     object::{sums::placement_class, writer::Staged},
-    space::placement::Home,
-    state::{Shape, StoreState},
+    space::placement::PageHome,
+    state::{StoreShape, StoreState},
     tables::{
-        Entry, Object,
+        ObjectEntry, TableEntry,
         map::OBJECT_PAGES_MAX,
         snapshot::{ENTRY_BYTES_MAX, entry_bytes, published_bytes_max},
         unit_pages,
@@ -24,7 +24,7 @@ use std::{collections::HashMap, ops::Range};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpNeed {
     pub(crate) pages: u64,
-    pub(crate) home: Home,
+    pub(crate) home: PageHome,
     /// Pages under one sum.
     unit: u32,
     /// Bytes in the record besides those that depend on the runs.
@@ -40,10 +40,10 @@ impl OpNeed {
 
 /// What a transaction needs before it can be carried out.
 #[derive(Debug, Default)]
-pub(crate) struct Needs {
+pub(crate) struct TransactionNeeds {
     pub(crate) per_op: Vec<OpNeed>,
     pub(crate) pages: u64,
-    pub(crate) units: Vec<Unit>,
+    pub(crate) units: Vec<SumUnit>,
     /// Only gives space back: may use the store's own reserve.
     pub(crate) releases: bool,
     /// Only deletes, trims and seals: the next checkpoint becomes no longer.
@@ -55,10 +55,10 @@ pub(crate) struct Needs {
 /// Most bytes of a `Map` without its sums, and of a `Resum`.
 const MAP_BYTES: usize = 48;
 
-impl Needs {
+impl TransactionNeeds {
     /// Upper bound of the operations' bytes in the record.
     pub(crate) fn ops_bytes_with(&self, runs: &Runs) -> usize {
-        let with_runs = |(need, runs): (&OpNeed, &Vec<crate::format::run::Run>)| {
+        let with_runs = |(need, runs): (&OpNeed, &Vec<crate::format::run::PageRun>)| {
             let maps: usize = runs
                 .iter()
                 .map(|run| MAP_BYTES + 4 * (run.pages.div_ceil(need.unit.max(1)) as usize + 2))
@@ -76,7 +76,7 @@ impl Needs {
 }
 
 #[derive(Clone)]
-struct Shadow {
+struct ObjectShadow {
     id: u64,
     kind: ObjectKind,
     sealed: bool,
@@ -88,22 +88,26 @@ struct Shadow {
     source: Option<u64>,
 }
 
-struct Checker<'a> {
+struct TransactionChecker<'a> {
     state: &'a StoreState,
     page: u64,
     page_bytes: usize,
-    shadows: HashMap<u64, Option<Shadow>>,
-    needs: Needs,
+    shadows: HashMap<u64, Option<ObjectShadow>>,
+    needs: TransactionNeeds,
 }
 
 /// Checks a transaction against the tables.
-pub(crate) fn check(state: &StoreState, txn: &Txn, shape: &Shape) -> Result<Needs, StoreError> {
-    let mut checker = Checker {
+pub(crate) fn check(
+    state: &StoreState,
+    txn: &Txn,
+    shape: &StoreShape,
+) -> Result<TransactionNeeds, StoreError> {
+    let mut checker = TransactionChecker {
         state,
         page: shape.page_bytes as u64,
         page_bytes: shape.page_bytes,
         shadows: HashMap::new(),
-        needs: Needs { releases: true, shrinks: true, ..Needs::default() },
+        needs: TransactionNeeds { releases: true, shrinks: true, ..TransactionNeeds::default() },
     };
     for (stream, frame) in &txn.after {
         checker.dependency(*stream, *frame)?;
@@ -119,7 +123,7 @@ pub(crate) fn check(state: &StoreState, txn: &Txn, shape: &Shape) -> Result<Need
     Ok(checker.needs)
 }
 
-impl Checker<'_> {
+impl TransactionChecker<'_> {
     fn dependency(&self, stream: ObjectId, frame: FramePos) -> Result<(), StoreError> {
         let next =
             self.state.tables.stream(stream.0).and(self.state.streams.tail(stream.0)).map(|tail| tail.next);
@@ -131,7 +135,7 @@ impl Checker<'_> {
 
     fn publish(&mut self, staged: &Staged) -> Result<OpNeed, StoreError> {
         self.vacant(staged.id())?;
-        let shadow = Shadow {
+        let shadow = ObjectShadow {
             id: staged.id().0,
             kind: ObjectKind::Sealed,
             sealed: true,
@@ -190,7 +194,7 @@ impl Checker<'_> {
 
     fn create(&mut self, id: ObjectId, opts: &CreateOptions) -> Result<OpNeed, StoreError> {
         self.vacant(id)?;
-        let shadow = Shadow {
+        let shadow = ObjectShadow {
             id: id.0,
             kind: opts.kind,
             sealed: opts.kind == ObjectKind::Sealed,
@@ -275,7 +279,7 @@ impl Checker<'_> {
             .map_or(0, |entry| entry_bytes(entry, self.page_bytes));
         let so_far: usize = self.needs.per_op.iter().map(|need| need.bytes_max()).sum();
         self.needs.table_bytes += self.needs.table_bytes + so_far as u64 + original + ENTRY_BYTES_MAX;
-        let shadow = Shadow { id: to.0, ..shadow };
+        let shadow = ObjectShadow { id: to.0, ..shadow };
         let mut need = self.need_for(&shadow);
         if !shadow.published && !shadow.len.is_multiple_of(self.page) {
             need.pages = 1;
@@ -286,39 +290,39 @@ impl Checker<'_> {
         Ok(need)
     }
 
-    fn need_for(&self, shadow: &Shadow) -> OpNeed {
+    fn need_for(&self, shadow: &ObjectShadow) -> OpNeed {
         let unit = unit_pages(shadow.check, self.page_bytes);
-        let home = Home { class: placement_class(shadow.lifetime), owner: shadow.id };
+        let home = PageHome { class: placement_class(shadow.lifetime), owner: shadow.id };
         // Unmap, length, and a new sum on either side of two cuts.
         OpNeed { pages: 0, home, unit, fixed_bytes: 2 * MAP_BYTES + 4 * 32 }
     }
 
     /// The old bytes of the unit around `page` are needed, if there is one.
-    fn want_page(&mut self, shadow: &Shadow, page: u64) {
+    fn want_page(&mut self, shadow: &ObjectShadow, page: u64) {
         self.needs.units.extend(self.unit(shadow, page));
     }
 
-    /// As [`Checker::want_page`], when `page` lies inside a unit, not at its start.
-    fn want_cut(&mut self, shadow: &Shadow, page: u64) {
+    /// As [`TransactionChecker::want_page`], when `page` lies inside a unit, not at its start.
+    fn want_cut(&mut self, shadow: &ObjectShadow, page: u64) {
         self.needs.units.extend(self.unit(shadow, page).filter(|unit| unit.at < page));
     }
 
-    fn unit(&self, shadow: &Shadow, page: u64) -> Option<Unit> {
+    fn unit(&self, shadow: &ObjectShadow, page: u64) -> Option<SumUnit> {
         let id = shadow.source?;
         unit_around(id, self.state.tables.object(id)?, page, self.page_bytes)
     }
 
-    fn shadow(&mut self, id: ObjectId) -> Result<Shadow, StoreError> {
+    fn shadow(&mut self, id: ObjectId) -> Result<ObjectShadow, StoreError> {
         self.shadow_mut(id).map(|shadow| shadow.clone())
     }
 
-    fn shadow_mut(&mut self, id: ObjectId) -> Result<&mut Shadow, StoreError> {
+    fn shadow_mut(&mut self, id: ObjectId) -> Result<&mut ObjectShadow, StoreError> {
         let state = self.state;
         let slot = self.shadows.entry(id.0).or_insert_with(|| shadow_of(state, id));
         slot.as_mut().ok_or(StoreError::NotFound(id))
     }
 
-    fn writable(&mut self, id: ObjectId) -> Result<&mut Shadow, StoreError> {
+    fn writable(&mut self, id: ObjectId) -> Result<&mut ObjectShadow, StoreError> {
         let shadow = self.shadow_mut(id)?;
         if shadow.kind == ObjectKind::Stream || shadow.sealed {
             return Err(StoreError::WrongKind(id));
@@ -334,8 +338,8 @@ impl Checker<'_> {
     }
 }
 
-fn shadow_of(state: &StoreState, id: ObjectId) -> Option<Shadow> {
-    let of = |what: &Traits| Shadow {
+fn shadow_of(state: &StoreState, id: ObjectId) -> Option<ObjectShadow> {
+    let of = |what: &ObjectTraits| ObjectShadow {
         id: id.0,
         kind: what.kind,
         sealed: false,
@@ -346,13 +350,13 @@ fn shadow_of(state: &StoreState, id: ObjectId) -> Option<Shadow> {
         source: Some(id.0),
     };
     state.tables.entries.get(&id.0).map(|entry| match entry {
-        Entry::Object(object) => Shadow {
+        TableEntry::Object(object) => ObjectShadow {
             sealed: object.sealed,
             published: object.trailer.is_some(),
             len: object.len,
             ..of(&object.what)
         },
-        Entry::Stream(stream) => of(&stream.what),
+        TableEntry::Stream(stream) => of(&stream.what),
     })
 }
 
@@ -364,7 +368,7 @@ pub(crate) fn punched_pages(range: &Range<u64>, len: u64, page: u64) -> Option<(
 }
 
 /// The unit that holds `page` of an object with sums in memory.
-pub(crate) fn unit_around(id: u64, object: &Object, page: u64, page_bytes: usize) -> Option<Unit> {
+pub(crate) fn unit_around(id: u64, object: &ObjectEntry, page: u64, page_bytes: usize) -> Option<SumUnit> {
     if object.trailer.is_some() {
         return None;
     }
@@ -374,6 +378,6 @@ pub(crate) fn unit_around(id: u64, object: &Object, page: u64, page_bytes: usize
     let from = index * unit;
     let pages = unit.min(extent.run.pages - from);
     let sum = object.map.sums_of(extent.at, unit).get(index as usize).copied()?;
-    let run = crate::format::run::Run::new(extent.run.at + u64::from(from), pages);
-    Some(Unit { id, at: extent.at + u64::from(from), run, sum })
+    let run = crate::format::run::PageRun::new(extent.run.at + u64::from(from), pages);
+    Some(SumUnit { id, at: extent.at + u64::from(from), run, sum })
 }

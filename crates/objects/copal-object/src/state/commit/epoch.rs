@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// State of the one flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flushing {
+pub(crate) enum FlushStep {
     /// Waits for the writes of its epoch.
     Closing(u64),
     /// Is on the device.
@@ -19,7 +19,7 @@ pub(crate) enum Flushing {
 
 /// Which epoch is open, which are durable.
 #[derive(Debug)]
-pub(crate) struct Epochs {
+pub(crate) struct FlushEpochs {
     pub(crate) open: u64,
     /// Everything of epochs up to this is durable.
     pub(crate) flushed: u64,
@@ -27,14 +27,14 @@ pub(crate) struct Epochs {
     pub(crate) durable_flushed: u64,
     /// Somebody waits for this epoch to be flushed.
     pub(crate) wanted: u64,
-    pub(crate) flushing: Option<Flushing>,
+    pub(crate) flushing: Option<FlushStep>,
     outstanding: BTreeMap<u64, u32>,
 }
 
-impl Epochs {
+impl FlushEpochs {
     /// After a mount: everything up to `flushed` is durable.
-    pub(crate) fn new(flushed: u64) -> Epochs {
-        Epochs {
+    pub(crate) fn new(flushed: u64) -> FlushEpochs {
+        FlushEpochs {
             open: flushed + 1,
             flushed,
             durable_flushed: flushed,
@@ -68,19 +68,19 @@ impl Epochs {
     /// Closes the open epoch: its flush is next.
     pub(crate) fn close(&mut self) {
         debug_assert!(self.flushing.is_none());
-        self.flushing = Some(Flushing::Closing(self.open));
+        self.flushing = Some(FlushStep::Closing(self.open));
         self.open += 1;
     }
 
     /// The epoch whose flush can go to the device now: all its writes have completed.
     pub(crate) fn take_ready(&mut self) -> Option<u64> {
-        let Some(Flushing::Closing(epoch)) = self.flushing else {
+        let Some(FlushStep::Closing(epoch)) = self.flushing else {
             return None;
         };
         if self.outstanding.range(..=epoch).next().is_some() {
             return None;
         }
-        self.flushing = Some(Flushing::Submitted(epoch));
+        self.flushing = Some(FlushStep::Submitted(epoch));
         Some(epoch)
     }
 

@@ -4,10 +4,10 @@
 //! Design: docs/design/object.md#commit-on-one-flush OBJ-16
 //! Invariants
 //! - Groups become durable in order; positions (LSN) ascend through them.
-//! - Everything enters the open group with an [`Admitted`], the store's own operations too: no record becomes
-//!   longer than recovery reads, and none counts more transactions than it can say.
+//! - Everything enters the open group with a [`GroupAdmission`], the store's own operations too: no record
+//!   becomes longer than recovery reads, and none counts more transactions than it can say.
 
-use crate::format::{record, run::Run};
+use crate::format::{record, run::PageRun};
 use std::collections::VecDeque;
 
 /// Most transactions of one group: the record counts them with 16 bits.
@@ -17,7 +17,7 @@ const TRANSACTIONS_MAX: u16 = u16::MAX;
 /// released.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Admitted {
+pub(crate) struct GroupAdmission {
     group: u64,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct OpenGroup {
     pub(crate) ops: Vec<u8>,
     pub(crate) transactions: u16,
     pub(crate) first_lsn: u64,
-    pub(crate) freed: Vec<Run>,
+    pub(crate) freed: Vec<PageRun>,
     /// Data writes on their way.
     pub(crate) outstanding: u32,
     /// Frees space: may use the kept part of the journal.
@@ -55,7 +55,7 @@ pub(crate) struct ClosedGroup {
 
 /// Open and closed groups, and how far they got.
 #[derive(Debug)]
-pub(crate) struct Groups {
+pub(crate) struct CommitGroups {
     pub(crate) open: OpenGroup,
     pub(crate) closed: VecDeque<ClosedGroup>,
     /// Last position given out.
@@ -69,9 +69,9 @@ pub(crate) struct Groups {
     complete: usize,
 }
 
-impl Groups {
-    pub(crate) fn new(last_lsn: u64) -> Groups {
-        Groups {
+impl CommitGroups {
+    pub(crate) fn new(last_lsn: u64) -> CommitGroups {
+        CommitGroups {
             open: OpenGroup { number: 1, ..OpenGroup::default() },
             closed: VecDeque::new(),
             last_lsn,
@@ -84,14 +84,14 @@ impl Groups {
 
     /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group, whose record may
     /// have `record_bytes_max`; `None` when the group has to be closed first.
-    pub(crate) fn admit(&self, ops_bytes: usize, record_bytes_max: usize) -> Option<Admitted> {
+    pub(crate) fn admit(&self, ops_bytes: usize, record_bytes_max: usize) -> Option<GroupAdmission> {
         let bytes = record::HEADER_LEN + self.open.ops.len() + ops_bytes;
         let fits = bytes <= record_bytes_max && self.open.transactions < TRANSACTIONS_MAX;
-        fits.then_some(Admitted { group: self.open.number })
+        fits.then_some(GroupAdmission { group: self.open.number })
     }
 
     /// The position of one more transaction in the open group.
-    pub(crate) fn take_lsn(&mut self, admitted: Admitted) -> u64 {
+    pub(crate) fn take_lsn(&mut self, admitted: GroupAdmission) -> u64 {
         assert_eq!(admitted.group, self.open.number, "a transaction enters the group it was admitted to");
         self.last_lsn += 1;
         if self.open.transactions == 0 {
@@ -141,7 +141,7 @@ impl Groups {
 
     /// Closes the open group without a record: a checkpoint that is about to be written stands for it, and
     /// ends its last write when it is durable. Returns the group's number and what it freed.
-    pub(crate) fn absorb_open(&mut self, epoch: u64, next_seq: u64, flushed: u64) -> (u64, Vec<Run>) {
+    pub(crate) fn absorb_open(&mut self, epoch: u64, next_seq: u64, flushed: u64) -> (u64, Vec<PageRun>) {
         let number = self.open.number;
         let open =
             std::mem::replace(&mut self.open, OpenGroup { number: number + 1, ..OpenGroup::default() });

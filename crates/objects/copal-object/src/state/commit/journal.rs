@@ -7,7 +7,7 @@
 //!   durable (OBJ-7).
 //! - One sixteenth is kept for records that free space and for mounts.
 
-use crate::format::{hash64, record, record::RecordHeader, run::Run};
+use crate::format::{hash64, record, record::RecordHeader, run::PageRun};
 
 /// Longest record in bytes, whatever the size of the journal.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
@@ -24,7 +24,7 @@ pub(crate) struct NewRecord<'a> {
 
 /// Where the next record goes and what it carries.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub(crate) struct JournalRing {
     /// First page on the device.
     pub(crate) at: u64,
     pub(crate) pages: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Journal {
     pub(crate) page_bytes: usize,
 }
 
-impl Journal {
+impl JournalRing {
     /// Longest record in bytes: min(journal/8, 4 MiB), at least a page.
     pub(crate) fn record_bytes_max(&self) -> usize {
         let page = self.page_bytes as u64;
@@ -73,8 +73,8 @@ impl Journal {
     }
 
     /// Device run of a record at position `position`.
-    pub(crate) fn run(&self, position: u64, pages: u64) -> Run {
-        Run::new(self.at + position % self.pages, pages as u32)
+    pub(crate) fn run(&self, position: u64, pages: u64) -> PageRun {
+        PageRun::new(self.at + position % self.pages, pages as u32)
     }
 
     /// Fills `out` with the record and moves the head behind it.

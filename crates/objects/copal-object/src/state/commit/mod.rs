@@ -15,13 +15,13 @@ pub(crate) mod journal;
 
 use crate::{
     Lsn, StoreError,
-    format::{ops::RecordOp, record, run::Run},
+    format::{ops::RecordOp, record, run::PageRun},
 };
 use clean_mark::CleanMark;
 use copal_device::{AlignedBuf, Completer};
-use epoch::{Epochs, Flushing};
-use group::{Admitted, ClosedGroup, Groups, OpenGroup};
-use journal::{Journal, NewRecord};
+use epoch::{FlushEpochs, FlushStep};
+use group::{ClosedGroup, CommitGroups, GroupAdmission, OpenGroup};
+use journal::{JournalRing, NewRecord};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes on their way to the device beyond which commits wait.
@@ -34,7 +34,7 @@ const TRANSACTIONS_FULL: u16 = 4096;
 pub(crate) type CommitCompleter = Completer<Result<Lsn, StoreError>>;
 
 /// A commit that waits to be acknowledged.
-struct Waiter {
+struct CommitWaiter {
     lsn: u64,
     completer: CommitCompleter,
 }
@@ -43,25 +43,25 @@ struct Waiter {
 pub(crate) struct ClosedRecord {
     pub(crate) group: u64,
     pub(crate) epoch: u64,
-    pub(crate) run: Run,
+    pub(crate) run: PageRun,
     pub(crate) buf: AlignedBuf,
     /// Pages that its operations freed.
-    pub(crate) freed: Vec<Run>,
+    pub(crate) freed: Vec<PageRun>,
 }
 
 /// Groups, journal and epochs, and their writes on the way to the device.
 pub(crate) struct CommitState {
-    epochs: Epochs,
-    groups: Groups,
-    journal: Journal,
+    epochs: FlushEpochs,
+    groups: CommitGroups,
+    journal: JournalRing,
     /// Pages of data writes that are on their way.
     in_flight: BTreeMap<u64, u32>,
     in_flight_bytes: u64,
     /// Beyond this commits wait; at most [`IN_FLIGHT_BYTES_MAX`].
     in_flight_limit: u64,
     unflushed_bytes: u64,
-    written_waiters: VecDeque<Waiter>,
-    durable_waiters: VecDeque<Waiter>,
+    written_waiters: VecDeque<CommitWaiter>,
+    durable_waiters: VecDeque<CommitWaiter>,
     /// Somebody waits for this commit to be durable.
     wanted_lsn: u64,
     clean_mark: CleanMark,
@@ -69,10 +69,10 @@ pub(crate) struct CommitState {
 
 impl CommitState {
     /// After recovery: everything up to `last_lsn` and up to `epoch` is durable, nobody waits.
-    pub(crate) fn new(journal: Journal, epoch: u64, last_lsn: u64) -> CommitState {
+    pub(crate) fn new(journal: JournalRing, epoch: u64, last_lsn: u64) -> CommitState {
         CommitState {
-            epochs: Epochs::new(epoch),
-            groups: Groups::new(last_lsn),
+            epochs: FlushEpochs::new(epoch),
+            groups: CommitGroups::new(last_lsn),
             journal,
             in_flight: BTreeMap::new(),
             in_flight_bytes: 0,
@@ -159,11 +159,11 @@ impl CommitState {
     }
 
     /// Whether a write to `run` is on its way.
-    pub(crate) fn is_in_flight(&self, run: Run) -> bool {
+    pub(crate) fn is_in_flight(&self, run: PageRun) -> bool {
         self.in_flight
             .range(..run.end())
             .next_back()
-            .is_some_and(|(&at, &pages)| Run::new(at, pages).overlaps(run))
+            .is_some_and(|(&at, &pages)| PageRun::new(at, pages).overlaps(run))
     }
 
     pub(crate) fn open_group(&self) -> u64 {
@@ -175,7 +175,7 @@ impl CommitState {
     }
 
     /// Pages that the open group freed.
-    pub(crate) fn open_freed(&self) -> &[Run] {
+    pub(crate) fn open_freed(&self) -> &[PageRun] {
         &self.groups.open.freed
     }
 
@@ -186,7 +186,7 @@ impl CommitState {
 
     /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group; `None` when the
     /// group has to be closed first.
-    pub(crate) fn admit(&self, ops_bytes: usize) -> Option<Admitted> {
+    pub(crate) fn admit(&self, ops_bytes: usize) -> Option<GroupAdmission> {
         self.groups.admit(ops_bytes, self.journal.record_bytes_max())
     }
 
@@ -198,14 +198,14 @@ impl CommitState {
 
     /// The position of one more transaction in the open group; `releasing` ones may use the kept part of the
     /// journal.
-    pub(crate) fn take_lsn(&mut self, admitted: Admitted, releasing: bool) -> u64 {
+    pub(crate) fn take_lsn(&mut self, admitted: GroupAdmission, releasing: bool) -> u64 {
         let lsn = self.groups.take_lsn(admitted);
         self.groups.open.releasing |= releasing;
         lsn
     }
 
     /// Enters an operation, and the pages that it freed, into the open group.
-    pub(crate) fn enter(&mut self, op: &RecordOp, freed: &mut Vec<Run>) {
+    pub(crate) fn enter(&mut self, op: &RecordOp, freed: &mut Vec<PageRun>) {
         op.encode(&mut self.groups.open.ops);
         self.groups.open.freed.append(freed);
     }
@@ -216,7 +216,7 @@ impl CommitState {
     }
 
     /// A write is about to be submitted; returns the epoch it carries.
-    pub(crate) fn begin_write(&mut self, runs: &[Run], bytes: u64) -> u64 {
+    pub(crate) fn begin_write(&mut self, runs: &[PageRun], bytes: u64) -> u64 {
         self.in_flight.extend(runs.iter().map(|run| (run.at, run.pages)));
         self.in_flight_bytes += bytes;
         self.unflushed_bytes += bytes;
@@ -224,7 +224,7 @@ impl CommitState {
     }
 
     /// A write of [`CommitState::begin_write`] has ended.
-    pub(crate) fn end_write(&mut self, epoch: u64, runs: &[Run], bytes: u64) {
+    pub(crate) fn end_write(&mut self, epoch: u64, runs: &[PageRun], bytes: u64) {
         for run in runs {
             self.in_flight.remove(&run.at);
         }
@@ -308,7 +308,7 @@ impl CommitState {
         let group = std::mem::take(&mut self.groups.open);
         self.groups.open = OpenGroup { number: group.number + 1, ..OpenGroup::default() };
         let epoch = match self.epochs.flushing {
-            Some(Flushing::Closing(epoch) | Flushing::Submitted(epoch)) if stale => epoch,
+            Some(FlushStep::Closing(epoch) | FlushStep::Submitted(epoch)) if stale => epoch,
             _ => self.epochs.begin_write(),
         };
         let mut buf = AlignedBuf::zeroed(pages as usize * page_bytes);
@@ -393,7 +393,7 @@ impl CommitState {
 
     /// `completer` is answered when everything up to `lsn`, the last position, has completed.
     pub(crate) fn wait_written(&mut self, lsn: u64, completer: CommitCompleter) {
-        self.written_waiters.push_back(Waiter { lsn, completer });
+        self.written_waiters.push_back(CommitWaiter { lsn, completer });
     }
 
     /// `completer` is answered when everything up to `lsn` is durable.
@@ -401,7 +401,7 @@ impl CommitState {
         self.want_durable(lsn);
         // A sync may ask for an earlier position than the last.
         let place = self.durable_waiters.partition_point(|other| other.lsn <= lsn);
-        self.durable_waiters.insert(place, Waiter { lsn, completer });
+        self.durable_waiters.insert(place, CommitWaiter { lsn, completer });
     }
 
     /// The next waiter whose turn has come, and the position it waited for: those for writes first.
@@ -425,13 +425,13 @@ impl CommitState {
         self.journal.flushed_seq
     }
 
-    pub(crate) fn journal(&self) -> &Journal {
+    pub(crate) fn journal(&self) -> &JournalRing {
         &self.journal
     }
 
     /// Closes the open group without a record: a checkpoint that is about to be written stands for it and
     /// takes the record's number. Returns the group's number and the pages that it freed.
-    pub(crate) fn absorb_open_group(&mut self) -> (u64, Vec<Run>) {
+    pub(crate) fn absorb_open_group(&mut self) -> (u64, Vec<PageRun>) {
         self.journal.seq += 1;
         self.groups.absorb_open(self.epochs.open, self.journal.seq, self.epochs.flushed)
     }
@@ -469,7 +469,7 @@ impl CommitState {
     }
 
     /// Takes the operations out of the open group; returns the pages that they freed.
-    pub(crate) fn drop_open_ops(&mut self) -> Vec<Run> {
+    pub(crate) fn drop_open_ops(&mut self) -> Vec<PageRun> {
         self.groups.open.ops.clear();
         std::mem::take(&mut self.groups.open.freed)
     }

@@ -8,14 +8,14 @@ fn sum_of(places: &[u64]) -> u32 {
     places.iter().fold(17u32, |sum, &place| sum.wrapping_mul(31).wrapping_add(place as u32))
 }
 
-fn sums_for(run: Run, unit: u32) -> Vec<u32> {
+fn sums_for(run: PageRun, unit: u32) -> Vec<u32> {
     let places: Vec<u64> = (run.at..run.end()).collect();
     places.chunks(unit as usize).map(sum_of).collect()
 }
 
 /// What a transaction does after a cut: every unit whose sum is 0 gets the sum of what is left of it.
 fn heal(map: &mut ExtentMap, unit: u32) {
-    let cut: Vec<Extent> =
+    let cut: Vec<ObjectExtent> =
         map.iter().filter(|extent| extent.run.pages <= unit && map.sums_of(extent.at, unit) == [0]).collect();
     for extent in cut {
         let places: Vec<u64> = (extent.run.at..extent.run.end()).collect();
@@ -42,7 +42,7 @@ fn places_and_sums_follow_random_inserts_and_removes() {
             assert_eq!(removed, expected);
             if next(3) > 0 {
                 place += next(2);
-                let run = Run::new(place, pages as u32);
+                let run = PageRun::new(place, pages as u32);
                 map.insert(at, run, &sums_for(run, unit), unit);
                 model.extend((0..pages).map(|i| (at + i, place + i)));
                 place += pages;
@@ -62,7 +62,7 @@ fn places_and_sums_follow_random_inserts_and_removes() {
 fn appends_that_lie_side_by_side_become_one_extent() {
     let mut map = ExtentMap::default();
     for page in 0..1000u64 {
-        map.insert(page, Run::new(5000 + page, 1), &[page as u32], 1);
+        map.insert(page, PageRun::new(5000 + page, 1), &[page as u32], 1);
     }
     assert_eq!(map.extents(), 1);
     assert_eq!(map.sums_of(0, 1).len(), 1000);
@@ -72,7 +72,7 @@ fn appends_that_lie_side_by_side_become_one_extent() {
 #[test]
 fn a_long_run_is_split_and_a_published_one_has_no_sums() {
     let mut map = ExtentMap::default();
-    map.insert(0, Run::new(0, 200_000), &[], 16);
+    map.insert(0, PageRun::new(0, 200_000), &[], 16);
     assert_eq!(map.pages(), 200_000);
     assert!(map.iter().all(|extent| map.sums_of(extent.at, 16).is_empty()));
     assert_eq!(map.overlapping(70_000, 70_001).count(), 1);
@@ -81,5 +81,5 @@ fn a_long_run_is_split_and_a_published_one_has_no_sums() {
 /// 16 bytes per extent.
 #[test]
 fn an_extent_takes_sixteen_bytes() {
-    assert_eq!(size_of::<Packed>(), 16);
+    assert_eq!(size_of::<PackedExtent>(), 16);
 }

@@ -8,7 +8,7 @@
 //! Fix: syncs under way are listed as well, and a flush answers when those that it relies on have ended.
 
 use super::{
-    super::directory::{Directory, HostFile, Names, Numbered, RealDirectory},
+    super::directory::{HostFile, NameSet, NumberedNames, RealDirectory, StoreDirectory},
     *,
 };
 use copal_device::Class;
@@ -50,7 +50,7 @@ struct GatedFile {
     gates: Gates,
 }
 
-impl Directory for GatedDirectory {
+impl StoreDirectory for GatedDirectory {
     fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>> {
         let opened = self.inner.open(number, make)?;
         Ok(opened.map(|(inner, is_new)| {
@@ -64,12 +64,12 @@ impl Directory for GatedDirectory {
         self.inner.remove(number)
     }
 
-    fn sync_names(&self, names: Names) -> io::Result<()> {
+    fn sync_names(&self, names: NameSet) -> io::Result<()> {
         self.gates.pass(Syncing::Names)?;
         self.inner.sync_names(names)
     }
 
-    fn numbers(&self) -> io::Result<Numbered> {
+    fn numbers(&self) -> io::Result<NumberedNames> {
         self.inner.numbers()
     }
 
